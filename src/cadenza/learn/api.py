@@ -29,6 +29,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from cadenza.core.arrays import require_finite
 from cadenza.core.checkpoints import (
     LOCAL_URI_SCHEME,
     CheckpointMetadata,
@@ -58,7 +59,7 @@ from cadenza.learn.configs import (
     SACConfig,
     TD3Config,
 )
-from cadenza.learn.env.making import AnyEnv, Environments, EnvLike, flat_rows
+from cadenza.learn.env.making import Environments, EnvLike, flat_rows
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.judging import BestPolicy, Evaluation, evaluate_policy
 from cadenza.learn.learners.dqn import DQNLearner, action_grid
@@ -67,7 +68,7 @@ from cadenza.learn.learners.sac import SACLearner
 from cadenza.learn.learners.td3 import TD3Learner
 from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.memory.transitions import TransitionMemory
-from cadenza.learn.nn.encoders import Network, encoder_factory, is_box, is_dict, is_image, parts_of
+from cadenza.learn.nn.encoders import Network, encoder_factory, is_box, is_image, parts_of
 from cadenza.learn.trainer import Trainer
 
 #: Layout version of what `Agent.save` writes.
@@ -84,6 +85,8 @@ ReplayConfig = TypeVar("ReplayConfig", bound=OffPolicyConfig)
 
 class Worlds(Protocol):
     """The environments of an agent, for what all kinds of agents need of them."""
+
+    can_make: bool
 
     @property
     def id(self) -> str | None:
@@ -134,7 +137,13 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
     ) -> None:
         super().__init__()
         self.config: Config = cast("Any", self.Config(**config))
-        self.seed = seed
+        for key, value, least in (
+            ("seed", seed, 0),
+            ("num_envs", 1 if num_envs is None else num_envs, 1),
+        ):
+            if not is_whole(value) or value < least:
+                raise ConfigurationError(f"{key}: expected an int >= {least}, got {value!r}.")
+        self.seed = int(seed)
         self.steps: int = 0
         self.updates: int = 0
         self.target_steps: int = 0
@@ -178,6 +187,11 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
                 f"{self.name}.learn: expected steps, an int >= 1, got {steps!r}; write "
                 f"{self.name}(...).learn(20_000)."
             )
+        if folder is not None and not self.envs.can_make:
+            raise InputError(
+                f"{self.name}.learn: expected no folder, for there is no way to make another "
+                "environment to judge in; make the agent from an id or a function."
+            )
         extra: list[Callback] = []
         if folder is not None:
             extra.append(
@@ -190,7 +204,8 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
     def _stepped(self, steps: int, report: ProgressReport) -> Generator[dict[str, Any]]:
         """Yield the batches of ``steps`` more steps, from where a restore left it."""
         first, moved = self.steps, -math.inf
-        self.target_steps += steps
+        # What an interrupted training left undone is not made up for.
+        self.target_steps = min(self.target_steps, first) + steps
         for batch in self._batches():
             yield batch
             now = time.monotonic()
@@ -427,28 +442,29 @@ class SoloAgent(Agent[Config]):
             deterministic: The greedy action; otherwise one is drawn, as in training.
 
         Raises:
-            InputError: The observation has another shape.
+            InputError: The observation has another shape, or is not finite.
         """
         rows, is_single = self._observed(observation)
         actions = self._actions(rows, deterministic=deterministic)
         return actions[0] if is_single else actions
 
     def evaluate(
-        self, episodes: int = 20, *, env: AnyEnv | None = None, seed: int = 0
+        self, episodes: int = 20, *, env: EnvLike | None = None, seed: int = 0
     ) -> Evaluation:
         """Play greedy episodes that no training sees.
 
         Args:
             episodes: How many, >= 1.
-            env: Where; None makes one like those it learned in.
+            env: Where, other than those it learns in: an environment, an id, or a function that
+                makes one; None makes one like those it learned in.
             seed: Root of the episodes' seeds; equal seeds give equal episodes.
 
         Raises:
             InputError: ``episodes`` is below 1, or there is no way to make an environment.
         """
-        world = self.envs.make() if env is None else env
+        world = self.envs.make(env)
         judged = evaluate_policy(self.predict, world, episodes, seed=seed)
-        if env is None:
+        if world is not env:
             world.close()
         return judged
 
@@ -488,16 +504,21 @@ class SoloAgent(Agent[Config]):
         """Return flat rows, and whether there was one observation without an axis N."""
         space = self.envs.space
         leaf, part = observation, space
-        while is_dict(part):
-            name, part = next(iter(parts_of(part).items()))
-            leaf = leaf[name]
-        is_single = np.shape(leaf) == part.shape
-        if not is_single and np.shape(leaf)[1:] != part.shape:
+        try:
+            while part.shape is None:
+                name, part = next(iter(parts_of(part).items()))
+                leaf = leaf[name]
+            is_single = np.shape(leaf) == part.shape
+            if not is_single and np.shape(leaf)[1:] != part.shape:
+                raise ValueError(f"shape {np.shape(leaf)}")  # noqa: TRY301 -- as NumPy's own
+            rows = flat_rows(observation, space)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"{self.name}.predict: expected an observation of {space}, or several with a "
-                f"leading axis, got shape {np.shape(leaf)}."
-            )
-        return flat_rows(observation, space), is_single
+                f"leading axis, got another: {error}."
+            ) from error
+        require_finite(f"{self.name}.predict: observation", rows)
+        return rows, is_single
 
 
 class ReplayAgent(SoloAgent[ReplayConfig]):
@@ -523,6 +544,7 @@ class ReplayAgent(SoloAgent[ReplayConfig]):
         self._worlds = VectorSteps(self.envs.vector)
         self._rows: NDArray[Any] | None = None
         self._returns = np.zeros(self.envs.vector.num_envs)
+        self._due = 0  # updates that the last step calls for
 
     def _components(self) -> int:
         """Return A, or refuse an action space without components."""
@@ -539,15 +561,27 @@ class ReplayAgent(SoloAgent[ReplayConfig]):
 
     def _batches(self) -> Generator[dict[str, Any]]:
         config = self.config
-        while self.steps < self.target_steps:
-            before = self.steps
-            self._step()
-            if self.steps <= config.warmup_steps or self.memory.size() == 0:
-                continue
-            due = self.steps // config.train_every - before // config.train_every
-            for _ in range(due * config.updates):
+        while self._due or self.steps < self.target_steps:
+            if not self._due:
+                before = self.steps
+                try:
+                    self._step()
+                except BaseException:  # e.g. Ctrl-C: nobody knows where the environments are
+                    self._forget_episodes()
+                    raise
+                if self.steps > config.warmup_steps and self.memory.size() > 0:
+                    due = self.steps // config.train_every - before // config.train_every
+                    self._due = due * config.updates
+            while self._due:
+                self._due -= 1
                 batch = self.memory.sample(config.batch_size)
                 yield {"default": batch, "batch_size": config.batch_size, "inf_step": self.steps}
+
+    def _forget_episodes(self) -> None:
+        """Begin new episodes with the next step."""
+        self._rows = None
+        self.memory.drop_open_episodes()
+        self._returns[:] = 0.0
 
     def _step(self) -> None:
         """Take one step in every environment and remember it."""
@@ -619,18 +653,18 @@ class ReplayAgent(SoloAgent[ReplayConfig]):
         return {
             "learner": self.learner.state_dict(),
             "memory": self.memory.state_dict(),
-            "envs": self._worlds.state_dict(),
+            "envs": None if self._rows is None else self._worlds.state_dict(),
             "rows": None if self._rows is None else torch.tensor(self._rows),
             "returns": self._returns.tolist(),
+            "due": self._due,
         }
 
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
         self.learner.load_state_dict(state["learner"])
         self.memory.load_state_dict(state["memory"])
-        if state["envs"] is None:  # these environments cannot be brought back: new episodes
-            self._rows = None
-            self.memory.drop_open_episodes()
-            self._returns[:] = 0.0
+        self._due = int(state["due"])
+        if state["envs"] is None:  # these environments cannot be brought back
+            self._forget_episodes()
             return
         self._worlds.load_state_dict(state["envs"])
         self._rows = state["rows"].numpy().copy()
@@ -721,7 +755,11 @@ class RolloutAgent(SoloAgent[RolloutConfig], Generic[RolloutConfig, Learner]):
         learner = self.learner
         while self.steps < self.target_steps:
             while not learner.rollout_complete:
-                learner.collect_step()
+                try:
+                    learner.collect_step()
+                except BaseException:  # e.g. Ctrl-C: nobody knows where the environments are
+                    learner.forget_rollout()
+                    raise
                 self.steps = learner.steps
             yield {"batch_size": learner.rollout_size, "inf_step": self.steps}
 

@@ -9,10 +9,12 @@ from typing import Any, Protocol, Self
 import gymnasium
 import numpy as np
 
+from cadenza.core.checks import is_whole
 from cadenza.core.errors import InputError
 from cadenza.core.quantiles import student_quantile
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.callback import ORDER_CHECKPOINT, Callback
+from cadenza.learn.trainer import TrainingShutdownException
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,9 @@ class Evaluation:
     def __str__(self) -> str:
         """Return the mean with its interval."""
         if self.low is None or self.high is None:
-            return f"{self.mean:.1f} (no interval: {len(self.returns)} equal returns)"
+            count = len(self.returns)
+            reason = "one episode" if count == 1 else f"{count} equal returns"
+            return f"{self.mean:.1f} (no interval: {reason})"
         return f"{self.mean:.1f} [{self.low:.1f}, {self.high:.1f}]"
 
 
@@ -71,8 +75,8 @@ def evaluate_policy(
     Raises:
         InputError: ``episodes`` is below 1.
     """
-    if episodes < 1:
-        raise InputError(f"evaluate: expected episodes >= 1, got {episodes}.")
+    if not is_whole(episodes) or episodes < 1:
+        raise InputError(f"evaluate: expected episodes, an int >= 1, got {episodes!r}.")
     returns, lengths = [0.0] * episodes, [0] * episodes
     for episode in range(episodes):
         stream = derive_substream(f"learn.evaluation.episode.{episode}", root_seed=seed)
@@ -117,6 +121,9 @@ class BestPolicy(Callback):
 
     def __init__(self, agent: Judged, folder: str | Path, *, every: int, episodes: int) -> None:
         super().__init__()
+        for key, value in (("evaluate_every", every), ("evaluation_episodes", episodes)):
+            if not is_whole(value) or value < 1:
+                raise InputError(f"learn: expected {key}, an int >= 1, got {value!r}.")
         self._order = ORDER_CHECKPOINT
         self._agent, self._folder = agent, Path(folder)
         self._every, self._episodes = every, episodes
@@ -129,9 +136,12 @@ class BestPolicy(Callback):
             self._judged = turn
             self._judge()
 
-    def end_training(self) -> None:
-        """Judge and save what there is at the end."""
-        self._judge()
+    def end_training(self, exception: BaseException | None = None) -> None:
+        """Judge and save what there is at the end; after an error or Ctrl-C only save it."""
+        if exception is None or isinstance(exception, TrainingShutdownException):
+            self._judge()
+        else:
+            self._agent.save(self._folder / "last")
 
     def _judge(self) -> None:
         agent = self._agent

@@ -41,6 +41,7 @@ class TeamWorlds:
 
     def __init__(self, source: Any, *, count: int | None, default: int) -> None:
         self._make = source if callable(source) else None
+        self.can_make: bool = callable(source)
         self.vector: Any = source(count or default) if callable(source) else source
         self.uids: tuple[str, ...] = tuple(self.vector.agent_uids)
 

@@ -11,6 +11,7 @@ from torch import nn
 import cadenza
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.envs import VectorMPECooperativePushEnv
+from cadenza.learn import Callback
 from cadenza.learn.callbacks.checkpointing import Checkpointer, CheckpointLoader
 
 SMALL = {"hidden_sizes": (16, 16), "batch_size": 16}
@@ -65,6 +66,74 @@ def test_agent_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(tmp_path,
     observation, _ = gym.make(env).reset(seed=1)
     np.testing.assert_array_equal(loaded.predict(observation), whole.predict(observation))
     assert loaded.evaluate(2).returns == whole.evaluate(2).returns
+
+
+class Watch(Callback):
+    """Calls a function after one of the updates."""
+
+    def __init__(self, update, call):
+        super().__init__()
+        self.update, self.call, self.count = update, call, 0
+
+    def end_batch(self):
+        self.count += 1
+        if self.count == self.update:
+            self.call()
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "update"),
+    [
+        ("SAC", {"num_envs": 4}, 30),
+        ("SAC", {"updates": 2}, 31),
+        ("PPO", {"decay_learning_rate": True}, 2),
+        ("GRPO", {}, 2),
+    ],
+)
+def test_file_written_between_two_updates_goes_on_bit_for_bit(tmp_path, name, more, update):
+    kind = getattr(cadenza, name)
+    _, env, config = next(row for row in SOLO if row[0] == name)
+    whole = kind(env, seed=1, **{**config, **more})
+    write = Watch(update, lambda: whole.save(tmp_path / "half"))
+    whole.learn(300, callbacks=[write], progress=False)
+    half = kind.load(tmp_path / "half")
+    assert 0 < half.steps < 300
+    assert_same(half.learn(300 - half.steps, progress=False), whole)
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def test_training_after_ctrl_c_takes_as_many_steps_as_it_is_told(tmp_path):
+    agent = cadenza.TD3("Pendulum-v1", **REPLAY)
+    options = {"folder": tmp_path, "callbacks": [Watch(20, interrupt)], "progress": False}
+    with pytest.raises(KeyboardInterrupt):
+        agent.learn(5_000, **options)
+    reached = agent.steps
+    assert cadenza.TD3.load(tmp_path / "last").learn(7, progress=False).steps == reached + 7
+    assert agent.learn(7, progress=False).steps == reached + 7
+
+
+@pytest.mark.parametrize(("name", "config"), [("TD3", REPLAY), ("PPO", ROLLOUT)])
+def test_training_goes_on_after_an_environment_was_left_within_a_step(tmp_path, name, config):
+    class Fragile(gym.Wrapper):
+        left = 50
+
+        def step(self, action):
+            outcome = super().step(action)
+            Fragile.left -= 1
+            return outcome if Fragile.left else interrupt()
+
+    def make():
+        return Fragile(gym.make("Pendulum-v1"))
+
+    agent = getattr(cadenza, name)(make, **config)
+    with pytest.raises(KeyboardInterrupt):
+        agent.learn(100, progress=False)
+    loaded = type(agent).load(agent.save(tmp_path / "agent"), make)
+    agent.learn(100, progress=False)
+    assert_same(loaded.learn(100, progress=False), agent)
 
 
 @pytest.mark.parametrize("name", ["SAC", "PPO"])
@@ -169,6 +238,38 @@ def test_images_are_seen(tmp_path, name, space):
     assert loaded.evaluate(3).returns == agent.evaluate(3).returns
 
 
+VECTOR = spaces.Box(-1.0, 1.0, (2,), np.float32)
+COMPOSED = [
+    spaces.Discrete(4, start=3),
+    spaces.MultiDiscrete([3, 2]),
+    spaces.Tuple((spaces.Discrete(3), VECTOR)),
+    spaces.Dict({"type": spaces.Discrete(3), "a.b": VECTOR}),
+    spaces.Dict(
+        inner=spaces.Dict(image=IMAGE, flag=spaces.Discrete(2)), pair=spaces.Tuple((VECTOR,))
+    ),
+]
+
+
+@pytest.mark.parametrize("space", COMPOSED, ids=str)
+def test_composed_observations_are_learned_from(space):
+    class Sampled(gym.Env):
+        observation_space, action_space = space, spaces.Discrete(2, start=-1)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.observation_space.seed(seed)
+            self.count = 0
+            return self.observation_space.sample(), {}
+
+        def step(self, action):
+            assert self.action_space.contains(action)
+            self.count += 1
+            return self.observation_space.sample(), 1, False, self.count == 5, {}
+
+    agent = cadenza.PPO(Sampled, **ROLLOUT).learn(64, progress=False)
+    assert agent.evaluate(2).returns == (5.0, 5.0)
+
+
 def test_module_of_ones_own_sees_observations_in_their_shape(tmp_path):
     seen = []
 
@@ -224,6 +325,24 @@ def test_time_limits_are_no_ends():
     assert value == pytest.approx(2.0, abs=0.1)  # 1 / (1 - 0.5), not 1.875 or less
 
 
+class Doubled(gym.RewardWrapper):
+    """Cannot be made anew from its spec."""
+
+    def reward(self, reward):
+        return 2.0 * reward
+
+
+def test_evaluation_leaves_the_environment_of_the_training_alone():
+    env = gym.make("Pendulum-v1")
+    agent = cadenza.TD3(env, **REPLAY).learn(50, progress=False)
+    other = cadenza.TD3(gym.make("Pendulum-v1"), **REPLAY).learn(50, progress=False)
+    judged = agent.evaluate(1, env=env)
+    assert judged.returns == agent.evaluate(1, env="Pendulum-v1").returns
+    agent.learn(50, progress=False)
+    other.learn(50, progress=False)
+    assert_same(agent, other)
+
+
 def test_best_and_last_policy_are_kept(tmp_path):
     agent = cadenza.DQN("CartPole-v1", **REPLAY)
     agent.learn(300, folder=tmp_path, evaluate_every=100, evaluation_episodes=2, progress=False)
@@ -258,6 +377,18 @@ REFUSED = [
     (lambda: cadenza.DQN("CartPole-v1").learn(0), InputError, "int >= 1"),
     (lambda: cadenza.DQN("CartPole-v1").evaluate(0), InputError, "episodes"),
     (lambda: cadenza.DQN("CartPole-v1").predict(np.zeros(3)), InputError, "observation of Box"),
+    (lambda: cadenza.DQN("CartPole-v1").predict([0, 0, 0, np.nan]), InputError, "finite"),
+    (lambda: cadenza.DQN("CartPole-v1").predict(((0, 0, 0, 0), {})), InputError, "observation of"),
+    (lambda: cadenza.PPO("CartPole-v1", num_envs=0), ConfigurationError, "num_envs"),
+    (lambda: cadenza.PPO("CartPole-v1", seed=None), ConfigurationError, "seed"),
+    (lambda: cadenza.PPO(Doubled(gym.make("CartPole-v1"))).evaluate(1), InputError, "pass env="),
+    (lambda: cadenza.PPO(gym.make_vec("CartPole-v1", 2)).evaluate(1), InputError, "pass env="),
+    (lambda: cadenza.PPO(Doubled(gym.make("CartPole-v1"))).learn(1, folder="x"), InputError, "id"),
+    (
+        lambda: cadenza.PPO("CartPole-v1").learn(1, folder="x", evaluate_every=0),
+        InputError,
+        "every",
+    ),
     (lambda: cadenza.DQN.load("/nowhere/agent"), CheckpointError, "nowhere"),
 ]
 

@@ -61,8 +61,9 @@ class ActionCodec:
             self.components is not None and self._space.is_bounded()
         ):
             raise ConfigurationError(
-                f"{owner}: expected a Box with finite bounds for squashed actions, got {space}; "
-                f"{'switch squash_actions off' if squash else 'wrap it in RescaleAction'}."
+                f"{owner}: expected a Box with finite bounds for "
+                f"{'squashed ' if squash else ''}actions, got {space}; "
+                f"{'switch squash_actions off' if squash else 'use PPO, or TransformAction'}."
             )
 
     def to_env(self, actions: Actions) -> Actions:

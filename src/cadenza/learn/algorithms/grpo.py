@@ -118,10 +118,10 @@ class GRPO(VectorLearner[GRPOAgent, GRPOFigures]):
         self._returns[:] = 0.0
         return self._seen(first, learn=True)
 
-    def _begin_anew(self) -> None:
-        self._buffer.clear()
+    def forget_rollout(self) -> None:
+        """Give up the running rollout; the next step begins new episodes."""
+        super().forget_rollout()
         self._ended[:] = False
-        self._observations = self._begin_episodes()
 
     def _note_ends(self, boundaries: NDArray[np.bool_]) -> NDArray[np.bool_]:
         learned_from = boundaries

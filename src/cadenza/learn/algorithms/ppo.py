@@ -86,16 +86,9 @@ class PPO(VectorLearner[PPOAgent, PPOFigures]):
         self.updates = 0
 
     def _begin_episodes(self) -> Float32Array:
-        return self._reset("learn.ppo.env", learn=True)
-
-    def _begin_anew(self) -> None:
-        self._observations = self._reset(f"learn.ppo.env.{self.steps}", learn=False)
-        self._returns[:] = 0.0
-        self._buffer.clear()
-
-    def _reset(self, stream: str, *, learn: bool) -> Float32Array:
-        seed = derive_substream(stream, root_seed=self._seed).integer_seed()
-        return self._seen(self._steps_of.reset(seed), learn=learn)
+        name = f"learn.ppo.env.{self.steps}" if self.steps else "learn.ppo.env"
+        seed = derive_substream(name, root_seed=self._seed).integer_seed()
+        return self._seen(self._steps_of.reset(seed), learn=True)
 
     def _seen(self, observations: NDArray[Any], *, learn: bool) -> Float32Array:
         return self.agent.scale(self._flat(observations), learn=learn)

@@ -248,6 +248,12 @@ class VectorLearner(ABC, Generic[AgentKind, Figures]):
         else:
             self._continue_episodes(saved, replays)
 
+    def forget_rollout(self) -> None:
+        """Give up the running rollout; the next step begins new episodes."""
+        self._buffer.clear()
+        self._returns[:] = 0.0
+        self._observations = None
+
     def _rollout_start(self) -> int:
         """Return the environment steps before the running rollout."""
         return self.steps - self._buffer.length * self._buffer.shape.rows
@@ -255,7 +261,7 @@ class VectorLearner(ABC, Generic[AgentKind, Figures]):
     def _continue_episodes(self, saved: Float32Array, replays: Mapping[str, Any] | None) -> None:
         """Go on from the observations ``saved``, or with new episodes without ``replays``."""
         if replays is None:
-            self._begin_anew()
+            self.forget_rollout()
         else:
             self._steps_of.load_state_dict(replays)
             self._observations = saved
@@ -284,10 +290,6 @@ class VectorLearner(ABC, Generic[AgentKind, Figures]):
     @abstractmethod
     def _begin_episodes(self) -> Float32Array:
         """Reset every environment; return what is seen first, (N, O)."""
-
-    @abstractmethod
-    def _begin_anew(self) -> None:
-        """Forget a running rollout that cannot be gone on with, and begin new episodes."""
 
     @abstractmethod
     def _after_update(self) -> int:

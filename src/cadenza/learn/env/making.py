@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.learn.env.replayable import ReplayableEnv
-from cadenza.learn.nn.encoders import AnySpace, is_dict, parts_of
+from cadenza.learn.nn.encoders import AnySpace, parts_of
 
 AnyEnv: TypeAlias = gymnasium.Env[Any, Any]
 AnyVectorEnv: TypeAlias = VectorEnv[Any, Any, Any]
@@ -45,6 +45,7 @@ class Environments:
         id: Gymnasium's id of each, if it was made by id.
         space: Space of one observation, before it is flattened.
         action_space: Space of one action.
+        can_make: Whether `make` can make one more.
 
     Raises:
         ConfigurationError: ``source`` is something else, or ready while ``count`` is given.
@@ -59,7 +60,8 @@ class Environments:
         seed: int,
         group_size: int = 1,
     ) -> None:
-        self._make = _maker(source)
+        self._own, self._make = getattr(source, "unwrapped", None), _maker(source)
+        self.can_make = self._make is not None
         self.id = source if isinstance(source, str) else None
         is_ready = isinstance(source, gymnasium.Env | VectorEnv)
         if is_ready and count is not None:
@@ -91,18 +93,25 @@ class Environments:
         ]
         self.vector = SyncVectorEnv(made, autoreset_mode=AutoresetMode.SAME_STEP)
 
-    def make(self) -> AnyEnv:
-        """Return a new environment, its observations as they are.
+    def make(self, env: EnvLike | None = None) -> AnyEnv:
+        """Return an environment to judge in, its observations as they are.
+
+        Args:
+            env: Where, or what makes one; None makes one like the learner's.
 
         Raises:
-            InputError: They came ready made, and cannot be made anew.
+            InputError: It is the learner's own or None, and that came ready made.
         """
-        if self._make is None:
+        given: Any = env
+        if isinstance(env, gymnasium.Env) and given.unwrapped is not self._own:
+            return given
+        make = self._make if env is None else _maker(given)
+        if make is None:
             raise InputError(
                 "evaluate: expected an environment to judge in, for the learner's own is in use; "
                 "pass env=..., or make the learner from an id or a function."
             )
-        return self._make()
+        return make()
 
 
 def flat(env: AnyEnv) -> AnyEnv:
@@ -118,7 +127,7 @@ def flat_rows(observations: Any, space: AnySpace) -> NDArray[Any]:
         observations: One observation, N side by side in arrays, or rows that are flat already.
         space: Space of one.
     """
-    if is_dict(space):
+    if space.shape is None:  # made of others
         parts = [flat_rows(observations[name], part) for name, part in parts_of(space).items()]
         return np.concatenate(parts, axis=1)
     values = np.asarray(observations)
@@ -133,9 +142,13 @@ def _maker(source: EnvLike) -> Callable[[], AnyEnv] | None:
     """Return what makes one environment; None if ``source`` is one that cannot be made again."""
     if isinstance(source, str):
         return lambda: gymnasium.make(source)
-    if isinstance(source, gymnasium.Env | VectorEnv):
+    if isinstance(source, VectorEnv):  # its spec does not tell how it was wrapped
+        return None
+    if isinstance(source, gymnasium.Env):
         spec = source.spec
-        return None if spec is None else lambda: gymnasium.make(spec)
+        if spec is None or any(wrapper.kwargs is None for wrapper in spec.additional_wrappers):
+            return None
+        return lambda: gymnasium.make(spec)
     if callable(source):
         return source
     raise ConfigurationError(f"env: {_EXPECTED}, got {source!r}.")

@@ -110,16 +110,21 @@ class DictFeatures(nn.Module):
 
     def __init__(self, space: spaces.Dict, generator: torch.Generator) -> None:
         super().__init__()
-        self.parts = nn.ModuleDict(
-            {
-                name: ImageFeatures(part, generator) if is_image(part) else nn.Flatten()
-                for name, part in parts_of(space).items()
-            }
+        parts = parts_of(space)
+        self._names = list(parts)  # a ModuleDict refuses some, e.g. "type" and "a.b"
+        self.parts = nn.ModuleList(
+            ImageFeatures(part, generator)
+            if is_image(part)
+            else DictFeatures(part, generator)
+            if is_dict(part)
+            else nn.Flatten()
+            for part in parts.values()
         )
 
     def forward(self, observations: Mapping[str, Tensor]) -> Tensor:
         """Return (B, F)."""
-        return torch.cat([part(observations[name]) for name, part in self.parts.items()], dim=1)
+        pairs = zip(self._names, self.parts, strict=True)
+        return torch.cat([part(observations[name]) for name, part in pairs], dim=1)
 
 
 def encoder_factory(
@@ -166,10 +171,11 @@ def is_dict(space: AnySpace) -> TypeGuard[spaces.Dict]:
     return isinstance(space, spaces.Dict)
 
 
-def parts_of(space: spaces.Dict) -> dict[str, AnySpace]:
-    """Return the spaces of a dict by name, in the order in which they are flattened."""
+def parts_of(space: AnySpace) -> dict[Any, AnySpace]:
+    """Return the parts of a Dict or Tuple in the order in which they are flattened."""
     untyped: Any = space
-    return dict(untyped.spaces)
+    parts: Any = untyped.spaces if is_dict(space) else enumerate(untyped.spaces)
+    return dict(parts)
 
 
 def shaped(flat: Tensor, space: AnySpace) -> Any:
