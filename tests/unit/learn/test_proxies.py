@@ -222,13 +222,10 @@ def test_calls_that_do_not_fit_are_refused(answer, observations, error, match):
         agent(observations)
 
 
-def test_missing_input_key_is_refused():
+def test_missing_keys_and_shapes_that_do_not_fit_the_space_are_refused():
     agent = GenericAgentProxy(Recorder(), "cpu", ("goal",), ("actions",))
     with pytest.raises(UnknownNameError, match="got one without 'goal'"):
         agent({0: seen([1.0])})
-
-
-def test_shape_that_does_not_fit_the_space_is_refused():
     declared = spaces(obs=(np.float32, (3,)))
     agent = GenericAgentProxy(Recorder(), "cpu", ("obs",), ("actions",), spaces=declared)
     with pytest.raises(InputError, match=r"'obs' of shape \(3,\), got \(2,\)"):

@@ -23,15 +23,6 @@ def test_critic_loss_and_its_gradient_equal_the_hand_calculation():
     assert loss.scalar_logs["training/q_prediction"] == pytest.approx(4.0)
 
 
-def test_critic_gradient_is_clipped_to_its_bound():
-    critic = SumCritic(2.0)
-    loss = QLoss(name="q", q=critic, opt=SGD(critic.parameters(), 0.1), max_grad_norm=0.5)
-    loss.backward(
-        default=batch([1, 3], [0, 0], [0, 0], [1, 1], q_target=torch.tensor([[5.0], [4.0]]))
-    )
-    assert critic.w.item() == pytest.approx(2.0 - 0.1 * 0.5, rel=1e-4)
-
-
 def policy_loss(first=4.0, second=None, alpha=0.5, **kwargs):
     policy = FixedPolicy(0.3, 2.0)
     critics = SquareCritic(first), None if second is None else SquareCritic(second)

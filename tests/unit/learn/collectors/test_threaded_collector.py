@@ -83,12 +83,10 @@ def test_collection_runs_beside_training_and_ends_with_it():
     waits = Waits(lambda: seen.append(collector.inf_step) or collector.inf_step >= 40)
     trainer = Trainer([collector, waits], batches(2))
     trainer.train()
-    after = collector.inf_step
     assert trainer.state["inf_step"] >= 40
     assert closed == [True]
-    time.sleep(0.05)
-    assert collector.inf_step == after == len(memory.transitions())
     assert not [t for t in threading.enumerate() if t.name == "ThreadedGymCollector"]
+    assert collector.inf_step == len(memory.transitions())
     assert memory.transitions()[:2] == [(2, (0, 1, 0), ANY), (3, (1, 1, 0), ANY)]
 
 

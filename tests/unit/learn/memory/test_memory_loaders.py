@@ -74,30 +74,24 @@ def test_iteration_of_a_loader_that_is_not_ready_raises_and_can_go_on_later():
     assert next(batches)["batch_size"] == 6
 
 
-def test_waiting_loader_goes_on_when_data_arrive():
-    memory = filled(5)
-    batches = iter(loader(memory, ready_timeout_s=PATIENCE_S))
+@pytest.mark.parametrize(
+    ("stored", "count", "length"), [([5], 3, 2), ([3, 3], 1, 5)], ids=["rows", "a long episode"]
+)
+def test_waiting_loader_goes_on_when_what_it_lacks_arrives(stored, count, length):
+    memory = table()
     proxy = MemoryTableProxy(memory, use_terminal=True)
-    adder = threading.Timer(0.05, lambda: play(proxy, 1, 5))
+    for agent, steps in enumerate(stored):
+        play(proxy, agent, steps)
+    batches = iter(loader(memory, count=count, length=length, ready_timeout_s=PATIENCE_S))
+    adder = threading.Timer(0.05, lambda: play(proxy, 9, 5))
     adder.start()
-    assert next(batches)["batch_size"] == 6
+    assert next(batches)["batch_size"] == count * length
     adder.join()
 
 
 def test_waiting_loader_gives_up():
     with pytest.raises(NotReadyError, match="got 5"):
         next(iter(loader(filled(5), ready_timeout_s=0.03)))
-
-
-def test_waiting_loader_waits_for_a_long_enough_episode():
-    memory = filled(3)
-    proxy = MemoryTableProxy(memory, use_terminal=True)
-    play(proxy, 1, 3)
-    batches = iter(loader(memory, count=1, length=5, ready_timeout_s=PATIENCE_S))
-    adder = threading.Timer(0.05, lambda: play(proxy, 2, 5))
-    adder.start()
-    assert next(batches)["batch_size"] == 5
-    adder.join()
 
 
 def test_loader_without_a_long_enough_episode_gives_up():

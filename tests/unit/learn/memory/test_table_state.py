@@ -12,6 +12,7 @@ from cadenza.learn.memory.column import Column
 from cadenza.learn.memory.coverage_based_strategy import CoverageBasedSampleStrategy
 from cadenza.learn.memory.snapshot import StoredRows
 from cadenza.learn.memory.table import ArrayMemoryTable
+from tests.campaigns import size
 from tests.unit.learn.memory.test_array_table import episode, filled, make
 
 
@@ -29,7 +30,7 @@ def test_state_survives_a_checkpoint_file():
 
 def test_episodes_replaced_by_others_leave_no_trace_in_the_state():
     first, second = make(maxlen=9, seed=3), make(maxlen=9, seed=3)
-    for identity, length in enumerate([4, 2, 3, 1, 5, 2, 2] * 20):  # rows are used again
+    for identity, length in enumerate([4, 2, 3, 1, 5, 2, 2] * size(4, 20)):  # rows are used again
         first.add_sequence(identity, episode(100 * identity, length))
         second.add_sequence(identity, episode(100 * identity, length))
         restored = make(maxlen=9, seed=3)

@@ -13,7 +13,6 @@ from cadenza.core.errors import (
 )
 from cadenza.core.schedules import BPStepScheduler
 from cadenza.core.types import DictObservation, DictResponse, EpisodeState
-from cadenza.learn import models
 from cadenza.learn.callback import Callback
 from cadenza.learn.models import BatchSampler, ModelBasedCollector, ModelEnv
 from cadenza.learn.models import callbacks as gathered
@@ -295,12 +294,6 @@ def test_resumed_sampler_draws_the_same_choices():
     plain = sampler(0.5)
     plain.load_state_dict(callback.state_dict(), load_hparams=False)
     assert plain.state_dict()["batches"] == 0
-
-
-def test_package_offers_its_names_and_no_others():
-    assert {"BatchSampler", "DynamicModel", "EnsembleOfGaussian"} <= set(dir(models))
-    with pytest.raises(AttributeError, match="no attribute 'Oracle'"):
-        _ = models.Oracle
 
 
 def test_gathered_names_are_the_classes():
