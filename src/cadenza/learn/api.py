@@ -241,11 +241,13 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
 
     # --------------------------------------------------------------------------- saving, exporting
 
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: str | Path, *, memory: bool = True) -> Path:
         """Write everything the future depends on, atomically, with a checksum beside it.
 
         Args:
             path: File; its folder is made.
+            memory: Write the replay memory, too; an agent that is loaded without goes on with an
+                empty one and new episodes.
 
         Raises:
             StorageError: The file system refused; an older file is still there.
@@ -268,8 +270,11 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
             "network": self.network if isinstance(self.network, str) else "",
             "is_custom": isinstance(self.network, nn.Module),
         }
+        state = self.state_dict()
+        if not memory:
+            state["learned"] = self._without_memory(state["learned"])
         return save_checkpoint(
-            state_dict={"header": header, "state": self.state_dict()},
+            state_dict={"header": header, "state": state},
             uri=f"{LOCAL_URI_SCHEME}{target.name}",
             metadata=metadata,
             artifacts_root=target.parent,
@@ -385,6 +390,10 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
     @abstractmethod
     def _learned_state(self) -> dict[str, Any]:
         """Return networks, optimisers, memory, environments and random streams."""
+
+    def _without_memory(self, learned: dict[str, Any]) -> dict[str, Any]:
+        """Return what `_learned_state` returned without its replay memory, if it has one."""
+        return learned
 
     @abstractmethod
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
@@ -561,21 +570,22 @@ class ReplayAgent(SoloAgent[ReplayConfig]):
 
     def _batches(self) -> Generator[dict[str, Any]]:
         config = self.config
-        while self._due or self.steps < self.target_steps:
-            if not self._due:
-                before = self.steps
-                try:
-                    self._step()
-                except BaseException:  # e.g. Ctrl-C: nobody knows where the environments are
-                    self._forget_episodes()
-                    raise
-                if self.steps > config.warmup_steps and self.memory.size() > 0:
-                    due = self.steps // config.train_every - before // config.train_every
-                    self._due = due * config.updates
-            while self._due:
+        while True:
+            while self._due and self.memory.size() > 0:
                 self._due -= 1
                 batch = self.memory.sample(config.batch_size)
                 yield {"default": batch, "batch_size": config.batch_size, "inf_step": self.steps}
+            if self.steps >= self.target_steps:
+                return
+            before = self.steps
+            try:
+                self._step()
+            except BaseException:  # e.g. Ctrl-C: nobody knows where the environments are
+                self._forget_episodes()
+                raise
+            if self.steps > config.warmup_steps:
+                due = self.steps // config.train_every - before // config.train_every
+                self._due += due * config.updates
 
     def _forget_episodes(self) -> None:
         """Begin new episodes with the next step."""
@@ -659,9 +669,13 @@ class ReplayAgent(SoloAgent[ReplayConfig]):
             "due": self._due,
         }
 
+    def _without_memory(self, learned: dict[str, Any]) -> dict[str, Any]:
+        return learned | {"memory": None, "envs": None, "due": 0}
+
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
         self.learner.load_state_dict(state["learner"])
-        self.memory.load_state_dict(state["memory"])
+        if state["memory"] is not None:
+            self.memory.load_state_dict(state["memory"])
         self._due = int(state["due"])
         if state["envs"] is None:  # these environments cannot be brought back
             self._forget_episodes()

@@ -100,8 +100,8 @@ class Judged(Protocol):
         """Play greedy episodes."""
         ...
 
-    def save(self, path: Path) -> Path:
-        """Write everything the future depends on."""
+    def save(self, path: Path, *, memory: bool = True) -> Path:
+        """Write everything the future depends on, or all but the memory."""
         ...
 
     def log_scalar(self, key: str, value: float) -> None:
@@ -114,7 +114,7 @@ class BestPolicy(Callback):
 
     Args:
         agent: Whose turn it is.
-        folder: Gets ``last`` and ``best``.
+        folder: Gets ``last``, and ``best`` without its replay memory.
         every: Environment steps between evaluations.
         episodes: Episodes of each.
     """
@@ -149,5 +149,5 @@ class BestPolicy(Callback):
         agent.log_scalar("evaluation/mean_return", mean)
         if agent.best_return is None or mean > agent.best_return:
             agent.best_return = mean
-            agent.save(self._folder / "best")
+            agent.save(self._folder / "best", memory=False)
         agent.save(self._folder / "last")

@@ -350,6 +350,13 @@ def test_best_and_last_policy_are_kept(tmp_path):
     assert_same(last, agent)
     assert best.evaluate(2).mean == agent.best_return
     assert agent.scalar_logs["evaluation/mean_return"] <= agent.best_return
+    assert last.memory.size() > best.memory.size() == 0
+    assert best.learn(100, progress=False).updates > 0
+
+
+def test_every_step_after_the_warm_up_is_an_update():
+    agent = cadenza.SAC("Pendulum-v1", num_envs=4, **{**REPLAY, "warmup_steps": 20})
+    assert agent.learn(200, progress=False).updates == 180
 
 
 def test_callbacks_of_the_engine_work_beside_it(tmp_path):
