@@ -54,6 +54,7 @@ NO_NETWORKS = {
     "BasePolicy",
     "CategoricalHead",
     "Decision",
+    "Deployed",
     "EncodedNetwork",
     "HLGaussLoss",
     "Normalizer",
