@@ -4,7 +4,8 @@
     python examples/compare_with_sb3.py --task cartpole_ppo --seeds 5
 
 Prints the mean return of both, and their difference with a 95 % interval over the seeds; needs
-`pip install 'cadenza[bench,box2d,mujoco]'`.
+`pip install 'cadenza[bench]'`, the lander `pip install 'cadenza[box2d]'`, the cheetah
+`pip install 'cadenza[mujoco]'`.
 """
 
 import argparse
