@@ -5,7 +5,6 @@ Equation:  θ_target ← (1 - τ) θ_target + τ θ_source   (arXiv:1509.02971, 
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from cadenza.core.errors import InputError
 
@@ -55,7 +54,7 @@ class Followers:
         sources: list[Tensor] = [p for source, _ in self._pairs for p in source.parameters()]
         targets: list[Tensor] = [p for _, target in self._pairs for p in target.parameters()]
         if sources:
-            get_ema_multi_avg_fn(1.0 - tau)(targets, sources, 0)
+            torch._foreach_lerp_(targets, sources, 1.0 - (1.0 - tau))  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage] # the name of its kernel
         for source, target in self._with_buffers:
             for buffer, kept in zip(source.buffers(), target.buffers(), strict=True):
                 kept.copy_(buffer)
