@@ -16,13 +16,6 @@ def test_gae_with_boundary_stops_propagation():
     assert result.dtype == np.float32
 
 
-@pytest.mark.parametrize("shape", [(0,), (0, 3)])
-def test_gae_of_nothing_is_nothing(shape):
-    empty = np.zeros(shape, dtype=np.float32)
-    result = compute_gae(empty, empty, empty, empty.astype(bool), gamma=0.9, gae_lambda=0.9)
-    assert result.shape == shape
-
-
 @pytest.mark.parametrize("name", ["values", "next_values", "episode_boundaries"])
 def test_gae_with_other_shape_raises(name):
     arrays = {"values": ZEROS, "next_values": ZEROS, "episode_boundaries": THIRD_ENDS}
@@ -31,24 +24,12 @@ def test_gae_with_other_shape_raises(name):
         compute_gae(ONES, **arrays, gamma=0.9, gae_lambda=0.9)
 
 
-def test_gae_with_rank_three_raises():
-    cube = np.zeros((2, 2, 2), dtype=np.float32)
-    with pytest.raises(InputError, match=r"\(T,\) or \(T, N\)"):
-        compute_gae(cube, cube, cube, cube.astype(bool), gamma=0.9, gae_lambda=0.9)
-
-
 @pytest.mark.parametrize("name", ["rewards", "values", "next_values"])
 def test_gae_with_nan_names_the_array(name):
     arrays = {"rewards": ONES, "values": ZEROS, "next_values": ZEROS}
     arrays[name] = np.array([0, np.nan, 0, 0], dtype=np.float32)
     with pytest.raises(InputError, match=f"compute_gae: {name}: expected finite"):
         compute_gae(**arrays, episode_boundaries=THIRD_ENDS, gamma=0.9, gae_lambda=0.9)
-
-
-@pytest.mark.parametrize(("gamma", "gae_lambda"), [(1.1, 0.9), (0.9, -0.1), (float("nan"), 0.9)])
-def test_gae_with_coefficient_out_of_range_raises(gamma, gae_lambda):
-    with pytest.raises(InputError, match=r"in \[0, 1\]"):
-        compute_gae(ONES, ZEROS, ZEROS, THIRD_ENDS, gamma=gamma, gae_lambda=gae_lambda)
 
 
 def test_normalised_advantages_of_one_to_four():
@@ -64,8 +45,3 @@ def test_normalised_advantages_of_one_to_four():
 def test_normalised_constant_is_zero(shape):
     result = normalize_advantages(np.full(shape, 0.1, dtype=np.float32))
     assert np.array_equal(result, np.zeros(shape, dtype=np.float32))
-
-
-def test_normalise_with_infinity_raises():
-    with pytest.raises(InputError, match="normalize_advantages: advantages"):
-        normalize_advantages(np.array([0.0, np.inf]))

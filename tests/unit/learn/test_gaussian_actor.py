@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.errors import CheckpointError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.nn.gaussian_actor import GaussianActor, actor_mean
 from cadenza.learn.nn.linear import default_linear
@@ -70,13 +70,6 @@ def test_networks_seeded_alike_equal_torch_construction_under_manual_seed():
     assert torch.equal(own.get_state(), state_after)
 
 
-def test_construction_leaves_global_generator_untouched():
-    before = torch.get_rng_state()
-    actor()
-    ValueCritic(5, hidden_sizes=(8, 8), generator=generator(0))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_initial_weights_of_default_task_have_published_sums():
     seed = derive_substream("training.ego_ppo.torch", root_seed=0).integer_seed()
     assert seed == 140323428
@@ -137,30 +130,6 @@ def test_from_state_dict_with_missing_or_superfluous_weights_raises():
         GaussianActor.from_state_dict(state)
 
 
-@pytest.mark.parametrize(
-    ("observation_dim", "action_dim", "hidden"),
-    [(0, 1, (4,)), (1, 0, (4,)), (1, 1, (0,)), (1, 1, ())],
-)
-def test_actor_with_empty_size_raises(observation_dim, action_dim, hidden):
-    with pytest.raises(InputError, match="expected every size >= 1"):
-        GaussianActor(observation_dim, action_dim, hidden_sizes=hidden, generator=generator(0))
-
-
-def test_critic_forward_equals_plain_torch_layers():
-    critic = ValueCritic(5, hidden_sizes=(8, 8), generator=generator(0))
-    x = torch.randn((7, 5), generator=generator(1))
-    assert torch.equal(critic(x), critic.net(x))
-    assert critic(x).shape == (7, 1)
-    assert list(critic.state_dict()) == [
-        f"net.{index}.{kind}" for index in (0, 2, 4) for kind in ("weight", "bias")
-    ]
-
-
-def test_critic_with_empty_size_raises():
-    with pytest.raises(InputError, match=r"hidden_sizes = \[0, 0\]"):
-        ValueCritic(5, hidden_sizes=(0, 0), generator=generator(0))
-
-
 def test_default_linear_bound_is_one_over_root_of_inputs():
     layer = default_linear(25, 400, generator(0))
     bound = 0.2  # 1 / sqrt(25)
@@ -182,15 +151,3 @@ def test_actor_with_a_wider_spread_starts_at_its_share_and_draws_the_same_weight
     torch.testing.assert_close(wide.standard_deviation(), torch.full((2,), 1.4621171572600098))
     for name, value in narrow.state_dict().items():
         assert torch.equal(value, wide.state_dict()[name])
-
-
-@pytest.mark.parametrize("bound", [0.0, -1.0, float("nan")])
-def test_actor_with_a_spread_that_is_not_positive_is_refused(bound):
-    with pytest.raises(InputError, match="max_standard_deviation > 0"):
-        GaussianActor(
-            3,
-            2,
-            hidden_sizes=(4,),
-            generator=torch.Generator().manual_seed(0),
-            max_standard_deviation=bound,
-        )

@@ -50,16 +50,3 @@ def test_malformed_states_are_one_kind_of_error(change):
     change(states)
     with pytest.raises(CheckpointError, match="expected those of Python, numpy and torch"):
         set_global_generator_states(states)
-
-
-def test_states_of_gpus_are_kept_and_given_back_to_as_many_as_there_are(monkeypatch):
-    given = {}
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: [torch.ones(2), torch.zeros(2)])
-    monkeypatch.setattr(
-        torch.cuda, "set_rng_state", lambda state, device: given.update({device: state.tolist()})
-    )
-    set_global_generator_states(global_generator_states())
-    assert given == {0: [1.0, 1.0]}

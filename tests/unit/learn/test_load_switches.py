@@ -10,7 +10,7 @@ import cadenza.learn
 from cadenza.core.errors import InputError
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
-from cadenza.learn.load_switches import OTHER_NAMES, accepts_other_names
+from cadenza.learn.load_switches import OTHER_NAMES
 
 #: Those of modules, whose ``load_state_dict`` is torch's, have no switches.
 SWITCHES = ("load_network", "load_optimizer", "load_hparams")
@@ -92,8 +92,3 @@ def test_subclass_that_passes_its_switches_on_is_translated_once():
     assert list(inspect.signature(Further.load_state_dict).parameters) == [
         "self", "state_dict", "switches", "load_weights", "load_optimizers", "named"
     ]  # fmt: skip
-
-
-def test_wrapping_twice_changes_nothing():
-    load = Recorder.load_state_dict
-    assert accepts_other_names(load) is load

@@ -6,11 +6,6 @@ from cadenza.core.errors import CheckpointError, CheckpointKeyError
 from cadenza.learn.loaded_state import complete_state, require_parts, require_version
 
 
-def test_state_with_every_part_is_taken():
-    require_parts("Box", {"a": 1, "b": 2, "c": 3}, ("a", "b"))
-    require_version("Box", {"version": 3}, 3)
-
-
 def test_missing_parts_are_named():
     message = r"Box: expected a state with a, b, c, got \['b'\] without \['a', 'c'\]; load"
     with pytest.raises(CheckpointKeyError, match=message):

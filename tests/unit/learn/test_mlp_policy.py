@@ -87,8 +87,3 @@ def test_stored_policy_acts_alike_and_is_a_copy():
 def test_what_cannot_be_played_is_refused(changes):
     with pytest.raises(CheckpointError, match="MlpPolicy: expected pairs of weights"):
         policy(**changes)
-
-
-def test_incomplete_state_is_refused():
-    with pytest.raises(CheckpointError, match="expected a complete policy"):
-        MlpPolicy.from_state_dict({"weights": []})

@@ -9,11 +9,8 @@ from cadenza.core.errors import ConfigurationError, InputError, PreconditionErro
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.core.types import DictObservation, EpisodeState
 from cadenza.learn.proxies import (
-    AgentProxy,
     GenericAgentProxy,
-    RebindableAgent,
     active_agents,
-    to_numpy,
 )
 
 
@@ -69,17 +66,6 @@ def test_every_active_agent_gets_its_row_and_no_log_probability():
     assert active_agents(observations) == [7, 5]
 
 
-def test_names_are_the_configured_keys():
-    policy = Recorder()
-    agent = GenericAgentProxy(policy, torch.device("cpu"), ["obs", "goal"], ("actions",))
-    assert agent.input_names == ("obs", "goal")
-    assert agent.output_names == ("actions",)
-    assert agent.policy is policy
-    assert agent.mode == "keep"
-    assert isinstance(agent, AgentProxy)
-    assert isinstance(agent, RebindableAgent)
-
-
 def test_inputs_come_in_the_order_of_the_keys():
     policy = Recorder(lambda goal, obs: (goal, obs.sum(1, keepdim=True)))
     agent = GenericAgentProxy(policy, "cpu", ("goal", "obs"), ("actions",))
@@ -97,12 +83,6 @@ def test_outputs_go_to_their_keys_by_position_with_and_without_log_probability()
     plain = GenericAgentProxy(two, "cpu", ("obs",), ("actions", "latents"), uses_logprobs=False)
     responses = plain({0: seen([1.0])})
     assert (rows(responses), rows(responses, "latents")) == ({0: [2.0]}, {0: [3.0]})
-
-
-def test_single_tensor_serves_every_output_key():
-    agent = GenericAgentProxy(Recorder(), "cpu", ("obs",), ("a", "b"), uses_logprobs=False)
-    responses = agent({0: seen([4.0])})
-    assert rows(responses, "a") == rows(responses, "b") == {0: [4.0]}
 
 
 def test_mapping_outputs_are_found_by_key():
@@ -149,16 +129,6 @@ def test_mode_holds_during_the_call_only(mode, training, before):
     assert (policy.training, policy.dropout.training) == (before, not before)
 
 
-def test_kept_mode_is_the_policys_own_and_gradients_are_off():
-    policy = Recorder().eval()
-    agent = GenericAgentProxy(policy, "cpu", ("obs",), ("actions",))
-    agent({0: seen([1.0])})
-    policy.train()
-    agent({0: seen([1.0])})
-    assert policy.modes == [(False, False, False), (True, True, False)]
-    assert torch.is_grad_enabled()
-
-
 def test_mode_comes_back_after_an_error():
     def fail(_):
         raise ZeroDivisionError
@@ -175,19 +145,6 @@ def test_copies_act_with_another_policy_or_mode():
     other = agent.with_policy(second).with_mode("greedy")
     assert rows(other({0: seen([1.0])})) == {0: [10.0]}
     assert (second.modes[0][0], agent.mode, agent.policy) == (False, "keep", first)
-
-
-def test_no_active_agent_needs_no_call():
-    policy = Recorder()
-    agent = GenericAgentProxy(policy, "cpu", ("obs",), ("actions",))
-    assert agent({0: seen([1.0], EpisodeState.TERMINAL)}) == {}
-    assert policy.calls == []
-
-
-def test_to_numpy_drops_gradients():
-    array = to_numpy(torch.ones(2, requires_grad=True) * 3)
-    assert array.tolist() == [3.0, 3.0]
-    assert isinstance(array, np.ndarray)
 
 
 @pytest.mark.parametrize(

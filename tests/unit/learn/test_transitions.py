@@ -114,12 +114,6 @@ def play_two(store, step, spoilt=None, value=0.0):
     store.add(*arrays, **rest)
 
 
-def test_discrete_actions_keep_their_type():
-    store = memory(action_dtype=np.int64)
-    play(store, 2)
-    assert str(store.sample(1)["actions"].dtype) == "torch.int64"
-
-
 def test_stored_memory_goes_on_alike():
     one, other = memory(), memory()
     play(one, 3)

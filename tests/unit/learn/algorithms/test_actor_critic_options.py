@@ -94,24 +94,3 @@ def test_data_comes_from_the_group(make):
     loss.backward(real=data(), bp_step=1)
     with pytest.raises(KeyError, match=r"'real'"):
         loss.backward(default=data(), bp_step=2)
-
-
-@pytest.mark.parametrize("make", LOSSES[:-1])
-@pytest.mark.parametrize(
-    ("option", "start"),
-    [("log_per_param_weights", "weight/"), ("log_per_param_grads", "weight_g")],
-)
-def test_parameters_and_gradients_are_logged_where_asked(make, option, start):
-    silent, loud = make(), make(**{option: True})
-    for loss in (silent, loud):
-        loss.backward(default=data(), bp_step=1)
-    assert not any(key.startswith(start) for key in silent.hist_logs)
-    assert any(key.startswith(start) for key in loud.hist_logs)
-
-
-def test_step_of_a_policy_holds_the_critics_still_and_then_lets_them_go():
-    loss = stochastic()
-    loss.backward(default=data(), bp_step=1)
-    critic = next(loss.q1.parameters())
-    assert critic.grad is None
-    assert critic.requires_grad

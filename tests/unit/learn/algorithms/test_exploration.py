@@ -1,17 +1,13 @@
 """ε-greedy actions: frequencies, modes, the generator, the schedule and its state."""
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from cadenza.core.errors import InputError
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.core.schedules import LinearSchedule
-from cadenza.core.types import DictObservation, EpisodeState
 from cadenza.learn.algorithms.exploration import EpsilonGreedyPolicy, EpsilonSchedule
 from cadenza.learn.collectors.snapshots import PolicySnapshots
-from cadenza.learn.proxies import GenericAgentProxy
 
 OBSERVATIONS = torch.arange(3.0).reshape(3, 1)
 
@@ -63,29 +59,6 @@ def test_epsilon_does_not_shift_the_random_stream():
     assert torch.equal(pair[0](torch.zeros(50, 1)), pair[1](torch.zeros(50, 1)))
 
 
-def test_evaluation_does_not_move_the_generator():
-    policy = EpsilonGreedyPolicy(BestIsTwo(), epsilon=0.5)
-    before = policy.generator.get_state()
-    policy.eval()(OBSERVATIONS)
-    assert torch.equal(policy.generator.get_state(), before)
-
-
-def test_state_holds_epsilon_and_generator():
-    policy = EpsilonGreedyPolicy(BestIsTwo(), epsilon=0.5)
-    policy(torch.zeros(7, 1))
-    state = deserialise(serialise(policy.state_dict()), max_bytes=2**20)
-    resumed = EpsilonGreedyPolicy(BestIsTwo())
-    resumed.load_state_dict(state)
-    assert resumed.epsilon == 0.5
-    assert torch.equal(policy(torch.zeros(50, 1)), resumed(torch.zeros(50, 1)))
-
-
-@pytest.mark.parametrize("epsilon", [-0.1, 1.1, float("nan")])
-def test_epsilon_must_be_a_probability(epsilon):
-    with pytest.raises(InputError, match=r"expected \[0, 1\], got"):
-        EpsilonGreedyPolicy(BestIsTwo(), epsilon=epsilon)
-
-
 def test_snapshots_of_a_policy_follow_its_epsilon_but_not_its_noise():
     policy = EpsilonGreedyPolicy(BestIsTwo(), epsilon=1.0)
     snapshots = PolicySnapshots(policy)
@@ -97,14 +70,6 @@ def test_snapshots_of_a_policy_follow_its_epsilon_but_not_its_noise():
     assert actor.network.epsilon == 0.25
     assert torch.equal(actor.network.generator.get_state(), noise)
     assert not torch.equal(policy.generator.get_state(), noise)
-
-
-def test_policy_acts_behind_an_agent_proxy():
-    agent = GenericAgentProxy(
-        EpsilonGreedyPolicy(BestIsTwo()), "cpu", ("obs",), ("actions",), uses_logprobs=False
-    )
-    seen = DictObservation({"reward": None}, EpisodeState.INITIAL, {"obs": np.zeros(1)})
-    assert np.asarray(agent({5: seen})[5].list_data["actions"]).tolist() == [2]
 
 
 def test_schedule_sets_epsilon_before_training_and_moves_once_per_batch():
@@ -138,10 +103,3 @@ def test_schedule_resumes_with_the_exploration_of_its_policy():
         one.begin_batch()
     assert other.epsilon == policy.epsilon == pytest.approx(0.6)
     assert torch.equal(policy(torch.zeros(50, 1)), other(torch.zeros(50, 1)))
-
-
-def test_schedule_stays_without_hparams():
-    callback = EpsilonSchedule(EpsilonGreedyPolicy(BestIsTwo()), LinearSchedule(1.0, 0.0, 10))
-    state = callback.state_dict() | {"schedule": {"calls": 5}}
-    callback.load_state_dict(state, load_hparams=False)
-    assert callback.schedule.value == 1.0

@@ -7,14 +7,11 @@ import pytest
 import torch
 from torch.optim import SGD
 
-from cadenza.core.errors import InputError
 from cadenza.learn.algorithms.hlgauss import (
     HLGaussLoss,
-    LogitMlp,
     LogitNet,
     QLoss,
     QNet,
-    TwoHotLoss,
     hl_gauss_probabilities,
     two_hot_probabilities,
 )
@@ -84,33 +81,11 @@ def test_two_hot_labels_have_the_target_as_mean():
     assert ((found > 0).sum(1) <= 2).all()
 
 
-def test_two_hot_loss_has_its_minimum_at_the_labels():
-    loss = TwoHotLoss(-4.0, 4.0, 4)
-    logits = torch.log(torch.tensor([[1e-9, 0.75, 0.25, 1e-9]])).requires_grad_(True)
-    loss(logits, torch.tensor([[-0.5]])).backward()
-    assert logits.grad.abs().max() < 1e-6
-    assert loss(logits, torch.tensor([[-0.5]])).item() == pytest.approx(
-        -0.75 * math.log(0.75) - 0.25 * math.log(0.25), rel=1e-4
-    )
-
-
 def test_value_is_the_mean_of_the_bins():
     net = QNet(FreeLogits([0.0, 0.0, math.log(2.0)]), -3.0, 3.0)
     assert net.centers.tolist() == [-2.0, 0.0, 2.0]
     # Shares of a quarter, a quarter and a half
     assert net(torch.zeros(2, 1), obs=torch.zeros(2, 1)).flatten().tolist() == [0.5, 0.5]
-
-
-def test_buffers_are_saved():
-    assert "centers" in QNet(FreeLogits([0.0, 1.0]), 0.0, 1.0).state_dict()
-    assert "support" in HLGaussLoss(0.0, 1.0, 3, 0.1).state_dict()
-
-
-def test_logit_mlp_sees_observation_and_action():
-    net = LogitMlp(3, 2, [16], 7, generator=torch.Generator().manual_seed(0))
-    obs, action = torch.randn(5, 3), torch.randn(5, 2)
-    assert net(action, obs).shape == (5, 7)
-    torch.testing.assert_close(net(action, obs), net.mlp(torch.cat((obs, action), 1)))
 
 
 def q_loss(logits, **kwargs):
@@ -146,24 +121,3 @@ def test_q_loss_clamps_targets_beyond_the_support():
         loss.backward(default=data_with(target))
         values.append(loss.scalar_logs["loss/q_loss"])
     assert values[0] == values[1]
-
-
-def test_unknown_encoding_is_refused():
-    with pytest.raises(InputError, match=r"'hl_gauss' or 'two_hot', got 'one_hot'"):
-        q_loss([0.0, 0.0], target_encoding="one_hot")
-
-
-def test_shapes_that_do_not_fit_are_refused():
-    with pytest.raises(InputError, match=r"HLGaussLoss: expected logits \(B, 4\) and target"):
-        HLGaussLoss(0.0, 1.0, 4, 0.1)(torch.zeros(2, 3), torch.zeros(2, 1))
-    with pytest.raises(InputError, match=r"TwoHotLoss: expected logits \(B, 4\) and target"):
-        TwoHotLoss(0.0, 1.0, 4)(torch.zeros(2, 4), torch.zeros(2))
-
-
-def test_impossible_settings_are_refused():
-    with pytest.raises(InputError, match=r"expected sigma > 0, got 0"):
-        HLGaussLoss(0.0, 1.0, 4, 0.0)
-    with pytest.raises(InputError, match=r"min_value < max_value and num_bins >= 2"):
-        TwoHotLoss(1.0, 1.0, 4)
-    with pytest.raises(InputError, match=r"expected num_bins >= 2, got 1"):
-        FreeLogits([0.0])

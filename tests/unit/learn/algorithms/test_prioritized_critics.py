@@ -6,7 +6,7 @@ from torch.optim import SGD
 
 from cadenza.core.errors import InputError
 from cadenza.learn.algorithms import hlgauss
-from cadenza.learn.algorithms.prioritization import report_errors, weighted_mean
+from cadenza.learn.algorithms.prioritization import weighted_mean
 from cadenza.learn.algorithms.sac import QLoss
 from tests.unit.learn.algorithms.sac_parts import SumCritic, batch
 
@@ -74,21 +74,7 @@ class Uniform(hlgauss.LogitNet):
         return self.logits.expand(len(obs), -1)
 
 
-def test_without_weights_the_mean_is_plain():
-    assert weighted_mean(torch.tensor([[1.0], [3.0]]), None).item() == 2.0
-
-
 @pytest.mark.parametrize("count", [0, 3])
 def test_weights_must_be_one_per_rollout(count):
     with pytest.raises(InputError, match=rf"got {count} for 4 rows"):
         weighted_mean(torch.zeros(4, 1), torch.ones(count))
-
-
-def test_memory_needs_ids():
-    with pytest.raises(InputError, match=r"expected batches with 'sample_ids', got none"):
-        report_errors(Priorities(), None, torch.zeros(4, 1))
-
-
-def test_nobody_is_told_without_a_memory():
-    report_errors(None, None, torch.zeros(4, 1))
-    loss_of().backward(default=data(sample_ids=torch.tensor([8, 9])))

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from cadenza.core.errors import InputError
 from cadenza.learn import Trainer
 from cadenza.learn.algorithms.sac import AlphaLoss, PolicyLoss, QLoss, QTarget
 from cadenza.learn.algorithms.sac_assembly import adam, soft_actor_critic
@@ -83,16 +82,3 @@ def test_temperature_is_capped():
 def test_target_entropy_is_minus_the_number_of_actions_unless_given():
     callbacks = stepped(CONFIG.model_copy(update={"target_entropy": None}))
     assert callbacks[3].scalar_logs["training/target_entropy"] == -2.0
-
-
-def test_frozen_parameters_are_not_optimised():
-    critic = SumCritic(1.0)
-    critic.extra = torch.nn.Parameter(torch.zeros(1), requires_grad=False)
-    assert [p for group in adam(critic, 0.1).param_groups for p in group["params"]] == [critic.w]
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_there_must_be_two_critics(count):
-    critics = [critic_loss(f"q{i}", 1.0) for i in range(count)]
-    with pytest.raises(InputError, match=rf"expected the losses of two critics, got {count}"):
-        soft_actor_critic(FixedPolicy(0.5, 2.0), critics, torch.zeros(1), 1, CONFIG)

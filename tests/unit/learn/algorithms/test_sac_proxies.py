@@ -8,8 +8,6 @@ from cadenza.core.types import DictObservation, EpisodeState
 from cadenza.learn.algorithms.sac import (
     AgentProxyWrapper,
     FeatureAgentProxy,
-    MultiKeyAgentProxy,
-    VisionAgentProxy,
 )
 from cadenza.learn.proxies import GenericAgentProxy
 
@@ -45,17 +43,3 @@ def test_feature_proxy_reads_its_key_and_warns():
         proxy = FeatureAgentProxy(Doubling(), "cpu", "features")
     assert proxy.input_names == ("features",)
     assert actions_of(proxy, features=[3.0]) == [6.0]
-
-
-def test_vision_proxy_reads_obs_and_warns_once():
-    with pytest.warns(DeprecationWarning, match=r"VisionAgentProxy") as record:
-        proxy = VisionAgentProxy(Doubling(), torch.device("cpu"))
-    assert len(record) == 1
-    assert proxy.input_names == ("obs",)
-
-
-def test_multi_key_proxy_passes_its_keys_in_order():
-    with pytest.warns(DeprecationWarning, match=r"MultiKeyAgentProxy"):
-        proxy = MultiKeyAgentProxy(Doubling(), "cpu", ("goal", "obs"))
-    assert proxy.input_names == ("goal", "obs")
-    assert actions_of(proxy, obs=[1.0], goal=[10.0]) == [22.0]

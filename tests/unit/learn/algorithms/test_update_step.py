@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from cadenza.core.errors import CheckpointError, ConfigurationError
-from cadenza.learn.algorithms import update_step
 from cadenza.learn.configs import DQNConfig, HLGaussConfig, SACConfig, TD3Config
 from cadenza.learn.learners.dqn import DQNLearner, action_grid
 from cadenza.learn.learners.sac import SACLearner
@@ -134,39 +133,6 @@ def test_one_loss_that_is_no_number_keeps_all_from_learning(name):
     assert_refused_whole(trained(name, 2), name)
 
 
-@pytest.mark.slow
-def test_compiled_update_that_is_refused_late_has_counted_what_it_did():
-    learners = [trained("td3", 3, compile=c) for c in (True, False)]
-    for learner in learners:
-        with torch.no_grad():
-            next(learner.losses[-1].network.parameters())[0] = torch.nan
-        with pytest.raises(ValueError, match="policy: expected a finite loss"):
-            trained("td3", 2, learner=learner)
-    steps, expected = (
-        [[int(step) for step in loss.optimizer.lists()[3]] for loss in learner.losses]
-        for learner in learners
-    )
-    assert steps == expected
-    critics = [
-        {key: v for key, v in weights(learner).items() if key.startswith("q")}
-        for learner in learners
-    ]
-    for key, value in critics[0].items():
-        torch.testing.assert_close(value, critics[1][key], atol=1e-4, rtol=1e-3)
-
-
-@pytest.mark.slow
-def test_compiled_update_leaves_frozen_layers_alone():
-    learners = [LEARNERS["dqn"](compile=c) for c in (True, False)]
-    for learner in learners:
-        first = next(learner.losses[0].network.parameters())
-        first.requires_grad_(False)
-        trained("dqn", 3, learner=learner)
-        first.requires_grad_(True)  # its first step is as large as any first step
-        trained("dqn", 1, learner=learner)
-    assert_equal(*learners, atol=1e-4, rtol=1e-3)
-
-
 def test_without_a_compiler_the_update_runs_uncompiled_and_says_so(monkeypatch):
     from torch._inductor import cpp_builder, exc
 
@@ -199,15 +165,3 @@ def test_a_layer_frozen_between_steps_stays():
     before = frozen.detach().clone()
     trained("td3", 2, start=2, learner=learner)
     assert torch.equal(frozen, before)
-
-
-def test_an_older_torch_need_not_isolate_what_it_compiles(monkeypatch):
-    def compiler(function, *, dynamic, options):
-        assert dynamic is False
-        assert options
-        return function
-
-    monkeypatch.setattr(update_step, "_has_compiler", lambda: True)
-    monkeypatch.setattr(torch, "compile", compiler)
-    learner = LEARNERS["td3"](compile=True)
-    assert learner._callbacks[-1].mode == "compiled, float32"

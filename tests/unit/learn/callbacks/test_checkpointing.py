@@ -1,7 +1,6 @@
 import json
 import logging
 import threading
-import zipfile
 from collections import OrderedDict, deque
 
 import pytest
@@ -16,7 +15,7 @@ from cadenza.core.errors import (
     StorageError,
 )
 from cadenza.core.provenance import RunContext
-from cadenza.learn import Callback, Trainer, TrainingShutdownException
+from cadenza.learn import Callback, Trainer
 from cadenza.learn.callbacks import (
     BackPropStepsTerminator,
     Checkpointer,
@@ -25,10 +24,8 @@ from cadenza.learn.callbacks import (
 )
 from cadenza.learn.callbacks.checkpoint_files import (
     existing_indices,
-    prune_checkpoints,
     read_checkpoint,
 )
-from cadenza.learn.callbacks.checkpointing import InvalidCheckpointLocation
 
 MAX_BYTES = 2**24
 
@@ -96,15 +93,6 @@ def test_checkpoints_are_written_at_their_steps_with_running_indices(tmp_path):
         "checkpoint_index": 1,
     }
     assert content["callback_state_dicts"]["counter"]["count"] == 4
-
-
-def test_end_cycle_returns_what_it_wrote(tmp_path):
-    writer = saver(tmp_path, Counter(), checkpoint_index=5, storage_subdirectory="deep/er")
-    writer.begin_training()
-    path = tmp_path / "deep" / "er" / "checkpoint_5.tar"
-    expected = {"latest_checkpoint": str(path), "checkpoint_index": 5}
-    assert writer.end_cycle(bp_step=0, bp_samples=0) == expected
-    assert path.is_file()
 
 
 def test_manifest_says_what_wrote_the_file(tmp_path):
@@ -185,18 +173,6 @@ def test_save_at_end_comes_before_others_let_go_of_their_state(tmp_path):
     assert fresh.count == 3
 
 
-def test_nothing_is_saved_at_the_end_of_a_failed_training(tmp_path):
-    class Failing(Callback):
-        def end_batch(self, bp_step):
-            if bp_step == 3:
-                raise ZeroDivisionError
-
-    counter = Counter()
-    with pytest.raises(ZeroDivisionError):
-        Trainer([counter, saver(tmp_path, counter, save_at_end=True), Failing()], batches()).train()
-    assert existing_indices(tmp_path / "checkpoints") == [0]
-
-
 def test_latest_index_goes_on_behind_existing_files(tmp_path):
     save_run(tmp_path, 4)
     save_run(tmp_path, 4, checkpoint_index="latest")
@@ -214,15 +190,6 @@ def test_fixed_index_overwrites_with_a_warning(tmp_path, caplog):
     caplog.clear()
     save_run(tmp_path, 2, checkpoint_index=2)
     assert caplog.text == ""
-
-
-def test_leftovers_of_a_killed_writer_are_removed(tmp_path):
-    folder = tmp_path / "checkpoints"
-    folder.mkdir()
-    leftover = folder / ".0123.cadenza-tmp"
-    leftover.write_bytes(b"half")
-    saver(tmp_path, Counter()).begin_training()
-    assert not leftover.exists()
 
 
 def test_persistent_keys_of_the_state_are_saved_and_come_back(tmp_path):
@@ -265,17 +232,6 @@ def test_options_out_of_range_are_refused(tmp_path):
         InputError, match="CheckpointLoader: expected an index or 'latest', got 'a'"
     ):
         loader(tmp_path, Counter(), "a")
-
-
-def test_state_that_cannot_be_read_back_is_refused_when_it_is_saved(tmp_path):
-    class Odd(Counter):
-        def state_dict(self):
-            return {"function": print}
-
-    with pytest.raises(
-        CheckpointError, match=r"'counter'.*'function'.*expected a tensor or a plain"
-    ):
-        saver(tmp_path, Odd()).end_cycle(bp_step=1, bp_samples=1)
 
 
 # --- writing in the background -------------------------------------------------------------------
@@ -339,18 +295,6 @@ def test_background_write_that_fails_stops_training_at_the_next_checkpoint(tmp_p
     assert counter.count == 4
 
 
-def test_background_write_that_fails_at_the_end_is_raised(tmp_path, monkeypatch):
-    def refuse(*args):
-        raise StorageError("no space")
-
-    monkeypatch.setattr(checkpointing, "write_checkpoint", refuse)
-    counter = Counter()
-    write = saver(tmp_path, counter, asynchronous=True)
-    with pytest.raises(ExceptionGroup) as caught:
-        Trainer([counter, write, BackPropStepsTerminator(2)], batches()).train()
-    assert str(caught.value.exceptions[0]) == "no space"
-
-
 # --- loading -------------------------------------------------------------------------------------
 
 
@@ -377,26 +321,6 @@ def test_restored_run_goes_on_with_the_next_step_and_index(tmp_path):
     assert counter.count == 6
     assert existing_indices(tmp_path / "checkpoints") == [0, 1, 2]
     assert trainer.state["checkpoint_index"] == 2
-
-
-def test_restore_from_another_run_does_not_change_the_numbering(tmp_path):
-    save_run(tmp_path / "old", 6)
-    counter = Counter()
-    callbacks = [counter, saver(tmp_path / "new", counter), loader(tmp_path / "old", counter)]
-    Trainer([*callbacks, BackPropStepsTerminator(8)], batches()).train()
-    assert existing_indices(tmp_path / "new" / "checkpoints") == [0]
-
-
-def test_loader_returns_the_place_from_which_it_read(tmp_path):
-    save_run(tmp_path / "before", 4)
-    (tmp_path / "before").rename(tmp_path / "after")
-    path = tmp_path / "after" / "checkpoints" / "checkpoint_1.tar"
-    assert loader(tmp_path / "after", Counter(), 1).restore_state() == {
-        "bp_step": 5,
-        "bp_samples": 8,
-        "latest_checkpoint": str(path),
-        "checkpoint_index": 1,
-    }
 
 
 @pytest.mark.parametrize(
@@ -430,19 +354,6 @@ def test_random_generators_come_back_with_hparams_only(tmp_path):
         assert torch.equal(torch.rand(3), expected)
 
 
-def test_missing_folder_is_an_invalid_location(tmp_path):
-    with pytest.raises(InvalidCheckpointLocation, match=r"expected the folder .*/none/checkpoints"):
-        loader(tmp_path / "none", Counter(), 0).restore_state()
-    with pytest.raises(ValueError, match="expected the folder"):
-        loader(tmp_path / "none", Counter()).restore_state()
-
-
-def test_missing_file_is_a_file_not_found_error(tmp_path):
-    save_run(tmp_path, 4)
-    with pytest.raises(FileNotFoundError, match=r"there are the indices \[0, 1\]"):
-        loader(tmp_path, Counter(), 7).restore_state()
-
-
 def test_empty_folder_is_an_error_unless_missing_is_fine(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(CheckpointNotFoundError, match="expected a checkpoint, got none"):
@@ -461,15 +372,6 @@ def test_missing_name_is_a_key_error_that_lists_both_sides(tmp_path):
         loader(tmp_path, Counter("other"), 0).restore_state()
     with pytest.raises(KeyError):
         loader(tmp_path, Counter("other"), 0).restore_state()
-
-
-def test_more_names_in_the_file_than_asked_for_are_fine(tmp_path, caplog):
-    first, second = Counter("first"), Counter("second")
-    write = Checkpointer(restorees=[first, second], run_root=tmp_path, checkpoint_interval=1)
-    write.end_cycle(bp_step=1, bp_samples=1)
-    with caplog.at_level(logging.INFO):
-        loader(tmp_path, Counter("first"), 0).restore_state()
-    assert "holds more than is restored: ['second']" in caplog.text
 
 
 def damage(root, index, how):
@@ -492,16 +394,6 @@ def damage(root, index, how):
 
 
 HOW = ["truncated", "changed", "foreign", "empty", "no manifest", "bad manifest"]
-
-
-@pytest.mark.parametrize("how", HOW)
-def test_damaged_file_is_refused(tmp_path, how):
-    save_run(tmp_path, 2)
-    damage(tmp_path, 0, how)
-    counter = Counter()
-    with pytest.raises(CheckpointError, match=r"checkpoint_0\.tar"):
-        loader(tmp_path, counter, 0).restore_state()
-    assert counter.count == 0
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -533,12 +425,6 @@ def test_no_valid_checkpoint_is_an_error_that_lists_all(tmp_path):
         CheckpointError, match=r"expected a valid checkpoint, got none among \[1, 0\]"
     ):
         loader(tmp_path, Counter(), missing_ok=True).restore_state()
-
-
-def test_file_larger_than_allowed_is_refused(tmp_path):
-    save_run(tmp_path, 2)
-    with pytest.raises(CheckpointError, match="at most 100 bytes"):
-        loader(tmp_path, Counter(), 0, max_bytes=100).restore_state()
 
 
 def write_foreign(root, content):
@@ -586,52 +472,13 @@ def test_foreign_file_runs_no_code_and_must_have_the_parts(tmp_path):
         loader(tmp_path, Counter(), 0, require_manifest=False, max_bytes=10).restore_state()
 
 
-def test_archive_that_unpacks_to_more_than_it_has_on_disk_is_refused(tmp_path):
-    content = {"callback_state_dicts": {}, "training_state": {"bp_step": 1, "bp_samples": 1}}
-    write_foreign(tmp_path, {**content, "zeros": torch.zeros(10_000)})
-    assert loader(tmp_path, Counter(), 0, require_manifest=False)._read()[0] == 0
-    path = tmp_path / "checkpoints" / "checkpoint_0.tar"
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-    with pytest.raises(CheckpointError, match="bytes unpacked"):
-        loader(tmp_path, Counter(), 0, require_manifest=False).restore_state()
-
-
-def test_manifest_is_checked_when_it_is_there_even_if_not_required(tmp_path):
-    save_run(tmp_path, 2)
-    damage(tmp_path, 0, "truncated")
-    with pytest.raises(CheckpointError, match="integrity check failed"):
-        loader(tmp_path, Counter(), 0, require_manifest=False).restore_state()
-
-
-def test_content_of_another_version_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("cadenza.learn.callbacks.checkpoint_files.CONTENT_VERSION", 2)
-    save_run(tmp_path, 2)
-    monkeypatch.undo()
-    with pytest.raises(CheckpointError, match="expected content version 1, got 2"):
-        loader(tmp_path, Counter(), 0).restore_state()
-
-
-def test_pruning_reports_a_file_system_that_refuses(tmp_path):
-    (tmp_path / "checkpoint_0.tar").mkdir()  # a folder cannot be unlinked
-    with pytest.raises(StorageError, match=r"checkpoint_0\.tar: expected to delete it"):
-        prune_checkpoints(tmp_path, 5, keep_last=1)
-
-
-def test_names_that_are_no_checkpoints_are_ignored(tmp_path):
-    for name in ("checkpoint_1.tar", "checkpoint_x.tar", "checkpoint_2.tar.json", "other_3.tar"):
-        (tmp_path / name).write_bytes(b"")
-    assert existing_indices(tmp_path) == [1]
-
-
-def test_a_stop_before_the_first_step_saves_nothing(tmp_path):
-    class Stop(Callback):
-        def begin_training(self):
-            raise TrainingShutdownException
+def test_nothing_is_saved_at_the_end_of_a_failed_training(tmp_path):
+    class Failing(Callback):
+        def end_batch(self, bp_step):
+            if bp_step == 3:
+                raise ZeroDivisionError
 
     counter = Counter()
-    Trainer([counter, saver(tmp_path, counter, save_at_end=True), Stop()], batches()).train()
-    assert existing_indices(tmp_path / "checkpoints") == []
+    with pytest.raises(ZeroDivisionError):
+        Trainer([counter, saver(tmp_path, counter, save_at_end=True), Failing()], batches()).train()
+    assert existing_indices(tmp_path / "checkpoints") == [0]

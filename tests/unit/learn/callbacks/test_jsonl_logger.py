@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.core.errors import CheckpointKeyError, NotReadyError, StorageError
+from cadenza.core.errors import StorageError
 from cadenza.learn import Callback, Trainer
 from cadenza.learn.callbacks import (
     BackPropStepsTerminator,
@@ -87,31 +87,3 @@ def test_file_shorter_than_the_checkpoint_says_is_an_error(tmp_path):
     logger.load_state_dict({"offset": 1000})
     with pytest.raises(StorageError, match="expected a line end at byte 1000"):
         logger.begin_training(bp_step=1, bp_samples=0)
-
-
-def test_state_is_the_length_of_the_file_open_or_closed(tmp_path):
-    logger = JsonlLogger([Logs()], tmp_path / "log.jsonl", 1)
-    assert logger.state_dict() == {"offset": None}
-    logger.begin_training(bp_step=1, bp_samples=0)
-    logger.end_cycle(bp_step=1, bp_samples=2)
-    size = (tmp_path / "log.jsonl").stat().st_size
-    assert logger.state_dict() == {"offset": size}
-    logger.end_training()
-    logger.end_training()
-    assert logger.state_dict() == {"offset": size}
-
-
-def test_length_is_loaded_with_hparams_only(tmp_path):
-    logger = JsonlLogger([], tmp_path / "log.jsonl", 1)
-    logger.load_state_dict({}, load_hparams=False)
-    logger.load_state_dict({"offset": 5}, True, True, False)
-    assert logger.state_dict() == {"offset": None}
-    with pytest.raises(
-        CheckpointKeyError, match=r"JsonlLogger: .* got \['a'\] without \['offset'\]"
-    ):
-        logger.load_state_dict({"a": 1})
-
-
-def test_write_before_the_start_is_refused(tmp_path):
-    with pytest.raises(NotReadyError, match="expected begin_training before end_cycle"):
-        JsonlLogger([], tmp_path / "log.jsonl", 1).end_cycle(bp_step=1, bp_samples=1)

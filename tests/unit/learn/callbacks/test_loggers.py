@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.learn import Callback, Trainer
+from cadenza.learn import Callback
 from cadenza.learn.callbacks import LoggingMixin, TensorboardLogger, TerminalLogger, log_reading
-from cadenza.learn.callbacks.log_reading import Throughput, histogram_values, with_suffix
+from cadenza.learn.callbacks.log_reading import Throughput, histogram_values
 
 
 class Logs(LoggingMixin, Callback):
@@ -62,19 +62,6 @@ def clock(monkeypatch):
     return fake
 
 
-@pytest.mark.parametrize(
-    ("key", "expected"),
-    [
-        ("training/loss", "training_bp_step/loss"),
-        ("dummy", "dummy_bp_step"),
-        ("a/b/c", "a_bp_step/b/c"),
-    ],
-)
-def test_suffix_goes_behind_the_first_component(key, expected):
-    assert with_suffix(key, "bp_step") == expected
-    assert with_suffix(key, None) == key
-
-
 def test_tensorboard_gets_everything_at_the_step(clock):
     writer = Writer()
     logger = TensorboardLogger([filled()], writer, 10)
@@ -109,18 +96,6 @@ def test_tensorboard_by_samples_counts_samples_on_the_x_axis(clock):
     assert writer.others["view_bp_samples/front"][1] == 80
 
 
-def test_logger_writes_in_a_trainer_every_interval():
-    class Loss(Logs):
-        def backward(self, bp_step):
-            self.log_scalar("training/loss", bp_step)
-
-    writer, loss = Writer(), Loss()
-    logger = TensorboardLogger([loss], writer, 2)
-    Trainer([loss, logger], [{"batch_size": 3}] * 5).train()
-    assert writer.scalars["training_bp_step/loss"] == (4.0, 4)
-    assert writer.flushes == 2
-
-
 def test_throughput_is_left_out_without_a_start_or_elapsed_time(clock):
     throughput = Throughput()
     assert throughput.rates(5, 5) == {}
@@ -143,24 +118,6 @@ def test_histogram_leaves_out_what_is_not_finite_and_what_is_empty():
     assert found == {"some": [1.0], "single": [2.0]}
 
 
-def test_tensorboard_files_hold_scalars_images_and_histograms(tmp_path):
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    from torch.utils.tensorboard import SummaryWriter
-
-    logs = filled()
-    logs.video_logs.clear()  # encoding one needs another package
-    writer = SummaryWriter(log_dir=str(tmp_path))
-    TensorboardLogger([logs], writer, 1).end_cycle(bp_step=7, bp_samples=70)
-    writer.close()
-    events = accumulator.EventAccumulator(str(tmp_path)).Reload()
-    (scalar,) = events.Scalars("episode_bp_step/reward")
-    assert (scalar.step, scalar.value) == (7, 3.0)
-    (histogram,) = events.Histograms("weights_bp_step/q")
-    assert (histogram.step, histogram.histogram_value.num) == (7, 2)
-    (image,) = events.Images("view_bp_step/front")
-    assert (image.step, image.width, image.height) == (7, 3, 4)
-
-
 def test_terminal_gets_scalars_windows_and_histograms(caplog):
     with caplog.at_level(logging.INFO, logger="cadenza.learn.callbacks.logging"):
         TerminalLogger([filled()], 1).end_cycle(bp_step=7)
@@ -171,12 +128,6 @@ def test_terminal_gets_scalars_windows_and_histograms(caplog):
         "empty/window/cumulative@7:\t0.0000",
         "weights/q@7:\tmean 1.5000, std 0.5000, min 1.0000, max 2.0000, n 2",
     ]
-
-
-def test_terminal_scalars_take_a_suffix(caplog):
-    with caplog.at_level(logging.INFO, logger="cadenza.learn.callbacks.logging"):
-        TerminalLogger([filled()], 1).log_scalars(7, "bp_step")
-    assert caplog.messages == ["training_bp_step/loss@7:\t0.5000"]
 
 
 def test_logs_may_grow_while_they_are_written():
@@ -210,3 +161,21 @@ def test_logs_may_grow_while_they_are_written():
     TensorboardLogger([logs], writer, 1).end_cycle(bp_step=1, bp_samples=1)
     assert writer.scalars["training_bp_step/loss"] == (0.5, 1)
     assert next(numbers) > 5
+
+
+def test_tensorboard_files_hold_scalars_images_and_histograms(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    from torch.utils.tensorboard import SummaryWriter
+
+    logs = filled()
+    logs.video_logs.clear()  # encoding one needs another package
+    writer = SummaryWriter(log_dir=str(tmp_path))
+    TensorboardLogger([logs], writer, 1).end_cycle(bp_step=7, bp_samples=70)
+    writer.close()
+    events = accumulator.EventAccumulator(str(tmp_path)).Reload()
+    (scalar,) = events.Scalars("episode_bp_step/reward")
+    assert (scalar.step, scalar.value) == (7, 3.0)
+    (histogram,) = events.Histograms("weights_bp_step/q")
+    assert (histogram.step, histogram.histogram_value.num) == (7, 2)
+    (image,) = events.Images("view_bp_step/front")
+    assert (image.step, image.width, image.height) == (7, 3, 4)

@@ -9,11 +9,8 @@ from cadenza.core.errors import CheckpointKeyError, InputError
 from cadenza.learn import Callback
 from cadenza.learn.callback import BatchCallback
 from cadenza.learn.callbacks.logging_mixin import (
-    LazyScalars,
     LoggingMixin,
     MixinOrderError,
-    window_length,
-    without_window,
 )
 
 
@@ -28,32 +25,6 @@ def test_scalar_keeps_the_last_value_as_a_float():
     logs.log_scalar("training/count", np.int64(4))
     assert dict(logs.scalar_logs) == {"training/loss": 0.5, "training/count": 4.0}
     assert type(logs.scalar_logs["training/loss"]) is float
-
-
-def test_tensor_elsewhere_is_fetched_at_the_first_read_and_only_then():
-    class Elsewhere(torch.Tensor):
-        """Stands for a tensor on a GPU: counts how often it is brought to the host."""
-
-        fetched = 0
-
-        @property
-        def device(self):
-            return torch.device("cuda")
-
-        def item(self):
-            Elsewhere.fetched += 1
-            return super().item()
-
-    scalars = LazyScalars()
-    value = torch.tensor(2.0).as_subclass(Elsewhere)
-    scalars["a"] = value
-    value.add_(1.0)  # what is logged is the value at that time
-    assert Elsewhere.fetched == 0
-    assert (scalars["a"], scalars["a"], Elsewhere.fetched) == (2.0, 2.0, 1)
-    assert repr(scalars) == "{'a': 2.0}"
-    assert list(scalars.values()) == [2.0]
-    del scalars["a"]
-    assert len(scalars) == 0
 
 
 def test_scalar_of_several_elements_or_no_number_is_refused():
@@ -124,18 +95,6 @@ def test_malformed_windowed_key_is_refused(key):
         Logs().log_windowed_scalar(key, 1)
 
 
-def test_window_mark_is_read_and_removed():
-    assert window_length("windowed[12]:a/b:c") == 12
-    assert window_length("a/b") is None
-    assert without_window("windowed[12]:a/b:c") == "a/b:c"
-    assert without_window("a/b") == "a/b"
-
-
-def test_text_is_no_number():
-    with pytest.raises(InputError, match="expected a number, got str"):
-        Logs().log_windowed_scalar("a", "12x")
-
-
 def test_image_of_three_axes_is_kept_and_others_warn_once_per_key():
     logs = Logs()
     logs.log_image("good", torch.zeros(2, 3, 1, requires_grad=True))
@@ -150,12 +109,6 @@ def test_image_of_three_axes_is_kept_and_others_warn_once_per_key():
     assert "flat" not in logs.image_logs
 
 
-def test_video_is_kept_with_its_rate():
-    logs, frames = Logs(), np.zeros((1, 4, 3, 2, 2))
-    logs.log_video("v", (frames, 30))
-    assert logs.video_logs["v"] == (frames, 30)
-
-
 def test_histogram_is_replaced_by_several_values_and_grows_by_single_ones():
     logs = Logs(default_window_length=2)
     logs.log_histogram("h", torch.tensor([1.0, 2.0], requires_grad=True))
@@ -166,18 +119,6 @@ def test_histogram_is_replaced_by_several_values_and_grows_by_single_ones():
     for value in (1, torch.tensor(2.0), np.float64(3.0)):
         logs.log_histogram("h", value)
     assert logs.hist_logs["h"] == deque([2.0, 3.0], maxlen=2)
-
-
-def test_histogram_is_a_copy():
-    logs, gradient = Logs(), torch.ones(2)
-    logs.log_histogram("h", gradient)
-    gradient.zero_()
-    assert logs.hist_logs["h"].tolist() == [1.0, 1.0]
-
-
-def test_window_length_of_zero_is_refused():
-    with pytest.raises(InputError, match="expected default_window_length >= 1, got 0"):
-        Logs(default_window_length=0)
 
 
 def filled():
@@ -216,34 +157,11 @@ def test_logs_are_not_loaded_without_hparams():
     assert dict(logs.scalar_logs) == {}
 
 
-def test_state_of_an_older_program_may_hold_images_and_histograms():
-    logs = Logs()
-    logs.load_state_dict({**filled().state_dict(), "hist_logs": {"h": [1]}, "image_logs": {}})
-    assert logs.hist_logs == {}
-
-
 def test_state_without_logs_is_an_error_that_is_a_key_error():
     with pytest.raises(CheckpointKeyError, match=r"expected 'scalar_logs', got \['other'\]"):
         Logs().load_state_dict({"other": 1})
     with pytest.raises(KeyError):
         Logs().load_state_dict({})
-
-
-def test_parent_gets_the_rest_of_the_state():
-    class Parent:
-        def state_dict(self):
-            return {"mine": 1}
-
-        def load_state_dict(self, state, load_network, load_optimizer, load_hparams):
-            self.got = (state, load_network, load_optimizer, load_hparams)
-
-    class Child(LoggingMixin, Parent):
-        pass
-
-    child = Child()
-    assert child.state_dict()["mine"] == 1
-    child.load_state_dict(child.state_dict(), False, True, True)
-    assert child.got == ({"mine": 1}, False, True, True)
 
 
 def test_mixin_without_a_parent_explains_the_order_of_bases():
@@ -254,13 +172,6 @@ def test_mixin_without_a_parent_explains_the_order_of_bases():
         Alone().state_dict()
     with pytest.raises(AttributeError):
         Alone().load_state_dict({}, load_hparams=False)
-
-
-def test_mixin_behind_the_callback_warns_when_the_class_is_made():
-    with pytest.warns(UserWarning, match=r"Wrong -> Callback -> LoggingMixin .* write class Wrong"):
-
-        class Wrong(Callback, LoggingMixin):
-            pass
 
 
 def test_state_hidden_by_a_wrong_order_is_refused_and_not_lost():

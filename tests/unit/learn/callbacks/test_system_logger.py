@@ -27,12 +27,6 @@ def logger():
     return logger
 
 
-def test_first_measurement_has_no_growth_and_no_load(logger):
-    logger._process.rss = 3 * 2**20
-    logger.end_cycle(bp_step=1000)
-    assert dict(logger.scalar_logs) == {"system/ram_usage_mb": 3.0, "system/cpu_load": 0.0}
-
-
 def test_growth_is_per_step_since_the_last_measurement(logger):
     logger._process.rss = 3 * 2**20
     logger.end_cycle(bp_step=1000)

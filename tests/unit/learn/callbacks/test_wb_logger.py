@@ -67,16 +67,6 @@ def test_module_without_wandb_raises_one_exact_message(monkeypatch):
     assert caught.value.__notes__ == ["Install it with: pip install 'cadenza[wandb]'"]
 
 
-def test_configuration_names_project_and_run_and_passes_on_the_rest(wb):
-    logger = wb.WBLogger([], CONFIG, 5)
-    assert logger.cycle == 5
-    assert logger._wandb_run.options == {
-        "project": "cadenza-test",
-        "name": "one",
-        "config": {"depth": 3},
-    }
-
-
 @pytest.mark.parametrize("key", ["wandb_project", "wandb_run"])
 def test_configuration_without_a_name_is_refused(wb, key):
     config = {name: value for name, value in CONFIG.items() if name != key}
@@ -115,34 +105,3 @@ def test_everything_goes_into_one_record_per_interval(wb):
         "log/bp_step": 4,
     }
     assert logger._wandb_run.finished == 1
-
-
-class Summary(Callback):
-    """Reads the run's summary before the logger finishes the run."""
-
-    def __init__(self, run):
-        super().__init__()
-        self.run = run
-
-    def end_training(self):
-        self.found = {
-            key: self.run.summary[key] for key in ("training_bp_step/step", "log/bp_step")
-        }
-
-
-def test_real_client_keeps_configuration_and_last_values_offline(tmp_path, monkeypatch):
-    pytest.importorskip("wandb").teardown()  # it keeps the variables it was first used with
-    variables = {"MODE": "offline", "DIR": str(tmp_path), "SILENT": "true", "X_SERVICE_WAIT": "200"}
-    for name, value in variables.items():
-        monkeypatch.setenv(f"WANDB_{name}", value)
-    wb = importlib.import_module(MODULE)
-    logs = Logs()
-    logs.log_histogram("weights/q", [1.0, 2.0])
-    logs.log_image("view/front", torch.zeros(4, 3, 3))
-    logger = wb.WBLogger([logs], CONFIG, 1)
-    run = wb.wandb.run
-    summary = Summary(run)
-    Trainer([logs, summary, logger], [{"batch_size": 3}] * 3).train()
-    assert run.config["depth"] == 3
-    assert summary.found == {"training_bp_step/step": 3, "log/bp_step": 3}
-    assert wb.wandb.run is None

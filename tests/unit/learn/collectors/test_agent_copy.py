@@ -104,11 +104,6 @@ def test_copy_has_equal_weights_of_its_own(make):
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
-def test_method_of_the_policy_belongs_to_the_copy_afterwards():
-    copied = copy_of_agent(closing_over(lambda policy: policy.forward))
-    assert copied.held.__self__ is copied.policy
-
-
 @pytest.mark.parametrize(
     ("held", "match"),
     [

@@ -2,7 +2,6 @@
 
 import logging
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,14 +13,9 @@ from cadenza.core.errors import (
     NotReadyError,
 )
 from cadenza.core.payloads import deserialise, serialise
-from cadenza.core.types import DictObservation, EpisodeState, MetaData
 from cadenza.learn import Trainer
 from cadenza.learn.callbacks import BackPropStepsTerminator
 from cadenza.learn.collectors import GymCollector, SimpleGymCollector
-from cadenza.learn.collectors.sync import (
-    observations_from_state,
-    observations_state,
-)
 from cadenza.learn.memory import MemoryLoader, MemoryTableProxy
 from cadenza.learn.memory.builder import DictObsMemoryTable
 from tests.unit.learn.collectors.collection_parts import batches, parts
@@ -59,15 +53,6 @@ def test_memory_gets_whole_episodes_in_order(mode):
     ]
 
 
-def test_trial_step_leaves_nothing_in_memory():
-    wrapper, agent, memory = parts(LONG)
-    collector = GymCollector(wrapper, agent, memory, warmup_steps=0)
-    assert collector.begin_training() == {"inf_step": 0}
-    assert memory.added == []
-    assert collector.collect_data() == 1
-    assert [place for _, place, _ in memory.transitions()] == [(0.0, 1.0, 0.0)]
-
-
 def test_warm_up_counts_transitions_of_all_environments():
     wrapper, agent, memory = parts(LONG, LONG, LONG)
     collector = GymCollector(wrapper, agent, memory, warmup_steps=4)
@@ -84,27 +69,6 @@ def test_resets_of_next_step_mode_are_no_transitions():
     assert collector.inf_step == len(memory.transitions()) == 2
 
 
-def test_agent_is_not_asked_when_every_episode_has_just_ended():
-    two_steps = ((2, TERMINATED),)
-    wrapper, agent, memory = parts(two_steps, two_steps, mode="NextStep")
-    asked = []
-
-    class Agent:
-        policy, input_names, output_names = agent.policy, ("obs",), ("actions",)
-
-        def __call__(self, observations):
-            responses = agent(observations)
-            asked.append(len(responses))
-            return responses
-
-    collector = GymCollector(wrapper, Agent(), memory)
-    collector.begin_training()  # asks once, to try the parts
-    # Both episodes have 2 steps: two answers, then both ended, then the next two begin.
-    assert [collector.collect_data() for _ in range(4)] == [2, 2, 0, 2]
-    assert asked == [2, 2, 2, 2]
-    assert [ending[1] for ending in memory.endings()] == ["TERMINAL", "TERMINAL"]
-
-
 # Of 24 steps with 2 environments, after a warm-up of one call: 2 + 2 * calls * (24 // interval).
 @pytest.mark.parametrize(("interval", "calls", "expected"), [(10, 1, 6), (3, 2, 34), (25, 1, 2)])
 def test_simple_collector_collects_in_every_step_that_the_interval_divides(
@@ -116,13 +80,6 @@ def test_simple_collector_collects_in_every_step_that_the_interval_divides(
     trainer.train()
     assert trainer.state["inf_step"] == expected
     assert collector.inf_step == len(memory.transitions()) == expected
-
-
-def test_simple_collector_collects_every_ten_steps_by_default():
-    wrapper, agent, memory = parts(LONG)
-    trainer = Trainer([SimpleGymCollector(wrapper, agent, memory)], batches(24))
-    trainer.train()
-    assert trainer.state["inf_step"] == 2
 
 
 @pytest.mark.parametrize("limit", [None, 9])
@@ -151,16 +108,6 @@ def test_mean_return_of_ended_episodes_is_logged():
     collector = GymCollector(wrapper, agent, memory, warmup_steps=2)
     collector.begin_training()
     assert collector.scalar_logs["episode/reward"] == 203.0  # second reset: 101 + 102
-
-
-def test_render_draws_once_per_call_if_asked():
-    calls = []
-    for render in (True, False):
-        wrapper, agent, memory = parts(LONG)
-        wrapper.render = lambda render=render: calls.append(render)
-        collector = GymCollector(wrapper, agent, memory, render=render, warmup_steps=3)
-        collector.begin_training()
-    assert calls == [True] * 3
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -233,56 +180,6 @@ def test_environments_without_replay_deliver_endings_and_drop_unused_beginnings(
     other.load_state_dict(collector.state_dict())
     other.begin_training()
     assert [state for _, state, _ in memory.endings()] == ["TERMINAL"]
-
-
-def test_new_training_after_a_restored_one_starts_anew():
-    wrapper, agent, memory = parts(LONG, replay=True)
-    collector = SimpleGymCollector(wrapper, agent, memory, warmup_steps=2)
-    collector.begin_training()
-    collector.load_state_dict(collector.state_dict())
-    Trainer([collector], []).train()
-    assert collector.inf_step == 2  # restored: no warm-up
-    Trainer([collector], []).train()
-    assert collector.inf_step == 4
-
-
-def test_loading_without_hyperparameters_changes_nothing():
-    wrapper, agent, memory = parts(LONG)
-    collector = SimpleGymCollector(wrapper, agent, memory, warmup_steps=2)
-    collector.begin_training()
-    collector.load_state_dict({}, True, True, False)
-    assert collector.inf_step == 2
-    assert collector.collect_data() == 1
-
-
-def test_name_is_the_class_unless_given():
-    wrapper, agent, memory = parts(LONG)
-    assert SimpleGymCollector(wrapper, agent, memory).name == "SimpleGymCollector"
-    assert GymCollector(wrapper, agent, memory, name="left").name == "left"
-
-
-def test_observations_survive_a_checkpoint():
-    observations = {
-        2**70: DictObservation(
-            {"reward": None, "style": 0.25},
-            EpisodeState.INITIAL,
-            {"a": np.arange(6, dtype=np.uint8).reshape(2, 3), "b": np.float32(1.5)},
-        ),
-        -1: DictObservation(
-            {"reward": 1.0}, EpisodeState.TERMINAL, {}, MetaData({"x": 1.0}, {"y": [1.0, 2.0]})
-        ),
-    }
-    state = deserialise(serialise({"o": observations_state(observations)}), max_bytes=2**20)["o"]
-    loaded = observations_from_state(state)
-    assert list(loaded) == [2**70, -1]
-    first, second = loaded.values()
-    assert first.rewards == {"reward": None, "style": 0.25}
-    assert first.episode_state is EpisodeState.INITIAL
-    np.testing.assert_array_equal(first.array_data["a"], np.arange(6).reshape(2, 3))
-    assert first.array_data["a"].dtype == np.uint8
-    assert first.array_data["b"].dtype == np.float32
-    assert second.metadata == MetaData({"x": 1.0}, {"y": [1.0, 2.0]})
-    assert first.metadata is None
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.core.errors import ConfigurationError
 from cadenza.core.types import DictResponse
 from cadenza.learn import Callback, Trainer
 from cadenza.learn.algorithms.sac import AgentProxyWrapper
 from cadenza.learn.callbacks import Checkpointer, CheckpointLoader
 from cadenza.learn.collectors import SampleInsertRatio, ThreadedGymCollector
 from cadenza.learn.collectors.threaded import CollectorStuckError
-from cadenza.learn.trainer import TrainingStartError
 from tests.unit.learn.collectors.collection_parts import (
     NoisyPolicy,
     RecordingMemory,
@@ -128,37 +126,6 @@ def test_error_reaches_a_trainer_that_waits_for_data():
         Trainer([collector], batches(2, size=1000)).train()
 
 
-def test_error_is_raised_at_the_end_if_training_ended_first():
-    wrapper, agent, memory = parts(LONG)
-    last_step = threading.Event()
-
-    def fail_in_the_last_step(*_):
-        assert last_step.wait(PATIENCE_S)
-        raise ZeroDivisionError("the memory broke")
-
-    memory.add = fail_in_the_last_step
-    collector = ThreadedGymCollector(wrapper, agent, memory)
-    waits = Waits(lambda: last_step.set() or collector._failure is not None)
-    with pytest.raises(BaseExceptionGroup) as caught:
-        Trainer([collector, waits], batches(1)).train()
-    assert isinstance(caught.value.exceptions[0], ZeroDivisionError)
-
-
-def test_error_reaches_whoever_asks_for_the_shutdown_signal():
-    wrapper, agent, _ = parts(LONG)
-    collector = ThreadedGymCollector(wrapper, agent, Exploding(at=1))
-    assert collector.shutdown_signal() is False
-
-    class Warmup(Callback):
-        def begin_training(self):
-            wait_until(collector.shutdown_signal)
-
-    with pytest.raises(TrainingStartError) as caught:
-        Trainer([collector, Warmup()], batches(1)).train()
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    assert not [t for t in threading.enumerate() if t.name == "ThreadedGymCollector"]
-
-
 def test_thread_acts_with_published_versions_only():
     acted = []
 
@@ -235,35 +202,6 @@ def test_collection_rests_while_checkpoints_are_written_and_goes_on_afterwards(t
     assert restored.inf_step >= counts[1][0]
 
 
-def test_state_between_steps_can_be_asked_for_at_any_time():
-    # Longer than the thread runs: at an episode's end the last place has no actions any more.
-    wrapper, agent, memory = parts(((1_000_000, TERMINATED),), replay=True)
-    collector = ThreadedGymCollector(wrapper, agent, memory)
-    states = []
-
-    class Asks(Callback):
-        def backward(self):
-            states.append(collector.state_dict())
-
-    Trainer([collector, Asks(), Waits(lambda: collector.inf_step > 5)], batches(20)).train()
-    for state in states:
-        taken = len(state["environment"]["environments"][0]["actions"]) // 2
-        place = state["observations"][0]["array_data"]["obs"]
-        assert int(place[2]) == taken
-    assert collector.state_dict()["inf_step"] == collector.inf_step
-
-
-def test_episode_returns_are_logged_in_the_thread_that_reads_the_logs():
-    wrapper, agent, memory = parts(((1, TERMINATED),))
-    collector = ThreadedGymCollector(wrapper, agent, memory)
-    writers = set()
-    original = collector.log_scalar
-    collector.log_scalar = lambda *a: writers.add(threading.current_thread()) or original(*a)
-    Trainer([collector, Waits(lambda: collector.inf_step > 5)], batches(4)).train()
-    assert writers == {threading.main_thread()}
-    assert collector.scalar_logs["episode/reward"] >= 100.0
-
-
 def test_hanging_environment_is_reported():
     wrapper, agent, memory = parts(LONG)
     release = threading.Event()
@@ -287,18 +225,6 @@ def test_hanging_environment_is_reported():
     release.set()
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
-
-
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"publish_every": 0}, "publish_every >= 1"),
-        ({"join_timeout_s": 0.0}, "join_timeout_s > 0"),
-    ],
-)
-def test_numbers_out_of_range_are_refused(change, match):
-    with pytest.raises(ConfigurationError, match=match):
-        ThreadedGymCollector(*parts(LONG), **change)
 
 
 class OwnAgent:

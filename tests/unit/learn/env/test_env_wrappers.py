@@ -4,9 +4,8 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from PIL import Image
 
-from cadenza.core.errors import InputError, MissingExtraError
+from cadenza.core.errors import InputError
 from cadenza.learn.env.box2d import make_vision_box2d_env
 from cadenza.learn.env.wrappers import FrameStack, LazyFrames, ScaledFloatFrame, WarpFrame
 
@@ -48,21 +47,6 @@ def test_warp_frame_weighs_colours_and_averages_areas():
     half[:, ::2] = 100  # every other column is grey 100
     small = WarpFrame(Pictures([half]), width=3, height=4).reset()[0]
     assert np.unique(small).tolist() == [50]
-
-
-def test_warp_frame_has_the_usual_size_by_default_and_keeps_white():
-    env = WarpFrame(Pictures([flat(255, (96, 96, 3))]))
-    observation, _ = env.reset()
-    assert observation.shape == env.observation_space.shape == (84, 84, 1)
-    assert observation.min() == 255
-
-
-def test_warp_frame_agrees_with_an_integer_average():
-    frame = np.random.default_rng(0).integers(0, 256, (96, 96, 3)).astype(np.uint8)
-    ours = WarpFrame(Pictures([frame]), width=48, height=48).reset()[0][:, :, 0]
-    grey = np.asarray(Image.fromarray(frame).convert("L"), float)
-    theirs = grey.reshape(48, 2, 48, 2).mean(axis=(1, 3))
-    assert np.abs(ours - theirs).max() <= 1.5  # both round
 
 
 def test_scaled_frames_lie_in_the_space_they_declare():
@@ -113,26 +97,6 @@ def test_lazy_frames_share_memory_until_someone_looks():
     assert np.asarray(stack, np.float32).dtype == np.float32
 
 
-def test_lazy_frames_behave_like_an_array():
-    stack = LazyFrames([flat(1, (3, 2, 1)), flat(2, (3, 2, 1))])
-    assert len(stack) == 3
-    assert stack[0].tolist() == [[1, 2], [1, 2]]
-    assert stack[..., 1].max() == 2
-    assert [row.shape for row in stack] == [(2, 2)] * 3
-    assert stack.count() == 2
-    assert stack.frame(1).tolist() == [[2, 2], [2, 2], [2, 2]]
-
-
-def test_frame_stack_works_inside_a_vector_environment():
-    def make():
-        return FrameStack(Pictures([flat(v, (2, 2, 1)) for v in (1, 2, 3)]), 2)
-
-    env = gymnasium.vector.SyncVectorEnv([make, make])
-    observation, _ = env.reset()
-    assert observation.shape == (2, 2, 2, 2)
-    assert env.step(np.zeros(2, int))[0][1, 0, 0].tolist() == [1, 2]
-
-
 @pytest.mark.parametrize(
     ("stack", "scaled", "shape", "dtype"),
     [(3, True, (84, 84, 3), np.float32), (1, False, (84, 84, 1), np.uint8)],
@@ -149,15 +113,6 @@ def test_vision_environment_of_box2d(stack, scaled, shape, dtype):
     # Seed and rank are added: 1 + 4 is not told from 0 + 5 by the seed, but by the index.
     assert env._root_seed == 5
     env.close(), again.close(), other.close()
-
-
-def test_missing_box2d_names_the_extra(monkeypatch):
-    def missing(_):
-        raise gymnasium.error.DependencyNotInstalled("Box2D is not installed")
-
-    monkeypatch.setattr(gymnasium, "make", missing)
-    with pytest.raises(MissingExtraError, match=r"pip install 'cadenza\[box2d\]'"):
-        make_vision_box2d_env("CarRacing-v3", 0)()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from cadenza.core.errors import CheckpointError, InputError, NotReadyError
+from cadenza.core.errors import CheckpointError
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.learn.env.dict_gym_wrapper import DictGymWrapper
 from cadenza.learn.env.replayable import ReplayableEnv, replay_states, restore_replay_states
@@ -70,14 +70,6 @@ def replayable_start(root, index, episode):
     return observation.tolist()
 
 
-def test_seed_of_a_reset_starts_the_episodes_anew():
-    env = replayable("Pendulum-v1", 0, root_seed=4)
-    first = [env.reset()[0].tolist() for _ in range(2)]
-    again = [env.reset(seed=4)[0].tolist(), env.reset()[0].tolist()]
-    assert again == first
-    assert env.reset(seed=5)[0].tolist() not in first
-
-
 @pytest.mark.parametrize("kind", VECTOR_CLASSES)
 @pytest.mark.parametrize("mode", MODES)
 def test_vector_environments_come_back_at_every_step_of_an_episode(kind, mode):
@@ -106,13 +98,6 @@ def test_vector_environments_come_back_at_every_step_of_an_episode(kind, mode):
         for ours, theirs in zip(advance(first, 9), advance(second, 9), strict=True):
             np.testing.assert_equal(ours, theirs)
         first.close(), second.close()
-
-
-def test_replay_of_a_wrapped_vector_environment_goes_through_the_wrapper():
-    inner = vector(partial(replayable, "Pendulum-v1", 0))
-    env = gymnasium.wrappers.vector.RecordEpisodeStatistics(inner)
-    env.reset()
-    assert replay_states(env)[0]["episode"] == 0
 
 
 def test_other_environments_have_no_replay_states():
@@ -182,17 +167,6 @@ def test_dict_observations_are_compared_in_every_part():
         second.restore_replay_state(first.replay_state())
 
 
-def test_tuple_observations_are_compared():
-    class Pair(CountingEnv):
-        def observe(self):
-            return (np.zeros(1), 1)
-
-    first, second = (ReplayableEnv(Pair(), root_seed=0, index=0) for _ in range(2))
-    first.reset()
-    second.restore_replay_state(first.replay_state())
-    assert second.replay_state() == first.replay_state()
-
-
 def test_state_of_another_environment_is_refused():
     env = replayable("Pendulum-v1", 0)
     env.reset()
@@ -202,24 +176,6 @@ def test_state_of_another_environment_is_refused():
         replayable("Pendulum-v1", 1).restore_replay_state([env.replay_state()])
     with pytest.raises(CheckpointError, match=r"without \[\'episode\', \'actions\'"):
         env.restore_replay_state({"index": 0, "root_seed": 0})
-
-
-def test_state_before_a_reset_is_refused():
-    with pytest.raises(NotReadyError, match=r"expected reset\(\) first"):
-        replayable("Pendulum-v1", 0).replay_state()
-
-
-def test_options_are_refused_because_they_cannot_be_repeated():
-    with pytest.raises(InputError, match=r"expected no options, got \['low'\]"):
-        replayable("Pendulum-v1", 0).reset(options={"low": 0.0})
-
-
-def test_actions_of_several_arrays_and_negative_numbers_are_refused():
-    several = CountingEnv(action_space=spaces.Dict({"a": spaces.Discrete(2)}))
-    with pytest.raises(InputError, match="expected an action space of one array"):
-        ReplayableEnv(several, root_seed=0, index=0)
-    with pytest.raises(InputError, match="root_seed"):
-        ReplayableEnv(CountingEnv(), root_seed=-1, index=0)
 
 
 def test_wrapper_restores_ids_and_sums_of_running_episodes():

@@ -12,23 +12,17 @@ from torch import nn
 
 from cadenza import __version__
 from cadenza.core.errors import (
-    CheckpointError,
     ConfigurationError,
-    MissingExtraError,
     NotReadyError,
-    StorageError,
 )
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.learn.export import onnx_graph
-from cadenza.learn.export.crud_storage import StorageItemHandle
 from cadenza.learn.export.onnx_exporter import (
     ExportTimeoutError,
-    MetadataKeyError,
     OnnxExporter,
-    QueuedExport,
 )
-from cadenza.learn.export.onnx_graph import OnnxExportError, OnnxParityError
+from cadenza.learn.export.onnx_graph import OnnxParityError
 from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy
 from cadenza.learn.proxies import GenericAgentProxy
 
@@ -161,15 +155,6 @@ def test_metadata_of_the_call_wins_and_keeps_the_exporters_order(tmp_path):
     assert metadata(own.export()) == [("first", "1"), ("second", "two")]
 
 
-@pytest.mark.parametrize("kind", [TypeError, MetadataKeyError])
-def test_metadata_names_must_be_text(tmp_path, kind):
-    own = exporter(tmp_path)
-    with pytest.raises(kind, match=r"expected names of type str, got 5 \(int\)"):
-        own.add_metadata(5, "x")
-    with pytest.raises(kind, match="expected names of type str"):
-        own.export({None: "x"})
-
-
 def test_versions_count_exports_and_survive_a_checkpoint(tmp_path):
     own = exporter(tmp_path, keep_last=1)
     own.export()
@@ -180,30 +165,6 @@ def test_versions_count_exports_and_survive_a_checkpoint(tmp_path):
     fresh = exporter(tmp_path)
     fresh.load_state_dict(state, load_hparams=False)
     assert onnx.load(fresh.export().filepath).model_version == 0
-
-
-def test_state_without_version_is_an_error(tmp_path):
-    with pytest.raises(CheckpointError, match="expected 'version', got"):
-        exporter(tmp_path).load_state_dict({})
-
-
-def test_old_files_are_deleted_on_request(tmp_path):
-    own = Fake(agent(), SPACES, False, tmp_path, keep_last=2)
-    for _ in range(3):
-        own.export()
-    assert [item.handle.handle for item in own.items()] == [1, 2]
-
-
-def test_storage_is_reached_through_the_exporter(tmp_path):
-    own = fake(tmp_path)
-    assert own.latest() is None
-    first, second = own.export(), own.export()
-    assert list(own.items()) == [first, second]
-    assert own.get(second.handle) == own.latest() == second
-    assert own.get(StorageItemHandle(9)) is None
-    assert own.delete(second.handle) is True
-    assert own.delete(second.handle) is False
-    assert own.latest() == first
 
 
 def test_interval_exports_and_logs_milliseconds(tmp_path):
@@ -217,14 +178,6 @@ def test_interval_exports_and_logs_milliseconds(tmp_path):
         assert own.scalar_logs[f"onnx_export/{name}_var_ms"] == 0.0  # of a single sample
     parts = sum(own.scalar_logs[f"onnx_export/{n}_ms"] for n in ("policycopy", "trace", "save"))
     assert own.scalar_logs["onnx_export/create_ms"] >= parts
-
-
-def test_variance_is_in_square_milliseconds(tmp_path, monkeypatch):
-    own = fake(tmp_path)
-    monkeypatch.setattr(own._timers, "stats", lambda: {"save": (0.002, 0.000_009)})
-    own.end_cycle()
-    assert own.scalar_logs["onnx_export/save_ms"] == pytest.approx(2.0)
-    assert own.scalar_logs["onnx_export/save_var_ms"] == pytest.approx(9.0)
 
 
 def test_failed_export_reaches_the_caller_and_leaves_no_file(tmp_path):
@@ -250,54 +203,9 @@ def test_graph_that_disagrees_with_the_policy_is_not_published(tmp_path, monkeyp
     assert own.state_dict()["version"] == 0
 
 
-def test_tolerance_opset_and_seed_reach_the_graph(tmp_path, monkeypatch):
-    seen = {}
-
-    def check(data, policy, signature, *, tolerance, generator):
-        seen.update(tolerance=tolerance, seed=generator.initial_seed())
-        return 0.0
-
-    monkeypatch.setattr(onnx_graph, "check_parity", check)
-    item = exporter(tmp_path, tolerance=0.5, opset=20, seed=3).export()
-    assert seen == {"tolerance": 0.5, "seed": 3}
-    assert onnx.load(item.filepath).opset_import[0].version == 20
-
-
-def test_device_of_inputs_is_the_policys_own_unless_given(tmp_path, monkeypatch):
-    devices = []
-
-    def trace(policy, signature, **options):
-        devices.append(signature.device)
-        raise OnnxExportError("enough")
-
-    monkeypatch.setattr(onnx_graph, "trace_policy", trace)
-    for policy, device in (
-        (nn.Linear(3, 2, device="meta"), None),
-        (nn.Identity(), None),
-        (nn.Linear(3, 2), torch.device("meta")),
-    ):
-        with pytest.raises(OnnxExportError, match="enough"):
-            exporter(tmp_path, policy, device=device).export()
-    assert [device.type for device in devices] == ["meta", "cpu", "meta"]
-
-
 def test_unknown_input_name_is_an_error(tmp_path):
     with pytest.raises(ConfigurationError, match=r"among \['epsilon', 'obs', 'other'\], got \['x'"):
         OnnxExporter(agent(inputs=("obs", "x")), SPACES, False, tmp_path)
-
-
-def test_observation_named_like_the_noise_is_an_error(tmp_path):
-    with pytest.raises(ConfigurationError, match="expected no input called 'epsilon'"):
-        OnnxExporter(agent(inputs=("epsilon",)), SPACES, True, tmp_path)
-
-
-def test_missing_extra_is_reported_at_construction(tmp_path, monkeypatch):
-    def absent() -> None:
-        raise MissingExtraError("onnx")
-
-    monkeypatch.setattr(onnx_graph, "require_onnx", absent)
-    with pytest.raises(MissingExtraError):
-        exporter(tmp_path)
 
 
 def test_many_threads_each_get_their_own_file(tmp_path):
@@ -307,26 +215,6 @@ def test_many_threads_each_get_their_own_file(tmp_path):
         own.process_pending_exports()
     texts = [Path(thread.item.filepath).read_text() for thread in threads]
     assert texts == [f"{{'who': '{number}'}}" for number in range(8)]
-
-
-def test_disk_failure_reaches_the_waiting_thread(tmp_path):
-    own = fake(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    asking = Asking(own)
-    asking.wait_until_queued()
-    own.end_batch()
-    asking.wait_for_end()
-    assert isinstance(asking.error, StorageError)
-
-
-def test_interrupt_of_the_process_reaches_both_threads(tmp_path):
-    own = fake(tmp_path)
-    own.failure = KeyboardInterrupt()
-    request = QueuedExport()
-    with pytest.raises(KeyboardInterrupt):
-        request.process(own)
-    with pytest.raises(KeyboardInterrupt):
-        request.block_until_complete(0)
 
 
 def test_own_export_serves_waiting_requests_first(tmp_path):
@@ -359,16 +247,6 @@ def test_request_that_nobody_serves_times_out_and_is_withdrawn(tmp_path):
     assert "within 0.05 s" in str(asking.error)
     own.process_pending_exports()
     assert own.items() == []
-
-
-def test_time_out_raised_by_the_export_itself_is_passed_on(tmp_path):
-    own = fake(tmp_path)
-    own.failure = TimeoutError("network file system")
-    request = QueuedExport()
-    request.process(own)
-    with pytest.raises(TimeoutError, match="network file system") as caught:
-        request.block_until_complete(0)
-    assert not isinstance(caught.value, ExportTimeoutError)
 
 
 def test_training_thread_may_not_wait_for_itself(tmp_path):
@@ -426,11 +304,3 @@ def test_end_of_training_refuses_waiting_and_later_requests_until_the_next_train
     own.end_batch()
     again.wait_for_end()
     assert again.item.handle.handle == 1
-
-
-def test_withdrawn_request_is_not_rejected_twice():
-    request = QueuedExport()
-    with pytest.raises(ExportTimeoutError):
-        request.block_until_complete(0)
-    request.reject(RuntimeError("late"))
-    assert request._outcome.cancelled()

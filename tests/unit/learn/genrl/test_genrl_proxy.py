@@ -127,36 +127,6 @@ def test_other_entries_of_a_response_are_kept():
     assert move.list_data["move"] == [0.5] * ACTION  # the caller's response stays as it was
 
 
-def test_empty_actions_pass_through_beside_full_ones():
-    memory = recorder()
-    adapter = MemoryProxyWithEncoder(memory, encoder())
-    initial = observation(EpisodeState.INITIAL, 0.0)
-    adapter.add({0: initial, 1: initial}, {0: DictResponse({"actions": []}, {}), 1: response(1.0)})
-    adapter.add({1: observation(EpisodeState.TERMINAL, 1.0)}, {})
-    assert len(memory.sequence["actions"][0]) == LATENT
-    adapter.add({0: observation(EpisodeState.TERMINAL, 1.0)}, {})
-    assert memory.sequence["actions"] == [[]]
-
-
-def test_condition_comes_from_the_input_key():
-    memory = recorder()
-    adapter = MemoryProxyWithEncoder(memory, encoder(), input_key="features")
-    adapter.add({0: observation(EpisodeState.INITIAL, 2.0, "features")}, {0: response(1.0)})
-    adapter.add({0: observation(EpisodeState.TERMINAL, 1.0, "features")}, {})
-    latent = encoder()(torch.ones(1, ACTION), torch.full((1, OBS), 2.0))[0] / 3.0
-    np.testing.assert_allclose(memory.sequence["actions"][0], latent.numpy(), atol=1e-6)
-
-
-def test_thresholds_and_names_reach_the_proxy():
-    memory = table()
-    adapter = MemoryProxyWithEncoder(memory, encoder(), 5, True, name="expert", save_table=False)
-    episode(adapter, agents=(0,))
-    assert memory.size() == 0
-    assert adapter.name == "expert"
-    assert adapter.counters()["episodes_dropped_short"] == 1
-    assert "table" not in adapter.state_dict()
-
-
 def test_malformed_steps_are_refused():
     adapter = proxy(table())
     initial = {0: observation(EpisodeState.INITIAL, 0.0)}

@@ -1,7 +1,5 @@
 """Where a table's rows lie: on the host, behind page-locked memory, or on the device."""
 
-import threading
-
 import numpy as np
 import pytest
 import torch
@@ -95,67 +93,6 @@ def test_two_buffers_take_turns_and_only_the_older_copy_is_waited_for():
     assert not second["obs"].any()
     # 48, 4, 0 and 128 bytes, each in whole lines of 64 bytes; buffers are made once.
     assert copies.sizes == [64 + 64 + 0 + 128] * 2
-
-
-def test_buffers_grow_for_larger_batches_only():
-    copies = LateCopies()
-    transfer = PinnedTransfer(copies)
-    for rows in (4, 4, 400, 400, 4, 400):
-        transfer({"obs": np.zeros((rows, 4), np.float32)})
-    assert copies.sizes == [64, 64, 6400, 6400]
-
-
-def test_copies_that_began_before_an_error_are_waited_for():
-    class Failing(LateCopies):
-        def start(self, staged):
-            if staged.dtype == torch.bool:
-                raise RuntimeError("out of memory")
-            return super().start(staged)
-
-    copies = Failing()
-    transfer = PinnedTransfer(copies)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        transfer(arrays(1))
-    started = copies._queue[0][0]
-    for number in (2, 3):  # the third call takes the first buffer again
-        transfer({"obs": np.full((4, 3), number, np.float32)})
-    assert started.tolist() == [[1.0] * 3] * 4
-
-
-def test_second_thread_waits_until_the_first_has_marked_its_copies():
-    began, go_on = threading.Event(), threading.Event()
-
-    class Held(LateCopies):
-        """Copies of which the first holds its thread up."""
-
-        def __init__(self):
-            super().__init__()
-            self.started = 0
-
-        def start(self, staged):
-            self.started += 1
-            if self.started == 1:
-                began.set()
-                assert go_on.wait(60.0)
-            return super().start(staged)
-
-    copies = Held()
-    transfer = PinnedTransfer(copies)
-
-    def work():
-        transfer({"obs": np.ones(4, np.float32)})
-
-    first, second = threading.Thread(target=work), threading.Thread(target=work)
-    first.start()
-    assert began.wait(60.0)
-    second.start()
-    second.join(0.3)  # without the lock it ends here: nothing else holds it up
-    started, waits = copies.started, second.is_alive()
-    go_on.set()
-    for thread in (first, second):
-        thread.join()
-    assert (started, waits) == (1, True)
-    assert copies.started == 2
 
 
 def test_pinned_batches_go_through_page_locked_memory_and_rows_stay_on_the_host(monkeypatch):
@@ -284,17 +221,3 @@ def test_batches_on_cuda_equal_those_of_the_host(kind, storage, length):
             torch.testing.assert_close(got[name], expected[name], rtol=0, atol=0)
         for name in ("observation", "next_observation"):
             torch.testing.assert_close(got[name]["obs"], expected[name]["obs"], rtol=0, atol=0)
-
-
-@CUDA
-def test_rows_on_cuda_take_its_memory():
-    before = torch.cuda.memory_allocated()
-    memory = TABLES["one_step"](
-        spaces=SPACES,
-        maxlen=1_000_000,
-        device="cuda",
-        storage="device",
-    )
-    # Observation, action and reward: 12 + 8 + 4 bytes per row.
-    assert torch.cuda.memory_allocated() - before >= 24 * 1_000_000
-    assert memory.storage == "device"

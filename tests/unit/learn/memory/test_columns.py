@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from cadenza.core.errors import InputError
-from cadenza.learn.memory.column import Column, TagColumn, VirtualColumn, numpy_dtype
+from cadenza.learn.memory.column import Column, TagColumn, VirtualColumn
 from cadenza.learn.memory.storage import NextElementMapper
 
 
@@ -19,11 +19,6 @@ from cadenza.learn.memory.storage import NextElementMapper
 )
 def test_state_names_the_dtype_whatever_library_it_is_of(dtype, name):
     assert Column("a", (2, 3), dtype).state() == {"shape": [2, 3], "dtype": name}
-
-
-def test_state_of_a_virtual_column_names_its_target_and_not_its_mapper():
-    column = VirtualColumn("next_a", (), np.float32, "a", NextElementMapper)
-    assert column.state() == {"shape": [], "dtype": "float32", "target_name": "a"}
 
 
 def test_load_state_overwrites_shape_dtype_and_target():
@@ -51,15 +46,3 @@ def test_malformed_state_is_refused_and_changes_nothing(config, message):
     with pytest.raises(InputError, match=message):
         column.load_state(config)
     assert (column.shape, column.dtype) == ((7,), np.float32)
-
-
-def test_virtual_state_without_target_is_refused():
-    column = VirtualColumn("next_a", (), np.float32, "a", NextElementMapper)
-    with pytest.raises(InputError, match="expected a target_name, got None"):
-        column.load_state({"shape": [1], "dtype": "float32"})
-    assert column.shape == ()
-
-
-def test_torch_type_that_numpy_lacks_is_refused():
-    with pytest.raises(InputError, match=r"got torch\.bfloat16"):
-        numpy_dtype(torch.bfloat16)

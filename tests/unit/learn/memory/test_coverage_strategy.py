@@ -3,16 +3,15 @@
 import numpy as np
 import pytest
 
-from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
+from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.learn.memory.builder import DictObsNStepMemoryTable
 from cadenza.learn.memory.column import Column
 from cadenza.learn.memory.coverage_based_strategy import (
     CoverageBasedEjectionStrategy,
     CoverageBasedSampleStrategy,
 )
-from cadenza.learn.memory.errors import NoWindowError
 from cadenza.learn.memory.table import ArrayMemoryTable
-from cadenza.learn.memory.uniform_strategy import UniformEjectionStrategy, UniformSampleStrategy
+from cadenza.learn.memory.uniform_strategy import UniformSampleStrategy
 from tests.unit.learn.memory.memory_episodes import SPACES
 from tests.unit.learn.memory.test_uniform_and_fifo_strategies import tracked
 
@@ -58,26 +57,6 @@ def test_alpha_zero_is_uniform_sampling_draw_by_draw():
     coverage = tracked(CoverageBasedSampleStrategy(alpha=0.0, seed=4), [3, 7, 1])
     uniform = tracked(UniformSampleStrategy(seed=4), [3, 7, 1])
     assert [coverage.sample(50, 2) for _ in range(3)] == [uniform.sample(50, 2) for _ in range(3)]
-
-
-def test_alpha_zero_is_uniform_ejection_draw_by_draw():
-    coverage = tracked(CoverageBasedEjectionStrategy(alpha=0.0, seed=4), [3, 7, 1] * 9)
-    uniform = tracked(UniformEjectionStrategy(seed=4), [3, 7, 1] * 9)
-    for count in (1, 30, 99):
-        assert coverage.sample(count) == uniform.sample(count)
-
-
-def test_windows_are_drawn_by_number_and_count():
-    """Episodes of 4 and 3 windows, sampled 8 and 0 times; alpha = 0.5: 4 / 3 against 3."""
-    strategy = tracked(CoverageBasedSampleStrategy(0.5, seed=0), [5, 4])
-    state = strategy.state()
-    first = 0
-    for seed in range(400):
-        strategy.load_state({**state, "counts": [[0, 8, 8], [1, 0, 0]]})
-        strategy._rng = np.random.default_rng(seed)
-        first += strategy.sample(1, 2)[0][0] == 0
-    expected = 400 * (4 / 3) / (4 / 3 + 3)  # 123, standard deviation 9.2
-    assert abs(first - expected) < 3.5 * 9.2
 
 
 def test_counts_grow_while_sampling_and_change_the_weights_at_once():
@@ -129,15 +108,6 @@ def test_unfinished_pass_goes_on_after_a_resume():
         assert strategy.state()["counts"] == [[0, 19, 0], [1, 0, 0]]
         strategy._count(np.zeros(1, np.int64))
         assert strategy.state()["counts"] == [[0, 20, 20], [1, 0, 0]]
-
-
-def test_short_episodes_are_never_sampled():
-    strategy = tracked(CoverageBasedSampleStrategy(seed=0), [2, 9, 1])
-    points = strategy.sample(300, 3)
-    assert {point[0] for point in points} == {1}
-    assert {point[1] for point in points} == set(range(7))
-    with pytest.raises(NoWindowError, match="at least 10 steps"):
-        strategy.sample(1, 10)
 
 
 def test_forgotten_episodes_are_not_drawn_and_new_ones_start_uncovered():
@@ -192,23 +162,6 @@ def test_state_goes_round_with_counts_and_alpha():
     assert second.sample(30, 2) == first.sample(30, 2)
 
 
-def test_state_loads_into_a_strategy_that_has_the_episodes_already():
-    first = tracked(CoverageBasedSampleStrategy(seed=1), [4, 5])
-    first.sample(40, 1)
-    second = tracked(CoverageBasedSampleStrategy(seed=9), [4, 5])
-    second.sample(3, 1)
-    second.load_state(first.state())
-    assert second.counts() == first.counts()
-    assert second.sample(30, 1) == first.sample(30, 1)
-
-
-def test_clear_forgets_the_counts():
-    strategy = tracked(CoverageBasedSampleStrategy(seed=1), [4])
-    strategy.sample(5, 1)
-    strategy.clear()
-    assert tracked(strategy, [4]).counts() == {0: 0}
-
-
 @pytest.mark.parametrize("alpha", [-0.1, float("nan"), float("inf")])
 def test_alpha_out_of_range_is_refused(alpha):
     with pytest.raises(ConfigurationError, match="alpha: expected a finite number >= 0"):
@@ -226,6 +179,14 @@ def test_malformed_state_is_refused_and_changes_nothing(state):
     assert strategy.state() == before
 
 
-def test_ejecting_more_than_there_is_is_refused():
-    with pytest.raises(InputError, match="at most 4 transitions"):
-        tracked(CoverageBasedEjectionStrategy(), [4]).sample(5)
+def test_windows_are_drawn_by_number_and_count():
+    """Episodes of 4 and 3 windows, sampled 8 and 0 times; alpha = 0.5: 4 / 3 against 3."""
+    strategy = tracked(CoverageBasedSampleStrategy(0.5, seed=0), [5, 4])
+    state = strategy.state()
+    first = 0
+    for seed in range(400):
+        strategy.load_state({**state, "counts": [[0, 8, 8], [1, 0, 0]]})
+        strategy._rng = np.random.default_rng(seed)
+        first += strategy.sample(1, 2)[0][0] == 0
+    expected = 400 * (4 / 3) / (4 / 3 + 3)  # 123, standard deviation 9.2
+    assert abs(first - expected) < 3.5 * 9.2

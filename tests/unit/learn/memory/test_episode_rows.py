@@ -63,23 +63,6 @@ def test_ring_goes_round_and_leaves_a_hole_rather_than_splitting_an_episode():
     recorder.check()
 
 
-def test_ring_can_be_filled_to_the_last_row_and_emptied():
-    rows = EpisodeRows(6)
-    recorder = Recorder(rows)
-    recorder.put(1, 3)
-    recorder.put(2, 3)
-    rows.remove(1)
-    recorder.put(3, 3)
-    assert rows.capacity == 6
-    recorder.check()
-    for identity in (2, 3):
-        rows.remove(identity)
-    assert (rows.steps, len(rows)) == (0, 0)
-    recorder.put(4, 6)
-    assert rows.capacity == 6
-    recorder.check()
-
-
 def test_ring_grows_when_it_is_too_small_and_all_data_moves_along():
     rows = EpisodeRows(4)
     recorder = Recorder(rows)
@@ -115,16 +98,6 @@ def test_errors_name_the_episode():
         rows.remove(9)
     with pytest.raises(KeyError):
         rows.slot(9)
-
-
-def test_windows_and_rows_translate_into_each_other():
-    rows = EpisodeRows()
-    rows.add(-5, 3)
-    rows.add(2**70, 4)
-    points = [(2**70, 1, 3), (-5, 0, 2)]
-    starts = rows.rows_of(points, 2)
-    assert starts.tolist() == [4, 0]
-    assert rows.points(starts, 2) == points
 
 
 @pytest.mark.parametrize(
@@ -222,14 +195,6 @@ def test_work_of_a_draw_does_not_depend_on_the_ring():
     assert drawn[0] == drawn[1] < 1100
 
 
-def test_totals_are_kept_for_a_bounded_number_of_lengths():
-    rows = EpisodeRows()
-    rows.add(1, 100)
-    assert [rows.require_windows(length) for length in range(1, 40)] == list(range(100, 61, -1))
-    rows.add(2, 100)
-    assert [rows.require_windows(length) for length in range(1, 40)] == list(range(200, 122, -2))
-
-
 def test_sample_ids_find_their_step_until_it_is_gone_or_moved():
     rows = EpisodeRows(8)
     rows.add(1, 3)
@@ -244,16 +209,6 @@ def test_sample_ids_find_their_step_until_it_is_gone_or_moved():
     assert rows.rows_of_sample_ids(ids)[1].tolist() == [False, False]
     strange = np.array([-1, 2**62, 2**33])
     assert rows.rows_of_sample_ids(strange)[1].tolist() == [False, False, False]
-
-
-def test_clear_forgets_everything_and_old_sample_ids():
-    rows = EpisodeRows(8)
-    rows.add(1, 3)
-    ids = rows.sample_ids(np.array([0]))
-    rows.clear()
-    assert (len(rows), rows.steps, rows.capacity) == (0, 0, 8)
-    rows.add(1, 3)
-    assert rows.rows_of_sample_ids(ids)[1].tolist() == [False]
 
 
 def ring_with_a_past():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import InputError
 from cadenza.learn.memory.adaptors import (
     DictObsAdaptor,
     KeyCastAdaptor,
@@ -44,11 +44,6 @@ def test_dict_obs_without_next_keeps_next_columns_and_an_empty_dict():
     assert got["next_a"].tolist() == [2.0, 3.0]
 
 
-def test_dict_obs_with_output_keys_of_another_number_is_refused():
-    with pytest.raises(ConfigurationError, match="one output key for each of"):
-        DictObsAdaptor(["a", "b"], ["x"])
-
-
 @pytest.mark.parametrize(
     ("adaptor", "name"),
     [
@@ -68,11 +63,6 @@ def test_missing_column_is_named_with_those_there_are(adaptor, name):
 def test_scale_multiplies_and_keeps_the_float_type():
     got = KeyScaleAdaptor(10.0, "rewards")(batch(), 2, 1)
     assert (got["rewards"].tolist(), got["rewards"].dtype) == ([5.0, 15.0], torch.float32)
-
-
-def test_scale_of_integers_by_a_fraction_works():
-    got = KeyScaleAdaptor(0.5, "b")(batch(), 2, 1)
-    assert (got["b"].tolist(), got["b"].dtype) == ([2.5, 3.0], torch.float32)
 
 
 def test_cast_casts():

@@ -16,7 +16,6 @@ from cadenza.learn.memory.memory import (
     MemoryTableProxy,
     MemoryWarmup,
 )
-from cadenza.learn.memory.prefetch import Prefetcher
 from cadenza.learn.trainer import TrainingShutdownException
 from tests.unit.learn.memory.memory_episodes import play, table
 
@@ -40,19 +39,6 @@ def test_batch_has_the_group_and_the_size_inside_and_beside():
     assert batch["batch_size"] == 6
     assert batch["mine"]["batch_size"] == 6
     assert batch["mine"]["observation"]["obs"].shape == (6, 3)
-
-
-def test_default_group_and_attributes():
-    each = loader()
-    assert (each.data_group, each.rollout_count, each.rollout_length) == ("default", 3, 2)
-    next(iter(each))
-    assert each.timer.mean() > 0.0
-
-
-def test_iteration_never_ends_and_batches_differ():
-    batches = iter(loader())
-    first, second = next(batches), next(batches)
-    assert not torch.equal(first["default"]["rewards"], second["default"]["rewards"])
 
 
 def test_ready_means_as_many_transitions_as_one_batch():
@@ -87,11 +73,6 @@ def test_waiting_loader_goes_on_when_what_it_lacks_arrives(stored, count, length
     adder.start()
     assert next(batches)["batch_size"] == count * length
     adder.join()
-
-
-def test_waiting_loader_gives_up():
-    with pytest.raises(NotReadyError, match="got 5"):
-        next(iter(loader(filled(5), ready_timeout_s=0.03)))
 
 
 def test_loader_without_a_long_enough_episode_gives_up():
@@ -202,17 +183,6 @@ def test_forgotten_iterator_stops_its_thread(alive):
     assert alive() == set()
 
 
-def test_prefetcher_waits_for_a_slow_producer():
-    prefetcher = Prefetcher(lambda: time.sleep(0.12) or 7, depth=1)
-    assert next(prefetcher) == 7
-    prefetcher.close()
-
-
-def test_prefetcher_of_depth_zero_is_refused():
-    with pytest.raises(ConfigurationError, match="expected depth >= 1, got 0"):
-        Prefetcher(lambda: 1, depth=0)
-
-
 def test_joint_loader_unites_one_batch_of_each():
     joint = JointMemoryLoader(
         [loader(group="a"), loader(count=2, length=5, group="b")], size_key="total"
@@ -225,22 +195,9 @@ def test_joint_loader_unites_one_batch_of_each():
         assert (batch["a"]["batch_size"], batch["b"]["batch_size"]) == (6, 10)
 
 
-def test_joint_loader_reads_each_size_under_its_own_key():
-    memory = filled()
-    joint = JointMemoryLoader(
-        [MemoryLoader(memory, 3, 2, "rows_a", "a"), MemoryLoader(memory, 1, 2, "rows_b", "b")]
-    )
-    assert next(iter(joint))["batch_size"] == 8
-
-
 def test_joint_loader_with_one_group_twice_is_refused():
     with pytest.raises(ValueError, match=r"JointMemoryLoader: .*\{'default': 2\}"):
         JointMemoryLoader([loader(), loader()])
-
-
-def test_joint_loader_of_none_is_refused():
-    with pytest.raises(ConfigurationError, match="needs at least one loader"):
-        JointMemoryLoader([])
 
 
 def test_joint_loader_is_ready_when_all_are_and_draws_from_none_before():
@@ -273,19 +230,6 @@ def test_joint_loader_draws_from_none_while_one_has_no_long_enough_episode():
     assert torch.equal(next(batches)["a"]["rewards"], unasked["a"]["rewards"])
 
 
-def test_joint_loader_takes_tables_that_cannot_tell_their_windows():
-    class Plain:
-        """A table with the methods of the protocol only."""
-
-        def __init__(self, inner):
-            self._inner = inner
-            self.adaptors = inner.adaptors
-            self.size, self.sample = inner.size, inner.sample
-
-    joint = JointMemoryLoader([loader(Plain(filled()), group="a"), loader(group="b")])
-    assert next(iter(joint))["batch_size"] == 12
-
-
 def test_joint_loader_in_a_group_goes_on_for_ever():
     joint = JointMemoryLoaderWithDataGroup([loader(group="a"), loader(group="b")], "both")
     batches = iter(joint)
@@ -294,14 +238,6 @@ def test_joint_loader_in_a_group_goes_on_for_ever():
         assert batch.keys() == {"both", "batch_size"}
         assert batch["both"].keys() == {"a", "b"}
         assert batch["batch_size"] == 12
-
-
-def test_closing_a_joint_loader_closes_its_loaders(alive):
-    joint = JointMemoryLoader([loader(group="a", prefetch=1), loader(group="b", prefetch=1)])
-    batches = iter(joint)
-    assert next(batches)["batch_size"] == 12
-    joint.close()
-    assert alive() == set()
 
 
 class Ready:
@@ -327,12 +263,6 @@ def test_warmup_waits_and_serves_exports_meanwhile(monkeypatch):
     assert warmup._order == 100
     warmup.begin_training()
     assert exporter.calls == 3
-
-
-def test_warmup_of_a_ready_loader_returns_at_once():
-    exporter = Exporter()
-    MemoryWarmup(loader(), exporter).begin_training()
-    assert exporter.calls == 0
 
 
 def test_warmup_ends_with_the_shutdown_signal():

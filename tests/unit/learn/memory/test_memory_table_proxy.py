@@ -25,12 +25,6 @@ def proxy(**options):
     return MemoryTableProxy(table(), use_terminal=True, **options)
 
 
-def test_episode_collects_values_by_key():
-    episode = Episode.from_initial({"a": 1.0})
-    episode.append({"a": 2.0, "b": 5.0})
-    assert episode.complete({"a": 3.0}) == {"a": [1.0, 2.0, 3.0], "b": [5.0]}
-
-
 def test_episode_copies_arrays_that_the_environment_reuses():
     buffer = np.array([1.0])
     episode = Episode.from_initial({"a": buffer})
@@ -79,15 +73,6 @@ def test_scalar_data_win_over_list_data_and_both_are_stored():
     assert sink.sequence["both"] == [3.0]
     assert sink.sequence["value"] == [4.0]
     assert sink.sequence["rewards"] == [1.0]
-
-
-def test_is_initial_knows_open_episodes_only():
-    memory = proxy()
-    assert memory.is_initial(1)
-    play(memory, 1, 2, ending=None)
-    assert not memory.is_initial(1)
-    memory.add({1: observation(1, 2, TERMINAL)}, {})
-    assert memory.is_initial(1)
 
 
 def test_short_episodes_are_dropped_and_counted():
@@ -142,19 +127,6 @@ def test_missing_response_is_refused(state):
         proxy().add({1: observation(1, 0, state)}, {})
 
 
-def test_refused_call_changes_nothing():
-    memory = proxy()
-    play(memory, 1, 1, ending=None)
-    with pytest.raises(EpisodeError, match="Mismatch"):
-        memory.add(
-            {1: observation(1, 1, TERMINAL), 2: observation(2, 0, INITIAL)}, {}
-        )  # agent 2 lacks a response
-    assert memory.size() == 0
-    assert not memory.is_initial(1)
-    memory.add({1: observation(1, 1, TERMINAL)}, {})
-    assert memory.memory_table.episode(1)["rewards"].tolist() == [[1.0]]
-
-
 def test_agent_that_joins_late_gets_no_reward_for_an_action_nobody_saw():
     """Its first observation is RUNNING: the reward in it belongs to an earlier action."""
     memory = proxy()
@@ -177,16 +149,6 @@ def test_ending_without_an_episode_is_a_warning_that_says_which_kind(caplog):
     assert memory.size() == 0
 
 
-def test_finished_ids_are_forgotten_beyond_the_bound(caplog, monkeypatch):
-    monkeypatch.setattr("cadenza.learn.memory.table_proxy._REMEMBERED_IDS", 2)
-    memory = proxy()
-    for agent in (1, 2, 3):
-        play(memory, agent, 1)
-    with caplog.at_level(logging.WARNING):
-        memory.add({1: observation(1, 1, TERMINAL)}, {})
-    assert "no previous sequence" in caplog.text
-
-
 @pytest.mark.parametrize("length", [1, 2, 5])
 @pytest.mark.parametrize("ending", [TERMINAL, INTERRUPTED])
 def test_running_episode_is_stored_in_parts_that_have_every_window_once(length, ending):
@@ -206,15 +168,6 @@ def test_running_episode_is_stored_in_parts_that_have_every_window_once(length, 
         assert rows["terminal"] == [0.0 if is_last and ending is TERMINAL else 1.0]
     assert sorted(windows) == [tuple(range(i, i + length)) for i in range(101 - length)]
     assert memory.counters()["episodes_added"] == 1
-
-
-def test_whole_episodes_on_request_enter_at_their_end_in_one_piece():
-    memory = proxy(whole_episodes=True)
-    play(memory, 3, 100, ending=None)
-    assert memory.size() == 0
-    memory.add({3: observation(3, 100, TERMINAL)}, {})
-    assert memory.memory_table.identities() == [3]
-    assert memory.size() == 100
 
 
 @pytest.mark.parametrize("maxlen", [1, 7, 50, 99])
@@ -239,19 +192,6 @@ def test_episode_that_is_partly_stored_goes_on_after_a_resume():
     for identity in memory.memory_table.identities():
         mine, theirs = (each.memory_table.episode(identity) for each in (memory, other))
         assert all(np.array_equal(mine[key], theirs[key]) for key in mine)
-
-
-def test_delegates_to_the_table(tmp_path):
-    memory = proxy(name="here")
-    play(memory, 1, 2)
-    memory.resize(2000)
-    assert memory.memory_table.maxlen == 2000
-    assert memory.name == "here"
-    assert memory.timers() is memory.memory_table.timers()
-    memory.store(str(tmp_path / "memory"))
-    other = table()
-    other.restore(str(tmp_path / "memory"))
-    assert other.identities() == [1]
 
 
 def state_through_disk(memory):
@@ -284,16 +224,6 @@ def test_resumed_proxy_goes_on_exactly_where_it_was():
     )
 
 
-def test_state_without_the_table_keeps_open_episodes_only():
-    memory = proxy(save_table=False)
-    play(memory, 1, 2)
-    play(memory, 2, 2, ending=None)
-    other = proxy(save_table=False)
-    other.load_state_dict(state_through_disk(memory))
-    assert other.size() == 0
-    assert not other.is_initial(2)
-
-
 def test_open_episodes_keep_the_kinds_of_their_values():
     memory = proxy()
     memory.add(
@@ -310,24 +240,6 @@ def test_open_episodes_keep_the_kinds_of_their_values():
     assert theirs["actions"].tolist() == [[np.float32(0.1), np.float32(-0.3)]]
 
 
-def test_open_episodes_of_tensors_go_on():
-    memory = MemoryTableProxy(table(terminal=False))
-    seen = DictObservation({"reward": None}, INITIAL, {"obs": torch.tensor([1.0, 2.0, 3.0])})
-    memory.add({1: seen}, {1: DictResponse({"actions": [0.0, 1.0]}, {})})
-    other = MemoryTableProxy(table(terminal=False))
-    other.load_state_dict(state_through_disk(memory))
-    other.add({1: observation(1, 1, TERMINAL)}, {})
-    assert other.memory_table.episode(1)["obs"][0].tolist() == [1.0, 2.0, 3.0]
-
-
-def test_without_hparams_nothing_is_loaded():
-    memory = proxy()
-    play(memory, 1, 2)
-    other = proxy()
-    other.load_state_dict(memory.state_dict(), load_hparams=False)
-    assert other.size() == 0
-
-
 @pytest.mark.parametrize("spoil", ["open", "completed", "counters"])
 def test_state_that_lacks_a_part_is_refused_and_changes_nothing(spoil):
     memory = proxy()
@@ -338,15 +250,6 @@ def test_state_that_lacks_a_part_is_refused_and_changes_nothing(spoil):
     with pytest.raises(CheckpointError, match="expected the state of a memory proxy"):
         other.load_state_dict(state)
     assert other.is_initial(1)
-
-
-def test_spoiled_open_episode_is_refused():
-    memory = proxy()
-    play(memory, 1, 2, ending=None)
-    state = memory.state_dict()
-    state["open"][0]["data"] = {"obs": [3]}
-    with pytest.raises(CheckpointError, match="expected lists of saved values by key"):
-        proxy().load_state_dict(state)
 
 
 def test_refused_episodes_do_not_take_the_others_of_their_step_along():

@@ -9,7 +9,7 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 
-from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
+from cadenza.core.errors import IntegrityError
 from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.learn.memory.column import Column
 from cadenza.learn.memory.restricted_pickle import load_plain_pickle
@@ -18,9 +18,7 @@ from cadenza.learn.memory.serialisation import (
     read_snapshot,
     write_snapshot,
 )
-from cadenza.learn.memory.snapshot import StoredRows
 from tests.unit.learn.memory.memory_file_parts import (
-    COLUMNS,
     assert_equal,
     options,
     rewrite,
@@ -47,13 +45,6 @@ def reseal(file, change):
     with zipfile.ZipFile(file) as archive:
         digest = sha256_bytes(archive.read("manifest.json"))
     rewrite(file, lambda name, old: digest.encode() if name == "manifest.sha256" else old)
-
-
-def test_rows_that_do_not_add_up_are_refused():
-    with pytest.raises(InputError, match=r"sum to 3 rows, got shape \(2,\) and sum 4"):
-        StoredRows(rows=np.zeros((3, 1)), counts=np.array([2, 2]))
-    with pytest.raises(InputError, match="counts >= 0"):
-        StoredRows(rows=np.zeros((3, 1)), counts=np.array([4, -1]))
 
 
 def test_layout_is_as_documented(file):
@@ -119,15 +110,6 @@ def test_changed_data_do_not_match_their_checksum(file, index, part):
         read(file)
 
 
-def test_changed_checksum_is_found(file):
-    def spoil(manifest):
-        manifest["columns"][0]["stored"]["rows_sha256"] = "0" * 64
-
-    reseal(file, spoil)
-    with pytest.raises(IntegrityError, match="expected SHA-256 000000"):
-        read(file)
-
-
 @pytest.mark.parametrize(
     ("entry", "content", "message"),
     [
@@ -180,17 +162,6 @@ def test_hostile_counts_are_one_error(file, counts):
         read(file)
 
 
-def test_columns_that_differ_are_errors(file):
-    with pytest.raises(ConfigurationError, match="expected rows of the columns"):
-        read(file, columns=(*COLUMNS, Column("more", (), np.float32)))
-
-
-def test_unknown_entry_is_an_error(file):
-    rewrite(file, lambda name, content: content, {"/etc/passwd": b"x"})
-    with pytest.raises(IntegrityError, match="unknown ones"):
-        read(file)
-
-
 def legacy_file(tmp_path, **entries):
     with zipfile.ZipFile(tmp_path / "memory.zip", "w") as archive:
         for name, value in entries.items():
@@ -210,15 +181,6 @@ def old_rows():
     return {3: np.array([1, 2]), 4: np.array([3]), -7: np.zeros(5, np.int64)}
 
 
-def test_legacy_file_is_refused_unless_pickles_are_allowed(tmp_path):
-    file = legacy_file(tmp_path, data__pickle=old_data(), actions__npy=old_rows())
-    with (
-        pytest.warns(DeprecationWarning, match="legacy memory format is a pickle"),
-        pytest.raises(ConfigurationError, match="pass allow_pickle=True if you trust it"),
-    ):
-        read(file, columns=ONE_COLUMN)
-
-
 def read_legacy(file, **changes):
     with pytest.warns(DeprecationWarning, match="legacy memory format is a pickle"):
         return read(file, allow_pickle=True, **({"columns": ONE_COLUMN} | changes))
@@ -229,11 +191,6 @@ def test_legacy_ids_become_negative_and_imported_ones_stay_out(tmp_path):
     got = read_legacy(file)
     assert got.identities == (-4, -5)
     assert [rows["actions"].tolist() for _, rows in got.episodes()] == [[1, 2], [3]]
-
-
-def test_legacy_table_too_large_gives_its_newest_episodes(tmp_path):
-    file = legacy_file(tmp_path, data__pickle=old_data(), actions__npy=old_rows())
-    assert read_legacy(file, maxlen=2).identities == (-5,)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.core.errors import CheckpointError, ConfigurationError, StorageError
+from cadenza.core.errors import ConfigurationError, StorageError
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.core.types import EpisodeState, MetaData
 from cadenza.learn.callbacks.checkpointing import Checkpointer, CheckpointLoader
@@ -14,7 +14,6 @@ from cadenza.learn.memory.memory import (
     MemoryExporterProxyWrapper,
     MemoryProxyWrapper,
     MemoryTableProxy,
-    MemoryTableProxyWrapper,
 )
 from tests.unit.learn.memory.memory_episodes import observation, play, response, table
 
@@ -62,37 +61,6 @@ def test_wrapper_forwards_methods_and_properties_but_not_over_its_own(wrapper):
 def test_wrapper_forwards_nothing_else(wrapper, name):
     with pytest.raises(AttributeError, match=f"'{name}' of the wrapped Inner is neither a method"):
         getattr(wrapper, name)
-
-
-def test_wrapper_names_what_is_missing(wrapper):
-    with pytest.raises(AttributeError, match=r"neither it nor what it wraps has an .* 'nowhere'"):
-        _ = wrapper.nowhere
-
-
-def test_wrapper_without_an_inner_object_does_not_recurse():
-    with pytest.raises(AttributeError, match="nowhere"):
-        _ = MemoryProxyWrapper.__new__(MemoryProxyWrapper).nowhere
-
-
-def test_state_is_empty_around_an_object_without_one():
-    wrapper = MemoryProxyWrapper(Inner())
-    assert wrapper.state_dict() == {}
-    wrapper.load_state_dict({})
-
-
-def test_state_holds_the_inner_state():
-    wrapper = MemoryTableProxyWrapper(inner=MemoryTableProxy(table(), use_terminal=True))
-    play(wrapper, 1, 2)
-    other = MemoryTableProxyWrapper(inner=MemoryTableProxy(table(), use_terminal=True))
-    other.load_state_dict(wrapper.state_dict())
-    assert other.size() == 2
-
-
-def test_table_wrapper_stores(tmp_path):
-    wrapper = MemoryTableProxyWrapper(inner=MemoryTableProxy(table(), use_terminal=True))
-    play(wrapper, 1, 2)
-    wrapper.store(str(tmp_path / "memory"))
-    assert (tmp_path / "memory.zip").is_file()
 
 
 class Writer:
@@ -150,12 +118,6 @@ def test_metadata_goes_to_windows_and_histograms():
     assert lists == {"one": [1.0, 1.0, 1.0], "many": [3.0] * 6}
 
 
-def test_one_key_as_number_and_as_list_keeps_both():
-    wrapper, _ = logging_proxy()
-    wrapper.report({"a": 1.0}, {"a": [2.0, 3.0]})
-    assert wrapper.get_report(["a"])[1] == {"a": [1.0, 2.0, 3.0]}
-
-
 def test_windows_hold_a_thousand_numbers_unless_their_key_says_otherwise():
     wrapper, _ = logging_proxy()
     for value in range(1500):
@@ -191,24 +153,6 @@ def test_written_values_and_their_x_axis():
     assert writer.videos["group/video"] == ((1, 2, 3, 4, 5), 4, 24)
 
 
-def test_rate_of_no_elapsed_time_is_zero(monkeypatch):
-    monkeypatch.setattr("time.monotonic", lambda: 5.0)
-    wrapper, writer = logging_proxy()
-    play(wrapper, 1, 1, ending=None)
-    assert writer.scalars["training/inf_per_sec"][0] == 0.0
-
-
-def test_histogram_of_a_tensor_is_reported_by_its_mean():
-    wrapper, _ = logging_proxy()
-    wrapper.log_histogram("h", torch.tensor([1.0, 3.0]))
-    assert wrapper.get_report(["histogram:h"])[0] == {"histogram:h": 2.0}
-
-
-def test_log_interval_below_one_is_refused():
-    with pytest.raises(ConfigurationError, match="expected log_interval >= 1, got 0"):
-        logging_proxy(interval=0)
-
-
 def test_logging_state_goes_through_disk_with_the_memory():
     wrapper, _ = logging_proxy()
     play(wrapper, 1, 3)
@@ -218,22 +162,6 @@ def test_logging_state_goes_through_disk_with_the_memory():
     assert (other.completed_inferences, other.completed_episodes) == (4, 1)
     assert other.get_report(["a"]) == ({"a": 4.0, "a/cumulative": 4.0}, {"a": [4.0]})
     assert other.size() == 3
-
-
-def test_counters_are_loaded_only_with_hparams():
-    wrapper, _ = logging_proxy()
-    play(wrapper, 1, 3)
-    other, _ = logging_proxy()
-    other.load_state_dict(wrapper.state_dict(), load_hparams=False)
-    assert (other.completed_inferences, other.completed_episodes) == (0, 0)
-
-
-def test_logging_state_without_counters_is_refused():
-    wrapper, _ = logging_proxy()
-    state = wrapper.state_dict()
-    del state["completed_inferences"]
-    with pytest.raises(CheckpointError, match="expected completed_inferences and"):
-        wrapper.load_state_dict(state)
 
 
 def test_logging_proxy_is_a_restoree(tmp_path):
@@ -262,11 +190,6 @@ def exporter(folder, steps=10_000, seconds=600, name="memory", inner=None):
     return wrapper, clock
 
 
-def test_frequent_exports_are_a_warning(tmp_path):
-    with pytest.warns(UserWarning, match="Exporting a memory is a slow operation"):
-        exporter(tmp_path, steps=9999)
-
-
 def test_export_waits_for_both_intervals_and_then_starts_them_anew(tmp_path):
     with pytest.warns(UserWarning, match="slow operation"):
         wrapper, clock = exporter(tmp_path, steps=3, seconds=60)
@@ -283,16 +206,6 @@ def test_export_waits_for_both_intervals_and_then_starts_them_anew(tmp_path):
     play(wrapper, 4, 1, ending=None)
     assert file.read_bytes() != first
     assert wrapper.scalar_logs["memory/memory/export/timing/mean"] > 0.0
-
-
-def test_observations_are_added_before_the_export(tmp_path):
-    with pytest.warns(UserWarning, match="slow operation"):
-        wrapper, clock = exporter(tmp_path, steps=1, seconds=0)
-    clock.now = 1.0
-    play(wrapper, 1, 1)
-    got = table()
-    got.restore(str(tmp_path / "memory_export"))
-    assert got.identities() == [1]
 
 
 def test_export_intervals_below_zero_are_refused(tmp_path):
@@ -325,16 +238,6 @@ def export(folder, agents=(0, 1)):
     for agent in agents:
         play(memory, agent, 3)
     memory.store(str(folder / "memory_export"))
-
-
-def test_importer_fills_the_table(tmp_path):
-    export(tmp_path)
-    target = table()
-    importer = MemoryImporterCallback(target, "memory", str(tmp_path))
-    assert importer.memory_table is target
-    assert importer._order == -1
-    importer.restore_state()
-    assert target.size() == 6
 
 
 def test_importer_takes_another_file_name(tmp_path):

@@ -9,7 +9,6 @@ import torch
 
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.learn.memory.column import Column
-from cadenza.learn.memory.errors import NoWindowError
 from cadenza.learn.memory.prioritized_strategy import PrioritizedSampleStrategy
 from cadenza.learn.memory.table import ArrayMemoryTable
 from tests.unit.learn.memory.test_uniform_and_fifo_strategies import tracked
@@ -78,26 +77,6 @@ def test_new_windows_get_the_highest_priority_so_far():
     assert abs(share - 0.9) < 3.5 * np.sqrt(0.09 / 4000)
 
 
-def test_windows_never_leave_their_episode_whatever_the_priorities():
-    strategy = tracked(PrioritizedSampleStrategy(seed=0), [5, 2, 3])
-    strategy.on_sample([(1, 1, 2), (0, 4, 5)], 1, [1e3, 1e3])
-    points = set(strategy.sample(500, 3))
-    assert points == {(0, 0, 3), (0, 1, 4), (0, 2, 5), (2, 0, 3)}
-    assert len(set(strategy.sample(500, 2))) == 4 + 1 + 2  # and back to another length
-    with pytest.raises(NoWindowError, match="at least 6 steps"):
-        strategy.sample(1, 6)
-
-
-def test_episodes_that_come_and_go_change_the_draws_at_once():
-    strategy = tracked(PrioritizedSampleStrategy(seed=0), [4, 4])
-    strategy.sample(1, 2)
-    strategy.forget(0)
-    assert {point[0] for point in strategy.sample(100, 2)} == {1}
-    strategy.track(2, 3)
-    strategy.track(3, 1)
-    assert {point[0] for point in strategy.sample(100, 2)} == {1, 2}
-
-
 def test_priorities_stay_with_their_steps_when_rows_move():
     table = make_table(maxlen=5000, alpha=1.0, epsilon=1e-9, seed=0)
     add(table, 0, 10)
@@ -134,14 +113,6 @@ def test_of_one_window_given_twice_the_last_priority_counts():
     assert {point[1] for point in strategy.sample(200, 1)} == {1}
 
 
-def test_no_advantages_change_nothing():
-    strategy = tracked(PrioritizedSampleStrategy(), [2])
-    before = strategy.state()
-    strategy.on_sample([(0, 0, 1)], 1)
-    strategy.on_sample_rows(np.array([0]), 1)
-    assert strategy.state() == before
-
-
 def test_state_is_json_and_goes_round_exactly():
     first = tracked(PrioritizedSampleStrategy(0.7, 0.3, 1e-3, seed=1), [4, 5])
     first.on_sample([(1, s, s + 1) for s in range(5)], 1, np.arange(5.0))
@@ -161,24 +132,6 @@ def test_state_is_json_and_goes_round_exactly():
     for strategy in (first, second):
         strategy.track(7, 3)  # with the highest priority so far, 4.001
     assert first.state() == second.state()
-
-
-def test_clear_forgets_priorities():
-    strategy = tracked(PrioritizedSampleStrategy(seed=1), [2])
-    strategy.on_sample([(0, 0, 1)], 1, [50.0])
-    strategy.sample(1, 1)
-    strategy.clear()
-    fresh = tracked(PrioritizedSampleStrategy(seed=1), [2])
-    assert tracked(strategy, [2]).state()["priorities"] == fresh.state()["priorities"]
-
-
-def test_cleared_table_samples_only_what_comes_next():
-    table = make_table(seed=0)
-    add(table, 0, 5)
-    table.sample(3, 1)
-    table.clear()
-    add(table, 1, 2)
-    assert set(table.sample(50, 1)["actions"].tolist()) == {100, 101}
 
 
 @pytest.mark.parametrize(
@@ -208,12 +161,6 @@ def test_malformed_updates_are_refused(ids, priorities, message):
     add(table, 0, 3)
     with pytest.raises(InputError, match=message):
         table.update_priorities(torch.tensor(ids), torch.tensor(priorities))
-
-
-def test_advantages_of_the_wrong_number_are_refused():
-    strategy = tracked(PrioritizedSampleStrategy(), [3])
-    with pytest.raises(InputError, match=r"one for each of 1 windows, got shape \(2,\)"):
-        strategy.on_sample([(0, 0, 1)], 1, [1.0, 2.0])
 
 
 def test_table_without_priorities_refuses_updates():

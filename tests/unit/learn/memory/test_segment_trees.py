@@ -5,7 +5,6 @@ import pytest
 
 from cadenza.core.errors import InputError
 from cadenza.learn.memory.segment_tree import (
-    ArrayMinTree,
     ArraySumTree,
     SegmentTree,
     SumSegmentTree,
@@ -60,19 +59,6 @@ def test_index_outside_is_refused():
         tree.reduce(0, 5)
 
 
-def test_array_tree_takes_the_last_of_repeated_items():
-    tree = ArrayMinTree(np.array([5.0, 5.0, 5.0]))
-    tree.set_many(np.array([1, 1]), np.array([2.0, 3.0]))
-    assert tree.total == 3.0
-
-
-def test_empty_changes_do_nothing():
-    tree = ArraySumTree(np.array([2.0, 3.0]))
-    tree.set_many(np.zeros(0, np.int64), np.zeros(0))
-    tree.set_range(7, np.zeros(0))
-    assert tree.total == 5.0
-
-
 def test_draw_never_gives_an_item_without_weight():
     """The generator's largest value times the sum rounds up to the sum itself."""
 
@@ -87,13 +73,3 @@ def test_draw_never_gives_an_item_without_weight():
     tree = ArraySumTree(np.array([0.1, 0.2, 0.0, 0.0]))
     assert tree.draw(rng, 3).tolist() == [0, 0, 0]
     assert rng.calls == 2
-
-
-def test_draws_are_proportional_to_the_weights():
-    weights = np.array([1.0, 0.0, 3.0, 4.0])
-    items = ArraySumTree(weights).draw(np.random.default_rng(0), 8000)
-    counts = np.bincount(items, minlength=4)
-    assert counts[1] == 0
-    # chi-square with 2 degrees of freedom: P(x > 13.8) = 0.001
-    expected = weights[weights > 0] * 1000
-    assert ((counts[weights > 0] - expected) ** 2 / expected).sum() < 13.8

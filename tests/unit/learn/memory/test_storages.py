@@ -58,20 +58,6 @@ def test_shift_by_n_beyond_the_end_raises(storage, n):
         shifted[:4]
 
 
-def test_shift_below_one_is_refused():
-    with pytest.raises(InputError, match="expected n >= 1, got 0"):
-        NextNElementWrapper.with_n(0)
-
-
-def test_next_element_is_one_later_for_index_slice_and_tuple(storage):
-    mapper = NextElementMapper(storage, (), np.float32)
-    assert mapper[3][0] == 10
-    assert mapper[3][1:4].tolist() == [20, 30, 40]
-    assert mapper[3][(4,)] == 50
-    assert mapper.sequence_length_transform(7) == 7
-    assert mapper.shape == ()
-
-
 def test_only_last_gives_the_single_row_after_the_window(storage):
     mapper = NextElementMapper.with_only_last(storage, (), np.float32)
     assert mapper[3].shape == (10,)
@@ -110,17 +96,6 @@ def test_virtual_storage_ignores_writes_and_reads_its_target(storage):
     assert virtual[3] is ROWS
     assert virtual.sequence_length_transform(4) == storage.sequence_length_transform(4) == 4
     assert virtual.get_empty_storage(2, 3).shape == (6,)
-
-
-def test_workspace_grows_is_reused_and_is_never_shared(storage):
-    small = storage.get_empty_storage(2, 3)
-    assert small.shape == (6,)
-    large = storage.get_empty_storage(4, 5)
-    assert large.shape == (20,)
-    again = storage.get_empty_storage(1, 2)
-    assert again.base is large.base or np.shares_memory(again, large)
-    other = BaseStorage((), np.float32).get_empty_storage(4, 5)
-    assert not np.shares_memory(other, large)
 
 
 def test_post_import_drops_negative_ids_and_moves_the_rest():

@@ -8,10 +8,8 @@ import torch
 
 from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.payloads import deserialise, serialise
-from cadenza.learn.memory.column import Column
 from cadenza.learn.memory.coverage_based_strategy import CoverageBasedSampleStrategy
 from cadenza.learn.memory.snapshot import StoredRows
-from cadenza.learn.memory.table import ArrayMemoryTable
 from tests.campaigns import size
 from tests.unit.learn.memory.test_array_table import episode, filled, make
 
@@ -143,11 +141,3 @@ def test_strategies_of_another_type_start_afresh_from_the_episodes():
     table.load_snapshot(snapshot)
     assert table.sampler.state() == state
     assert set(table.sample(60, 1)["tag"].tolist()) == {0, 1}
-
-
-def test_name_and_settings_can_be_read():
-    table = ArrayMemoryTable(columns=[Column("a", (), float)], maxlen=3, length_key="a", name="m")
-    assert (table.name, table.maxlen, table.length_key, table.device.type) == ("m", 3, "a", "cpu")
-    assert type(table.sampler).__name__ == "UniformSampleStrategy"
-    assert type(table.ejector).__name__ == "FifoEjectionStrategy"
-    assert [column.name for column in table.columns] == ["a"]

@@ -7,10 +7,9 @@ import torch
 from cadenza.core.errors import InputError
 from cadenza.core.types import EpisodeState
 from cadenza.learn.memory.adaptors import TerminalAdaptor
-from cadenza.learn.memory.builder import DictObsMemoryTable, DictObsNStepMemoryTable
 from cadenza.learn.memory.memory import MemoryTableProxy
 from cadenza.learn.memory.strategy import SampleStrategy
-from tests.unit.learn.memory.memory_episodes import SPACES, play, table
+from tests.unit.learn.memory.memory_episodes import play, table
 
 STEPS = 8
 
@@ -61,41 +60,12 @@ def test_masks_say_whether_values_bootstrap(kind, length, ending, at_end, termin
         assert batch["terminal"].shape == (2,)
 
 
-def test_default_types_are_those_of_the_documentation():
-    batch = sampled("one_step", EpisodeState.TERMINAL, 0, 2)
-    kinds = {key: batch[key].dtype for key in ("actions", "dones", "masks", "rewards", "terminal")}
-    assert kinds == {
-        "actions": torch.float32,
-        "dones": torch.bool,
-        "masks": torch.float32,
-        "rewards": torch.float32,
-        "terminal": torch.float32,
-    }
-
-
 def test_types_of_dones_and_masks_can_be_chosen():
     memory = table(dones_dtype=np.int64, masks_dtype=bool)
     play(MemoryTableProxy(memory, use_terminal=True), 0, 1, EpisodeState.INTERRUPTED)
     batch = memory.sample(1, 1)
     assert (batch["dones"].dtype, batch["dones"].tolist()) == (torch.int64, [[1]])
     assert (batch["masks"].dtype, batch["masks"].tolist()) == (torch.bool, [[True]])
-
-
-def test_builder_adds_the_columns_in_the_documented_order():
-    for cls in (DictObsMemoryTable, DictObsNStepMemoryTable):
-        memory = cls(spaces=SPACES, use_terminal_column=True, maxlen=10, device="cpu")
-        names = [column.name for column in memory.columns]
-        assert names == ["actions", "dones", "masks", "rewards", "obs", "next_obs", "terminal"]
-
-
-def test_seed_of_a_builder_fixes_its_samples_and_another_seed_changes_them():
-    def first(seed):
-        memory = table(seed=seed)
-        play(MemoryTableProxy(memory, use_terminal=True), 0, 50)
-        return memory.sample(20, 1)["rewards"]
-
-    assert torch.equal(first(1), first(1))
-    assert not torch.equal(first(1), first(2))
 
 
 def test_terminal_adaptor_on_a_batch_by_hand():
@@ -107,14 +77,6 @@ def test_terminal_adaptor_on_a_batch_by_hand():
     got = TerminalAdaptor("terminal", "masks")(result, 2, 2)
     assert got["terminal"].tolist() == [1.0, 0.0]
     assert got["masks"].tolist() == [[1.0], [1.0], [1.0], [0.0]]
-
-
-def test_terminal_adaptor_takes_masks_that_are_not_contiguous():
-    masks = torch.tensor([[1.0, 9.0], [0.0, 9.0]])[:, :1]
-    result = {"terminal": torch.tensor([1.0]), "masks": masks}
-    got = TerminalAdaptor("terminal", "masks")(result, 1, 2)
-    assert got["masks"].tolist() == [[1.0], [1.0]]
-    assert masks.tolist() == [[1.0], [0.0]]  # the caller's tensor is left alone
 
 
 def test_terminal_adaptor_names_columns_of_the_wrong_size():

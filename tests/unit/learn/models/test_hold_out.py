@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cadenza.core.errors import CheckpointError, InputError
-from cadenza.learn.models import DeterministicModel, DynamicModel, EnsembleOfGaussian, HoldOut
+from cadenza.learn.models import DynamicModel, EnsembleOfGaussian, HoldOut
 from cadenza.learn.models.model_loss import ModelLoss
 from cadenza.learn.models.row_split import holdout_mask, row_keys
 from cadenza.learn.models.termination import TerminationModel
@@ -131,15 +130,6 @@ def test_training_rests_and_starts_a_new_round():
     assert not torch.equal(frozen[0], weights[0])
 
 
-def test_without_a_rest_training_never_resumes():
-    hold_out = HoldOut(fraction=0.3, interval=1, patience=1)
-    loss = model_loss(hold_out)
-    data = transitions(60)
-    for _ in range(600):
-        step(loss, data)
-    assert hold_out.resting
-
-
 def test_held_out_rows_never_train():
     """Statistics of the normaliser count the training rows only."""
     hold_out = HoldOut(fraction=0.4)
@@ -158,14 +148,6 @@ def test_a_batch_of_held_out_rows_only_changes_nothing():
     step(loss, tuple(part[held] for part in data))  # type: ignore[arg-type]
     assert all(torch.equal(a, b) for a, b in zip(before, loss.model.parameters(), strict=True))
     assert int(loss.model.input_normalizer.count) == 0
-
-
-def test_without_a_hold_out_every_row_trains():
-    loss = model_loss(None)
-    step(loss, transitions(100))
-    assert int(loss.model.input_normalizer.count) == 100
-    assert "loss/dynamic_model_loss" in loss.scalar_logs
-    assert "loss/dynamic_model_resting" not in loss.scalar_logs
 
 
 def test_masks_train_the_termination_model():
@@ -203,36 +185,3 @@ def test_resumed_training_equals_an_unbroken_one():
     assert whole.hold_out is not None
     assert resumed.hold_out.errors == whole.hold_out.errors
     assert len(resumed.hold_out) == len(whole.hold_out)
-
-
-def test_state_without_hold_out_is_refused_unless_unwanted():
-    state = model_loss(None).state_dict()
-    with pytest.raises(CheckpointError, match="expected 'hold_out'"):
-        model_loss(HoldOut()).load_state_dict(state)
-    model_loss(HoldOut()).load_state_dict(state, load_hparams=False)
-    part = HoldOut().state_dict()
-    del part["stale"]
-    with pytest.raises(CheckpointError, match=r"without \['stale'\]"):
-        HoldOut().load_state_dict(part, torch.device("cpu"))
-
-
-@pytest.mark.parametrize("fraction", [0.0, 1.0, float("nan")])
-def test_fraction_must_leave_both_sides_something(fraction: float):
-    with pytest.raises(InputError, match="0 < fraction < 1"):
-        HoldOut(fraction=fraction)
-
-
-@pytest.mark.parametrize("name", ["capacity", "interval", "patience", "rest"])
-def test_counts_must_be_positive(name: str):
-    with pytest.raises(InputError, match=r">= 1, got .*0"):
-        HoldOut(**{name: 0})
-
-
-def test_hold_out_needs_an_ensemble_and_the_observation():
-    model = DynamicModel(model=DeterministicModel(3, 3, "cpu", hidden_size=4))
-    with pytest.raises(InputError, match="expected an EnsembleOfGaussian"):
-        model_loss(HoldOut(), model)
-    loss = model_loss(None)
-    obs, next_obs, action, reward = transitions(4)
-    with pytest.raises(InputError, match=r"observation\['obs'\], got the keys \['x'\]"):
-        loss.backward({"x": obs}, {"x": next_obs}, action, reward)

@@ -7,15 +7,11 @@ from torch import Tensor
 
 from cadenza.core.errors import (
     CheckpointKeyError,
-    ConfigurationError,
-    InputError,
-    NotReadyError,
 )
 from cadenza.core.schedules import BPStepScheduler
 from cadenza.core.types import DictObservation, DictResponse, EpisodeState
 from cadenza.learn.callback import Callback
 from cadenza.learn.models import BatchSampler, ModelBasedCollector, ModelEnv
-from cadenza.learn.models import callbacks as gathered
 from cadenza.learn.trainer import Trainer
 
 START = torch.arange(3.0).unsqueeze(1)
@@ -103,44 +99,10 @@ def test_rollout_length_is_logged_and_makes_room():
     assert memory.finished == [1] * 3 + [2] * 3 + [3] * 6
 
 
-def test_shrinking_schedules_and_larger_memories_are_fine():
-    memory = Memory()
-    memory.maxlen = 10_000
-    run(collector(memory, BPStepScheduler(1, 3, 3, 1), num_bp_to_retain_buffer=10), times=3)
-    assert memory.sizes == []
-    assert memory.finished == [3] * 3 + [2] * 3 + [1] * 3
-
-
-def test_length_zero_collects_nothing():
-    memory = Memory()
-    run(collector(memory, BPStepScheduler(2, 3, 0, 1)), times=2)
-    assert memory.finished == []
-    assert memory.sizes == []
-
-
 def test_collect_interval_skips_batches():
     memory = Memory()
     run(collector(memory, 2, collect_interval=3), times=7)
     assert len(memory.finished) == 3 * 3  # batches 1, 4 and 7
-
-
-def test_collector_reads_its_group_and_key_through_the_trainer():
-    memory = Memory()
-    callback = collector(memory, 2, data_group="real", input_key="features")
-    batch = {"real": {"observation": {"features": START}}, "batch_size": 3}
-    Trainer([callback], [batch]).train()
-    assert memory.finished == [2, 2, 2]
-
-
-def test_collector_refuses_malformed_setups():
-    with pytest.raises(InputError, match="num_bp_to_retain_buffer >= 1"):
-        collector(Memory(), num_bp_to_retain_buffer=0)
-    with pytest.raises(InputError, match="collect_interval"):
-        collector(Memory(), collect_interval=0)
-    with pytest.raises(InputError, match=r"start observations of shape \(3, columns\)"):
-        run(collector(Memory()), start=START[:2])
-    with pytest.raises(InputError, match=r"observation\['obs'\], got the keys \['other'\]"):
-        collector(Memory()).begin_batch(default={"observation": {"other": START}})
 
 
 def test_resumed_collector_continues_schedule_and_ids():
@@ -160,13 +122,6 @@ def test_resumed_collector_continues_schedule_and_ids():
     untouched.load_state_dict(state, load_hparams=False)
     run(untouched)
     assert untouched.len_rollout == 1
-
-
-def test_collector_state_without_a_part_is_refused():
-    state = collector(Memory()).state_dict()
-    del state["model_env"]
-    with pytest.raises(CheckpointKeyError, match="model_env"):
-        collector(Memory()).load_state_dict(state)
 
 
 class Loader:
@@ -245,20 +200,6 @@ def test_exhausted_loader_starts_again():
     assert taken == [-1.0, -2.0, -1.0, -2.0, -1.0]
 
 
-@pytest.mark.parametrize(
-    ("loader", "message"),
-    [(Loader(length=0), "got none"), (Loader(group="x"), "'batch_size', 'x'")],
-)
-def test_useless_loaders_are_refused(loader: Loader, message: str):
-    with pytest.raises(ConfigurationError, match=message):
-        sampler(1.0, loader=loader).begin_batch(default=REAL)
-
-
-def test_missing_real_batch_is_refused():
-    with pytest.raises(NotReadyError, match="expected the group 'default'"):
-        sampler(0.0).begin_batch(other=REAL)
-
-
 class Recorder(Callback):
     """Notes what a policy's loss would learn from."""
 
@@ -294,9 +235,3 @@ def test_resumed_sampler_draws_the_same_choices():
     plain = sampler(0.5)
     plain.load_state_dict(callback.state_dict(), load_hparams=False)
     assert plain.state_dict()["batches"] == 0
-
-
-def test_gathered_names_are_the_classes():
-    assert gathered.BatchSampler is BatchSampler
-    assert gathered.ModelBasedCollector is ModelBasedCollector
-    assert all(hasattr(gathered, name) for name in gathered.__all__)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cadenza.core.errors import CheckpointError, InputError, NotReadyError
+from cadenza.core.errors import InputError
 from cadenza.core.types import DictResponse, EpisodeState
 from cadenza.learn.models.ensemble import EnsembleOfGaussian
 from cadenza.learn.models.model import DynamicModel
@@ -67,16 +67,6 @@ def test_step_returns_what_the_model_says_until_the_rollout_is_over():
     assert info["reached_max_len"].tolist() == [1.0, 1.0]
 
 
-def test_reset_clones_the_start_and_carries_no_gradient():
-    start = START.clone().requires_grad_()
-    simulated = env()
-    simulated.reset(start, 5)
-    next_obs, _, _, _ = simulated.step(np.ones((2, 1)))
-    assert not next_obs.requires_grad
-    next_obs.add_(100.0)  # what was returned is not the env's own state
-    assert simulated.step(np.ones((2, 1)))[0].tolist() == [[2.0], [12.0]]
-
-
 def test_reward_function_replaces_the_learned_reward():
     simulated = env(reward_fn=lambda actions, next_obs: 10.0 * actions + next_obs)
     simulated.reset(START, 2)
@@ -129,11 +119,6 @@ def test_terminal_wins_over_time_out_in_the_same_step():
     observations, _ = simulated.dict_step(responses(observations, 1.0))
     assert states(observations)[0] == "INTERRUPTED"
     assert states(observations)[1] == "TERMINAL"
-
-
-def test_observations_are_named_by_the_input_key():
-    simulated = env(input_key="features")
-    assert list(simulated.dict_reset(START, 1)[0].array_data) == ["features"]
 
 
 def learned(ends: float) -> DynamicModel:
@@ -194,18 +179,6 @@ def test_new_episodes_draw_a_new_member():
     assert 0.5 < float((ends[0] != ends[1]).mean()) < 0.8  # 2/3 draw another one
 
 
-def test_generator_decides_the_draws():
-    def run(seed: int) -> Tensor:
-        simulated = ModelEnv(
-            num_envs=50, model=learned(0.0), generator=torch.Generator().manual_seed(seed)
-        )
-        simulated.reset(torch.zeros(50, 1), 5)
-        return simulated.step(np.zeros((50, 1)))[2]
-
-    assert torch.equal(run(1), run(1))
-    assert not torch.equal(run(1), run(2))
-
-
 def test_resumed_env_goes_on_exactly():
     def fresh() -> ModelEnv:
         return ModelEnv(num_envs=4, model=learned(0.0), fixed_members=True)
@@ -221,50 +194,6 @@ def test_resumed_env_goes_on_exactly():
         copied, _ = second.dict_step(answer)
         assert states(copied) == states(observations)
         assert values(copied) == values(observations)
-
-
-def test_state_without_a_part_is_refused():
-    state = env().state_dict()
-    del state["next_id"]
-    with pytest.raises(CheckpointError, match=r"without \['next_id'\]"):
-        env().load_state_dict(state)
-
-
-def test_constructor_refuses_what_cannot_work():
-    with pytest.raises(InputError, match="num_envs >= 1"):
-        env(num_envs=0)
-    with pytest.raises(InputError, match="expected a termination_fn"):
-        env(termination_fn=None)
-    with pytest.raises(InputError, match="DynamicModel for fixed_members, got Adder"):
-        env(fixed_members=True)
-
-
-@pytest.mark.parametrize("start", [START[:1], START[:, 0], torch.zeros(3, 1)])
-def test_start_observations_must_fill_the_envs(start: Tensor):
-    with pytest.raises(InputError, match=r"start observations of shape \(2, columns\)"):
-        env().reset(start, 3)
-
-
-def test_calls_before_a_reset_and_empty_rollouts_are_refused():
-    with pytest.raises(NotReadyError, match="step: expected a reset"):
-        env().step(np.zeros((2, 1)))
-    with pytest.raises(NotReadyError, match="dict_step: expected a reset"):
-        env().dict_step({})
-    with pytest.raises(InputError, match="len_rollout >= 1, got 0"):
-        env().reset(START, 0)
-
-
-def test_malformed_actions_are_refused():
-    simulated = env()
-    simulated.dict_reset(START, 3)
-    with pytest.raises(InputError, match=r"actions of shape \(2, columns\), got \(3, 1\)"):
-        simulated.step(np.zeros((3, 1)))
-    with pytest.raises(InputError, match=r"got none of \[1\]"):
-        simulated.dict_step({0: DictResponse({"actions": [0.0]}, {})})
-    only_reset = env()
-    only_reset.reset(START, 3)
-    with pytest.raises(InputError, match=r"actions of the agents \[\]"):
-        only_reset.dict_step({})
 
 
 class Unpaid(Adder):

@@ -1,9 +1,7 @@
 import numpy as np
-import pytest
 import torch
 from scipy import stats
 
-from cadenza.core.errors import InputError
 from cadenza.learn.models.row_split import (
     bootstrap_weights,
     holdout_mask,
@@ -76,9 +74,3 @@ def test_seed_changes_weights_and_holdout():
     assert abs(float(held[0].float().mean()) - 0.2) < 0.02
     both = float((held[0] & held[1]).float().mean())
     assert abs(both - 0.04) < 0.01  # independent choices
-
-
-@pytest.mark.parametrize("columns", [(), (torch.zeros(2, 1), torch.zeros(3, 1))])
-def test_columns_of_different_lengths_are_refused(columns: tuple[torch.Tensor, ...]):
-    with pytest.raises(InputError, match="arrays with one number of rows"):
-        row_keys(*columns)

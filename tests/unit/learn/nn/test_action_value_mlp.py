@@ -25,23 +25,12 @@ def test_output_layer_has_gain_one():
     assert weight.norm().item() == pytest.approx(1.0, rel=1e-5)
 
 
-def test_two_nets_without_generator_differ():
-    first, second = ActionValueMlp(3, 2, [8]), ActionValueMlp(3, 2, [8])
-    assert not torch.equal(first.q[0].weight, second.q[0].weight)
-
-
 @pytest.mark.parametrize(
     ("action", "obs"), [((4, 3), (4, 2)), ((4, 2), (5, 3)), ((2,), (3,)), ((4, 2, 1), (4, 3))]
 )
 def test_wrong_shapes_are_refused(action, obs):
     with pytest.raises(InputError, match=r"expected action \(B, 2\) and obs \(B, 3\)"):
         q_net()(torch.zeros(action), torch.zeros(obs))
-
-
-@pytest.mark.parametrize("widths", [(0, 1), (1, 0)])
-def test_empty_widths_are_refused(widths):
-    with pytest.raises(InputError, match=r"observation_dim >= 1 and action_dim >= 1"):
-        ActionValueMlp(*widths, [4])
 
 
 def test_shared_encoder_feeds_the_value_and_is_trained_through_it():

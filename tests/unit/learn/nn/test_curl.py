@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cadenza.core.errors import CheckpointKeyError, InputError
-from cadenza.learn.callback import Callback
+from cadenza.core.errors import InputError
 from cadenza.learn.nn.curl import (
     CurlLoss,
     CurlNetwork,
@@ -14,7 +13,6 @@ from cadenza.learn.nn.curl import (
     soft_update_from_to,
 )
 from cadenza.learn.nn.layers import Conv2dEncoder
-from cadenza.learn.trainer import Trainer
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -75,25 +73,6 @@ def test_logits_are_bilinear_in_both_latents():
     assert network.bilinear.shape == (5, 5)
     assert float(network.bilinear.detach().min()) >= 0.0
     assert float(network.bilinear.detach().max()) < 1.0
-
-
-def test_without_projection_w_has_the_size_of_the_features():
-    loss = curl(use_projection_layer=False)
-    assert loss.curl.bilinear.shape == (36, 36)
-    loss.backward(observation())
-    assert math.isfinite(loss.scalar_logs["loss/curl_loss"])
-
-
-def test_encoders_that_return_maps_are_flattened():
-    loss = CurlLoss(
-        encoder(0, flatten=False),
-        encoder(1, flatten=False),
-        "cpu",
-        1e-3,
-        use_projection_layer=False,
-    )
-    assert loss.curl.bilinear.shape == (36, 36)
-    loss.backward(observation())
 
 
 def test_targets_start_as_copies_and_are_not_trained():
@@ -172,31 +151,6 @@ def test_positives_stay_plain_when_asked():
     assert not torch.equal(both.image_logs["augmentations/image2_allch"], plain)
 
 
-def test_images_are_logged_only_when_asked_and_the_batch_stays_as_it_was():
-    loss = curl(log_images=False, use_noise_aug=True)
-    batch = observation()
-    for _ in range(8):
-        loss.backward(batch)
-    assert loss.image_logs == {}
-    assert torch.equal(batch["images"], images())
-
-
-def test_augmentation_options_reach_the_augmentor():
-    def anchor(**options: Any) -> Tensor:
-        loss = curl(**options)
-        return loss.augmentor(torch.ones(8, 40, 40, 1))
-
-    def sizes(batch: Tensor) -> set[int]:
-        return {int((image == 0).sum()) for image in batch}
-
-    fast = anchor(use_fast_augment=True)
-    assert all(torch.equal(fast[0], image) for image in fast)
-    assert len(sizes(anchor())) == 1
-    assert len(sizes(anchor(use_per_image_mask_size=True))) > 2
-    noisy = [curl(use_noise_aug=True, seed=s).augmentor(torch.ones(1, 9, 9, 1)) for s in range(20)]
-    assert any(not set(batch.unique().tolist()) <= {0.0, 1.0} for batch in noisy)
-
-
 def test_learning_rate_goes_from_start_to_end():
     loss = curl(
         learning_rate=1.0,
@@ -210,21 +164,6 @@ def test_learning_rate_goes_from_start_to_end():
         loss.backward(observation())
         rates.append(loss.scalar_logs["loss/curl_lr"])
     assert rates == pytest.approx([0.5, 0.4, 0.3, 0.2, 0.1, 0.1])
-
-
-def test_gradient_norm_is_limited():
-    loss = curl(max_grad_norm=1e-3, learning_rate=0.0)
-    loss.backward(observation())
-    assert loss.scalar_logs["loss/curl_gradient_norm"] > 1e-3  # before shortening
-    total = sum(float(p.grad.square().sum()) for p in loss.parameters if p.grad is not None)
-    assert math.sqrt(total) == pytest.approx(1e-3, rel=1e-3)
-
-
-def test_group_is_read_through_the_trainer():
-    loss = curl(data_group="pixels")
-    callbacks: list[Callback] = [loss]
-    Trainer(callbacks, [{"pixels": {"observation": observation()}, "batch_size": 12}]).train()
-    assert "loss/curl_loss" in loss.scalar_logs
 
 
 def test_resumed_training_equals_an_unbroken_one():
@@ -245,26 +184,3 @@ def test_resumed_training_equals_an_unbroken_one():
     assert "target_encoder.layers.0.weight" in expected
     for name, value in resumed.curl.state_dict().items():
         assert torch.equal(value, expected[name]), name
-
-
-def test_state_without_generator_is_refused_unless_unwanted():
-    state = curl().state_dict()
-    del state["augmentor"]
-    with pytest.raises(CheckpointKeyError, match="augmentor"):
-        curl().load_state_dict(state)
-    curl().load_state_dict(state, load_hparams=False)
-
-
-def test_seed_fixes_weights_and_augmentations():
-    states = [curl(seed=seed).curl.bilinear.detach() for seed in (1, 1, 2)]
-    assert torch.equal(states[0], states[1])
-    assert not torch.equal(states[0], states[2])
-
-
-def test_malformed_arguments_are_refused():
-    with pytest.raises(InputError, match="temperature > 0"):
-        curl(temperature=0.0)
-    with pytest.raises(InputError, match="desired_zdim >= 1"):
-        curl(desired_zdim=0)
-    with pytest.raises(InputError, match=r"observation\['images'\], got the keys \['obs'\]"):
-        curl().backward({"obs": images()})

@@ -1,9 +1,7 @@
 """Discrete Q-networks: shapes, the dueling formula, seeds, and refusals."""
 
-import pytest
 import torch
 
-from cadenza.core.errors import InputError
 from cadenza.learn.nn.discrete_q import DiscreteQMlp, dueling_values
 
 
@@ -14,13 +12,6 @@ def seeded(seed: int = 0) -> torch.Generator:
 def test_dueling_values_by_hand():
     values = dueling_values(torch.tensor([[10.0]]), torch.tensor([[1.0, 2.0, 6.0]]))
     assert values.tolist() == [[8.0, 9.0, 13.0]]  # mean advantage 3
-
-
-@pytest.mark.parametrize("dueling", [False, True])
-def test_one_value_per_action(dueling):
-    network = DiscreteQMlp(4, 3, [8, 8], dueling=dueling, generator=seeded())
-    assert network(torch.zeros(5, 4)).shape == (5, 3)
-    assert network(obs=torch.zeros(5, 4)).shape == (5, 3)
 
 
 def test_dueling_head_takes_the_mean_advantage_out():
@@ -43,9 +34,3 @@ def test_weights_come_from_the_generator_alone():
     assert torch.equal(first(obs), same(obs))
     assert not torch.equal(first(obs), other(obs))
     assert torch.equal(before, torch.random.get_rng_state())
-
-
-@pytest.mark.parametrize("sizes", [(4, 0, [8]), (0, 2, [8]), (4, 2, []), (4, 2, [0])])
-def test_sizes_below_one_are_an_error(sizes):
-    with pytest.raises(InputError, match="expected"):
-        DiscreteQMlp(*sizes, generator=seeded())

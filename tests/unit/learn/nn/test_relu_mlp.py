@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch import nn
 
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.relu_mlp import relu_mlp
@@ -28,14 +27,6 @@ def test_output_and_gradients_of_one_unit_equal_the_hand_calculation():
     assert b0.grad.item() == 16 * 3
     assert w1.grad.item() == 16 * (2 * 4 + 1)
     assert b1.grad.item() == 32
-
-
-def test_layers_and_state_dict_are_those_of_the_sequence():
-    net = seeded(3, [8, 8], 1)
-    assert list(net.state_dict()) == [
-        f"{i}.{part}" for i in (0, 2, 4) for part in ("weight", "bias")
-    ]
-    assert isinstance(seeded(3, [8])[-1], nn.ReLU)
 
 
 def test_hidden_layers_are_orthogonal_with_the_gain_of_relu():
