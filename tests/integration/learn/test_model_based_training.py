@@ -92,7 +92,12 @@ def test_an_ensemble_of_five_learns_the_task_in_five_hundred_batches(propagation
     acting = GenericAgentProxy(policy, "cpu", ("obs",), ("actions",), mode="sample")
     model = DynamicModel(
         model=EnsembleOfGaussian(
-            in_size=3, out_size=3, device="cpu", ensemble_size=5, propagation=propagation
+            in_size=3,
+            out_size=3,
+            device="cpu",
+            ensemble_size=5,
+            hidden_size=size(64, 256),
+            propagation=propagation,
         )
     )
     loss = ModelLoss(model=model, opt=Adam(model.parameters(), 1e-3))

@@ -14,6 +14,7 @@ from cadenza.learn.memory.prioritized_strategy import PrioritizedSampleStrategy
 from cadenza.learn.memory.storage import NextElementMapper, NextNElementWrapper, SyntheticDones
 from cadenza.learn.memory.table import ArrayMemoryTable
 from cadenza.learn.memory.uniform_strategy import UniformEjectionStrategy, UniformSampleStrategy
+from tests.campaigns import size
 
 lengths = st.lists(st.integers(2, 12), min_size=1, max_size=30)
 STORAGES = ["pinned", "device"]
@@ -121,13 +122,16 @@ def check_same_state(first, second):
     assert repr(first) == repr(second)
 
 
-@pytest.mark.parametrize("length", [1, 2, 5])
-@pytest.mark.parametrize("ejector", [FifoEjectionStrategy, UniformEjectionStrategy])
-@pytest.mark.parametrize(
-    "sampler", [UniformSampleStrategy, CoverageBasedSampleStrategy, PrioritizedSampleStrategy]
+@settings(max_examples=size(30, 100))
+@given(
+    sampler=st.sampled_from(
+        [UniformSampleStrategy, CoverageBasedSampleStrategy, PrioritizedSampleStrategy]
+    ),
+    ejector=st.sampled_from([FifoEjectionStrategy, UniformEjectionStrategy]),
+    length=st.sampled_from([1, 2, 5]),
+    steps=lengths,
+    maxlen=st.integers(20, 60),
 )
-@settings(max_examples=4, deadline=None)  # for each of eighteen cases
-@given(steps=lengths, maxlen=st.integers(20, 60))
 def test_batches_and_checkpoints_are_the_same_in_every_storage(
     sampler, ejector, length, steps, maxlen
 ):

@@ -25,6 +25,7 @@ from cadenza.learn.memory.segment_tree import (
 from cadenza.learn.memory.storage import NextElementMapper
 from cadenza.learn.memory.table import ArrayMemoryTable
 from cadenza.learn.memory.uniform_strategy import UniformEjectionStrategy, UniformSampleStrategy
+from tests.campaigns import size
 from tests.unit.learn.memory.memory_episodes import SPACES
 
 SAMPLERS = [
@@ -78,10 +79,14 @@ def check_batch(batch, count, length):
     assert (batch["rewards"] == batch["actions"]).all()
 
 
-@pytest.mark.parametrize("ejector", EJECTORS)
-@pytest.mark.parametrize("sampler", SAMPLERS)
-@settings(max_examples=20)  # for each of twelve pairs
-@given(steps=lengths, maxlen=st.integers(12, 60), length=st.integers(1, 4))
+@settings(max_examples=size(100, 240))
+@given(
+    sampler=st.sampled_from(SAMPLERS),
+    ejector=st.sampled_from(EJECTORS),
+    steps=lengths,
+    maxlen=st.integers(12, 60),
+    length=st.integers(1, 4),
+)
 def test_size_never_exceeds_maxlen_and_windows_stay_exact(sampler, ejector, steps, maxlen, length):
     table = make(maxlen, sampler, ejector)
     added = {}
@@ -110,10 +115,14 @@ def test_fifo_keeps_the_newest_episodes_that_fit(steps, maxlen):
         assert table.identities() == kept
 
 
-@pytest.mark.parametrize("ejector", EJECTORS)
-@pytest.mark.parametrize("sampler", SAMPLERS)
-@settings(max_examples=15)  # for each of twelve pairs
-@given(before=lengths, after=lengths, length=st.integers(1, 3))
+@settings(max_examples=size(80, 180))
+@given(
+    sampler=st.sampled_from(SAMPLERS),
+    ejector=st.sampled_from(EJECTORS),
+    before=lengths,
+    after=lengths,
+    length=st.integers(1, 3),
+)
 def test_loaded_table_goes_on_exactly_like_the_saved_one(sampler, ejector, before, after, length):
     first, second = make(40, sampler, ejector), make(40, sampler, ejector)
     add(second, 999, 7)  # leaves no trace

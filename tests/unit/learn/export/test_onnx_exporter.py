@@ -102,9 +102,14 @@ class Asking(threading.Thread):
 
 
 def test_exported_file_computes_the_policy_and_says_where_it_comes_from(tmp_path):
-    policy = GaussianMlpPolicy(3, 2, [8], init_generator=torch.Generator().manual_seed(0))
-    own = exporter(tmp_path, policy)
-    item = own.export()
+    policy = GaussianMlpPolicy(3, 2, [8], init_generator=torch.Generator().manual_seed(0)).train()
+    noise = policy.state_dict()["policy._extra_state"].clone()
+    own = exporter(tmp_path, policy, interval=5)
+    own.end_cycle()
+    item = own.latest()
+    assert own.cycle == 5
+    assert all(part.training for part in policy.modules())
+    assert torch.equal(policy.state_dict()["policy._extra_state"], noise)
     assert Path(item.filepath).name.startswith("savedmodel_")
     assert Path(item.filepath).suffix == ".onnx"
     assert [path.name for path in tmp_path.iterdir()] == [Path(item.filepath).name]
@@ -122,6 +127,8 @@ def test_exported_file_computes_the_policy_and_says_where_it_comes_from(tmp_path
         expected = policy.eval()(torch.from_numpy(obs)).numpy()
     np.testing.assert_allclose(got, expected, atol=1e-5)
     assert own.scalar_logs["onnx_export/parity_error"] <= 1e-5
+    for name in ("create", "policycopy", "trace", "parity", "save"):
+        assert own.scalar_logs[f"onnx_export/{name}_ms"] > 0
 
 
 def test_noise_is_the_last_input_when_required(tmp_path):
@@ -137,47 +144,21 @@ def test_noise_is_the_last_input_when_required(tmp_path):
     assert np.abs(drawn - greedy).min() > 0.1
 
 
-def test_export_leaves_mode_and_noise_of_the_policy_alone(tmp_path):
-    own = exporter(tmp_path)
-    policy = own._agent_proxy.policy.train()
-    before = policy.state_dict()["policy._extra_state"].clone()
-    own.export()
-    assert all(part.training for part in policy.modules())
-    assert torch.equal(policy.state_dict()["policy._extra_state"], before)
-
-
-def test_metadata_of_the_call_wins_and_keeps_the_exporters_order(tmp_path):
-    own = exporter(tmp_path)
-    own.add_metadata("first", 1)
-    own.add_metadata("second", "two")
-    item = own.export({"third": 3.5, "first": "override"})
+def test_metadata_and_version_are_those_of_the_exporter_and_the_call(tmp_path):
+    first = exporter(tmp_path)
+    first.add_metadata("first", 1)
+    first.add_metadata("second", "two")
+    item = first.export({"third": 3.5, "first": "override"})
     assert metadata(item) == [("first", "override"), ("second", "two"), ("third", "3.5")]
-    assert metadata(own.export()) == [("first", "1"), ("second", "two")]
-
-
-def test_versions_count_exports_and_survive_a_checkpoint(tmp_path):
-    own = exporter(tmp_path, keep_last=1)
-    own.export()
-    state = deserialise(serialise(own.state_dict()), max_bytes=2**20)
-    resumed = exporter(tmp_path)
+    state = deserialise(serialise(first.state_dict()), max_bytes=2**20)
+    resumed, fresh = exporter(tmp_path), exporter(tmp_path)
+    resumed.add_metadata("first", 1)
     resumed.load_state_dict(state)
-    assert onnx.load(resumed.export().filepath).model_version == 1
-    fresh = exporter(tmp_path)
+    item = resumed.export()
+    assert metadata(item) == [("first", "1")]
+    assert onnx.load(item.filepath).model_version == 1
     fresh.load_state_dict(state, load_hparams=False)
-    assert onnx.load(fresh.export().filepath).model_version == 0
-
-
-def test_interval_exports_and_logs_milliseconds(tmp_path):
-    own = exporter(tmp_path, interval=5)
-    assert own.cycle == 5
-    assert exporter(tmp_path).cycle is None
-    own.end_cycle()
-    assert len(own.items()) == 1
-    for name in ("create", "policycopy", "trace", "parity", "save"):
-        assert own.scalar_logs[f"onnx_export/{name}_ms"] > 0
-        assert own.scalar_logs[f"onnx_export/{name}_var_ms"] == 0.0  # of a single sample
-    parts = sum(own.scalar_logs[f"onnx_export/{n}_ms"] for n in ("policycopy", "trace", "save"))
-    assert own.scalar_logs["onnx_export/create_ms"] >= parts
+    assert fresh.state_dict()["version"] == 0
 
 
 def test_failed_export_reaches_the_caller_and_leaves_no_file(tmp_path):
