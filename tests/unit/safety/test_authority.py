@@ -145,27 +145,6 @@ def test_authority_pair_without_authority_in_any_state_is_refused(model, capacit
         parameters(authority, capacity)
 
 
-def test_authority_check_refuses_a_capacity_the_box_cannot_produce():
-    # A joint step of 0.1 rad with rows of norm 1.5: 0.15 along an axis, sqrt 2 times at a corner.
-    arm = Affine([[1.5, 0.0], [0.0, 1.5]], capacity=10.0)
-    with pytest.raises(
-        ConfigurationError,
-        match=r"authority of 0.15 m/s\^2 .* 0.2121 .* against 10 m/s\^2 declared",
-    ):
-        check_authority(arm, Bounds(0.1, 10.0, 10.0, 0.0, 50.0), snapshot=STATE)
-    arm.capacity = 0.15
-    authority = check_authority(arm, Bounds(0.1, 10.0, 10.0, 0.0, 50.0), snapshot=STATE)
-    assert authority.every_direction == pytest.approx(0.15)
-
-
-def test_authority_check_of_a_double_integrator_needs_no_state():
-    ego = DoubleIntegratorControlModel("ego", 2)
-    full = 2.0 * math.sqrt(2.0)
-    assert check_authority(ego, box(2.0, capacity=full)).every_direction == 2.0
-    with pytest.raises(ConfigurationError, match="expected a declared capacity"):
-        check_authority(ego, box(2.0, capacity=full + 0.01))
-
-
 def test_authority_check_without_a_state_reads_no_jacobian():
     arm = Affine(np.eye(2), capacity=1e6)
     assert check_authority(arm, box(1.0)) is None

@@ -4,29 +4,14 @@ import pytest
 
 from cadenza.safety.rows.barrier import (
     PairParameters,
-    barrier_value,
     braking_meets_row,
-    next_closing_limit,
     pair_geometry,
     pair_h_value,
-    row_level,
-    safe_closing_speed,
     tangential_allowance,
 )
 from tests.unit.safety.scenes import agent
 
-ALPHA, DT, GAMMA = 2.0, 0.1, 5.0
-
-
-def pair(plant="zoh", relative_accel=3.5):
-    return PairParameters(
-        alpha=ALPHA,
-        partner_accel=0.5,
-        relative_accel=relative_accel,
-        dt=DT,
-        gamma=GAMMA,
-        plant=plant,
-    )
+DT, GAMMA = 0.1, 5.0
 
 
 def test_geometry_in_the_plane_by_hand():
@@ -45,38 +30,6 @@ def test_geometry_of_coincident_centres_points_along_x(dim):
     assert normal == [1.0] + [0.0] * (dim - 1)
     assert (r, w) == (0.0, -3.0)
     assert t == pytest.approx(4.0 * math.sqrt(dim - 1))
-
-
-def test_safe_closing_speed_by_hand():
-    # w = 1: w^2 / (2 alpha) + w dt / 2 = 0.25 + 0.05 = 0.30.
-    assert safe_closing_speed(0.30, ALPHA, DT) == pytest.approx(1.0, abs=1e-14)
-    assert safe_closing_speed(0.0, ALPHA, DT) == 0.0
-
-
-def test_barrier_value_is_zero_on_the_boundary_and_linear_inside_the_margin():
-    assert barrier_value(0.30, 1.0, ALPHA, DT, GAMMA) == pytest.approx(0.0, abs=1e-14)
-    assert barrier_value(-0.01, 0.3, ALPHA, DT, GAMMA) == pytest.approx(-0.05 - 0.3)
-
-
-def test_next_limit_when_slowing_down_by_hand():
-    # c = 1, w = 3: 0.25 + 0.05 + (3 + 1) / 2 * 0.1 = 0.50.
-    assert next_closing_limit(0.5, 3.0, ALPHA, DT, gamma=GAMMA, plant="zoh") == pytest.approx(
-        1.0, abs=1e-14
-    )
-    # The semi-implicit plant moves at the new speed: c^2 / 4 + 0.15 c = 0.5 has c = 1.14564...
-    root = 2 * (-0.15 + math.sqrt(0.0225 + 0.5))
-    assert next_closing_limit(
-        0.5, 3.0, ALPHA, DT, gamma=GAMMA, plant="semi_implicit"
-    ) == pytest.approx(root, abs=1e-14)
-
-
-def test_next_limit_without_any_safe_speed_is_out_of_reach():
-    # e = 0, w = 5: even c = 0 covers 0.25 m. Full braking reaches w - alpha dt = 4.8 only.
-    assert next_closing_limit(0.0, 5.0, ALPHA, DT, gamma=GAMMA, plant="zoh") == -ALPHA * DT
-
-
-def test_next_limit_inside_the_margin_asks_for_separation():
-    assert next_closing_limit(-0.01, 0.0, ALPHA, DT, gamma=GAMMA, plant="zoh") == -0.05
 
 
 @pytest.mark.parametrize(
@@ -117,22 +70,6 @@ def test_braking_meets_the_row_up_to_the_longest_step_by_hand():
             plant="zoh",
         )
         assert braking_meets_row(crossing, 0.4) == meets
-
-
-def test_row_level_by_hand():
-    # e = 0.4 allows c = 1 (above), w = 0.5: (1 - 0.5) / 0.1 = 5.
-    # h: w^2 / 4 + 0.05 w = 0.4 has w = (-0.05 + sqrt(0.0025 + 0.4)) / 0.5.
-    level, h = row_level(0.8, 0.4, 0.5, 0.0, pair())
-    assert level == pytest.approx(5.0, abs=1e-12)
-    assert h == pytest.approx((-0.05 + math.sqrt(0.4025)) / 0.5 - 0.5, abs=1e-12)
-
-
-def test_row_level_subtracts_the_tangential_allowance_under_zero_order_hold_only():
-    # t = 0.1, A dt = 0.35: gain (0.15 - 0.1)(0.2 - 0.15) = 0.0025;
-    # R = 0.8 - 0.05 (0.5 + 1) = 0.725; tau = 0.05 * 0.0025 / 0.725.
-    tau = 0.05 * 0.0025 / 0.725
-    assert row_level(0.8, 0.4, 0.5, 0.1, pair())[0] == pytest.approx(5.0 - tau / DT, abs=1e-12)
-    assert row_level(0.8, 0.4, 0.5, 0.1, pair("semi_implicit"))[0] == pytest.approx(5.0, abs=1e-12)
 
 
 def test_continuous_barrier_by_hand():

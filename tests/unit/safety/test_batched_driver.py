@@ -21,6 +21,7 @@ ONE_ROW, ROWS, VIOLATED = 1e-12, 1e-10, 1e-8
 
 
 def assert_equal_steps(batched, scalar, partner_uids):
+    assert sorted(batched.brake_reasons) == np.flatnonzero(batched.braked).tolist()
     for row, step in enumerate(scalar):
         keys = [tuple(sorted(("ego", uid))) for uid in partner_uids]
         tolerance = ONE_ROW if len(keys) == 1 else ROWS
@@ -53,34 +54,26 @@ def assert_equal_steps(batched, scalar, partner_uids):
         (4, 2, {"lambda_safe": -0.4, "n_warmup_steps": 3, "clamp_floor_ratio": 0.1}),
         (3, 3, {"barrier": "wae"}),
         (3, 3, {"brake_stopping": True, "tau_brake": 0.05}),
+        (6, 5, {"tau_brake": 1.0}),
     ],
 )
 def test_batch_equals_single_drivers_step_for_step(num_envs, num_robots, options):
     twins = Twins(num_envs, num_robots, episode_length=60, **options)
-    changed = infeasible = braked = 0
+    changed = infeasible = 0
+    reasons = set()
     for _ in range(150):
         batched, scalar = twins.step()
         assert_equal_steps(batched, scalar, twins.driver.partner_uids)
         changed += int((batched.intervention > 0.0).sum())
         infeasible += int(batched.infeasible.sum())
-        braked += int(batched.braked.sum())
+        reasons.update(*batched.brake_reasons.values())
     assert changed > 20
     assert twins.driver.vectorised
     assert twins.ended >= num_envs
+    assert "ttc" in reasons or options.get("tau_brake") != 1.0
     assert np.abs(twins.driver.lambda_).max() > 0.0 or options.get("barrier")
     if num_robots > 2 and options.get("barrier") is None:
         assert infeasible > 0
-
-
-def test_braking_and_its_reasons_equal_those_of_single_drivers():
-    twins = Twins(6, 5, seed=3, tau_brake=1.0)
-    reasons = set()
-    for _ in range(200):
-        batched, scalar = twins.step()
-        assert_equal_steps(batched, scalar, twins.driver.partner_uids)
-        assert sorted(batched.brake_reasons) == np.flatnonzero(batched.braked).tolist()
-        reasons.update(*batched.brake_reasons.values())
-    assert "ttc" in reasons
 
 
 def test_partner_swap_starts_that_environment_over_and_a_return_goes_on():

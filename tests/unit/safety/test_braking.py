@@ -1,6 +1,5 @@
 """Imminent collisions: when the brake fires, what it does, on old packets and under forces."""
 
-import inspect
 import json
 import math
 
@@ -8,10 +7,9 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import InputError, UnknownNameError
-from cadenza.safety import braking, emergency, emergency_jacobian
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import compute_min_ttc, maybe_brake, time_to_collision
-from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
+from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.emergency import CartesianAccelEmergencyController
 from tests.unit.safety.scenes import agent, box
 
@@ -59,19 +57,6 @@ def test_brake_does_not_fire_at_the_threshold_itself():
     snaps = {"a": agent([0, 0], [1, 0], radius=0.25), "b": agent([1, 0], radius=0.25)}
     assert compute_min_ttc(snaps)["a", "b"] == 0.5
     assert not maybe_brake(actions("a", "b"), snaps, bounds=BOUNDS, tau_brake=0.5).fired
-
-
-def test_brake_pushes_the_pair_apart_and_names_the_reason():
-    decision = maybe_brake(actions("a", "b"), head_on(0.05, 1.0), bounds=BOUNDS)
-    assert decision.fired
-    assert decision.override["a"] == pytest.approx([-5.0, 0.0])
-    assert decision.override["b"] == pytest.approx([5.0, 0.0])
-    assert decision.braked == ("a", "b")
-    danger = decision.dangers["a", "b"]
-    assert danger.reason == "ttc"
-    assert danger.time_to_collision == pytest.approx(0.05)
-    assert danger.distance == pytest.approx(0.05)
-    assert danger.closing_speed == pytest.approx(1.0)
 
 
 def test_brake_leaves_a_far_agent_its_very_array():
@@ -205,37 +190,6 @@ FORCEFUL = Bounds(5.0, 5.0, 1.0, 0.0, 20.0)
 APART = {"a": agent([0, 0]), "b": agent([3, 0]), "c": agent([0, 3])}
 
 
-@pytest.mark.parametrize("key", [("a", "b"), ("b", "a")])
-def test_brake_fires_on_excessive_force_whatever_the_order_of_the_pair(key):
-    decision = maybe_brake(
-        actions("a", "b", "c"), APART, bounds=FORCEFUL, contact_forces={key: 20.1}
-    )
-    assert decision.braked == ("a", "b")
-    danger = decision.dangers["a", "b"]
-    assert (danger.reason, danger.force) == ("force", 20.1)
-    assert decision.override["a"] == pytest.approx([-5.0, 0.0])
-
-
-def test_brake_force_up_to_the_limit_is_allowed_and_no_limit_allows_all():
-    at_limit = {("a", "b"): 20.0}
-    assert not maybe_brake(actions("a"), APART, bounds=FORCEFUL, contact_forces=at_limit).fired
-    huge = {("a", "b"): 1e6}
-    assert not maybe_brake(actions("a"), APART, bounds=BOUNDS, contact_forces=huge).fired
-    assert maybe_brake(actions("a"), APART, bounds=FORCEFUL, contact_forces=huge).fired
-
-
-def test_brake_force_is_released_below_the_limit_only():
-    for force, again in ((16.1, True), (15.9, False)):  # 20 / 1.25 = 16
-        decision = maybe_brake(
-            actions("a"),
-            APART,
-            bounds=FORCEFUL,
-            contact_forces={("a", "b"): force},
-            still_braking={("a", "b")},
-        )
-        assert decision.fired is again
-
-
 def test_brake_force_comes_before_contact_and_is_recorded_with_any_reason():
     overlap = {"a": agent([0, 0]), "b": agent([0.3, 0])}
     for force, reason in ((25.0, "force"), (5.0, "contact")):
@@ -281,19 +235,6 @@ def test_brake_rate_limit_keeps_the_box_and_does_not_touch_what_is_near():
     )
     assert near.override["a"] == pytest.approx([-5.0, 0.0])
     assert near.rate_limited == ()
-
-
-def test_brake_without_controllers_pushes_an_arm_through_its_model():
-    matrix = np.array([[1.0, 0.5, 0.0], [0.0, 1.0, 1.0]])
-    models = {
-        "a": JacobianControlModel("a", 3, 2, lambda _: matrix, max_cartesian_accel_value=5.0),
-        "b": DoubleIntegratorControlModel("b", 2, capacity=1.0),
-    }
-    override = maybe_brake(
-        {"a": np.zeros(3)}, head_on(0.05, 1.0), bounds=BOUNDS, control_models=models
-    ).override
-    assert override["a"].shape == (3,)
-    assert matrix @ override["a"] == pytest.approx([-5.0, 0.0], abs=1e-4)
 
 
 def test_brake_record_is_json_able_and_complete():
@@ -355,17 +296,9 @@ def test_brake_controller_is_told_where_its_agent_is_now():
         ({"emergency_controllers": {}}, UnknownNameError, "emergency controller of 'a'"),
         ({"control_models": {}, "dt": 0.05}, UnknownNameError, "control model of 'a'"),
         ({"proposed_actions": actions("a", "z")}, InputError, "expected a snapshot of 'z'"),
-        (
-            {"contact_forces": {("b", "a"): -1.0}},
-            InputError,
-            r"contact force of \('a', 'b'\): expected a finite force",
-        ),
+        ({"contact_forces": {("b", "a"): -1.0}}, InputError, r"contact force of \('a', 'b'\): exp"),
         ({"contact_forces": {("b", "a"): math.nan}}, InputError, "expected a finite force"),
-        (
-            {"previous_action": {"a": np.zeros(3)}},
-            InputError,
-            r"previous_action\['a'\]: expected shape \(2,\), got \(3,\)",
-        ),
+        ({"previous_action": {"a": np.zeros(3)}}, InputError, r"previous_action\['a'\]: expected"),
         ({"previous_action": {"a": np.array([0.0, np.nan])}}, InputError, "expected finite numb"),
     ],
 )
@@ -373,10 +306,3 @@ def test_brake_malformed_call_is_refused(change, error, message):
     call = {"proposed_actions": actions("a", "b"), "bounds": BOUNDS} | change
     with pytest.raises(error, match=message):
         maybe_brake(call.pop("proposed_actions"), head_on(0.05, 1.0), **call)
-
-
-@pytest.mark.parametrize("module", [braking, emergency, emergency_jacobian])
-def test_brake_modules_need_no_solver(module):
-    source = inspect.getsource(module).lower()
-    for word in ("qpsolver", "clarabel", "osqp", "cvxpy", "daqp", "piqp", "project_one_row"):
-        assert word not in source

@@ -35,11 +35,6 @@ def test_relative_degree_split_counts_a_ramping_agent_by_half():
     assert RelativeDegreeAwareBudgetSplit(4, 2).split(3.0, 1.0) == pytest.approx((0.5, 0.5))
 
 
-def test_relative_degree_split_of_equal_degrees_is_proportional():
-    assert RelativeDegreeAwareBudgetSplit().split(3.0, 1.0) == (0.75, 0.25)
-    assert RelativeDegreeAwareBudgetSplit(3, 3).split(3.0, 1.0) == (0.75, 0.25)
-
-
 @pytest.mark.parametrize("name", SUPPORTED_STRATEGIES)
 def test_every_listed_strategy_can_be_made_and_swaps_with_its_agents(name):
     strategy = make_budget_split(name)
@@ -159,21 +154,6 @@ def test_filter_classical_row_can_be_shared_too():
     expected = 2.0 / 3.0 * (-3.0 / psi * 1.2 + psi - 1.2)
     action, _ = call(guard, [2.0, 0.0], facing(), dt=0.1)
     assert action[0] == pytest.approx(expected, abs=1e-12)
-
-
-def test_filter_shares_with_several_partners_by_their_own_capacity():
-    agents = {
-        "ego": DoubleIntegratorControlModel("ego", 2),
-        "p": DoubleIntegratorControlModel("p", 2, capacity=1.0),
-        "q": DoubleIntegratorControlModel("q", 2, capacity=2.0),
-    }
-    guard = ExpCBFQP.ego_only(control_models=agents, budget_split="proportional")
-    scene = facing(1.4) | {"q": agent([0.0, 5.0])}
-    with_weak, _ = call(guard, [2.0, 0.0], scene, dt=0.1)
-    scene = {"ego": scene["ego"], "q": scene["p"], "p": scene["q"]}
-    with_strong, _ = call(guard, [2.0, 0.0], scene, dt=0.1)
-    assert with_weak[0] == pytest.approx(2.0 / 3.0 * level(3.0, w=1.4), abs=1e-12)
-    assert with_strong[0] == pytest.approx(0.5 * level(4.0, w=1.4), abs=1e-12)
 
 
 @pytest.mark.parametrize(

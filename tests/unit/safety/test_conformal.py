@@ -7,13 +7,12 @@ from cadenza.core.errors import InputError
 from cadenza.safety.conformal import (
     compute_per_pair_loss,
     compute_prediction_gap_for_pairs,
-    constant_velocity_predict,
     reset_on_partner_swap,
     update_lambda,
     update_lambda_from_predictor,
     update_margin,
 )
-from cadenza.safety.state import DEFAULT_EPSILON, DEFAULT_ETA, SafetyState
+from cadenza.safety.state import SafetyState
 from tests.unit.safety.scenes import agent
 
 AB = ("a", "b")
@@ -103,12 +102,6 @@ def test_one_sided_rule_clamp_keeps_the_bits_of_inner_values():
         assert s.lambda_[AB] == sign * 0.5
 
 
-def test_one_sided_rule_takes_the_default_target_without_a_bound():
-    s = SafetyState({AB: 0.0})
-    update_lambda(s, {AB: 0.0})
-    assert s.lambda_[AB] == pytest.approx(DEFAULT_ETA * DEFAULT_EPSILON)  # 0.01 * -0.05
-
-
 @pytest.mark.parametrize(
     ("epsilon", "loss", "bound", "message"),
     [
@@ -123,14 +116,6 @@ def test_one_sided_rule_malformed_update_is_refused_without_a_trace(epsilon, los
     with pytest.raises(InputError, match=message):
         update_lambda(s, loss, in_warmup=True, lambda_bound=bound)
     assert s.to_dict() == before
-
-
-def test_constant_velocity_prediction_by_hand():
-    ahead = constant_velocity_predict(agent([1, 2], [0.5, -1], radius=0.3), 0.1)
-    assert ahead.position == pytest.approx([1.05, 1.9])
-    assert ahead.velocity.tolist() == [0.5, -1.0]
-    assert ahead.radius == 0.3
-    assert constant_velocity_predict(agent([1, 2], [9, 9]), 0.0).position.tolist() == [1.0, 2.0]
 
 
 def test_prediction_gap_by_hand_and_one_sided():

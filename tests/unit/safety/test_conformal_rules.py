@@ -7,12 +7,10 @@ import pytest
 
 from cadenza.core.errors import InputError, UnknownNameError
 from cadenza.safety.conformal import ConformalRule, DtaciTracker, RuleSettings, make_rule
-from cadenza.safety.conformal.dtaci import pinball_loss
 from cadenza.safety.conformal.margin import (
     INTEGRAL_OFFSET,
     INTEGRAL_SATURATION,
     IntegralMargin,
-    update_margin,
 )
 from cadenza.safety.conformal.rules import SUPPORTED_RULES
 from cadenza.safety.state import SafetyState
@@ -98,17 +96,6 @@ def test_rule_record_of_something_else_is_refused(name, changes, change, message
     assert rule.to_dict() == before
 
 
-def test_two_sided_rule_without_integral_is_update_margin():
-    rule, state = begun("two_sided", {AB: -0.3, AC: 0.0})
-    same = SafetyState({AB: -0.3, AC: 0.0}, epsilon=0.1, eta=0.02, warmup_steps_remaining=3)
-    state.warmup_steps_remaining = 3
-    for k in range(20):
-        scores = {AB: 0.1 * math.sin(k), AC: 0.1 * math.cos(k)}
-        rule.update(state, scores)
-        update_margin(same, scores, gamma=GAMMA, lambda_bound=5.0)
-    assert state == same
-
-
 def test_decaying_steps_by_hand():
     # Three misses at miss rate 0.1: q = 0.9 * 0.02 * (1 + 2^-0.5 + 3^-0.5).
     rule, state = begun("two_sided", {AB: 0.0, AC: 0.0}, eta_decay=0.5)
@@ -144,17 +131,6 @@ def test_integral_term_by_hand():
     angle = 0.9 * math.log(INTEGRAL_OFFSET + 1) / ((INTEGRAL_OFFSET + 1) * INTEGRAL_SATURATION)
     assert state.lambda_[AB] == pytest.approx(-GAMMA * (0.018 + 0.5 * math.tan(angle)))
     assert pytest.approx(2 / math.pi * 0.05 * math.log(500)) == INTEGRAL_SATURATION
-
-
-def test_pinball_loss_by_hand_is_least_at_the_quantile():
-    assert pinball_loss(1.0, 0.6, 0.1) == pytest.approx(0.9 * 0.4)
-    assert pinball_loss(0.2, 0.6, 0.1) == pytest.approx(0.1 * 0.4)
-    scores = [k / 100 for k in range(1, 101)]
-
-    def total(margin):
-        return sum(pinball_loss(score, margin, 0.1) for score in scores)
-
-    assert min(scores, key=total) == pytest.approx(0.9, abs=0.011)
 
 
 def test_dtaci_first_step_by_hand():

@@ -143,10 +143,7 @@ REST, AT = model_of(Unicycle()), agent([0, 0])
         (lambda: BodyDrive(1.0, 1.0, -1.0), "BodyDrive.yaw_accel_per_unit"),
         (lambda: WheelDrive(0.0, 1.0, 1.0), "WheelDrive.wheel_radius_m"),
         (lambda: WheelDrive(1.0, 1.0, -2.0), "WheelDrive.max_wheel_speed"),
-        (
-            lambda: DifferentialDriveControlModel("b", lambda _: 0.0, 0.0, BODY),
-            r"\('b'\).look_ahead_m",
-        ),
+        (lambda: DifferentialDriveControlModel("b", lambda _: 0.0, 0.0, BODY), r"\('b'\).look_ahe"),
         (
             lambda: DifferentialDriveControlModel("b", lambda _: 0.0, 1.0, BODY, "some"),
             "credit: expected one of .* got 'some'",

@@ -17,7 +17,7 @@ from cadenza.safety.emergency_jacobian import (
     max_push_action,
 )
 from cadenza.safety.protocols import EmergencyController
-from cadenza.safety.runtime.fallback import LastKnownState, stop_action
+from cadenza.safety.runtime.fallback import stop_action
 from tests.unit.safety.scenes import agent, box
 
 X, Y = np.array([1.0, 0.0]), np.array([0.0, 1.0])
@@ -123,19 +123,6 @@ def test_jacobian_emergency_reaches_the_support_when_the_box_is_too_small(c):
         assert RIGHT @ matrix @ weaker < support - 0.05 * c
 
 
-def test_jacobian_emergency_of_several_pairs_finds_the_best_worst_push():
-    matrix, c = jacobian(), 0.3
-    vectors = [RIGHT, FORWARD, np.array([-0.6, 0.0, 0.8])]
-    action = push_of(arm(matrix), vectors, c)
-    rows = np.stack(vectors) @ matrix
-    worst = (rows @ action).min()
-    rng = np.random.default_rng(0)
-    samples = np.vstack([c * rng.uniform(-1, 1, (4000, 7)), c * rng.choice([-1.0, 1.0], (4000, 7))])
-    assert (samples @ rows.T).min(axis=1).max() <= worst + 1e-6
-    # Where the linear programme says so, no pair is left for another's sake.
-    assert (rows @ action) == pytest.approx([worst] * 3, abs=1e-4)
-
-
 def test_jacobian_emergency_of_cancelled_vectors_brakes_along_the_velocity():
     matrix = jacobian()
     moving = agent([0, 0, 0], [0.3, 0.0, -0.1])
@@ -171,28 +158,6 @@ def test_jacobian_emergency_of_a_velocity_driven_arm_stops_it():
     state = agent([0, 0], [0.2, 0.0])
     action = push_of(model, [np.array([-1.0, 0.0])], c=1.0, state=state)
     assert action == pytest.approx([0.1, 0.0], abs=1e-6)
-
-
-def test_max_push_of_one_pair_is_the_sign_pattern():
-    matrix = jacobian()
-    action = push_of(arm(matrix), [RIGHT], 0.3, kind=MaxPushEmergencyController)
-    assert action == pytest.approx(0.3 * np.sign(RIGHT @ matrix))
-    # It does not stop at the capacity, as the summed push does.
-    assert (
-        RIGHT @ matrix @ push_of(arm(matrix), [RIGHT], 9.0, kind=MaxPushEmergencyController) > 5.0
-    )
-
-
-def test_max_push_never_flees_from_two_into_a_third():
-    # Two partners on the left, one on the right: the sum points right.
-    model, state = DoubleIntegratorControlModel("a", 2), agent([0, 0])
-    vectors = [np.array([0.8, 0.6]), np.array([0.8, -0.6]), np.array([-1.0, 0.0])]
-    summed = CartesianAccelEmergencyController().compute_override(state, vectors, box(2.0))
-    best = MaxPushEmergencyController(control_model=model).compute_override(
-        state, vectors, box(2.0)
-    )
-    assert min(v @ summed for v in vectors) < -1.0
-    assert min(v @ best for v in vectors) == pytest.approx(0.0, abs=1e-4)
 
 
 def test_max_push_leaves_useless_components_to_braking():
@@ -273,34 +238,9 @@ def test_max_push_without_a_solution_saves_the_neediest_pair(monkeypatch):
 # The fallback without a scene.
 
 
-SHEAR = np.array([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
-BIAS = np.array([0.5, -0.25])
-SHEARED = JacobianControlModel(
-    "ego", 3, 2, lambda _: SHEAR, max_cartesian_accel_value=1.0, bias_fn=lambda _: BIAS
-)
-
-
-def test_stop_action_of_an_arm_decelerates_its_ball_despite_the_bias():
-    ego = agent([0, 0], [0.3, -0.1])
-    action = stop_action(SHEARED, ego, Bounds(100.0, 5.0, 1.0, 0.0, 0.0))
-    assert SHEAR @ action + BIAS == pytest.approx([-3.0, 1.0], abs=1e-5)
-    at_rest = stop_action(SHEARED, agent([0, 0]), Bounds(100.0, 5.0, 1.0, 0.0, 0.0))
-    assert SHEAR @ at_rest + BIAS == pytest.approx([0.0, 0.0], abs=1e-5)
-
-
 def test_stop_action_is_scaled_into_the_box_and_cut_at_the_capacity():
     model = DoubleIntegratorControlModel("ego", 2)
     fast = agent([0, 0], [3.0, 4.0])
     assert stop_action(model, fast, box(9.0, capacity=5.0)) == pytest.approx([-3.0, -4.0])
     assert stop_action(model, fast, box(2.0, capacity=5.0)) == pytest.approx([-1.5, -2.0])
     assert stop_action(model, agent([0, 0]), box(2.0)).tolist() == [0.0, 0.0]
-
-
-def test_last_known_state_of_an_arm_moves_with_its_bias():
-    last = LastKnownState(ego_uid="ego", model=SHEARED, dt=0.1)
-    last.see({"ego": agent([1, 2], [0.3, 0.0])})
-    last.carry_on(np.array([0.1, 0.2, 0.3]))
-    ego = last.agents["ego"]
-    # a = (2 * 0.1 + 0.3 + 0.5, 0.2 - 0.25) = (1, -0.05)
-    assert ego.velocity == pytest.approx([0.4, -0.005])
-    assert ego.position == pytest.approx([1.0 + 0.03 + 0.005, 2.0 - 0.00025])

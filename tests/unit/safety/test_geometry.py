@@ -209,10 +209,7 @@ def rod(start=(0, 0, 0), end=(1, 1, 1), radius=0.1, n_spheres=2):
         (lambda: min_pair_distance(EMPTY, ONE), "expected at least one ball each, got 0 and 1"),
         (lambda: k_nearest_pairs(ONE, EMPTY, 1), "expected at least one ball each, got 1 and 0"),
         (lambda: k_nearest_pairs(ONE, ONE, 0), "expected k >= 1, got 0"),
-        (
-            lambda: k_nearest_pairs(ONE, ONE, 1, exclude=np.eye(2, dtype=bool)),
-            r"exclude: expected shape \(1, 1\), got \(2, 2\)",
-        ),
+        (lambda: k_nearest_pairs(ONE, ONE, 1, exclude=np.eye(2, dtype=bool)), r"exclude: expected"),
         (lambda: rod(n_spheres=0), "n_spheres >= 1, got 0"),
         (lambda: rod(radius=0.0), "radius: expected a finite length > 0 m, got 0.0"),
         (lambda: rod(start=(0, 0)), r"start: expected shape \(3,\)"),

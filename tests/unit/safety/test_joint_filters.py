@@ -176,39 +176,6 @@ def test_margin_is_added_to_the_radii():
 # --- frame --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [1, 4])
-def test_pair_sets_of_the_modes(count):
-    uids = [f"r{k}" for k in range(count)]
-    agents = {uid: agent([3.0 * k, 0.0]) for k, uid in enumerate(uids)}
-    proposed = {uid: np.zeros(2) for uid in uids}
-    pairs = [(a, b) for k, a in enumerate(uids) for b in uids[k + 1 :]]
-    for guard, arguments in (
-        (centralized(uids), {}),
-        (shared(uids), {"ego_uid": "r0", "partner_action_bound": 1.0}),
-    ):
-        actions, info = call(guard, proposed, agents, **arguments)
-        assert list(info["lambda"]) == pairs
-        assert len(pairs) == count * (count - 1) // 2
-        for key in ("constraint_violation", "slack", "margin"):
-            assert info[key].shape == (len(pairs),)
-        assert list(actions) == uids
-        assert count > 1 or not info["uncertified"]
-
-
-def test_inactive_actions_keep_their_bits():
-    far = {"a": agent([0.0, 0.0]), "b": agent([50.0, 0.0])}
-    proposed = {"b": np.array([0.1, -0.0]), "a": np.array([1e-300, 0.3], dtype=np.float32)}
-    actions, info = call(centralized(), proposed, far)
-    assert info["status"] == "inactive"
-    assert info["intervention"] == 0.0
-    assert list(actions) == ["b", "a"]
-    for uid, action in actions.items():
-        assert action.dtype == np.float64
-        assert action.tobytes() == proposed[uid].astype(np.float64).tobytes()
-        assert action is not proposed[uid]
-        assert not np.shares_memory(action, proposed[uid])
-
-
 def test_an_agent_that_no_active_row_touches_keeps_its_bits():
     agents = HEAD_ON | {"z": agent([90.0, 90.0])}
     proposed = {uid: np.array([0.1, -0.0]) for uid in "abz"}
@@ -247,16 +214,6 @@ def test_infeasible_step_returns_the_least_violation_or_raises():
     assert info["uncertified"]
     with pytest.raises(ConcertoSafetyInfeasible, match=r"infeasible.*braking fallback"):
         call(centralized(on_infeasible="raise"), REST, late)
-
-
-def test_overlap_is_undone_at_the_rate_of_gamma():
-    # e = -0.1 at rest: the closing speed after the step may be -gamma 0.1.
-    near = {"a": agent([0.0, 0.0]), "b": agent([0.3, 0.0])}
-    for gamma in (0.5, 1.0):
-        actions, info = call(centralized(cbf_gamma=gamma), REST, near)
-        speed = (actions["a"][0] - actions["b"][0]) * DT
-        assert speed == pytest.approx(-gamma * 0.1, abs=1e-12)
-        assert info["uncertified"]
 
 
 # --- refusals -----------------------------------------------------------------------------------
@@ -318,28 +275,11 @@ STATE = SafetyState({("a", "b"): 0.0})
         ({"proposed": REST | {"z": np.zeros(2)}}, UnknownNameError, "'z' in control_models"),
         ({"obs": {"agent_states": {"a": HEAD_ON["a"]}}}, InputError, "expected a snapshot of 'b'"),
         (
-            {"obs": {"agent_states": HEAD_ON | {"b": 3}}},
-            InputError,
-            r"agent_states\['b'\]: expected AgentSnapshot",
-        ),
-        (
             {"obs": {"agent_states": HEAD_ON | {"b": agent([1.0, 0.0, 0.0])}}},
             InputError,
             "expected 2 dimensions",
         ),
-        (
-            {"proposed": REST | {"b": np.zeros(3)}},
-            InputError,
-            r"proposed_action\['b'\]: expected shape \(2,\), got \(3,\)",
-        ),
-        ({"proposed": REST | {"b": [0.0, 0.0]}}, TypeError, r"proposed_action\['b'\] must be an"),
-        ({"proposed": REST | {"b": np.array([0.0, np.nan])}}, InputError, r"\['b'\].*finite"),
-        ({"state": SafetyState({})}, InputError, "key set mismatch.*make_lambda_dict"),
-        (
-            {"state": SafetyState({("a", "b"): math.nan})},
-            InputError,
-            r"lambda_\[\('a', 'b'\)\]: expected a finite number",
-        ),
+        ({"proposed": REST | {"b": np.zeros(3)}}, InputError, r"proposed_action\['b'\]: expected"),
     ],
 )
 def test_filter_refuses(changes, error, message):

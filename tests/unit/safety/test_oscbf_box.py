@@ -20,27 +20,6 @@ def one(value):
     return np.array([value], float)
 
 
-def test_far_from_every_limit_the_acceleration_binds():
-    box = velocity_box(limits(), one(0.0), one(0.3), dt=DT, gain=50.0)
-    assert box.lower == pytest.approx([0.25])
-    assert box.upper == pytest.approx([0.35])
-    assert box.conflicting == ()
-
-
-def test_gain_limits_the_approach():
-    # 0.02 before the limit: gain 5 allows 0.1, stopping in time allows 0.35.
-    box = velocity_box(limits(), one(0.98), one(0.1), dt=DT, gain=5.0)
-    assert box.upper == pytest.approx([0.1])
-    assert velocity_box(limits(), one(0.98), one(0.1), dt=DT, gain=6.0).upper[0] > 0.11
-
-
-def test_gain_gives_way_to_the_acceleration_limit():
-    # gain 5 asks for 0.1 from 0.3 at once; braking with 5 rad/s^2 reaches 0.25, and still stops.
-    box = velocity_box(limits(), one(0.98), one(0.3), dt=DT, gain=5.0)
-    assert box.upper == pytest.approx([0.25])
-    assert box.conflicting == ()
-
-
 @pytest.mark.parametrize("side", [1.0, -1.0])
 @pytest.mark.parametrize("excess", [0.0, 1e-3, 0.05])
 def test_stopping_speed_is_that_of_the_pair_barrier(side, excess):
@@ -73,22 +52,6 @@ def test_braking_share_keeps_a_reserve():
     assert held.upper[0] == pytest.approx((expected - 0.27) / DT)
 
 
-def test_unlimited_joints_have_no_bounds():
-    free = JointLimits.unlimited(2)
-    box = velocity_box(free, np.zeros(2), np.ones(2), dt=DT, gain=5.0)
-    assert (box.upper > 1e10).all()
-    assert (box.lower < -1e10).all()
-    finite = limits(lower=[-np.inf], upper=[np.inf], velocity=[np.inf])
-    held = acceleration_box(finite, one(3.0), one(1.0), dt=DT, gain=5.0)
-    assert (held.lower[0], held.upper[0]) == (-5.0, 5.0)
-
-
-def test_beyond_the_limit_the_joint_returns():
-    box = velocity_box(limits(), one(1.01), one(-0.05), dt=DT, gain=5.0)
-    assert box.upper == pytest.approx([-0.05])
-    assert box.conflicting == ()
-
-
 def test_states_that_cannot_stop_are_named_and_brake_fully():
     box = velocity_box(limits(), np.array([0.999]), one(1.0), dt=DT, gain=5.0)
     assert box.conflicting == (0,)
@@ -96,10 +59,3 @@ def test_states_that_cannot_stop_are_named_and_brake_fully():
     held = acceleration_box(limits(), np.array([0.999]), one(1.0), dt=DT, gain=5.0)
     assert held.conflicting == (0,)
     assert (held.lower[0], held.upper[0]) == (-5.0, -5.0)
-
-
-def test_limits_that_cross_meet_in_the_middle():
-    # Beyond the upper limit it must return at 50 * 0.3 = 15, but the speed limit is 2.
-    box = velocity_box(limits(acceleration=[np.inf]), one(1.3), one(0.0), dt=DT, gain=50.0)
-    assert box.conflicting == (0,)
-    assert box.upper[0] == box.lower[0] == pytest.approx(0.5 * (-15.0 - 2.0))

@@ -18,7 +18,7 @@ from cadenza.safety.oscbf import (
     SpeedRule,
     TaskCost,
 )
-from cadenza.safety.oscbf.rows import RowBuilder, offsets_to_segments, smallest
+from cadenza.safety.oscbf.rows import RowBuilder, smallest
 from tests.unit.safety.arm_scenes import arm
 
 EVERY = 10_000
@@ -132,20 +132,6 @@ def test_nearest_pairs_are_those_with_the_smallest_gap():
     assert sorted(RowBuilder(arm(), few).build(state, []).h) == pytest.approx(sorted(every)[:4])
     assert smallest(np.array([3.0, 1.0, 2.0]), 2).tolist() == [1, 2]
     assert smallest(np.array([3.0]), 2).tolist() == [0]
-
-
-def test_offsets_to_segments_by_hand():
-    points = np.array([[0.0, 1.0, 0.0], [-1.0, 1.0, 0.0], [3.0, 0.0, 2.0]])
-    offset, inside = offsets_to_segments(
-        points, np.array([[-0.5, 0.0, 0.0]]), np.array([[2.5, 0.0, 0.0]])
-    )
-    assert offset[:, 0] == pytest.approx(
-        np.array([[0.0, 1.0, 0.0], [-0.5, 1.0, 0.0], [1.0, 0.0, 2.0]])
-    )
-    assert inside[:, 0].tolist() == [True, False, False]
-    offset, inside = offsets_to_segments(points[:1], np.zeros((1, 3)), np.zeros((1, 3)))
-    assert offset[0, 0].tolist() == [0.0, 1.0, 0.0]
-    assert not inside[0, 0]
 
 
 def test_singularity_rule_needs_the_manipulability():

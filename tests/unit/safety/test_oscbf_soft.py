@@ -6,10 +6,6 @@ import qpsolvers
 
 from cadenza.core.errors import InputError
 from cadenza.safety.oscbf import (
-    DEFAULT_CBF_ALPHA,
-    DEFAULT_SLACK_PENALTY,
-    DEFAULT_W_JOINT,
-    DEFAULT_W_OPERATIONAL,
     OSCBF,
     OSCBFConstraints,
     collision_constraint_row,
@@ -134,11 +130,6 @@ def test_coincident_spheres_ask_for_slack():
     assert (row.tolist(), level) == ([0.0, 0.0], -0.75)
     result = solve([0.1, 0.1], rows((row, level), n=2))
     assert result.slack == pytest.approx([0.75])
-
-
-def test_defaults_are_those_of_the_original():
-    assert (DEFAULT_SLACK_PENALTY, DEFAULT_W_JOINT, DEFAULT_W_OPERATIONAL) == (100.0, 1.0, 1.0)
-    assert DEFAULT_CBF_ALPHA == 5.0
 
 
 class Answering:

@@ -62,11 +62,6 @@ def test_motor_limits_hold_to_the_last_bit():
     assert any(name.startswith("torque:") for name in bound)
 
 
-def test_acceleration_limits_are_a_box():
-    result = TorqueOSCBF(arm(), dt=DT).solve(state_at(), q_ddot_nom=np.full(7, 99.0))
-    assert (np.abs(result.q_ddot) <= arm().limits.acceleration + 1e-9).all()
-
-
 def test_contradicting_hard_rows_brake():
     moving = np.full(7, 0.5)
     e = np.eye(7)[0]

@@ -51,48 +51,6 @@ def test_project_uses_one_row_when_it_settles_the_others():
     assert (x, status, solver.calls) == ([0.5, 0.0], SolveStatus.OPTIMAL, 0)
 
 
-def test_project_with_two_active_rows_meets_both():
-    solver = CountingSolver()
-    x, status = project([1.0, 1.0], rows([[1, 0], [0, 1]], [0.5, 0.2]), LOW, HIGH, solver)
-    assert status is SolveStatus.OPTIMAL
-    assert x == pytest.approx([0.5, 0.2], abs=1e-13)
-    assert solver.calls == 1
-
-
-def test_project_conflicting_rows_serve_the_most_urgent_first():
-    # x <= -1 (h = -0.5, urgent) against -x <= -0.5, that is x >= 0.5.
-    conflict = rows([[1, 0], [-1, 0]], [-1.0, -0.5], h=[-0.5, 0.1])
-    x, status = project([0.0, 0.3], conflict, LOW, HIGH, DaqpSolver())
-    assert status is SolveStatus.INFEASIBLE
-    assert x[0] == pytest.approx(-1.0, abs=1e-6)  # the other row pulls as far as the first allows
-    assert x[1] == pytest.approx(0.3, abs=1e-6)
-    swapped = rows([[1, 0], [-1, 0]], [-1.0, -0.5], h=[0.1, -0.5])
-    assert project([0.0, 0.3], swapped, LOW, HIGH, DaqpSolver())[0][0] == pytest.approx(
-        0.5, abs=1e-6
-    )
-
-
-def test_project_row_beyond_the_box_pushes_to_the_corner():
-    # The first row wants x <= -5; the box ends at -2. The second is met besides: y <= -0.5.
-    x, status = project(
-        [1.0, 0.0], rows([[1, 0], [0, 1]], [-5.0, -0.5], h=[-1.0, 0.0]), LOW, HIGH, DaqpSolver()
-    )
-    assert status is SolveStatus.INFEASIBLE
-    # Second row by least violation: min (y - 0)^2 / 2 + rho (y + 0.5)^2 / 2, rho = 1e3:
-    # y = -0.5 rho / (1 + rho).
-    assert x == pytest.approx([-2.0, -0.5 * 1e3 / 1001.0], abs=1e-8)
-
-
-def test_project_shorter_time_left_weighs_more():
-    # Rows 2 and 3 disagree on y (y <= -0.5 against y >= 0.5); the first is out of reach.
-    def height(time_left):
-        a, b = [[1, 0], [0, 1], [0, -1]], [-5.0, -0.5, -0.5]
-        return project([0.0, 0.0], rows(a, b, [-1, 0, 0], time_left), LOW, HIGH, DaqpSolver())[0][1]
-
-    assert height([1.0, 0.1, 10.0]) < -0.3
-    assert height([1.0, 10.0, 0.1]) > 0.3
-
-
 @pytest.mark.parametrize("failure", [SolveStatus.NUMERICAL, SolveStatus.MAX_ITER])
 def test_project_with_a_failing_solver_serves_the_most_urgent_row(failure):
     solver = CountingSolver(failure)

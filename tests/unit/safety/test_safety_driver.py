@@ -7,7 +7,6 @@ import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.braking import maybe_brake
 from cadenza.safety.pairs import lambda_to_jsonable
 from cadenza.safety.runtime.driver import SafetyDriver
 from cadenza.safety.runtime.options import SafetyOptions
@@ -33,17 +32,6 @@ def drive(env, driver, nominal, partner=(0.0, 0.0), steps=1, partner_id=None):
         env.duel.step([step.action.tolist(), list(partner)])
         done.append(step)
     return done
-
-
-def test_driver_inactive_passes_the_bits_through():
-    nominal = np.array([0.1 + 0.2, -0.0])
-    step = driver_of(approach()).step(nominal)
-    assert step.action.tobytes() == nominal.tobytes()
-    assert (step.braked, step.infeasible, step.uncertified) == (False, False, False)
-    assert step.intervention == 0.0
-    assert step.loss is None
-    assert step.info["prediction_gap_loss"] is None
-    assert step.lambda_ == {PAIR: 0.0}
 
 
 def test_driver_loss_blames_the_partner_not_the_ego():
@@ -76,23 +64,6 @@ def test_driver_lambda_stays_through_episodes_but_the_forecast_does_not():
     assert driver.lambda_ == {PAIR: 0.0}
 
 
-def test_driver_certified_run_never_brakes_although_the_triggers_would_fire():
-    env = approach(gap=1.0)
-    driver = driver_of(env)
-    steps, triggers = [], 0
-    for _ in range(300):
-        triggers += maybe_brake(
-            {"ego": np.zeros(2)}, env.build_agent_snapshots(), bounds=env.build_bounds()
-        ).fired
-        steps += drive(env, driver, [2.0, 0.0])
-    assert triggers > 0
-    assert not any(step.braked or step.infeasible or step.uncertified for step in steps)
-    # Rest where the partner's worst push, 0.5 m/s^2, is just covered: c_max = 0.5 * 0.05 = 0.025,
-    # e = c^2 / (2 * 1.5) + 1.5 c dt, behind 0.4 m of radii and 1 mm of margin.
-    rest = 0.401 + 0.025**2 / 3.0 + 1.5 * 0.025 * 0.05
-    assert env.duel.positions[1][0] - env.duel.positions[0][0] == pytest.approx(rest, abs=1e-9)
-
-
 def test_driver_state_beyond_saving_brakes_and_never_executes_the_nominal():
     env = approach(gap=0.6, speed=3.0)
     step = driver_of(env).step(np.array([2.0, 0.7]))
@@ -110,19 +81,6 @@ def squeezed():
     return GuardedEnv(
         Duel([[0.0, 0.0], [gap, 0.0], [-gap, 0.0]], [[0.0, 0.0], [-0.1, 0.0], [0.1, 0.0]], 0.05)
     )
-
-
-def test_driver_keeps_braking_until_the_release_threshold():
-    env = squeezed()
-    driver = driver_of(env, tau_brake=0.11)
-    # Contact in 0.12 s: above 0.11, below 0.11 * 1.25 = 0.1375.
-    assert not driver.step(np.zeros(2)).braked
-    env.duel.positions[1][0] -= 0.002  # now 0.10 s
-    assert driver.step(np.zeros(2)).braked
-    env.duel.positions[1][0] += 0.002
-    assert driver.step(np.zeros(2)).braked
-    driver.begin_episode()
-    assert not driver.step(np.zeros(2)).braked
 
 
 def wander(env, driver, steps, after_step, *, first=0):
@@ -172,45 +130,10 @@ def test_driver_resumed_from_any_step_continues_exactly(options):
         assert json.dumps(resumed.state_dict()) == json.dumps(driver.state_dict())
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "message"),
-    [
-        (("version",), 1, "expected version 2, got 1"),
-        (("adaptation", "version"), 9, "adaptation state: expected version 1, got 9"),
-        (("adaptation", "seat", "rule", "rule"), "dtaci", "conformal rule two_sided: expected its"),
-        (("forecaster", "history"), {"p1": [{"position": [0, 0]}]}, "forecasts: expected"),
-        (("previous_action",), [math.nan, 0.0], "executed action: expected finite"),
-        (("telemetry", "run"), {"steps": "x"}, "telemetry: expected a complete record"),
-    ],
-)
-def test_driver_malformed_state_is_refused_without_a_trace(path, value, message):
-    env = approach(gap=2.0)
-    driver = driver_of(env)
-    drive(env, driver, [0.3, 0.0], partner=(-0.5, 0.0), steps=3, partner_id="a")
-    before = driver.state_dict()
-    broken = json.loads(json.dumps(before))
-    place = broken
-    for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = value
-    with pytest.raises(InputError, match=message):
-        driver.load_state_dict(broken)
-    assert driver.state_dict() == before
-
-
 def test_driver_state_of_other_agents_is_refused():
     other = driver_of(squeezed()).state_dict()
     with pytest.raises(InputError, match="expected the pairs"):
         driver_of(approach()).load_state_dict(other)
-
-
-def test_driver_exposes_what_telemetry_needs():
-    driver = driver_of(approach(), clamp_floor_ratio=0.5, saturation_threshold=0.8)
-    assert driver.cartesian_accel_capacity == 2.0
-    assert driver.lambda_bound == 1.0
-    assert driver.bounds.action_linf_component == 2.0
-    driver.lambda_[PAIR] = 5.0
-    assert driver.lambda_ == {PAIR: 0.0}
 
 
 class GymEnv(gymnasium.Env, GuardedEnv):
@@ -257,37 +180,6 @@ def test_driver_of_an_env_without_hooks_is_refused():
         driver_of(object())
     with pytest.raises(ConfigurationError, match="only tasks that offer safety hooks"):
         driver_of(gymnasium.Wrapper(gymnasium.Env()))
-
-
-def test_driver_needs_an_emergency_controller_for_other_embodiments():
-    class Halved:
-        uid, action_dim, position_dim = "ego", 2, 2
-
-        def action_to_cartesian_accel(self, state, action):
-            return 0.5 * action
-
-        def cartesian_accel_to_action(self, state, cartesian_accel):
-            return 2.0 * cartesian_accel
-
-        def max_cartesian_accel(self, bounds):
-            return 2.0
-
-    class Arm(GuardedEnv):
-        def build_control_models(self):
-            return super().build_control_models() | {"ego": Halved()}
-
-    class Full:
-        def compute_override(self, agent_state, pairwise_repulsion_vectors, bounds):
-            return bounds.action_linf_component * np.sign(pairwise_repulsion_vectors[0])
-
-    duel = Duel([[0.0, 0.0], [0.6, 0.0]], [[3.0, 0.0], [0.0, 0.0]], 0.05)
-    env = Arm(duel, linf=4.0)
-    with pytest.raises(ConfigurationError, match="pass the emergency_controller"):
-        driver_of(env)
-    driver = SafetyDriver.from_env(
-        env, ego_uid="ego", options=SafetyOptions(), emergency_controller=Full()
-    )
-    assert driver.step(np.array([1.0, 0.0])).action.tolist() == [-4.0, 0.0]
 
 
 # contact forces that the env measures

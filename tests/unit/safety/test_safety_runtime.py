@@ -227,30 +227,6 @@ def test_runtime_age_jump_starts_the_warm_up_again():
     assert runtime.telemetry.run.counts["age_jumps"] == 2
 
 
-def test_runtime_decaying_steps_start_again_after_an_age_jump_and_with_another_partner():
-    runtime = make_runtime(eta_decay=0.5, age_jump_s=0.1)
-
-    def updates():
-        (pair,) = runtime.state_dict()["adaptation"]["seat"]["rule"]["pairs"]
-        return pair["memory"]
-
-    def step(partner_id, age):
-        runtime.step(np.zeros(2), {"ego": FAR["ego"], "p1": aged(age)}, partner_id=partner_id)
-
-    for _ in range(6):
-        step("first", 0.0)
-    assert updates() == [5]
-    step("first", 0.15)  # nothing newer to score
-    assert updates() == [0]
-    step("first", 0.0)
-    assert updates() == [1]
-    step("second", 0.0)
-    assert updates() == [0]
-    step("second", 0.0)
-    step("first", 0.0)
-    assert updates() == [1]  # where it was left
-
-
 # braking
 
 
@@ -496,11 +472,3 @@ def test_conflict_widened_ball_holds_the_ball_of_every_possible_age(share):
     age = 0.05 + share * 0.2
     possible = np.array([3.0, 1.0]) + age * np.array([-1.2, 0.5])
     assert math.dist(possible, centre) + 0.2 <= widened.radius + 1e-12
-
-
-def test_conflict_of_no_source_leaves_the_very_agents():
-    agents = {"e": ball([0.0, 0.0], [0.0, 0.0]), "p": ball([3.0, 1.0], [-1.2, 0.5], 0.1)}
-    assert packet_ages().applied(agents, {})[0] is agents
-    taken, conflict = packet_ages().applied(agents, {"p": 0.1 + DT, "e": 9.0})
-    assert not conflict
-    assert taken == agents

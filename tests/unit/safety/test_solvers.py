@@ -7,34 +7,11 @@ from cadenza.safety.solvers import (
     DaqpSolver,
     QPSolution,
     SolveStatus,
-    approximate,
     largest_residual,
     make_solver,
-    project_one_row,
     registry,
 )
-from cadenza.safety.solvers.approximate import ApproximateSolver, Guess, dense_problem, refine
-from cadenza.safety.solvers.closed_form import project_two_rows
-
-
-def test_one_row_out_of_reach_returns_the_least_violation():
-    # The row ignores y, which keeps its clipped value.
-    assert project_one_row([0.3, 7.0], [1.0, 0.0], -5.0, [-2.0] * 2, [2.0] * 2) == (
-        [-2.0, 2.0],
-        False,
-    )
-    assert project_one_row([0.3, 0.1], [-0.6, 0.8], -5.0, [-2.0] * 2, [2.0] * 2) == (
-        [2.0, -2.0],
-        False,
-    )
-
-
-def test_one_row_of_zeros_is_feasible_only_for_a_level_above_zero():
-    assert project_one_row([1.0, 1.0], [0.0, 0.0], 0.0, [-2.0] * 2, [2.0] * 2) == ([1.0, 1.0], True)
-    assert project_one_row([1.0, 1.0], [0.0, 0.0], -1.0, [-2.0] * 2, [2.0] * 2) == (
-        [1.0, 1.0],
-        False,
-    )
+from cadenza.safety.solvers.approximate import ApproximateSolver, Guess
 
 
 def solve(q, A, b, lower=-1.0, upper=1.0, solver=None):
@@ -109,31 +86,10 @@ def closed_form(P, q, A, b, lower=-FREE, upper=FREE):
     )
 
 
-def test_two_parallel_rows_keep_the_tighter_one():
-    x, feasible = project_two_rows([3.0, 1.0], [[2, 0], [1, 0]], [2.0, -1.0])
-    assert (x, feasible) == ([-1.0, 1.0], True)
-
-
-def test_two_opposite_rows_are_feasible_only_with_room_between():
-    assert project_two_rows([3.0], [[1], [-1]], [1.0, -1.0]) == ([1.0], True)
-    assert project_two_rows([3.0], [[1], [-1]], [1.0, -1.5]) == ([3.0], False)
-
-
-def test_two_rows_with_zeros_are_judged_by_their_level():
-    assert project_two_rows([3.0, 0.0], [[0, 0], [1, 0]], [0.0, 1.0]) == ([1.0, 0.0], True)
-    assert project_two_rows([3.0, 0.0], [[0, 0], [1, 0]], [-1.0, 1.0]) == ([3.0, 0.0], False)
-
-
 def test_solver_accepts_a_diagonal_matrix_and_no_rows():
     solution = closed_form(np.diag([2.0, 1.0]), [-1.0, -9.0], [], [], -4.0, 4.0)
     assert solution.x == pytest.approx([0.5, 4.0])
     assert solution.residual == -np.inf
-
-
-def test_solver_reports_infeasible_problems():
-    assert closed_form([1.0], [0.0], [[1]], [-2.0], -1.0, 1.0).status is SolveStatus.INFEASIBLE
-    assert closed_form([1.0], [0.0], [[1]], [0.0], 1.0, -1.0).status is SolveStatus.INFEASIBLE
-    assert closed_form([1.0], [0.0], [[1], [-1]], [-1.0, -1.0]).status is SolveStatus.INFEASIBLE
 
 
 @pytest.mark.parametrize(("P", "q"), [([0.0], [1.0]), ([-1.0], [1.0]), ([np.nan], [1.0])])
@@ -151,53 +107,6 @@ def test_solver_refuses_problems_without_a_closed_form():
 
 
 # Refinement of a guess.
-
-
-#: Project (1, 1) in the metric (4, 1) on x + y <= 0 (active) and y <= 2 (idle): (0.6, -0.6).
-PROBLEM = dense_problem(
-    *(np.array([4.0, 1.0]), np.array([-4.0, -1.0])),
-    *(np.array([[1.0, 1.0], [0.0, 1.0]]), np.array([0.0, 2.0])),
-    *(np.full(2, -1e30), np.full(2, 1e30)),
-)
-ANSWER = [0.6, -0.6]
-
-
-@pytest.mark.parametrize(
-    "multipliers",
-    [[1.6, 1e-9], [0.0, 0.0], [0.0, 5.0], [3.0, 5.0]],
-    ids=["right set", "empty set", "wrong set", "too many"],
-)
-def test_refine_reaches_the_optimum_from_any_active_set(multipliers):
-    x = refine(PROBLEM, np.array([0.61, -0.59]), np.array(multipliers))
-    assert x == pytest.approx(ANSWER, abs=1e-14)
-
-
-def test_refine_lets_rows_leave_that_entered_too_early():
-    # min 1/8 (x^2 + y^2) + 2.5 y; x + y >= 0, 3 x + 2.5 y <= -0.5 and 2 x + y <= 0 in the plane.
-    # On x + y = 0 the second row reads x <= -1, the third x <= 0: the optimum is (-1, 1).
-    problem = dense_problem(
-        *(np.full(2, 0.25), np.array([0.0, 2.5])),
-        *(np.array([[-1.0, -1.0], [3.0, 2.5], [2.0, 1.0]]), np.array([0.0, -0.5, 0.0])),
-        *(np.full(2, -1e30), np.full(2, 1e30)),
-    )
-    for multipliers in (np.zeros(3), np.ones(3), np.array([0.0, 0.0, 9.0])):
-        x = refine(problem, np.array([-1.01, 1.0]), multipliers)
-        assert x == pytest.approx([-1.0, 1.0], abs=1e-13)
-
-
-def test_refine_of_contradicting_rows_proves_nothing():
-    contradiction = dense_problem(
-        *(np.ones(1), np.zeros(1), np.array([[1.0], [-1.0]]), np.array([-1.0, -1.0])),
-        *(np.full(1, -1e30), np.full(1, 1e30)),
-    )
-    assert refine(contradiction, np.zeros(1), np.ones(2)) is None
-    assert refine(contradiction, np.zeros(1), np.zeros(2)) is None
-
-
-def test_refine_gives_up_when_rows_keep_entering(monkeypatch):
-    monkeypatch.setattr(approximate, "_SPARE_ENTRIES", 1 - len(PROBLEM.h))
-    assert refine(PROBLEM, np.array(ANSWER), np.array([1.6, 0.0])) is not None  # no entry needed
-    assert refine(PROBLEM, np.array(ANSWER), np.zeros(2)) is None
 
 
 class Claims(ApproximateSolver):

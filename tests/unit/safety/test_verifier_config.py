@@ -112,15 +112,23 @@ def test_wrong_values_are_refused_in_one_sentence(values, message):
 
 
 #: Verifications of a moment, in which every key has something to change.
-SMALL = dataclasses.replace(ONE, steps=300, delays=("none",), pieces=1, compared_share=0.05)
+SMALL = dataclasses.replace(
+    ONE,
+    steps=100,
+    delays=("none",),
+    pieces=1,
+    compared_share=0.05,
+    several_dts=(0.1,),
+    several_steps=160,
+)
 CLASSIC = dataclasses.replace(SMALL, barrier="wae")
 LATE = dataclasses.replace(SMALL, delays=("varying",))
-SEVERAL = dataclasses.replace(SMALL, partners=(3,), several_dts=(0.1,), several_steps=160)
+SEVERAL = dataclasses.replace(SMALL, partners=(3,))
 PASSIVE = dataclasses.replace(SEVERAL, multi_partner="passive", compared_share=0.0)
 
 CHANGES = [
     (SMALL, {"seed": 1}),
-    (SMALL, {"steps": 600}),
+    (SMALL, {"steps": 200}),
     (SEVERAL, {"several_steps": 300}),
     (SMALL, {"dims": (3,)}),
     (SMALL, {"plants": ("semi_implicit",)}),

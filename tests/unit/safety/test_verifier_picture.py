@@ -8,9 +8,7 @@ import pytest
 from PIL import Image
 
 from cadenza.safety.verifier.picture import (
-    choose_colours,
     closest_moment,
-    count_opponents,
     draw_episode,
     drawing_plane,
     nearest_sample,
@@ -35,24 +33,6 @@ def test_picture_is_a_png_with_equal_bytes_for_equal_episodes(report):
         assert len(image.convert("RGB").getcolors(1 << 20)) > 50  # more than an empty frame
 
 
-def test_title_counts_opponents_and_stops_after_a_few():
-    names = ["orbit"] * 3 + ["chase", "lead", "lead", "alternate", "cut_across", "late_brake"]
-    assert count_opponents(names) == "3 x orbit, 2 x lead, chase, alternate and 2 more"
-    assert count_opponents(["chase"]) == "chase"
-
-
-def test_of_many_partners_the_nearest_have_names_and_colours():
-    crowd = verified(
-        dataclasses.replace(
-            CONFIG, partners=(16,), dims=(2,), several_steps=100, compared_share=0.0
-        )
-    ).worst
-    colours = choose_colours(crowd)
-    reached = crowd.nearest.min(axis=0)
-    assert len(set(colours.values())) == len(colours) == 6
-    assert max(reached[j] for j in colours) <= min(reached[j] for j in set(range(16)) - {*colours})
-
-
 def test_plane_shows_the_closest_distance_in_its_true_size(report):
     episode = report.worst
     step, partner = closest_moment(episode, 0.4)
@@ -61,11 +41,6 @@ def test_plane_shows_the_closest_distance_in_its_true_size(report):
     assert plane @ plane.T == pytest.approx(np.eye(2), abs=1e-12)
     offset = episode.ego_path[sample] - episode.partner_paths[sample, partner]
     assert np.linalg.norm(plane @ offset) == pytest.approx(np.linalg.norm(offset))
-
-
-def test_plane_of_a_planar_scene_is_its_own():
-    flat = verified(ONE).worst
-    assert np.array_equal(drawing_plane(flat, 0, 0), np.eye(2))
 
 
 def test_picture_shows_the_part_in_which_they_are_near():

@@ -23,7 +23,6 @@ from cadenza.safety.affine import (
     state_box,
 )
 from cadenza.safety.batched.status import STATUS_NAMES
-from cadenza.safety.bounds import Bounds
 from cadenza.safety.solvers import QPSolution, SolveStatus
 from tests.unit.safety.affine.affine_checks import tensor
 
@@ -61,13 +60,6 @@ def test_action_meets_an_active_row_exactly():
     assert info.intervention == pytest.approx(4.0)
     assert info.slack.tolist() == pytest.approx([0.0], abs=1e-12)
     assert info.lowest.tolist() == pytest.approx([0.0])
-
-
-def test_action_outside_the_box_is_clipped_and_counts_as_intervention():
-    guard = AffineCBFFilter(POINT, [BALL], box=Bounds(1.0, 1.0, 1.0, 0.0, 0.0))
-    action, info = guard.filter(array(9, 0, 0, 0), array(0.5, 4.0))
-    assert action.tolist() == [0.5, 1.0]
-    assert (info.status, info.intervened) == ("optimal", True)
 
 
 def test_disturbance_and_sampled_data_tighten_the_row():

@@ -92,28 +92,6 @@ def test_row_of_a_ball_is_the_hand_formula():
         assert float(row.authority) == pytest.approx(float(share))
 
 
-def test_matched_disturbance_costs_its_bound_times_the_gain():
-    x = tensor(1.0, 0.3, -0.2, 0.4)
-    plain = lift(BALL, POINT).row(x)
-    robust = lift(BALL, POINT, disturbances=[Disturbance.matched(POINT, 0.7)]).row(x)
-    cost = 0.7 * float(torch.linalg.norm(plain.gain))
-    assert float(plain.level - robust.level) == pytest.approx(cost, abs=1e-7)
-    assert float(plain.lowest - robust.lowest) == pytest.approx(0.0, abs=1e-7)
-
-
-def test_unmatched_disturbance_costs_every_stage():
-    # x' = v + w, v' = u, |w| <= d; h = x: psi_1 = v - d + a1 x, row u + a1 v - d a1 + a2 psi_1
-    model, d = DoubleIntegrator(1), 0.3
-    barrier = Barrier("line", lambda x: x[0], (1.5, 2.5))
-    push = Disturbance.through([[1.0], [0.0]], d)
-    lifted = lift(barrier, model, disturbances=[push])
-    x = tensor(2.0, -0.4)
-    psi = -0.4 - d + 1.5 * 2.0
-    assert lifted.stages(x).tolist() == pytest.approx([2.0, psi], abs=1e-7)
-    level = 1.5 * -0.4 - d * 1.5 + 2.5 * psi
-    assert float(lifted.row(x).level) == pytest.approx(level, abs=1e-6)
-
-
 def test_no_disturbance_of_the_bound_takes_more_than_the_cost():
     push = Disturbance.through([[1.0, 0.2], [0.0, 0.5], [0.3, 0.0], [1.0, 1.0]], 0.8)
     lifted = lift(BALL, POINT, disturbances=[push])

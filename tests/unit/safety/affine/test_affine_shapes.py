@@ -62,12 +62,6 @@ def test_turning_circle_is_the_circle_the_car_drives():
         assert abs(float(h.function(other)) - values[0]) > 0.05
 
 
-def test_touching_turning_circle_has_value_zero():
-    # heading along x: the left circle's centre is at (0, 0.5); the ball of radius 0.2 at (0.7, 0.5)
-    h = turning_circle_clearance([0.7, 0.5], 0.2, turning_radius_m=0.5)
-    assert value(h, 0.0, 0.0, 0.0) == pytest.approx(0.0, abs=1e-12)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [

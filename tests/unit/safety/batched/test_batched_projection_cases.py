@@ -1,15 +1,12 @@
 """Batched projection on problems with answers by hand, and its refusals."""
 
-import numpy as np
 import pytest
 import torch
 
 from cadenza.core.errors import InputError
 from cadenza.safety.batched import active_set
-from cadenza.safety.batched.faces import project_on_faces
 from cadenza.safety.batched.projection import project_batch
 from cadenza.safety.batched.status import BAD_INPUT, INFEASIBLE, NOT_CONVERGED, OPTIMAL
-from cadenza.safety.solvers import DaqpSolver, SolveStatus
 
 F = torch.float64
 
@@ -17,73 +14,6 @@ F = torch.float64
 def tensor(*environments):
     """One entry per environment."""
     return torch.tensor(environments, dtype=F)
-
-
-def test_one_row_projection_by_hand():
-    # Nearest point of x + y <= 1 to (1, 1) is (1/2, 1/2); with the box x <= 0.2 it is (0.2, 0.8).
-    u, A, b = tensor([1.0, 1.0]), tensor([[1.0, 1.0]]), tensor([1.0])
-    free = project_batch(u, A, b)
-    assert free.u.tolist() == [[0.5, 0.5]]
-    assert free.status.tolist() == [OPTIMAL]
-    boxed = project_batch(u, A, b, None, tensor(0.2, 5.0))
-    torch.testing.assert_close(boxed.u, tensor([0.2, 0.8]), rtol=0.0, atol=1e-15)
-    assert boxed.residual.item() == pytest.approx(0.0, abs=1e-15)
-
-
-def test_infeasible_row_gives_full_retreat():
-    answer = project_batch(tensor([1.0, 0.0]), tensor([[1.0, 0.0]]), tensor([-5.0]), -2.0, 2.0)
-    assert answer.u.tolist() == [[-2.0, 0.0]]
-    assert answer.status.tolist() == [INFEASIBLE]
-    assert answer.residual.tolist() == [3.0]
-
-
-def test_most_urgent_of_two_contradicting_rows_is_met():
-    # x <= -1 and -x <= -1: whoever comes first is met, the other as well as it can be.
-    A, b = tensor([[1.0, 0.0], [-1.0, 0.0]]), tensor([-1.0, -1.0])
-    for first, x in ((0, -1.0), (1, 1.0)):
-        answer = project_batch(tensor([0.0, 0.3]), A, b, -2.0, 2.0, first=torch.tensor([first]))
-        assert answer.status.tolist() == [INFEASIBLE]
-        assert answer.u[0, 0].item() == pytest.approx(x, abs=1e-8)
-        assert answer.u[0, 1].item() == pytest.approx(0.3, abs=1e-12)
-
-
-def test_weights_decide_between_the_rows_that_are_not_first():
-    # Row 0 is met by every action. Of x <= -1 (weight r_1) and -x <= -1 (weight r_2) the optimum
-    # of 1/2 x^2 + r_1/2 (x + 1)^2 + r_2/2 (1 - x)^2 is x = (r_2 - r_1) / (1 + r_1 + r_2).
-    A = tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, 0.0]])
-    answer = project_batch(
-        tensor([0.0, 0.0]),
-        A,
-        tensor([1.0, -1.0, -1.0]),
-        -2.0,
-        2.0,
-        first=torch.tensor([0]),
-        weight=tensor([1.0, 1000.0, 3000.0]),
-    )
-    assert answer.u[0, 0].item() == pytest.approx(2000.0 / 4001.0, abs=1e-9)
-
-
-def test_fixed_shape_gives_the_same_answers():
-    generator = torch.Generator().manual_seed(3)
-    u, A, b = (
-        torch.randn(shape, dtype=F, generator=generator)
-        for shape in ((200, 4), (200, 3, 4), (200, 3))
-    )
-    compact = project_batch(u, A, b, -1.0, 1.0, fixed_shape=False, rescue="none")
-    fixed = project_batch(u, A, b, -1.0, 1.0, fixed_shape=True, rescue="none")
-    assert {OPTIMAL, INFEASIBLE} <= set(compact.status.tolist())
-    assert torch.equal(compact.status, fixed.status)
-    torch.testing.assert_close(compact.u, fixed.u, rtol=0.0, atol=1e-9)
-
-
-@pytest.mark.parametrize("fixed_shape", [False, True])
-@pytest.mark.parametrize(("m", "n"), [(0, 2), (1, 2), (3, 7)])
-def test_empty_batch_comes_back_empty(m, n, fixed_shape):
-    empty = (torch.zeros(0, n, dtype=F), torch.zeros(0, m, n, dtype=F), torch.zeros(0, m, dtype=F))
-    answer = project_batch(*empty, -1.0, 1.0, fixed_shape=fixed_shape)
-    assert answer.u.shape == (0, n)
-    assert answer.status.shape == answer.residual.shape == (0,)
-    assert (answer.u.dtype, answer.status.dtype) == (F, torch.int8)
 
 
 BAD_BOXES = [(torch.nan, 1.0), (1.0, -1.0), (-torch.inf, -torch.inf)]
@@ -173,26 +103,6 @@ def test_malformed_arguments_are_refused(change, message):
     }
     with pytest.raises(InputError, match=message):
         project_batch(**(given | change))
-
-
-@pytest.mark.parametrize(("m", "n"), [(1, 2), (2, 2), (4, 2), (1, 3), (2, 3), (4, 3)])
-def test_small_problems_are_solved_by_their_faces_alone(m, n):
-    rng = np.random.default_rng(m + n)
-    u, A, b = rng.normal(size=(60, n)) * 2.0, rng.normal(size=(60, m, n)), rng.normal(size=(60, m))
-    box, solved = np.full((n, 1), 2.0), 0
-    x, feasible = project_on_faces(
-        *(torch.tensor(np.moveaxis(values, 0, -1)) for values in (u, A, b)),
-        *(torch.tensor(sign * box) for sign in (-1.0, 1.0)),
-    )
-    for i in range(60):
-        if (A[i] @ np.clip(u[i], -2.0, 2.0) <= b[i]).all():
-            continue  # the nominal is no problem of the faces
-        daqp = DaqpSolver().run(np.ones(n), -u[i], A[i], b[i], -box[:, 0], box[:, 0])
-        assert bool(feasible[i]) == (daqp.status is SolveStatus.OPTIMAL)
-        if feasible[i]:
-            solved += 1
-            np.testing.assert_allclose(x[:, i].numpy(), daqp.x, rtol=0.0, atol=1e-8)
-    assert solved > 5
 
 
 def test_unfinished_iterations_are_rescued_or_flagged_but_never_trusted(monkeypatch):

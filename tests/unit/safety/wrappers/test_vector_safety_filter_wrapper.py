@@ -104,17 +104,6 @@ def test_disabled_resets_follow_the_mask():
     assert not np.array_equal(after[1], before[1])
 
 
-def test_mask_counts_although_a_seed_is_given_too():
-    batch = fleet(AutoresetMode.DISABLED, lengths=(3, 60, 60), options=LIVELY)
-    observations, _ = batch.reset(seed=0)
-    for _ in range(3):
-        observations, *_ = batch.step(policy(observations))
-    before = batch.driver.lambda_
-    assert before.any()
-    batch.reset(seed=7, options={"reset_mask": np.array([True, False, False])})
-    assert np.array_equal(batch.driver.lambda_, before)  # a run of its own would forget it
-
-
 def test_harmless_action_beside_a_filtered_one_takes_no_way_through_other_units():
     def to_control(action):
         return action * np.float32(0.3)
