@@ -53,17 +53,3 @@ def test_action_is_that_of_an_independent_solver_on_the_unscaled_rows(x, u):
     else:
         assert reference.status is not SolveStatus.OPTIMAL
         assert info.slack.max() > 0.0
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    x=st.lists(numbers, min_size=4, max_size=4),
-    u=st.lists(st.floats(-5.0, 5.0), min_size=2, max_size=2),
-)
-def test_order_of_the_barriers_does_not_matter(x, u):
-    action, info = guard().filter(np.array(x), np.array(u))
-    other, mirrored = guard(step=-1).filter(np.array(x), np.array(u))
-    assert info.status == mirrored.status
-    np.testing.assert_allclose(info.h, mirrored.h[::-1])
-    if info.fallback is None:
-        np.testing.assert_allclose(action, other, atol=1e-7)

@@ -169,29 +169,6 @@ def test_batch_equals_single_filter(case: str, seed: int, partners: int, dim: in
             assert bool(getattr(step, name)[i]) == info[name], name
 
 
-@given(seed=st.integers(0, 10**6))
-@settings(max_examples=10, deadline=None)
-def test_order_of_partners_and_environments_changes_nothing(seed: int) -> None:
-    crowd = Crowd(3, 2, frozenset({"ages", "lambda"}), seed)
-    step = crowd.batch({})
-    rng = np.random.default_rng(seed)
-    partners, environments = rng.permutation(3), rng.permutation(ENVIRONMENTS)
-    for name in ("positions", "velocities", "lambda_", "ages", "ahead"):
-        setattr(crowd, name, getattr(crowd, name)[environments][:, partners])
-    for name in ("ego_position", "ego_velocity", "nominal", "previous"):
-        setattr(crowd, name, getattr(crowd, name)[environments])
-    crowd.radii, crowd.uids = crowd.radii[partners], [crowd.uids[k] for k in partners]
-    models = Crowd(3, 2, frozenset(), 0).models()
-    crowd.models = lambda: models  # the capacities travel with the partners
-    moved = crowd.batch({})
-    assert torch.equal(step.status[environments], moved.status)
-    solved = moved.status <= OPTIMAL
-    difference = (step.action[environments] - moved.action).abs()
-    assert bool((difference[solved] <= 1e-12).all())
-    assert bool((difference <= 1e-8).all())
-    torch.testing.assert_close(step.h[environments][:, partners], moved.h, rtol=0.0, atol=0.0)
-
-
 @given(seed=st.integers(0, 10**6), dim=st.sampled_from([2, 3]))
 @settings(max_examples=10, deadline=None)
 def test_float32_rows_are_met_to_float32(seed: int, dim: int) -> None:

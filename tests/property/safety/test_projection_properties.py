@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadenza.safety.filters.projection import RowSet, project
-from cadenza.safety.solvers import DaqpSolver, SolveStatus, project_one_row
+from cadenza.safety.solvers import DaqpSolver, SolveStatus
 
 C = 2.0
 numbers = st.floats(-5.0, 5.0).map(lambda x: 0.0 if abs(x) < 1e-3 else x)
@@ -36,11 +36,6 @@ def quadprog_projection(u, A, b):
         return None
 
 
-def reach(a, b):
-    """How far the box undercuts the row's level; negative: out of reach."""
-    return b + C * sum(abs(a_k) for a_k in a)
-
-
 def row_set(A, b):
     return RowSet([list(a) for a in A], list(b), [0.0] * len(b), [math.inf] * len(b))
 
@@ -50,26 +45,6 @@ def daqp(u, A, b):
     return DaqpSolver().run(
         np.ones(n), -np.array(u), np.array(A), np.array(b), np.full(n, -C), np.full(n, C)
     )
-
-
-@settings(max_examples=300, deadline=None)
-@given(problem=problems(max_rows=1))
-def test_one_row_closed_form_equals_daqp_and_quadprog(problem):
-    u, A, b = problem
-    x, feasible = project_one_row(u, A[0], b[0], [-C] * len(u), [C] * len(u))
-    if abs(reach(A[0], b[0])) < 1e-9:
-        return  # feasible in a single point, up to rounding: either verdict is right
-    assert feasible is (reach(A[0], b[0]) > 0.0)
-    expected = quadprog_projection(u, A, b)
-    solution = daqp(u, A, b)
-    assert (expected is not None) is feasible
-    assert (solution.status is SolveStatus.OPTIMAL) is feasible
-    if feasible:
-        assert x == pytest.approx(expected, abs=1e-10)
-        assert solution.x == pytest.approx(x, abs=1e-10)
-    else:
-        lowest = -C * sum(abs(a_k) for a_k in A[0])
-        assert sum(a_k * x_k for a_k, x_k in zip(A[0], x, strict=True)) == pytest.approx(lowest)
 
 
 @settings(max_examples=300, deadline=None)
