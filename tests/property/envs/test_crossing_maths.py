@@ -60,15 +60,6 @@ def test_layout_always_swaps_places_across_the_circle(layout):
         assert np.linalg.norm(-starts - faced, axis=-1).max() <= reach
 
 
-@given(layout=layouts())
-def test_robots_stay_in_the_order_of_their_slots(layout):
-    count, starts = layout
-    turns = np.arctan2(starts[:, 1], starts[:, 0]) / (2 * math.pi)
-    gaps = (np.roll(turns, -1) - turns) % 1.0
-    assert abs(gaps.sum() - 1.0) < 1e-9
-    assert abs(gaps - 1 / count).max() <= 2 * MAX_JITTER + 1e-9
-
-
 @given(turn=st.floats(-4, 4))
 def test_unit_circle_is_on_the_circle_and_opposite_after_half_a_turn(turn):
     x, y = unit_circle(np.float64(turn))

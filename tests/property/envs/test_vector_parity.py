@@ -95,22 +95,6 @@ def towards_goals(uids, rng):
 
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
-def test_64_push_copies_equal_64_scalar_envs_byte_for_byte(autoreset):
-    rng = np.random.default_rng(0)
-    vector = VectorMPECooperativePushEnv(64, episode_length=9, root_seed=3, autoreset=autoreset)
-    scalars = ScalarCopies(
-        lambda: MPECooperativePushEnv(episode_length=9, root_seed=3), 64, autoreset
-    )
-
-    def policy(_, __):
-        return {
-            uid: rng.uniform(-1.5, 1.5, (64, 2)).astype(np.float32) for uid in vector.agent_uids
-        }
-
-    assert assert_same_rollout(vector, scalars, seed=5, steps=30, policy=policy) >= 128
-
-
-@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
 @pytest.mark.parametrize("num_robots", [2, 8])
 def test_64_crossing_copies_equal_64_scalar_envs_byte_for_byte(num_robots, autoreset):
     arguments = {"num_robots": num_robots, "episode_length": 45, "root_seed": 3}

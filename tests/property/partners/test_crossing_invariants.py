@@ -8,7 +8,6 @@ from hypothesis.extra.numpy import arrays
 
 from cadenza.partners.crossing_motion import (
     ACCELERATION_LIMIT,
-    ARRAY,
     CONTROL_STEP_S,
     SCALAR,
     Corridor,
@@ -17,7 +16,7 @@ from cadenza.partners.crossing_motion import (
     latest_safe_speed,
     stay_inside,
 )
-from cadenza.partners.interface import _FORBIDDEN_ATTRS, PartnerBase
+from cadenza.partners.interface import _FORBIDDEN_ATTRS
 from cadenza.partners.registry import list_registered, load_partner
 from cadenza.partners.spec import PartnerSpec
 
@@ -101,28 +100,9 @@ def test_intercept_time_is_reachable_and_no_earlier_time_is(r, w):
         assert (needed > 0.25 * earlier[:, 0] ** 2 - 1e-9).all()
 
 
-@given(rows=arrays(np.float64, (5, 4), elements=st.floats(-5, 5)))
-def test_intercept_time_of_arrays_has_the_bits_of_floats(rows):
-    batch = intercept_time(Sight(*np.zeros((6, 5)), *rows.T), 0.5, ARRAY)
-    single = [intercept_time(Sight(*[0.0] * 6, *row), 0.5, SCALAR) for row in rows.tolist()]
-    assert batch.tolist() == single
-
-
 @given(
     name=st.sampled_from(sorted(_FORBIDDEN_ATTRS)), registered=st.sampled_from(list_registered())
 )
 def test_forbidden_name_of_any_partner_cites_the_decision(name, registered):
     with pytest.raises(AttributeError, match=rf"\.{name}: .*ADR-009"):
         getattr(partner(registered), name)
-
-
-@given(name=st.text(min_size=1).filter(lambda text: text not in _FORBIDDEN_ATTRS))
-def test_other_unknown_names_are_plain_attribute_errors(name):
-    class Bare(PartnerBase):
-        pass
-
-    bare = Bare(PartnerSpec("bare", 0))
-    if name not in dir(bare):
-        with pytest.raises(AttributeError) as caught:
-            getattr(bare, name)
-        assert "ADR-009" not in str(caught.value)

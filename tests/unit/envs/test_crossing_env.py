@@ -30,11 +30,6 @@ def place(env, positions, velocities, goals=None):
     env._goal_distance = env._ego_goal_distance()
 
 
-def test_default_uids_name_ego_partner_and_numbered_robots():
-    assert CrossingEnv().agent_uids == ("ego", "partner")
-    assert CrossingEnv(num_robots=4).agent_uids == ("ego", "partner", "robot_2", "robot_3")
-
-
 def test_step_from_rest_follows_the_exact_hold():
     env = CrossingEnv()
     place(env, [[-2, 0], [0, 2]], [[0, 0], [0, 0]], goals=[[2, 0], [0, -2]])
@@ -150,21 +145,6 @@ def test_step_after_termination_asks_for_reset():
         env.step(still(env))
     env.reset(seed=1)
     assert env.step(still(env))[2] is False
-
-
-def test_info_holds_plain_python_scalars():
-    env = CrossingEnv(num_robots=3)
-    env.reset(seed=0)
-    _, reward, _, _, info = env.step(still(env))
-    kinds = {name: type(value) for name, value in info.items()}
-    assert kinds == {
-        "success": bool,
-        "contact": bool,
-        "partner_contact": bool,
-        "min_distance": float,
-        "goal_distance": float,
-    }
-    assert type(reward) is float
 
 
 def test_reset_without_seed_numbers_episodes_behind_the_last_seed():

@@ -1,12 +1,8 @@
-import math
-
 import mpmath
 import numpy as np
 import pytest
 
 from cadenza.envs.crossing_layout import (
-    CIRCLE_RADIUS,
-    MIN_CLEARANCE,
     MIN_GAP,
     draw_layout,
     layout_draws,
@@ -29,10 +25,6 @@ def test_unit_circle_agrees_with_multiple_precision():
         exact = [[float(mpmath.cos(a)), float(mpmath.sin(a))] for a in angles]
     # The reduced angle carries one rounding of 1e-16 relative, so one more than the result's own.
     np.testing.assert_allclose(points, exact, rtol=0, atol=4e-16)
-
-
-def test_least_gap_keeps_the_least_clearance():
-    assert 2 * CIRCLE_RADIUS * math.sin(math.pi * MIN_GAP) > MIN_CLEARANCE
 
 
 def test_layout_for_two_with_hand_made_draws_lies_where_the_header_says():

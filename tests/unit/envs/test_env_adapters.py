@@ -67,16 +67,6 @@ def test_ego_view_equals_stepping_the_env_with_the_partners_action(task):
         assert (reward, flags, info) == (expected, expected_flags, expected_info)
 
 
-def test_ego_view_partner_acts_deterministically_on_the_observation_the_ego_saw():
-    partner = RandomPartner()
-    view = EgoGymEnv(MPECooperativePushEnv(), partner)
-    state, _ = view.reset(seed=0)
-    view.step(np.zeros(2))
-    obs, deterministic = partner.seen[0]
-    assert deterministic is True
-    np.testing.assert_array_equal(obs["agent"]["ego"]["state"], state)
-
-
 def test_ego_view_with_several_robots_takes_partners_by_uid():
     partners = {uid: RandomPartner() for uid in ("robot_2", "partner")}
     view = EgoGymEnv(CrossingEnv(num_robots=3), partners)

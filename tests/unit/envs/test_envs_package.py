@@ -1,21 +1,6 @@
 import subprocess
 import sys
 
-import pytest
-
-import cadenza.envs
-
-
-def test_every_short_name_resolves_to_its_class():
-    for name in cadenza.envs.__all__:
-        assert getattr(cadenza.envs, name).__name__ == name
-        assert name in dir(cadenza.envs)
-
-
-def test_unknown_short_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="NoSuchEnv"):
-        _ = cadenza.envs.NoSuchEnv
-
 
 def test_importing_the_package_and_its_tasks_loads_neither_torch_nor_pillow_nor_pettingzoo():
     code = (

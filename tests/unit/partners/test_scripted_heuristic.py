@@ -1,7 +1,5 @@
 """The scripted heuristic: law, position chain, batches, options."""
 
-import logging
-
 import numpy as np
 import pytest
 import torch
@@ -69,14 +67,6 @@ def test_without_any_position_the_origin_is_used_and_counted(bad):
     assert heuristic.act(obs_with(bad)).tolist() == [0.5, 0.25]
     assert heuristic.act(obs_with(bad)).tolist() == [0.5, 0.25]
     assert heuristic.fallback_count == 2
-
-
-def test_fallback_is_logged_once(caplog):
-    heuristic = partner()
-    with caplog.at_level(logging.WARNING):
-        heuristic.act({})
-        heuristic.act({})
-    assert caplog.text.count("no position of robot 'r'") == 1
 
 
 def test_batch_of_states_gives_one_action_per_row():

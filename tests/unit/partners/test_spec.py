@@ -74,14 +74,6 @@ def test_content_id_changes_with_every_field(changes):
     assert spec(**changes).content_id != spec().content_id
 
 
-def test_spec_is_hashable_and_equal_specs_share_a_hash():
-    first, second = spec(extra={"uid": "x"}), spec(extra={"uid": "x"})
-    assert first == second
-    assert hash(first) == hash(second)
-    assert hash(first) == hash(spec(extra={"uid": "y"}))  # identity fields only
-    assert first != spec(extra={"uid": "y"})
-
-
 def test_extra_cannot_be_edited_from_either_side():
     given = {"uid": "x"}
     made = spec(extra=given)
