@@ -1,12 +1,8 @@
-import math
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.evaluation.episodes import episode_line
 from cadenza.evaluation.results import BundleSummary, EpisodeResult
-from cadenza.evaluation.statistics.cluster_means import StudentT
-from cadenza.evaluation.statistics.paired import pair_episodes, paired_comparison
 from cadenza.evaluation.summary import SummarySettings, compute_summary, recompute_summary
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -66,35 +62,3 @@ def test_summary_is_the_same_in_any_order_and_after_a_round_trip(episodes, data)
     reread = BundleSummary.model_validate_json(summary.model_dump_json())
     if reread.comparisons:
         assert recompute_summary(reread, episodes) == summary
-
-
-@given(episodes=episode_sets())
-def test_pairing_accounts_for_every_episode(episodes):
-    pairing = pair_episodes(
-        episodes, treatment="on", baseline="off", metric=lambda e: float(e.success)
-    )
-    counted = 2 * len(pairing.pairs) + pairing.unmatched_treatment + pairing.unmatched_baseline
-    assert counted == len(episodes)
-
-
-@given(episodes=episode_sets())
-def test_swapping_the_conditions_mirrors_the_difference(episodes):
-    there, back = (
-        paired_comparison(
-            pair_episodes(episodes, treatment=a, baseline=b, metric=lambda e: float(e.success)),
-            method=StudentT(),
-            bounds=(-1.0, 1.0),
-        )
-        for a, b in (("on", "off"), ("off", "on"))
-    )
-    assert (there.n_higher, there.n_lower, there.n_equal) == (
-        back.n_lower,
-        back.n_higher,
-        back.n_equal,
-    )
-    assert (there.difference.value is None) == (back.difference.value is None)
-    if there.difference.value is not None:
-        assert math.isclose(there.difference.value, -back.difference.value, abs_tol=1e-12)
-    if there.difference.low is not None:
-        assert math.isclose(there.difference.low, -back.difference.high, abs_tol=1e-9)
-        assert there.difference.low < there.difference.high

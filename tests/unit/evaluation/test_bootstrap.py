@@ -116,18 +116,6 @@ def test_bootstraps_without_resamples_are_refused(n_resamples):
         pacluster_bootstrap([], n_resamples=n_resamples, rng=rng)
 
 
-def test_paired_bootstrap_of_constant_difference_has_no_width():
-    pairs = [
-        PairedEpisode(
-            seed=s, episode_idx=i, initial_state_seed=i, homogeneous=1.0, heterogeneous=0.5
-        )
-        for s in range(3)
-        for i in range(4)
-    ]
-    result = pacluster_bootstrap(pairs, n_resamples=40, rng=np.random.default_rng(0))
-    assert (result.iqm, result.ci_low, result.ci_high) == (0.5, 0.5, 0.5)
-
-
 def test_paired_bootstrap_equals_the_plain_one_on_differences():
     rng = np.random.default_rng(4)
     pairs = [

@@ -107,12 +107,6 @@ def test_summary_of_nothing_is_undefined_with_a_reason():
     assert BundleSummary.model_validate_json(summary.model_dump_json()) == summary
 
 
-def test_summary_of_episodes_without_names_calls_them_unknown():
-    nameless = EpisodeResult(seed=0, episode_idx=0, initial_state_seed=0, success=True)
-    cell = compute_summary([nameless]).cells[0]
-    assert (cell.condition, cell.partner) == ("<unknown>", "<unknown>")
-
-
 @pytest.mark.parametrize("resamples", [0, 1000])
 def test_recomputed_summary_equals_the_stored_one(resamples):
     settings = SummarySettings(

@@ -5,11 +5,7 @@ from hypothesis import strategies as st
 
 from cadenza.core.proportions import clopper_pearson_interval
 from cadenza.evaluation.statistics.cluster_means import (
-    BcaBootstrap,
-    BootstrapT,
-    PercentileBootstrap,
     StudentT,
-    resampled_means,
 )
 from cadenza.evaluation.statistics.means import mean_estimate
 from cadenza.evaluation.statistics.rates import effective_trials, rate_estimate
@@ -21,12 +17,6 @@ outcomes = st.dictionaries(
 samples = st.lists(st.integers(-400, 400).map(lambda k: k / 8), min_size=5, max_size=12).filter(
     lambda v: len(set(v)) > 2
 )
-methods = st.sampled_from([PercentileBootstrap, BcaBootstrap, BootstrapT])
-
-
-def bounds_of(values, method_type, *, seed=0) -> tuple[float, float]:
-    method = method_type(rng=np.random.default_rng(seed), n_resamples=200)
-    return method.interval(np.asarray(values), confidence=0.9)
 
 
 @given(values=outcomes)
@@ -53,13 +43,6 @@ def test_rate_does_not_depend_on_names_or_order_of_seeds(values, data):
 
 
 @given(values=outcomes)
-def test_rate_bounds_grow_with_confidence(values):
-    narrow, wide = (rate_estimate(values, confidence=c) for c in (0.8, 0.95))
-    assert wide.low <= narrow.low + 1e-12
-    assert wide.high >= narrow.high - 1e-12
-
-
-@given(values=outcomes)
 def test_rate_interval_is_never_narrower_than_the_binomial_one(values):
     estimate = rate_estimate(values)
     successes = sum(sum(v) for v in values.values())
@@ -73,34 +56,6 @@ def test_effective_trials_are_positive_and_never_exceed_the_count(values):
     successes = np.array([float(sum(v)) for v in values.values()])
     trials = np.array([float(len(v)) for v in values.values()])
     assert 0.0 < effective_trials(successes, trials, confidence=0.95) <= trials.sum()
-
-
-@given(values=samples, shift=st.integers(-8, 8), scale=st.sampled_from([0.5, 2.0, 4.0]))
-def test_student_t_follows_shift_and_scale(values, shift, scale):
-    low, high = StudentT().interval(np.asarray(values), confidence=0.95)
-    moved = StudentT().interval(scale * np.asarray(values) + shift, confidence=0.95)
-    assert moved == pytest.approx((scale * low + shift, scale * high + shift), rel=1e-9, abs=1e-6)
-
-
-@given(
-    values=samples, shift=st.integers(-8, 8), scale=st.sampled_from([0.5, 2.0, 4.0]), kind=methods
-)
-def test_bootstraps_follow_shift_and_scale(values, shift, scale, kind):
-    low, high = bounds_of(values, kind)
-    moved = bounds_of([scale * v + shift for v in values], kind)
-    assert moved == pytest.approx((scale * low + shift, scale * high + shift), rel=1e-6, abs=1e-6)
-
-
-@given(values=samples, kind=methods, seed=st.integers(0, 1000))
-def test_bootstraps_with_equal_generators_are_equal(values, kind, seed):
-    assert bounds_of(values, kind, seed=seed) == bounds_of(values, kind, seed=seed)
-
-
-@given(values=samples)
-def test_resampled_means_stay_within_the_data(values):
-    replicates = resampled_means(np.asarray(values), 50, np.random.default_rng(0))
-    assert replicates.min() >= min(values) - 1e-12
-    assert replicates.max() <= max(values) + 1e-12
 
 
 @given(values=st.dictionaries(st.integers(0, 30), samples, min_size=2, max_size=8))

@@ -102,12 +102,6 @@ def test_comparisons_are_filtered_minus_unfiltered():
     assert stranger.comparisons["return"].difference.value == 0.0
 
 
-def test_overall_row_pools_partners():
-    overall = analyse(tiny_view()).overall
-    assert overall.cells[0].success.value == pytest.approx(35 / 40)
-    assert overall.label == "All partners"
-
-
 def test_groups_appear_only_when_they_pool_something():
     view = tiny_view()
     assert analyse(view).groups == ()
@@ -158,25 +152,6 @@ def test_tiles_show_contacts_and_success():
     assert "true rate at most 8.8\u00a0%" in tiles[0].detail
 
 
-def test_tile_of_a_single_contact_says_contact():
-    whole = tiny_view()
-    cleared = [e.model_copy(update={"contact": False}) for e in whole.episodes]
-    view = replace(whole, episodes=(cleared[0].model_copy(update={"contact": True}), *cleared[1:]))
-    assert [t.label for t in headline_tiles(view, analyse(view))][:2] == [
-        "contact guarded",
-        "contacts bare",
-    ]
-
-
-def test_tiles_of_a_task_without_success_show_returns():
-    view = tiny_view(has_success=False)
-    labels = [(t.value, t.label) for t in headline_tiles(view, analyse(view))][2:]
-    assert labels == [
-        ("2.00", "mean return with the partner it trained with"),
-        ("2.00", "mean return with unseen partners"),
-    ]
-
-
 def test_contact_table_gives_counts_rates_and_paired_change():
     view = tiny_view()
     table = contact_table(view, analyse(view))
@@ -185,13 +160,6 @@ def test_contact_table_gives_counts_rates_and_paired_change():
     assert row[1:4] == ["0 of 20", "0.0 % [0.0, 16.8]", "10 of 20"]
     assert row[5].startswith("−50.0 [")
     assert all(len(r) == len(table.columns) for r in table.rows)
-
-
-def test_contact_table_without_contact_records_is_left_out():
-    view = tiny_view()
-    silent = tuple(e.model_copy(update={"contact": None}) for e in view.episodes)
-    view = replace(view, episodes=silent)
-    assert contact_table(view, analyse(view)) is None
 
 
 def test_safety_table_keeps_fallbacks_apart_from_violations():
@@ -216,16 +184,6 @@ def test_intervention_table_lists_filtered_cells_only():
     table = intervention_table(view, analyse(view))
     assert [row[0] for row in table.rows] == ["Friend", "Stranger"]
     assert table.rows[1][3].replace("\u00a0", " ") == "0.75 m/s²"
-
-
-def test_intervention_table_without_filter_is_left_out():
-    view = tiny_view()
-    bare = replace(
-        view,
-        conditions=view.conditions[1:],
-        episodes=tuple(e for e in view.episodes if e.condition == "off"),
-    )
-    assert intervention_table(bare, analyse(bare)) is None
 
 
 def test_success_table_shows_interval_and_return():

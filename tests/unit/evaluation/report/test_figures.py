@@ -288,51 +288,11 @@ def test_difference_figure_marks_zero_and_says_which_side_is_better(numbers):
     assert "with filter minus without" in words(figure.wide)
 
 
-def test_difference_figure_without_pairs_is_left_out(view):
-    one = replace(
-        view,
-        conditions=view.conditions[:1],
-        episodes=tuple(e for e in view.episodes if e.condition == "filter_on"),
-        rollouts=(),
-    )
-    assert difference_figure(analyse(one), "success", better_high=True) is None
-
-
 def test_distance_figure_of_equal_distances_is_drawn(view):
     same = tuple(e.model_copy(update={"min_distance_m": 0.4}) for e in view.episodes)
     same_view = replace(view, episodes=same)
     figure = distance_figure(same_view, analyse(same_view))
     assert "smallest 0.400\u00a0m, median 0.40\u00a0m" in words(figure.wide)
-
-
-def test_distance_figure_of_one_played_condition_is_drawn(view):
-    half = tuple(e for e in view.episodes if e.condition == "filter_on")
-    half_view = replace(view, episodes=half)
-    figure = distance_figure(half_view, analyse(half_view))
-    assert len(elements(figure.wide, "step")) == 3  # two outlines, one cumulative curve
-
-
-def test_intervention_figure_without_filter_is_left_out(view):
-    bare = replace(
-        view,
-        conditions=view.conditions[1:],
-        episodes=tuple(e for e in view.episodes if e.condition == "filter_off"),
-        rollouts=(),
-    )
-    assert intervention_figure(analyse(bare)) is None
-
-
-def test_distance_figures_without_distances_are_left_out(view):
-    blind = tuple(e.model_copy(update={"min_distance_m": None}) for e in view.episodes)
-    blind_view = replace(view, episodes=blind)
-    assert distance_figure(blind_view, analyse(blind_view)) is None
-    assert partner_distance_figure(blind_view, analyse(blind_view)) is None
-
-
-def test_learning_figure_draws_the_mean_only_over_full_windows():
-    curve = LearningCurve(steps=(1, 2, 3, 4), returns=(9.0, 0.0, 0.0, 0.0), window=3)
-    path = elements(learning_figure(curve).wide, "mean-line")[0].attrib["d"]
-    assert path.count("L") == 1  # positions 2 and 3
 
 
 def test_learning_figure_thins_long_runs_but_keeps_both_ends():
@@ -341,19 +301,3 @@ def test_learning_figure_thins_long_runs_but_keeps_both_ends():
     dots = elements(learning_figure(curve).wide, "episode")
     assert len(dots) == 400
     assert [float(dots[i].attrib["cx"]) for i in (0, -1)] == [54.0, 826.0]
-
-
-def test_learning_caption_mentions_held_out_episodes_only_if_there_are_some():
-    silent = learning_figure(LearningCurve(steps=(1,), returns=(1.0,), label="seed 0"))
-    assert silent.caption == "Seed 0. Training returns include exploration."
-    point = EvaluationPoint(step=1, n_episodes=1, n_success=1)
-    spoken = learning_figure(LearningCurve(steps=(), returns=(), evaluations=(point,)))
-    assert spoken.caption.startswith("Training returns include exploration; held-out")
-
-
-def test_learning_figure_of_nothing_is_left_out():
-    assert learning_figure(LearningCurve(steps=(), returns=())) is None
-
-
-def test_trajectories_without_rollouts_are_left_out(view):
-    assert trajectory_figure(replace(view, rollouts=())) is None

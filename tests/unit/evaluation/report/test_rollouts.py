@@ -45,11 +45,6 @@ def test_distances_are_to_the_nearest_robot():
     assert ego_distances(rollout(), "ego") == [5.0, 1.0]
 
 
-def test_distances_of_a_lonely_ego_are_zero():
-    alone = rollout(frames=({"ego": (1.0, 1.0)},), radii={"ego": 0.2})
-    assert ego_distances(alone, "ego") == [0.0]
-
-
 def test_extent_is_a_square_around_everything():
     extent = extent_of([rollout()])
     # x spans [-1, 9], y spans [0, 4]: half side 5 + 1.3 * 0.5 around (4, 2)

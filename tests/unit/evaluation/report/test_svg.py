@@ -1,6 +1,6 @@
 import pytest
 
-from cadenza.evaluation.report.svg import NARROW, WIDE, Drawing, nice_ticks, shorten, tick_label
+from cadenza.evaluation.report.svg import WIDE, Drawing, nice_ticks, shorten, tick_label
 from tests.unit.evaluation.report.svg_tree import parse_svg
 
 
@@ -49,14 +49,3 @@ def test_drawing_is_well_formed_escaped_and_named():
     assert root.findall("path")[1].attrib["d"] == "M0 0L1.23 2"
     assert root.attrib["aria-labelledby"] == "f-wide-t f-wide-d"
     assert (root.find("title").text, root.find("desc").text) == ("A < B", '"quoted"')
-
-
-def test_drawings_of_both_layouts_have_different_ids():
-    drawing = Drawing(width=1, height=1)
-    ids = {
-        parse_svg(
-            drawing.render(identity="f", layout=layout, title="t", description="d")
-        ).find("title").attrib["id"]
-        for layout in (WIDE, NARROW)
-    }  # fmt: skip
-    assert ids == {"f-wide-t", "f-narrow-t"}
