@@ -184,29 +184,6 @@ def test_other_settings_in_the_same_folder_are_refused(reference):
         evaluate(config(seeds=[3]), reference, workers=1, resume=True)
 
 
-def test_overwrite_starts_over(tmp_path):
-    small = config(partners=["crossing_stationary"], episodes_per_seed=1, seeds=[1])
-    evaluate(small, tmp_path / "out")
-    other = small.model_copy(update={"seeds": (2,)})
-    outcome = evaluate(other, tmp_path / "out", overwrite=True)
-    assert outcome.reused == 0
-    assert sorted(p.name for p in (tmp_path / "out" / "bundles" / "goal_pd").glob("e*")) == [
-        "episodes_seed2.jsonl"
-    ]
-
-
-def test_progress_counts_cells_that_were_there_before(reference):
-    seen = []
-    evaluate(
-        config(),
-        reference,
-        resume=True,
-        progress=lambda done, total, label: seen.append((done, total)),
-    )
-    total = len(make_plan(config()).cells)
-    assert seen == [(total, total)]
-
-
 class _FailsBesideChaser(ZeroPolicy):
     """Raises on every second episode seed."""
 

@@ -114,10 +114,6 @@ def test_run_jobs_that_cannot_be_run_are_refused(tmp_path):
         run_jobs([JOBS[0], JOBS[0]], RecordingFactory(tmp_path), workers=1)
 
 
-def test_run_jobs_without_jobs_builds_no_runner(tmp_path):
-    assert run_jobs([], RecordingFactory(tmp_path, broken_start="error"), workers=2) == []
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_run_jobs_on_a_full_disk_raises_one_storage_error(tmp_path, workers):
     factory = RecordingFactory(tmp_path, unwritable=("job2",))
@@ -134,18 +130,3 @@ def test_run_jobs_that_fails_leaves_no_process_even_if_workers_ignore_requests(
     with pytest.raises(InputError, match="told to fail"):
         run_jobs(JOBS, factory, workers=2)
     assert set(multiprocessing.active_children()) <= before
-
-
-def test_pool_whose_idle_workers_died_unnoticed_gives_their_job_to_another(tmp_path):
-    """As often as it happens: the job has not begun, so it is not what kills them."""
-    board = executor._Board(JOBS, "strict", None)
-    with executor._Pool(RecordingFactory(tmp_path), 1, None) as pool:
-        for _ in range(executor.MAX_LOST_WORKERS):
-            (worker,) = pool._workers
-            assert worker.connection.poll(120.0)
-            pool._attend(worker, board)  # hears that the worker is ready
-            worker.process.kill()
-            worker.process.join()
-            pool._give(worker, board.waiting.popleft(), board)
-        pool.run(board)
-    assert results(tmp_path) == EXPECTED

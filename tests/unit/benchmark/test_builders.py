@@ -26,7 +26,6 @@ from cadenza.partners import ScriptedHeuristicPartner
 from cadenza.partners.interface import FrozenPartner
 from cadenza.partners.registry import isolated_registry, load_partner, register_partner
 from cadenza.safety.batched.driver import BatchedSafetyDriver
-from cadenza.safety.runtime.driver import SafetyDriver
 from cadenza.safety.runtime.options import SafetyOptions
 
 WANDERER = PartnerConfig(class_name="crossing_wanderer")
@@ -121,11 +120,6 @@ def test_partner_is_built_with_every_field_of_its_configuration():
     assert (partner.spec.seed, partner.spec.extra["max_speed"]) == (3, "0.5")
 
 
-def test_partner_spec_puts_extra_options_on_top():
-    config = PartnerConfig(class_name="x", extra={"uid": "a", "gain": "2"})
-    assert partner_spec(config, uid="b").extra == {"uid": "b", "gain": "2"}
-
-
 @pytest.mark.parametrize("num_envs", [1, 3])
 def test_partner_built_for_an_environment_is_clipped_to_its_action_space(num_envs):
     env = build_env(crossing(num_envs=num_envs), root_seed=0)
@@ -134,15 +128,6 @@ def test_partner_built_for_an_environment_is_clipped_to_its_action_space(num_env
     obs, _ = env.reset(seed=0)
     assert np.abs(build_partner(config).act(obs)).max() == 1.0
     assert np.abs(build_partner(config, env=env).act(obs)).max() == 0.5
-
-
-def test_driver_guards_the_very_environment_it_was_built_from():
-    env = build_env(crossing(), root_seed=0)
-    env.reset(seed=0)
-    config = SafetyConfig(enabled=True, tau_brake=0.2, cbf_gamma=3.0, margin_m=0.01)
-    driver = build_safety_driver(env, config)
-    assert isinstance(driver, SafetyDriver)
-    assert driver.env is env
 
 
 @pytest.mark.parametrize("num_robots", [2, 4])
@@ -185,14 +170,6 @@ def test_many_robots_look_like_two_seats(num_envs):
     assert tuple(obs["agent"]) == SEATS
 
 
-def test_wrapper_has_no_attributes_of_its_own_invention():
-    env = build_env(many(3), root_seed=0, partner=WANDERER)
-    with pytest.raises(AttributeError, match="colour"):
-        _ = env.colour
-    with pytest.raises(AttributeError, match="_secret"):
-        _ = env._secret
-
-
 @pytest.mark.parametrize("num_envs", [1, 2])
 def test_stepping_many_robots_before_a_reset_is_an_error(num_envs):
     env = build_env(many(3, num_envs=num_envs), root_seed=0, partner=WANDERER)
@@ -225,17 +202,6 @@ def test_background_robots_do_what_copies_of_the_partner_with_their_seeds_do():
     assert (actions["robot_2"] != actions["robot_3"]).any()
 
 
-def test_unnumbered_episodes_of_many_robots_differ_and_repeat_from_env_to_env():
-    def two_episodes():
-        env = build_env(many(4), root_seed=0, partner=WANDERER)
-        return [rollout(env, seed=None, steps=5) for _ in range(2)]
-
-    first, second = two_episodes()
-    assert (first != second).any()
-    again = two_episodes()
-    assert [array.tobytes() for array in again] == [first.tobytes(), second.tobytes()]
-
-
 def test_batch_of_many_robots_replays_the_scalar_episodes_byte_for_byte():
     batch_size, length, steps = 3, 12, 40  # more than three episodes per row
     fields = {"options": {"num_robots": 4}, "task": "crossing", "episode_length": length}
@@ -262,16 +228,6 @@ def test_batch_of_many_robots_replays_the_scalar_episodes_byte_for_byte():
             ours = obs["agent"]["ego"]["state"][row]
             assert ours.tobytes() == one["agent"]["ego"]["state"].tobytes()
     assert min(episodes) >= 3
-
-
-def test_unnumbered_batches_of_many_robots_go_on_to_the_next_episodes():
-    env = build_env(many(4, num_envs=2), root_seed=0, partner=WANDERER)
-    scalar = build_env(many(4), root_seed=0, partner=WANDERER)
-    env.reset()
-    env.reset()  # episodes 2 and 3
-    env.step(zeros(env))
-    batched = np.stack(list(env.robot_positions().values()))
-    assert batched[:, 1].tobytes() == rollout(scalar, seed=3, steps=1)[0].tobytes()
 
 
 def test_background_robot_that_cannot_restart_rows_is_refused():

@@ -37,16 +37,6 @@ def test_bundle_files_are_the_documented_ones():
     ]
 
 
-def test_sums_list_every_other_file_sorted():
-    files = build_bundle_files(make_request())
-    expected = "".join(
-        f"{hashlib.sha256(files[name]).hexdigest()}  {name}\n"
-        for name in sorted(files)
-        if name != "SHA256SUMS.txt"
-    )
-    assert files["SHA256SUMS.txt"].decode() == expected
-
-
 def test_journal_lines_carry_the_hash_of_the_line_before():
     plan = make_plan()
     lines = build_bundle_files(make_request(plan))["episodes_seed5.jsonl"].splitlines(True)
@@ -108,14 +98,6 @@ def test_bundle_carries_a_registration_with_gits_own_object_id(tmp_path):
     )
     assert files["prereg.yaml"] == content
     assert json.loads(files["bundle.json"])["prereg_blob_sha"] == git.stdout.strip()
-
-
-def test_write_bundle_dir_stores_exactly_the_files(tmp_path):
-    files = build_bundle_files(make_request())
-    write_bundle_dir(tmp_path / "a" / "bundle", files)
-    stored = {path.name: path.read_bytes() for path in (tmp_path / "a" / "bundle").iterdir()}
-    assert stored == files
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["bundle"]
 
 
 def test_write_bundle_dir_refuses_an_existing_folder(tmp_path):

@@ -149,14 +149,6 @@ def test_every_party_is_reset_with_the_initial_state_seed():
     assert guard.calls == [("run", 99), ("episode", None), ("step", "seeker")]
 
 
-def test_actions_reach_the_environment_by_seat():
-    world = make_world([(1.0, False, False, False, True)])
-    run_episode(world, TAG)
-    (action,) = world.env.actions
-    np.testing.assert_array_equal(action["ego"], np.array([0.5, 0.0], np.float32))
-    np.testing.assert_array_equal(action["partner"], np.array([0.0, 0.25], np.float32))
-
-
 def test_filter_figures_are_counted_per_step():
     steps = [
         Step([0.5, 0.0], violation=[0.0], braked=False, infeasible=False, uncertified=False),
@@ -214,12 +206,6 @@ def test_recorded_episode_has_one_frame_per_state_and_the_first_contact():
     assert trajectory.interventions == (0.0, 0.0, 0.5, 0.0)
     np.testing.assert_array_equal(trajectory.goals["ego"], [10.0, 0.0])
     assert result == run_episode(make_world(script, guard=ScriptedGuard(steps)), TAG)
-
-
-def test_recorded_episode_without_filter_has_no_interventions():
-    _, trajectory = record_episode(make_world([(1.0, False, False, False, True)]), TAG)
-    assert trajectory.interventions == ()
-    assert trajectory.contact_index is None
 
 
 def test_intervention_is_measured_from_the_clipped_action():

@@ -35,15 +35,6 @@ def test_second_run_in_the_folder_is_refused_while_the_first_works(tmp_path):
         pass
 
 
-def test_results_of_the_same_run_stay_where_they_are(tmp_path):
-    folder = tmp_path / "run"
-    for _ in range(2):
-        with open_output_folder(folder, mode="resume"):
-            assert set_aside_other_run(folder, "same") is None
-            (folder / "result").write_text("x")
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
 def test_results_of_other_runs_move_next_to_the_folder_and_none_is_lost(tmp_path):
     folder = tmp_path / "run"
     for name in ("first", "second", "third"):

@@ -92,18 +92,9 @@ def test_task_without_ready_partners_gets_its_seen_one():
             r"unknown option 'speed'",
         ),
         ({"options": {"robots": 3}}, r"env.options\['robots'\]: task 'crossing' has no such"),
-        (
-            {"expert": "cover"},
-            r"expert of 'crossing' \(swerve, goal_pd\), got 'cover', which plays 'mpe_cooperative",
-        ),
-        (
-            {"expert": {"factory": "a:b"}, "safety": SafetyConfig()},
-            r"expected neither safety nor noise with a policy of your own",
-        ),
-        (
-            {"expert": {"factory": "a:b"}, "noise": 0.5},
-            r"expected neither safety nor noise with a policy of your own",
-        ),
+        ({"expert": "cover"}, r"expert of 'crossing' \(swerve, goal_pd\), got 'cover', which play"),
+        ({"expert": {"factory": "a:b"}, "safety": SafetyConfig()}, r"expected neither safety nor"),
+        ({"expert": {"factory": "a:b"}, "noise": 0.5}, r"expected neither safety nor noise with a"),
         ({"noise": -0.1}, r"noise: expected a standard deviation >= 0, got -0.1"),
         ({"noise": float("nan")}, r"noise: expected a standard deviation >= 0, got nan"),
     ],

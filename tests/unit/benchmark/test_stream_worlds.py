@@ -81,14 +81,6 @@ def test_every_episode_is_one_of_the_scalar_task_with_one_of_the_partners(task):
     assert found == {0, 1}
 
 
-def test_equal_seeds_repeat_and_others_do_not():
-    first, again, other = (
-        np.concatenate([e["states"] for e in play(worlds(), seed, 210)]) for seed in (5, 5, 6)
-    )
-    assert np.array_equal(first, again)
-    assert first.shape != other.shape or not np.array_equal(first, other)
-
-
 def test_reset_without_seed_goes_on_with_other_episodes():
     env = worlds()
     first, _ = env.reset(seed=5)
@@ -128,13 +120,6 @@ def test_actions_of_partners_stay_within_their_bounds():
     observation, _ = env.reset(seed=0)
     after = env.step(np.zeros((3, 2), np.float32))[0]
     assert np.abs(after[:, 8:10] - observation[:, 8:10]).max() <= 0.1 + 1e-6  # 1 per s, 0.1 s
-
-
-def test_one_environment_is_a_batch_too():
-    env = worlds(num_envs=1)
-    observation, _ = env.reset(seed=0)
-    assert observation.shape == (1, 10)
-    env.close()
 
 
 def test_stepping_before_a_reset_is_refused():

@@ -34,13 +34,6 @@ def test_default_partners_of_a_task_exist_and_play_it(task):
     assert all(task.task_id in partner_card(name).tasks for name in task.partners)
 
 
-def test_push_task_has_no_success_and_no_safety_hooks():
-    assert not MPE_COOPERATIVE_PUSH.has_success
-    assert not MPE_COOPERATIVE_PUSH.supports_safety
-    assert CROSSING.has_success
-    assert CROSSING.supports_safety
-
-
 def test_get_task_takes_the_latest_version_unless_told_otherwise():
     with isolated_tasks():
         newer = register_task(changed(version=2))

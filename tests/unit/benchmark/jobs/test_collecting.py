@@ -44,16 +44,6 @@ def test_smaller_collection_is_the_beginning_of_the_larger_one(expert_data, tmp_
     assert large.episodes[count] == 2
 
 
-def test_failures_are_left_out(clone, tmp_path):
-    # A clone after 60 updates fails now and then: what is kept are exactly its successes.
-    result = harvest(
-        collection(tmp_path, episodes=16, seed_count=16), policy=clone.path, filtered="off"
-    )
-    assert result["attempts"] == 16
-    assert result["kept"] < 16
-    assert result["kept"] == result["successes"]
-
-
 def test_harvest_of_failed_starts_keeps_what_the_expert_shows_from_them(clone, tmp_path):
     wanted = collection(tmp_path, episodes=16, seed_count=16)
     own = harvest(wanted, policy=clone.path, filtered="off")
@@ -80,14 +70,6 @@ def test_harvest_without_success_is_a_result(clone, tmp_path):
     )
     assert (result["kept"], result["attempts"], result["dataset"]) == (0, 2, None)
     assert not (tmp_path / "job" / "dataset").exists()
-
-
-def test_finished_job_gives_the_same_result_again(tmp_path):
-    first = collect(collection(tmp_path))
-    before = (tmp_path / "result.json").read_bytes()
-    (tmp_path / "result.json").unlink()
-    assert collect(collection(tmp_path)) == first
-    assert (tmp_path / "result.json").read_bytes() == before
 
 
 @pytest.mark.parametrize(
