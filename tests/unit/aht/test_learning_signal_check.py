@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import cadenza.aht
 from cadenza.aht.learning_signal_check import (
     CheckStatus,
     GuaranteeReport,
@@ -86,18 +85,6 @@ def test_newey_west_error_equals_the_sandwich_formula():
     assert newey_west_slope_error(y, slope, intercept) == pytest.approx(expected, rel=1e-9)
 
 
-def test_interval_is_wider_than_the_naive_one_on_correlated_returns():
-    rng = np.random.default_rng(1)
-    noise = np.convolve(rng.normal(size=600 + 19), np.ones(20) / 4, "valid")
-    report = check_positive_learning_slope(curve(noise))
-    low, high = report.slope_interval
-    n = 600
-    residual = noise - report.intercept - report.slope * np.arange(n)
-    naive = 1.96 * math.sqrt(residual @ residual / (n - 2) / (n * (n**2 - 1) / 12))
-    assert low < report.slope < high
-    assert (high - low) / 2 > 1.5 * naive
-
-
 def test_interval_narrows_with_alpha():
     values = [i + 3 * math.sin(i) for i in range(60)]
     wide = check_positive_learning_slope(curve(values), alpha=0.01).slope_interval
@@ -163,18 +150,6 @@ def test_reward_plot_of_any_curve_is_written(tmp_path, values):
     has_mean_line = (pixels == [0xC2, 0x41, 0x0C]).all(axis=2).any()
     assert has_mean_line == (len(values) > 0)
     assert content["report"]["window"] == 10
-
-
-@pytest.mark.parametrize("name", cadenza.aht.__all__)
-def test_folder_offers_the_check(name):
-    from cadenza.aht import learning_signal_check
-
-    assert getattr(cadenza.aht, name) is getattr(learning_signal_check, name)
-
-
-def test_folder_of_an_unknown_name_says_so():
-    with pytest.raises(AttributeError, match="no attribute 'assert_positive_learning_slope'"):
-        _ = cadenza.aht.assert_positive_learning_slope
 
 
 def test_old_name_of_the_slope_test_warns_and_returns_the_same_report():

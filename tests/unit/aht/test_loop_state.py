@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from cadenza.aht.loop_state import LoopState, RolloutWindow
 from cadenza.aht.types import EpisodeRecord, EvaluationRecord
@@ -103,12 +102,3 @@ def test_state_survives_storage_and_goes_on_alike():
     assert (second.replay.seed, len(second.replay)) == (9, 1)
     assert second.last_return == first.last_return
     assert serialise(second.state_dict()) == serialise(first.state_dict())
-
-
-@pytest.mark.parametrize("success", [None, False, True])
-def test_state_keeps_the_three_success_values_apart(success):
-    state, copy = LoopState("run", 1, 0), LoopState("run", 1, 0)
-    state.record_step((1.0,), {})
-    state.finish_episode(0, success=success)
-    copy.load_state_dict(stored(state.state_dict()), paths=[])
-    assert copy.curve.episodes[0].success is success

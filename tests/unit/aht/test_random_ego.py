@@ -41,26 +41,12 @@ def test_deterministic_action_is_zero_and_draws_nothing():
     assert np.array_equal(learner.act(STATE), ego().act(STATE))
 
 
-def test_batched_state_gives_one_action_per_environment():
-    states = observation(np.zeros((5, OBSERVATION_DIM), dtype=np.float32))
-    assert ego().act(states).shape == (5, 2)
-    assert ego().act(states, deterministic=True).shape == (5, 2)
-
-
 def test_factory_reads_the_action_size_from_the_environment():
     learner = RandomEgoTrainer.from_config(
         config(seed=3), env=SpacesOnlyEnv(), partner=StillPartner(), ego_uid="ego"
     )
     expected = ego(3, action_dim=ACTION_DIM)
     assert np.array_equal(learner.act(STATE), expected.act(STATE))
-
-
-def test_observe_and_update_change_nothing():
-    learner = ego()
-    learner.observe(STATE, 1.0, True, truncated=True, final_obs=STATE, terminated=False)
-    learner.update()
-    assert learner.state_dict() == {}
-    assert np.array_equal(learner.act(STATE), ego().act(STATE))
 
 
 def test_training_state_resumes_the_draws():

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.aht import train as train_module
-from cadenza.aht.checkpointing import Checkpointer, load_newest_state
+from cadenza.aht.checkpointing import load_newest_state
 from cadenza.aht.run_files import RunFiles
 from cadenza.aht.train import train
 from cadenza.core.errors import CheckpointError, ConfigurationError, StorageError
@@ -16,7 +15,6 @@ from tests.campaigns import size
 from tests.unit.aht.parts import (
     HalvingBatchDriver,
     HalvingDriver,
-    NoisyBatchEnv,
     NoisyPartner,
     NoisyPointEnv,
     PolicyOnlyTrainer,
@@ -126,71 +124,6 @@ def test_resume_where_a_checkpoint_meets_an_episode_end_begins_the_next_episode(
     assert_same_run(resumed, whole)
 
 
-def batch_config(folder: Path, **changes):
-    return config_in(
-        folder,
-        total_frames=96,
-        checkpoint_every=30,
-        env={"task": "noisy_point", "num_envs": 3},
-        happo={"rollout_length": 5},
-        **changes,
-    )
-
-
-@pytest.mark.parametrize("stop_at", [66])
-@pytest.mark.parametrize("safety", [False, True])
-def test_resumed_batch_equals_an_unbroken_one(tmp_path, stop_at, safety):
-    def config(folder):
-        return batch_config(folder, safety={"enabled": safety})
-
-    whole_folder, broken = tmp_path / "whole", tmp_path / "broken"
-    whole = run(whole_folder, config=config(whole_folder), env=NoisyBatchEnv(3))
-    with pytest.raises(StopError):
-        run(broken, config=config(broken), env=NoisyBatchEnv(3), stop_at=stop_at)
-    resumed = run(broken, config=config(broken), env=NoisyBatchEnv(3), resume=True)
-    assert resumed.outcome.resumed_from == stop_at // 30 * 30
-    assert_same_run(resumed, whole)
-
-
-def test_resume_before_the_first_checkpoint_starts_anew(tmp_path):
-    whole = run(tmp_path / "whole", config=config_in(tmp_path / "whole"))
-    with pytest.raises(StopError):
-        run(tmp_path, stop_at=8)
-    resumed = run(tmp_path, resume=True)
-    assert resumed.outcome.resumed_from is None
-    assert_same_run(resumed, whole)
-
-
-def test_resume_after_a_kill_between_policy_and_state_starts_anew(tmp_path, monkeypatch):
-    whole = run(tmp_path / "whole", config=config_in(tmp_path / "whole"))
-
-    def killed(self, trainer, obs):
-        raise StopError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpointer, "_training_state", killed)
-        with pytest.raises(StopError):
-            run(tmp_path)
-    files = files_of(tmp_path)
-    assert (list(files.policies()), files.states()) == ([16], {})
-    assert_same_run(run(tmp_path, resume=True), whole)
-
-
-def test_resume_after_a_kill_before_the_closing_events_writes_them(tmp_path, monkeypatch):
-    whole = run(tmp_path / "whole", config=config_in(tmp_path / "whole"))
-
-    def killed(*arguments):
-        raise StopError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train_module, "finish_run", killed)
-        with pytest.raises(StopError):
-            run(tmp_path)
-    resumed = run(tmp_path, resume=True)
-    assert resumed.outcome.resumed_from == 40
-    assert_same_run(resumed, whole)
-
-
 def test_resume_of_a_finished_run_does_nothing_and_says_so(tmp_path, caplog):
     first = run(tmp_path)
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").rglob("*") if p.is_file()}
@@ -208,20 +141,6 @@ def test_resume_of_a_finished_run_does_nothing_and_says_so(tmp_path, caplog):
     assert {p: t for p, t in after.items() if p not in lock} == {
         p: t for p, t in before.items() if p not in lock
     }
-
-
-def test_log_of_a_resumed_run_says_where_it_went_on(tmp_path):
-    with pytest.raises(StopError):
-        run(tmp_path, stop_at=20)
-    lines = events(run(tmp_path, resume=True))
-    kinds = [line["event"] for line in lines]
-    assert kinds.count("training_resumed") == 1
-    resumed = lines[kinds.index("training_resumed")]
-    assert (resumed["step"], resumed["n_skipped"]) == (16, 0)
-    # what the killed process logged after its last state is gone
-    assert "training_failed" not in kinds
-    steps = [line["step"] for line in lines if line["event"] == "rollout_update"]
-    assert steps == [8, 16, 24, 32, 40]
 
 
 def test_states_kept_are_the_newest(tmp_path):
@@ -314,14 +233,6 @@ def test_finished_run_with_a_damaged_last_checkpoint_is_trained_again_from_befor
     assert healed.curve.checkpoint_paths[-1].read_bytes() == (
         whole.curve.checkpoint_paths[-1].read_bytes()
     )
-
-
-def test_finished_run_without_its_curve_file_writes_it_again(tmp_path):
-    first = run(tmp_path)
-    content = first.outcome.curve_path.read_bytes()
-    first.outcome.curve_path.unlink()
-    assert run(tmp_path, resume=True).outcome.resumed_from == 40
-    assert first.outcome.curve_path.read_bytes() == content
 
 
 def test_partner_that_does_not_repeat_is_noticed(tmp_path, monkeypatch):

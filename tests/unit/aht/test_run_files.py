@@ -29,16 +29,6 @@ def save(files, uri, step):
     )
 
 
-def test_names_follow_the_layout(files):
-    assert files.policy_uri(7) == "local://artifacts/abc_step7.pt"
-    assert files.state_uri(7) == "local://artifacts/abc-state_step7.pt"
-    assert (files.card.name, files.curve.name, files.log.name) == (
-        "abc.run.json",
-        "abc.curve.json",
-        "abc.jsonl",
-    )
-
-
 def test_policies_and_states_are_told_apart_and_sorted(files):
     for step in (30, 4, 100):
         save(files, files.policy_uri(step), step)

@@ -85,12 +85,6 @@ def test_saturation_counts_on_both_sides(value, saturated):
     assert aggregator.finalise(safety_enabled=True)["saturated"] is saturated
 
 
-def test_final_record_without_steps_is_zero_and_not_saturated():
-    final = SafetyAggregator(1, 10.0).finalise(safety_enabled=False)
-    assert (final["n_filter_calls"], final["braking_fire_rate"]) == (0, 0.0)
-    assert (final["lambda_steady_state"], final["saturated"]) == (0.0, False)
-
-
 def test_no_pairs_count_steps_and_events():
     aggregator = SafetyAggregator(0, 10.0)
     aggregator.observe({}, fallback_fired=True)

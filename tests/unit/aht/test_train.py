@@ -82,16 +82,6 @@ def test_run_seeds_environment_and_partner_alike(tmp_path):
     assert partner.reset_seeds == expected
 
 
-def test_run_twice_gives_the_same_bytes(tmp_path):
-    first = run(tmp_path / "a", config=config_in(tmp_path / "a"))[0]
-    second = run(tmp_path / "b", config=config_in(tmp_path / "b"))[0]
-    assert first.curve.run_id == second.curve.run_id
-    assert first.curve.per_step_ego_rewards == second.curve.per_step_ego_rewards
-    for one, two in zip(first.curve.checkpoint_paths, second.curve.checkpoint_paths, strict=True):
-        assert one.read_bytes() == two.read_bytes()
-    assert first.outcome.curve_path.read_bytes() == second.outcome.curve_path.read_bytes()
-
-
 def test_run_with_the_upstream_list_appends_the_tail_even_if_empty(tmp_path):
     config = config_in(tmp_path, total_frames=42)
     curve = run(tmp_path, config=config, compat="upstream")[0].curve
@@ -186,14 +176,6 @@ def test_log_success_of_episodes_is_a_rate_over_episodes(tmp_path):
     assert rates == [1.0] * 5
 
 
-def test_curve_file_holds_the_episodes(tmp_path):
-    result = run(tmp_path)[0]
-    content = json.loads(result.outcome.curve_path.read_text())
-    assert content["per_episode_ego_rewards"] == result.curve.per_episode_ego_rewards
-    assert [e["length"] for e in content["episodes"]] == [7, 7, 7, 7, 7, 5]
-    assert content["checkpoints"] == [p.name for p in result.curve.checkpoint_paths]
-
-
 def test_crash_leaves_an_event_and_earlier_checkpoints(tmp_path):
     class FailingEnv(NoisyPointEnv):
         def step(self, action):
@@ -208,19 +190,6 @@ def test_crash_leaves_an_event_and_earlier_checkpoints(tmp_path):
     assert (last["event"], last["error_type"]) == ("training_failed", "RuntimeError")
     names_on_disk = {p.name[16:] for p in (tmp_path / "out" / "artifacts").glob("*.pt")}
     assert names_on_disk == {"_step16.pt", "-state_step16.pt"}
-
-
-def test_interrupt_leaves_a_run_that_resumes(tmp_path):
-    def interrupt(done, total, last):
-        if done >= 20:
-            raise KeyboardInterrupt
-
-    whole = run(tmp_path / "whole", config=config_in(tmp_path / "whole"))[0]
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, progress=interrupt)
-    resumed = run(tmp_path, resume=True)[0]
-    assert resumed.outcome.resumed_from == 16
-    assert resumed.curve.per_step_ego_rewards == whole.curve.per_step_ego_rewards
 
 
 def test_progress_reports_frames_and_last_return(tmp_path):
@@ -374,11 +343,6 @@ def test_batch_restarts_the_partner_row_by_row_with_its_own_seeds(tmp_path):
     assert partner.row_resets[:5] == [
         (row, episode_seed(3, k)) for k, row in enumerate([0, 1, 2, 3, 0], start=1)
     ]
-
-
-@pytest.mark.parametrize("values", [3.0, torch.full((4,), 3.0), [3.0] * 4])
-def test_batch_of_takes_scalars_tensors_and_lists(values):
-    assert batch_of("reward", values, 4, np.float64).tolist() == [3.0] * 4
 
 
 def test_batch_of_the_wrong_length_names_num_envs():
