@@ -19,17 +19,10 @@ from cadenza.stream import OnlineDataEngine
 from cadenza.stream.back_pressure import unread_episodes
 from cadenza.stream.bridges.episodes import EpisodeReader
 from tests.campaigns import nightly
+from tests.integration.docs.pages import block
 from tests.stream_engines import eventually, nothing_left, small_cfg
 
-DOCS = Path(__file__).parents[3] / "docs"
-PAGE = (DOCS / "how-to" / "take-episodes-out-of-a-stream.md").read_text(encoding="utf-8")
-STREAM = (DOCS / "stream.md").read_text(encoding="utf-8")
-
-
-def block(start: str, page: str = PAGE) -> str:
-    """Return the program of the page that contains ``start``."""
-    blocks = re.findall(r"```python[^\n]*\n(.*?)```", page, flags=re.DOTALL)
-    return next(found for found in blocks if start in found)
+PAGE = "how-to/take-episodes-out-of-a-stream.md"
 
 
 @nightly
@@ -37,8 +30,8 @@ def test_files_program_writes_both_data_sets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    (tmp_path / "expert.py").write_text(block("class Expert", STREAM), encoding="utf-8")
-    (tmp_path / "episodes.py").write_text(block("def main"), encoding="utf-8")
+    (tmp_path / "expert.py").write_text(block("stream.md", "class Expert"), encoding="utf-8")
+    (tmp_path / "episodes.py").write_text(block(PAGE, "def main"), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "episodes.py"],
         cwd=tmp_path,
@@ -89,7 +82,7 @@ def run_memory_program() -> tuple[int, dict[str, float]]:
             "table": table,
             "algorithm": [BackPropStepsTerminator(401), WaitForAnEpisode(engine)],
         }
-        exec(block("feeder = StreamToMemory("), names)  # noqa: S102
+        exec(block(PAGE, "feeder = StreamToMemory("), names)  # noqa: S102
         return table.size(), dict(names["feeder"].scalar_logs)
 
 

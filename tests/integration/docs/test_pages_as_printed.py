@@ -1,21 +1,35 @@
-"""Pages whose programs have no test of their own run as printed, in an empty folder."""
+"""The programs of the pages run as printed, in an empty folder, and do what the text says."""
 
 import re
 import subprocess
 import sys
+import threading
+from contextlib import chdir
 from pathlib import Path
 
+import onnx
 import pytest
+import torch
+import yaml
+from pydantic import ValidationError
 
-from tests.e2e.commands import environment
+from cadenza.aht.algorithms import list_algorithms
+from cadenza.aht.config import load_config
+from cadenza.benchmark.evaluation_config import EvaluationConfig
+from cadenza.partners.registry import isolated_registry
+from cadenza.safety.verifier.config import VerifierConfig
+from tests.e2e.commands import environment, warm
+from tests.integration.docs.pages import ROOT, blocks, execute, text
 
-DOCS = Path(__file__).parents[3] / "docs"
+
+@pytest.fixture(autouse=True)
+def _empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
 
 
 def run(page: str, folder: Path) -> str:
-    """Run a page's programs one after the other and return what they print."""
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
-    (folder / "page.py").write_text("\n".join(blocks), encoding="utf-8")
+    """Run a page's programs in a new process and return what they print."""
+    (folder / "page.py").write_text("\n".join(blocks(page)), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "page.py"],
         cwd=folder,
@@ -55,3 +69,116 @@ def test_home_page_runs(tmp_path):
     mean, interval = run("index.md", tmp_path).split(" ", 1)
     assert 200.0 < float(mean) <= 500.0
     assert interval[0] in "[("
+
+
+def test_task_of_the_page_is_trained_and_judged(tmp_path):
+    module, program = blocks("how-to/add-a-task.md")
+    (tmp_path / "meeting.py").write_text(module, encoding="utf-8")
+    (tmp_path / "program.py").write_text(program, encoding="utf-8")
+    done = warm(tmp_path / "program.py", cwd=tmp_path, timeout=600.0)  # with worker processes
+    assert done.code == 0, done.err
+    zero, ego = done.out.splitlines()
+    assert zero == "zero 0 of 40"
+    assert int(ego.split()[1]) > 0
+
+
+ALGORITHMS = "how-to/train-with-another-algorithm.md"
+
+
+def test_program_on_algorithms_trains_and_gives_the_policy_away(capsys):
+    names = execute(ALGORITHMS, blocks(ALGORITHMS)[0])
+    assert capsys.readouterr().out == "8 episodes\n"  # 400 frames, 50 steps each
+    assert names["policy"].observation_dim == 10
+
+
+def test_table_names_every_built_in_algorithm():
+    named = set(re.findall(r"^\| `(\w+)` \|", text(ALGORITHMS), flags=re.MULTILINE)) - {"algo"}
+    alias = "ego_aht_hatd3"
+    assert f"(`{alias}` means the same)" in text(ALGORITHMS)
+    assert named | {alias} == set(list_algorithms())
+
+
+def test_message_on_the_page_is_the_real_one():
+    (message,) = blocks(ALGORITHMS, "text")
+    config = ROOT / "configs" / "train" / "mpe_cooperative_push_sac.yaml"
+    with pytest.raises(ValidationError, match=re.escape(message.strip())):
+        load_config(config_path=config, overrides=["+happo.lr=0.1"])
+
+
+def collect(folder, *, steps=200):
+    """Run the page on collecting with another number of updates."""
+    page = "how-to/collect-from-gymnasium.md"
+    program = "\n".join(blocks(page)).replace("state = train(200)", f"state = train({steps})")
+    folder.mkdir(exist_ok=True)
+    with chdir(folder):
+        return execute(page, program)
+
+
+def test_collecting_page_counts_transitions_and_goes_on_as_the_unbroken_run(tmp_path):
+    unbroken = collect(tmp_path / "unbroken")
+    # 100 calls of warm-up and one in every fourth step, each with 4 environments.
+    assert unbroken["state"]["inf_step"] == 4 * 100 + 4 * 200 // 4
+    assert unbroken["state"]["bp_step"] == 200
+    collect(tmp_path / "broken", steps=120)  # its last checkpoint is that of step 100
+    resumed = collect(tmp_path / "broken")
+    assert resumed["state"]["inf_step"] == unbroken["state"]["inf_step"]
+    weights = [list(names["q_net"].parameters()) for names in (resumed, unbroken)]
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*weights, strict=True))
+
+
+def test_export_page_gives_a_file_that_agrees_with_the_policy():
+    names = execute("how-to/export-a-policy.md")
+    assert names["actions"].shape == (5, 2)
+    exporter = names["exporter"]
+    assert [(p.key, p.value) for p in onnx.load(names["item"].filepath).metadata_props] == [
+        ("task", "cooperative push"),
+        ("comment", "before training"),
+    ]
+    items = []
+    thread = threading.Thread(target=lambda: items.append(names["ask"](exporter)), daemon=True)
+    thread.start()
+    while thread.is_alive():
+        exporter.process_pending_exports()
+    assert items == [exporter.latest()]
+    assert exporter.cycle == 1000
+
+
+def test_examples_of_the_replay_memory_print_what_they_say(capsys):
+    execute("replay-memory.md")
+    printed = ["4 torch.Size([4, 3])", "device cpu", "5 memproxy", "True"]
+    assert capsys.readouterr().out.splitlines() == printed
+
+
+def test_tour_keeps_the_ego_from_touching_the_chaser_and_adds_a_partner(capsys):
+    with isolated_registry():
+        names = execute("tour.md")
+    assert names["closest"] > 0.4
+    assert names["changed"] > 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("closest 0.4")
+    assert "\npolite: [" in printed
+
+
+def test_partner_of_the_tour_has_the_twenty_lines_that_the_front_page_promises():
+    assert "your own partner in 20 lines" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len([line for line in blocks("tour.md")[1].splitlines() if line.strip()]) <= 20
+
+
+def test_tour_shows_an_evaluation_that_is_accepted():
+    (document,) = blocks("tour.md", "yaml")
+    config = EvaluationConfig.model_validate(yaml.safe_load(document))
+    assert [policy.name for policy in config.policies] == ["goal_pd", "ego"]
+
+
+def test_verification_passes_the_filter_and_catches_the_careless_one(capsys):
+    execute("how-to/verify-a-filter.md")
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "True"
+    assert "episodes with one partner had an overlap" in second
+
+
+def test_every_key_of_the_page_on_verification_is_one_of_the_configuration():
+    commands = "".join(blocks("how-to/verify-a-filter.md", "console"))
+    words = re.findall(r" ([a-z_]+)=(\S+)", commands)
+    assert len(words) > 5
+    VerifierConfig.from_mapping({key: yaml.safe_load(value) for key, value in words})

@@ -19,23 +19,16 @@ from torch.utils.data import DataLoader
 from cadenza.stream import OnlineDataEngine, OnlineDataEngineCfg, OnlineDataset
 from cadenza.stream.environment import space_fields
 from cadenza.stream.recorded_draws import RecordedStream
+from tests.integration.docs.pages import block, text
 from tests.stream_engines import nothing_left, small_cfg
 
-DOCS = Path(__file__).parents[3] / "docs"
-PAGE = (DOCS / "stream.md").read_text(encoding="utf-8")
-MOVING = (DOCS / "how-to" / "coming-from-embodichain.md").read_text(encoding="utf-8")
-
-
-def block(start: str, page: str = PAGE) -> str:
-    """Return the program of the page that contains ``start``."""
-    blocks = re.findall(r"```python[^\n]*\n(.*?)```", page, flags=re.DOTALL)
-    return next(found for found in blocks if start in found)
+PAGE, MOVING = "stream.md", "how-to/coming-from-embodichain.md"
 
 
 @pytest.mark.slow
 def test_quick_start_clones_the_expert(tmp_path: Path) -> None:
-    (tmp_path / "expert.py").write_text(block("class Expert"), encoding="utf-8")
-    (tmp_path / "train.py").write_text(block("def main"), encoding="utf-8")
+    (tmp_path / "expert.py").write_text(block(PAGE, "class Expert"), encoding="utf-8")
+    (tmp_path / "train.py").write_text(block(PAGE, "def main"), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "train.py"],
         cwd=tmp_path,
@@ -60,18 +53,18 @@ def run_other_programs() -> None:
 
     with OnlineDataEngine(small_cfg(2, {"lengths": [65, 70]}, max_episode_steps=70)) as engine:
         names = {"engine": engine, "train": train}
-        exec(block("out=batch)"), names)  # noqa: S102
+        exec(block(PAGE, "out=batch)"), names)  # noqa: S102
         assert names["batch"].batch_size == torch.Size([32, 64])
         assert set(names["batch"].keys()) == {"obs", "actions"}
-        exec(block("GMMChunkSampler([16.0"), names)  # noqa: S102
+        exec(block(PAGE, "GMMChunkSampler([16.0"), names)  # noqa: S102
         with pytest.raises(StopIteration):
-            exec(block("BatchRing(").replace('"cuda"', '"cpu"'), names)  # noqa: S102
+            exec(block(PAGE, "BatchRing(").replace('"cuda"', '"cpu"'), names)  # noqa: S102
         assert len(set(seen)) == 3
-        exec(block("RecordedStream(Path"), names)  # noqa: S102
+        exec(block(PAGE, "RecordedStream(Path"), names)  # noqa: S102
         assert isinstance(names["stream"], RecordedStream)
         assert all((a == b).all() for a, b in zip(names["batches"], names["again"], strict=True))
         loaders = {"DataLoader": DataLoader, "OnlineDataset": OnlineDataset}
-        exec(block("def train(source)"), names | loaders, names)  # noqa: S102
+        exec(block(PAGE, "def train(source)"), names | loaders, names)  # noqa: S102
         assert len(names["first"]) == 100
         assert all((a == b).all() for a, b in zip(names["first"], names["second"], strict=True))
 
@@ -106,7 +99,7 @@ class Mixed(gymnasium.Env):
 def test_spaces_of_several_arrays_become_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(gymnasium.registry, "Mixed-v0", EnvSpec("Mixed-v0", Mixed))
     names: dict[str, Any] = {}
-    exec(block("def make(num_envs, name)"), names)  # noqa: S102
+    exec(block(PAGE, "def make(num_envs, name)"), names)  # noqa: S102
     worlds = names["make"](1, "Mixed-v0")
     shapes = {field.name: (field.shape, field.kind) for field in space_fields(worlds)}
     assert shapes == {"obs": ((5,), "state"), "actions": ((3,), "step")}
@@ -119,7 +112,7 @@ def test_spaces_of_several_arrays_become_one(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_names_of_the_table_are_where_it_says() -> None:
     rows = re.findall(
-        r"^\| `embodichain[^|]*\| ([^|]*) \| `(cadenza[\w.]*)` \|", MOVING, re.MULTILINE
+        r"^\| `embodichain[^|]*\| ([^|]*) \| `(cadenza[\w.]*)` \|", text(MOVING), re.MULTILINE
     )
     assert len(rows) == 3
     for names, module in rows:
@@ -128,11 +121,11 @@ def test_names_of_the_table_are_where_it_says() -> None:
     for name in ("PPO", "GRPO"):
         for kind, part in ((name, f"algorithms.{name.lower()}"), (f"{name}Config", "configs")):
             assert hasattr(importlib.import_module(f"cadenza.learn.{part}"), kind)
-            assert f"`{kind}`" in MOVING
+            assert f"`{kind}`" in text(MOVING)
 
 
 def test_defaults_of_the_table_are_those_of_the_configuration() -> None:
-    section = MOVING.split("## Configuration")[1].split("All further")[0]
+    section = text(MOVING).split("## Configuration")[1].split("All further")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \| `?([^|`]*)`? \|", section, re.MULTILINE))
     cfg = OnlineDataEngineCfg()
     positional = [
@@ -152,4 +145,4 @@ def test_signatures_are_those_of_embodichain() -> None:
         "batch_size",
         "chunk_size",
     ]
-    exec(block("# after", MOVING).split("# after")[1], {})  # noqa: S102
+    exec(block(MOVING, "# after").split("# after")[1], {})  # noqa: S102

@@ -60,7 +60,7 @@ def assert_whole(batch: TensorDict) -> None:
     assert torch.equal(batch["rewards"], step + 1)
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("workers", [0, 2])
 def test_loader_streams_whole_chunks_without_warnings_and_leaves_no_worker(
     busy_engine: OnlineDataEngine, workers: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,8 +79,7 @@ def test_loader_streams_whole_chunks_without_warnings_and_leaves_no_worker(
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
-@pytest.mark.parametrize("item_batch", [None, 8])
+@pytest.mark.parametrize(("workers", "item_batch"), [(0, 8), (2, None)])
 def test_no_two_streams_of_a_loader_are_equal(
     engine: OnlineDataEngine, workers: int, item_batch: int | None
 ) -> None:
@@ -95,7 +94,7 @@ def test_no_two_streams_of_a_loader_are_equal(
     assert len(set(seen)) == 3 * streams
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("workers", [0, 2])
 def test_equal_seeds_give_equal_batches_from_an_unchanged_buffer(
     engine: OnlineDataEngine, workers: int
 ) -> None:
@@ -154,12 +153,3 @@ def test_loader_ends_while_back_pressure_holds_its_workers(
         eventually(both_wait, "both wait")
         del batches
         assert [worker.exitcode for worker in workers] == [0, 0]
-
-
-def test_dataset_and_loader_leave_nothing_behind() -> None:
-    def stream() -> None:
-        with OnlineDataEngine(small_cfg(2, {"lengths": [6]})) as live:
-            assert len(take(loader(OnlineDataset(live, 3, 4), 2), 5)) == 5
-
-    with nothing_left():
-        stream()

@@ -36,18 +36,6 @@ def failing_first(
     return errors
 
 
-def test_stop_goes_on_after_an_interrupted_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = OnlineDataEngine(small_cfg(mode="continuous"))
-    engine.start()
-    failing_first(monkeypatch, "stop", KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        engine.stop()
-    assert engine.state is OnlineDataEngineState.READY
-    engine.stop()
-    assert engine.state is OnlineDataEngineState.STOPPED
-    engine.stop()
-
-
 def test_stop_can_be_interrupted_at_every_instruction_and_goes_on() -> None:
     engine = OnlineDataEngine(small_cfg(mode="continuous", producers=2, num_envs=1))
     engine.start()
@@ -67,16 +55,6 @@ def test_interrupt_of_the_body_is_not_hidden_by_a_stop_that_fails(
     assert caught.value.__notes__ == ["While the engine stopped: no room"]
     engine.stop()
     assert engine.state is OnlineDataEngineState.STOPPED
-
-
-def test_error_of_a_stop_after_a_body_without_one_is_raised(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    failing_first(monkeypatch, "stop", StorageError("no lock"))
-    engine = OnlineDataEngine(small_cfg())
-    with pytest.raises(StorageError, match="no lock"), engine:
-        pass
-    engine.stop()
 
 
 @pytest.mark.parametrize("method", ["start", "_launch"])

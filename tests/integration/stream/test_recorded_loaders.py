@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
-from cadenza.core.errors import CadenzaError, IntegrityError, NotReadyError
+from cadenza.core.errors import CadenzaError, NotReadyError
 from cadenza.stream.batches import flat_tensors
 from cadenza.stream.chunk_samplers import UniformChunkSampler
 from cadenza.stream.chunk_source import ChunkSource
@@ -105,18 +105,6 @@ def test_draws_of_the_process_and_of_its_loaders_are_repeated_together(
     assert run(RecordedStream(tmp_path)) == first
 
 
-def test_workers_that_outlive_the_recording_go_on_without_it(
-    engine: OnlineDataEngine, tmp_path: Path
-) -> None:
-    batches = loader(OnlineDataset(engine, 4, 2), 1, persistent_workers=True)
-    with engine.recording(tmp_path):
-        first = content(take(batches, 2))
-    replay = loader(OnlineDataset(RecordedStream(tmp_path), 4, 2), 1)
-    assert content(take(replay, 2)) == first  # while the worker still waits
-    assert len(take(batches, 4)) == 4
-    assert len(list((tmp_path / "workers").iterdir())) == 1
-
-
 def test_worker_from_before_the_recording_is_refused(
     engine: OnlineDataEngine, tmp_path: Path
 ) -> None:
@@ -126,15 +114,3 @@ def test_worker_from_before_the_recording_is_refused(
         error = refusal(batches, 3)
     assert isinstance(error, NotReadyError)
     assert "expected loader workers that were started inside the block" in str(error)
-
-
-def test_cut_recording_of_a_worker_is_noticed(engine: OnlineDataEngine, tmp_path: Path) -> None:
-    with engine.recording(tmp_path):
-        take(loader(OnlineDataset(engine, 4, 2), 1), 2)
-    (journal,) = tmp_path.glob("workers/*/draws.jsonl")
-    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))
-    error = refusal(loader(OnlineDataset(RecordedStream(tmp_path), 4, 2), 1), 1)
-    assert isinstance(error, IntegrityError)
-    assert "expected a last line" in str(error)
-    unfinished = RecordedStream(tmp_path, allow_unfinished=True)
-    assert len(take(loader(OnlineDataset(unfinished, 4, 2), 1), 2)) == 2

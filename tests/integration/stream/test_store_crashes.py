@@ -16,7 +16,6 @@ import torch
 from cadenza.stream import slots
 from cadenza.stream.back_pressure import FlowRules, may_publish, request_fill
 from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields
-from cadenza.stream.counters import ConsumerRow, read_counters
 from cadenza.stream.layout import Field, StoreLayout
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore
@@ -153,23 +152,3 @@ def test_producers_that_race_for_the_last_place_of_a_fill_do_not_go_beyond_it() 
             time.sleep(0.002)  # for one that comes too late
             assert published(store) == 3 * fill
             assert request_fill(store, rules)
-
-
-def test_reader_killed_in_the_middle_of_a_draw_holds_nobody_up() -> None:
-    store = full_store()
-    row = ConsumerRow(store)
-    reader, generator = SlotReader(store), torch.Generator().manual_seed(0)
-    out = allocate_chunks(chunk_fields(LAYOUT), 16, 50)
-
-    def draw() -> None:
-        row.note(reader.draw(16, 50, out, generator), 50)
-
-    for number in range(5):
-        killed_while(draw, store.drawn_chunks, number * 0.005)
-    before = published(store)
-    write_one(store, 0)
-    draw()
-    assert store.published() == before + 1
-    counted = read_counters(store)
-    assert [consumer.pid for consumer in counted.consumers] == [os.getpid()]
-    assert counted.chunks >= 6 * 16

@@ -10,11 +10,12 @@ from cadenza.benchmark.tasks import list_tasks
 from cadenza.stream import OnlineDataEngine
 from cadenza.stream.bridges.episodes import Episode, EpisodeReader
 from cadenza.stream.producer import producer_seed
+from tests.campaigns import size
 from tests.stream_engines import nothing_left
 from tests.stream_replays import first_states, play_again
 
 ROOT_SEED = 11
-WANTED = 4
+WANTED = size(2, 4)
 
 
 def streamed(task: str) -> list[Episode]:

@@ -6,13 +6,13 @@ import pytest
 
 from cadenza.stream import slot_reader
 from cadenza.stream.draw_options import DrawOptions
-from tests.campaigns import size
+from tests.campaigns import nightly, size
 from tests.integration.stream.torn_reads import search
 
 
-@pytest.mark.parametrize("writers", [1, 2])
+@pytest.mark.parametrize("writers", [pytest.param(1, marks=nightly), 2])
 def test_no_chunk_is_torn(writers: int) -> None:
-    chunks = size(40_000, 1_000_000)
+    chunks = size(10_000, 1_000_000)
     found = search(chunks, writers, least_redraws=1, least_episodes=1_001)
     assert found.faults == 0
     assert found.chunks >= chunks
@@ -37,7 +37,7 @@ def test_no_chunk_is_torn_whatever_is_drawn(options: dict[str, str]) -> None:
     assert found.redraws > 0
 
 
-@pytest.mark.parametrize("options", [{}, {"weighting": "step"}])
+@pytest.mark.parametrize("options", [pytest.param({}, marks=nightly), {"weighting": "step"}])
 def test_no_chunk_of_threads_that_share_a_reader_is_torn(options: dict[str, str]) -> None:
     how = DrawOptions(**options)  # pyright: ignore[reportArgumentType]
     found = search(size(20_000, 300_000), 1, threads=3, options=how, least_redraws=1)

@@ -19,6 +19,7 @@ from cadenza.core.checkpoints import (
 )
 from cadenza.core.errors import CheckpointError
 from cadenza.core.payloads import deserialise, serialise
+from tests.campaigns import size
 
 URI = "local://artifacts/foo.pt"
 
@@ -106,14 +107,14 @@ def test_sidecar_with_any_flipped_bit_is_refused_or_means_the_same():
     metadata = load_pair(payload, sidecar)[1]
     refused = 0
     for place in range(len(sidecar)):
-        for bit in (0, 1, 5):
+        for bit in size((0, 5), range(8)):
             changed = bytearray(sidecar)
             changed[place] ^= 1 << bit
             try:
                 assert load_pair(payload, bytes(changed))[1] == metadata
             except CheckpointError:
                 refused += 1
-    assert refused > 2 * len(sidecar)
+    assert refused > len(sidecar)
 
 
 @functools.cache

@@ -1,17 +1,13 @@
 """What `cadenza loop status --watch` shows of many runs on a small screen."""
 
 import io
-import json
 import math
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
-from cadenza.cli import loop_watch
-from cadenza.cli.loop import loop_app
 from cadenza.cli.loop_status import headline
-from cadenza.cli.loop_watch import looks, screen, watch
+from cadenza.cli.loop_watch import screen, watch
 from cadenza.loop.status_report import all_statuses
 from cadenza.loop.store.owners import this_process
 from tests.loop_runs import RUN, begun_run
@@ -73,16 +69,6 @@ def test_several_runs_at_work_share_the_screen_newest_first(runs):
     assert text.count(JOB) == 2
 
 
-def test_old_cycles_give_way_to_the_newest(runs):
-    workdir, store = runs
-    [status] = [one for one in all_statuses(store, workdir=workdir) if one.run_id == RUN]
-    cycle = status.cycles[1]
-    cycles = tuple(cycle.model_copy(update={"idx": idx}) for idx in range(12))
-    lines = lines_of([status.model_copy(update={"cycles": cycles})], workdir, 20)
-    shown = [int(line.split()[0]) for line in lines if line.strip()[:1].isdecimal()]
-    assert shown == [8, 9, 10, 11]
-
-
 def test_watching_ends_with_the_runs_and_returns_those_that_worked(runs):
     workdir, store = runs
     file, seen = io.StringIO(), []
@@ -97,34 +83,6 @@ def test_watching_ends_with_the_runs_and_returns_those_that_worked(runs):
     assert [(one.run_id, one.status) for one in left] == [(RUN, "finished")]
     assert len(seen) == 3
     assert JOB in file.getvalue()
-
-
-def test_with_json_every_look_is_one_object(runs, monkeypatch):
-    workdir, store = runs
-
-    def thrice(look):
-        for number in range(3):
-            if number == 2:
-                store.request_stop(RUN)
-            yield look()
-
-    monkeypatch.setattr("cadenza.cli.loop.looks", thrice)
-    words = ["status", RUN, "--json", "--watch", "--workdir", str(workdir)]
-    done = CliRunner().invoke(loop_app, words)
-    objects = [json.loads(line) for line in done.stdout.splitlines()]
-    asked = [one["stop_requested"] for document in objects for one in document["runs"]]
-    assert asked == [False, False, True]
-
-
-def test_between_two_looks_there_is_a_pause(runs, monkeypatch):
-    workdir, store = runs
-    pauses = []
-    monkeypatch.setattr(loop_watch.time, "sleep", pauses.append)
-    following = looks(lambda: all_statuses(store, workdir=workdir), pause_s=1.5)
-    next(following)
-    assert pauses == []
-    next(following)
-    assert pauses == [1.5]
 
 
 def test_a_cycle_counts_once_it_is_decided(runs):

@@ -2,7 +2,6 @@ import errno
 import io
 import logging
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,17 +9,15 @@ import pytest
 
 from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.loop_display import LoopDisplay
-from cadenza.cli.loop_run import _as_text
-from cadenza.cli.loop_status import cycle_columns, cycle_rows, headline, may_change, notes
+from cadenza.cli.loop_status import cycle_columns, cycle_rows, headline, notes
 from cadenza.cli.loop_store import command
-from cadenza.cli.loop_words import duration, event_line, plain
+from cadenza.cli.loop_words import duration, event_line
 from cadenza.cli.output import exit_code_of
 from cadenza.loop import errors
 from cadenza.loop.constitution import ConstitutionError, Verdict
 from cadenza.loop.events import Event, EventBus
 from cadenza.loop.jobs.reports import JobProgress
 from cadenza.loop.jobs.spec import JobKey
-from cadenza.loop.orchestrator.summary import RunSummary
 from cadenza.loop.status_report import run_status
 from tests.loop_runs import RUN, begun_run
 
@@ -48,10 +45,6 @@ def test_the_payload_of_a_line_is_cut_at_160_characters():
     assert event_line(None, "orchestrator", "run_finished", {}).startswith("[cycle -] ")
     exact = {"k": "x" * (160 - len('{"k": ""}'))}
     assert event_line(0, "a", "b", exact).endswith('x"}')
-
-
-def test_no_text_of_others_moves_the_cursor():
-    assert plain("a\x1b[2Jb\nc\x9bd") == "a [2Jb c d"
 
 
 @pytest.mark.parametrize(
@@ -96,19 +89,6 @@ def run(tmp_path):
         yield store, run_status(store, RUN, workdir=tmp_path)
 
 
-def test_a_silent_job_and_its_attempts_are_told(run, tmp_path):
-    _, status = run
-    [job] = status.jobs
-    job = job.model_copy(
-        update={"silent_s": 75.0, "attempt": 2, "done": 0.25, "left_s": None, "pid": None}
-    )
-    status = status.model_copy(update={"jobs": (job,)})
-    assert (
-        "job: train of cycle 1, attempt 2, runs for 30 s, 25% done, time left unknown, last sign "
-        "of life 1 min 15 s ago"
-    ) in notes(status, tmp_path, None)
-
-
 def test_a_job_without_output_and_what_became_of_earlier_attempts_is_told(
     run, tmp_path, monkeypatch
 ):
@@ -143,31 +123,6 @@ def test_a_job_that_waits_for_room_says_for_what(run, tmp_path, monkeypatch):
     )
 
 
-def test_a_failed_run_tells_its_sentence_and_a_log_that_the_sentence_does_not_name(run, tmp_path):
-    _, status = run
-    log = tmp_path / "train.log"
-    failed = status.model_copy(
-        update={"status": "failed", "stop_reason": f"TrainError: see {log}", "failed_log": str(log)}
-    )
-    lines = notes(failed, tmp_path, None)
-    assert f"failed: TrainError: see {log}" in lines
-    assert not [line for line in lines if line.startswith("log of the job")]
-    other = failed.model_copy(update={"stop_reason": f"LLMCallError: {'x' * 900}"})
-    lines = notes(other, tmp_path, None)
-    assert f"log of the job that failed: {log}" in lines
-    [shown] = [line for line in lines if line.startswith("failed: ")]
-    assert len(shown) == len("failed: ") + 800 + len("...")
-
-
-def test_a_run_tells_what_is_left_of_its_error_budget(run, tmp_path):
-    _, status = run
-    told = status.model_copy(update={"error_budget": 0.05, "error_spent": 0.025})
-    assert (
-        "error budget: 5.00% over all cycles, 2.50% of it spent, the next comparison may spend "
-        "1.25%" in notes(told, tmp_path, None)
-    )
-
-
 def test_a_run_out_of_cycles_or_hours_tells_how_to_go_on_and_one_at_its_end_nothing(run, tmp_path):
     store, _ = run
     store.finish_run(RUN, "finished", "budget: max_gpu_hours")
@@ -181,14 +136,6 @@ def test_a_run_out_of_cycles_or_hours_tells_how_to_go_on_and_one_at_its_end_noth
     assert notes(spent, tmp_path, None)[-1].startswith("to go on, raise budgets.max_cycles in a ")
     ended = status.model_copy(update={"stop_reason": "policy ladder exhausted"})
     assert not [line for line in notes(ended, tmp_path, None) if "resume" in line]
-
-
-def test_the_rules_of_a_run_are_told(run, tmp_path):
-    _, status = run
-    assert "rules: the shipped ones" in notes(status, tmp_path, None)
-    named = {"constitution": "/r/mine.yaml", "constitution_sha256": "0123456789abcdef"}
-    told = notes(status.model_copy(update=named), tmp_path, None)
-    assert "rules: /r/mine.yaml, SHA-256 0123456789ab" in told
 
 
 def test_a_run_that_compares_scores_shows_them_under_their_name(run):
@@ -209,32 +156,6 @@ def test_a_run_that_compares_scores_shows_them_under_their_name(run):
     assert first["success"].startswith("60.0% [")
     [blessed] = [line for line in notes(scored, Path("runs"), None) if "blessed" in line]
     assert blessed.endswith("(bc, cycle 0, score -1.250, success 60.0%)")
-
-
-def test_a_run_may_change_while_somebody_works_on_it(run):
-    _, status = run
-    assert not may_change(status)
-    worked_on = status.model_copy(update={"worked_on_by": "someone"})
-    assert may_change(worked_on)
-    assert not may_change(worked_on.model_copy(update={"status": "finished"}))
-
-
-@pytest.mark.parametrize(
-    ("metric", "value", "end"),
-    [
-        ("success", 0.33, "cycle 1, success 33.0% when last measured)"),
-        ("score", -1.806, "cycle 1, score -1.806 when last measured)"),
-        ("score", None, "cycle 1)"),
-    ],
-)
-def test_what_a_run_came_to_is_told_in_the_units_of_its_metric(metric, value, end):
-    summary = {
-        **asdict(RunSummary(RUN, baseline_success_rate=value, blessed_checkpoint="/p")),
-        "final_policy": "bc",
-        "blessed_cycle": 1,
-        "status": "finished",
-    }
-    assert _as_text(summary, metric).endswith(end)
 
 
 @pytest.mark.parametrize(
@@ -331,9 +252,3 @@ def test_a_terminal_that_is_closed_ends_nothing(run, tmp_path, monkeypatch, stre
         logging.getLogger("cadenza.loop").warning("the disk is slow")
     loop.bus.close()
     assert "slow" not in place.getvalue()
-
-
-def test_quiet_shows_warnings_alone(run, tmp_path, monkeypatch):
-    text = shown_by(Terminal(), run[0], tmp_path, monkeypatch, quiet=True)
-    assert text.splitlines()[0] == "warning: the disk is slow"
-    assert "[cycle 1]" not in text

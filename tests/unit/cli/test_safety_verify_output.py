@@ -7,7 +7,6 @@ import pytest
 
 from cadenza.cli.safety import _publish
 from cadenza.core.errors import StorageError
-from cadenza.core.files import require_writable
 from cadenza.safety.verifier.config import VerifierConfig
 from cadenza.safety.verifier.run import verify
 
@@ -50,13 +49,3 @@ def test_failed_claim_is_printed_last(report, tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert "The claim does NOT hold (1.0 s)." in lines
     assert any("FAILED: the filter returned no finite action in 3 of" in line for line in lines)
-
-
-def test_writable_folder_is_made_and_left_empty(tmp_path):
-    require_writable(tmp_path / "a" / "b")
-    assert list((tmp_path / "a" / "b").iterdir()) == []
-
-
-def test_folder_that_is_a_file_is_refused(file):
-    with pytest.raises(StorageError, match="taken: expected a folder to write to, got 'Not a dir"):
-        require_writable(file)

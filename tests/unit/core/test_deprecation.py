@@ -49,18 +49,6 @@ def test_warnings_end_after_their_maximum(options, expected):
     assert len(caught_messages(double, 15)) == expected
 
 
-def test_each_function_counts_for_itself():
-    @deprecated(reason="a", max_warn_count=1)
-    def first(x):
-        return x
-
-    @deprecated(reason="b", max_warn_count=1)
-    def second(x):
-        return x
-
-    assert len(caught_messages(first, 2)) == len(caught_messages(second, 2)) == 1
-
-
 def test_warning_points_at_the_caller():
     @deprecated(reason="use twice")
     def double(x):

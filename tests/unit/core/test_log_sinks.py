@@ -34,18 +34,6 @@ def test_jsonl_sink_resumed_off_a_line_end_is_refused_and_changes_nothing(tmp_pa
     assert (tmp_path / "log").read_bytes() == b'{"a":1}\n'
 
 
-def test_jsonl_sink_in_a_place_that_is_no_folder_names_it(tmp_path):
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageError, match="file/log: expected to open the run log"):
-        JsonlSink(tmp_path / "file" / "log")
-
-
-def test_jsonl_sink_over_an_empty_file_moves_nothing_aside(tmp_path):
-    (tmp_path / "log").write_bytes(b"")
-    JsonlSink(tmp_path / "log").close()
-    assert [path.name for path in tmp_path.iterdir()] == ["log"]
-
-
 def test_jsonl_sink_that_cannot_be_made_durable_says_so(tmp_path, monkeypatch):
     sink = JsonlSink(tmp_path / "log")
 

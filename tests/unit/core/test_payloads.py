@@ -25,23 +25,6 @@ def archive_of(value) -> bytes:
     return buffer.getvalue()
 
 
-def test_serialise_round_trip_keeps_every_kind_of_value():
-    state = {
-        "tensors": [torch.arange(6).reshape(2, 3), torch.tensor(1.5, dtype=torch.float64)],
-        "numbers": (1, 2.5, True, None, 2**70),
-        "text": {"name": "λ"},
-        3: torch.zeros(0, dtype=torch.bool),
-    }
-    loaded = deserialise(serialise(state), max_bytes=LIMIT)
-    assert list(loaded) == ["tensors", "numbers", "text", 3]
-    assert torch.equal(loaded["tensors"][0], torch.tensor([[0, 1, 2], [3, 4, 5]]))
-    assert loaded["tensors"][1].dtype == torch.float64
-    assert loaded["tensors"][1].item() == 1.5
-    assert loaded["numbers"] == (1, 2.5, True, None, 2**70)
-    assert loaded["text"] == {"name": "λ"}
-    assert loaded[3].shape == (0,)
-
-
 def test_serialise_after_loading_gives_the_same_bytes():
     network = torch.nn.Linear(3, 2)
     optimisers = [torch.optim.Adam(network.parameters()) for _ in range(2)]
@@ -69,12 +52,6 @@ def test_serialise_ignores_how_values_are_shared():
     assert serialise({"a": view, "b": view, "c": name, "d": "shared"}) == serialise(
         {"a": own, "b": own.clone(), "c": "shared", "d": "shared"}
     )
-
-
-@pytest.mark.parametrize("make", [lambda: tuple(map(float, "12")), lambda: [1], lambda: {"k": 1}])
-def test_serialise_ignores_that_two_entries_are_one_object(make):
-    one = make()
-    assert serialise({"a": one, "b": one}) == serialise({"a": make(), "b": make()})
 
 
 def test_serialise_ignores_strides_gradients_and_mapping_types():
@@ -111,27 +88,6 @@ def test_deserialise_of_code_is_refused_and_runs_nothing():
 def test_deserialise_of_something_else_is_refused(data):
     with pytest.raises(CheckpointError, match="expected a torch archive"):
         deserialise(data, max_bytes=LIMIT)
-
-
-def test_deserialise_of_an_archive_without_a_pickle_is_refused():
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("archive/version", "3")
-    with pytest.raises(CheckpointError, match="an archive torch refuses"):
-        deserialise(buffer.getvalue(), max_bytes=LIMIT)
-
-
-def test_deserialise_of_an_archive_with_a_broken_pickle_is_refused():
-    buffer = io.BytesIO()
-    with (
-        zipfile.ZipFile(io.BytesIO(archive_of({"a": 1}))) as source,
-        zipfile.ZipFile(buffer, "w") as target,
-    ):
-        for member in source.infolist():
-            content = source.read(member)
-            target.writestr(member, content[:5] if member.filename.endswith(".pkl") else content)
-    with pytest.raises(CheckpointError, match="an archive torch refuses"):
-        deserialise(buffer.getvalue(), max_bytes=LIMIT)
 
 
 def test_deserialise_of_an_archive_that_unpacks_too_large_is_refused():

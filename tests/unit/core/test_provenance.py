@@ -10,7 +10,6 @@ from cadenza.core.errors import InputError
 from cadenza.core.provenance import (
     GIT_SHA_UNKNOWN,
     GitState,
-    RunContext,
     compute_run_metadata,
     git_state,
     legacy_run_id,
@@ -118,22 +117,6 @@ def test_git_state_of_a_clean_tree_names_the_commit(repository):
     )
 
 
-def test_git_state_ignores_untracked_files_outside_the_sources(repository):
-    (repository / "notes.txt").write_text("x")
-    (repository / "src" / "ignored.log").write_text("x")
-    assert fresh_state(repository).dirty is False
-
-
-def test_git_state_of_a_repository_without_source_folders_sees_tracked_files(tmp_path):
-    (tmp_path / "main.py").write_text("x = 1\n")
-    git(tmp_path, "init", "-q")
-    git(tmp_path, "add", "-A")
-    git(tmp_path, "commit", "-q", "-m", "start")
-    assert fresh_state(tmp_path).dirty is False
-    (tmp_path / "main.py").write_text("x = 2\n")
-    assert fresh_state(tmp_path).dirty is True
-
-
 def test_git_state_hashes_names_and_bytes_of_what_differs(repository):
     (repository / "src" / "code.py").unlink()
     (repository / "src" / "new.py").write_text("y = 1\n")
@@ -156,22 +139,6 @@ def test_git_state_of_odd_names_and_links_is_hashed(repository):
     assert len(hashes) == 4
 
 
-def test_git_state_of_an_embedded_repository_marks_the_folder(repository):
-    (repository / "src" / "inner").mkdir()
-    git(repository, "init", "-q", "src/inner")
-    (repository / "src" / "inner" / "a.py").write_text("")
-    git(repository / "src" / "inner", "add", "-A")
-    git(repository / "src" / "inner", "commit", "-q", "-m", "inner")
-    state = fresh_state(repository)
-    assert state.dirty is True
-    assert state.diff_hash == hashlib.sha256(b"src/inner/\0folder\0").hexdigest()
-
-
-def test_git_state_of_a_repository_without_commits_is_unknown(tmp_path):
-    git(tmp_path, "init", "-q")
-    assert fresh_state(tmp_path) == GitState(sha="unknown", dirty=None, diff_hash="unknown")
-
-
 def test_git_state_is_read_once_per_process(repository):
     before = fresh_state(repository)
     git(repository, "commit", "-q", "--allow-empty", "-m", "meanwhile")
@@ -184,11 +151,6 @@ def test_git_state_ignores_the_variables_of_a_surrounding_git_hook(repository, m
     monkeypatch.setenv("GIT_DIR", os.devnull)
     monkeypatch.setenv("GIT_INDEX_FILE", os.devnull)
     assert fresh_state(repository) == expected
-
-
-def test_git_state_without_git_is_unknown(repository, monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    assert fresh_state(repository).sha == GIT_SHA_UNKNOWN
 
 
 def fake_git(folder, script: str, monkeypatch) -> None:
@@ -211,29 +173,6 @@ def test_git_state_with_a_failing_comparison_keeps_the_commit(
     script = f'[ "$3" = {command} ] && exit 3; [ "$3" = rev-parse ] && echo 0123; exit 0'
     fake_git(tmp_path, script, monkeypatch)
     assert fresh_state(repository) == GitState(sha="0123", dirty=None, diff_hash="unknown")
-
-
-def test_missing_package_is_recorded_as_absent(monkeypatch):
-    monkeypatch.setattr(provenance, "_RECORDED_PACKAGES", ("no-such-package",))
-    provenance._package_versions.cache_clear()
-    try:
-        assert provenance._package_versions()["no-such-package"] == "absent"
-    finally:
-        provenance._package_versions.cache_clear()
-
-
-def test_context_splits_its_fields_between_every_line_and_once():
-    context = RunContext(
-        run_id="r", seed=1, git_sha="g", pyproject_hash="p", run_kind="k", extra={"task": "t"}
-    )
-    assert context.log_fields() == {
-        "run_id": "r", "seed": 1, "git_sha": "g", "pyproject_hash": "p", "run_kind": "k",
-        "task": "t",
-    }  # fmt: skip
-    assert context.origin_fields() == {
-        "id_scheme": 2, "git_dirty": None, "diff_hash": "unknown", "lock_hash": "unknown",
-        "packages": {}, "config_fingerprint": None,
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -60,11 +60,6 @@ def test_staircase_rises_exactly_at_its_stairs():
     assert values == pytest.approx(list(range(101)), abs=1e-12)
 
 
-@pytest.mark.parametrize(("x", "expected"), [(-1, 5), (0, 5), (5, 6), (10, 7), (11, 7)])
-def test_truncated_linear_rises_between_its_ends(x, expected):
-    assert truncated_linear(0, 10, 5, 7, x) == expected
-
-
 def test_truncated_linear_of_a_narrow_range_is_its_end_everywhere():
     assert truncated_linear(1, 1 + 1e-11, 5, 7, 0) == 7
 
@@ -96,31 +91,9 @@ def test_schedule_with_a_foreign_state_is_refused(state):
         ConstantSchedule(1.0).load_state_dict(state)
 
 
-class Halving(Schedule):
-    """Defines ``value`` and ``step`` and nothing else, as schedules from elsewhere do."""
-
-    def __init__(self, initial):
-        super().__init__(initial, 0.0, 1)
-        self.now = initial
-
-    @property
-    def value(self):
-        return self.now
-
-    def step(self):
-        self.now /= 2.0
-
-
 class Squares(Schedule):
     def _value_at(self, s):
         return float(s * s)
-
-
-def test_schedule_may_be_defined_by_value_and_step():
-    schedule = Halving(8.0)
-    schedule.step()
-    schedule.step()
-    assert schedule.value == 2.0
 
 
 def test_schedule_defined_by_its_formula_resumes():
@@ -133,9 +106,3 @@ def test_schedule_defined_by_its_formula_resumes():
     resumed.load_state_dict(schedule.state_dict())
     resumed.step()
     assert resumed.value == 16.0
-
-
-def test_plain_schedule_stays_where_it_starts():
-    schedule = Schedule(3.0, 0.0, 5)
-    schedule.step()
-    assert schedule.value == 3.0

@@ -67,11 +67,6 @@ def test_derive_with_a_bad_root_names_it(root):
         derive_substream("a", root_seed=root)
 
 
-def test_derive_with_an_empty_name_is_refused():
-    with pytest.raises(InputError, match="expected a non-empty name"):
-        derive_substream("")
-
-
 @pytest.mark.parametrize("method", ["child", "spawn"])
 def test_child_or_spawn_with_a_negative_number_is_refused(method):
     stream = Substream("a", 0, (1, 2))

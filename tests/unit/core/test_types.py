@@ -1,49 +1,7 @@
 import subprocess
 import sys
 
-import numpy as np
-import pytest
-
-from cadenza.core.types import EnvLike, EpisodeState, PartnerLike, VectorEnvLike
-
-
-class Env:
-    def reset(self, *, seed=None, options=None):
-        return {}, {}
-
-    def step(self, action):
-        return {}, 0.0, False, False, {}
-
-
-class VectorEnv(Env):
-    num_envs = 2
-
-
-class Partner:
-    spec = "identity"
-
-    def reset(self, *, seed=None):
-        return None
-
-    def act(self, obs, *, deterministic=True):
-        return np.zeros(2)
-
-
-class PartnerWithoutIdentity:
-    reset, act = Partner.reset, Partner.act
-
-
-@pytest.mark.parametrize(
-    ("protocol", "good", "bad"),
-    [
-        (EnvLike, Env(), Partner()),
-        (VectorEnvLike, VectorEnv(), Env()),
-        (PartnerLike, Partner(), PartnerWithoutIdentity()),
-    ],
-)
-def test_protocol_tells_who_fits(protocol, good, bad):
-    assert isinstance(good, protocol)
-    assert not isinstance(bad, protocol)
+from cadenza.core.types import EpisodeState
 
 
 def test_episode_states_have_the_published_numbers():

@@ -1,6 +1,5 @@
 """Who waits for whom, from counts set by hand."""
 
-import os
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -8,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cadenza.core.errors import DataPendingError, InputError, NotReadyError, StaleDataError
+from cadenza.core.errors import InputError, NotReadyError, StaleDataError
 from cadenza.stream.back_pressure import (
     WAITING_NS,
     FlowRules,
@@ -23,22 +22,16 @@ from cadenza.stream.back_pressure import (
     wait_until_fresh,
     waiting_rows,
 )
-from cadenza.stream.chunk_source import DrawRequest
 from cadenza.stream.counters import ConsumerRow
-from cadenza.stream.draw_options import DEFAULT_OPTIONS
 from cadenza.stream.engine_state import (
     LARGEST,
     EngineWords,
-    OnlineDataEngineState,
     ProducerState,
     saturating_sum,
 )
 from cadenza.stream.layout import BOOKKEEPING, StoreLayout
-from cadenza.stream.live_draws import LiveDraws
-from cadenza.stream.processes import started_at
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore, StreamWords
-from tests.stream_engines import small_cfg
 from tests.unit.stream.stores import new_store, write_episode
 
 
@@ -95,17 +88,6 @@ def test_first_fill_counts_episodes_that_others_publish(store) -> None:
     assert may_publish(store, rules(), 2 + 1)
     assert not may_publish(store, rules(), 2 + 2)
     assert may_publish(store, rules(mode="continuous"), 2 + 2)
-
-
-def test_fill_on_demand_goes_up_to_its_last_episode(store) -> None:
-    fill(store, 4)
-    assert not may_go_on(store, rules())
-    assert request_fill(store, rules())
-    assert store.words[StreamWords.TO_FILL] == 8
-    fill(store, 7)
-    assert may_go_on(store, rules())
-    fill(store, 8)
-    assert not may_go_on(store, rules())
 
 
 def test_only_one_fill_waits_behind_the_running_one(store) -> None:
@@ -219,14 +201,6 @@ def test_replay_ratio_bounds_the_draw(store) -> None:
     assert stale_reason(store, ratio, 3) == told
 
 
-def test_fresh_share_bounds_the_draw(store) -> None:
-    fill(store, 4)
-    store.draws[0] = 1
-    assert stale_reason(store, rules(min_fresh_fraction=0.75), 1) is None
-    told = "a share of 0.8 of the episodes unread, got 3 of 4"
-    assert stale_reason(store, rules(min_fresh_fraction=0.8), 1) == told
-
-
 def test_wait_asks_for_one_fill_and_ends_at_its_limit(store) -> None:
     fill(store, 4)
     store.draws[:] = 1
@@ -330,33 +304,6 @@ def test_draw_that_wants_steps_lets_no_more_be_written_than_it_wants(
     assert may_go_on(store, flow)
     fill(store, 4, frames=12)  # 6 = 0.5 * 12
     assert not may_go_on(store, flow)
-
-
-def test_poll_of_a_stream_lets_producers_write_no_more_than_a_fill() -> None:
-    cfg = small_cfg(mode="fixed_ratio", max_replay_ratio=1.0)
-    store = new_store(slots=5, steps=9)
-    for _ in range(4):
-        write_episode(store, 2)
-    store.words[StreamWords.STATE] = OnlineDataEngineState.READY
-    store.words[StreamWords.OWNER_PID] = os.getpid()
-    store.words[StreamWords.OWNER_STARTED_AT] = started_at(os.getpid())
-    store.words[EngineWords.FRAMES_AT_READY] = 8
-    draws, flow = LiveDraws(store, cfg), FlowRules.of(cfg)
-    request = DrawRequest(
-        size=(1, 5), options=DEFAULT_OPTIONS, select=None, out=None, generator=None, timeout=0.0
-    )
-    assert not may_go_on(store, flow)
-    with pytest.raises(DataPendingError, match="expected an episode of at least 5 steps") as caught:
-        draws.draw(request)
-    assert not hasattr(caught.value, "__notes__")  # the caller knows how long it wanted to wait
-    assert store.consumers["under_way"].sum() == 0
-    assert store.consumers["blocked_ns"].sum() > 0  # the attempt itself, however short the wait
-    store.consumers["waiting_ns"][0] = LARGEST  # a second is never over
-    begun = 0
-    while may_go_on(store, flow) and begun < 20:
-        write_episode(store, 2)
-        begun += 1
-    assert begun == 4
 
 
 @pytest.mark.parametrize("flow", [{"mode": "fixed_ratio"}, {"mode": "continuous", "high_water": 1}])

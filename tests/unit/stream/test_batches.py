@@ -6,13 +6,12 @@ from tensordict import TensorDict
 
 from cadenza.core.errors import InputError, UnknownNameError
 from cadenza.stream import batches
-from cadenza.stream.batches import Batches, nested_batch
+from cadenza.stream.batches import Batches
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
 from tests.unit.stream.stores import new_store
 
 META = torch.device("meta")
 SIZE = (4, 3)
-CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def on(device: str = "cpu") -> Batches:
@@ -28,27 +27,6 @@ def test_processor_copies_straight_into_the_batch() -> None:
     assert on().landing(SIZE, targets) is targets
     batch = on().batch(targets, targets, SIZE, None)
     assert batch["obs"].data_ptr() == targets["obs"].data_ptr()
-
-
-def test_batch_is_the_one_that_the_constructor_of_its_class_makes() -> None:
-    tensors = {"obs.arm.qpos": torch.rand(4, 3, 2), "obs.arm.qf": torch.rand(4, 3)}
-    tensors["rewards"] = torch.rand(4, 3)
-    levels = {"qpos": tensors["obs.arm.qpos"], "qf": tensors["obs.arm.qf"]}
-    made = TensorDict({"obs": {"arm": levels}, "rewards": tensors["rewards"]}, SIZE)
-    batch = nested_batch(tensors, SIZE)
-    for ours, theirs in ((batch, made), (batch["obs"], made["obs"])):
-        assert type(ours) is type(theirs)
-        assert (ours.batch_size, ours.device, ours.names, ours.is_locked) == (
-            theirs.batch_size,
-            theirs.device,
-            theirs.names,
-            theirs.is_locked,
-        )
-    assert bool((batch == made).all())
-    assert torch.equal(batch[1:]["obs", "arm", "qpos"], tensors["obs.arm.qpos"][1:])
-    batch["new"] = torch.zeros(4, 3)
-    with pytest.raises(RuntimeError, match="batch dimension mismatch"):
-        batch["wrong"] = torch.zeros(3, 3)
 
 
 def test_only_the_keys_of_out_land_before_they_go_to_a_device() -> None:
@@ -96,14 +74,3 @@ def test_padding_needs_a_place_on_every_device() -> None:
     out = kept(rewards=torch.empty(SIZE, device="meta"))
     with pytest.raises(InputError, match=r"it lacks \['valid'\]"):
         on("meta").targets(SIZE, DrawOptions(short="pad"), None, out)
-
-
-@CUDA
-def test_batch_arrives_on_a_cuda_device() -> None:
-    targets = on("cuda").targets(SIZE, DEFAULT_OPTIONS, ["rewards"], None)
-    landed = on("cuda").landing(SIZE, targets)
-    assert landed["rewards"].is_pinned()
-    landed["rewards"].fill_(7.0)
-    batch = on("cuda").batch(targets, landed, SIZE, None)
-    assert batch["rewards"].device.type == "cuda"
-    assert (batch["rewards"] == 7.0).all()

@@ -22,15 +22,6 @@ def valid(**settings: Any) -> OnlineDataEngineCfg:
     return OnlineDataEngineCfg(gym_config={"id": "CartPole-v1", "num_envs": 2}, **settings)
 
 
-def test_defaults_are_those_that_users_know() -> None:
-    cfg = OnlineDataEngineCfg()
-    assert (cfg.buffer_size, cfg.max_episode_steps, cfg.state_dim) == (16, 300, 14)
-    assert (cfg.buffer_device, cfg.gym_config, cfg.action_config) == ("cpu", {}, {})
-    assert (cfg.refill_threshold, cfg.max_generation_attempts) == (50, 3)
-    assert cfg.initialization_timeout == 300.0
-    assert OnlineDataEngineCfg(4, 10, 7, "cpu", {}, {}, 2).refill_threshold == 2
-
-
 def test_instances_share_no_mutable_value() -> None:
     given = {"kwargs": {"sizes": [1]}}
     cfg = OnlineDataEngineCfg(gym_config=given)
@@ -115,6 +106,7 @@ def test_missing_values_are_listed_with_their_paths() -> None:
     [
         ({"buffer_size": 1}, "buffer_size: expected at least num_envs = 2 episodes, got 1"),
         ({"draw_timeout": 10**400}, "draw_timeout: expected a finite number > 0, got 1000"),
+        ({"log_path": "a\0b"}, "log_path: expected the path of a file or folder"),
         ({"mode": "sometimes"}, "mode: expected one of .*got 'sometimes'"),
         ({"mode": "fixed_ratio"}, "max_replay_ratio: expected a number with mode"),
         ({"high_water": 17}, "high_water: expected <= buffer_size = 16, got 17"),
@@ -208,10 +200,6 @@ def test_numbers_of_numpy_are_taken_like_plain_ones() -> None:
     assert given == (8, 7, 0.5, 4, 0.5)
     assert [type(value) for value in given] == [int, int, float, int, float]
     assert json.loads(json.dumps(own.to_dict()))["gym_config"]["kwargs"] == {"sizes": [3, True]}
-
-
-def test_high_water_that_just_reaches_the_fresh_share_is_taken() -> None:
-    check_settings(valid(high_water=8, min_fresh_fraction=0.5))
 
 
 def test_missing_value_is_refused_before_ranges() -> None:

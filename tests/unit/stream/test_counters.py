@@ -9,7 +9,6 @@ import pytest
 from cadenza.core.errors import NotReadyError
 from cadenza.stream.counters import ConsumerRow, ProducerRow, read_counters
 from cadenza.stream.draw_options import DrawOptions
-from cadenza.stream.engine_state import LARGEST
 from cadenza.stream.layout import MAX_CONSUMERS
 from cadenza.stream.processes import is_same_process, started_at
 from cadenza.stream.slot_reader import SlotReader
@@ -119,23 +118,6 @@ def test_staleness_is_the_age_of_the_episode_and_the_lag_of_its_policy(monkeypat
     assert (counted.version_lag_mean, counted.version_lag_p95) == (5.0, 5)
 
 
-def test_sums_stay_at_the_largest_number_instead_of_turning_negative() -> None:
-    store = new_store()
-    slot = write_episode(store, 3)
-    store.written_at_ns[slot] = 1  # more than fifty years ago
-    row = ConsumerRow(store)
-    store.consumers["staleness_us"][row.row] = store.consumers["staleness_us"][9] = LARGEST
-    draw_and_note(store, row, 2, 1)
-    assert store.consumers["staleness_us"][row.row] == LARGEST
-    assert read_counters(store).staleness_mean_s == pytest.approx(LARGEST / 1e6)  # 2 LARGEST / 2
-
-
-def test_stream_without_draws_has_no_staleness() -> None:
-    counted = read_counters(new_store())
-    assert (counted.staleness_mean_s, counted.staleness_p95_s, counted.version_lag_p95) == (0, 0, 0)
-    assert counted.replay_ratio == 0.0
-
-
 def test_row_of_an_ended_process_is_reused_and_goes_on() -> None:
     store = new_store()
     write_episode(store, 3)
@@ -148,19 +130,6 @@ def test_row_of_an_ended_process_is_reused_and_goes_on() -> None:
     counted = read_counters(store)
     assert [c.chunks for c in counted.consumers] == [12]
     assert not counted.consumers[0].alive
-
-
-def test_forked_process_counts_in_its_own_row() -> None:
-    store = new_store()
-    write_episode(store, 3)
-    row = ConsumerRow(store)
-    draw_and_note(store, row, 1, 1)
-    context = multiprocessing.get_context("fork")
-    child = context.Process(target=draw_and_note, args=(store, row, 6, 1))
-    child.start()
-    child.join()
-    draw_and_note(store, row, 1, 1)
-    assert [c.chunks for c in read_counters(store).consumers] == [2, 6]
 
 
 def test_number_of_another_process_is_no_reason_to_keep_a_row() -> None:
@@ -220,28 +189,3 @@ def test_process_is_told_by_number_and_start() -> None:
         time.sleep(0.001)
     os.waitpid(child, 0)
     assert started_at(child) == 0
-
-
-def test_running_process_without_proc_started_at_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathlib.Path.is_file", lambda _: False)
-    assert started_at(os.getpid()) == 1
-    monkeypatch.setattr(os, "kill", _refuse(ProcessLookupError))
-    assert started_at(os.getpid()) == 0
-    monkeypatch.setattr(os, "kill", _refuse(PermissionError))
-    assert started_at(1) == 1
-
-
-def _refuse(error: type[OSError]) -> object:
-    def kill(pid: int, signal: int) -> None:
-        raise error
-
-    return kill
-
-
-def test_row_is_claimed_again_after_it_was_passed_on() -> None:
-    store = new_store()
-    row = ConsumerRow(store)
-    assert row.row == 0
-    copy = object.__new__(ConsumerRow)
-    copy.__setstate__(row.__getstate__())
-    assert copy.row == 0  # the same process has one row only

@@ -1,9 +1,7 @@
 """The endless dataset: shapes, options, random streams of iterators and refused arguments."""
 
-import gc
 import itertools
 import multiprocessing
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -33,11 +31,6 @@ def test_item_mode_yields_single_chunks() -> None:
     assert [chunk.batch_size for chunk in chunks] == [torch.Size([4])] * 3
     assert (chunks[0]["step"].diff() == 1).all()
     assert len(set(starts(chunks))) == 3
-
-
-def test_batch_mode_yields_batches() -> None:
-    batches = take(OnlineDataset(FakeChunkSource(), 4, batch_size=7), 3)
-    assert [batch.batch_size for batch in batches] == [torch.Size([7, 4])] * 3
 
 
 def test_every_option_reaches_the_engine() -> None:
@@ -150,34 +143,6 @@ def test_epochs_of_loader_workers_are_counted_however_workers_start() -> None:
     assert epochs("forkserver") == first
 
 
-@pytest.fixture
-def _nothing_frozen() -> Iterator[None]:
-    gc.unfreeze()
-    yield
-    gc.freeze()
-
-
-@pytest.mark.usefixtures("_nothing_frozen")
-@pytest.mark.parametrize("workers", [0, 1])
-def test_only_loader_workers_keep_their_objects_from_the_search_for_cycles(workers: int) -> None:
-    def note(batch: TensorDict) -> TensorDict:
-        return batch.set("frozen", torch.full(batch.shape, gc.get_freeze_count()))
-
-    loader = DataLoader(
-        OnlineDataset(FakeChunkSource(), 4, 2, note),
-        batch_size=None,
-        num_workers=workers,
-        multiprocessing_context="fork" if workers else None,
-        collate_fn=OnlineDataset.passthrough_collate_fn,
-    )
-    assert bool(take(loader, 1)[0]["frozen"].any()) == (workers > 0)
-
-
-def test_passthrough_returns_the_batch_itself() -> None:
-    batch = TensorDict({}, [2])
-    assert OnlineDataset.passthrough_collate_fn(batch) is batch
-
-
 def test_collation_stacks_along_a_new_first_axis() -> None:
     chunks = take(OnlineDataset(FakeChunkSource(), 4), 2)
     batch = OnlineDataset.collate_fn(chunks)
@@ -213,11 +178,6 @@ def test_values_that_do_not_fit_are_refused(arguments, message: str) -> None:
 def test_keys_that_the_stream_lacks_are_refused_when_described(select, kind, message) -> None:
     with pytest.raises(kind, match=message):
         OnlineDataset(FakeChunkSource(), 4, select=select)
-
-
-def test_keys_may_come_once_only() -> None:
-    dataset = OnlineDataset(FakeChunkSource(), 4, select=iter(["obs"]))
-    assert [list(chunk.keys()) for chunk in take(dataset, 2)] == [["obs"]] * 2
 
 
 @pytest.mark.parametrize("size", [0, 51, True, 2.0])

@@ -41,11 +41,6 @@ def test_gymnasium_id_gives_the_spaces_and_the_step_limit() -> None:
     vectorised.close()
 
 
-def test_every_producer_adds_slots() -> None:
-    cfg = OnlineDataEngineCfg(gym_config={"id": "CartPole-v1", "num_envs": 3}, producers=2)
-    assert store_layout(cfg).slots == 16 + 6
-
-
 def test_nested_observations_become_dotted_names() -> None:
     fields = space_fields(counting(1, nested=True))
     assert [field.name for field in fields] == ["obs.goal", "obs.robot.qpos", "actions"]
@@ -277,7 +272,3 @@ def test_success_is_what_the_infos_say_of_this_environment(infos, expected) -> N
 def test_paths_that_lead_nowhere_are_refused(path, told) -> None:
     with pytest.raises(ConfigurationError, match=f"^here: .*{told}"):
         load_callable(path, "here")
-
-
-def test_path_may_lead_into_a_class() -> None:
-    assert load_callable("tests.stream_worlds:CountingEnv.reset", "here") is CountingEnv.reset

@@ -136,49 +136,6 @@ def test_episode_that_may_not_be_published_waits_and_nothing_is_lost() -> None:
     assert store.published() == 3
 
 
-@pytest.mark.parametrize("mode", ["SAME_STEP", "NEXT_STEP", "DISABLED"])
-def test_episode_longer_than_a_slot_is_written_in_linked_parts(mode) -> None:
-    runner, store, _ = runner_over(lengths=(14, 3), mode=mode, slots=20)
-    runner.begin_all(0)
-    while store.published() < 8:
-        runner.step()
-    found = {}
-    for slot in np.flatnonzero(store.length):
-        length = int(store.length[slot])
-        states = store.entries("obs", slot)[: length + 1]
-        ends = (store.entries(name, slot)[length - 1] for name in ("terminated", "truncated"))
-        parts = found.setdefault(int(store.episode_id[slot]), {})
-        parts[int(store.part[slot])] = (states[:, 1].astype(int).tolist(), list(map(bool, ends)))
-    whole = [parts for parts in found.values() if parts[max(parts)][1] == [True, False]]
-    assert len(whole) >= 3
-    for parts in whole:
-        numbers = range(max(parts) + 1)
-        assert sorted(parts) == list(numbers)
-        if max(parts):
-            assert [parts[part][0] for part in numbers] == [
-                list(range(7)),
-                list(range(6, 13)),
-                list(range(12, 15)),
-            ]
-            assert [parts[part][1] for part in numbers[:-1]] == [[False, True]] * 2
-        else:
-            assert parts[0][0] == list(range(4))
-
-
-def test_episodes_carry_the_policy_version_they_began_with() -> None:
-    runner, store, _ = runner_over(lengths=(4, 2))
-    runner.begin_all(0)
-    runner.policy_version = 5
-    for _ in range(4):
-        runner.step()
-    by_length = sorted(zip(store.length.tolist(), store.policy_version.tolist(), strict=True))
-    # Environment 1 ends after 2 steps and begins one of 4; environment 0 ends after 4.
-    assert by_length[-2:] == [(2, 0), (4, 0)]
-    for _ in range(2):
-        runner.step()
-    assert (4, 5) in zip(store.length.tolist(), store.policy_version.tolist(), strict=True)
-
-
 def test_every_step_notes_the_policy_that_chose_its_action() -> None:
     runner, store, _ = runner_over(lengths=(4, 4))
     runner.begin_all(0)

@@ -5,64 +5,15 @@ import os
 import threading
 
 import numpy as np
-import pytest
 
 from cadenza.core.errors import StorageError
-from cadenza.stream import fences
-from cadenza.stream.draw_options import DrawOptions
-from cadenza.stream.fences import full_fence
 from cadenza.stream.shared_file import SharedFile
 from cadenza.stream.slot_reader import SlotReader
-from cadenza.stream.slots import SlotStore
 from cadenza.stream.windows import WindowTable
 from tests.interrupts import interrupted_everywhere
 from tests.unit.stream.stores import new_store, seeded, targets, write_episode
 
 SLOTS, STEPS, CHUNK_SIZE = 3, 9, 4
-
-
-def test_fence_works_after_an_interrupt_at_every_instruction() -> None:
-    steps = 0
-    for _ in interrupted_everywhere(full_fence, fences.__name__, anywhere=True):
-        steps += 1
-        full_fence()
-    assert steps > 10
-
-
-def write_anything(store: SlotStore, number: int) -> None:
-    length = 1 + number * 5 % STEPS
-    write_episode(store, length, 100.0 * number, segments=[t // 3 for t in range(length)])
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        DrawOptions(weighting="window"),
-        DrawOptions(sampling_mode="segment", short="pad"),
-        DrawOptions(sampling_mode="boundary"),
-    ],
-)
-def test_table_is_right_after_an_interrupt_at_every_instruction_of_a_refresh(
-    options: DrawOptions,
-) -> None:
-    store = new_store(slots=SLOTS, steps=STEPS)
-    kept, numbers = WindowTable(store, CHUNK_SIZE, options), itertools.count()
-
-    def refresh() -> None:
-        write_anything(store, next(numbers))
-        kept.refresh()
-
-    steps = 0
-    for _ in interrupted_everywhere(refresh, WindowTable.__module__, anywhere=True):
-        steps += 1
-        kept.refresh()
-        fresh = WindowTable(store, CHUNK_SIZE, options)
-        fresh.refresh()
-        for name, values in vars(fresh).items():
-            if isinstance(values, np.ndarray):
-                np.testing.assert_array_equal(vars(kept)[name], values, err_msg=f"{name} {steps}")
-        assert kept.too_short == fresh.too_short
-    assert steps > 100
 
 
 def test_chunks_are_right_after_an_interrupt_at_every_instruction_of_a_draw() -> None:

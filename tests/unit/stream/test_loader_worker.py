@@ -2,7 +2,6 @@
 
 import multiprocessing
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -71,15 +70,3 @@ def test_end_waits_until_a_closed_queue_has_sent_what_is_in_it() -> None:
     threading.Timer(0.2, slow.may_go.set).start()
     await_senders(60.0)  # also for what other tests left open
     assert slow.written
-
-
-def test_end_does_not_wait_for_a_queue_that_nobody_empties() -> None:
-    queue, slow = multiprocessing.Queue(), Slow()
-    queue.put(slow)
-    queue.close()
-    began = time.monotonic()
-    await_senders(0.1)
-    assert time.monotonic() - began >= 0.1
-    assert not slow.written
-    slow.may_go.set()
-    queue.join_thread()

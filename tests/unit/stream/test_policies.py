@@ -9,15 +9,7 @@ import torch
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, StorageError
 from cadenza.stream.policies import DemonstrationPolicy, make_policy
 from cadenza.stream.policy_board import PolicyBoard
-from tests.stream_worlds import CountingEnv, HalfPolicy, counting, segmented
-
-
-def test_policy_is_made_with_environment_seed_and_arguments() -> None:
-    env = counting(3)
-    factory = {"factory": "tests.stream_worlds:HalfPolicy", "kwargs": {"value": 0.1}}
-    made = make_policy(factory, env, 7)
-    assert isinstance(made, HalfPolicy)
-    assert (made.count, made.seed, made.value) == (3, 7, 0.1)
+from tests.stream_worlds import CountingEnv, HalfPolicy, counting
 
 
 def test_object_that_cannot_act_is_refused() -> None:
@@ -58,31 +50,6 @@ def test_methods_with_other_parameters_are_refused(method: str, told: str) -> No
         make_policy(policy, counting(1), 0)
 
 
-class BuiltinMethods(HalfPolicy):
-    """Has methods that do not tell their parameters, or may have none at all."""
-
-    success = None
-
-    def __init__(self, env: Any, seed: int) -> None:
-        super().__init__(env, seed)
-        self.load_parameters: Any = {}.update  # builtin without a signature
-        self.reset: Any = lambda rows=None, *, seed=None: None
-
-
-def test_methods_that_can_be_called_are_taken() -> None:
-    made = make_policy({"factory": f"{__name__}:BuiltinMethods"}, counting(1), 0)
-    assert isinstance(made, BuiltinMethods)
-
-
-def test_demonstrations_of_single_environments_are_played_side_by_side() -> None:
-    env = counting(2, [1, 3])
-    played = DemonstrationPolicy(env)
-    assert played.plan().tolist() == [1, 3]
-    assert played.act(None).tolist() == [[0.5], [0.5]]
-    assert played.finished().tolist() == [True, False]
-    assert played.segment_ids().tolist() == [0, 0]
-
-
 def test_demonstration_of_the_vector_environment_comes_first() -> None:
     env: Any = counting(2)
     env.create_demo_action_list = lambda: np.arange(4.0).reshape(2, 2, 1)
@@ -93,18 +60,6 @@ def test_demonstration_of_the_vector_environment_comes_first() -> None:
     assert played.finished().all()
     env.create_demo_action_list = lambda: None
     assert played.plan().tolist() == [0, 0]
-
-
-def test_segments_of_single_environments_are_played_one_after_the_other() -> None:
-    played = DemonstrationPolicy(segmented(2, [2, 0, 1]))  # has an action list too
-    assert played.plan().tolist() == [3, 3]
-    answers = []
-    for _ in range(4):
-        answers.append((played.act(None)[:, 0].tolist(), played.segment_ids().tolist()))
-    # Segment 1 has no step; after the end the last action goes on.
-    assert [ids for _, ids in answers] == [[0, 0], [0, 0], [2, 2], [2, 2]]
-    for actions, ids in answers:
-        np.testing.assert_allclose(actions, np.array(ids) / 10, rtol=1e-6)
 
 
 def test_segments_of_the_vector_environment_come_before_its_action_list() -> None:

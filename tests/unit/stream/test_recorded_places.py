@@ -1,15 +1,10 @@
 """Which recorded iterator one of a replay repeats, and the sessions that workers learn it from."""
 
-import multiprocessing
-import threading
-from pathlib import Path
-
 import pytest
 
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.stream.iterator_place import IteratorPlace
 from cadenza.stream.recorded_draws import recorded_place
-from cadenza.stream.recording_session import RecordingSession
 
 
 def place(dataset: int, epoch: int, worker: int = 0, workers: int = 0) -> IteratorPlace:
@@ -71,66 +66,3 @@ def test_another_number_of_workers_is_refused(asked: IteratorPlace, workers: int
 def test_iterators_that_were_not_recorded_are_refused(asked: IteratorPlace) -> None:
     with pytest.raises(NotReadyError, match=r"recorded iterators .* in the same order"):
         recorded_place(asked, RECORDED)
-
-
-def test_threads_that_begin_a_recording_at_once_take_turns(tmp_path: Path) -> None:
-    session, begun = RecordingSession(), list[int]()
-
-    def begin() -> None:
-        with session.opened(tmp_path):
-            begun.append(session.running)
-
-    thread = threading.Thread(target=begin)
-    with session._file.locked():
-        thread.start()
-        thread.join(0.2)
-        assert session.running == 0
-        assert thread.is_alive()
-    thread.join()
-    assert (begun, session.running) == ([1], 0)
-
-
-def test_thread_that_finds_a_recording_once_it_has_the_lock_is_refused(tmp_path: Path) -> None:
-    session, told = RecordingSession(), list[str]()
-
-    def begin() -> None:
-        with pytest.raises(NotReadyError) as caught, session.opened(tmp_path):
-            pass
-        told.append(str(caught.value))
-
-    thread = threading.Thread(target=begin)
-    with session._file.locked():
-        thread.start()
-        thread.join(0.2)
-        session._set_running(1)
-    thread.join()
-    assert len(told) == 1
-    assert "expected one recording of a process at a time" in told[0]
-    assert session.running == 1  # the other one goes on
-
-
-def test_session_tells_copies_of_its_end_and_refuses_those_from_before(tmp_path: Path) -> None:
-    session = RecordingSession()
-    assert (session.running, session.is_mine, session.is_of_parent) == (0, True, False)
-
-    def in_a_fork(ready, answers) -> None:
-        ready.wait(90)
-        try:
-            answers.put(str(session.folder(session.running)))
-        except NotReadyError as error:
-            answers.put(str(error))
-        answers.put(session.is_of_parent)
-
-    fork = multiprocessing.get_context("fork")
-    ready, answers = fork.Event(), fork.SimpleQueue()
-    process = fork.Process(target=in_a_fork, args=(ready, answers))
-    process.start()
-    with session.opened(tmp_path):
-        assert session.folder(session.running) == tmp_path
-        with pytest.raises(NotReadyError, match="expected one recording of a process at a time"):
-            session.opened(tmp_path).__enter__()
-        ready.set()
-        assert "make the loader's iterator inside" in answers.get()
-        assert answers.get() is True
-    process.join()
-    assert session.running == 0

@@ -1,7 +1,6 @@
 """Recordings that threads write to, that end while they draw, or that interrupts come into."""
 
 import resource
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,56 +9,12 @@ import pytest
 import torch
 
 from cadenza.core.errors import ConfigurationError, InputError, IntegrityError, StorageError
-from cadenza.stream import recorded_draws, recording_files
 from cadenza.stream.iterator_place import IteratorPlace
 from cadenza.stream.recorded_draws import RecordedStream, RecordingReader
 from cadenza.stream.recording_files import JournalWriter
 from cadenza.stream.slot_reader import SlotReader
 from tests.interrupts import interrupted_everywhere
 from tests.unit.stream.stores import new_store, seeded, targets, write_episode
-
-
-class Meeting(JournalWriter):
-    """Waits in the middle of a draw's line for what another thread does meanwhile."""
-
-    meanwhile = threading.Event()
-    is_in_line = threading.Event()
-
-    def append(self, kind, body) -> None:
-        if kind == "draw":
-            self.is_in_line.set()
-            self.meanwhile.wait(0.2)
-        super().append(kind, body)
-
-
-@pytest.mark.parametrize("act", ["note", "close"])
-def test_nothing_is_written_while_another_thread_records_a_draw(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
-) -> None:
-    Meeting.meanwhile, Meeting.is_in_line = threading.Event(), threading.Event()
-    monkeypatch.setattr(recorded_draws, "JournalWriter", Meeting)
-    store = new_store()
-    write_episode(store, 5)
-    reader = RecordingReader(SlotReader(store), store, tmp_path)
-
-    def other() -> None:
-        assert Meeting.is_in_line.wait(90)
-        if act == "note":
-            reader.note_iterator(IteratorPlace(dataset=0, epoch=0))
-        else:
-            reader.close()
-        Meeting.meanwhile.set()
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    reader.draw(4, 3, targets(store, 4, 3), seeded())
-    thread.join()
-    reader.close()
-    lines = recording_files.read_journal(tmp_path, allow_unfinished=False)
-    kinds = [line["kind"] for line in lines]
-    noted = ["iterator"] if act == "note" else []
-    assert kinds == ["stream", "episode", "draw", *noted, "end"]
-    assert len(RecordedStream(tmp_path)) == 1
 
 
 def test_recording_is_whole_after_an_interrupt_at_every_instruction(tmp_path: Path) -> None:
@@ -83,27 +38,6 @@ def test_recording_is_whole_after_an_interrupt_at_every_instruction(tmp_path: Pa
     assert len(stream) <= 2 * len(drawn) + 1  # interrupted ones may be there
     replayed = (stream.sample_batch(4, 3)["obs"].numpy().tobytes() for _ in range(len(stream)))
     assert all(batch in replayed for batch in drawn)  # in their order
-
-
-def test_recording_is_whole_after_an_interrupt_at_every_instruction_of_its_end(
-    tmp_path: Path,
-) -> None:
-    store, folders = new_store(), iter(range(10_000))
-    write_episode(store, 5)
-
-    def begin() -> RecordingReader:
-        folder = tmp_path / str(next(folders))
-        return RecordingReader(SlotReader(store), store, folder, durable=False)
-
-    def end() -> None:
-        reader.close()
-
-    reader, ends = begin(), 0
-    for number in interrupted_everywhere(end, JournalWriter.__module__):
-        reader.close()
-        assert len(RecordedStream(tmp_path / str(number - 1))) == 0
-        reader, ends = begin(), number
-    assert ends > 10
 
 
 @contextmanager
@@ -139,15 +73,6 @@ def test_full_disk_is_told_and_what_was_recorded_before_can_be_read(tmp_path: Pa
     left = RecordedStream(tmp_path, allow_unfinished=True)
     assert len(left) == 1
     assert torch.equal(left.sample_batch(4, 3)["obs"], expected)
-
-
-def test_line_that_was_cut_is_replaced(tmp_path: Path) -> None:
-    store = new_store()
-    writer = JournalWriter(tmp_path, store.layout)
-    with (tmp_path / "draws.jsonl").open("ab") as file:
-        file.write(b'{"body":' + b" " * 5000)
-    writer.close()
-    assert len(RecordedStream(tmp_path)) == 0
 
 
 def test_worker_that_goes_on_is_recorded_up_to_the_end_of_the_block(tmp_path: Path) -> None:

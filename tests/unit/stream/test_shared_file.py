@@ -2,7 +2,6 @@
 
 import errno
 import gc
-import multiprocessing
 import os
 import signal
 import threading
@@ -13,13 +12,7 @@ from typing import Any
 import pytest
 
 from cadenza.core.errors import InputError, StorageError
-from cadenza.stream.policy_board import PolicyBoard
 from cadenza.stream.shared_file import MEMORY_FOLDER, RESERVE, SharedFile
-from cadenza.stream.slot_reader import SlotReader
-from cadenza.stream.slots import SlotStore
-from tests.interrupts import interrupted_everywhere
-from tests.stream_engines import is_block
-from tests.unit.stream.stores import new_store, seeded, targets, write_episode
 
 
 def names() -> set[str]:
@@ -94,17 +87,6 @@ def test_file_system_that_wants_names_gets_one_for_a_moment(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("make", [lambda: SharedFile.create(100), PolicyBoard])
-def test_interrupt_while_it_is_made_leaves_no_name_and_no_descriptor(make) -> None:
-    modules = (SharedFile.__module__, PolicyBoard.__module__)
-    before, steps = (names(), open_descriptors()), 0
-    for _ in interrupted_everywhere(make, *modules):
-        steps += 1
-        gc.collect()
-        assert (names(), open_descriptors()) == before
-    assert steps >= 5
-
-
 def test_folder_of_temporary_files_serves_without_a_memory_file_system(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -145,23 +127,6 @@ def test_forgotten_block_is_given_back() -> None:
     before = open_descriptors()
     SharedFile.create(10_000)
     assert open_descriptors() == before
-
-
-def test_closed_store_gives_everything_back() -> None:
-    before, blocks = open_descriptors(), mapped_blocks()
-    store = new_store()
-    write_episode(store, 2)
-    assert open_descriptors() > before
-    assert mapped_blocks() > blocks
-    store.close()
-    assert store.file.is_closed
-    assert open_descriptors() == before
-    assert mapped_blocks() == blocks
-
-
-def mapped_blocks() -> int:
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-    return sum(is_block("".join(line.split()[5:6])) for line in lines)
 
 
 def test_lock_excludes_other_threads_for_a_bounded_time() -> None:
@@ -219,22 +184,3 @@ def test_fork_does_not_inherit_the_lock_of_a_thread() -> None:
         with file.locked(timeout=60.0):
             os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def double_and_write(store: SlotStore, count: int) -> None:
-    store.words[30] = count * 2
-    write_episode(store, 3, 5.0)
-
-
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_store_reaches_processes_of_every_kind(method: str) -> None:
-    store = new_store()
-    context = multiprocessing.get_context(method)
-    process = context.Process(target=double_and_write, args=(store, 21))
-    process.start()
-    process.join(120)
-    assert process.exitcode == 0
-    assert store.words[30] == 42
-    out = targets(store, 1, 3, "actions")
-    SlotReader(store).draw(1, 3, out, seeded())
-    assert out["actions"].flatten().tolist() == [5.0, 6.0, 7.0]

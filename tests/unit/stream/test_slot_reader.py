@@ -13,7 +13,7 @@ from cadenza.core.errors import (
     UnknownNameError,
 )
 from cadenza.stream import slot_reader
-from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields
+from cadenza.stream.chunk_keys import chunk_fields
 from cadenza.stream.draw_options import DrawOptions
 from cadenza.stream.layout import VIRTUAL
 from cadenza.stream.slot_reader import DrawnChunks, SlotReader
@@ -98,6 +98,8 @@ def test_nothing_to_draw_is_told_with_mode_and_size(mode: str, message: str) -> 
 
 
 def test_options_that_do_not_exist_or_fit_are_refused() -> None:
+    with pytest.raises(InputError, match="at least 2 steps with sampling_mode 'boundary', got 1"):
+        draw(new_store(), 1, 1, "actions", sampling_mode="boundary")
     with pytest.raises(ConfigurationError, match=r"DrawOptions.short: expected one of .* 'drop'"):
         DrawOptions(short="drop")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="with sampling_mode 'boundary', got 'step'"):
@@ -109,13 +111,6 @@ def test_options_that_do_not_exist_or_fit_are_refused() -> None:
         True,
         True,
     ]
-
-
-def test_boundaries_need_chunks_of_two_steps() -> None:
-    store = new_store(steps=5)
-    write_episode(store, 5)
-    with pytest.raises(InputError, match="at least 2 steps with sampling_mode 'boundary', got 1"):
-        draw(store, 1, 1, "actions", sampling_mode="boundary")
 
 
 def test_slots_that_never_hold_still_end_the_draw(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,16 +125,6 @@ def test_slots_that_never_hold_still_end_the_draw(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(slot_reader, "copy_chunks", copy_while_rewritten)
     with pytest.raises(NotReadyError, match="slots that changed 64 times in a row"):
         draw(store, 2, 3, "actions")
-
-
-def test_reader_keeps_the_tables_used_last() -> None:
-    store = new_store(steps=slot_reader.KEPT_TABLES + 4)
-    write_episode(store, slot_reader.KEPT_TABLES + 4)
-    reader = SlotReader(store)
-    for c in range(1, slot_reader.KEPT_TABLES + 4):
-        reader.draw(1, c, targets(store, 1, c), seeded())
-    kept = [c for c, _ in reader.__dict__["_tables"].kept]
-    assert kept == list(range(4, slot_reader.KEPT_TABLES + 4))
 
 
 @pytest.mark.parametrize("options", [{}, {"weighting": "step"}, {"sampling_mode": "segment"}])
@@ -214,9 +199,3 @@ def test_selection_by_name_and_beginning() -> None:
         chunk_fields(layout, [])
     with pytest.raises(UnknownNameError, match=r"expected keys among .*'next.obs'.*, got 'ob'"):
         chunk_fields(layout, ["ob"])
-
-
-def test_buffers_have_shape_and_type_of_their_fields() -> None:
-    buffers = allocate_chunks(chunk_fields(new_store().layout, ["obs", "terminated"]), 4, 3)
-    assert buffers["obs"].shape == (4, 3, 2)
-    assert (buffers["terminated"].shape, buffers["terminated"].dtype) == ((4, 3), torch.bool)

@@ -10,6 +10,7 @@ from cadenza.core.errors import InputError
 from cadenza.stream.layout import BOOKKEEPING, Field, StoreLayout
 from cadenza.stream.slot_writer import EpisodeWriter
 from cadenza.stream.slots import SlotStore
+from tests.unit.stream.stores import new_store
 
 
 def written(dtype: str, value: Any) -> Any:
@@ -69,9 +70,21 @@ def test_number_that_the_type_holds_is_written(dtype: str, value: Any, kept: Any
     assert written(dtype, value) == kept
 
 
-def test_segment_ids_that_are_no_integers_are_refused() -> None:
-    store = SlotStore.create(StoreLayout(slots=1, steps=1, producers=1, fields=BOOKKEEPING))
-    writer = EpisodeWriter(store, store.take_slot(0))
-    step = {"rewards": 1.0, "terminated": False, "truncated": False, "segment_id": 0.5}
-    with pytest.raises(InputError, match=r"'segment_id' that int64 holds, got 0\.5"):
-        writer.add(step, {})
+STEP = {"actions": [0], "rewards": 0, "terminated": False, "truncated": False}
+NEXT = {"obs": [1, 1]}
+
+
+@pytest.mark.parametrize(
+    ("write", "told"),
+    [
+        (lambda writer: writer.start({"ob": [1, 1]}), r"state fields \['obs'\], got \['ob'\]"),
+        (lambda writer: writer.start({"obs": [1] * 3}), r"'obs' of shape \(2,\), got \(3,\)"),
+        (lambda writer: writer.publish(), "expected at least one step, got 0; use drop"),
+        (lambda writer: [writer.add(STEP, NEXT) for _ in range(6)], "at most 5 steps per episode"),
+        (lambda writer: writer.add(STEP | {"segment_id": 0.5}, NEXT), "that int64 holds, got 0.5"),
+    ],
+)
+def test_what_is_no_episode_of_the_store_is_refused(write: Any, told: str) -> None:
+    store = new_store(steps=5)
+    with pytest.raises(InputError, match=told):
+        write(EpisodeWriter(store, store.take_slot(0)))

@@ -6,22 +6,15 @@ import time
 import numpy as np
 import pytest
 
-from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
+from cadenza.core.errors import ConfigurationError, NotReadyError
 from cadenza.stream.counters import ConsumerRow
-from cadenza.stream.layout import BOOKKEEPING, MAX_SEGMENTS, Field, StoreLayout
+from cadenza.stream.layout import BOOKKEEPING, Field, StoreLayout
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slot_writer import EpisodeWriter
 from cadenza.stream.slots import AGED_FILLS, PASSED_OVER_DRAWS, SlotStore
 from tests.interrupts import interrupted_everywhere
 from tests.stream_episodes import fill
 from tests.unit.stream.stores import FIELDS, new_store, seeded, targets, write_episode
-
-
-def test_oldest_episode_is_replaced_first() -> None:
-    store = new_store(slots=2)
-    for first in (1.0, 2.0, 3.0):
-        write_episode(store, 1, first)
-    assert sorted(store.number) == [1, 2]
 
 
 def test_oldest_episode_is_replaced_first_when_the_clock_was_set_back(monkeypatch) -> None:
@@ -100,15 +93,6 @@ def test_episode_is_counted_when_it_can_be_read_and_its_steps_are_counted() -> N
     assert counted > 0
 
 
-def test_step_with_other_fields_is_refused() -> None:
-    store = new_store()
-    writer = EpisodeWriter(store, store.take_slot(0))
-    with pytest.raises(InputError, match="expected the state fields \\['obs'\\], got \\['ob'\\]"):
-        writer.start({"ob": [1, 1]})
-    with pytest.raises(InputError, match="expected 'obs' of shape \\(2,\\), got \\(3,\\)"):
-        writer.start({"obs": [1, 1, 1]})
-
-
 def test_most_drawn_episode_is_replaced_first_when_told() -> None:
     store = new_store(slots=3)
     slots = [write_episode(store, 1, first) for first in (1.0, 2.0, 3.0)]
@@ -175,31 +159,10 @@ def test_draws_that_cannot_have_seen_an_episode_do_not_pass_it_over() -> None:
     assert store.passed_over()[late]
 
 
-def test_reuse_of_another_kind_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="or 'most_drawn', got 'x'"):
-        new_store().take_slot(0, reuse="x")  # type: ignore[arg-type]
-
-
 def test_replaced_episode_starts_without_draws() -> None:
     store = new_store(slots=1)
     store.draws[write_episode(store, 1)] = 5
     assert store.draws[write_episode(store, 1)] == 0
-
-
-def test_slots_of_a_dead_producer_come_back_empty() -> None:
-    store = new_store(slots=4, producers=2)
-    kept = write_episode(store, 2)
-    mine, theirs = (
-        EpisodeWriter(store, store.take_slot(1)),
-        EpisodeWriter(store, store.take_slot(0)),
-    )
-    second = EpisodeWriter(store, store.take_slot(1))
-    assert store.drop_leases(1) == 2
-    assert store.drop_leases(1) == 0
-    assert store.lease.tolist().count(0) == 3
-    assert store.lease[theirs.slot] == 1
-    assert store.length[[kept, mine.slot, second.slot]].tolist() == [2, 0, 0]
-    assert {store.take_slot(0), store.take_slot(0)} == {mine.slot, second.slot}
 
 
 def test_slot_left_odd_by_a_dead_writer_stays_closed_while_written_again() -> None:
@@ -210,59 +173,6 @@ def test_slot_left_odd_by_a_dead_writer_stays_closed_while_written_again() -> No
     assert store.version[slot] % 2 == 1
     with pytest.raises(NotReadyError, match="got none"):
         SlotReader(store).draw(1, 1, targets(store, 1, 1), seeded())
-
-
-def test_dropped_episode_is_not_drawn_and_its_slot_used_next() -> None:
-    store = new_store(slots=2)
-    write_episode(store, 2)
-    writer = EpisodeWriter(store, store.take_slot(0))
-    writer.drop()
-    assert store.version[writer.slot] % 2 == 0
-    assert EpisodeWriter(store, store.take_slot(0)).slot == writer.slot
-
-
-def test_version_goes_up_by_two_with_every_episode() -> None:
-    store = new_store(slots=1)
-    assert [int(store.version[write_episode(store, 1)]) for _ in range(3)] == [2, 4, 6]
-
-
-def test_published_episode_is_described() -> None:
-    store = new_store()
-    slot = write_episode(store, 3, segments=(1, 1, 4), policy_version=8)
-    assert (store.length[slot], store.success[slot], store.policy_version[slot]) == (3, 1, 8)
-    assert store.segments[slot] == 2
-    assert store.segment_bounds[slot, :2].tolist() == [[0, 2], [2, 3]]
-
-
-def test_full_slot_takes_no_further_step() -> None:
-    store = new_store(steps=1)
-    writer = EpisodeWriter(store, store.take_slot(0))
-    writer.start({"obs": [0, 0]})
-    step = {"actions": [0], "rewards": 0, "terminated": False, "truncated": False}
-    writer.add(step, {"obs": [1, 1]})
-    assert writer.is_full
-    with pytest.raises(InputError, match="expected at most 1 steps per episode, got one more"):
-        writer.add(step, {"obs": [1, 1]})
-
-
-def test_episode_without_steps_is_not_published() -> None:
-    store = new_store()
-    writer = EpisodeWriter(store, store.take_slot(0))
-    with pytest.raises(InputError, match="expected at least one step, got 0; use drop"):
-        writer.publish()
-
-
-def test_more_segments_than_a_slot_notes_are_refused() -> None:
-    store = new_store(steps=MAX_SEGMENTS + 1)
-    write_episode(store, MAX_SEGMENTS, segments=range(MAX_SEGMENTS))
-    with pytest.raises(InputError, match=f"at most {MAX_SEGMENTS} segments .*, got 33"):
-        write_episode(store, MAX_SEGMENTS + 1, segments=range(MAX_SEGMENTS + 1))
-
-
-def test_layout_survives_its_json() -> None:
-    layout = new_store().layout
-    assert StoreLayout.from_json(layout.as_json()) == layout
-    assert layout.as_json()["fields"][0]["shape"] == [2]
 
 
 def test_arrays_begin_at_cache_lines_and_do_not_overlap() -> None:
@@ -288,11 +198,3 @@ def test_layouts_that_cannot_be_are_refused() -> None:
     for name in ("valid", "next.obs"):
         with pytest.raises(ConfigurationError, match=f"expected names other than .*'{name}'"):
             StoreLayout(**sizes, fields=(Field(name=name, shape=(), dtype="bool"),))
-
-
-def test_episode_whose_publication_was_cut_off_is_not_drawn() -> None:
-    store = new_store()
-    slot = write_episode(store, 3)
-    store.version[slot] += 1  # length is set, the version is still odd
-    with pytest.raises(NotReadyError, match="got none"):
-        SlotReader(store).draw(1, 1, targets(store, 1, 1), seeded())

@@ -6,19 +6,6 @@ import threading
 from cadenza.stream.thread_lock import ThreadLock
 
 
-def test_threads_take_turns() -> None:
-    lock, tried = ThreadLock(), []
-
-    def try_it() -> None:
-        tried.append(lock.here().acquire(blocking=False))
-
-    with lock.here(), lock.here():  # twice by the same thread
-        thread = threading.Thread(target=try_it)
-        thread.start()
-        thread.join()
-    assert tried == [False]
-
-
 def test_lock_that_a_thread_held_at_a_fork_is_free_in_the_new_process() -> None:
     lock, held, release = ThreadLock(), threading.Event(), threading.Event()
 

@@ -43,11 +43,6 @@ def test_folder_is_marked_until_it_is_kept(tmp_path: Path) -> None:
         take(folder.root)
 
 
-def test_folder_that_is_given_back_is_gone(tmp_path: Path) -> None:
-    take(tmp_path / "ds").give_back()
-    assert names(tmp_path) == []
-
-
 def test_folder_that_is_given_back_stays_with_the_files_of_others(tmp_path: Path) -> None:
     folder = take(tmp_path / "ds")
     put(folder.root, "notes.txt")
@@ -141,11 +136,3 @@ def test_folder_that_appears_meanwhile_is_left_alone(
     with pytest.raises(StorageError, match="expected to create this folder, got 'Directory not em"):
         take(tmp_path / "ds")
     assert names(tmp_path) == ["ds", "ds/notes.txt"]
-
-
-def test_marker_that_cannot_be_removed_is_named(tmp_path: Path) -> None:
-    folder = take(tmp_path / "ds")
-    (folder.root / MARKER).unlink()
-    (folder.root / MARKER).mkdir()
-    with pytest.raises(StorageError, match=f"expected to remove {MARKER}, got 'Is a directory'"):
-        folder.keep()

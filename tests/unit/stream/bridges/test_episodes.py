@@ -27,14 +27,6 @@ def test_episode_is_copied_whole() -> None:
     np.testing.assert_array_equal(episode.dones(), [False, False, True])
 
 
-def test_copy_stays_when_the_slot_is_written_again() -> None:
-    store = new_store(slots=1)
-    write_episode(store, 2, 1.0)
-    (episode,) = EpisodeReader(store).take()
-    write_episode(store, 2, 50.0)
-    np.testing.assert_array_equal(episode.field("rewards"), [1, 2])
-
-
 def test_episodes_of_a_freed_buffer_are_not_passed_over_in_silence() -> None:
     store = new_store()
     write_episode(store, 2, 1.0)
@@ -85,19 +77,6 @@ def test_episodes_of_several_producers_come_once_each() -> None:
     assert (reader.read, reader.lost, passed_episodes(store)) == (4, 0, 4)
 
 
-def test_parts_of_an_episode_are_linked() -> None:
-    store = new_store(steps=2)
-    write_episode(store, 1, 9.0)
-    before = None
-    for part in range(2):
-        writer = EpisodeWriter(store, store.take_slot(0), before=before)
-        fill(writer, 2, 2.0 * part)
-        writer.publish()
-        before = writer
-    episodes = EpisodeReader(store).take()
-    assert [(e.episode_id, e.part) for e in episodes] == [(0, 0), (1, 0), (1, 1)]
-
-
 def test_slot_written_again_during_the_copy_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     store = new_store(slots=2)
     write_episode(store, 2, 1.0)
@@ -125,12 +104,6 @@ def test_reading_counts_as_one_drawn_chunk() -> None:
     assert store.draws.tolist() == [1, 0, 0]
     assert int(store.consumers["chunks"].sum()) == 1
     assert int(store.consumers["frames"].sum()) == 3
-
-
-@pytest.mark.parametrize("limit", [0, 2.5, "2", True])
-def test_limit_that_counts_no_episodes_is_refused(limit) -> None:
-    with pytest.raises(InputError, match=f"expected a limit >= 1 or None, got {limit!r}"):
-        EpisodeReader(new_store()).take(limit)
 
 
 def test_only_selected_fields_are_copied() -> None:
@@ -162,7 +135,3 @@ def test_cut_off_and_unjudged_episode_says_so() -> None:
 def test_episode_with_unequal_fields_is_refused(states: int) -> None:
     with pytest.raises(InputError, match="expected fields of one length"):
         Episode(steps={"actions": np.zeros((2, 1))}, states={"obs": np.zeros((states, 1))})
-
-
-def test_episode_of_states_alone_knows_its_length() -> None:
-    assert Episode(steps={}, states={"obs": np.zeros((4, 1))}).length == 3

@@ -12,7 +12,6 @@ from PIL import Image
 from cadenza.core.errors import (
     ConfigurationError,
     InputError,
-    NotReadyError,
     StorageError,
     UnknownNameError,
 )
@@ -116,17 +115,6 @@ def test_images_are_embedded_without_loss(tmp_path: Path) -> None:
     }
 
 
-def test_matrices_are_nested_lists(tmp_path: Path) -> None:
-    grid = np.random.default_rng(1).standard_normal((5, 2, 3)).astype(np.float32)
-    episode = Episode(steps={"grid": grid}, states={})
-    feature = Feature(key="grid", source="grid", shape=(2, 3), dtype="float32")
-    write(tmp_path / "ds", [episode], [feature])
-    np.testing.assert_array_equal(column(tmp_path / "ds", "grid").astype(np.float32), grid)
-    metadata = pq.read_schema(tmp_path / "ds" / DATA).metadata[b"huggingface"]
-    library = json.loads(metadata)["info"]["features"]["grid"]
-    assert library == {"shape": [2, 3], "dtype": "float32", "_type": "Array2D"}
-
-
 def test_description_counts_what_is_there(tmp_path: Path) -> None:
     write(tmp_path / "ds", new_episodes(), robot_type="two-wheels")
     found = info(tmp_path / "ds")
@@ -210,18 +198,6 @@ def test_full_files_begin_new_ones_and_full_folders_too(tmp_path: Path) -> None:
     assert places(tmp_path / "ds", "meta/episodes") == [(0, 0)] * 8
 
 
-def test_full_files_of_rows_begin_new_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The rows hold statistics of 1200 components, several times the frames of one step each.
-    monkeypatch.setattr(lerobot, "_MEGABYTE", 2**14)
-    wide = Feature(key="x", source="x", shape=(1200,), dtype="float32")
-    episodes = [Episode(steps={"x": np.full((1, 1200), n, "f4")}, states={}) for n in range(8)]
-    write(tmp_path / "ds", episodes, [wide], chunks_size=2, data_files_size_in_mb=1)
-    root = tmp_path / "ds/meta/episodes"
-    assert sorted(str(p.relative_to(root)) for p in root.glob("*/*")) == ROLLED
-    assert places(tmp_path / "ds", "data") == [(0, 0)] * 3 + [(0, 1)] * 3 + [(1, 0)] * 2
-    assert places(tmp_path / "ds", "meta/episodes") == [(0, 0)] * 3 + [(0, 1)] * 3 + [(1, 0)] * 2
-
-
 def test_flushed_episodes_are_a_dataset_while_the_writer_goes_on(tmp_path: Path) -> None:
     episodes = new_episodes()
     writer = LeRobotWriter(tmp_path / "ds", FEATURES, fps=30)
@@ -283,13 +259,6 @@ def test_dataset_without_episodes_leaves_nothing(tmp_path: Path) -> None:
     with LeRobotWriter(tmp_path / "ds", FEATURES, fps=30):
         pass
     assert list(tmp_path.iterdir()) == []
-
-
-def test_closed_writer_refuses_episodes(tmp_path: Path) -> None:
-    writer = LeRobotWriter(tmp_path / "ds", FEATURES, fps=30)
-    writer.close()
-    with pytest.raises(NotReadyError, match="expected an open dataset, got a closed one"):
-        writer.add(new_episodes()[0], "go")
 
 
 def test_task_without_words_is_refused(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
+from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.bridges.lerobot_features import DONE, SUCCESS, Feature, features_of
 from cadenza.stream.layout import BOOKKEEPING, Field
@@ -57,11 +57,6 @@ def test_state_values_are_those_before_each_action() -> None:
     np.testing.assert_array_equal(vector("obs").values(one), [[0, 1], [2, 3], [4, 5]])
 
 
-def test_scalars_become_vectors_of_one() -> None:
-    values = vector("r", 1).values(episode(r=np.array([1.0, 2.0], dtype=np.float32)))
-    np.testing.assert_array_equal(values, [[1], [2]])
-
-
 def test_colours_lose_their_transparency() -> None:
     image = np.arange(2 * 4 * 5 * 4, dtype=np.uint8).reshape(2, 4, 5, 4)
     feature = Feature(key="x", source="camera", shape=(4, 5, 3), dtype="image")
@@ -104,11 +99,6 @@ def test_numbers_that_are_not_finite_are_refused(bad: float) -> None:
         InputError, match="expected finite values, got NaN or infinity in episode 7"
     ):
         vector("a", 1).values(episode(a=np.array([0.0, bad], dtype=np.float32)))
-
-
-def test_missing_source_is_refused() -> None:
-    with pytest.raises(UnknownNameError, match="got 'b'"):
-        vector("b").values(episode(a=np.zeros(1)))
 
 
 @pytest.mark.parametrize("key", ["", "a/b", "frame_index"])

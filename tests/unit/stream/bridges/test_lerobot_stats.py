@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from cadenza.core.errors import NotReadyError
 from cadenza.stream.bridges.lerobot_stats import (
     QUANTILES,
     ImageStatistics,
@@ -80,8 +79,3 @@ def test_quantiles_of_many_numbers_are_those_of_evenly_spaced_frames() -> None:
     total = statistics.total()
     assert total["q50"] == [np.quantile(np.arange(0, 64, 2), 0.5)]
     assert (total["max"], total["mean"], total["count"]) == ([63.0], [31.5], [64])
-
-
-def test_total_of_nothing_is_refused() -> None:
-    with pytest.raises(NotReadyError, match="expected values, got none"):
-        NumberStatistics((1,)).total()

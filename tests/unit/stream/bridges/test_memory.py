@@ -169,15 +169,6 @@ def test_warmup_without_producers_ends_in_an_error() -> None:
     assert "expected 1 transitions within 0.05 s, got 0" in str(failure.value.__cause__)
 
 
-def test_failed_stream_is_reported_by_the_check() -> None:
-    def check() -> None:
-        raise NotReadyError("no producer left")
-
-    feeder = StreamToMemory(EpisodeReader(new_store()), new_table(), check=check)
-    with pytest.raises(NotReadyError, match="no producer left"):
-        feeder.pull()
-
-
 def test_episode_longer_than_the_table_is_refused() -> None:
     store = new_store()
     write_episode(store, 5, 0.0)
@@ -186,25 +177,16 @@ def test_episode_longer_than_the_table_is_refused() -> None:
         feeder.pull()
 
 
-def test_table_that_cannot_tell_endings_apart_is_refused() -> None:
-    reader = EpisodeReader(new_store())
-    with pytest.raises(ConfigurationError, match="without 'terminal'; make it with use_terminal"):
-        StreamToMemory(reader, new_table(use_terminal_column=False))
-
-
-def test_reader_without_the_ending_is_refused() -> None:
-    reader = EpisodeReader(new_store(), select=["obs", "actions", "rewards"])
-    with pytest.raises(ConfigurationError, match="expected a reader of the field 'terminated'"):
-        StreamToMemory(reader, new_table())
-
-
-def test_column_without_a_field_is_refused() -> None:
-    reader = EpisodeReader(new_store())
-    with pytest.raises(ConfigurationError, match=r"got none for {'obs': 'eyes'}"):
-        StreamToMemory(reader, new_table(), columns={"obs": "eyes"})
-
-
-def test_mapping_of_an_unknown_column_is_refused() -> None:
-    reader = EpisodeReader(new_store())
-    with pytest.raises(ConfigurationError, match=r"the unknown columns \['ob'\]"):
-        StreamToMemory(reader, new_table(), columns={"ob": "obs"})
+@pytest.mark.parametrize(
+    ("select", "changes", "told"),
+    [
+        (None, {"table": new_table(use_terminal_column=False)}, "make it with use_terminal"),
+        (["obs", "actions", "rewards"], {}, "expected a reader of the field 'terminated'"),
+        (None, {"columns": {"obs": "eyes"}}, "got none for {'obs': 'eyes'}"),
+        (None, {"columns": {"ob": "obs"}}, r"the unknown columns \['ob'\]"),
+    ],
+)
+def test_columns_that_episodes_do_not_fill_are_refused(select, changes, told: str) -> None:
+    reader = EpisodeReader(new_store(), select=select)
+    with pytest.raises(ConfigurationError, match=told):
+        StreamToMemory(reader, **{"table": new_table(), **changes})

@@ -135,33 +135,6 @@ def test_environment_gives_the_spaces_and_can_be_made_again() -> None:
     assert dataset[0].actions.tolist() == [1, 0]
 
 
-def test_given_spaces_are_kept() -> None:
-    observation_space = Box(-2.0, 2.0, (4,), np.float32)
-    spaces = {"observation_space": observation_space, "action_space": Discrete(3)}
-    export_to_minari([pole_episode()], "pole-v0", **spaces)
-    dataset = minari.load_dataset("pole-v0")
-    assert (dataset.observation_space, dataset.action_space) == (observation_space, Discrete(3))
-
-
-def test_integers_get_a_box_of_all_values() -> None:
-    export_to_minari([pole_episode()], "pole-v0")
-    limits = np.iinfo(np.int64)
-    assert minari.load_dataset("pole-v0").action_space == Box(limits.min, limits.max, (), np.int64)
-
-
-def test_booleans_get_a_box_of_two_values() -> None:
-    steps = {
-        "actions": np.array([[True], [False]]),
-        "rewards": np.ones(2, dtype=np.float32),
-        "terminated": np.array([False, True]),
-    }
-    states = {"obs": np.zeros((3, 4), dtype=np.float32)}
-    export_to_minari([Episode(steps=steps, states=states)], "flag-v0")
-    dataset = minari.load_dataset("flag-v0")
-    assert dataset.action_space == Box(0, 1, (1,), np.bool_)
-    assert dataset[0].actions.tolist() == [[True], [False]]
-
-
 def test_existing_dataset_is_refused() -> None:
     export_to_minari(new_episodes(), "cart-v0")
     with pytest.raises(ConfigurationError, match="expected a new dataset, got 'cart-v0'"):
