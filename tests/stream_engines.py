@@ -2,6 +2,8 @@
 
 import gc
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ from cadenza.stream.config import OnlineDataEngineCfg
 from cadenza.stream.engine import OnlineDataEngine
 from cadenza.stream.shared_file import MEMORY_FOLDER
 
+REPOSITORY = Path(__file__).parents[1]
 WORLDS = "tests.stream_worlds"
 HALF = {"factory": f"{WORLDS}:HalfPolicy"}
 
@@ -48,6 +51,27 @@ def start_from(engine: OnlineDataEngine, answers: SimpleQueue[str]) -> None:
             call()
         except NotReadyError as error:
             answers.put(str(error))
+
+
+def failing(how: str, after: int, **places: Path) -> dict[str, Any]:
+    """Return a policy that fails at its answer number ``after``."""
+    named = {name: str(place) for name, place in places.items()}
+    return {"factory": f"{WORLDS}:FailingPolicy", "kwargs": {"how": how, "after": after, **named}}
+
+
+def program(folder: Path, text: str, *words: str) -> "subprocess.Popen[str]":
+    """Start a program of its own session, as a terminal does."""
+    script = folder / "program.py"
+    script.write_text(text)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, str(script), *words],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def all_run(engine: OnlineDataEngine) -> bool:

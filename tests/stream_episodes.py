@@ -1,10 +1,13 @@
 """Stores and episodes whose numbers say where they belong, for tests of the stream's bridges."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from cadenza.stream.bridges.episodes import Episode
+from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields
 from cadenza.stream.layout import BOOKKEEPING, Field, StoreLayout
 from cadenza.stream.slot_writer import EpisodeWriter
 from cadenza.stream.slots import SlotStore
@@ -21,24 +24,47 @@ def new_store(slots: int = 3, steps: int = 5, producers: int = 1) -> SlotStore:
     return SlotStore.create(layout)
 
 
+def targets(store: SlotStore, n: int, c: int, *names: str) -> dict[str, torch.Tensor]:
+    return allocate_chunks(chunk_fields(store.layout, names or None), n, c)
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
 def fill(
-    writer: EpisodeWriter, length: int, first: float, *, ending: str | None = "terminated"
+    writer: EpisodeWriter,
+    length: int,
+    first: float,
+    *,
+    ending: str | None = "terminated",
+    segments: Sequence[int] | None = None,
 ) -> None:
     """Write steps 0 to ``length - 1``: observation t is ``first + t``, so are action and reward."""
     writer.start({"obs": [first, -first]})
     for t in range(length):
         flags = {name: t == length - 1 and name == ending for name in ("terminated", "truncated")}
         step = {"actions": [first + t], "rewards": first + t, **flags}
+        if segments is not None:
+            step["segment_id"] = segments[t]
         writer.add(step, {"obs": [first + t + 1, -first - t - 1]})
 
 
 def write_episode(
-    store: SlotStore, length: int, first: float, *, ending: str | None = "terminated"
-) -> int | None:
-    """Publish an episode; it succeeded if it terminated."""
+    store: SlotStore,
+    length: int,
+    first: float = 0.0,
+    *,
+    ending: str | None = "terminated",
+    segments: Sequence[int] | None = None,
+    policy_version: int | None = None,
+) -> int:
+    """Publish an episode, which succeeded if it terminated; return its slot."""
     writer = EpisodeWriter(store, store.take_slot(0))
-    fill(writer, length, first, ending=ending)
-    return writer.publish(success=ending == "terminated", policy_version=int(first))
+    fill(writer, length, first, ending=ending, segments=segments)
+    version = int(first) if policy_version is None else policy_version
+    writer.publish(success=ending == "terminated", policy_version=version)
+    return writer.slot
 
 
 def random_episode(

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.campaigns import nightly
-
 PROGRAM = Path(__file__).parents[3] / "environments" / "install.py"
 #: A package whose build waits for a file ``go`` beside it, once it has written ``begun``.
 BACKEND = r"""
@@ -165,25 +163,6 @@ def test_environments_differ_by_their_pins_not_by_comments(tmp_path: Path) -> No
 )
 def test_cache_is_the_users(given: dict[str, str], expected: str) -> None:
     assert load().cache_folder({"HOME": "/home/me", **given}) == Path(expected)
-
-
-@nightly
-def test_two_at_once_make_one_environment_and_another_when_its_python_is_gone(
-    tmp_path: Path, pins: Path, package: Path
-) -> None:
-    (package / "go").unlink()
-    first = begin(tmp_path, pins)
-    wait_for(package / "begun", first)
-    second = begin(tmp_path, pins)
-    assert "Waiting for another process" in second.stderr.readline()
-    (package / "go").touch()
-    (code, python, _), (code_2, python_2, errors_2) = end(first), end(second)
-    assert (code, code_2, value(python)) == (0, 0, "7")
-    assert python == python_2
-    assert "Installing" not in errors_2
-    Path(python).unlink()
-    code, again, errors = end(begin(tmp_path, pins))
-    assert (code, again, value(again)) == (0, python, "7"), errors
 
 
 def test_environment_of_a_killed_installer_is_made_anew_once_its_child_has_ended(

@@ -26,13 +26,7 @@ from cadenza.stream.config import OnlineDataEngineCfg
 from cadenza.stream.producer import producer_seed
 from cadenza.stream.supervisor import Supervisor
 from tests.campaigns import nightly
-from tests.stream_engines import WORLDS, eventually, nothing_left, small_cfg, start_from
-
-
-@pytest.fixture(autouse=True)
-def _clean() -> Generator[None]:
-    with nothing_left():
-        yield
+from tests.stream_engines import WORLDS, eventually, small_cfg, start_from
 
 
 @pytest.fixture(scope="module")
@@ -311,15 +305,6 @@ def test_segmented_demonstrations_fill_every_key_and_are_drawn_by_segment() -> N
         assert drawn("boundary", 3) == {(0, 1, 2), (1, 2, 3)}
         with pytest.raises(RuntimeError, match="expected a segment of at least 4 steps"):
             engine.sample_batch(1, 4, "segment", timeout=0.0)
-
-
-def test_failed_demonstrations_are_dropped_and_counted() -> None:
-    cfg = small_cfg(policy=None, num_envs=1, worlds={"success_every": 2}, buffer_size=3)
-    with OnlineDataEngine(cfg) as engine:
-        status = engine.status()
-        assert status["episodes"] == 3
-        assert status["dropped"] in (3, 4)  # episodes 0, 2 and 4 failed; 6 is of the next fill
-        assert sorted(engine.sample_batch(50, 1)["obs"][:, 0, 0].unique().tolist()) == [1, 3, 5]
 
 
 def test_policy_weights_reach_the_producer_with_their_version() -> None:

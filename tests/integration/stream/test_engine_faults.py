@@ -4,10 +4,7 @@ import multiprocessing
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +15,18 @@ from cadenza.core.errors import ConfigurationError, OnlineDataWorkerError, Stora
 from cadenza.stream import OnlineDataEngine, OnlineDataEngineState
 from cadenza.stream.processes import is_same_process, started_at
 from tests.campaigns import nightly
-from tests.e2e.commands import REPOSITORY
 from tests.stream_engines import (
     HALF,
     WORLDS,
     all_run,
     descendants,
     eventually,
+    failing,
     is_block,
-    nothing_left,
+    program,
     small_cfg,
 )
 from tests.stream_worlds import UnpicklableError
-
-
-@pytest.fixture(autouse=True)
-def _clean() -> Generator[None]:
-    with nothing_left():
-        yield
-
-
-def failing(how: str, after: int, **places: Path) -> dict[str, object]:
-    named = {name: str(place) for name, place in places.items()}
-    return {"factory": f"{WORLDS}:FailingPolicy", "kwargs": {"how": how, "after": after, **named}}
 
 
 def failing_when_told(folder: Path) -> dict[str, Any]:
@@ -266,17 +252,8 @@ if __name__ == "__main__":
 """
 
 
-def start_owner(tmp_path: Path, what: str) -> subprocess.Popen[str]:
-    script = tmp_path / "owner.py"
-    script.write_text(OWNER)
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, str(script), what], env=environment, stdout=subprocess.PIPE, text=True
-    )
-
-
 def test_producers_end_when_their_owner_is_killed(tmp_path: Path) -> None:
-    with start_owner(tmp_path, "wait") as owner:
+    with program(tmp_path, OWNER, "wait") as owner:
         assert owner.stdout is not None
         first = owner.stdout.readline()
         below = {pid: started_at(pid) for pid in descendants(owner.pid)}
@@ -306,7 +283,7 @@ def mapped_blocks(pid: int) -> set[str]:
 
 @nightly
 def test_program_that_forgets_to_stop_ends_by_itself(tmp_path: Path) -> None:
-    with start_owner(tmp_path, "leave") as owner:
+    with program(tmp_path, OWNER, "leave") as owner:
         out, _ = owner.communicate(timeout=800)
     assert out == "ready\n"
     assert owner.returncode == 0

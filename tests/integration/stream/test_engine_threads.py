@@ -12,16 +12,10 @@ from tensordict import TensorDict
 from cadenza.stream import OnlineDataEngine
 from cadenza.stream.batch_ring import BatchRing
 from cadenza.stream.recorded_draws import RecordedStream
-from tests.stream_engines import nothing_left, small_cfg
+from tests.stream_engines import small_cfg
 
 THREADS, DRAWS = 3, 60
 CFG = small_cfg(mode="continuous", num_envs=4, worlds={"lengths": [5, 3, 8, 4]})
-
-
-@pytest.fixture(autouse=True)
-def _clean() -> Generator[None]:
-    with nothing_left():
-        yield
 
 
 @pytest.fixture(autouse=True)

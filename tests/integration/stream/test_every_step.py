@@ -1,6 +1,5 @@
 """Whatever environments do, each of their steps is in the stream once, and parts are linked."""
 
-from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -9,18 +8,12 @@ import torch
 
 from cadenza.stream import OnlineDataEngine, OnlineDataEngineCfg
 from cadenza.stream.bridges.episodes import Episode, EpisodeReader
-from tests.stream_engines import HALF, WORLDS, eventually, nothing_left
+from tests.stream_engines import HALF, WORLDS, eventually
 from tests.stream_worlds import MEASURED
 
 #: Steps of a slot, and of the episodes of each environment.
 STEPS, LENGTHS = 6, (4, 17, 9)
 WANTED = 60
-
-
-@pytest.fixture(autouse=True)
-def _clean() -> Generator[None]:
-    with nothing_left():
-        yield
 
 
 def config(made: str, mode: str) -> OnlineDataEngineCfg:

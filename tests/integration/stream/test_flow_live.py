@@ -1,6 +1,6 @@
 """Producers and draws of a running engine that each need the other to go on first."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -8,18 +8,12 @@ import pytest
 from cadenza.core.errors import InputError
 from cadenza.stream import OnlineDataEngine
 from cadenza.stream.bridges.episodes import EpisodeReader
-from tests.stream_engines import eventually, nothing_left, small_cfg
+from tests.stream_engines import eventually, small_cfg
 
 #: Longest time that a draw, or what follows from it, may take, s; before it, all would wait.
 LIMIT_S = 800.0
 #: Environment i plays episodes of 8 and 2 steps in turn.
 LONG_AND_SHORT = {"lengths": [8, 2]}
-
-
-@pytest.fixture(autouse=True)
-def _clean() -> Generator[None]:
-    with nothing_left():
-        yield
 
 
 def drawing(engine: OnlineDataEngine, c: int, episodes: int) -> Callable[[], bool]:

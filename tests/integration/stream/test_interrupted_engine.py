@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-from collections.abc import Generator
 
 import pytest
 
@@ -12,13 +11,7 @@ from cadenza.stream.slots import SlotStore
 from cadenza.stream.supervisor import Supervisor
 from tests.campaigns import size
 from tests.interrupts import interrupted_everywhere, interrupted_often
-from tests.stream_engines import nothing_left, small_cfg
-
-
-@pytest.fixture(autouse=True)
-def _clean() -> Generator[None]:
-    with nothing_left():
-        yield
+from tests.stream_engines import small_cfg
 
 
 def failing_first(

@@ -2,45 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cadenza.core.errors import OnlineDataWorkerError
 from cadenza.stream import OnlineDataEngine, OnlineDataEngineState
-from tests.e2e.commands import REPOSITORY
-from tests.stream_engines import WORLDS, eventually, nothing_left, small_cfg
-
-
-@pytest.fixture(autouse=True)
-def _clean() -> Generator[None]:
-    with nothing_left():
-        yield
-
-
-def failing(how: str, after: int, once: Path | None = None) -> dict[str, Any]:
-    kwargs = {"how": how, "after": after, "once": "" if once is None else str(once)}
-    return {"factory": f"{WORLDS}:FailingPolicy", "kwargs": kwargs}
-
-
-def program(tmp_path: Path, text: str) -> subprocess.Popen[str]:
-    """Start a program of its own session, as a terminal does."""
-    script = tmp_path / "program.py"
-    script.write_text(text)
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, str(script)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
+from tests.stream_engines import WORLDS, eventually, failing, program, small_cfg
 
 INTERRUPTED = """
 import sys, time
@@ -117,7 +85,7 @@ def test_error_before_anything_worked_is_not_tried_again(how: str, told: str) ->
 
 
 def test_same_error_after_episodes_is_tried_again(tmp_path: Path) -> None:
-    cfg = small_cfg(policy=failing("type", 13, tmp_path / "once"), mode="continuous")
+    cfg = small_cfg(policy=failing("type", 13, once=tmp_path / "once"), mode="continuous")
     with OnlineDataEngine(cfg) as engine:
         eventually(lambda: engine.status()["producers"][0]["restarts"] >= 1, "it starts again")
         eventually(lambda: engine.state is OnlineDataEngineState.READY, "it is whole again")

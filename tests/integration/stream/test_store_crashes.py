@@ -20,7 +20,7 @@ from cadenza.stream.layout import Field, StoreLayout
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore
 from tests.campaigns import size
-from tests.stream_engines import eventually
+from tests.stream_engines import eventually, small_cfg
 
 FIELD = Field(name="stamp", shape=(16,), dtype="int64")
 LAYOUT = StoreLayout(slots=6, steps=100, producers=3, fields=(FIELD,))
@@ -132,14 +132,7 @@ def test_number_of_an_episode_that_its_killed_producer_did_not_count_is_not_used
 
 def test_producers_that_race_for_the_last_place_of_a_fill_do_not_go_beyond_it() -> None:
     store = SlotStore.create(LAYOUT)
-    rules = FlowRules(
-        buffer_size=3,
-        mode="on_demand",
-        refill_threshold=1,
-        max_replay_ratio=None,
-        min_fresh_fraction=None,
-        high_water=None,
-    )
+    rules = FlowRules.of(small_cfg(buffer_size=3, refill_threshold=1))
 
     def write(producer: int) -> None:
         slot, may = store.take_slot(producer), partial(may_publish, store, rules)

@@ -11,7 +11,6 @@ from cadenza.stream import OnlineDataEngine
 from cadenza.stream.bridges.episodes import Episode, EpisodeReader
 from cadenza.stream.producer import producer_seed
 from tests.campaigns import size
-from tests.stream_engines import nothing_left
 from tests.stream_replays import first_states, play_again
 
 ROOT_SEED = 11
@@ -42,8 +41,7 @@ def streamed(task: str) -> list[Episode]:
 
 @pytest.mark.parametrize("task", [task.task_id for task in list_tasks()])
 def test_episodes_of_a_producer_are_replayed_step_by_step_by_the_scalar_task(task):
-    with nothing_left():
-        episodes = streamed(task)
+    episodes = streamed(task)
     first = producer_seed(ROOT_SEED, 0, 0, "environment")
     begins = {
         first_states(task, root_seed=ROOT_SEED, seed=seed).tobytes(): seed

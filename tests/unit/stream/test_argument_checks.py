@@ -22,7 +22,7 @@ from cadenza.stream.config_checks import check_settings
 from cadenza.stream.draw_options import DrawOptions
 from cadenza.stream.recorded_draws import RecordedStream
 from tests.fakes import FakeChunkSource
-from tests.unit.stream.stores import new_store
+from tests.stream_episodes import new_store
 
 #: What somebody may give by mistake; `TAKEN` names it by its text.
 ODD: list[Any] = [

@@ -32,7 +32,7 @@ from cadenza.stream.engine_state import (
 from cadenza.stream.layout import BOOKKEEPING, StoreLayout
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore, StreamWords
-from tests.unit.stream.stores import new_store, write_episode
+from tests.stream_episodes import new_store, write_episode
 
 
 @pytest.fixture

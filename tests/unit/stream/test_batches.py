@@ -8,7 +8,7 @@ from cadenza.core.errors import InputError, UnknownNameError
 from cadenza.stream import batches
 from cadenza.stream.batches import Batches
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
-from tests.unit.stream.stores import new_store
+from tests.stream_episodes import new_store
 
 META = torch.device("meta")
 SIZE = (4, 3)

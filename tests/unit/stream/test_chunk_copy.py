@@ -11,7 +11,7 @@ from cadenza.stream.layout import BOOKKEEPING, Field, StoreLayout
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slot_writer import EpisodeWriter
 from cadenza.stream.slots import SlotStore
-from tests.unit.stream.stores import seeded, targets
+from tests.stream_episodes import seeded, targets
 
 STEPS = 5
 TYPES = ("bool", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)))

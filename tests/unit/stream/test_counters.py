@@ -13,7 +13,7 @@ from cadenza.stream.layout import MAX_CONSUMERS
 from cadenza.stream.processes import is_same_process, started_at
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore, StreamWords
-from tests.unit.stream.stores import new_store, seeded, targets, write_episode
+from tests.stream_episodes import new_store, seeded, targets, write_episode
 
 
 def draw_and_note(store: SlotStore, row: ConsumerRow, n: int, c: int, **options: str) -> None:

@@ -13,7 +13,7 @@ from scipy import stats
 from cadenza.stream.draw_options import DrawOptions
 from cadenza.stream.slot_reader import DrawnChunks, SlotReader
 from cadenza.stream.slots import SlotStore
-from tests.unit.stream.stores import new_store, seeded, targets, write_episode
+from tests.stream_episodes import new_store, seeded, targets, write_episode
 
 LENGTHS = (3, 5, 9, 12)
 #: Twelve steps: no segment, 0, 0, 0, 1, 1, none, 2, 2, 2, 2, 2.

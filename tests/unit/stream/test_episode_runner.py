@@ -68,37 +68,17 @@ def runner_over(
     return runner, store, made
 
 
-class ShortPolicy(HalfPolicy):
-    """Answers for one environment too few."""
-
-    def act(self, observations: Any) -> Any:
-        return super().act(observations)[1:]
-
-
-class SilentPolicy(HalfPolicy):
-    """Answers nothing."""
-
-    def act(self, observations: Any) -> Any:
-        del observations
-
-
-class PartlessPolicy(HalfPolicy):
-    """Names one part for all environments."""
-
-    def segment_ids(self) -> Any:
-        return np.zeros(1)
-
-
 @pytest.mark.parametrize(
-    ("policy", "told"),
+    ("method", "answer", "told"),
     [
-        (ShortPolicy, r"ShortPolicy.act\(observations\): .*each of 2 env.*got shape \(1, 1\)"),
-        (SilentPolicy, r"SilentPolicy.act\(observations\): .*each of 2 env.*got NoneType"),
-        (PartlessPolicy, r"PartlessPolicy.segment_ids\(\): .*each of 2 env.*got shape \(1,\)"),
+        ("act", np.zeros((1, 1)), r"WordyPolicy.act\(.*each of 2 env.*got shape \(1, 1\)"),
+        ("act", None, r"WordyPolicy.act\(observations\): .*each of 2 env.*got NoneType"),
+        ("segment_ids", np.zeros(1), r"WordyPolicy.segment_ids\(.*each of 2 env.*got shape \(1,\)"),
     ],
 )
-def test_policies_must_answer_for_every_environment(policy, told) -> None:
-    runner, _, _ = runner_over(policy)
+def test_policies_must_answer_for_every_environment(monkeypatch, method, answer, told) -> None:
+    monkeypatch.setattr(WordyPolicy, method, lambda *_: answer)
+    runner, _, _ = runner_over(WordyPolicy)
     runner.begin_all(0)
     with pytest.raises(InputError, match=told):
         runner.step()

@@ -11,7 +11,7 @@ from cadenza.stream.shared_file import SharedFile
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.windows import WindowTable
 from tests.interrupts import interrupted_everywhere
-from tests.unit.stream.stores import new_store, seeded, targets, write_episode
+from tests.stream_episodes import new_store, seeded, targets, write_episode
 
 SLOTS, STEPS, CHUNK_SIZE = 3, 9, 4
 

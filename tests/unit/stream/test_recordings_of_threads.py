@@ -14,7 +14,7 @@ from cadenza.stream.recorded_draws import RecordedStream, RecordingReader
 from cadenza.stream.recording_files import JournalWriter
 from cadenza.stream.slot_reader import SlotReader
 from tests.interrupts import interrupted_everywhere
-from tests.unit.stream.stores import new_store, seeded, targets, write_episode
+from tests.stream_episodes import new_store, seeded, targets, write_episode
 
 
 def test_recording_is_whole_after_an_interrupt_at_every_instruction(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from cadenza.stream.draw_options import DrawOptions
 from cadenza.stream.layout import VIRTUAL
 from cadenza.stream.slot_reader import DrawnChunks, SlotReader
 from cadenza.stream.slots import SlotStore
-from tests.unit.stream.stores import FIELDS, new_store, seeded, targets, write_episode
+from tests.stream_episodes import FIELDS, new_store, seeded, targets, write_episode
 
 EVERY_KEY = ("actions", "next.obs", "segment_id", *(field.name for field in VIRTUAL))
 

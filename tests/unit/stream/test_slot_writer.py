@@ -10,7 +10,7 @@ from cadenza.core.errors import InputError
 from cadenza.stream.layout import BOOKKEEPING, Field, StoreLayout
 from cadenza.stream.slot_writer import EpisodeWriter
 from cadenza.stream.slots import SlotStore
-from tests.unit.stream.stores import new_store
+from tests.stream_episodes import new_store
 
 
 def written(dtype: str, value: Any) -> Any:

@@ -13,8 +13,7 @@ from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slot_writer import EpisodeWriter
 from cadenza.stream.slots import AGED_FILLS, PASSED_OVER_DRAWS, SlotStore
 from tests.interrupts import interrupted_everywhere
-from tests.stream_episodes import fill
-from tests.unit.stream.stores import FIELDS, new_store, seeded, targets, write_episode
+from tests.stream_episodes import FIELDS, fill, new_store, seeded, targets, write_episode
 
 
 def test_oldest_episode_is_replaced_first_when_the_clock_was_set_back(monkeypatch) -> None:

@@ -25,15 +25,8 @@ def store() -> SlotStore:
 
 @pytest.fixture
 def supervisor(store: SlotStore) -> Generator[Supervisor]:
-    cfg = small_cfg(restart_backoff=0.5)
-    rules = FlowRules(
-        buffer_size=4,
-        mode="on_demand",
-        refill_threshold=1,
-        max_replay_ratio=None,
-        min_fresh_fraction=None,
-        high_water=None,
-    )
+    cfg = small_cfg(restart_backoff=0.5, refill_threshold=1)
+    rules = FlowRules.of(cfg)
     report = StreamReport(store, log_path=None, status_path=None)
     yield Supervisor(cfg, store, PolicyBoard(), rules, report)
     report.close()

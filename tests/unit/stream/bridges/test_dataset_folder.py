@@ -1,6 +1,5 @@
 """Folders of unfinished datasets: who may take them, and what is never deleted."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -80,52 +79,51 @@ def test_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("path", ["notes.txt", "meta/own.json", "data/chunk/.file.swp"])
-def test_folder_with_the_files_of_others_is_refused_and_left_alone(
-    tmp_path: Path, path: str
+def link_elsewhere(root: Path) -> None:
+    left_by_a_killed_writer(root)
+    put(root.parent / "elsewhere", "chunk/file")
+    (root / "data").symlink_to(root.parent / "elsewhere")
+
+
+def folder_of_others(root: Path) -> None:
+    left_by_a_killed_writer(root)
+    (root / "plots").mkdir()
+
+
+EXISTS = "expected a folder that does not exist yet"
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        *(
+            (lambda root, p=p: left_by_a_killed_writer(root, "data/chunk/file", p), p)
+            for p in ("notes.txt", "meta/own.json", "data/chunk/.file.swp")
+        ),
+        (folder_of_others, "plots"),
+        (link_elsewhere, "data"),
+        (lambda root: left_by_a_killed_writer(root, "meta/info.json", "data/chunk/file"), EXISTS),
+        (lambda root: root.mkdir(), EXISTS),
+        (lambda root: root.symlink_to(root.parent), EXISTS),
+        (lambda root: root.symlink_to(root.parent / "nowhere"), EXISTS),
+    ],
+)
+def test_folder_that_a_killed_writer_did_not_leave_is_refused_and_left_alone(
+    tmp_path: Path, make, told: str
 ) -> None:
-    left_by_a_killed_writer(tmp_path / "ds", "data/chunk/file", path)
+    make(tmp_path / "ds")
     before = names(tmp_path)
-    with pytest.raises(StorageError, match=f"only what a killed writer left, got {path} as well"):
+    with pytest.raises(StorageError, match=told):
         take(tmp_path / "ds")
     assert names(tmp_path) == before
-    (tmp_path / "ds" / path).unlink()
-    take(tmp_path / "ds").give_back()  # the refusal has let go of it
 
 
-def test_empty_folder_of_others_is_left_alone(tmp_path: Path) -> None:
-    left_by_a_killed_writer(tmp_path / "ds")
-    (tmp_path / "ds" / "plots").mkdir()
-    with pytest.raises(StorageError, match="only what a killed writer left, got plots as well"):
+def test_refusal_lets_go_of_the_folder(tmp_path: Path) -> None:
+    left_by_a_killed_writer(tmp_path / "ds", "notes.txt")
+    with pytest.raises(StorageError, match=r"only what a killed writer left, got notes\.txt as well"):
         take(tmp_path / "ds")
-    assert names(tmp_path / "ds") == [MARKER, "plots"]
-
-
-def test_links_are_not_followed(tmp_path: Path) -> None:
-    put(tmp_path / "elsewhere", "chunk/file")
-    left_by_a_killed_writer(tmp_path / "ds")
-    (tmp_path / "ds" / "data").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StorageError, match="only what a killed writer left, got data as well"):
-        take(tmp_path / "ds")
-    assert (tmp_path / "elsewhere/chunk/file").read_text() == "x"
-
-
-def test_dataset_with_a_marker_is_refused(tmp_path: Path) -> None:
-    left_by_a_killed_writer(tmp_path / "ds", "meta/info.json", "data/chunk/file")
-    with pytest.raises(StorageError, match="expected a folder that does not exist yet"):
-        take(tmp_path / "ds")
-    assert (tmp_path / "ds/data/chunk/file").exists()
-
-
-@pytest.mark.parametrize("kind", ["empty", "link", "dangling"])
-def test_folder_without_a_marker_is_refused(tmp_path: Path, kind: str) -> None:
-    if kind == "empty":
-        (tmp_path / "ds").mkdir()
-    else:
-        (tmp_path / "ds").symlink_to(tmp_path if kind == "link" else tmp_path / "nowhere")
-    with pytest.raises(StorageError, match="expected a folder that does not exist yet"):
-        take(tmp_path / "ds")
-    assert os.path.lexists(tmp_path / "ds")
+    (tmp_path / "ds/notes.txt").unlink()
+    take(tmp_path / "ds").give_back()
 
 
 def test_folder_that_appears_meanwhile_is_left_alone(
