@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 from cadenza.loop.jobs.attempt_files import AttemptFolder
 from cadenza.loop.jobs.processes import environment_of, is_held, running_pids, start_ticks
 from cadenza.loop.jobs.reaping import FOLDER_VARIABLE
-from tests.e2e.commands import Outcome, Started, arguments, cadenza, environment
+from tests.e2e.commands import Started, cadenza
 
 #: Two promotions, two harvests that are merged, two looks that extend a comparison, and pages, in
 #: three cycles and eighteen jobs that take little more than their imports.
@@ -49,7 +48,7 @@ class LoopCommands:
         run_id: The run.
     """
 
-    def __init__(self, folder: Path, config: str, run_id: str, store: str | None = None) -> None:
+    def __init__(self, folder, config, run_id, store=None):
         folder.mkdir(exist_ok=True)
         self.folder = folder
         self.run_id = run_id
@@ -59,7 +58,7 @@ class LoopCommands:
         self._config.write_text(config + more)
 
     @property
-    def words(self) -> list[str]:
+    def words(self):
         """What is typed to begin the run, or to go on with it once the store knows it."""
         if self._known():
             more = [] if self._store is None else ["--store", self._store]
@@ -67,11 +66,11 @@ class LoopCommands:
         return ["loop", "run", "--config", str(self._config), "--run-id", self.run_id]
 
     @property
-    def run_folder(self) -> Path:
+    def run_folder(self):
         """Folder of the run."""
         return self.folder / "runs" / self.run_id
 
-    def _known(self) -> bool:
+    def _known(self):
         """Return whether the store knows the run."""
         file = self.folder / "runs" / "cadenza.db"
         if self._store is None and not file.exists():
@@ -86,33 +85,33 @@ class LoopCommands:
         finally:
             engine.dispose()
 
-    def start(self, *, fresh: bool = False) -> "Controller":
-        """Start a controller, ``fresh`` in an interpreter of its own."""
-        return Controller(self.words, self.folder, fresh=fresh)
+    def start(self):
+        """Start a controller."""
+        return Started("cadenza", *self.words, cwd=self.folder)
 
-    def finish(self) -> None:
+    def finish(self):
         """Run, or go on, to the end."""
         done = cadenza(*self.words, cwd=self.folder, timeout=800.0)
         assert done.code == 0, done.err
 
-    def events(self) -> int:
+    def events(self):
         """Return the number of events that are told so far."""
         return len(_lines(self.run_folder / "events.jsonl"))
 
-    def incidents(self) -> set[str]:
+    def incidents(self):
         """Return the kinds of what the run has survived so far."""
         lines = _lines(self.run_folder / "incidents.jsonl")
         return {json.loads(line)["kind"] for line in lines}
 
-    def signs_of_life(self) -> int:
+    def signs_of_life(self):
         """Return a number that grows as soon as a controller is at work."""
         return self.events() + len(_lines(self.run_folder / "incidents.jsonl"))
 
-    def hosts(self) -> list[int]:
+    def hosts(self):
         """Return the live hosts of jobs."""
         return [pid for pid in running_pids() if self._is_host(pid) and start_ticks(pid)]
 
-    def commands(self) -> list[int]:
+    def commands(self):
         """Return the live processes that jobs started."""
         mark = os.fsencode(f"{FOLDER_VARIABLE}={self.run_folder}{os.sep}")
         return [
@@ -122,7 +121,7 @@ class LoopCommands:
             and start_ticks(pid)
         ]
 
-    def locked(self) -> list[Path]:
+    def locked(self):
         """Return the folders of jobs that somebody is in charge of."""
         held = []
         for path in self.run_folder.glob("cycle_*/jobs/*"):
@@ -133,10 +132,10 @@ class LoopCommands:
                 lock.release()
         return held
 
-    def hold_job(self) -> None:
+    def hold_job(self):
         """Stop the processes of the job at work, as soon as there is one, until `let_job_go_on`."""
 
-        def held() -> bool:
+        def held():
             for pid in self.commands():
                 with suppress(ProcessLookupError):  # it ended meanwhile
                     os.kill(pid, signal.SIGSTOP)
@@ -144,19 +143,19 @@ class LoopCommands:
 
         assert wait_for(held, seconds=800.0)
 
-    def let_job_go_on(self) -> None:
+    def let_job_go_on(self):
         """Let the job that was held go on."""
         for pid in self.commands():
             os.kill(pid, signal.SIGCONT)
 
-    def kill_all(self) -> None:
+    def kill_all(self):
         """Leave no process of a job behind."""
         while left := [*self.hosts(), *self.commands()]:
             for pid in left:
                 kill(pid)
             time.sleep(0.05)
 
-    def _is_host(self, pid: int) -> bool:
+    def _is_host(self, pid):
         with suppress(FileNotFoundError, ProcessLookupError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             below = os.fsencode(f"{self.run_folder}{os.sep}")
@@ -164,7 +163,7 @@ class LoopCommands:
         return False
 
 
-def _lines(path: Path) -> list[bytes]:
+def _lines(path):
     """Return the complete lines of a file that is being written."""
     try:
         return path.read_bytes().split(b"\n")[:-1]
@@ -172,38 +171,7 @@ def _lines(path: Path) -> list[bytes]:
         return []
 
 
-class Controller:
-    """A live ``cadenza loop run`` or ``resume``."""
-
-    def __init__(self, words: list[str], folder: Path, *, fresh: bool) -> None:
-        if fresh:
-            with (folder / "controller.log").open("ab") as log:
-                streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-                self._started = None
-                self.process = subprocess.Popen(
-                    arguments(*words), cwd=folder, env=environment(), **streams
-                )
-        else:
-            self._started = Started("cadenza", *words, cwd=folder)
-            self.process = self._started.process
-
-    def lives(self) -> bool:
-        """Return whether it still runs."""
-        return self.process.poll() is None
-
-    def kill(self) -> None:
-        """Kill it at once, unless it has ended."""
-        self.process.kill()
-        self.process.wait(120.0)
-
-    def outcome(self, timeout: float) -> Outcome:
-        """Wait for its end and return what it printed; nothing of a fresh one."""
-        if self._started is None:
-            return Outcome(self.process.wait(timeout), "", "")
-        return self._started.outcome(timeout)
-
-
-def kill(pid: int) -> bool:
+def kill(pid):
     """Kill a process at once; return whether there was one."""
     try:
         os.kill(pid, signal.SIGKILL)
@@ -212,7 +180,7 @@ def kill(pid: int) -> bool:
     return True
 
 
-def wait_for(condition, *, seconds: float) -> bool:
+def wait_for(condition, *, seconds):
     """Return whether ``condition()`` came true in time."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -1,6 +1,5 @@
 """Runs of the whole loop over the fake stack of `tests.loop_fakes`."""
 
-import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -13,6 +12,7 @@ from cadenza.loop.jobs.callable_runner import CallableRunner
 from cadenza.loop.orchestrator import LoopController, build_loop
 from cadenza.loop.orchestrator.assembly import read_roots
 from cadenza.loop.store import JobStore
+from tests.integration.loop.what_is_left import what_is_left
 from tests.loop_fakes import FakeBackend, FakeKnowledge, FakeProposer
 
 
@@ -120,44 +120,6 @@ def store_in(folder, template):
     return JobStore(folder / "cadenza.db")
 
 
-def outcome_of(loop, workdir):
-    """Everything that a run leaves, without times, attempts, numbers of processes and folders."""
-    store, run_id = loop.store, loop.run_id
-
-    def plain(text):
-        return text.replace(str(workdir), "<workdir>")
-
-    events = []
-    for event in store.events.after(run_id, 0):
-        payload = json.loads(plain(event.payload))
-        payload.pop("duration_s", None)
-        events.append((event.seq, event.step_key, event.stage, event.kind, event.cycle, payload))
-    lines = [json.loads(line) for line in (loop.folder / "events.jsonl").read_text().splitlines()]
-    pages = workdir / "pages"
-    return {
-        "run": (store.get_run(run_id)["status"], store.get_run(run_id)["stop_reason"]),
-        "state": json.loads(plain(store.get_run(run_id)["state_json"])),
-        "events": events,
-        "log": [(line["seq"], line["kind"]) for line in lines],
-        "cycles": [
-            (row["idx"], row["stage"], row["decision"], row["rung"], plain(row["proposal_json"]))
-            for row in store.cycles_for(run_id)
-        ],
-        "checkpoints": [
-            (row["cycle_idx"], plain(row["path"]), row["blessed"], plain(row["eval_json"] or ""))
-            for row in store.checkpoints_for(run_id)
-        ],
-        "jobs": [
-            (job.key.cycle, job.key.stage, job.status, plain(" ".join(job.command)))
-            for job in store.jobs.of_run(run_id)
-        ],
-        "seeds": {
-            key: (seeds.start, seeds.count) for key, seeds in store.seed_ranges(run_id).items()
-        },
-        "episodes": [
-            store.episodes(run_id, row["idx"], subject)
-            for row in store.cycles_for(run_id)
-            for subject in ("candidate", "baseline", "select_candidate", "select_adapted")
-        ],
-        "pages": {page.name: page.read_text() for page in sorted(pages.glob("*.md"))},
-    }
+def outcome_of(loop, workdir, store_url=None):
+    """Everything that a run leaves, without times, attempts and numbers of processes."""
+    return what_is_left(workdir, loop.run_id, store_url, runs=".", pages="pages")

@@ -1,8 +1,8 @@
-"""The demonstration in small form: the command is the same, its configuration is tiny."""
+"""The demonstration: its configuration, and its command over the fake stack."""
 
 import json
+from functools import partial
 
-import pytest
 import yaml
 from typer.testing import CliRunner
 
@@ -10,6 +10,9 @@ from cadenza.cli.main import app
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.loop import demo
 from cadenza.loop.config import LoopConfig
+from cadenza.loop.jobs.callable_runner import CallableRunner
+from cadenza.loop.orchestrator import assembly
+from tests.loop_fakes import FakeBackend, FakeStack
 
 TINY = {
     "run_name": "demo",
@@ -32,8 +35,12 @@ def test_the_shipped_demonstration_fits_its_folder(tmp_path):
     assert settings.budgets.max_cycles >= 3
 
 
-@pytest.mark.slow
 def test_the_demonstration_runs_to_its_end_and_only_once(tmp_path, monkeypatch):
+    def open_jobs(session, stop):
+        return CallableRunner(session.store, session.lease, FakeStack([0.9]))
+
+    build = partial(assembly.build_loop, backend=FakeBackend(), open_jobs=open_jobs)
+    monkeypatch.setattr(assembly, "build_loop", build)
     tiny = tmp_path / "tiny.yaml"
     tiny.write_text(yaml.safe_dump(TINY))
     monkeypatch.setattr(demo, "shipped_config", lambda _: tiny)

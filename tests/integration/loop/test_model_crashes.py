@@ -1,27 +1,22 @@
-"""Controllers with a paid model that die at any write: equal events, costs within the limit."""
+"""Controllers with a paid model that die at any point: equal events, costs within the limit."""
 
 import json
 import shutil
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import suppress
 
 import pytest
 
 from cadenza.loop.errors import LLMCallError
 from cadenza.loop.llm.protocol import Answer
-from cadenza.loop.store.database import Database
 from tests.campaigns import size
 from tests.integration.loop.loop_harness import built, configured, quick_folder
-from tests.integration.loop.test_controller_crashes import bury
+from tests.integration.loop.test_controller_crashes import Crash, Fate, bury, mortal
 from tests.integration.loop.what_is_left import without_days
 from tests.loop_fakes import FakeStack
 
 #: Most that a reply of 1024 tokens can cost at these prices, US dollars.
 MOST_USD = 0.001024
 TOLD = {"knowledge_used", "proposal_fallback", "decision", "knowledge_updated"}
-
-
-class Crash(BaseException):
-    """The process died."""
 
 
 class Model:
@@ -46,24 +41,6 @@ class Model:
         return Answer(text=plan, tokens_in=0, tokens_out=question.max_tokens)
 
 
-@contextmanager
-def dying(monkeypatch, at):
-    """Die at the ``at``-th write to the store; yield the number of writes so far."""
-    write, passed = Database.write, [0]
-
-    @contextmanager
-    def mortal(self):
-        passed[0] += 1
-        if at is not None and passed[0] >= at:
-            raise Crash
-        with write(self) as connection:
-            yield connection
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Database, "write", mortal)
-        yield passed
-
-
 def settings_in(folder, limit):
     calls = {"usd_per_million_input": 0.0, "usd_per_million_output": 1.0, "max_cost_usd": limit}
     calls |= {"max_reply_tokens": 1024, "retries": 0}
@@ -72,7 +49,7 @@ def settings_in(folder, limit):
 
 @pytest.fixture
 def live(monkeypatch, sqlite_template):
-    """Call it with the writes to die at; returns what was told, paid, known, and the writes."""
+    """Call it with the points to die at; returns what was told, paid, known, and the points."""
     folders = []
 
     def run(*deaths, limit=1.0):
@@ -86,8 +63,8 @@ def live(monkeypatch, sqlite_template):
             with built(settings_in(folder, limit), stack) as loop:
                 if loop.store.list_runs():
                     bury(loop.store)
-                fate = nullcontext() if at is None else suppress(Crash)
-                with dying(monkeypatch, at) as writes, fate:
+                fate = Fate(at)
+                with mortal(monkeypatch, fate), suppress(Crash):
                     loop.run()
                 events = loop.store.events.after("run", 0)
                 known = loop.store.replies.totals("run").cost_usd
@@ -98,7 +75,7 @@ def live(monkeypatch, sqlite_template):
         ]
         files = (folder / "knowledge").rglob("*.md")
         pages = {file.name: without_days(file.read_text()) for file in files}
-        return (told, pages), model.paid, known, writes[0]
+        return (told, pages), model.paid, known, fate.points
 
     yield run
     for folder in folders:
@@ -106,7 +83,7 @@ def live(monkeypatch, sqlite_template):
 
 
 def test_run_with_a_model_that_dies_once_tells_what_an_undisturbed_one_tells(live):
-    undisturbed, paid, known, writes = live()
+    undisturbed, paid, known, points = live()
     kinds = [kind for _, kind, *_ in undisturbed[0]]
     assert kinds == [
         "knowledge_used", "decision", "knowledge_updated",
@@ -114,16 +91,16 @@ def test_run_with_a_model_that_dies_once_tells_what_an_undisturbed_one_tells(liv
     ]  # fmt: skip
     assert json.loads(undisturbed[0][3][3]) == {"error": "status 503: overloaded"}
     assert known == pytest.approx(paid * MOST_USD)
-    for at in range(2, writes + 1, size(31, 3)):
+    for at in range(2, points + 1, size(47, 5)):
         left, paid, known, _ = live(at)
-        assert left == undisturbed, f"died at write {at} of {writes}"
+        assert left == undisturbed, f"died at point {at} of {points}"
         assert known >= paid * MOST_USD - 1e-12
 
 
-def test_kills_at_one_write_again_and_again_never_exceed_the_limit(live):
+def test_kills_at_one_point_again_and_again_never_exceed_the_limit(live):
     most_paid = 0
     for at in size((6, 9), range(3, 13)):
         _, paid, known, _ = live(*[at] * 5, limit=3.5 * MOST_USD)
-        assert paid * MOST_USD - 1e-12 <= known <= 3.5 * MOST_USD, f"died at write {at}"
+        assert paid * MOST_USD - 1e-12 <= known <= 3.5 * MOST_USD, f"died at point {at}"
         most_paid = max(most_paid, paid)
     assert most_paid == 3

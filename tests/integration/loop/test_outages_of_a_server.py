@@ -54,7 +54,7 @@ def run(postgres_server, tmp_path, monkeypatch):
             monkeypatch.setattr(Outages, "outlast", met)
             loop = Loop(store, tmp_path / folder, stack, budgets={"max_cycles": 2})
             loop.run()
-            left = outcome_of(loop, tmp_path / folder)
+            left = outcome_of(loop, tmp_path / folder, postgres_server.url(name))
         for back in stack.returns:
             back.join()
         postgres_server.drop_database(name)

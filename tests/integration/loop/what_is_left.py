@@ -32,20 +32,21 @@ ATTEMPT_FILES = {"incidents.jsonl"}
 _DAY = re.compile(r"\b\d{4}-\d{2}-\d{2}\b")
 
 
-def what_is_left(folder, run_id, store_url=None):
+def what_is_left(folder, run_id, store_url=None, *, runs="runs", pages="knowledge"):
     """Return what the run left below ``folder``, its current folder, by section."""
-    run = folder / "runs" / run_id
+    run = folder / runs / run_id
+    store_url = store_url or f"sqlite:///{folder / runs / 'cadenza.db'}"
     tables = _tables(folder, run_id, store_url)
     blessed = [row for row in tables["checkpoints"] if row["blessed"]]
     events = [_line(line, folder) for line in (run / "events.jsonl").read_text().splitlines()]
-    pages = sorted((folder / "knowledge").rglob("*.md"))
+    found = sorted((folder / pages).rglob("*.md"))
     return {
         **{f"table {name}": rows for name, rows in tables.items()},
         "events.jsonl": events,
         "blessed policies": [
             sha256_file(folder / row["path"].removeprefix("<folder>/")) for row in blessed
         ],
-        "pages": {page.name: without_days(page.read_text()) for page in pages},
+        "pages": {page.name: without_days(page.read_text()) for page in found},
         "files": sorted(
             str(path.relative_to(run))
             for path in run.rglob("*")
@@ -73,7 +74,7 @@ def differences(one, other):
 
 
 def _tables(folder, run_id, store_url):
-    engine = create_engine(store_url or f"sqlite:///{folder / 'runs' / 'cadenza.db'}")
+    engine = create_engine(store_url)
     tables = {}
     with engine.connect() as connection:
         for table in Base.metadata.sorted_tables:
