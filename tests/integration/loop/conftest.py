@@ -1,6 +1,5 @@
 """Stores for the tests of this folder: SQLite, and a real PostgreSQL server."""
 
-import multiprocessing
 import shutil
 
 import pytest
@@ -76,16 +75,6 @@ def empty_url(request, tmp_path):
     if request.param == "postgresql":
         return request.getfixturevalue("empty_postgres_url")
     return f"sqlite:///{tmp_path / 'cadenza.db'}"
-
-
-@pytest.fixture(scope="session")
-def processes():
-    """Starts processes that have imported the store already, forked from one without threads."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["tests.integration.loop.store_processes", "cadenza.loop.store.jobstore"]
-    )
-    return context
 
 
 @pytest.fixture

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from cadenza.core.errors import NotReadyError
-from cadenza.loop.errors import EventError, EventLogError, StaleLeaseError
+from cadenza.loop.errors import EventLogError
 from cadenza.loop.events import Event, EventJournal, log_file, read_events
-from cadenza.loop.events import journal as journal_module
 
 
 @pytest.fixture
@@ -149,32 +148,6 @@ def test_torn_or_lost_log_is_completed_from_the_table(store, open_journal, log_p
     assert log_path.read_bytes() == whole
 
 
-def test_many_events_are_published_in_parts(store, lease, open_journal, log_path, monkeypatch):
-    monkeypatch.setattr(journal_module, "_PAGE", 3)
-    journal = open_journal()
-    seen = []
-    journal.subscribe(lambda told: seen.append(told.kind))
-    with journal.step("0/train"):
-        store.events.append(lease, [journal.draft(event(f"e{number}")) for number in range(6)])
-        journal.publish()
-    assert seen == [f"e{number}" for number in range(6)]
-    assert_log_is_table(store, log_path)
-
-
-def test_journal_of_a_lost_lease_lets_go_of_its_log(store, open_journal, lease, log_path):
-    journal = open_journal()
-    with journal.step("a"):
-        journal.emit(event("one"))
-    later = store.leases.acquire("run", "second", ttl_s=60.0, gone=lambda owner: True)
-    journal.close()
-    assert store.events.published_up_to("run") == 0
-    with EventJournal(store, "run", later, log_path) as taken:
-        seen = []
-        taken.subscribe(lambda told: seen.append(told.kind))
-        taken.publish()
-    assert seen == ["one"]
-
-
 def test_event_that_the_file_system_refused_is_published_with_the_next(
     store, open_journal, log_path, monkeypatch
 ):
@@ -212,39 +185,3 @@ def test_event_outside_a_step_and_a_second_journal_are_refused(
         journal.emit(event("one"))
     with pytest.raises(NotReadyError, match="expected an open step"):
         journal.emit(event("two"))
-
-
-def test_event_or_lease_of_another_run_is_refused(store, lease, open_journal, log_path):
-    journal = open_journal()
-    with journal.step("a"), pytest.raises(EventError, match="expected run 'run', got 'curation'"):
-        journal.emit(Event("curation", "curation", "curation_final"))
-    with pytest.raises(EventError, match="got the lease of 'run'"):
-        EventJournal(store, "other", lease, log_path)
-
-
-def test_taken_over_journal_records_nothing(store, open_journal, log_path):
-    journal = open_journal()
-    store.leases.acquire("run", "second", ttl_s=60.0, gone=lambda owner: True)
-    with journal.step("a"), pytest.raises(StaleLeaseError):
-        journal.emit(event("one"))
-    assert store.events.after("run", 0) == []
-    assert log_path.read_bytes() == b""
-
-
-def test_subscriber_that_emits_among_several_events_is_told_each_once(
-    store, lease, open_journal, log_path
-):
-    journal = open_journal()
-    seen = []
-
-    def answer(told):
-        seen.append(told.kind)
-        if told.kind == "one":
-            journal.emit(event("answer"))
-
-    journal.subscribe(answer)
-    with journal.step("a"):
-        store.events.append(lease, [journal.draft(event("one")), journal.draft(event("two"))])
-        journal.publish()
-    assert seen == ["one", "two", "answer"]
-    assert [kind for _, kind in kinds(log_path)] == seen

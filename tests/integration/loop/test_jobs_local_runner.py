@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,7 +17,6 @@ from cadenza.loop.errors import (
     StopRequestedError,
     StoreUnavailableError,
 )
-from cadenza.loop.jobs.programs import ProgramTable
 from cadenza.loop.jobs.results import last_lines
 from cadenza.loop.jobs.stopping import StopLevel
 from tests.integration.loop.job_harness import (
@@ -180,40 +178,6 @@ def test_host_that_cannot_be_started_is_reported_and_the_job_can_be_resumed(
     assert bench.runner().run(spec).attempts == 2
 
 
-def test_host_that_waits_for_room_is_told_once_and_shown_while_it_waits(bench, tmp_path):
-    script = """
-import time
-while not os.path.exists(sys.argv[2]):
-    time.sleep(0.01)
-finish(sys.argv[1])
-"""
-    shown_at_work = tmp_path / "shown at work"
-    spec = spec_of(tmp_path, script, str(shown_at_work))
-    seen, started = [], []
-
-    def see(progress):
-        seen.append(progress.waits_for)
-        if progress.waits_for is None:
-            shown_at_work.touch()
-
-    runner = bench.runner(on_progress=see)
-
-    def expected(folder):
-        argv = (sys.executable, "-m", "cadenza.loop.jobs.host", str(folder.request_path))
-        if not started and seen:
-            started.append(subprocess.Popen(argv))  # it takes the lock itself, as elsewhere
-        return bool(folder.request_path.exists() and (not started or started[0].poll() is None))
-
-    runner.hosts.start = lambda folder, lock, device: None
-    runner.hosts.expected = expected
-    runner.hosts.obstacle = lambda device, *, waited_s: f"no {device}" if not started else None
-    assert runner.run(spec).attempts == 1
-    assert [incident.message for incident in bench.incidents] == ["waits for room: no cpu"]
-    assert seen[0] == "no cpu"
-    assert seen[-1] is None
-    assert files_of(spec).read_waiting() is None
-
-
 def test_store_that_does_not_answer_for_a_while_costs_the_job_nothing(bench, tmp_path, monkeypatch):
     answered = tmp_path / "answered"
     spec = spec_of(tmp_path, UNTIL, str(answered))
@@ -242,17 +206,6 @@ finish(sys.argv[1])
     spec = spec_of(tmp_path, leave, str(pids))
     bench.runner().run(spec)
     assert not is_alive(int(pids.read_text()))
-
-
-def test_command_that_cannot_be_started_fails_with_a_note_in_the_log(bench, tmp_path):
-    program = tmp_path / "program"
-    program.write_text("no program")
-    program.chmod(0o755)
-    bench.programs = ProgramTable({"python": (str(program),)})
-    spec = spec_of(tmp_path, "pass")
-    with pytest.raises(JobFailedError, match=r"exit code 127"):
-        bench.runner().run(spec)
-    assert "could not be started: [Errno 8] Exec format error" in spec.log_path.read_text()
 
 
 @pytest.mark.parametrize(("policy", "seen"), [("keep", True), ("remove", False)])
@@ -345,40 +298,6 @@ def test_a_job_gets_no_secret_of_its_controller(bench, tmp_path, monkeypatch):
     assert variables["HF_HUB_OFFLINE"] == "1"
     assert not variables.keys() & {*secrets}
     assert "secret" not in variables.values()
-
-
-#: Takes a while, saves its result when it is asked to end, and ends well.
-PUNCTUAL = """
-import signal, time
-signal.signal(signal.SIGTERM, lambda *_: (finish(sys.argv[1], value=2), sys.exit(0)))
-open(sys.argv[2], "a").write("x")
-time.sleep(600)
-"""
-
-
-def test_result_of_a_command_that_ends_well_within_its_grace_counts(bench, tmp_path):
-    started = tmp_path / "started"
-    spec = spec_of(tmp_path, PUNCTUAL, str(started))
-
-    def stop():
-        return StopLevel.END if started.exists() else StopLevel.NONE
-
-    config = JobsConfig(max_attempts=1, grace_s=300.0)
-    end = bench.runner(config, stop=stop).run(spec)
-    assert (end.exit_code, end.attempts, bench.row(spec).status) == (0, 1, "succeeded")
-    assert json.loads(spec.result_path.read_text())["value"] == 2
-
-
-def test_a_progress_that_nobody_can_hear_ends_no_job(bench, tmp_path, caplog):
-    told = tmp_path / "told"
-
-    def lost_terminal(_):
-        told.touch()
-        raise BrokenPipeError("no terminal")
-
-    spec = spec_of(tmp_path, UNTIL, str(told))
-    assert bench.runner(on_progress=lost_terminal).run(spec).exit_code == 0
-    assert "progress could not be shown: no terminal" in caplog.messages
 
 
 def test_progress_tells_attempt_and_seconds_and_the_store_learns_the_process(bench, tmp_path):

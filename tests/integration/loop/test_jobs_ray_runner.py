@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.core.errors import MissingExtraError
 from cadenza.loop.errors import JobHostError, StopRequestedError
 from cadenza.loop.jobs.ray_runner import RayHosts
 from cadenza.loop.jobs.stopping import StopLevel
 from cadenza.loop.orchestrator.assembly import build_loop
 from cadenza.loop.store import JobStore
-from tests.campaigns import nightly, size
+from tests.campaigns import nightly
 from tests.integration.loop.job_controller import STOPPED
 from tests.integration.loop.job_harness import (
     RUN,
@@ -46,25 +45,13 @@ def address(quiet):
         yield address
 
 
-def parent_of(pid) -> int:
+def parent_of(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def told_of_the_job(bench) -> list[str]:
+def told_of_the_job(bench):
     """Return the kinds of incidents without those of a cluster that is slow to start a host."""
     return [kind for kind in bench.kinds if kind != "waiting_for_room"]
-
-
-@pytest.mark.slow
-def test_job_runs_once_on_the_cluster(address, tmp_path):
-    assert address.startswith("127.0.0.1:")
-    spec, running = work_of(tmp_path, 0.2)
-    with bench_in(tmp_path) as bench:
-        first = bench.ray_runner(address).run(spec)
-        assert bench.ray_runner(address).run(spec) == first
-        assert (first.attempts, told_of_the_job(bench)) == (1, [])
-    assert done(running) == "done\n"
-    wait_for(lambda: nothing_left_of(spec))
 
 
 @nightly
@@ -104,8 +91,8 @@ def test_job_of_a_killed_controller_is_adopted_by_its_name(address, tmp_path):
     assert done(running) == "done\n"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", size([signal.SIGTERM], [signal.SIGTERM, signal.SIGHUP]))
+@nightly
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signal_to_the_controller_ends_the_job_on_the_cluster(address, tmp_path, number):
     """Ray itself would abort a process that gets SIGTERM."""
     spec, running = work_of(tmp_path)
@@ -114,21 +101,6 @@ def test_signal_to_the_controller_ends_the_job_on_the_cluster(address, tmp_path,
     first.send_signal(number)
     assert first.wait(120.0) == STOPPED
     assert files_of(spec).read_end(1).reason == "stopped"
-    assert nothing_left_of(spec)
-
-
-@nightly
-@pytest.mark.parametrize("level", [StopLevel.END, StopLevel.KILL])
-def test_stop_ends_the_job_on_the_cluster(address, tmp_path, level):
-    spec, running = work_of(tmp_path)
-    with bench_in(tmp_path) as bench:
-        runner = bench.ray_runner(
-            address, stop=lambda: level if running.exists() else StopLevel.NONE
-        )
-        with pytest.raises(StopRequestedError, match="resume the run"):
-            runner.run(spec)
-        assert bench.row(spec).status == "pending"
-        assert not runner.hosts.expected(files_of(spec))
     assert nothing_left_of(spec)
 
 
@@ -211,24 +183,6 @@ def test_job_that_a_cluster_of_this_process_can_never_run_is_refused_at_once(fak
         hosts.require_room("gpu")
 
 
-def test_job_on_a_busy_cluster_says_so_after_a_while(fake_ray):
-    ray = fake_ray({"CPU": 4.0, "GPU": 1.0}, running=True)
-    hosts = RayHosts("10.0.0.1:6379")
-    ray.idle = {"CPU": 3.0}
-    assert hosts.obstacle("gpu", waited_s=1.0) is None
-    assert hosts.obstacle("gpu", waited_s=60.0) == (
-        "it needs 1 CPU and 1 GPU, which the cluster has, but others use"
-    )
-    ray.idle = {"CPU": 3.0, "GPU": 1.0}
-    assert "has not started it yet; see Ray's own logs" in hosts.obstacle("gpu", waited_s=60.0)
-
-
-def test_without_ray_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtraError, match=r"cadenza\[ray\]"):
-        RayHosts("127.0.0.1:1")
-
-
 def test_without_an_address_a_cluster_that_runs_is_used_or_one_is_started(fake_ray, monkeypatch):
     ray = fake_ray({"CPU": 1.0}, running=True)
     RayHosts(None).require_room("gpu")  # others may add nodes to it
@@ -246,13 +200,6 @@ def test_without_an_address_a_cluster_that_runs_is_used_or_one_is_started(fake_r
     RayHosts(None)
     assert [options["address"] for options in ray.asked] == ["10.0.0.1:6379"]
     assert "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER" not in os.environ
-
-
-def test_cluster_that_does_not_answer_is_reported(fake_ray):
-    ray = fake_ray()
-    with pytest.raises(JobHostError, match=r"127.0.0.1:1: expected a cluster, got 'nobody there'"):
-        RayHosts("127.0.0.1:1")
-    assert len(ray.asked) == 1  # nothing is started instead
 
 
 def test_run_that_needs_a_gpu_is_refused_before_its_first_job(fake_ray, tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import time
@@ -13,19 +12,10 @@ import numpy as np
 import pytest
 
 from cadenza.loop.config import JobsConfig
-from cadenza.loop.errors import (
-    BudgetExceededError,
-    JobFailedError,
-    JobHostError,
-    StaleLeaseError,
-    StopRequestedError,
-)
-from cadenza.loop.jobs import progress
+from cadenza.loop.errors import JobFailedError, StaleLeaseError
 from cadenza.loop.jobs.attempt_files import HostProcess
-from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
 from cadenza.loop.jobs.course import read_course
 from cadenza.loop.jobs.reaping import JobMark, find_marked, reap
-from cadenza.loop.jobs.stopping import StopLevel
 from tests.campaigns import size
 from tests.integration.loop.job_harness import (
     RUN,
@@ -39,7 +29,6 @@ from tests.integration.loop.job_harness import (
     mark_of,
     nothing_left_of,
     spec_of,
-    start_controller,
     wait_for,
     work_of,
 )
@@ -88,27 +77,6 @@ def test_live_job_of_a_killed_controller_is_adopted(work, tmp_path, controllers)
     assert nothing_left_of(spec)
 
 
-def test_adopted_job_is_ended_at_the_budget_of_its_new_controller(work, tmp_path, controllers):
-    spec, running = work(600.0, device="gpu")
-    kill(controllers.start(tmp_path, spec), once=running.exists)  # it had no budget
-    with bench_in(tmp_path) as bench:
-        budget = BudgetMeter(bench.store.jobs, RUN, BudgetLimits(max_gpu_hours=1.0))
-        with pytest.raises(BudgetExceededError, match="max_gpu_hours"):
-            bench.runner(budget=budget).run(spec)
-        assert bench.row(spec).attempt == 1
-    assert nothing_left_of(spec)
-
-
-def test_job_that_ended_while_no_controller_lived_is_only_recorded(work, tmp_path, controllers):
-    spec, running = work(0.5)
-    kill(controllers.start(tmp_path, spec), once=running.exists)
-    wait_for(lambda: files_of(spec).read_end(1))
-    with bench_in(tmp_path) as bench:
-        assert bench.runner().run(spec).attempts == 1
-        assert bench.row(spec).duration_s >= 0.5
-    assert done(running) == "done\n"
-
-
 def test_killed_host_takes_the_command_and_its_hidden_children_with_it(work, tmp_path, controllers):
     spec, running = work(600, before=FAMILY)
     controller = controllers.start(tmp_path, spec)
@@ -131,19 +99,6 @@ def test_killed_host_takes_the_command_and_its_hidden_children_with_it(work, tmp
     assert nothing_left_of(spec)
 
 
-#: Does one more of its six parts, and is killed; with all of them it ends well.
-GETS_FURTHER = """
-import signal
-parts = os.path.join(sys.argv[2].removeprefix("--out="), "blocks")
-os.makedirs(parts, exist_ok=True)
-done = len(os.listdir(parts))
-if done < 6:
-    open(os.path.join(parts, f"{done:05d}.json"), "w").close()
-    os.kill(os.getpid(), signal.SIGKILL)
-finish(sys.argv[1])
-"""
-
-
 def test_kills_without_getting_further_count_as_failures_in_the_end(work, tmp_path):
     """Most likely it needs too much memory, where the kernel does not tell."""
     spec = spec_of(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
@@ -160,17 +115,6 @@ def test_kills_without_getting_further_count_as_failures_in_the_end(work, tmp_pa
         bench.store.jobs.reopen(bench.lease, spec.key)  # a person resumes the run
         with pytest.raises(JobFailedError, match="in the last of 10 attempts"):
             bench.runner(config).run(spec)
-
-
-def test_kills_of_a_job_that_gets_further_each_time_are_interruptions(tmp_path, monkeypatch):
-    spec = spec_of(tmp_path, GETS_FURTHER, f"--out={tmp_path}", "--episodes=6", "--batch-size=1")
-    monkeypatch.setattr(progress, "goes_on", lambda _: True)
-    monkeypatch.setattr(progress, "kind_of", lambda _: ("evaluate",))
-    config = JobsConfig(max_attempts=1, max_kills=1, backoff_s=0.0)
-    with bench_in(tmp_path) as bench:
-        assert bench.runner(config).run(spec).attempts == 7
-        assert bench.kinds == ["interrupted"] * 6
-        assert read_course(files_of(spec)).done == 1.0
 
 
 def test_lock_and_not_a_number_tells_whether_a_host_lives(work, tmp_path):
@@ -254,40 +198,6 @@ def test_a_command_that_hangs_is_ended_at_the_limit_of_silence(tmp_path):
     assert nothing_left_of(spec)
 
 
-def test_a_command_that_hangs_is_told_of_once_and_left_alone_without_a_limit(tmp_path):
-    spec = spec_of(tmp_path, HANGS, str(tmp_path / "hung"))
-    looks = []
-
-    def stop():
-        return StopLevel.END if len(looks) >= 3 else StopLevel.NONE
-
-    def look(progress):
-        if progress.quiet_s < 1.0 and "\nbegun" in spec.log_path.read_text():
-            runner.silent_s = 1.0  # a busy machine may need longer to start the command
-        elif runner.silent_s == 1.0:
-            looks.append(progress)
-
-    with bench_in(tmp_path) as bench:
-        runner = bench.runner(JobsConfig(grace_s=0.2), on_progress=look, stop=stop)
-        with pytest.raises(StopRequestedError):
-            runner.run(spec)
-        assert bench.kinds == ["silent", "interrupted"]
-        assert re.match(
-            r"nothing new in its log and its folder for [1-9]\d* s, it may hang; jobs\.silent",
-            bench.incidents[0].message,
-        )
-
-
-def test_lock_that_a_stranger_holds_for_ever_is_reported(work, tmp_path):
-    spec, _ = work(0.1)
-    with (
-        bench_in(tmp_path) as bench,
-        files_of(spec).try_lock(),
-        pytest.raises(JobHostError, match=r"expected a sign of life .* attempt.lock"),
-    ):
-        bench.runner(stuck_s=0.5).run(spec)
-
-
 @pytest.mark.parametrize("content", ["{", '{"attempt": true}'])
 def test_end_that_cannot_be_read_counts_as_an_interruption(work, tmp_path, content):
     spec, _ = work(0.0)
@@ -299,40 +209,6 @@ def test_end_that_cannot_be_read_counts_as_an_interruption(work, tmp_path, conte
         (folder.path / "end.json").write_text(content)
         assert bench.runner().run(spec).attempts == 2
         assert bench.kinds == ["interrupted"]
-
-
-def test_signal_to_the_host_alone_interrupts_the_job_and_says_so(work, tmp_path):
-    spec, running = work(600)
-
-    def end_host(progress):
-        if progress.attempt == 1 and running.exists():
-            os.kill(files_of(spec).read_host(1).pid, signal.SIGTERM)
-
-    with bench_in(tmp_path) as bench:
-        assert bench.runner(on_progress=end_host).run(spec).attempts == 2
-        [incident] = bench.incidents
-        assert incident.kind == "interrupted"
-        assert incident.message.startswith("it was ended by a signal from outside the run")
-    assert done(running) == "done\n"
-
-
-def test_signal_to_the_controller_ends_the_job_and_leaves_it_resumable(work, tmp_path):
-    spec, running = work(600)
-    first = start_controller(tmp_path, spec)
-    wait_for(running.exists)
-    first.terminate()
-    assert first.wait(120.0) == 3
-    assert nothing_left_of(spec)
-    assert files_of(spec).read_end(1).reason == "stopped"
-    asked_by = files_of(spec).stop_asked_by()
-    assert re.fullmatch(
-        rf"process {first.pid} on \S+, the run's controller, which was asked to stop", asked_by
-    )
-    with bench_in(tmp_path) as bench:
-        row = bench.row(spec)
-        assert (row.status, row.interruptions) == ("pending", 1)
-        assert bench.runner().run(spec).attempts == 2
-    assert done(running) == "done\n"
 
 
 @pytest.mark.parametrize("victims", ["controller", "anyone"])
@@ -366,13 +242,13 @@ def test_kills_at_random_moments_neither_lose_nor_repeat_a_job(tmp_path, control
     assert struck > 0
 
 
-def processes_of(spec) -> list[int]:
+def processes_of(spec):
     """Return the command's processes and its host."""
     host = files_of(spec).read_host(1)
     return find_marked(mark_of(spec)) + ([] if host is None else [host.pid])
 
 
-def kill(*pids, once=lambda: True) -> int:
+def kill(*pids, once=lambda: True):
     """Kill processes, as soon as ``once()`` is true, and return how many of them lived."""
     wait_for(once)
     lived = sum(is_alive(int(pid)) for pid in pids)

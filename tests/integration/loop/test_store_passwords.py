@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from sqlalchemy import create_engine, select, text
+from sqlalchemy import create_engine, select
 from typer.testing import CliRunner
 
 from cadenza.cli.main import app
@@ -76,17 +76,6 @@ def test_password_is_taken_from_the_url_the_environment_or_a_file(url, monkeypat
     passwords.chmod(0o600)
     monkeypatch.setenv("PGPASSFILE", str(passwords))
     JobStore(url).close()
-
-
-def test_user_without_rights_and_unknown_options_are_told_apart(users, empty_postgres_url):
-    engine = create_engine(empty_postgres_url)
-    with engine.begin() as connection:
-        connection.execute(text("REVOKE CREATE ON SCHEMA public FROM PUBLIC"))
-    engine.dispose()
-    with pytest.raises(StoreAccessError, match="may create and change its tables, got 'permission"):
-        JobStore(empty_postgres_url.replace("postgres@", "limited@"))
-    with pytest.raises(ConfigurationError, match="options that the driver knows, got 'invalid"):
-        JobStore(empty_postgres_url + "?fish=1")
 
 
 def test_whole_run_leaves_no_password_and_goes_on_with_another_url(url, tmp_path, monkeypatch):

@@ -2,25 +2,19 @@
 
 import json
 import sqlite3
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, inspect, text
-from sqlalchemy.exc import IntegrityError
 
 from cadenza.core.errors import ConfigurationError, MissingExtraError
 from cadenza.core.files import sha256_bytes
 from cadenza.loop.errors import (
     LeaseHeldError,
-    StoreCorruptError,
     StoreForeignError,
-    StoreNotFoundError,
     StoreOutdatedError,
     StoreUnavailableError,
     StoreVersionError,
@@ -28,7 +22,6 @@ from cadenza.loop.errors import (
 from cadenza.loop.store import JobStore, database, schema
 from cadenza.loop.store.models import Base
 from cadenza.loop.store.owners import this_process
-from tests.integration.loop.store_processes import create_store
 
 
 @pytest.fixture
@@ -62,12 +55,6 @@ def test_checks_of_the_migrated_tables_are_those_of_the_models(empty_url, engine
     assert str(condition).strip("()") == "blessed = 1"
 
 
-def test_newest_migration_is_the_one_the_package_expects():
-    config = Config()
-    config.set_main_option("script_location", str(schema._MIGRATIONS))
-    assert ScriptDirectory.from_config(config).get_heads() == [schema.HEAD]
-
-
 def test_store_of_a_newer_version_is_refused_and_untouched(empty_url, engine):
     JobStore(empty_url).close()
     with engine.begin() as connection:
@@ -77,15 +64,6 @@ def test_store_of_a_newer_version_is_refused_and_untouched(empty_url, engine):
             JobStore(empty_url, create=create)
     with engine.connect() as connection:
         assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "9999"
-
-
-def test_store_without_its_version_is_told_apart_from_a_full_disk(empty_url, engine):
-    JobStore(empty_url).close()
-    with engine.begin() as connection:
-        connection.execute(text("DELETE FROM alembic_version"))
-    for create in (True, False):
-        with pytest.raises(StoreCorruptError, match="version in the table alembic_version, got no"):
-            JobStore(empty_url, create=create)
 
 
 def test_reader_does_not_migrate(empty_url, engine):
@@ -184,42 +162,6 @@ def test_older_store_is_stopped_and_answered_and_not_migrated_under_a_run_at_wor
         assert store.is_up_to_date
 
 
-def test_lease_of_a_dead_controller_keeps_no_store_old(empty_url, engine):
-    with JobStore(empty_url) as store:
-        store.create_run("run", "{}")
-        machine = this_process().rpartition("/")[0].rpartition("/")[0]
-        store.leases.acquire("run", f"{machine}/999999999/1", ttl_s=600.0)
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '0002'"))
-    with JobStore(empty_url) as store:
-        assert store.is_up_to_date
-
-
-def test_many_processes_may_create_one_store_at_once(empty_url, processes):
-    barrier = processes.Barrier(4)
-    creators = [
-        processes.Process(target=create_store, args=(empty_url, f"run{number}", barrier))
-        for number in range(4)
-    ]
-    for creator in creators:
-        creator.start()
-    for creator in creators:
-        creator.join(timeout=800)
-    assert [creator.exitcode for creator in creators] == [0, 0, 0, 0]
-    with JobStore.open_existing(empty_url) as store:
-        assert len(store.list_runs()) == 4
-
-
-def test_database_itself_refuses_a_second_blessed_policy(empty_url, engine):
-    insert = "INSERT INTO checkpoints (run_id, cycle_idx, policy_type, path, blessed) VALUES "
-    with JobStore(empty_url) as store:
-        store.create_run("run", "{}")
-        store.bless("run", store.add_checkpoint("run", 0, "act", "/p"))
-        with pytest.raises(IntegrityError), engine.begin() as connection:
-            connection.execute(text(f"{insert} ('run', 0, 'act', '/p', 1)"))
-        assert len(store.checkpoints_for("run")) == 1
-
-
 # Databases of other programs
 
 #: What LeAgents, MLflow and some other program have.
@@ -252,32 +194,6 @@ def test_foreign_file_is_refused_and_left_byte_by_byte(tmp_path, tables, mode):
     assert [file.name for file in tmp_path.iterdir()] == ["theirs.db"]
 
 
-def test_reader_leaves_an_empty_file_and_the_journal_of_a_copy_as_they_are(tmp_path):
-    path = tmp_path / "cadenza.db"
-    path.touch()
-    with pytest.raises(StoreOutdatedError, match="got none"):
-        JobStore.open_existing(path)
-    assert path.read_bytes() == b""
-    JobStore(path).close()
-    raw = sqlite3.connect(path)
-    raw.execute("PRAGMA journal_mode = DELETE")  # as a copy by `VACUUM INTO` has it
-    raw.close()
-    before = path.read_bytes()
-    with JobStore.open_existing(path) as opened:
-        assert opened.list_runs() == []
-    assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize("create", [True, False])
-def test_server_database_with_tables_of_our_names_is_refused(empty_postgres_url, create):
-    engine = create_engine(empty_postgres_url)
-    make_foreign(engine, ("alembic_version", "runs", "experiments"))
-    with pytest.raises(StoreForeignError, match=r"with tables alembic_version, runs\), which"):
-        JobStore(empty_postgres_url, create=create)
-    assert set(inspect(engine).get_table_names()) == {"alembic_version", "runs", "experiments"}
-    engine.dispose()
-
-
 # SQLite
 
 
@@ -296,30 +212,6 @@ def test_sqlite_file_is_durable_and_strict(tmp_path):
     }
 
 
-def test_closed_store_leaves_one_file_and_no_open_descriptor(tmp_path):
-    def open_files():
-        names = []
-        for link in Path("/proc/self/fd").iterdir():
-            with suppress(FileNotFoundError):  # of another thread, closed meanwhile
-                names.append(str(link.readlink()))
-        return names
-
-    with JobStore(tmp_path / "cadenza.db") as store:
-        store.create_run("run", "{}")
-        assert any(str(tmp_path) in name for name in open_files())
-    assert not any(str(tmp_path) in name for name in open_files())
-    assert [path.name for path in tmp_path.iterdir()] == ["cadenza.db"]
-
-
-def test_reading_a_store_that_is_not_there_creates_nothing(tmp_path):
-    path = tmp_path / "folder" / "cadenza.db"
-    with pytest.raises(StoreNotFoundError, match="expected a job store, got no file"):
-        JobStore.open_existing(path)
-    with pytest.raises(FileNotFoundError):
-        JobStore.open_existing(f"sqlite:///{path}")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_writer_that_waits_too_long_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)
     path = tmp_path / "cadenza.db"
@@ -332,22 +224,6 @@ def test_writer_that_waits_too_long_says_so(tmp_path, monkeypatch):
         other.rollback()
         other.close()
         store.create_run("run", "{}")
-
-
-def test_file_that_is_no_database_is_refused(tmp_path):
-    path = tmp_path / "cadenza.db"
-    path.write_bytes(b"this is not a database, and long enough to be looked at" * 100)
-    with pytest.raises(StoreCorruptError, match="file is not a database"):
-        JobStore(path)
-
-
-def test_place_that_cannot_hold_a_store_is_refused(tmp_path):
-    (tmp_path / "file").touch()
-    for folder in ("file", "file/runs"):
-        with pytest.raises(ConfigurationError, match=f"got the file {tmp_path}/file; name another"):
-            JobStore(tmp_path / folder / "cadenza.db")
-    with pytest.raises(StoreUnavailableError, match="unable to open"):
-        JobStore(tmp_path)
 
 
 @pytest.mark.parametrize(

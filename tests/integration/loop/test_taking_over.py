@@ -10,9 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from cadenza.loop.errors import EventLogError, EventLogHeldError, LeaseHeldError
+from cadenza.loop.errors import EventLogHeldError
 from cadenza.loop.events import log_file
-from cadenza.loop.events.log_file import LogFile
 from cadenza.loop.jobs.processes import is_held
 from cadenza.loop.orchestrator.controller import take
 from cadenza.loop.store import JobStore
@@ -55,19 +54,6 @@ def frozen_controller(folder, ttl_s):
             process.kill()
 
 
-def test_frozen_controller_that_still_has_its_lease_is_named(store, tmp_path):
-    with frozen_controller(tmp_path, 60.0) as pid:
-        with pytest.raises(LeaseHeldError) as caught:
-            take(store, "run", tmp_path / "log", ttl_s=60.0)
-        assert re.fullmatch(
-            rf"run 'run': expected a free lease, got one that process {pid} on \S+ holds, silent "
-            r"since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC and is stopped \(SIGSTOP, Ctrl-Z\); let it "
-            rf"go on with `kill -CONT {pid}`, or end it with `kill -KILL {pid}`, then resume the "
-            "run.",
-            str(caught.value),
-        )
-
-
 def test_frozen_controller_that_lost_its_lease_keeps_the_run_and_is_named_each_time(
     store, tmp_path
 ):
@@ -84,24 +70,3 @@ def test_frozen_controller_that_lost_its_lease_keeps_the_run_and_is_named_each_t
         since = time.strptime(silent, "%Y-%m-%d %H:%M:%S UTC")
         assert began - 1.0 <= calendar.timegm(since) <= time.time()
     assert take(store, "run", tmp_path / "log", ttl_s=9.0).epoch == 2  # it is dead now
-
-
-def test_controller_of_another_machine_is_named_without_a_signal_to_send(store, tmp_path):
-    log = LogFile(tmp_path / "log")
-    owner = "faraway/boot/pid:[1]/4242/77"
-    lease = store.leases.acquire("run", owner, ttl_s=0.05)
-    wait_for(lambda: store.leases.holder("run") is None)
-    there = r"process 4242 on faraway holds, silent since .*; see there whether it hangs, and end"
-    with pytest.raises(EventLogHeldError, match=there):
-        take(store, "run", tmp_path / "log", ttl_s=0.05)
-    store.leases.release(lease)
-    with pytest.raises(EventLogHeldError, match="got a lock held by another writer"):
-        take(store, "run", tmp_path / "log", ttl_s=0.05)  # nobody knows whose
-    log.close()
-
-
-def test_folder_that_cannot_be_written_is_told_before_the_run_is_taken(store, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(EventLogError, match="expected to open this log"):
-        take(store, "run", tmp_path / "file" / "log", ttl_s=60.0)
-    assert store.leases.holder("run") is None

@@ -1,6 +1,5 @@
 import json
 import math
-import time
 from pathlib import Path
 
 import numpy as np
@@ -10,16 +9,6 @@ from cadenza.loop.errors import EventError
 from cadenza.loop.events import Event
 from cadenza.loop.events import event as event_module
 from cadenza.loop.events.event import event_line
-
-
-def test_event_has_the_promised_order_and_defaults():
-    assert Event("run", "train", "job_started", 1, {"a": 1}, 3.0) == Event(
-        run_id="run", stage="train", kind="job_started", cycle=1, payload={"a": 1}, ts=3.0
-    )
-    before = time.time()
-    bare = Event("run", "train", "job_started")
-    assert (bare.cycle, bare.payload) == (None, {})
-    assert before <= bare.ts <= time.time()
 
 
 def test_payload_is_a_copy_in_which_paths_and_tuples_are_text_and_lists():

@@ -8,7 +8,6 @@ from cadenza.loop.jobs.attempt_files import (
     AttemptEnd,
     AttemptFolder,
     Heartbeat,
-    HostProcess,
     HostRequest,
 )
 from cadenza.loop.jobs.outcomes import judge
@@ -32,42 +31,6 @@ def folder(tmp_path):
     with made.try_lock():
         made.prepare(REQUEST, deadline_s=5.5)
     return made
-
-
-def test_what_is_written_is_read_back(folder):
-    assert folder.read_request() == REQUEST
-    assert folder.read_deadline() == 5.5
-    host = HostProcess(attempt=2, pid=7, start_ticks=9)
-    folder.write_host(host)
-    end = AttemptEnd(attempt=2, exit_code=-9, duration_s=1.25, reason="budget", memory_kills=3)
-    folder.write_end(end)
-    folder.beat(12.3456, 4.0)
-    assert (folder.read_host(2), folder.read_end(2)) == (host, end)
-    assert folder.read_heartbeat() == Heartbeat(attempt_s=12.346, quiet_s=4.0)
-    assert (folder.read_host(1), folder.read_end(1)) == (None, None)  # of another attempt
-
-
-def test_next_attempt_finds_nothing_of_the_last_one(folder):
-    folder.write_host(HostProcess(attempt=2, pid=7, start_ticks=9))
-    folder.write_end(AttemptEnd(attempt=2, exit_code=0, duration_s=1.0, reason="finished"))
-    folder.ask_to_stop("a person")
-    folder.say_waiting("a GPU")
-    folder.beat(3.0)
-    folder.prepare(REQUEST, deadline_s=None)
-    assert (folder.read_host(2), folder.read_end(2)) == (None, None)
-    assert (folder.stop_asked(), folder.read_heartbeat().attempt_s, folder.read_deadline()) == (
-        False,
-        0.0,
-        None,
-    )
-    assert (folder.stop_asked_by(), folder.read_waiting()) == ("", None)
-
-
-def test_lock_has_one_holder_and_ends_with_it(folder):
-    with folder.try_lock():
-        assert folder.try_lock() is None
-    with folder.try_lock() as lock:
-        assert lock.descriptor > 2
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 
 from cadenza.loop.jobs.attempt_files import AttemptEnd, AttemptFolder
-from cadenza.loop.jobs.course import Course, read_course, write_course
+from cadenza.loop.jobs.course import Course, read_course
 from cadenza.loop.jobs.outcomes import Outcome
 
 KILLED = Outcome(
@@ -27,14 +27,6 @@ FAILED = Outcome(
 )
 def test_kills_without_getting_further_are_counted(done, outcome, kept, kills):
     assert Course(attempt=3, done=done, kills=2).kills_after(outcome, kept) == kills
-
-
-def test_what_is_written_is_read_back_and_outlives_the_next_attempt(tmp_path):
-    folder = AttemptFolder(tmp_path)
-    assert read_course(folder) is None
-    course = Course(attempt=3, done=0.25, failed=1, kills=2, last="exit code 1")
-    write_course(folder, course)
-    assert read_course(folder) == course
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"attempt": -1}', '{"attempt": 1, "x": 2}'])

@@ -6,7 +6,7 @@ from cadenza.benchmark.jobs import cloning_files
 from cadenza.benchmark.jobs.evaluating import BLOCKS
 from cadenza.benchmark.jobs.job_folder import Blocks, JobFolder
 from cadenza.core.checkpoints import sidecar_path
-from cadenza.loop.jobs.progress import flags_of, goes_on, kept_by, kind_of, progress_of
+from cadenza.loop.jobs.progress import kept_by, progress_of
 
 TRAIN = ("lerobot-train", "--policy.type=act", "--steps=2000")
 NOTE = b"=== 2026-11-21T15:00:00+00:00 run/0/train attempt 2: lerobot-train\n"
@@ -75,13 +75,3 @@ def test_the_last_save_of_our_training_is_read(tmp_path):
     assert progress_of(command, log) == 0.0
     (folder.root / cloning_files.POLICY).touch()
     assert progress_of(command, log) == 1.0
-
-
-def test_a_command_tells_its_work_and_its_flags():
-    command = ("cadenza", "job", "train", "--a=b=c", "--d", "--e=")
-    assert kind_of(command) == ("cadenza", "job", "train")
-    assert kind_of(("lerobot-train",)) == ("lerobot-train",)
-    assert flags_of(command) == {"a": "b=c", "e": ""}
-    assert goes_on(command)
-    assert not goes_on(TRAIN)
-    assert kept_by(("cadenza", "job", "collect", "--episodes=10", "--out=x")) is None

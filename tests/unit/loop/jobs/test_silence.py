@@ -22,14 +22,6 @@ def wait(silence, begin, end):
     return silence.seconds
 
 
-def test_new_lines_end_the_silence(log):
-    silence = watch(log)
-    assert wait(silence, 0, 50) == 50.0
-    log.write_text("begun\nstep 1\n")
-    assert wait(silence, 50, 51) == 0.0
-    assert wait(silence, 51, 60) == 9.0
-
-
 def test_new_or_growing_files_end_it_too(log):
     folder = log.with_suffix("")
     silence = watch(log)
@@ -66,11 +58,3 @@ def test_time_that_this_process_slept_through_does_not_count(log):
     silence = watch(log)
     silence.look(3600.0)
     assert silence.seconds == 5.0
-
-
-def test_a_log_that_comes_later_is_a_trace(log):
-    log.unlink()
-    silence = watch(log)
-    assert wait(silence, 0, 5) == 5.0
-    log.touch()
-    assert wait(silence, 5, 6) == 0.0

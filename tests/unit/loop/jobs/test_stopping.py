@@ -3,14 +3,12 @@ import signal
 
 import pytest
 
-from cadenza.loop.errors import StoreUnavailableError
 from cadenza.loop.jobs.stopping import (
     StopLevel,
     StopSignals,
     asked_in_store,
     most_urgent,
     never,
-    signals_kept,
 )
 
 
@@ -26,15 +24,6 @@ def test_signals_ask_to_end_then_to_kill_and_the_third_interrupts():
             os.kill(os.getpid(), signal.SIGINT)
     assert told == [StopLevel.END, StopLevel.KILL]
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_signal_counts_though_nobody_can_be_told():
-    def gone(_level):
-        raise BrokenPipeError
-
-    with StopSignals(gone) as stop:
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop() is StopLevel.END
 
 
 @pytest.fixture
@@ -60,16 +49,6 @@ def test_a_closed_terminal_asks_to_end_and_never_kills(hangup):
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # it may come once more
 
 
-def test_handlers_that_a_library_takes_over_are_put_back():
-    with StopSignals() as stop:
-        with signals_kept():
-            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # for what it starts
-            signal.signal(signal.SIGTERM, lambda *_: pytest.fail("the library's"))
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert (stop(), stop.first) == (StopLevel.END, signal.SIGTERM)
-        assert signal.getsignal(signal.SIGHUP) == stop._on_signal
-
-
 def test_store_is_asked_at_most_once_a_second(monkeypatch):
     moments = iter([10.0, 10.5, 10.9, 11.1, 12.2])
     monkeypatch.setattr("cadenza.loop.jobs.stopping.time.monotonic", lambda: next(moments))
@@ -77,27 +56,6 @@ def test_store_is_asked_at_most_once_a_second(monkeypatch):
     check = asked_in_store(lambda: next(answers))
     levels = [check() for _ in range(5)]
     assert levels == [StopLevel.NONE] * 3 + [StopLevel.END, StopLevel.NONE]
-
-
-def test_what_the_store_said_last_holds_while_it_does_not_answer(monkeypatch, caplog):
-    moments = iter([0.0, 2.0, 4.0, 6.0])
-    monkeypatch.setattr("cadenza.loop.jobs.stopping.time.monotonic", lambda: next(moments))
-    answers = iter([StoreUnavailableError("gone"), True, StoreUnavailableError("gone"), False])
-
-    def ask():
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    check = asked_in_store(ask)
-    assert [check() for _ in range(4)] == [
-        StopLevel.NONE,
-        StopLevel.END,
-        StopLevel.END,
-        StopLevel.NONE,
-    ]
-    assert caplog.messages == ["whether the run is asked to stop is unknown: gone"] * 2
 
 
 def test_most_urgent_check_wins():

@@ -37,15 +37,6 @@ def test_password_reaches_the_driver():
 
 
 @pytest.mark.parametrize(
-    "store", [None, "runs/mine.db", "sqlite:///a:b@c.db", "postgresql://ada@h/d"]
-)
-def test_configuration_without_a_password_is_kept_as_it_is(store):
-    text = '{"b":  1, "store": ' + json.dumps(store) + "}"
-    assert config_to_keep(text) == text
-    assert config_to_keep('{"a": 1}') == '{"a": 1}'
-
-
-@pytest.mark.parametrize(
     "location", ["postgresql://ada:p@hunter2:x@host/runs", "post gres://ada:hunter2@host/runs"]
 )
 def test_url_that_cannot_be_read_is_not_quoted(location):

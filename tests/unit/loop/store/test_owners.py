@@ -1,10 +1,8 @@
 import os
-import signal
 import subprocess
 import sys
 
-from cadenza.loop.jobs.processes import start_ticks
-from cadenza.loop.store.owners import is_frozen, is_gone, readable, this_process
+from cadenza.loop.store.owners import is_gone, this_process
 
 
 def test_killed_process_is_gone_before_and_after_its_parent_looks():
@@ -31,25 +29,3 @@ def test_nothing_is_known_of_other_machines_and_odd_names():
     assert not is_gone(f"elsewhere/{machine}/999999999/{start}")
     for name in ("", "controller", f"{machine}/{pid}x/{start}", f"{machine}//{start}"):
         assert not is_gone(name)
-
-
-def test_only_a_live_process_of_this_machine_that_is_held_is_frozen():
-    with subprocess.Popen(["/bin/sleep", "60"]) as child:
-        head = this_process().rsplit("/", 2)[0]
-        name = f"{head}/{child.pid}/{start_ticks(child.pid)}"
-        assert not is_frozen(name)
-        child.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
-        assert is_frozen(name)
-        assert not is_gone(name)
-        assert not is_frozen(f"elsewhere{name}")
-        assert not is_frozen(f"{name}1")
-        child.kill()
-    assert not is_frozen(name)
-
-
-def test_people_read_the_number_of_the_process_and_its_machine():
-    machine = this_process().partition("/")[0]
-    assert readable(this_process()) == f"process {os.getpid()} on {machine}"
-    assert readable("someone") == "someone"
-    assert readable("a/b/c/d/e") == "a/b/c/d/e"
