@@ -236,6 +236,20 @@ class FakeKnowledge:
         return [page]
 
 
+class ScriptedLLM:
+    """Replies in turn, the last one again and again, or raises; keeps what it was asked."""
+
+    def __init__(self, *replies):
+        self.replies, self.prompts = list(replies), []
+
+    def complete(self, prompt, *, system=None, max_tokens=1024):
+        self.prompts.append(prompt)
+        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        if isinstance(reply, Exception):
+            raise reply
+        return reply if isinstance(reply, str) else json.dumps(reply)
+
+
 class MemoryReplies:
     """Keeps recorded replies in memory, as `StoreReplies` does in the store of a run."""
 

@@ -67,10 +67,3 @@ def test_runs_of_few_or_unknown_episodes_do_not_replicate(episodes):
     many = replace(outcome(0.0, 0.0), seed=3)
     assert not all_agree([few, many])
     assert all_agree([few, many, replace(many, seed=4)])
-
-
-def test_imprecise_run_still_contradicts():
-    pair = [replace(outcome(1.0, 1.0), seed=seed) for seed in (1, 2)]
-    against = replace(outcome(0.0, 0.0, episodes=4), seed=3)
-    assert not against.last.precise
-    assert not all_agree([*pair, against])

@@ -38,13 +38,6 @@ def problems(root, path, **more):
     return [f["problem"] for f in findings(root, **more) if f["page"] == str(root / path)]
 
 
-def test_nothing_is_wrong_with_fresh_pages(root, ingest):
-    for cycle, success in enumerate([0.2, 0.8, 0.3]):
-        ingest("a", cycle, success)
-        ingest("b", cycle, success)
-    assert findings(root) == []
-
-
 def test_promised_problems_are_told_by_page(tmp_path, root):
     pages = {
         "a": (b"---\nname: [\n---\n", ["unparseable: front matter is no YAML"]),
@@ -70,14 +63,6 @@ def test_promised_problems_are_told_by_page(tmp_path, root):
     (event,) = read_events(tmp_path / "events.jsonl").events
     assert (event["run_id"], event["stage"]) == ("knowledge-lint", "knowledge")
     assert (event["kind"], event["payload"]["findings"]) == ("lint_report", found)
-
-
-def test_runs_that_disagree_are_told(root, ingest):
-    ingest("a", 0, 0.1)
-    ingest("b", 0, 0.9)
-    assert problems(root, "tasks/crossing.md") == [
-        "contradiction: runs a and b disagree on bc on crossing (10.0% to 10.0%; 90.0% to 90.0%)"
-    ]
 
 
 @pytest.mark.parametrize(

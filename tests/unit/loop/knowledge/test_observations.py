@@ -24,15 +24,6 @@ def collected(observations):
     return found
 
 
-def test_line_is_read_back():
-    line = seen(3).line()
-    assert line == (
-        "- 2026-01-02 · run r · cycle 3 · s · policy p · success 50.0% · decision promote · "
-        "episodes 10"
-    )
-    assert read_observations(line).listed == (seen(3),)
-
-
 def test_seed_is_read_back_from_lines_and_rows():
     assert seen(3, seed=7).line() == f"{seen(3).line()} · seed 7"
     assert read_observations(seen(3, seed=7).line()).listed == (seen(3, seed=7),)
@@ -41,24 +32,6 @@ def test_seed_is_read_back_from_lines_and_rows():
     assert "| 2026-01-02 | 2147483647 |" in found.text()
     ((outcome,),) = found.outcomes().values()
     assert outcome.seed == 2**31 - 1
-
-
-def test_table_without_seeds_is_read_and_gets_its_column():
-    older = (
-        "Earlier observations:\n\n"
-        "| run | suite | policy | cycles | first | last | decisions | until |\n"
-        "|---|---|---|---|---|---|---|---|\n"
-        "| r | s | p | 0-6 | 0.0% of 10 | 6.0% of 10 | promote 7 | 2026-01-02 |\n"
-        "| q | s | p | 0-1 | 1.0% of 10 | 2.0% of 10 | promote 1, iterate 1 | 2026-01-02 |\n"
-    )
-    found = read_observations(older)
-    assert (found.free, len(found.rows), found.rows[0].seed) == ((), 2, None)
-    assert "| promote 7 | 2026-01-02 |  |" in found.text()
-    assert read_observations(found.text()) == found
-    # which success was kept is known only as far as the decisions tell
-    (outcomes,) = found.outcomes().values()
-    kept = [(o.run, o.first.rate, o.last.rate) for o in outcomes]
-    assert kept == [("r", 0.0, 0.06), ("q", 0.01, 0.01)]
 
 
 def test_refused_candidates_are_not_what_a_run_found():
@@ -112,14 +85,6 @@ def test_text_is_bounded_however_many_runs_there_are():
     assert (len(many.rows), len(many.listed)) == (MAX_ROWS, MAX_LISTED)
     assert many.rows[-1].run == f"run{3 * MAX_ROWS - MAX_LISTED - 1}"
     assert read_observations(many.text()) == many
-
-
-def test_other_lines_are_kept_above():
-    text = f"My note.\n\n- a bullet\n{seen(0).line()}\nanother · note\n| a | table |"
-    found = read_observations(text)
-    assert found.free == ("My note.", "", "- a bullet", "another · note", "| a | table |")
-    assert found.listed == (seen(0),)
-    assert read_observations(found.text()) == found
 
 
 @pytest.mark.parametrize(

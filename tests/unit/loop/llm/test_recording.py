@@ -1,6 +1,6 @@
 import pytest
 
-from cadenza.core.errors import ConfigurationError, NotReadyError
+from cadenza.core.errors import NotReadyError
 from cadenza.loop.errors import LLMCallError
 from cadenza.loop.llm import CallLimits, GuardedLLM, Price, RecordedLLM, asking
 from cadenza.loop.llm.protocol import Answer
@@ -67,60 +67,6 @@ def test_limit_counts_the_replies_of_the_whole_run_and_of_no_other(store):
     assert store.replies.totals("r") == ReplyTotals(calls=9, failed=7, cost_usd=4.0)
 
 
-class Killed(BaseException):
-    """The end of the process while it waits for the model."""
-
-
-class Dying(Counting):
-    """Takes the money and never replies."""
-
-    def ask(self, question):
-        self.asked += 1
-        raise Killed
-
-
-class Waits(GuardedLLM):
-    """Asks in the caller's own thread, so that a kill ends the caller."""
-
-    def _answer(self, question, bill):
-        bill.reserve()
-        answer = self._asker.ask(question)
-        bill.settle(answer)
-        return answer
-
-
-def test_kills_while_a_paid_call_is_under_way_cannot_exceed_the_limit(store):
-    log = StoreReplies(store.replies, store.leases.acquire("r", "me", ttl_s=60.0))
-    price, dying = Price(input_usd=0.0, output_usd=1e6), Dying()
-    for _ in range(20):  # two dollars each
-        llm = RecordedLLM(Waits(dying, price=price), log, max_cost_usd=7.0)
-        with asking(0, "propose"):
-            try:
-                llm.complete("a", max_tokens=2)
-            except Killed:
-                assert log.get((0, "propose", 0)) is None
-            else:
-                break
-    assert dying.asked == 3
-    assert log.spent_usd() == 6.0
-    assert log.get((0, "propose", 0)).error.startswith("cost: expected a call within the 1.0000")
-
-
-def test_reply_settles_what_was_booked_and_keeps_what_kills_cost(store):
-    lease = store.leases.acquire("r", "me", ttl_s=60.0)
-    log, price = StoreReplies(store.replies, lease), Price(input_usd=0.0, output_usd=1e6)
-    with asking(0, "propose"), pytest.raises(Killed):
-        RecordedLLM(Waits(Dying(), price=price), log).complete("a", max_tokens=9)
-    assert store.replies.totals("r") == ReplyTotals(calls=1, failed=0, cost_usd=9.0)
-    with asking(0, "propose"):
-        RecordedLLM(GuardedLLM(Counting(), price=price), log).complete("a", max_tokens=9)
-    # at most nine dollars for the killed call, two for the tokens of the reply
-    assert store.replies.totals("r") == ReplyTotals(calls=1, failed=0, cost_usd=11.0)
-    assert (log.booked_usd((0, "propose", 0)), log.get((0, "propose", 0)).text) == (0.0, "a:1")
-    store.replies.book(lease, 0, "propose", 0, log.get((0, "propose", 0)))
-    assert store.replies.totals("r").cost_usd == 11.0  # a reply that is there is not booked again
-
-
 def test_every_attempt_is_booked_before_it_is_made(store):
     class Failing(Counting):
         def ask(self, question):
@@ -136,8 +82,3 @@ def test_every_attempt_is_booked_before_it_is_made(store):
         assert RecordedLLM(guard, log).complete("a", max_tokens=2) == ""
     assert booked == [2.0, 4.0, 6.0]
     assert log.spent_usd() == 6.0
-
-
-def test_limit_without_a_price_is_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="max_cost_usd: expected the prices of the model"):
-        RecordedLLM(GuardedLLM(Counting()), MemoryReplies(), max_cost_usd=1.0)

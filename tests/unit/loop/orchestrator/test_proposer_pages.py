@@ -11,23 +11,10 @@ from cadenza.loop.config_sections import DataConfig
 from cadenza.loop.contracts.records import EvalReport
 from cadenza.loop.events import EventBus, read_events
 from cadenza.loop.knowledge.page_files import MAX_PAGE_BYTES
-from cadenza.loop.llm import GuardedLLM, RecordedLLM
-from cadenza.loop.llm.protocol import Answer
 from cadenza.loop.orchestrator.proposer import CuratedProposer, DeterministicProposer, LLMProposer
-from tests.loop_fakes import MemoryReplies
+from tests.loop_fakes import ScriptedLLM
 
 SEED, CAP = "local/seed", 50
-
-
-class Recording:
-    """Replies the same; keeps what it was asked."""
-
-    def __init__(self, reply=""):
-        self.reply, self.prompts = reply, []
-
-    def complete(self, prompt, *, system=None, max_tokens=1024):
-        self.prompts.append(prompt)
-        return self.reply
 
 
 class Gullible:
@@ -67,7 +54,7 @@ def test_newest_pages_come_first_and_the_guide_is_left_out(tmp_path):
         write(tmp_path, f"tasks/t{i}.md", f"text {i}", age=i)
     write(tmp_path, "KNOWLEDGE.md", "guide")
     write(tmp_path, "tasks/note.txt", "no page")
-    llm = Recording()
+    llm = ScriptedLLM("")
     for proposer in both(llm, tmp_path):
         proposer.propose(0, None)
     assert [name for _, name in pages_of(llm.prompts[0])] == [f"tasks/t{i}.md" for i in range(6)]
@@ -84,7 +71,7 @@ def test_files_that_are_no_pages_are_passed_over(tmp_path):
     (root / "tasks/folder.md").mkdir()
     (root / "tasks/link.md").symlink_to(outside)
     (root / "tasks/dangling.md").symlink_to(root / "nowhere")
-    llm = Recording()
+    llm = ScriptedLLM("")
     for proposer in both(llm, root):
         proposer.propose(0, None)
     for prompt in llm.prompts:
@@ -100,7 +87,7 @@ def test_used_pages_are_told_with_their_digests(tmp_path):
     reply = json.dumps({"action": "reuse_seed", "num_episodes": 3})
     for proposer_of in (0, 1):
         bus = EventBus(tmp_path / f"events{proposer_of}.jsonl")
-        proposer = both(Recording(f"[{reply}]"), tmp_path, bus=bus, run_id="r")[proposer_of]
+        proposer = both(ScriptedLLM(f"[{reply}]"), tmp_path, bus=bus, run_id="r")[proposer_of]
         proposer.propose(3, None)
         event = read_events(bus.log_path).events[0]
         assert (event["run_id"], event["stage"], event["kind"], event["cycle"]) == (
@@ -115,50 +102,6 @@ def test_used_pages_are_told_with_their_digests(tmp_path):
         }
 
 
-class Killed(BaseException):
-    """The end of a controller between a reply and its event."""
-
-
-class Dying:
-    """A bus that dies at the first event."""
-
-    def emit(self, event):
-        raise Killed
-
-
-class Planning:
-    """Replies with plans, to every question."""
-
-    provider, model = "planning", "m"
-
-    def __init__(self, *texts):
-        self.texts, self.prompts = list(texts), []
-
-    def ask(self, question):
-        self.prompts.append(question.prompt)
-        return Answer(text=self.texts.pop(0))
-
-
-PLAN = json.dumps({"action": "reuse_seed", "num_episodes": 3})
-
-
-@pytest.mark.parametrize("kind", [0, 1], ids=["plain", "curated"])
-def test_pages_told_are_those_that_the_recorded_reply_answers(tmp_path, kind):
-    write(tmp_path, "pages/tasks/a.md", "alpha")
-    log, bus = MemoryReplies(), EventBus(tmp_path / "events.jsonl")
-    llm = RecordedLLM(GuardedLLM(Planning(*[f"[{PLAN}]", PLAN] if kind else [PLAN])), log)
-    with pytest.raises(Killed):
-        both(llm, tmp_path / "pages", bus=Dying())[kind].propose(0, None)
-    write(tmp_path, "pages/tasks/a.md", "omega")  # another run, before the step is done again
-    write(tmp_path, "pages/tasks/b.md", "beta", age=-5)
-    both(llm, tmp_path / "pages", bus=bus)[kind].propose(0, None)
-    used = [e["payload"] for e in read_events(bus.log_path).events if e["kind"] == "knowledge_used"]
-    read = {"path": "tasks/a.md", "sha256": hashlib.sha256(b"alpha").hexdigest()}
-    assert used[0] == {"pages": [read], "chars": 5}
-    # the second question of curated plans was asked with the pages as they are now
-    assert [len(payload["pages"]) for payload in used] == [1, 2][: kind + 1]
-
-
 def big_report(chars):
     return EvalReport(
         checkpoint="c", env_type="e", task_suite="s", n_episodes=10, success_rate=0.5,
@@ -169,7 +112,7 @@ def big_report(chars):
 def test_pages_are_cut_first_then_the_raw_report(tmp_path):
     for i in range(6):
         write(tmp_path, f"tasks/t{i}.md", f"[{i}]" + "p" * 5000, age=i)
-    llm = Recording()
+    llm = ScriptedLLM("")
     proposer = both(llm, tmp_path, max_prompt_chars=20_000)[0]
     proposer.propose(0, big_report(10))
     proposer.propose(0, big_report(9000))
@@ -191,7 +134,7 @@ def test_every_prompt_honours_the_budget(tmp_path, budget):
     last = big_report(100_000).model_copy(update={"per_task": rates})
     plan = {"action": "reuse_seed", "num_episodes": 3, "notes": "n" * 500}
     for reply in ["no", "x" * 100_000, json.dumps([plan] * 3)]:
-        llm = Recording(reply)
+        llm = ScriptedLLM(reply)
         for proposer in both(llm, tmp_path, max_prompt_chars=budget):
             proposer.propose(0, last)
         assert len(llm.prompts) >= 4
