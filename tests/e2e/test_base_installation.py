@@ -29,7 +29,7 @@ COMMAND = "sys.argv = ['cadenza', *WORDS]\nfrom cadenza.cli.main import main\nma
 
 
 @cache
-def absent_modules() -> list[str]:
+def absent_modules():
     """Return the importable packages that none of the required distributions brings."""
     wanted, required = ["cadenza"], set()
     while wanted:
@@ -50,7 +50,7 @@ def absent_modules() -> list[str]:
     ]
 
 
-def run(program: str, cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run(program, cwd, *words):
     names = f"ABSENT = set({json.dumps(absent_modules())})\nWORDS = {json.dumps(words)}\n"
     return subprocess.run(
         [sys.executable, "-c", names + PRELUDE + program],

@@ -1,8 +1,6 @@
 """The example that clones an expert from live producers succeeds behind the filter."""
 
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ pytestmark = [pytest.mark.slow, nightly]
 
 
 @pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Any:
+def example(monkeypatch):
     monkeypatch.syspath_prepend(str(REPOSITORY / "examples"))
     monkeypatch.delitem(sys.modules, "harness", raising=False)
     import crossing_behaviour_cloning
@@ -24,7 +22,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Any:
     return crossing_behaviour_cloning
 
 
-def test_clone_succeeds_with_partners_it_never_met(example: Any, tmp_path: Path) -> None:
+def test_clone_succeeds_with_partners_it_never_met(example, tmp_path):
     # The full training, and 50 of 100 episodes per partner and condition.
     from harness import Run
 

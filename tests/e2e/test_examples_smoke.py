@@ -3,13 +3,12 @@
 import json
 import math
 import re
-from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from tests.campaigns import size
-from tests.e2e.commands import REPOSITORY, Outcome, warm
+from tests.e2e.commands import REPOSITORY, warm
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +21,7 @@ COMPARISONS = {"compare_with_sb3"}
 MAX_CURVE_BYTES = 60_000
 
 
-def scripts() -> list[str]:
+def scripts():
     """Return the names of all example scripts; other modules have no main block."""
     names = [
         path.stem
@@ -32,7 +31,7 @@ def scripts() -> list[str]:
     return sorted(name for name in names if name != "harness")
 
 
-def smoke(name: str, out: Path, *words: str) -> Outcome:
+def smoke(name, out, *words):
     script = EXAMPLES / f"{name}.py"
     # The current folder is temporary: MuJoCo writes its warnings there.
     done = warm(script, "--smoke", "--out", out, *words, cwd=out.parent, timeout=800)

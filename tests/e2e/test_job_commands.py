@@ -43,23 +43,6 @@ def folder(tmp_path_factory):
     return root
 
 
-def test_killed_training_goes_on_and_ends_with_the_same_weights(folder):
-    assert here(*train("undisturbed", steps=2000), cwd=folder).exit_code == 0
-    running = held_at("state.pt.json", *train("killed", steps=2000), cwd=folder)
-    assert (folder / "killed" / "work" / "state.pt.json").exists()
-    running.process.kill()
-    assert running.outcome(LIMIT_S).code == -signal.SIGKILL
-    assert not (folder / "killed.json").exists()
-    done = cadenza(*train("killed", steps=2000), cwd=folder)
-    assert done.code == 0, done.err
-    assert done.out.startswith("2000 updates on ")
-    for name in ("policy.pt", "policy.pt.json"):
-        assert (folder / "killed" / name).read_bytes() == (
-            folder / "undisturbed" / name
-        ).read_bytes()
-    assert (folder / "killed.json").read_bytes() == (folder / "undisturbed.json").read_bytes()
-
-
 def test_terminated_evaluation_says_how_to_go_on(folder):
     running = held_at("00000.json", *EVALUATE, cwd=folder)
     assert (folder / "eval/blocks/00000.json").exists()

@@ -51,22 +51,6 @@ def test_dry_run_of_a_shipped_configuration_shows_its_commands_and_keeps_nothing
     assert list(tmp_path.iterdir()) == []
 
 
-def test_dry_run_prints_every_command_and_event(tmp_path):
-    config = configured(tmp_path, "improve: {enabled: true}")
-    done = loop("run", "-c", config, "--dry-run", "--run-id", "dry", cwd=tmp_path)
-    assert done.err.splitlines()[-1] == NOTE
-    lines = done.out.splitlines()
-    out = f"--out={tmp_path}/runs/dry/cycle_0/data"
-    assert lines[0].startswith("cadenza job collect --task=crossing")
-    assert out in lines[0]
-    assert lines[-3].startswith("rules: the shipped ones, SHA-256 ")
-    assert lines[-2].startswith("episodes needed to see +10 points: 476, +15 points: 218, ")
-    assert lines[-1].startswith("dry run: 4 commands in 1 cycles, none of them run;")
-    assert "[cycle 0] orchestrator/cycle_started" in done.err
-    assert max(len(line.partition(" {")[2]) for line in done.err.splitlines()) <= 159
-    assert [path.name for path in tmp_path.iterdir()] == ["tiny.yaml"]
-
-
 @pytest.mark.slow
 def test_a_run_waits_for_an_answer_goes_on_with_it_and_ends(tmp_path):
     gate = "approval: {gates: [promote], timeout_s: 0.01, on_timeout: stop}"
@@ -170,23 +154,3 @@ def test_a_failing_job_ends_with_its_code_its_log_and_the_way_on(tmp_path):
     changed = loop("resume", "fails", "--config", config, cwd=tmp_path)
     assert changed.code == 2
     assert "got other values for train.steps" in changed.err
-
-
-@pytest.mark.parametrize("run_id", ["", "../../x"])
-def test_an_id_that_leads_elsewhere_is_refused_before_anything_is_made(run_id, tmp_path):
-    words = ("run", "-c", configured(tmp_path), "--run-id", run_id, "--dry-run")
-    done = loop(*words, cwd=tmp_path)
-    assert done.code == 2
-    assert "expected letters, digits" in done.err
-    assert [path.name for path in tmp_path.iterdir()] == ["tiny.yaml"]
-
-
-def test_all_problems_of_a_configuration_are_told_each_on_its_line(tmp_path):
-    config = configured(tmp_path, "songs: 3\nseed: -1\n")
-    done = loop("run", "-c", config, cwd=tmp_path)
-    assert done.code == 2
-    assert done.err.splitlines()[0].endswith("got these problems:")
-    told = [line.strip() for line in done.err.splitlines()[1:]]
-    assert [line.partition(":")[0] for line in told] == ["line 10, column 7", "line 9, column 1"]
-    assert "seed: expected" in told[0]
-    assert "songs" in told[1]

@@ -1,12 +1,11 @@
 import subprocess
-import tempfile
 
 import pytest
 
 from tests.e2e.commands import LIMIT_S, arguments, environment
 
 
-def shell(line: str) -> subprocess.CompletedProcess[str]:
+def shell(line):
     """Run one line of bash in which ``cadenza`` stands for the command."""
     words = " ".join(f"'{word}'" for word in arguments())
     return subprocess.run(
@@ -27,23 +26,6 @@ def test_full_standard_output_ends_with_one_line_and_the_storage_code(words):
     assert first.startswith("error: stdout: expected")
     assert "No space left on device" in first
     assert "Traceback" not in done.stderr
-
-
-def test_closed_standard_output_ends_with_one_line_and_the_storage_code():
-    done = shell("cadenza partners list >&-")
-    assert done.returncode == 11
-    assert done.stderr.splitlines() == [
-        "error: stdout: expected to write the result, got 'it is closed'; what the command stored "
-        "is kept, send its output elsewhere"
-    ]
-
-
-def test_reader_that_left_ends_the_command_silently():
-    # The reader's end is closed before the command begins: the named pipe has no reader any more.
-    left = "mkfifo {0} && exec 3<>{0} 4>{0} && exec 3>&- && "
-    with tempfile.TemporaryDirectory() as folder:
-        done = shell(left.format(f"{folder}/pipe") + "cadenza partners list >&4; echo $?")
-    assert (done.stdout, done.stderr) == ("141\n", "")
 
 
 def test_files_of_a_run_never_take_the_place_of_a_closed_stream():

@@ -27,9 +27,3 @@ def test_help_lists_every_command(tmp_path):
     assert done.code == 0
     for command in ("quickstart", "train", "eval", "safety", "doctor", "loop", "partners", "tasks"):
         assert command in done.out
-
-
-def test_unknown_command_ends_with_usage_code(tmp_path):
-    done = cadenza("rehearse", cwd=tmp_path, fresh=True)
-    assert done.code == 2
-    assert "rehearse" in done.err

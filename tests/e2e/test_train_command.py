@@ -1,10 +1,12 @@
 import json
 import shutil
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.commands import REPOSITORY, cadenza
+from tests.e2e.commands import LIMIT_S, REPOSITORY, arguments, cadenza, environment, wait_for
 
 MPE = REPOSITORY / "configs" / "train" / "mpe_cooperative_push.yaml"
 CROSSING = REPOSITORY / "configs" / "train" / "crossing.yaml"
@@ -16,6 +18,13 @@ NEVER_MOVES = (
     "~partner.extra.max_speed",
     "~partner.extra.speed_spread",
 )
+
+
+@pytest.fixture(scope="module")
+def short_training():
+    """Words that train for 2 560 frames."""
+    sizes = ("happo.rollout_length=256", "happo.batch_size=128")
+    return ["train", MPE, "total_frames=2560", "checkpoint_every=512", *sizes]
 
 
 @pytest.fixture(scope="module")
@@ -66,15 +75,6 @@ def test_train_refuses_to_repeat_a_run_and_says_what_to_do(short_training, copy_
     assert over.json["status"] == "completed"
 
 
-def test_train_resumed_after_the_end_changes_nothing(trained, short_training):
-    folder, first = trained
-    before = _modification_times(folder)
-    again = cadenza(*short_training, "--json", "--resume", cwd=folder)
-    assert again.json["status"] == "already_finished"
-    assert again.json["run_id"] == first["run_id"]
-    assert _modification_times(folder) == before
-
-
 @pytest.mark.parametrize(
     ("words", "fragment"),
     [
@@ -82,6 +82,7 @@ def test_train_resumed_after_the_end_changes_nothing(trained, short_training):
         (["total_frames=0"], "total_frames"),
         (["algo=ego_aht_magic"], "ego_aht_happo"),
         (["env.task=rehearsal"], "crossing"),
+        (["algo=scac"], "sac, td3, got 'scac' (did you mean 'sac'?)."),
     ],
 )
 def test_train_with_a_wrong_value_names_it_and_ends_with_usage_code(words, fragment, tmp_path):
@@ -91,6 +92,13 @@ def test_train_with_a_wrong_value_names_it_and_ends_with_usage_code(words, fragm
     assert fragment in done.err
     assert "Traceback" not in done.err
     assert not list(tmp_path.rglob("*.pt"))
+
+
+def test_a_setting_without_effect_is_an_error(tmp_path):
+    config = MPE.with_name("mpe_cooperative_push_sac.yaml")
+    done = cadenza("train", config, "+happo.lr=0.1", cwd=tmp_path)
+    assert done.code == 2
+    assert "algo=sac: expected only settings that it reads, got happo.lr" in done.err
 
 
 @pytest.mark.parametrize(
@@ -121,7 +129,24 @@ def test_train_with_a_tampered_state_refuses_to_resume(short_training, copy_of_t
     assert "expected" in done.err
 
 
-def _modification_times(folder: Path) -> dict[Path, int]:
-    """Return when each file below ``folder`` was written, locks aside."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
-    return {path: path.stat().st_mtime_ns for path in files}
+@pytest.mark.slow
+def test_training_that_is_asked_to_stop_says_how_to_go_on_and_keeps_its_checkpoints(tmp_path):
+    words = ["train", CROSSING, "total_frames=6000000", "checkpoint_every=1024", *SHORT[1:]]
+    with subprocess.Popen(
+        arguments(*words), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            # older ones are deleted
+            wait_for(lambda: any(tmp_path.rglob("*-state_step*.pt.json")), process)
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=LIMIT_S)
+        finally:
+            process.kill()
+    assert process.returncode == 143
+    assert err.splitlines()[-1] == (  # after lines of progress on a slow machine
+        "error: stopped; finished work is kept, run the same command with --resume to go on"
+    )
+    (log,) = tmp_path.rglob("*.jsonl")
+    last = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
+    assert last["event"] == "training_failed"
+    assert [path for path in tmp_path.rglob("*step*.pt.json") if "state" not in path.name]
