@@ -8,7 +8,6 @@ twice (LeRobot 0.4.4 cannot merge datasets with matrices, not even its own).
     frame/KEY, window/KEY, chosen/KEY   one entry per frame: alone, with its neighbours, and with
                                         its neighbours when only the episodes `CHOSEN` are loaded
     batch/KEY                           the first windows as PyTorch's loader stacks them
-    stats/KEY/NAME                      statistics
 """
 
 import json
@@ -45,8 +44,6 @@ def main(root: Path, plain: Path, output: Path, merged: Path) -> None:
     arrays |= all_frames(chosen, "chosen")
     batch = next(iter(DataLoader(windows, batch_size=BATCH_SIZE)))
     arrays |= {f"batch/{key}": np.asarray(batch[key]) for key in steps}
-    for key, statistics in dataset.meta.stats.items():
-        arrays |= {f"stats/{key}/{name}": value for name, value in statistics.items()}
     source = LeRobotDataset("local/plain", root=plain)
     twice = merge_datasets([source, source], output_repo_id="local/twice", output_dir=merged)
     facts = {

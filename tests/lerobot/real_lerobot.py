@@ -93,22 +93,3 @@ def assert_windows(seen: Seen, features: Sequence[Feature], episodes: Sequence[E
         np.testing.assert_array_equal(stacked, window[:BATCH_SIZE])
     numbers = np.concatenate([np.full(episodes[i].length, i) for i in CHOSEN])
     np.testing.assert_array_equal(seen.arrays["chosen/episode_index"], numbers)
-
-
-def assert_statistics(seen: Seen, features: Sequence[Feature], episodes: Sequence[Episode]) -> None:
-    """Check the statistics against numpy's, of the pixels from 0 to 1 for images."""
-    for feature in features:
-        values = np.concatenate([feature.values(episode) for episode in episodes])
-        frames = len(values)
-        if feature.dtype == "image":
-            values = values.reshape(-1, 3) / 255.0
-        expected = {
-            "mean": values.mean(axis=0, dtype=np.float64),
-            "std": values.std(axis=0, dtype=np.float64),
-            "min": values.min(axis=0),
-            "max": values.max(axis=0),
-        }
-        for name, value in expected.items():
-            found = seen.arrays[f"stats/{feature.key}/{name}"]
-            np.testing.assert_allclose(found.ravel(), value.ravel(), rtol=1e-9, atol=1e-12)
-        assert seen.arrays[f"stats/{feature.key}/count"].tolist() == [frames]

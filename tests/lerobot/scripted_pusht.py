@@ -4,7 +4,6 @@
 
 FOLDER/demonstrations: successes from states; the first half pushes from one side, the rest from the
     other, so that the first half alone shows half of the task.
-FOLDER/pictures: one episode of black pictures, larger than those that PushT shows.
 
 Needs `near_goal` in ``PYTHONPATH``.
 """
@@ -21,11 +20,6 @@ from near_pusht import target
 POSITION = {"dtype": "float32", "shape": (2,), "names": ["x", "y"]}
 REWARD = {"dtype": "float32", "shape": (1,), "names": None}
 CORNERS = {"dtype": "float32", "shape": (16,), "names": None}
-PICTURE = {
-    "dtype": "image",
-    "shape": (384, 384, 3),
-    "names": ["height", "width", "channels"],
-}
 PLAIN = {"observation.state": POSITION, "action": POSITION, "next.reward": REWARD}
 TASK = {"task": "push the T"}
 #: Longest demonstration, and spread of its actions, pixels.
@@ -66,26 +60,8 @@ def demonstrate(root: Path, episodes: int) -> None:
     dataset.finalize()
 
 
-def paint(root: Path) -> None:
-    dataset = new_dataset(root, {**PLAIN, "observation.image": PICTURE})
-    nowhere, nothing = np.zeros(2, np.float32), np.zeros(1, np.float32)
-    for _ in range(3):
-        dataset.add_frame(
-            {
-                "observation.state": nowhere,
-                "observation.image": np.zeros(PICTURE["shape"], np.uint8),
-                "action": nowhere,
-                "next.reward": nothing,
-                **TASK,
-            }
-        )
-    dataset.save_episode()
-    dataset.finalize()
-
-
 def main(folder: Path, episodes: int) -> None:
     demonstrate(folder / "demonstrations", episodes)
-    paint(folder / "pictures")
 
 
 if __name__ == "__main__":

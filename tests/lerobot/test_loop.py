@@ -6,7 +6,6 @@ stopped. ACT on PushT near its goal, CPU, offline.
 
 import json
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -22,7 +21,7 @@ from cadenza.loop.jobs.processes import is_held
 from cadenza.loop.scripts.train_policy import finished_step
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import CheckpointRow, JobRow
-from tests.integration.loop.command_line_runs import Controller, LoopCommands, kill, wait_for
+from tests.integration.loop.command_line_runs import LoopCommands, kill, wait_for
 from tests.lerobot.pusht_loop import EPISODES, HARVESTED, SAVE_STEPS, STEPS, TESTED, document
 
 pytestmark = [
@@ -60,17 +59,17 @@ class Left:
     policies: list[CheckpointRow]
     seeds: dict[tuple[int, str, int], SeedRange]
 
-    def of(self, kind: str) -> list[dict[str, Any]]:
+    def of(self, kind):
         """Return what the events of a kind say, in order."""
         return [{"cycle": e["cycle"], **e["payload"]} for e in self.events if e["kind"] == kind]
 
-    def harvest(self, cycle: int) -> dict[str, Any]:
+    def harvest(self, cycle):
         """Return what a harvest brought."""
         return json.loads((self.folder / f"cycle_{cycle}/harvest/result.json").read_text())
 
 
 @pytest.fixture(scope="module")
-def left(scripted: Path, tmp_path_factory: pytest.TempPathFactory, offline: None) -> Iterator[Left]:
+def left(scripted, tmp_path_factory, offline):
     config = json.dumps(document(scripted / "demonstrations"))  # JSON is YAML
     run = LoopCommands(tmp_path_factory.mktemp("loop"), config, "loop")
     try:
@@ -81,7 +80,7 @@ def left(scripted: Path, tmp_path_factory: pytest.TempPathFactory, offline: None
         run.kill_all()
 
 
-def kill_in_training(run: LoopCommands) -> int | None:
+def kill_in_training(run):
     """Kill controller, host and training; return the step that the training came to."""
     train = run.run_folder / "cycle_0" / "train"
     with pytest.MonkeyPatch.context() as patch:
@@ -89,17 +88,17 @@ def kill_in_training(run: LoopCommands) -> int | None:
         controller = run.start()
     wait_while_alive(controller, lambda: any(is_held(pid) for pid in run.commands()))
     assert (train / "checkpoints" / "last").exists()
-    controller.kill()
+    controller.process.kill()
     for pid in [*run.hosts(), *run.commands()]:
         kill(pid)
     assert wait_for(lambda: not run.commands(), seconds=800.0)
     return finished_step(train)
 
 
-def go_on_until_merged_data_were_trained_on(run: LoopCommands) -> None:
+def go_on_until_merged_data_were_trained_on(run):
     """Go on with the run, and stop it as soon as cycle 2 has its policies."""
 
-    def started() -> set[tuple[int, str]]:
+    def started():
         found = read_events(run.run_folder / "events.jsonl").events
         return {(e["cycle"], e["payload"]["stage"]) for e in found if e["kind"] == "job_started"}
 
@@ -112,12 +111,12 @@ def go_on_until_merged_data_were_trained_on(run: LoopCommands) -> None:
     assert run.commands() == []
 
 
-def wait_while_alive(controller: Controller, condition: Any) -> None:
-    assert wait_for(lambda: condition() or not controller.lives(), seconds=LIMIT_S)
-    assert controller.lives(), controller.outcome(1.0)
+def wait_while_alive(controller, condition):
+    assert wait_for(lambda: condition() or controller.process.poll() is not None, seconds=LIMIT_S)
+    assert controller.process.poll() is None, controller.outcome(1.0)
 
 
-def what_is_left(run: LoopCommands, killed_at: int | None) -> Left:
+def what_is_left(run, killed_at):
     with JobStore(run.folder / "runs" / "cadenza.db") as store:
         jobs = store.jobs.of_run(run.run_id)
         return Left(
@@ -131,11 +130,11 @@ def what_is_left(run: LoopCommands, killed_at: int | None) -> Left:
         )
 
 
-def info(root: Path) -> dict[str, Any]:
+def info(root):
     return json.loads((root / "meta" / "info.json").read_text())
 
 
-def frames(root: Path) -> dict[str, np.ndarray]:
+def frames(root):
     """Return the frames of a dataset in order, without LeRobot."""
     tables = [pq.read_table(file) for file in sorted((root / "data").rglob("*.parquet"))]
     columns = (*RECORDED, "episode_index", "frame_index")
@@ -145,12 +144,12 @@ def frames(root: Path) -> dict[str, np.ndarray]:
     }
 
 
-def flag(job: JobRow, name: str) -> str:
+def flag(job, name):
     """Return the text of a flag of a job's command."""
     return next(w for w in job.command if w.startswith(f"--{name}=")).partition("=")[2]
 
 
-def test_training_that_was_killed_in_the_middle_goes_on(left: Left) -> None:
+def test_training_that_was_killed_in_the_middle_goes_on(left):
     assert left.killed_at is not None
     assert SAVE_STEPS <= left.killed_at < STEPS
     log = (left.folder / "cycle_0" / "train.log").read_text()
@@ -159,7 +158,7 @@ def test_training_that_was_killed_in_the_middle_goes_on(left: Left) -> None:
     assert {"resumed", "interrupted"} <= left.incidents
 
 
-def test_cycles_train_test_harvest_and_merge(left: Left) -> None:
+def test_cycles_train_test_harvest_and_merge(left):
     assert [event["seq"] for event in left.events] == list(range(1, len(left.events) + 1))
     wanted = [(cycle, stage) for cycle, stages in STAGES.items() for stage in stages]
     done = [
@@ -169,7 +168,7 @@ def test_cycles_train_test_harvest_and_merge(left: Left) -> None:
     assert all(left.jobs[key].status == "succeeded" for key in wanted)
 
 
-def test_both_cycles_are_promoted_the_second_with_bounds_above_0(left: Left) -> None:
+def test_both_cycles_are_promoted_the_second_with_bounds_above_0(left):
     first, second = left.of("decision")
     assert (first["decision"], second["decision"]) == ("promote", "promote")
     assert first["baseline"] is None
@@ -177,7 +176,7 @@ def test_both_cycles_are_promoted_the_second_with_bounds_above_0(left: Left) -> 
     assert second["evidence"]["n_pairs"] == TESTED
 
 
-def test_harvests_keep_successes_alone(left: Left) -> None:
+def test_harvests_keep_successes_alone(left):
     attempts = []
     for told in left.of("rollouts_collected"):
         found = left.harvest(told["cycle"])
@@ -189,7 +188,7 @@ def test_harvests_keep_successes_alone(left: Left) -> None:
     assert attempts[0] > HARVESTED  # the policy of cycle 0 fails from one side
 
 
-def test_merge_holds_both_harvests_and_nothing_else(left: Left) -> None:
+def test_merge_holds_both_harvests_and_nothing_else(left):
     roots = [Path(left.harvest(cycle)["root"]) for cycle in (0, 1)]
     assert flag(left.jobs[1, "merge"], "roots") == ",".join(map(str, roots))
     (told,) = left.of("rollouts_merged")
@@ -206,7 +205,7 @@ def test_merge_holds_both_harvests_and_nothing_else(left: Left) -> None:
     assert sorted(set(seen["episode_index"].tolist())) == list(range(2 * HARVESTED))
 
 
-def test_next_cycle_trains_on_what_was_merged(left: Left) -> None:
+def test_next_cycle_trains_on_what_was_merged(left):
     merged = left.folder / "cycle_1" / "merge" / "dataset"
     adapt = left.jobs[2, "adapt"]
     assert flag(adapt, "mix.root") == str(merged)
@@ -223,7 +222,7 @@ def test_next_cycle_trains_on_what_was_merged(left: Left) -> None:
     assert chosen & set(range(EPISODES, EPISODES + 2 * HARVESTED))
 
 
-def test_no_episode_that_is_trained_on_began_where_a_test_begins(left: Left) -> None:
+def test_no_episode_that_is_trained_on_began_where_a_test_begins(left):
     ranges = [(key, seeds) for key, seeds in left.seeds.items() if key[1] != "data"]
     assert len(ranges) == 6  # comparisons and harvests of two cycles, choices of two
     for (_, one), (_, other) in combinations(left.seeds.items(), 2):

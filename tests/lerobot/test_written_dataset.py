@@ -8,9 +8,7 @@ from cadenza.stream.bridges.lerobot import LeRobotWriter
 from cadenza.stream.bridges.lerobot_features import Feature, features_of
 from cadenza.stream.layout import BOOKKEEPING, Field
 from tests.lerobot.real_lerobot import (
-    Seen,
     assert_frames,
-    assert_statistics,
     assert_windows,
     read_with_lerobot,
 )
@@ -34,7 +32,7 @@ MATRIX = Feature(key="observation.grid", source="grid", shape=(2, 3), dtype="flo
 FEATURES = [*PLAIN, MATRIX]
 
 
-def new_episodes() -> list[Episode]:
+def new_episodes():
     rng = np.random.default_rng(8)
     episodes = []
     for i, length in enumerate(LENGTHS):
@@ -46,12 +44,12 @@ def new_episodes() -> list[Episode]:
 
 
 @pytest.fixture(scope="module")
-def episodes() -> list[Episode]:
+def episodes():
     return new_episodes()
 
 
 @pytest.fixture(scope="module")
-def seen(episodes: list[Episode], tmp_path_factory: pytest.TempPathFactory) -> Seen:
+def seen(episodes, tmp_path_factory):
     """Return what LeRobot sees in a dataset of two data files."""
     folder = tmp_path_factory.mktemp("lerobot")
     for name, features in {"dataset": FEATURES, "plain": PLAIN}.items():
@@ -63,11 +61,11 @@ def seen(episodes: list[Episode], tmp_path_factory: pytest.TempPathFactory) -> S
     return read_with_lerobot(folder / "dataset", folder / "plain", folder)
 
 
-def test_every_feature_of_every_frame_is_the_same(seen: Seen, episodes: list[Episode]) -> None:
+def test_every_feature_of_every_frame_is_the_same(seen, episodes):
     assert_frames(seen, FEATURES, episodes)
 
 
-def test_episodes_and_tasks_are_found(seen: Seen) -> None:
+def test_episodes_and_tasks_are_found(seen):
     facts = seen.facts
     assert (facts["version"], facts["fps"], facts["length"]) == ("v3.0", FPS, 14)
     assert facts["cameras"] == ["observation.images.front"]
@@ -78,16 +76,10 @@ def test_episodes_and_tasks_are_found(seen: Seen) -> None:
     assert [episode["data/file_index"] for episode in facts["episodes"]] == [0, 0, 1]
 
 
-def test_statistics_are_those_of_numpy(seen: Seen, episodes: list[Episode]) -> None:
-    assert_statistics(seen, FEATURES, episodes)
-
-
-def test_neighbours_are_read_also_of_some_episodes_only(
-    seen: Seen, episodes: list[Episode]
-) -> None:
+def test_neighbours_are_read_also_of_some_episodes_only(seen, episodes):
     assert_windows(seen, FEATURES, episodes)
 
 
-def test_dataset_can_be_merged(seen: Seen) -> None:
+def test_dataset_can_be_merged(seen):
     assert seen.facts["merged"] == [6, 28, ["push the cart", "hand it over"]]
     assert seen.facts["merged_frames"] == list(range(28))
