@@ -9,8 +9,6 @@ import pytest
 from cadenza.core.errors import IntegrityError
 from cadenza.core.files import sha256_file
 from cadenza.loop.constitution import ConstitutionError, load_constitution
-from cadenza.loop.errors import EvalError
-from cadenza.loop.events import read_events
 from cadenza.loop.status_records import Harvested
 from cadenza.loop.status_report import run_status
 from tests.integration.loop.loop_harness import Loop, quick_folder, store_in
@@ -78,17 +76,6 @@ def test_decisions_follow_the_quality_of_the_candidates(new, rates, decisions):
     assert (summary.cycles_run, summary.stop_reason) == (len(rates), "budget: max_cycles")
 
 
-def test_best_policy_is_the_only_blessed_one_and_summary_names_it(new):
-    loop = new(0.5, 0.9, 0.9)
-    summary = loop.run()
-    blessed = [row for row in loop.store.checkpoints_for("run") if row["blessed"]]
-    assert [row["cycle_idx"] for row in blessed] == [1]
-    assert (summary.final_policy, summary.final_rung) == ("bc", "bc")
-    assert (summary.blessed_checkpoint, summary.blessed_cycle) == (blessed[0]["path"], 1)
-    assert summary.baseline_success_rate == pytest.approx(0.9, abs=0.05)
-    assert json.loads(blessed[0]["eval_json"])["raw"] == {"kind": "fake"}
-
-
 @pytest.fixture
 def weights(workdir):
     """Call it with a rate; returns the path of a policy of this quality, made elsewhere."""
@@ -125,18 +112,6 @@ def test_run_trains_on_from_its_reference_and_blesses_what_is_better(new, weight
     assert summary.blessed_cycle == 0
     assert loop.stack.flags(0, "train")["init"] == given
     assert payloads(loop, "decision")[0]["baseline"] == pytest.approx(0.3, abs=0.05)
-
-
-def test_reference_that_was_changed_is_not_compared_with(new, weights):
-    given = weights(0.3)
-    loop = new(0.9, policy_ladder=[{"name": "bc"}], reference=given,
-               stack=FakeStack((0.9,), failing=[(0, "eval_candidate_0")]))  # fmt: skip
-    with pytest.raises(EvalError):
-        loop.run()
-    loop.stack.failing.clear()
-    weights(0.1)
-    with pytest.raises(IntegrityError, match="so they were changed"):
-        loop.run()
 
 
 def test_plateau_climbs_the_ladder_and_its_end_ends_the_run(new):
@@ -231,16 +206,6 @@ def test_training_goes_on_from_the_blessed_policy_of_the_same_type(new):
     inits = [loop.stack.flags(cycle, "train").get("init") for cycle in range(3)]
     weights = [row["path"] for row in loop.store.checkpoints_for("run")]
     assert inits == [None, weights[0], weights[1]]
-
-
-def test_proposer_hears_the_last_evaluation_by_task(new):
-    proposer = FakeProposer(focus=("hard",))
-    loop = new(0.5, 0.9, proposer=proposer)
-    loop.run()
-    (first, nothing), (second, report) = proposer.asked
-    assert (first, nothing, second) == (0, None, 1)
-    assert report.n_episodes == 50
-    assert report.outcomes == ()
 
 
 # Harvest and adaptation
@@ -371,23 +336,6 @@ def test_changed_weights_are_never_used_again(new):
     with pytest.raises(IntegrityError, match="expected the weights of cycle 0"):
         loop.run()
     assert loop.stack.stages(1) == ["data"]
-
-
-def test_log_table_and_subscribers_tell_the_same(new):
-    loop = new(0.5, 0.9, pages=True, improve=IMPROVE)
-    heard = []
-    loop.bus.subscribe(lambda event: heard.append((event.stage, event.kind)))
-    loop.run()
-    lines = read_events(loop.folder / "events.jsonl", limit=10_000).events
-    assert [(line["stage"], line["kind"]) for line in lines] == loop.events() == heard
-    assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
-    assert heard[0] == ("orchestrator", "cycle_started")
-    assert heard[-1] == ("orchestrator", "run_finished")
-    order = [kind for stage, kind in heard if stage != "eval"][:9]
-    assert order == [
-        "cycle_started", "job_started", "job_finished", "dataset_resolved", "job_started",
-        "job_finished", "decision", "knowledge_updated", "job_started",
-    ]  # fmt: skip
 
 
 def test_run_keeps_configuration_rules_and_capabilities(new):

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
+from cadenza.core.errors import ConfigurationError
 from cadenza.loop.constitution import Constitution, load_constitution
 from cadenza.loop.errors import StaleLeaseError, TrainError
 from cadenza.loop.jobs.stopping import StopLevel
@@ -52,18 +52,6 @@ def _incidents(loop):
 
 
 # Budgets
-
-
-def test_budget_holds_within_a_cycle_and_counts_failed_jobs(new):
-    stack = FakeStack([0.5, 0.9], failing=[(0, "harvest")], seconds=0.3 * HOUR_S)
-    loop = new(
-        0.5, 0.9, stack=stack, budgets={"max_cycles": 2, "max_gpu_hours": 1.3},
-        improve={"enabled": True},
-    )  # fmt: skip
-    summary = loop.run()  # 4 jobs in cycle 0, 1 in cycle 1, and the sixth would be beyond
-    assert summary.stop_reason == "budget: max_gpu_hours"
-    assert stack.stages(1) == ["data"]
-    assert loop.state().step == "train"
 
 
 def test_run_out_of_budget_goes_on_only_when_there_is_more(new, workdir):
@@ -115,14 +103,6 @@ def test_promotion_waits_for_a_person(new, status, decision, blessed):
     assert (decided["approved"], decided["by"]) == (status == "approved", "eve")
     assert "seen" in payloads(loop, "decision")[0]["reason"]
     assert (loop.state().baseline is not None) == bool(blessed)
-
-
-def test_escalation_waits_for_a_person_and_can_be_refused(new):
-    loop = new(0.5, 0.5, 0.5, approval={"gates": ["escalate"]})
-    thread = answer_later(loop, "rejected", cycle=2, gate="escalate")
-    assert loop.run().decisions == ["promote", "iterate", "iterate"]
-    thread.join()
-    assert loop.state().rung == 0
 
 
 def test_answer_at_the_last_moment_holds_against_the_timeout(new, monkeypatch):
@@ -191,17 +171,6 @@ def test_signal_stops_between_steps_and_leaves_only_an_incident(new):
     assert incidents(loop) == ["stopped", "resumed"]
 
 
-def test_keyboard_interrupt_leaves_a_stopped_run(new):
-    def interrupt():
-        raise KeyboardInterrupt
-
-    loop = new(0.5, 0.9, proposer=Interruption(interrupt))
-    with pytest.raises(KeyboardInterrupt):
-        loop.run()
-    assert statuses(loop) == ("stopped", "stop requested")
-    assert loop.run().decisions == ["promote", "promote"]
-
-
 # Failures
 
 
@@ -229,44 +198,6 @@ def test_failed_run_is_told_raised_and_goes_on_when_the_cause_is_mended(new):
     assert started.count("train") == 3
     seqs = [event.seq for event in loop.store.events.after("run", 0)]
     assert seqs == list(range(1, len(seqs) + 1))
-
-
-def test_run_that_failed_in_a_step_without_jobs_goes_on(new):
-    def fail():
-        raise IntegrityError("once")
-
-    loop = new(0.5, 0.9, proposer=Interruption(fail))
-    with pytest.raises(IntegrityError, match="once"):
-        loop.run()
-    assert loop.run().decisions == ["promote", "promote"]
-
-
-def test_evaluation_without_episodes_decides_nothing(new, monkeypatch):
-    loop = new(0.5)
-    read = loop.backend.read_eval
-    bare = {"outcomes": ()}
-    monkeypatch.setattr(
-        loop.backend, "read_eval", lambda request: read(request).model_copy(update=bare)
-    )
-    with pytest.raises(InputError, match="nothing is decided on a rate alone"):
-        loop.run()
-
-
-def test_commit_whose_answer_is_lost_hides_no_cause(new, monkeypatch):
-    loop = new(0.5)
-    commit, lost = loop.store.commit, iter([False, True])
-
-    def commit_and_lose_the_answer(*arguments, **options):
-        result = commit(*arguments, **options)
-        if next(lost, False):
-            raise IntegrityError("the answer is lost")
-        return result
-
-    monkeypatch.setattr(loop.store, "commit", commit_and_lose_the_answer)
-    with pytest.raises(IntegrityError, match="the answer is lost") as caught:
-        loop.run()
-    assert "The store does not say so: " in caught.value.__notes__[0]
-    assert loop.run().stop_reason == "budget: max_cycles"
 
 
 # Other controllers and other configurations
@@ -302,20 +233,6 @@ def test_finished_run_goes_on_with_more_cycles_in_the_same_error_budget(new, wor
     assert outcome_of(longer, workdir) == left
 
 
-def test_run_of_an_earlier_version_keeps_the_cycles_that_its_error_budget_was_for(new):
-    new(0.5, 0.5, options={"stop": lambda: StopLevel.END}).run()
-    again = new(0.5, 0.5)
-    state, version = again.store.load_state("run")
-    lease = again.store.leases.acquire("run", "me", ttl_s=9.0)
-    again.store.commit(lease, version, state.model_copy(update={"spent": None}))
-    again.store.leases.release(lease)
-    with pytest.raises(ConfigurationError, match=r"expected budgets\.max_cycles 2, got 3: an"):
-        new(0.5, 0.5, budgets={"max_cycles": 3}).run()
-    assert again.run().decisions == ["promote", "iterate"]
-    # equal parts, as it began: both of its cycles are over, so nothing is left
-    assert again.state().spent == pytest.approx(0.1)
-
-
 def test_run_is_not_resumed_with_another_configuration(new):
     new(0.5, 0.9, budgets={"max_cycles": 2}).run()
     other = new(0.5, 0.9, budgets={"max_cycles": 2}, train={"steps": 11})
@@ -323,18 +240,6 @@ def test_run_is_not_resumed_with_another_configuration(new):
         other.run()
     fine = {"budgets": {"max_cycles": 2, "max_gpu_hours": 1.0}, "jobs": {"max_attempts": 1}}
     new(0.5, 0.9, **fine, approval={"gates": ["promote"]}).run()
-
-
-def test_run_whose_folder_was_moved_is_refused_and_left_as_it_was(new, workdir, tmp_path):
-    loop = new(0.5, options={"stop": lambda: StopLevel.END})
-    loop.run()
-    before = loop.store.get_run(loop.run_id)
-    moved = tmp_path / "moved" / loop.run_id
-    with pytest.raises(ConfigurationError, match=f"its folder in {workdir}, .* got {moved.parent}"):
-        new(0.5).controller.run(loop.run_id, moved)
-    assert loop.store.get_run(loop.run_id) == before
-    assert not moved.exists()
-    assert new(0.5).run().decisions == ["promote"]
 
 
 def test_run_is_not_resumed_under_other_rules(new):

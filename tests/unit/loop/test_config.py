@@ -215,14 +215,6 @@ def test_libero_that_would_ignore_its_seeds_is_refused_when_loading(section, wor
     assert load({**LEROBOT, "eval": elsewhere})
 
 
-def test_flag_shared_and_given_again_is_refused():
-    arguments = {"env_args": ["--env.obs_type=a"], "extra_args": ["--env.obs_type=b"]}
-    with pytest.raises(ConfigurationError, match=r"eval\.extra_args: expected --env\.obs_type onc"):
-        load({**LEROBOT, "eval": arguments})
-    fine = {"env_args": ["--env.obs_type=a"], "extra_args": ["--policy.device", "cpu"]}
-    assert load({**LEROBOT, "eval": fine}).eval.extra_args == ("--policy.device", "cpu")
-
-
 def test_flag_of_a_native_job_that_the_loop_sets_is_refused():
     for section, word in (("eval", "--partners=a"), ("improve", "--seed-count=3")):
         with pytest.raises(ConfigurationError, match=f"expected no {word.partition('=')[0]}, whi"):

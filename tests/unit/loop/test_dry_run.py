@@ -2,12 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.core.errors import ConfigurationError
 from cadenza.loop.backends.base import SeedRange
 from cadenza.loop.backends.native import NativeBackend
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import CheckpointRecord
-from cadenza.loop.dry_run import DryBackend, commands_of, dry_jobs, missing_data, throw_away
+from cadenza.loop.dry_run import DryBackend, commands_of, dry_jobs, throw_away
 from cadenza.loop.orchestrator import build_loop
 
 POLICY = CheckpointRecord(policy_type="bc", path="/p", cycle=0)
@@ -68,14 +67,3 @@ def test_every_kind_of_command_is_shown_where_there_is_room(changes, tmp_path):
     kinds = {" ".join(command.split()[1:3]) for command in commands}
     assert kinds == {f"job {kind}" for kind in ("collect", "train", "evaluate", "harvest", "merge")}
     assert any("--rung=bc_large" in command for command in commands)
-
-
-def test_missing_seed_data_is_told_and_anything_else_missing_refused(tmp_path):
-    assert missing_data(config()) is None
-    told = missing_data(config(seed_root=tmp_path / "later"))
-    assert told == f"there is no folder {tmp_path / 'later'} yet, which a real run needs"
-    ladder = [{"name": "bc", "init": str(tmp_path / "nope")}]
-    with pytest.raises(ConfigurationError, match=r"policy_ladder\[0\]\.init: expected weights"):
-        missing_data(config(seed_root=tmp_path / "later", policy_ladder=ladder))
-    with pytest.raises(ConfigurationError, match="description of a LeRobotDataset"):
-        missing_data(config(seed_root=tmp_path))

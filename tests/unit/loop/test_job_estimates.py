@@ -94,15 +94,3 @@ def test_only_what_the_present_attempt_did_tells_its_speed(tmp_path):
     assert left_of([like], ours, 10.0, tmp_path) == 40.0  # half of its like
     begin(tmp_path, replace(ours, attempt=3), 0.25)
     assert left_of([], ours, 10.0, tmp_path) is None  # nobody knows where it began
-
-
-def test_the_heartbeat_of_the_job_itself_counts_when_its_controller_is_dead(tmp_path):
-    running = row("train", status="running", attempt_s=5.0, heartbeat=105.0)
-    estimates = JobEstimates([running], folder=tmp_path)
-    signs = estimates.signs_of_life(running, moment=160.0)
-    assert (signs.elapsed_s, signs.silent_s) == (5.0, 55.0)
-    folder = tmp_path / "cycle_0" / "jobs" / "train"
-    folder.mkdir(parents=True)
-    AttemptFolder(folder).beat(58.0, 44.0)
-    signs = estimates.signs_of_life(running, moment=160.0)
-    assert (signs.elapsed_s, signs.silent_s, signs.quiet_s) == (58.0, 0.0, 44.0)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from cadenza.loop.errors import StoreError
 from cadenza.loop.requests import stop_run
 from tests.loop_runs import RUN, begun_run
 
@@ -24,13 +23,3 @@ def test_a_controller_that_takes_the_run_meanwhile_hears_the_request(store, tmp_
     outcome = stop_run(store, RUN, workdir=tmp_path)
     assert outcome.controller == "a controller"
     assert store.stop_requested(RUN)
-
-
-def test_a_run_that_nobody_works_on_is_stopped_at_once(store, tmp_path):
-    outcome = stop_run(store, RUN, workdir=tmp_path)
-    assert outcome.controller is None
-    row = store.get_run(RUN)
-    assert (row["status"], row["stop_reason"]) == ("stopped", "stop requested")
-    store.finish_run(RUN, "finished", "budget: max_cycles")
-    with pytest.raises(StoreError, match="there is nothing to stop"):
-        stop_run(store, RUN, workdir=tmp_path)

@@ -47,12 +47,6 @@ def test_rules_that_nobody_names_are_the_shipped_ones(document):
         assert rules_of(given).sha256 == load_constitution(None).sha256
 
 
-def test_an_empty_key_names_the_shipped_rules_even_where_the_default_lies(folder):
-    (folder / "configs").mkdir()
-    (folder / DEFAULT).write_text("max_train_steps: 7\n")
-    assert rules_file(LoopConfig(**LEROBOT, constitution=None)) is None
-
-
 def test_leagents_default_holds_unnamed_where_it_lies_and_from_any_folder(folder, monkeypatch):
     (folder / "configs").mkdir()
     (folder / DEFAULT).write_text("max_train_steps: 7\n")

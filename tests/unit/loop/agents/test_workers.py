@@ -1,11 +1,10 @@
 """Workers on their own: a plain runner, no store, as LeAgents uses them."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 
-from cadenza.core.errors import InputError, IntegrityError
+from cadenza.core.errors import IntegrityError
 from cadenza.loop.agents import (
     DataAgent,
     EvalAgent,
@@ -14,13 +13,10 @@ from cadenza.loop.agents import (
     ImproveError,
     TrainAgent,
     TrainError,
-    dry_runner,
 )
-from cadenza.loop.agents.job_desk import PlainJobs
-from cadenza.loop.backends.base import JobPlan, SeedRange
+from cadenza.loop.backends.base import JobPlan
 from cadenza.loop.config import EvalConfig, ImproveConfig, PolicyRung, TrainConfig
-from cadenza.loop.constitution import Constitution, ConstitutionError, load_constitution
-from cadenza.loop.constitution.verdict import quoted
+from cadenza.loop.constitution import ConstitutionError, load_constitution
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
 from cadenza.loop.errors import DataError
 from cadenza.loop.events import EventBus
@@ -59,69 +55,10 @@ def checkpoint(tmp_path):
     return CheckpointRecord(policy_type="bc", path=str(path), cycle=2)
 
 
-def told(bus):
-    return [(event.stage, event.kind) for event in bus.told]
-
-
 # Data
 
 
-def test_data_worker_without_back_end_takes_the_proposal_at_its_word(bus):
-    proposal = Proposal(action="reuse_seed", dataset="lerobot/x", num_episodes=7, notes="n")
-    dataset = DataAgent(bus).run(**PLACE, proposal=proposal)
-    assert dataset == DatasetRef(repo_id="lerobot/x", num_episodes=7, notes="n")
-    event = bus.told[0]
-    assert (event.stage, event.kind, event.cycle) == ("collect", "dataset_resolved", 2)
-    assert event.payload == {
-        "action": "reuse_seed", "repo_id": "lerobot/x", "num_episodes": 7, "notes": "n",
-        "task_filter": None, "episode_range": None, "sha256": None,
-    }  # fmt: skip
-
-
 # Training
-
-
-def test_training_worker_trains_and_tells(bus, stack, tmp_path, dataset):
-    backend = FakeBackend()
-    worker = TrainAgent(TrainConfig(steps=9, batch_size=3), RULES, bus, stack, backend=backend)
-    rung = PolicyRung(name="bc")
-    made = worker.run(
-        **PLACE, rung=rung, dataset=dataset, workdir=tmp_path, init_override=None, steps=4
-    )
-    assert made.path == str(tmp_path / "cycle_2" / "train" / "policy.json")
-    assert made.sha256 is not None
-    flags = stack.flags(2, "train")
-    assert (flags["steps"], flags["batch-size"], "init" in flags) == ("4", "3", False)
-    started, finished = bus.told
-    assert (started.payload["stage"], started.payload["cmd"][:3]) == (
-        "train", ["cadenza", "job", "train"]
-    )  # fmt: skip
-    assert list(started.payload) == ["stage", "cmd"]  # lines for people are cut short
-    assert finished.payload["exit_code"] == 0
-    assert finished.payload["log"] == str(tmp_path / "cycle_2" / "train.log")
-    assert backend.checked == [(dataset.root, None)]
-
-
-class Recorded:
-    """Runs the jobs of a run, as a controller's runner does."""
-
-    def __init__(self, stack):
-        self.stack = stack
-
-    def run(self, spec):
-        return PlainJobs(self.stack).run(spec)
-
-
-def test_command_of_a_run_may_read_only_its_folder_and_the_named_roots(
-    bus, stack, tmp_path, checkpoint
-):
-    run, jobs = tmp_path / "run", Recorded(stack)
-    worker = EvalAgent(EVAL, RULES, bus, stack, backend=FakeBackend())
-    with pytest.raises(ConstitutionError, match="path_outside_roots") as caught:
-        worker.run(**PLACE, checkpoint=checkpoint, workdir=run, jobs=jobs)
-    assert str(caught.value).endswith(f"below {run}, got {quoted(checkpoint.path)}")
-    freer = EvalAgent(EVAL, RULES, bus, stack, backend=FakeBackend(), read_roots=(tmp_path,))
-    assert freer.run(**PLACE, checkpoint=checkpoint, workdir=run, jobs=jobs).n_episodes == 6
 
 
 def test_worker_on_its_own_may_read_what_it_is_given_and_no_more(
@@ -149,59 +86,10 @@ def test_worker_on_its_own_may_read_what_it_is_given_and_no_more(
 # Evaluation
 
 
-def test_evaluation_worker_plays_the_given_seeds(bus, stack, tmp_path, checkpoint):
-    worker = EvalAgent(EVAL, RULES, bus, stack, backend=FakeBackend())
-    seeds = SeedRange(start=1000, count=2)
-    report = worker.run(
-        **PLACE, checkpoint=checkpoint, workdir=tmp_path, stage="eval_x", seeds=seeds
-    )
-    assert [outcome.seed for outcome in report.outcomes] == [1000, 1001]
-    assert stack.flags(2, "eval_x")["batch-size"] == "2"  # never more than episodes
-    assert bus.told[-1].payload == {
-        "success_rate": report.success_rate, "task_suite": "default", "n_episodes": 2,
-        "stage": "eval_x",
-    }  # fmt: skip
-
-
 # Improvement
 
 
-@pytest.fixture
-def improve(bus, stack):
-    cfg = ImproveConfig(enabled=True, episodes=3, device="cpu")
-    return ImproveAgent(cfg, EVAL, RULES, bus, stack, backend=FakeBackend())
-
-
-def test_next_harvest_is_merged_with_the_mix(improve, bus, stack, tmp_path, checkpoint):
-    first, _ = improve.run(run_id="run", cycle=1, checkpoint=checkpoint, workdir=tmp_path)
-    mix, _ = improve.run(**PLACE, checkpoint=checkpoint, workdir=tmp_path, prev_mix=first)
-    assert (mix.repo_id, mix.num_episodes) == ("local/run-rollouts-mix-c2", 6)
-    started = [event.payload["stage"] for event in bus.told if event.kind == "job_started"]
-    assert started == ["harvest", "harvest", "merge"]
-    assert bus.told[-1].payload == {"repo_id": "local/run-rollouts-mix-c2", "episodes": 6}
-
-
 # Commands as LeAgents builds them
-
-
-@pytest.fixture
-def without_lerobot(monkeypatch, tmp_path):
-    monkeypatch.delenv("CADENZA_LEROBOT_PYTHON", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-
-
-PUSHT = EvalConfig(env_type="pusht", task_suite="PushT-v0", extra_args=("--policy.use_amp=true",))
-
-
-def test_evaluation_command_has_the_order_of_leagents(bus, without_lerobot, tmp_path, checkpoint):
-    command = EvalAgent(PUSHT, RULES, bus).build_command(checkpoint, tmp_path / "eval")
-    assert command == [
-        "lerobot-eval", f"--policy.path={checkpoint.path}", "--env.type=pusht",
-        "--env.task=PushT-v0", "--eval.n_episodes=10", "--eval.batch_size=10",
-        f"--output_dir={tmp_path / 'eval'}", command[-2], "--policy.use_amp=true",
-    ]  # fmt: skip
-    assert command[-2].startswith("--seed=")
 
 
 @pytest.mark.parametrize(
@@ -271,36 +159,3 @@ def test_default_runner_starts_the_back_ends_program_and_not_one_of_the_path(
     with pytest.raises(DataError, match="got exit code 3"):
         DataAgent(bus, backend=backend).run(**PLACE, proposal=proposal, workdir=tmp_path)
     assert (tmp_path / "cycle_2" / "data.log").read_text() == "ours\n"
-
-
-@pytest.mark.parametrize(("policy", "dry"), [("remove", False), ("keep", False), ("remove", True)])
-def test_what_an_earlier_call_left_is_removed_for_a_command_that_refuses_it(
-    bus, tmp_path, monkeypatch, policy, dry
-):
-    folder = tmp_path / "cycle_2" / "data"
-    folder.mkdir(parents=True)
-    seen = []
-
-    def runner(cmd, log_path):
-        seen.append(folder.exists())
-        return dry_runner(cmd, log_path)
-
-    call = dry_runner if dry else runner
-    planned(monkeypatch, bus, call, output_dir=folder, on_existing=policy)(tmp_path)
-    assert seen == ([] if dry else [policy == "keep"])
-    assert folder.exists() == (dry or policy == "keep")
-    outside = planned(monkeypatch, bus, runner, output_dir=tmp_path, on_existing="remove")
-    with pytest.raises(InputError, match=r"expected a plain folder inside .*cycle_2"):
-        outside(tmp_path)
-
-
-def planned(monkeypatch, bus, runner, **plan):
-    """Return a call of a data worker whose back end plans a job so."""
-    backend = FakeBackend()
-    job = JobPlan(command=("cadenza", "job", "merge", "--sources=a,b", "--repo-id=x"), **plan)
-    monkeypatch.setattr(backend, "plan_data", lambda request: job)
-    monkeypatch.setattr(backend, "read_data", lambda request: DatasetRef(repo_id="x"))
-    monkeypatch.setattr(Constitution, "clear", lambda *_: SimpleNamespace(argv=lambda: job.command))
-    worker = DataAgent(bus, runner, backend=backend)
-    proposal = Proposal(action="reuse_seed", dataset="local/x")
-    return lambda workdir: worker.run(**PLACE, proposal=proposal, workdir=workdir)

@@ -1,9 +1,7 @@
 """The back end's own choices: data, steps, seeds, devices; no LeRobot is needed for plans."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,7 +11,6 @@ from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.loop.backends import lerobot
 from cadenza.loop.backends.base import DataRequest, MergeRequest, SeedRange, TrainRequest
 from cadenza.loop.backends.lerobot import LeRobotBackend
-from cadenza.loop.backends.lerobot_epochs import episode_lengths
 from cadenza.loop.backends.lerobot_probe import LeRobotTools
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
@@ -24,11 +21,11 @@ POLICY = CheckpointRecord(policy_type="act", path="/p", cycle=0)
 
 
 @pytest.fixture(autouse=True)
-def without_lerobot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def without_lerobot(monkeypatch, tmp_path):
     monkeypatch.setenv("CADENZA_LEROBOT_PYTHON", str(tmp_path / "none"))
 
 
-def backend(**changes: Any) -> LeRobotBackend:
+def backend(**changes):
     document = {
         "run_name": "r",
         "seed_dataset": "lerobot/pusht",
@@ -39,7 +36,7 @@ def backend(**changes: Any) -> LeRobotBackend:
     return LeRobotBackend(LoopConfig.from_document(document, source="test"))
 
 
-def dataset(root: Path, lengths: Sequence[int] = (100, 100, 100, 100)) -> Path:
+def dataset(root, lengths=(100, 100, 100, 100)):
     folder = root / "meta" / "episodes" / "chunk-000"
     folder.mkdir(parents=True)
     info = {"total_episodes": len(lengths), "total_frames": sum(lengths), "features": {}}
@@ -49,14 +46,14 @@ def dataset(root: Path, lengths: Sequence[int] = (100, 100, 100, 100)) -> Path:
     return root
 
 
-def data_request(folder: Path, **proposal: Any) -> DataRequest:
+def data_request(folder, **proposal):
     asked = Proposal(action="reuse_seed", dataset="lerobot/pusht", **proposal)
     return DataRequest(
         cycle=0, proposal=asked, seeds=SeedRange(start=0, count=1), folder=folder / "data"
     )
 
 
-def train_request(folder: Path, **changes: Any) -> TrainRequest:
+def train_request(folder, **changes):
     request = TrainRequest(
         cycle=0,
         rung="act",
@@ -72,16 +69,14 @@ def train_request(folder: Path, **changes: Any) -> TrainRequest:
 @pytest.mark.parametrize(
     ("asked", "episodes", "count"), [(None, None, 4), (9, None, 4), (2, (0, 1), 2)]
 )
-def test_local_dataset_is_taken_whole_or_its_first_episodes(
-    tmp_path: Path, asked: int | None, episodes: tuple[int, ...] | None, count: int
-) -> None:
+def test_local_dataset_is_taken_whole_or_its_first_episodes(tmp_path, asked, episodes, count):
     root = dataset(tmp_path / "seed")
     found = backend(seed_root=str(root)).read_data(data_request(tmp_path, num_episodes=asked))
     assert (found.root, found.episodes, found.num_episodes) == (str(root), episodes, count)
     assert found.sha256 is not None
 
 
-def test_suite_of_the_user_is_chosen_by_a_job_with_its_tasks_in_focus(tmp_path: Path) -> None:
+def test_suite_of_the_user_is_chosen_by_a_job_with_its_tasks_in_focus(tmp_path):
     stack = backend(data={"task_filter": "libero_spatial"})
     request = data_request(
         tmp_path, num_episodes=2, notes="n", focus=("libero_spatial_3", "libero_object_1")
@@ -100,27 +95,11 @@ def test_suite_of_the_user_is_chosen_by_a_job_with_its_tasks_in_focus(tmp_path: 
     assert found.notes == "n | suite=libero_spatial, 1/10 tasks covered"
 
 
-def test_failing_tasks_are_chosen_more_often_where_their_instructions_are_known(
-    tmp_path: Path,
-) -> None:
-    focus = data_request(tmp_path, focus=("libero_spatial_3",))
-    plan = backend().plan_data(focus)  # libero is the default environment
-    assert plan is not None
-    assert "--focus=libero_spatial_3" in plan.command
-    assert backend().plan_data(data_request(tmp_path, focus=("pusht_0",))) is None
-    pusht = {"env_type": "pusht", "task_suite": "push"}
-    assert backend(eval=pusht).plan_data(data_request(tmp_path, focus=("push_0",))) is None
-    known = backend(eval=pusht, data={"instructions": str(tmp_path / "suites.json")})
-    plan = known.plan_data(data_request(tmp_path, focus=("push_0",)))
-    assert plan is not None
-    assert f"--instructions={tmp_path / 'suites.json'}" in plan.command
-
-
-def steps_of(stack: LeRobotBackend, request: TrainRequest) -> str:
+def steps_of(stack, request):
     return next(w for w in stack.plan_train(request).command if w.startswith("--steps="))
 
 
-def test_small_data_is_not_seen_more_often_than_allowed(tmp_path: Path) -> None:
+def test_small_data_is_not_seen_more_often_than_allowed(tmp_path):
     root = dataset(tmp_path / "seed")  # 400 frames, batches of 10: one epoch is 40 steps
     whole = DatasetRef(repo_id="local/x", root=str(root))
     capped = backend(train={"max_epochs": 2.0})
@@ -135,7 +114,7 @@ def test_small_data_is_not_seen_more_often_than_allowed(tmp_path: Path) -> None:
     assert steps_of(capped, alone) == "--steps=40"
 
 
-def test_blend_is_seen_as_often_as_its_own_frames_allow(tmp_path: Path) -> None:
+def test_blend_is_seen_as_often_as_its_own_frames_allow(tmp_path):
     # 100 episodes of 100 frames and 2 of 400: at a half, 8 of the 100 stay, 1600 frames in all
     own = DatasetRef(repo_id="local/x", root=str(dataset(tmp_path / "own", [100] * 100)))
     mix = DatasetRef(repo_id="local/m", root=str(dataset(tmp_path / "mix", [400, 400])))
@@ -152,18 +131,7 @@ def test_blend_is_seen_as_often_as_its_own_frames_allow(tmp_path: Path) -> None:
         assert steps_of(capped, request.model_copy(update={there: unmade})) == "--steps=5000"
 
 
-def test_dataset_without_whole_tables_of_episodes_is_refused(tmp_path: Path) -> None:
-    root = dataset(tmp_path / "seed")
-    file = root / "meta" / "episodes" / "chunk-000" / "file-000.parquet"
-    parquet.write_table(pa.table({"episode_index": [0, 2], "length": [1, 1]}), file)
-    with pytest.raises(ConfigurationError, match=r"expected episodes 0, 1, 2, .* got 2 of"):
-        episode_lengths(root)
-    file.write_bytes(b"damaged")
-    with pytest.raises(ConfigurationError, match="expected readable tables below meta/episodes"):
-        episode_lengths(root)
-
-
-def merging(folder: Path, features: tuple[dict[str, Any], dict[str, Any]]) -> MergeRequest:
+def merging(folder, features):
     sources = []
     for name, found in zip("ab", features, strict=True):
         root = folder / name
@@ -173,7 +141,7 @@ def merging(folder: Path, features: tuple[dict[str, Any], dict[str, Any]]) -> Me
     return MergeRequest(sources=tuple(sources), repo_id="local/m", folder=folder / "merge")
 
 
-def test_merge_is_refused_for_other_features_and_checked_for_all_episodes(tmp_path: Path) -> None:
+def test_merge_is_refused_for_other_features_and_checked_for_all_episodes(tmp_path):
     action = {"action": {"dtype": "float32", "shape": [2]}}
     request = merging(tmp_path / "good", (action, action))
     plan = backend().plan_merge(request)
@@ -195,20 +163,18 @@ def test_merge_is_refused_for_other_features_and_checked_for_all_episodes(tmp_pa
 class Described:
     """Stands for the script that describes an environment; keeps the words it was given."""
 
-    def __init__(self, **changes: Any) -> None:
+    def __init__(self, **changes):
         seeds = {"repeats": True, "differs": True, **changes}
         self.words: list[tuple[str, ...]] = []
         self.facts = {"seeds": {"spatial_0": seeds}, "evaluated_seeds": [100, 101, 102, 103, 104]}
         self.facts |= {"observation": {}, "action": [2]}
 
-    def __call__(self, _environment: object, words: Sequence[str]) -> tuple[Path, dict[str, Any]]:
+    def __call__(self, _environment, words):
         self.words.append(tuple(words))
         return Path("described.json"), self.facts
 
 
-def installed(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, described: Described
-) -> LeRobotBackend:
+def installed(monkeypatch, folder, described):
     monkeypatch.setattr(lerobot, "describe_environment", described)
     tools = LeRobotTools.from_help("0.4.4", TEXTS)
     monkeypatch.setattr(lerobot, "probe", lambda _environment: tools)
@@ -217,9 +183,7 @@ def installed(
     return LeRobotBackend(config, environment=environment(folder / "lerobot"))
 
 
-def test_run_records_what_its_seeds_mean_in_the_environment_that_it_plays(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_run_records_what_its_seeds_mean_in_the_environment_that_it_plays(monkeypatch, tmp_path):
     described = Described()
     stack = installed(monkeypatch, tmp_path, described)
     for _ in range(2):
@@ -232,8 +196,8 @@ def test_run_records_what_its_seeds_mean_in_the_environment_that_it_plays(
 
 
 def test_environment_that_ignores_its_seeds_is_refused_before_a_run_and_before_a_training(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    monkeypatch, tmp_path
+):
     stack = installed(monkeypatch, tmp_path, Described(repeats=False))
     message = r"spatial_0: expected the seed to choose .* again \(described.json\)"
     with pytest.raises(ConfigurationError, match=message):

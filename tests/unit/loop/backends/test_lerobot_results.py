@@ -1,9 +1,7 @@
 """Reading what LeRobot leaves: a report recorded from 0.4.4, and damaged ones."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,30 +11,29 @@ from cadenza.loop.backends.lerobot_results import (
     read_checkpoint,
     read_harvest,
     read_report,
-    read_selection,
     success_rate,
 )
 from cadenza.loop.config import EvalConfig
 from cadenza.loop.contracts.records import CheckpointRecord
-from cadenza.loop.errors import DataError, EvalError, ImproveError
+from cadenza.loop.errors import EvalError, ImproveError
 
 RECORDED = Path(__file__).with_name("recorded") / "eval_info-0.4.4.json"
 CONFIG = EvalConfig(env_type="pusht", task_suite="PushT-v0")
 SEEDS = SeedRange(start=700, count=3)
 
 
-def recorded() -> dict[str, Any]:
+def recorded():
     return json.loads(RECORDED.read_text())
 
 
-def request(folder: Path, document: object, seeds: SeedRange = SEEDS) -> EvalRequest:
+def request(folder, document, seeds=SEEDS):
     folder.mkdir(exist_ok=True)
     (folder / "eval_info.json").write_text(json.dumps(document))
     policy = CheckpointRecord(policy_type="act", path="/p", cycle=0)
     return EvalRequest(cycle=0, checkpoint=policy, seeds=seeds, batch_size=3, folder=folder)
 
 
-def test_recorded_report_is_read_episode_by_episode(tmp_path: Path) -> None:
+def test_recorded_report_is_read_episode_by_episode(tmp_path):
     report = read_report(request(tmp_path, recorded()), CONFIG)
     assert (report.success_rate, report.n_episodes, report.per_task) == (0.0, 3, {"pusht_0": 0.0})
     assert [(one.seed, one.score) for one in report.outcomes] == [
@@ -47,7 +44,7 @@ def test_recorded_report_is_read_episode_by_episode(tmp_path: Path) -> None:
     assert report.raw["overall"]["video_paths"][0].endswith("eval_episode_0.mp4")
 
 
-def test_rates_are_of_tasks_and_not_of_groups(tmp_path: Path) -> None:
+def test_rates_are_of_tasks_and_not_of_groups(tmp_path):
     document = recorded()
     first = document["per_task"][0]["metrics"]
     second = {**first, "successes": [True, True, False], "max_rewards": [1.0, 1.0, 0.5]}
@@ -74,19 +71,19 @@ def test_rates_are_of_tasks_and_not_of_groups(tmp_path: Path) -> None:
         ({"overall": {"success_rate": 1.0}}, 1.0),
     ],
 )
-def test_success_rate_is_found_where_releases_put_it(document: Any, expected: float) -> None:
+def test_success_rate_is_found_where_releases_put_it(document, expected):
     assert success_rate(document, source="x") == expected
 
 
-def lose_an_episode(document: dict[str, Any]) -> None:
+def lose_an_episode(document):
     document["per_task"][0]["metrics"]["successes"].pop()
 
 
-def lose_the_scores(document: dict[str, Any]) -> None:
+def lose_the_scores(document):
     del document["per_task"][0]["metrics"]["max_rewards"]
 
 
-def contradict(document: dict[str, Any]) -> None:
+def contradict(document):
     document["overall"]["pc_success"] = 50.0
 
 
@@ -98,9 +95,7 @@ def contradict(document: dict[str, Any]) -> None:
         (contradict, "expected the success rate of its episodes, 0.0"),
     ],
 )
-def test_report_that_contradicts_itself_is_refused(
-    tmp_path: Path, damage: Callable[[dict[str, Any]], None], match: str
-) -> None:
+def test_report_that_contradicts_itself_is_refused(tmp_path, damage, match):
     document = recorded()
     damage(document)
     with pytest.raises(EvalError, match=match):
@@ -117,9 +112,7 @@ def test_report_that_contradicts_itself_is_refused(
         ([700, None, 702], False),
     ],
 )
-def test_seeds_that_a_report_names_must_be_those_asked_for(
-    tmp_path: Path, named: list[int | None], fine: bool
-) -> None:
+def test_seeds_that_a_report_names_must_be_those_asked_for(tmp_path, named, fine):
     document = recorded()
     metrics = document["per_task"][0]["metrics"]
     metrics["per_episode"] = [{"episode_ix": i, "seed": seed} for i, seed in enumerate(named)]
@@ -131,16 +124,7 @@ def test_seeds_that_a_report_names_must_be_those_asked_for(
         read_report(asked, CONFIG)
 
 
-def test_report_with_nan_or_none_at_all_is_refused(tmp_path: Path) -> None:
-    asked = request(tmp_path, {"pc_success": float("nan")})
-    with pytest.raises(IntegrityError, match="NaN is not JSON"):
-        read_report(asked, CONFIG)
-    (tmp_path / "eval_info.json").unlink()
-    with pytest.raises(IntegrityError, match="expected the result of a job"):
-        read_report(asked, CONFIG)
-
-
-def trained(folder: Path, step: object) -> Path:
+def trained(folder, step):
     last = folder / "checkpoints" / "last"
     for name, content in {
         "pretrained_model/config.json": "{}",
@@ -151,15 +135,7 @@ def trained(folder: Path, step: object) -> Path:
     return last / "pretrained_model"
 
 
-def test_policy_is_found_with_a_digest_that_follows_its_bytes(tmp_path: Path) -> None:
-    path = trained(tmp_path, 20)
-    first = read_checkpoint(tmp_path, rung="act", cycle=1, steps=20)
-    assert (first.path, first.cycle, first.policy_type) == (str(path), 1, "act")
-    (path / "model.safetensors").write_bytes(b"other")
-    assert read_checkpoint(tmp_path, rung="act", cycle=1, steps=20).sha256 != first.sha256
-
-
-def test_missing_or_unfinished_policy_is_an_error(tmp_path: Path) -> None:
+def test_missing_or_unfinished_policy_is_an_error(tmp_path):
     with pytest.raises(IntegrityError, match=r"expected a trained policy, got no config.json"):
         read_checkpoint(tmp_path, rung="act", cycle=0, steps=20)
     trained(tmp_path, 10)
@@ -167,7 +143,7 @@ def test_missing_or_unfinished_policy_is_an_error(tmp_path: Path) -> None:
         read_checkpoint(tmp_path, rung="act", cycle=0, steps=20)
 
 
-def harvested(folder: Path, **changes: Any) -> Path:
+def harvested(folder, **changes):
     (folder / "dataset").mkdir(exist_ok=True)
     (folder / "dataset" / "frames").write_text("x")
     document = {
@@ -181,7 +157,7 @@ def harvested(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def test_harvest_is_read_from_its_result_file(tmp_path: Path) -> None:
+def test_harvest_is_read_from_its_result_file(tmp_path):
     found = read_harvest(harvested(tmp_path), repo_id="local/h", seeds=SEEDS, result="result.json")
     assert (found.kept, found.successes, found.attempts, found.success_rate) == (1, 1, 2, 0.5)
     assert found.dataset is not None
@@ -203,19 +179,7 @@ def test_harvest_is_read_from_its_result_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_harvest_from_other_seeds_is_refused(
-    tmp_path: Path, changes: dict[str, Any], match: str
-) -> None:
+def test_harvest_from_other_seeds_is_refused(tmp_path, changes, match):
     harvested(tmp_path, **changes)
     with pytest.raises(ImproveError, match=match):
         read_harvest(tmp_path, repo_id="local/h", seeds=SEEDS, result="result.json")
-
-
-def test_selection_gives_episodes_and_what_they_cover(tmp_path: Path) -> None:
-    path = tmp_path / "result.json"
-    path.write_text(json.dumps({"episodes": [3, 9], "tasks_covered": 2, "suite_tasks": 10}))
-    assert read_selection(path) == ((3, 9), "2/10 tasks covered")
-    for episodes in ([], None, [1.5], [-1]):
-        path.write_text(json.dumps({"episodes": episodes}))
-        with pytest.raises(DataError, match="expected chosen episodes"):
-            read_selection(path)

@@ -8,19 +8,12 @@ from hypothesis import strategies as st
 
 from cadenza.core.errors import ConfigurationError, IntegrityError, UnknownNameError
 from cadenza.loop.backends.base import SeedRange
-from cadenza.loop.backends.native import NativeBackend
 from cadenza.loop.backends.native_episodes import PartnerFilter, outcomes_of, selected_episodes
 from cadenza.loop.backends.native_files import SeedPage
-from cadenza.loop.config import LoopConfig
 
 #: Partner of each of twelve episodes.
 PAGE = SeedPage(("a", "b", "c") * 4, 12)
 EVERYBODY = PartnerFilter(None)
-
-
-def test_without_focus_the_first_episodes_are_taken():
-    assert selected_episodes(PAGE, 5, (), EVERYBODY) == (0, 1, 2, 3, 4)
-    assert selected_episodes(PAGE, 5, ("stranger",), EVERYBODY) == (0, 1, 2, 3, 4)
 
 
 @pytest.mark.parametrize("count", [None, 12, 100])
@@ -103,14 +96,6 @@ def facts(**changes):
     return figures | changes
 
 
-def test_outcomes_are_the_episodes_played():
-    outcomes = outcomes_of(facts(), SeedRange(start=7, count=2), source=Path("x"))
-    assert [(o.task, o.seed, o.success, o.score) for o in outcomes] == [
-        ("a", 7, True, 1.5),
-        ("b", 8, False, -1.0),
-    ]
-
-
 @pytest.mark.parametrize(("start", "count"), [(6, 2), (7, 3), (7, 1)])
 def test_other_seeds_are_refused(start, count):
     with pytest.raises(IntegrityError, match=f"expected the seeds {start} to {start + count - 1}"):
@@ -129,21 +114,3 @@ def test_other_seeds_are_refused(start, count):
 def test_figures_that_do_not_follow_are_refused(changes):
     with pytest.raises(IntegrityError, match="that follow from the episodes"):
         outcomes_of(facts(**changes), SeedRange(start=7, count=2), source=Path("x"))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"eval": {"task_suite": "leaving_wya"}}, r"eval\.task_suite: .* mean 'leaving_way'\?"),
-        ({"eval": {"task_suite": "crossing_chaser,nobody"}}, "got 'nobody'; correct it$"),
-        ({"data": {"initial_episodes": 4, "task_filter": "crosing_chaser"}}, "'crossing_chaser'"),
-        (
-            {"data": {"initial_episodes": 4, "task_filter": "crossing_chaser,crossing_chaser"}},
-            r"data\.task_filter: expected each partner once, got 'crossing_chaser,crossing_ch",
-        ),
-    ],
-)
-def test_a_name_that_is_no_partner_is_refused_before_anything_runs(change, message):
-    document = {"run_name": "r", "seed_dataset": "local/d", "data": {"initial_episodes": 4}}
-    with pytest.raises(ConfigurationError, match=message):
-        NativeBackend(LoopConfig(**document | change))

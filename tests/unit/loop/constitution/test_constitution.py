@@ -56,12 +56,6 @@ def test_native_commands_become_typed_jobs():
     assert (collect.env_type, collect.episodes, collect.repo_id) == ("crossing", 16, "local/seed")
     assert (collect.seed_start, collect.seed_count) == (2**28, 64)
     assert collect.output_dir == RUN / "cycle_0" / "out"
-    harvest = clear(
-        *("cadenza", "job", "harvest", f"--policy={OUTPUT}/train/policy", *COLLECTING),
-        *("--repo-id=local/harvest", "--filter=on", *end),
-    )
-    assert isinstance(harvest, HarvestJob)
-    assert (harvest.policy, harvest.attempts) == (RUN / "cycle_0/train/policy", 64)
     train = clear(
         *("cadenza", "job", "train", "--rung=bc", "--dataset=/srv/seed", "--episodes=0,3,4"),
         *(f"--mix={OUTPUT}/mix", "--mix-ratio=0.5", "--steps=2000", "--batch-size=256"),
@@ -70,18 +64,11 @@ def test_native_commands_become_typed_jobs():
     assert isinstance(train, TrainJob)
     assert (train.rung, train.steps, train.batch_size) == ("bc", 2000, 256)
     assert (train.dataset_root, train.init) == (Path("/srv/seed"), RUN / "cycle_0/last")
-    evaluate = clear(
-        *("cadenza", "job", "evaluate", f"--policy={OUTPUT}/train/policy", "--task=crossing"),
-        *("--seed-start=7", "--episodes=50", "--batch-size=10", *end),
-    )
-    assert isinstance(evaluate, EvalJob)
-    assert (evaluate.episodes, evaluate.seed_start, evaluate.batch_size) == (50, 7, 10)
     merge = clear(
         *("cadenza", "job", "merge", f"--sources={OUTPUT}/a,{OUTPUT}/b", "--repo-id=local/m", *end)
     )
     assert isinstance(merge, MergeJob)
     assert merge.sources == (RUN / "cycle_0/a", RUN / "cycle_0/b")
-    assert {job.program for job in (collect, harvest, train, evaluate, merge)} == {"cadenza"}
 
 
 def test_lerobot_commands_become_typed_jobs():
@@ -163,19 +150,6 @@ def test_promised_checks_answer_with_verdicts():
     allowed = ["lerobot-eval", "--policy.path=x", "--env.type=pusht", "--eval.n_episodes=1"]
     assert constitution.check_command([*allowed, "--output_dir=anywhere"]) == Verdict(allowed=True)
     assert constitution.check_command([*allowed, "--output_dir=~/x"]).rule == "malformed_path"
-
-
-def test_shipped_rules_hold_the_promised_values():
-    rules = load_constitution(None).rules
-    assert {"libero", "metaworld", "pusht", "crossing"} <= set(rules.allowed_env_types)
-    assert (rules.max_train_steps, rules.max_eval_episodes) == (200_000, 500)
-    assert rules.forbidden_commands == (
-        "lerobot-record",
-        "lerobot-teleoperate",
-        "lerobot-async-inference",
-    )
-    assert rules.forbidden_args == ("--robot", "--teleop")
-    assert set(rules.allowed_programs) == {words[0] for words in PROGRAMS}
 
 
 def test_digest_depends_on_what_the_rules_say_and_on_nothing_else(tmp_path):

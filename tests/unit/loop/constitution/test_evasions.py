@@ -90,12 +90,9 @@ def collect(*more, without=()):
 EVASIONS = [
     # programs
     ("interpreter", ["python", "-m", "lerobot.scripts.train"]),
-    ("interpreter", ["bash", "-c", "lerobot-train"]),
     ("program_path", ["/usr/bin/lerobot-train", *train()[1:]]),
-    ("program_path", ["~/lerobot-train", *train()[1:]]),
     ("unknown_program", ["lerobot-train.py", *train()[1:]]),
     ("look_alike", ["lerobot‐train", *train()[1:]]),  # U+2010 HYPHEN
-    ("look_alike", ["ⅼerobot-train", *train()[1:]]),  # U+217C, an l under NFKC
     ("look_alike", ["cаdenza", "job", "train"]),  # Cyrillic a
     ("forbidden_commands", ["lerobot-record", "--steps=1"]),
     ("unknown_subcommand", ["cadenza", "loop", "run"]),
@@ -105,11 +102,9 @@ EVASIONS = [
     ("not_text", [*train(), 7]),
     ("control_character", train("--job_name=a\x00b")),
     ("control_character", train("--job_name=a\u202eb")),  # right-to-left override
-    ("control_character", train("--job\u200b_name=a")),  # zero-width space
     ("too_long", train("--job_name=" + "x" * (131_072 - 11))),
     ("forbidden_args", train("--robot.type=so100")),
     ("positional", train("cycle_1")),
-    ("look_alike", train("—steps=9")),  # EM DASH
     ("look_alike", train("--ѕteps=9")),  # Cyrillic dze
     ("response_file", train("@more_flags")),
     ("end_of_flags", train("--")),
@@ -119,10 +114,8 @@ EVASIONS = [
     ("repeated_flag", train("--dataset.root={tmp}/run/cycle_0")),
     ("repeated_flag", evaluate("--env_type=aloha")),
     ("spelling", train("--batch-size=9")),
-    ("abbreviation", train("--batch=9")),
     ("abbreviation", evaluate("--policy={tmp}/evil.yaml")),
     ("malformed_flag", train("--=9")),
-    ("unknown_flag", train("--hub_token=x")),
     ("unknown_flag", evaluate("--env.hub_path=somebody/code")),
     ("plugin", train("--env.discover_packages_path=evil")),
     ("no_value", train("--seed")),
@@ -130,15 +123,12 @@ EVASIONS = [
     ("blank_value", train("--seed= 7")),
     ("hyphen_value", train("--seed=-1")),
     ("switch_value", [*HARVEST, "--episodes=5", "--keep-failures=true"]),
-    ("missing_flag", train(without=("--steps",))),
     ("missing_flag", train(without=("--policy.push_to_hub",))),
-    ("missing_flag", evaluate(without=("--env.type",))),
     ("conflicting_flags", train("--policy.path={tmp}/seed")),
     ("config_path", evaluate("--config_path={tmp}/run/cycle_0/eval.yaml")),
     # values
     ("whole_number", train("--seed=1_000")),
     ("whole_number", train("--seed=１００")),  # fullwidth digits, which int() reads
-    ("whole_number", train("--seed=1e5")),
     ("range", train("--seed=4294967296")),
     ("number", train("--policy.dropout=nan")),
     ("range", native("--mix={tmp}/run/cycle_0/mix", "--mix-ratio=1.5")),
@@ -147,7 +137,6 @@ EVASIONS = [
     ("choice", train("--policy.type=sac", without=("--policy.type",))),
     ("wandb", train("--wandb.enable=true")),
     ("remote_code", evaluate("--trust_remote_code=true")),
-    ("name", train("--dataset.revision=a b")),
     ("name", train("--dataset.repo_id=../../etc", without=("--dataset.repo_id",))),
     ("name", train("--policy.device=cuda;rm")),
     ("list", train("--dataset.episodes=0,1")),
@@ -163,7 +152,6 @@ EVASIONS = [
         "path_outside_roots",
         train("--output_dir={tmp}/run_of_somebody_else/x", without=("--output_dir",)),
     ),
-    ("path_outside_roots", train("--dataset.root={tmp}/other", without=("--dataset.root",))),
     ("path_outside_roots", evaluate("--policy.path={tmp}/other/w", without=("--policy.path",))),
     ("malformed_path", train("--output_dir=~/x", without=("--output_dir",))),
     ("allowed_hub_policies", evaluate("--policy.path=evil/w", without=("--policy.path",))),
@@ -173,7 +161,6 @@ EVASIONS = [
     ("max_collect_episodes", [*COLLECT, "--episodes=5", "--max-attempts=65537"]),
     ("allowed_env_types", evaluate("--env.type=gym_manipulator", without=("--env.type",))),
     # what a program does without being told
-    ("missing_flag", train("--env.type=pusht")),
     ("missing_flag", train("--env.type=pusht", "--eval_freq=1")),  # 50 episodes each time
     ("missing_flag", train("--env.type=pusht", "--eval.n_episodes=5")),
     ("missing_flag", [*COLLECT, "--episodes=10"]),  # five attempts for each
@@ -196,7 +183,6 @@ EVASIONS = [
         "allowed_hub_datasets",
         train("--dataset.repo_id=evil/x", without=("--dataset.repo_id", "--dataset.root")),
     ),
-    ("allowed_hub_datasets", train(without=("--dataset.root",))),
     ("allowed_hub_datasets", train("--dataset.repo_id=evil/x", without=("--dataset.repo_id",))),
     (
         "allowed_hub_datasets",
@@ -326,35 +312,23 @@ def test_rule_that_the_file_lacks_permits_nothing(missing, command, roots, tmp_p
         Constitution.from_rules(rules).clear(command, roots)
 
 
+def extra(key, **entry):
+    return {"extra_keys": {"lerobot-eval": {key: entry}}}
+
+
 @pytest.mark.parametrize(
     ("rule", "change", "message"),
     [
         ("unknown_rule", {"max_trainsteps": 5}, "did you mean 'max_train_steps'"),
         ("malformed_rule", {"max_train_steps": "100"}, "expected a whole number, got '100'"),
         ("malformed_rule", {"allowed_env_types": "pusht"}, "expected a list, got 'pusht'"),
-        (
-            "malformed_rule",
-            {"extra_keys": {"lerobot-train": {"steps": {"kind": "name"}}}},
-            "expected new flags",
-        ),
-        (
-            "malformed_rule",
-            {"extra_keys": {"lerobot-eval": {"x": {"kind": "integer", "low": 3, "high": 2}}}},
-            r"low: expected at most high, got 3\.0 > 2\.0",
-        ),
-        *(
-            (
-                "malformed_rule",
-                {"extra_keys": {"lerobot-train": {key: {"kind": "text"}}}},
-                "expected the name of a flag that can be allowed",
-            )
-            for key in ("config_path", "resume", "env.kwargs", "policy.base_model_path")
-        ),
         ("malformed_rule", {"allowed_hub_datasets": ["data"]}, r"allowed_hub_datasets\[0\]"),
-        (
-            "malformed_rule",
-            {"extra_keys": {"lerobot-eval": {"x": {"kind": "choice"}}}},
-            "choices: expected for the kind",
+        ("malformed_rule", extra("eval.n_episodes", kind="name"), "expected new flags"),
+        ("malformed_rule", extra("x", kind="integer", low=3, high=2), r"low: expected .* 3\.0 > 2"),
+        ("malformed_rule", extra("x", kind="choice"), "choices: expected for the kind"),
+        *(
+            ("malformed_rule", extra(key, kind="text"), "expected the name of a flag that can be")
+            for key in ("config_path", "resume", "env.kwargs", "policy.base_model_path")
         ),
     ],
 )

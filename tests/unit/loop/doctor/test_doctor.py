@@ -1,18 +1,13 @@
 import shutil
-import socket
-import sqlite3
 from types import SimpleNamespace
 
 import pytest
 
 from cadenza.core.sealed_json import write_sealed_json
-from cadenza.core.shipped_configs import shipped_config
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.doctor import lerobot, machine, read_configuration
+from cadenza.loop.doctor import lerobot, machine
 from cadenza.loop.doctor.configuration import inputs_check
-from cadenza.loop.doctor.machine import store_check
 from cadenza.loop.orchestrator.seeds import SeedLedger
-from cadenza.loop.store import JobStore
 
 
 def config(**changes):
@@ -35,44 +30,11 @@ def examined(folder, wanted, environ=None):
     return by_name(machine.examine(config=wanted, environ=environ, **place))
 
 
-def fake_python(folder, answer):
-    """Return an interpreter that says ``answer``, whatever it is asked."""
-    python = folder / "python"
-    python.write_text(f"#!/bin/sh\nprintf '%s' '{answer}'\n")
-    python.chmod(0o755)
-    return {"CADENZA_LEROBOT_PYTHON": str(python), "HOME": str(folder)}
-
-
 @pytest.mark.parametrize(("wanted", "level"), [(None, "warn"), (lerobot_config(), "fail")])
 def test_a_missing_lerobot_fails_only_who_wants_it(wanted, level, tmp_path):
     [check] = lerobot.lerobot_checks({"HOME": str(tmp_path)}, wanted=wanted)
     assert check.level == level
     assert "environments/install.py" in check.fix
-
-
-def test_libero_must_be_installed_and_configured_for_who_wants_it(tmp_path):
-    missing = fake_python(tmp_path, '{"lerobot": "0.6.0", "libero": false}')
-    check = by_name(lerobot.lerobot_checks(missing, wanted=lerobot_config()))["libero"]
-    assert (check.level, check.detail.startswith("not installed")) == ("fail", True)
-    assert "libero" not in by_name(lerobot.lerobot_checks(missing, wanted=lerobot_config("pusht")))
-    there = fake_python(tmp_path, '{"lerobot": "0.6.0", "libero": true}')
-    check = by_name(lerobot.lerobot_checks(there, wanted=lerobot_config()))["libero"]
-    assert (check.level, "asks questions" in check.detail) == ("fail", True)
-    (tmp_path / ".libero").mkdir()
-    (tmp_path / ".libero" / "config.yaml").touch()
-    assert by_name(lerobot.lerobot_checks(there, wanted=None))["libero"].level == "ok"
-
-
-def test_an_older_store_is_brought_up_to_date_in_a_copy(tmp_path):
-    path = tmp_path / "cadenza.db"
-    JobStore(path).close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '0001'")
-    connection.close()
-    assert "the next run brings it up to date" in store_check(path).detail
-    connection = sqlite3.connect(path)
-    assert connection.execute("SELECT * FROM alembic_version").fetchall() == [("0001",)]
-    connection.close()
 
 
 @pytest.mark.parametrize(
@@ -87,31 +49,6 @@ def test_disk_space_is_judged_by_what_the_back_end_needs(
     assert examined(tmp_path, lerobot_config())["disk"].level == theirs
     monkeypatch.setattr(machine.os, "access", lambda *_: False)
     assert "may not write" in examined(tmp_path, config())["disk"].detail
-
-
-def on_ray(**jobs):
-    return config(jobs={"runner": "ray", **jobs}, data={"initial_episodes": 4})
-
-
-def test_a_cluster_must_answer_at_its_address(monkeypatch):
-    monkeypatch.setattr(machine, "version", lambda _: "2.60.0")
-    assert "started for the run" in machine.ray_check(on_ray(), {}).detail
-    assert machine.ray_check(on_ray(ray_address="auto"), {}).level == "ok"
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        for there in (address, f"ray://{address}"):
-            assert machine.ray_check(on_ray(ray_address=there), {}).level == "ok"
-        assert machine.ray_check(on_ray(), {"RAY_ADDRESS": address}).detail.endswith(address)
-    with socket.socket() as nobody:  # has a port, and listens to none
-        nobody.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{nobody.getsockname()[1]}"
-        check = machine.ray_check(on_ray(ray_address=address), {})
-    assert (check.level, f"{address}: nobody answers" in check.detail) == ("fail", True)
-    assert "jobs.ray_address" in check.fix
-    for odd in ("head-node", "head:port", "ray://[head"):
-        assert machine.ray_check(on_ray(ray_address=odd), {}).detail.endswith(
-            f"{odd}: expected host:port"
-        )
 
 
 @pytest.mark.parametrize(
@@ -167,43 +104,3 @@ def test_data_and_weights_are_looked_at(tmp_path):
     check = inputs_check(config())
     assert (check.level, "unknown" in check.detail) == ("ok", False)
     assert "initial states are unknown" in inputs_check(lerobot_config()).detail
-
-
-def test_a_configuration_that_cannot_be_read_is_told_problem_by_problem(tmp_path):
-    path = tmp_path / "loop.yaml"
-    path.write_text(
-        "run_name: r\nseed_dataset: local/d\n"
-        "curation: {enabled: true}\ntrain: {extra_args: [--x]}\n"
-    )
-    settings, checks = read_configuration(path)
-    assert settings is None
-    assert [check.level for check in checks] == ["fail", "fail"]
-    assert checks[0].detail.startswith(f"{path}: line 4, column 21: train.extra_args: expected no")
-    assert "line 3, column 21: curation.enabled: expected false without a lang" in checks[1].detail
-    settings, checks = read_configuration(tmp_path)
-    assert (settings, checks[0].detail) == (
-        None,
-        f"{tmp_path}: expected a YAML file, got a folder; name a file in it",
-    )
-
-
-def test_a_harvest_that_no_training_reads_is_told(tmp_path):
-    path = tmp_path / "loop.yaml"
-    for steps, told in (("", True), (", adapt_steps: 5", False)):
-        text = f"run_name: r\nseed_dataset: local/d\nimprove: {{enabled: true{steps}}}\n"
-        path.write_text(text)
-        checks = by_name(read_configuration(path)[1])
-        assert ("harvest" in checks) == told
-        assert not told or checks["harvest"].detail.startswith("improve.adapt_steps is 0: successe")
-
-
-def test_doctor_tells_which_rules_hold_and_that_named_ones_are_missing(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    named = config(constitution="configs/constitution.yaml")
-    found = [examined(tmp_path, wanted)["constitution"] for wanted in (config(), named)]
-    assert found[0].detail.startswith("the shipped ones, SHA-256 ")
-    place = f"{tmp_path}/configs/constitution.yaml"
-    assert (found[1].level, f"got none at {place}" in found[1].detail) == ("fail", True)
-    (tmp_path / "configs").mkdir()
-    shutil.copy(shipped_config("loop/constitution.yaml"), place)
-    assert examined(tmp_path, named)["constitution"].detail.startswith(f"{place}, SHA-256 ")

@@ -1,9 +1,6 @@
-import json
 import math
-from collections.abc import Sequence
 
 import pytest
-from pydantic import ValidationError
 
 from cadenza.core.errors import InputError
 from cadenza.loop.config import LoopConfig, ThresholdConfig
@@ -16,7 +13,7 @@ from cadenza.loop.orchestrator.state import CycleState, LoopState, PastCandidate
 THRESHOLDS = ThresholdConfig()
 
 
-def replay(scores: list[float]) -> list[str]:
+def replay(scores):
     """Return the decisions on a sequence of scores, kept as a loop keeps its books."""
     baseline: float | None = None
     history: list[float] = []
@@ -81,14 +78,7 @@ def test_decide_refuses_scores_that_are_no_numbers(candidate, baseline, history,
         decide(candidate, baseline, history, THRESHOLDS)
 
 
-def evidence(
-    difference: float,
-    lower: float | None,
-    upper: float | None,
-    *,
-    baseline: float = 0.5,
-    own: tuple[float | None, float | None] = (None, None),
-) -> Evidence:
+def evidence(difference, lower, upper, *, baseline=0.5, own=(None, None)):
     return Evidence(
         candidate=baseline + difference,
         candidate_lower=own[0],
@@ -104,16 +94,14 @@ def evidence(
     )
 
 
-def past(
-    difference: float | None = None, half_width: float | None = None, *, score: float = 0.5
-) -> PastCandidate:
+def past(difference=None, half_width=None, *, score=0.5):
     return PastCandidate(score=score, difference=difference, half_width=half_width)
 
 
 TIE = past(0.0, 0.05)
 
 
-def first(rate: float, lower: float | None, upper: float | None) -> Evidence:
+def first(rate, lower, upper):
     return Evidence(
         candidate=rate,
         candidate_lower=lower,
@@ -127,7 +115,7 @@ def first(rate: float, lower: float | None, upper: float | None) -> Evidence:
 @pytest.mark.parametrize("looks_left", [0, 3])
 @pytest.mark.parametrize("warm_up", [False, True])
 def test_judge_promotes_iff_bounds_lie_above_zero_and_the_gain_counts(looks_left, warm_up):
-    def decision(found: Evidence) -> Decision | None:
+    def decision(found):
         return judge(found, (), THRESHOLDS, warm_up=warm_up, looks_left=looks_left).decision
 
     assert decision(evidence(0.05, 0.001, 0.09)) is Decision.PROMOTE
@@ -136,7 +124,7 @@ def test_judge_promotes_iff_bounds_lie_above_zero_and_the_gain_counts(looks_left
 
 
 def test_judge_rolls_back_iff_bounds_lie_below_zero_and_the_loss_counts():
-    def decision(found: Evidence) -> Decision | None:
+    def decision(found):
         return judge(found, (), THRESHOLDS, warm_up=False, looks_left=2).decision
 
     assert decision(evidence(-0.05, -0.09, -0.001)) is Decision.ROLLBACK
@@ -166,19 +154,9 @@ def test_judge_is_undecided_while_bounds_hold_a_difference_that_counts(lower, up
     assert closed.decision is Decision.ESCALATE
 
 
-def test_judge_on_a_plateau_at_the_floor_escalates():
-    found = evidence(0.0, -0.03, 0.03, baseline=0.05)
-    verdict = judge(found, (past(0.0, 0.03),), THRESHOLDS, warm_up=False, looks_left=0)
-    assert verdict.decision is Decision.ESCALATE
-    assert verdict.reason.startswith(
-        "The last 2 candidates are level with the reference, each on its own initial states, with "
-        "differences up to 0.000: 0.050 against 0.050 on "
-    )
-
-
 @pytest.mark.parametrize("looks_left", [0, 4])
 def test_judge_blesses_a_first_candidate_iff_its_lower_bound_reaches_min_promote(looks_left):
-    def verdict(lower: float | None, upper: float | None = 0.9):
+    def verdict(lower, upper=0.9):
         found = first(0.1, lower, upper)
         return judge(found, (), THRESHOLDS, warm_up=False, looks_left=looks_left)
 
@@ -198,7 +176,7 @@ def test_judge_blesses_a_first_candidate_iff_its_lower_bound_reaches_min_promote
 def test_judge_blesses_what_reaches_min_promote_and_is_level_with_a_provisional_reference():
     limits = ThresholdConfig(min_promote=0.3)
 
-    def decision(found: Evidence, *, provisional: bool = True, looks_left: int = 0):
+    def decision(found, *, provisional=True, looks_left=0):
         return judge(
             found, (), limits, warm_up=False, looks_left=looks_left, provisional=provisional
         ).decision
@@ -227,24 +205,8 @@ def test_judge_tells_numbers_to_people():
 # Plateaus
 
 
-def final(found: Evidence, history: Sequence[PastCandidate], limits=THRESHOLDS) -> Decision | None:
+def final(found, history, limits=THRESHOLDS):
     return judge(found, history, limits, warm_up=False, looks_left=0).decision
-
-
-@pytest.mark.parametrize("difference", [0.0, 0.03, -0.03])
-def test_deltas_of_zero_leave_what_the_bounds_cannot_tell_a_plateau(difference):
-    limits = ThresholdConfig(promote_delta=0.0, regression_delta=0.05, plateau_epsilon=0.0)
-    found = evidence(difference, difference - 0.04, difference + 0.04)
-    assert final(found, (past(difference, 0.04),), limits) is Decision.ESCALATE
-    assert final(found, (past(0.03, 0.02),), limits) is Decision.ITERATE
-
-
-def test_history_of_bare_scores_is_read_as_scores_without_comparison():
-    stored = '{"run_id": "run", "cycle": 3, "history": [0.58, 1]}'
-    state = LoopState.model_validate_json(stored)
-    assert state == LoopState.model_validate(json.loads(stored))
-    assert state.history == (past(score=0.58), past(score=1.0))
-    assert LoopState.model_validate_json(state.model_dump_json()) == state
 
 
 @pytest.mark.parametrize("decision", [Decision.ITERATE, Decision.ROLLBACK])
@@ -266,17 +228,7 @@ def test_state_keeps_how_a_candidate_compared_in_its_own_cycle(decision):
     assert told.state.history == (TIE, past(0.125, 0.25, score=0.625))
 
 
-def test_judge_refuses_what_it_cannot_judge():
-    bare = Evidence(candidate=0.5, baseline=0.5, n_pairs=1, method="test")
-    with pytest.raises(InputError, match="expected a difference beside the baseline"):
-        judge(bare, (), THRESHOLDS, warm_up=False, looks_left=0)
-    with pytest.raises(ValidationError, match="half_width"):
-        PastCandidate(score=0.5, half_width=-0.1)
-    with pytest.raises(InputError, match=r"judge\.looks_left: expected >= 0, got -1"):
-        judge(evidence(0.0, -1, 1), (), THRESHOLDS, warm_up=False, looks_left=-1)
-
-
-def likely(difference: float, half_width: float) -> Evidence:
+def likely(difference, half_width):
     """Return evidence whose bounds leave everything open and whose likely ones are narrower."""
     return evidence(difference, -0.6, 0.6).model_copy(
         update={"likely_lower": difference - half_width, "likely_upper": difference + half_width}

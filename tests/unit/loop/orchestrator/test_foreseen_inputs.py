@@ -5,14 +5,11 @@ import json
 import pytest
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.core.files import sha256_bytes
 from cadenza.core.sealed_json import write_sealed_json
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import load_constitution
-from cadenza.loop.orchestrator.assembly import build_loop
 from cadenza.loop.orchestrator.foreseen_inputs import (
     missing_inputs,
-    require_fitting_weights,
     require_inputs,
 )
 from cadenza.loop.orchestrator.seeds import SeedLedger
@@ -64,54 +61,6 @@ def test_data_from_initial_states_that_the_run_uses_is_refused(purpose, cycle, l
     with pytest.raises(ConfigurationError, match=f"than the run uses to {use}, seeds {first} to"):
         require_inputs(config(seed_root=root, improve=IMPROVING), RULES)
     require_inputs(config(seed_root=root, improve=IMPROVING, seed=1), RULES)
-
-
-def test_such_a_run_is_refused_before_it_is_begun(dataset, tmp_path):
-    root = dataset([SeedLedger(0).range("compare", 1, count=1).start])
-    settings = config(seed_root=root, workdir=tmp_path / "runs")
-    with pytest.raises(ConfigurationError, match="set another seed in the configuration"):
-        build_loop(settings, "leak")
-    assert not (tmp_path / "runs").exists()
-
-
-def test_every_missing_file_is_named(tmp_path):
-    (tmp_path / "weights").touch()
-    ladder = [
-        {"name": "bc", "init": str(tmp_path / "weights")},
-        {"name": "bc_large", "init": str(tmp_path / "nope")},
-    ]
-    settings = config(seed_root=tmp_path / "none", policy_ladder=ladder)
-    with pytest.raises(ConfigurationError) as caught:
-        require_inputs(settings, RULES)
-    told = str(caught.value)
-    assert f"seed_root: expected a folder, got none at {tmp_path / 'none'}" in told
-    assert f"policy_ladder[1].init: expected weights, got nothing at {tmp_path / 'nope'}" in told
-    assert "policy_ladder[0]" not in told
-
-
-@pytest.fixture
-def weights(tmp_path):
-    """Return what makes a file that passes for weights of a rung and task."""
-
-    def make(rung="bc", task="crossing"):
-        path = tmp_path / "policy.pt"
-        path.write_bytes(b"weights")
-        facts = {"features": {"action": [2]}, "rung": rung, "task": task}
-        page = {"sha256": sha256_bytes(b"weights"), "extra": facts}
-        path.with_name("policy.pt.json").write_text(json.dumps(page))
-        return [{"name": "bc", "init": str(path)}]
-
-    return make
-
-
-def test_weights_must_be_of_their_rung_and_task_before_the_run(weights, tmp_path):
-    require_inputs(config(policy_ladder=weights()), RULES)
-    for rung, task in (("bc_large", "crossing"), ("bc", "mpe_cooperative_push")):
-        settings = config(policy_ladder=weights(rung, task))
-        message = rf"policy_ladder\[0\]\.init: .* rung 'bc' .* some of '{rung}' for '{task}' in /"
-        for ask in (require_fitting_weights, lambda given: require_inputs(given, RULES)):
-            with pytest.raises(ConfigurationError, match=message):
-                ask(settings)
 
 
 @pytest.mark.parametrize(

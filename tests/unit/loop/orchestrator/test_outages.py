@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from cadenza.loop.errors import StoreAccessError, StoreUnavailableError
@@ -46,17 +44,6 @@ def clock(monkeypatch):
 
 def outages(session, stop=never, **options):
     return Outages(session, stop, pause_s=0.01, **options)
-
-
-def test_store_is_asked_until_it_answers_and_the_outage_is_told(tmp_path, caplog):
-    session = Session(tmp_path, after=3)
-    outages(session).outlast(AWAY)
-    assert session.asked == 3
-    (line,) = (tmp_path / "incidents.jsonl").read_text().splitlines()
-    assert json.loads(line)["kind"] == "store_away"
-    assert (
-        "the store does not answer; the step is done again when it does: the server" in caplog.text
-    )
 
 
 def test_outage_beyond_the_patience_ends_the_run(tmp_path, clock):

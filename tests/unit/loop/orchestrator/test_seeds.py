@@ -3,17 +3,7 @@ from itertools import pairwise
 import pytest
 
 from cadenza.core.errors import InputError
-from cadenza.loop.backends.base import SeedRange
 from cadenza.loop.orchestrator.seeds import BLOCK, MAX_CYCLES, REGION, SeedLedger, hulls
-
-
-def test_purposes_lie_one_region_apart():
-    ledger = SeedLedger(7)
-    starts = [
-        ledger.range(purpose, 3, count=1).start
-        for purpose in ("data", "harvest", "select", "compare")
-    ]
-    assert [start - starts[0] for start in starts] == [0, REGION, 2 * REGION, 3 * REGION]
 
 
 def test_the_next_cycle_takes_the_next_block_and_wraps_at_the_end_of_the_region():
@@ -22,15 +12,6 @@ def test_the_next_cycle_takes_the_next_block_and_wraps_at_the_end_of_the_region(
     steps = {after - before for before, after in pairwise(starts)}
     assert steps == {BLOCK, BLOCK - REGION}
     assert sorted(starts) == [3 * REGION + block * BLOCK for block in range(MAX_CYCLES)]
-
-
-def test_looks_extend_the_range_of_the_cycle():
-    ledger = SeedLedger(5)
-    whole = ledger.range("compare", 1, count=40)
-    assert ledger.range("compare", 1, count=10, skip=0) == SeedRange(start=whole.start, count=10)
-    assert ledger.range("compare", 1, count=30, skip=10) == SeedRange(
-        start=whole.start + 10, count=30
-    )
 
 
 def test_the_seed_picks_the_first_block():

@@ -2,11 +2,10 @@ import pytest
 from scipy import stats
 
 from cadenza.core.errors import InputError
-from cadenza.loop.config import LoopConfig
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
 
 
-def plan(**changes) -> SequentialPlan:
+def plan(**changes):
     settings = {"first": 10, "growth": 2.0, "max_episodes": 80, "alpha": 0.05}
     return SequentialPlan(**(settings | changes))
 
@@ -36,25 +35,12 @@ def test_futility_is_shared_by_all_looks_but_the_last():
     assert plan(max_episodes=10).futility == pytest.approx(0.2)
 
 
-def test_first_blessings_of_all_cycles_together_spend_the_level():
-    assert plan().bar_alphas(0) == pytest.approx([0.05 / 2 / 4] * 4)
-    assert plan().bar_alphas(2) == pytest.approx([0.05 / 12 / 4] * 4)
-    assert sum(sum(plan().bar_alphas(cycle)) for cycle in range(999)) == pytest.approx(0.04995)
-
-
 def test_episodes_needed_follow_their_formula():
     # z(0.975) = 1.960, z(0.8) = 0.842; half of (1 + 0.1^2) differ, so n = 394, with Fleiss'
     # correction 414, with the looks 476
     assert plan().episodes_needed(0.1) == 476
     with pytest.raises(InputError, match=r"gain: expected in \(0, 1\), got 1\.0"):
         plan().episodes_needed(1.0)
-
-
-@pytest.mark.parametrize(("n_episodes", "budget"), [(10, 480), (500, 500)])
-def test_plan_of_a_run_without_budget_takes_the_recommended_one(n_episodes, budget):
-    played = {"n_episodes": n_episodes, "max_episodes": None}
-    config = LoopConfig(run_name="r", seed_dataset="d", backend="native", eval=played)
-    assert SequentialPlan.of_run(config).max_episodes == budget
 
 
 @pytest.mark.parametrize("look", [-1, 4])

@@ -2,7 +2,6 @@
 
 import copy
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.loop.scripts import collect_rollouts
-from cadenza.loop.scripts.blending import chosen, reduced, relabelled
-from cadenza.loop.scripts.files import partial_of, publish
+from cadenza.loop.scripts.blending import chosen
 from cadenza.loop.scripts.frames import tensors_of
-from cadenza.loop.scripts.infos import difference, read_info
+from cadenza.loop.scripts.infos import difference
 
 INFO: dict[str, Any] = {
     "codebase_version": "v3.0",
@@ -29,14 +26,14 @@ INFO: dict[str, Any] = {
 }
 
 
-def dataset(root: Path, info: dict[str, Any] = INFO) -> Path:
+def dataset(root, info=INFO):
     (root / "meta").mkdir(parents=True)
     (root / "data").mkdir()
     (root / "meta" / "info.json").write_text(json.dumps(info))
     return root
 
 
-def observed() -> dict[str, Any]:
+def observed():
     picture = torch.zeros(1, 3, 2, 4)
     picture[0, 0, 1, 2] = 0.5  # 127.5 rounds to the even 128
     picture[0, 1, 0, 0] = 1.7  # beyond white
@@ -48,7 +45,7 @@ def observed() -> dict[str, Any]:
     }
 
 
-def test_pictures_become_bytes_and_the_rest_float32() -> None:
+def test_pictures_become_bytes_and_the_rest_float32():
     found = tensors_of(observed())
     assert sorted(found) == ["observation.image", "observation.state"]
     image, state = found["observation.image"], found["observation.state"]
@@ -58,21 +55,7 @@ def test_pictures_become_bytes_and_the_rest_float32() -> None:
     assert state.tolist() == [1.0, 2.0]
 
 
-def test_words_that_make_no_sense_are_a_usage_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["--env-type=p", "--task=t", f"--out={tmp_path / 'o'}", "--repo-id=a/b", "--seed=1"]
-    for extra, message in {
-        f"--policy-path={tmp_path / 'none'}": "--policy-path: expected a folder",
-        f"--policy-path={tmp_path} --seeds=4": "expected known flags, got ['--seeds=4']",
-    }.items():
-        with pytest.raises(SystemExit) as error:
-            collect_rollouts.main([*words, *extra.split()])
-        assert error.value.code == 2
-        assert message in capsys.readouterr().err
-
-
-def test_blend_leaves_out_episodes_until_the_share_is_right() -> None:
+def test_blend_leaves_out_episodes_until_the_share_is_right():
     # Eight of 10 frames against two of 10: for one half, two of the eight stay, evenly spread.
     assert chosen([10] * 10, list(range(8)), [8, 9], 0.5) == [0, 4, 8, 9]
     # For one tenth of four and four: 40 frames of data allow 4.4 of the mix, less than an episode.
@@ -80,7 +63,7 @@ def test_blend_leaves_out_episodes_until_the_share_is_right() -> None:
 
 
 @given(own=st.integers(1, 60), mixed=st.integers(1, 60), ratio=st.floats(0.05, 0.95))
-def test_share_is_as_near_as_whole_episodes_allow(own: int, mixed: int, ratio: float) -> None:
+def test_share_is_as_near_as_whole_episodes_allow(own, mixed, ratio):
     found = chosen([10] * (own + mixed), list(range(own)), list(range(own, own + mixed)), ratio)
     mine = sum(episode < own for episode in found)
     other = len(found) - mine
@@ -94,20 +77,7 @@ def test_share_is_as_near_as_whole_episodes_allow(own: int, mixed: int, ratio: f
         assert mine == 1 or abs(mine - mixed * (1 - ratio) / ratio) <= 0.5 + 1e-9
 
 
-def test_mix_takes_labels_of_the_data_and_keeps_its_frames(tmp_path: Path) -> None:
-    other = copy.deepcopy(INFO)
-    other["robot_type"], other["features"]["action"]["names"] = None, None
-    mix = dataset(tmp_path / "mix", other)
-    (mix / "data" / "frames").write_text("x")
-    data = dataset(tmp_path / "data")
-    view = relabelled(mix, like=data, view=tmp_path / "view")
-    assert read_info(view) == INFO
-    assert (view / "data" / "frames").read_text() == "x"
-    assert read_info(mix) == other
-    assert reduced(mix, to=data, out=tmp_path / "few") == mix  # nothing to leave out
-
-
-def changed(path: str, value: object) -> dict[str, Any]:
+def changed(path, value):
     info: dict[str, Any] = copy.deepcopy(INFO)
     place = info
     *folders, last = path.split("/")
@@ -131,26 +101,9 @@ def changed(path: str, value: object) -> dict[str, Any]:
         (changed("features/action/names", ["u", "v"]), "action with names"),
     ],
 )
-def test_datasets_differ_in_what_lerobot_compares(
-    other: dict[str, Any], expected: str | None
-) -> None:
+def test_datasets_differ_in_what_lerobot_compares(other, expected):
     found = difference(INFO, other)
     assert (found or "").startswith(expected or "")
     assert (found is None) == (expected is None)
     labels = expected is not None and ("robot_type" in expected or "names" in expected)
     assert (difference(INFO, other, labels=False) is None) == (labels or expected is None)
-
-
-def test_folder_gets_its_name_when_it_is_whole(tmp_path: Path) -> None:
-    out = tmp_path / "deep" / "dataset"
-    for old in (out, out.with_name("dataset.partial")):
-        old.mkdir(parents=True)
-        (old / "old").touch()
-    partial = partial_of(out)
-    assert not partial.exists()
-    assert not out.exists()
-    partial.mkdir()
-    (partial / "new").write_text("x")
-    publish(partial, out)
-    assert [child.name for child in out.iterdir()] == ["new"]
-    assert not partial.exists()

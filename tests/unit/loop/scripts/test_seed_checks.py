@@ -22,49 +22,49 @@ class Seeded(gymnasium.Env[Any, Any]):
     )
     action_space = gymnasium.spaces.Box(0.5, 1.0, (1,))
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.place, self.resets, self.steps = np.zeros(2), 0, 0
 
-    def drawn(self) -> Any:
+    def drawn(self):
         return self.np_random.uniform(-1.0, 1.0, 2)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+    def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.place = self.drawn()
         self.resets += 1
         return self.seen(), {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action):
         assert self.action_space.contains(action)
         self.steps += 1
         return self.seen(), 0.0, False, False, {}
 
-    def seen(self) -> Any:
+    def seen(self):
         return {"robot": {"position": self.place.astype(np.float32)}, "pixels": np.zeros(2)}
 
 
 class Recorded(Seeded):
     """Plays its recorded states in order, as LIBERO does."""
 
-    def drawn(self) -> Any:
+    def drawn(self):
         return np.full(2, 0.1 * self.resets)
 
 
 class Fixed(Seeded):
     """Begins at one place."""
 
-    def drawn(self) -> Any:
+    def drawn(self):
         return np.ones(2)
 
 
 class Lingering(Seeded):
     """Begins a little further off after every step of earlier episodes."""
 
-    def drawn(self) -> Any:
+    def drawn(self):
         return super().drawn() + 1e-3 * self.steps
 
 
-def facts_of(kind: type[Seeded]) -> dict[str, bool]:
+def facts_of(kind):
     return seed_facts(gymnasium.vector.SyncVectorEnv([kind]))
 
 
@@ -72,13 +72,11 @@ def facts_of(kind: type[Seeded]) -> dict[str, bool]:
     ("kind", "repeats", "differs"),
     [(Seeded, True, True), (Recorded, False, True), (Fixed, True, False), (Lingering, False, True)],
 )
-def test_environment_is_judged_by_what_its_resets_show(
-    kind: type[Seeded], repeats: bool, differs: bool
-) -> None:
+def test_environment_is_judged_by_what_its_resets_show(kind, repeats, differs):
     assert facts_of(kind) == {"repeats": repeats, "differs": differs}
 
 
-def test_rounding_and_shades_are_no_difference() -> None:
+def test_rounding_and_shades_are_no_difference():
     place, picture = np.array([0.5, 100.0]), np.array([[0, 255]], np.uint8)
     state = {"place": place, "picture": picture}
     assert same(state, {"place": place * (1 + 1e-8), "picture": np.array([[2, 253]], np.uint8)})
@@ -88,32 +86,18 @@ def test_rounding_and_shades_are_no_difference() -> None:
     assert not same(state, {"place": place})
 
 
-def install(monkeypatch: pytest.MonkeyPatch, evaluate: Any) -> None:
+def install(monkeypatch, evaluate):
     """Let ``evaluate`` stand for LeRobot's evaluation of many tasks."""
     module = SimpleNamespace(eval_policy_all=evaluate)
     monkeypatch.setitem(sys.modules, "lerobot.scripts.lerobot_eval", cast("ModuleType", module))
     monkeypatch.setattr(seed_checks, "_still_policy", lambda: None)
 
 
-def test_release_with_another_evaluation_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert evaluated_seeds() is None  # no LeRobot here
-
-    def eval_policy_all(envs: Any, n_episodes: int, start_seed: int, recorder: Any) -> Any:
-        raise AssertionError(f"asked without what it needs: {recorder}")
-
-    install(monkeypatch, eval_policy_all)
-    assert evaluated_seeds() is None
-    install(monkeypatch, lambda envs, policy, n_episodes: None)  # takes no seed
-    assert evaluated_seeds() is None
-
-
 @pytest.mark.parametrize("at_once", [1, 2, 3])
-def test_rewards_tell_the_seeds_that_episodes_were_reset_from(
-    monkeypatch: pytest.MonkeyPatch, at_once: int
-) -> None:
+def test_rewards_tell_the_seeds_that_episodes_were_reset_from(monkeypatch, at_once):
     batches: list[int] = []  # first seeds of the batches
 
-    def eval_policy_all(envs: Any, policy: Any, n_episodes: int, start_seed: int) -> Any:
+    def eval_policy_all(envs, policy, n_episodes, start_seed):
         rewards: list[float] = []
         for first in batches:
             envs["seeds"][0].reset(seed=[start_seed + first + i for i in range(at_once)])

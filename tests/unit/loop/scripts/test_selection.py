@@ -3,9 +3,7 @@
 import json
 import sys
 from fnmatch import fnmatch
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +15,10 @@ from hypothesis import strategies as st
 from cadenza.loop.scripts import select_episodes
 from cadenza.loop.scripts.files import ScriptError
 from cadenza.loop.scripts.select_episodes import select_balanced, suite_instructions
-from cadenza.loop.scripts.shards import HubStore, LocalStore, fetch_shards
+from cadenza.loop.scripts.shards import HubStore, fetch_shards
 
 
-def chosen(tasks: list[int], limit: int | None, weights: list[int]) -> list[int]:
+def chosen(tasks, limit, weights):
     episodes, _ = select_balanced(
         np.arange(len(tasks)),
         np.array(tasks, dtype=np.int64),
@@ -30,7 +28,7 @@ def chosen(tasks: list[int], limit: int | None, weights: list[int]) -> list[int]
     return episodes.tolist()
 
 
-def by_turns(tasks: list[int], limit: int, weights: list[int]) -> list[int]:
+def by_turns(tasks, limit, weights):
     """Choose as a person would, one turn after the other."""
     queues = {t: [e for e, x in enumerate(tasks) if x == t] for t in dict.fromkeys(tasks) if t >= 0}
     taken: list[int] = []
@@ -47,13 +45,11 @@ def by_turns(tasks: list[int], limit: int, weights: list[int]) -> list[int]:
     limit=st.integers(1, 40),
     weights=st.lists(st.integers(1, 3), min_size=4, max_size=4),
 )
-def test_choice_equals_one_made_turn_by_turn(
-    tasks: list[int], limit: int, weights: list[int]
-) -> None:
+def test_choice_equals_one_made_turn_by_turn(tasks, limit, weights):
     assert chosen(tasks, limit, weights) == by_turns(tasks, limit, weights)
 
 
-def test_instructions_come_from_a_file_of_suites(tmp_path: Path) -> None:
+def test_instructions_come_from_a_file_of_suites(tmp_path):
     path = tmp_path / "suites.json"
     path.write_text(json.dumps({"push": ["push the T"], "none": []}))
     assert suite_instructions("push", path) == ["push the T"]
@@ -67,7 +63,7 @@ def test_instructions_come_from_a_file_of_suites(tmp_path: Path) -> None:
         suite_instructions("libero_spatial", None)
 
 
-def write_dataset(root: Path, tasks: list[str], per_file: int) -> Path:
+def write_dataset(root, tasks, per_file):
     """Write episodes of two frames, ``per_file`` episodes in a data file."""
     meta = root / "meta" / "episodes" / "chunk-000"
     data = root / "data" / "chunk-000"
@@ -83,67 +79,34 @@ def write_dataset(root: Path, tasks: list[str], per_file: int) -> Path:
     return root
 
 
-class Far(LocalStore):
-    """A dataset whose files are elsewhere until they are fetched; counts what is looked into."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.fetched: list[str] = []
-        self.looked: list[str] = []
-
-    def span(self, file: str) -> tuple[int, int]:
-        self.looked.append(file)
-        return super().span(file)
-
-    def here(self, file: str) -> bool:
-        return file in self.fetched
-
-    def fetch(self, files: Any) -> None:
-        self.fetched += files
-
-
-def test_only_the_files_of_the_choice_are_looked_into_and_fetched(tmp_path: Path) -> None:
-    store = Far(write_dataset(tmp_path, ["x"] * 64, per_file=2))  # 32 files
-    selected = np.array([40, 41, 44])
-    assert fetch_shards(store, selected, download=True) == (2, 2)
-    assert store.fetched == ["data/chunk-000/file-020.parquet", "data/chunk-000/file-022.parquet"]
-    assert len(set(store.looked)) <= 5 + 3  # log2(32), and from the first to the last
-    assert fetch_shards(store, selected, download=True) == (0, 2)
-    assert fetch_shards(Far(tmp_path), selected, download=False) == (0, 2)
-
-
 class Hub:
     """Stands in for the client of the hub: its files lie in a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         self.asked: list[list[str]] = []
 
-    def list_repo_files(self, repo_id: str, repo_type: str) -> list[str]:
+    def list_repo_files(self, repo_id, repo_type):
         assert (repo_id, repo_type) == ("owner/ds", "dataset")
         files = (path for path in self.folder.rglob("*") if path.is_file())
         return [path.relative_to(self.folder).as_posix() for path in files]
 
-    def snapshot_download(
-        self, repo_id: str, repo_type: str, local_dir: Path, allow_patterns: list[str]
-    ) -> None:
+    def snapshot_download(self, repo_id, repo_type, local_dir, allow_patterns):
         self.asked.append(allow_patterns)
         for name in self.list_repo_files(repo_id, repo_type):
             if any(fnmatch(name, pattern) for pattern in allow_patterns):
                 (local_dir / name).parent.mkdir(parents=True, exist_ok=True)
                 (local_dir / name).write_bytes((self.folder / name).read_bytes())
 
-    def HfFileSystem(self) -> "Hub":  # noqa: N802 - the client's own name
+    def HfFileSystem(self):  # noqa: N802 - the client's own name
         return self
 
-    def open(self, path: str, mode: str) -> Any:
+    def open(self, path, mode):
         assert path.startswith("datasets/owner/ds/")
         return (self.folder / path.removeprefix("datasets/owner/ds/")).open(mode)
 
 
-def test_dataset_on_the_hub_is_downloaded_as_far_as_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dataset_on_the_hub_is_downloaded_as_far_as_needed(tmp_path, monkeypatch):
     hub = Hub(write_dataset(tmp_path / "hub", ["push"] * 8, per_file=2))
     home = SimpleNamespace(HF_LEROBOT_HOME=str(tmp_path / "home"))
     monkeypatch.setitem(sys.modules, "lerobot", SimpleNamespace())
@@ -160,9 +123,7 @@ def test_dataset_on_the_hub_is_downloaded_as_far_as_needed(
     assert len(hub.asked) == 2
 
 
-def test_whole_selection_of_a_suite_among_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_whole_selection_of_a_suite_among_others(tmp_path, capsys):
     write_dataset(tmp_path / "ds", ["other", "push the T", "Push  the t", "pull"], per_file=2)
     suites = tmp_path / "suites.json"
     suites.write_text(json.dumps({"push": ["push the T", "pull"], "far": ["fly"]}))

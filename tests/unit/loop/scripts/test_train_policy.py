@@ -3,8 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +22,7 @@ pathlib.Path({notes!r}).write_text(json.dumps(words))
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> Path:
+def environment(tmp_path):
     """Return an environment whose training is the program above."""
     folder = tmp_path / "env"
     (folder / "bin").mkdir(parents=True)
@@ -35,30 +33,30 @@ def environment(tmp_path: Path) -> Path:
     return folder
 
 
-def start(environment: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def start(environment, *words):
     command = [str(environment / "bin" / "python"), "-P", str(RUN_SCRIPT), *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=800)
 
 
-def noted(tmp_path: Path) -> list[str] | None:
+def noted(tmp_path):
     path = tmp_path / "notes.json"
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def checkpoint(output: Path, step: Any) -> None:
+def checkpoint(output, step):
     state = output / "checkpoints" / "last" / "training_state"
     state.mkdir(parents=True)
     (state / "training_step.json").write_text(json.dumps({"step": step}))
 
 
-def test_first_start_passes_the_words_on(environment: Path, tmp_path: Path) -> None:
+def test_first_start_passes_the_words_on(environment, tmp_path):
     words = ["--policy.type=act", f"--output_dir={tmp_path / 'out'}", "--steps=20"]
     done = start(environment, "train", *words)
     assert done.returncode == 0, done.stderr
     assert noted(tmp_path) == words
 
 
-def test_folder_without_a_checkpoint_is_removed(environment: Path, tmp_path: Path) -> None:
+def test_folder_without_a_checkpoint_is_removed(environment, tmp_path):
     half = tmp_path / "out" / "checkpoints" / "000010"
     half.mkdir(parents=True)
     done = start(environment, "train", f"--output_dir={tmp_path / 'out'}", "--steps=20")
@@ -66,7 +64,7 @@ def test_folder_without_a_checkpoint_is_removed(environment: Path, tmp_path: Pat
     assert not half.exists()
 
 
-def test_finished_checkpoint_is_gone_on_from(environment: Path, tmp_path: Path) -> None:
+def test_finished_checkpoint_is_gone_on_from(environment, tmp_path):
     output = tmp_path / "out"
     checkpoint(output, 10)
     done = start(environment, "train", f"--output_dir={output}", "--steps=20")
@@ -77,7 +75,7 @@ def test_finished_checkpoint_is_gone_on_from(environment: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"step": "x"}', "{}"])
-def test_damaged_step_is_no_checkpoint(tmp_path: Path, content: str) -> None:
+def test_damaged_step_is_no_checkpoint(tmp_path, content):
     checkpoint(tmp_path, 1)
     assert finished_step(tmp_path) == 1
     file = tmp_path / "checkpoints" / "last" / "training_state" / "training_step.json"
@@ -85,7 +83,7 @@ def test_damaged_step_is_no_checkpoint(tmp_path: Path, content: str) -> None:
     assert finished_step(tmp_path) is None
 
 
-def test_unknown_script_is_refused_with_the_known_ones(environment: Path) -> None:
+def test_unknown_script_is_refused_with_the_known_ones(environment):
     for words in ([], ["fly"]):
         done = start(environment, *words)
         assert done.returncode == 2
