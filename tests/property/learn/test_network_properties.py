@@ -102,149 +102,87 @@ def wrapped_model():
     return DynamicModel(model=model)
 
 
-#: Name, network, method that is asked, its arguments.
-CASES = [
-    ("relu_mlp", lambda: relu_mlp(D, [H, H], A, generator=rng()), "forward", [rows(D)]),
-    ("TanhMlp", lambda: TanhMlp(D, [H], A, output_gain=1.0, generator=rng()), "forward", [rows(D)]),
-    ("GaussianMlpPolicy", policy, "forward", [rows(D), rows(A)]),
-    ("GaussianPolicyHead", lambda: GaussianPolicyHead(H, A), "forward", [rows(H), rows(A)]),
-    (
-        "DeterministicMlpPolicy",
-        lambda: DeterministicMlpPolicy(D, A, [H], init_generator=rng()),
-        "forward",
-        [rows(D)],
+NETWORKS = {
+    "relu_mlp": lambda: relu_mlp(D, [H, H], A, generator=rng()),
+    "TanhMlp": lambda: TanhMlp(D, [H], A, output_gain=1.0, generator=rng()),
+    "GaussianMlpPolicy": policy,
+    "GaussianPolicyHead": lambda: GaussianPolicyHead(H, A),
+    "DeterministicMlpPolicy": lambda: DeterministicMlpPolicy(D, A, [H], init_generator=rng()),
+    "ExploringPolicy": lambda: ExploringPolicy(
+        DeterministicMlpPolicy(D, A, [H], init_generator=rng())
+    ).eval(),
+    "GaussianActor": lambda: GaussianActor(D, A, hidden_sizes=(H, H), generator=rng()),
+    "ValueCritic": lambda: ValueCritic(D, hidden_sizes=(H, H), generator=rng()),
+    "ActionValueMlp": lambda: ActionValueMlp(D, A, [H]),
+    "SharedEncoderActionValueNet": lambda: SharedEncoderActionValueNet(nn.Linear(D, H), H, A, [H]),
+    "DiscreteQMlp": lambda: DiscreteQMlp(D, A, [H], dueling=True),
+    "EpsilonGreedyPolicy": lambda: EpsilonGreedyPolicy(DiscreteQMlp(D, 3, [H])),
+    "ActorOnly": lambda: ActorOnly(D, gaussian_head(), hidden_sizes=[H], generator=rng()),
+    "ActorCritic": lambda: ActorCritic(D, D, gaussian_head(), hidden_sizes=[H], generator=rng()),
+    "DiagonalGaussianHead": gaussian_head,
+    "SquashedGaussianHead": lambda: SquashedGaussianHead(A),
+    "Conv2dEncoder": image_encoder,
+    "Conv1dEncoder": lambda: Conv1dEncoder((8, 3), [4], [3], [2], [1], generator=rng()),
+    "ImageFeatures": lambda: ImageFeatures(IMAGE, rng()),
+    "DictFeatures": lambda: DictFeatures(SEEN, rng()),
+    "ObservationEncoder": lambda: ObservationEncoder(SEEN, DictFeatures(SEEN, rng())),
+    "CurlNetwork": lambda: CurlNetwork(image_encoder(), image_encoder(), 64, H, True, rng()),
+    "LogitMlp": lambda: hlgauss.LogitMlp(D, A, [H], 5, generator=rng()),
+    "QNet": lambda: hlgauss.QNet(hlgauss.LogitMlp(D, A, [H], 5, generator=rng()), -1.0, 1.0),
+    "Discriminator": lambda: Discriminator(D, [H]),
+    "FullyConnectedEncoder": encoder,
+    "FullyConnectedDecoder": decoder,
+    "EncoderWrapper": lambda: EncoderWrapper(encoder(), lambda _: None),
+    "DecoderWrapper": lambda: DecoderWrapper(decoder(), lambda _: None),
+    "PolicyWrapper": lambda: PolicyWrapper(DecoderWrapper(decoder(), lambda _: None), policy()),
+    "VariationalAutoencoder": lambda: VariationalAutoencoder(
+        encoder(), decoder(), "cpu", keep_weights=True
     ),
-    (
-        "ExploringPolicy",
-        lambda: ExploringPolicy(DeterministicMlpPolicy(D, A, [H], init_generator=rng())).eval(),
-        "forward",
-        [rows(D)],
+    "EnsembleLinearLayer": lambda: EnsembleLinearLayer(2, D, A),
+    "EnsembleOfGaussian": lambda: EnsembleOfGaussian(
+        in_size=D, out_size=A, device="cpu", num_layers=1, ensemble_size=2, hidden_size=H
     ),
-    (
-        "GaussianActor",
-        lambda: GaussianActor(D, A, hidden_sizes=(H, H), generator=rng()),
-        "forward",
-        [rows(D)],
-    ),
-    (
-        "ValueCritic",
-        lambda: ValueCritic(D, hidden_sizes=(H, H), generator=rng()),
-        "forward",
-        [rows(D)],
-    ),
-    ("ActionValueMlp", lambda: ActionValueMlp(D, A, [H]), "forward", [rows(A), rows(D)]),
-    (
-        "SharedEncoderActionValueNet",
-        lambda: SharedEncoderActionValueNet(nn.Linear(D, H), H, A, [H]),
-        "forward",
-        [rows(A), rows(D)],
-    ),
-    ("DiscreteQMlp", lambda: DiscreteQMlp(D, A, [H], dueling=True), "forward", [rows(D)]),
-    (
-        "EpsilonGreedyPolicy",
-        lambda: EpsilonGreedyPolicy(DiscreteQMlp(D, 3, [H])),
-        "q_net",
-        [rows(D)],
-    ),
-    (
-        "ActorOnly",
-        lambda: ActorOnly(D, gaussian_head(), hidden_sizes=[H], generator=rng()),
-        "log_prob",
-        [rows(D), rows(A)],
-    ),
-    (
-        "ActorCritic",
-        lambda: ActorCritic(D, D, gaussian_head(), hidden_sizes=[H], generator=rng()),
-        "value",
-        [rows(D)],
-    ),
-    ("DiagonalGaussianHead", gaussian_head, "log_prob", [rows(A), rows(A) + 1]),
-    (
-        "SquashedGaussianHead",
-        lambda: SquashedGaussianHead(A),
-        "log_prob",
-        [rows(A), rows(A) + 1],
-    ),
-    ("Conv2dEncoder", image_encoder, "forward", [images()]),
-    (
-        "Conv1dEncoder",
-        lambda: Conv1dEncoder((8, 3), [4], [3], [2], [1], generator=rng()),
-        "forward",
-        [images()[:, 0]],
-    ),
-    ("ImageFeatures", lambda: ImageFeatures(IMAGE, rng()), "forward", [images()]),
-    (
-        "DictFeatures",
-        lambda: DictFeatures(SEEN, rng()),
-        "forward",
-        [{"image": images(), "state": rows(D)}],
-    ),
-    (
-        "ObservationEncoder",
-        lambda: ObservationEncoder(SEEN, DictFeatures(SEEN, rng())),
-        "forward",
-        [rows(spaces.flatdim(SEEN))],
-    ),
-    (
-        "CurlNetwork",
-        lambda: CurlNetwork(image_encoder(), image_encoder(), 64, H, True, rng()),
-        "forward",
-        [images(), images().flip(1)],
-    ),
-    (
-        "LogitMlp",
-        lambda: hlgauss.LogitMlp(D, A, [H], 5, generator=rng()),
-        "forward",
-        [rows(A), rows(D)],
-    ),
-    (
-        "QNet",
-        lambda: hlgauss.QNet(hlgauss.LogitMlp(D, A, [H], 5, generator=rng()), -1.0, 1.0),
-        "forward",
-        [rows(A), rows(D)],
-    ),
-    ("Discriminator", lambda: Discriminator(D, [H]), "forward", [rows(D)]),
-    ("FullyConnectedEncoder", encoder, "forward", [rows(3)]),
-    ("FullyConnectedDecoder", decoder, "forward", [rows(A)]),
-    ("EncoderWrapper", lambda: EncoderWrapper(encoder(), lambda _: None), "forward", [rows(3)]),
-    ("DecoderWrapper", lambda: DecoderWrapper(decoder(), lambda _: None), "forward", [rows(A)]),
-    (
-        "PolicyWrapper",
-        lambda: PolicyWrapper(DecoderWrapper(decoder(), lambda _: None), policy()),
-        "forward",
-        [rows(D), rows(A)],
-    ),
-    (
-        "VariationalAutoencoder",
-        lambda: VariationalAutoencoder(encoder(), decoder(), "cpu", keep_weights=True),
-        "encoder",
-        [rows(3)],
-    ),
-    ("EnsembleLinearLayer", lambda: EnsembleLinearLayer(2, D, A), "forward", [rows(D)[None]]),
-    (
-        "EnsembleOfGaussian",
-        lambda: EnsembleOfGaussian(
-            in_size=D, out_size=A, device="cpu", num_layers=1, ensemble_size=2, hidden_size=H
-        ),
-        "forward",
-        [rows(D)],
-    ),
-    ("DynamicModel", wrapped_model, "forward", [rows(D)]),
-    (
-        "DeterministicModel",
-        lambda: DeterministicModel(D, A, "cpu", hidden_size=H, num_hidden_layers=1).eval(),
-        "forward",
-        [rows(D)],
-    ),
-    (
-        "TerminationModel",
-        lambda: TerminationModel(in_size=D, device="cpu", hidden_size=H),
-        "forward",
-        [rows(D)],
-    ),
-    ("Clone", lambda: Clone(torch.ones(2, D), (H,), A, rng()), "forward", [rows(D)]),
-]
-NAMES = [case[0] for case in CASES]
+    "DynamicModel": wrapped_model,
+    "DeterministicModel": lambda: DeterministicModel(
+        D, A, "cpu", hidden_size=H, num_hidden_layers=1
+    ).eval(),
+    "TerminationModel": lambda: TerminationModel(in_size=D, device="cpu", hidden_size=H),
+    "Clone": lambda: Clone(torch.ones(2, D), (H,), A, rng()),
+}
+#: What is called instead of the network itself.
+METHODS = {
+    "EpsilonGreedyPolicy": "q_net",
+    "ActorOnly": "log_prob",
+    "ActorCritic": "value",
+    "DiagonalGaussianHead": "log_prob",
+    "SquashedGaussianHead": "log_prob",
+    "VariationalAutoencoder": "encoder",
+}
+#: What is asked, if it is not one batch of observations.
+INPUTS = {
+    "GaussianMlpPolicy": [rows(D), rows(A)],
+    "GaussianPolicyHead": [rows(H), rows(A)],
+    "ActionValueMlp": [rows(A), rows(D)],
+    "SharedEncoderActionValueNet": [rows(A), rows(D)],
+    "ActorOnly": [rows(D), rows(A)],
+    "DiagonalGaussianHead": [rows(A), rows(A) + 1],
+    "SquashedGaussianHead": [rows(A), rows(A) + 1],
+    "Conv2dEncoder": [images()],
+    "Conv1dEncoder": [images()[:, 0]],
+    "ImageFeatures": [images()],
+    "DictFeatures": [{"image": images(), "state": rows(D)}],
+    "ObservationEncoder": [rows(spaces.flatdim(SEEN))],
+    "CurlNetwork": [images(), images().flip(1)],
+    "LogitMlp": [rows(A), rows(D)],
+    "QNet": [rows(A), rows(D)],
+    "FullyConnectedEncoder": [rows(3)],
+    "FullyConnectedDecoder": [rows(A)],
+    "EncoderWrapper": [rows(3)],
+    "DecoderWrapper": [rows(A)],
+    "PolicyWrapper": [rows(D), rows(A)],
+    "VariationalAutoencoder": [rows(3)],
+    "EnsembleLinearLayer": [rows(D)[None]],
+}
 #: Those that are compiled by day: one of each kind.
 COMPILED = ["relu_mlp", "GaussianMlpPolicy", "Conv2dEncoder", "DiscreteQMlp", "EnsembleOfGaussian"]
 
@@ -272,10 +210,11 @@ class Doubled(nn.Module):
         return 2.0 * self.layer(*inputs)
 
 
-@pytest.fixture(params=NAMES, scope="module")
+@pytest.fixture(params=NETWORKS, scope="module")
 def case(request):
-    _, build, method, inputs = CASES[NAMES.index(request.param)]
-    return Asked(build(), method), inputs
+    name = request.param
+    network = Asked(NETWORKS[name](), METHODS.get(name, "forward"))
+    return network, INPUTS.get(name) or [rows(D)]
 
 
 def other_weights(net, seed):
@@ -320,7 +259,7 @@ def test_every_network_class_of_the_package_is_tested_here():
             and not c.__name__.startswith("_")
         }
     assert len(classes) > 20
-    assert classes - NO_NETWORKS <= set(NAMES)
+    assert classes - NO_NETWORKS <= set(NETWORKS)
 
 
 @settings(max_examples=5)
@@ -359,7 +298,7 @@ def test_a_replaced_layer_is_the_one_used(case, seed, choice):
     assert_same(swapped(*inputs), expected(*inputs))
 
 
-@pytest.mark.parametrize("case", size(COMPILED, NAMES), indirect=True)
+@pytest.mark.parametrize("case", size(COMPILED, list(NETWORKS)), indirect=True)
 def test_a_compiled_network_computes_the_same_also_with_new_weights(case):
     net, inputs = case
     torch.compiler.reset()

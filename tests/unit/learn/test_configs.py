@@ -1,6 +1,5 @@
 """Settings: what they refuse, in one sentence, and whose they are."""
 
-import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
@@ -82,11 +81,6 @@ def test_wrong_settings_are_refused_in_one_sentence(kind, changes, told):
     assert str(refused.value) == told
 
 
-def test_numbers_of_numpy_are_settings_too():
-    config = SACConfig(batch_size=np.int64(3), gamma=np.float32(0.5), hidden_sizes=np.array([4, 8]))
-    assert (config.batch_size, config.gamma, config.hidden_sizes) == (3, 0.5, (4, 8))
-
-
 @pytest.mark.parametrize(
     ("learner", "given", "told"),
     [
@@ -98,11 +92,6 @@ def test_numbers_of_numpy_are_settings_too():
 def test_settings_of_another_learner_are_refused(learner, given, told):
     with pytest.raises(InputError, match=told):
         learner(signs(), given)
-
-
-def test_learner_without_settings_takes_the_defaults():
-    assert PPO(signs()).config == PPOConfig()
-    assert GRPO(signs()).config == GRPOConfig()
 
 
 @pytest.mark.parametrize("learner", [PPO, GRPO])

@@ -177,13 +177,3 @@ def test_calls_that_do_not_fit_are_refused(answer, observations, error, match):
     agent = GenericAgentProxy(Recorder(answer), "cpu", ("obs",), ("actions",))
     with pytest.raises(error, match=match):
         agent(observations)
-
-
-def test_missing_keys_and_shapes_that_do_not_fit_the_space_are_refused():
-    agent = GenericAgentProxy(Recorder(), "cpu", ("goal",), ("actions",))
-    with pytest.raises(UnknownNameError, match="got one without 'goal'"):
-        agent({0: seen([1.0])})
-    declared = spaces(obs=(np.float32, (3,)))
-    agent = GenericAgentProxy(Recorder(), "cpu", ("obs",), ("actions",), spaces=declared)
-    with pytest.raises(InputError, match=r"'obs' of shape \(3,\), got \(2,\)"):
-        agent({0: seen([1.0, 2.0])})

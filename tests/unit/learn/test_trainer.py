@@ -1,5 +1,4 @@
 import pytest
-import torch
 
 from cadenza.learn import BatchCallback, Callback, Trainer, TrainingShutdownException
 from cadenza.learn.injection import HookReturnError, MissingStateKeyError
@@ -213,45 +212,6 @@ def test_hook_result_that_is_no_dict_is_an_error(wrong):
         Trainer([Wrong()], batches(1)).train()
 
 
-def test_hook_set_on_an_instance_is_called():
-    seen = []
-    callback = Callback()
-    callback.begin_batch = lambda bp_step: seen.append(bp_step)
-    callback.end_batch = lambda **state: seen.append(sorted(state))
-    Trainer([callback], batches(1)).train()
-    assert seen == [1, ["batch_size", "bp_samples", "bp_step"]]
-
-
-def test_missing_key_during_training_names_callback_hook_and_keys():
-    class Needy(Callback):
-        data_group = "default"
-
-        def backward(self, q_target):
-            raise AssertionError
-
-    with pytest.raises(MissingStateKeyError, match=r"Needy.*backward.*'q_target'.*\['rewards'\]"):
-        Trainer([Needy()], batches(1, default={"rewards": 1})).train()
-
-
-def test_group_may_be_a_tensordict():
-    tensordict = pytest.importorskip("tensordict")
-
-    class Shaper(Callback):
-        data_group = "default"
-
-        def begin_batch(self, rewards):
-            return {"default": {"twice": rewards * 2}}
-
-        def end_batch(self, masks):
-            raise AssertionError
-
-    group = tensordict.TensorDict({"rewards": torch.ones(3)}, batch_size=[3])
-    trainer = Trainer([Shaper()], batches(1, default=group))
-    with pytest.raises(MissingStateKeyError, match=r"'masks' in group .* \['rewards', 'twice'\]"):
-        trainer.train()
-    assert trainer.state["default"]["twice"].tolist() == [2.0, 2.0, 2.0]
-
-
 # --- how training ends ---------------------------------------------------------------------------
 
 
@@ -327,14 +287,6 @@ def test_original_error_stays_the_one_that_is_raised():
     with pytest.raises(ZeroDivisionError, match="original") as caught:
         Trainer([Both("begin_batch", original)], batches(1)).train()
     assert caught.value.__notes__ == ["end_training failed too: ValueError('while ending')"]
-
-
-def test_callback_that_ends_first_ends_before_earlier_ones():
-    calls = []
-    last = Spy(calls, "saver", order=9)
-    last.ends_first = True
-    Trainer([Spy(calls, "a"), last], []).train()
-    assert calls[-2:] == ["saver.end_training(NoneType)", "a.end_training(NoneType)"]
 
 
 def test_generator_that_the_loader_makes_is_closed_and_the_callers_own_is_not():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cadenza.learn import Trainer
-from cadenza.learn.algorithms.sac import AlphaLoss, PolicyLoss, QLoss, QTarget
+from cadenza.learn.algorithms.sac import QLoss
 from cadenza.learn.algorithms.sac_assembly import adam, soft_actor_critic
 from cadenza.learn.configs import SACConfig
 from tests.unit.learn.algorithms.sac_parts import FixedPolicy, SumCritic, batch
@@ -41,19 +41,6 @@ def stepped(config=CONFIG):
     return callbacks
 
 
-def test_parts_come_in_order_and_share_networks_and_temperature():
-    q1, q2, policy_loss, alpha_loss, target = assembled()
-    assert [type(part) for part in (policy_loss, alpha_loss, target)] == [
-        PolicyLoss,
-        AlphaLoss,
-        QTarget,
-    ]
-    assert (policy_loss.q1, policy_loss.q2) == (q1.q_network, q2.q_network)
-    assert (target.q1, target.q2) == (q1.q_network, q2.q_network)
-    assert target.policy is policy_loss.policy is alpha_loss.policy
-    assert target.ln_alpha is policy_loss.ln_alpha is alpha_loss.parameters[0]
-
-
 def test_target_has_its_settings():
     # V = min(2·1, 1·1) + a - α·2p with a = p = 0.5 and α = 1/e; final states are worth 0
     target = stepped()[4]
@@ -72,11 +59,6 @@ def test_policy_and_temperature_have_theirs():
     assert alpha_loss.scalar_logs["training/target_entropy"] == -7.0
     # the entropy -2p = -1 is above -7, so ln α falls by the learning rate
     assert alpha_loss.ln_alpha.item() == pytest.approx(-1.25, rel=1e-3)
-
-
-def test_temperature_is_capped():
-    capped = stepped(CONFIG.model_copy(update={"target_entropy": 7.0, "max_alpha": 0.4}))
-    assert capped[3].scalar_logs["training/alpha_value"] == pytest.approx(0.4)
 
 
 def test_target_entropy_is_minus_the_number_of_actions_unless_given():

@@ -296,18 +296,6 @@ def test_generator_of_a_network_goes_on_where_it_was():
     )
 
 
-def test_network_saved_without_its_generator_keeps_its_own_with_a_warning(caplog):
-    source, target = noisy_loss(), noisy_loss()
-    state = source.state_dict()
-    del state["network_state_dict"]["_extra_state"]
-    before = target.network.generator.get_state()
-    with caplog.at_level(logging.WARNING):
-        target.load_state_dict(state)
-    assert "noisy: the loaded network lacks ['_extra_state'], which stay" in caplog.text
-    assert torch.equal(target.network.weight, source.network.weight)
-    assert torch.equal(target.network.generator.get_state(), before)
-
-
 class LoggedInEveryWayError(SquaredError):
     """Logs in every way, and changes afterwards what it has logged."""
 

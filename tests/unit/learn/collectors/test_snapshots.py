@@ -36,16 +36,6 @@ def test_actor_follows_versions_not_the_live_weights():
     assert (actor.refresh(), values(actor.network)) == (3, {3.0})
 
 
-def test_new_actor_has_the_newest_version_even_while_the_policy_changes():
-    policy = NoisyPolicy()
-    fill(policy, 1.0)
-    snapshots = PolicySnapshots(policy)
-    fill(policy, 2.0)  # half a step further
-    actor = snapshots.actor()
-    assert values(actor.network) == {1.0}
-    assert actor.network.layer.weight is not policy.layer.weight
-
-
 def test_actors_draw_noise_of_their_own():
     policy = NoisyPolicy()
     snapshots = PolicySnapshots(policy)

@@ -117,15 +117,6 @@ def test_error_of_the_thread_stops_training_and_is_raised_there():
     assert not [t for t in threading.enumerate() if t.name == "ThreadedGymCollector"]
 
 
-def test_error_reaches_a_trainer_that_waits_for_data():
-    wrapper, agent, _ = parts(LONG)
-    ratio = SampleInsertRatio(1.0)
-    collector = ThreadedGymCollector(wrapper, agent, Exploding(at=3), ratio=ratio)
-    # The first batch wants 1000 transitions, of which only two will ever come.
-    with pytest.raises(ZeroDivisionError):
-        Trainer([collector], batches(2, size=1000)).train()
-
-
 def test_thread_acts_with_published_versions_only():
     acted = []
 
@@ -274,20 +265,3 @@ def test_agent_without_with_policy_acts_as_a_copy_that_follows_the_versions(is_w
     assert own.calls == 1 + 3  # the trial step and the warm-up; then the copy takes over
     (copied,) = networks - {policy}
     assert copied.layer.weight.data_ptr() != policy.layer.weight.data_ptr()
-
-
-@pytest.mark.parametrize("is_copied", [False, True])
-def test_noise_of_the_thread_follows_its_seed_and_leaves_the_original_alone(is_copied):
-    first = {}
-    for seed in (1, 1, 2):
-        policy = NoisyPolicy()
-        wrapper, agent, memory = parts(LONG, replay=True, policy=policy)
-        acting = OwnAgent(policy) if is_copied else agent
-        collector = ThreadedGymCollector(wrapper, acting, memory, noise_seed=seed)
-        Trainer([collector, Waits(lambda c=collector: c.inf_step > 0)], batches(1)).train()
-        first.setdefault(seed, set()).add(memory.transitions()[0][2])
-        expected = torch.Generator().manual_seed(0)
-        torch.randn(1, 2, generator=expected)  # the trial step
-        assert torch.equal(policy.generator.get_state(), expected.get_state())
-    assert len(first[1]) == 1
-    assert first[1] != first[2]

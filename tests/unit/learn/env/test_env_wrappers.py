@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 from cadenza.core.errors import InputError
 from cadenza.learn.env.box2d import make_vision_box2d_env
-from cadenza.learn.env.wrappers import FrameStack, LazyFrames, ScaledFloatFrame, WarpFrame
+from cadenza.learn.env.wrappers import FrameStack, ScaledFloatFrame, WarpFrame
 
 
 class Pictures(gymnasium.Env):
@@ -82,19 +82,6 @@ def test_frame_stack_bounds_stand_where_their_channels_stand():
     assert space.high[0, 0].tolist() == [1.0, 5.0, 1.0, 5.0]
     assert space.low[0, 0].tolist() == [-1.0, -5.0, -1.0, -5.0]
     assert space.dtype == np.float32
-
-
-def test_lazy_frames_share_memory_until_someone_looks():
-    a, b = flat(1, (2, 2, 1)), flat(2, (2, 2, 1))
-    stack = LazyFrames([a, b])
-    assert any(frame is a for frame in stack._frames)
-    joined = np.asarray(stack)
-    assert joined.shape == stack.shape == (2, 2, 2)
-    assert stack._frames is None  # the parts are let go
-    assert np.asarray(stack) is joined  # joined once
-    assert np.array(stack) is not joined  # a copy when one is asked for
-    assert stack.dtype == np.uint8
-    assert np.asarray(stack, np.float32).dtype == np.float32
 
 
 @pytest.mark.parametrize(

@@ -198,15 +198,6 @@ def test_many_threads_each_get_their_own_file(tmp_path):
     assert texts == [f"{{'who': '{number}'}}" for number in range(8)]
 
 
-def test_own_export_serves_waiting_requests_first(tmp_path):
-    own = fake(tmp_path)
-    asking = Asking(own)
-    asking.wait_until_queued()
-    item = own.export()
-    asking.wait_for_end()
-    assert (asking.item.handle.handle, item.handle.handle) == (0, 1)
-
-
 def test_own_export_does_not_suffer_from_a_failed_request(tmp_path):
     own = fake(tmp_path)
     own.failure = RuntimeError("once")
@@ -250,21 +241,6 @@ def test_other_threads_may_not_touch_the_policy(tmp_path, method):
     thread.join()
     assert f"OnnxExporter.{method}: expected a call from the thread that trains" in errors[0]
     assert own.items() == []
-
-
-def test_thread_that_begins_training_becomes_the_owner(tmp_path):
-    own = fake(tmp_path)
-
-    def train() -> None:
-        own.begin_training()
-        own.export()
-
-    thread = threading.Thread(target=train)
-    thread.start()
-    thread.join()
-    assert len(own.items()) == 1
-    with pytest.raises(NotReadyError, match="another one"):
-        own.export()
 
 
 def test_end_of_training_refuses_waiting_and_later_requests_until_the_next_training(tmp_path):

@@ -16,7 +16,6 @@ from cadenza.learn.export.onnx_graph import (
     check_parity,
     trace_policy,
 )
-from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy
 from cadenza.learn.nn.linear import default_linear
 
 
@@ -99,23 +98,6 @@ def test_dict_and_image_inputs_give_every_declared_output_for_any_number_of_rows
             np.testing.assert_allclose(theirs, ours.detach().numpy(), atol=1e-5)
     error = check_parity(model.SerializeToString(), policy, of, tolerance=1e-5, generator=seeded())
     assert 0.0 <= error <= 1e-5
-
-
-def test_gaussian_policy_with_noise_input_and_without():
-    policy = GaussianMlpPolicy(3, 2, [64, 64], init_generator=seeded())
-    obs = torch.randn(40, 3, generator=seeded())  # enough rows for the fast kernels of torch
-    noise = torch.randn(40, 2, generator=seeded())
-    plain = traced(policy, signature())
-    noisy = traced(
-        policy, signature(obs=BoxSpace(np.float32, (3,)), epsilon=BoxSpace(np.float32, (2,)))
-    )
-    with torch.no_grad():
-        greedy, drawn = policy(obs).numpy(), policy(obs, noise).numpy()
-    assert np.abs(greedy - drawn).max() > 0.1
-    np.testing.assert_allclose(run(plain, obs=obs.numpy())[0], greedy, atol=1e-5)
-    np.testing.assert_allclose(
-        run(noisy, obs=obs.numpy(), epsilon=noise.numpy())[0], drawn, atol=1e-5
-    )
 
 
 @pytest.mark.parametrize(

@@ -91,15 +91,6 @@ def test_multiplier_is_the_inverse_of_the_decoders():
         )
 
 
-def test_observations_and_rewards_are_stored_unchanged():
-    memory = table()
-    episode(proxy(memory), agents=(0,))
-    batch = memory.sample(20, 1)
-    obs = batch["observation"]["obs"]
-    assert torch.equal(batch["next_observation"]["obs"], obs + 1.0)
-    assert torch.equal(batch["rewards"][:, 0], obs[:, 0] + 1.0)
-
-
 class Recorder(ArrayMemoryTable):
     """A table that keeps what it is given."""
 

@@ -91,19 +91,6 @@ def test_networks_are_initialised_anew_with_small_weights():
     assert not any(bool(b.any()) for b in biases if b is not None)
 
 
-def test_kept_weights_stay_and_leave_the_plateau_of_small_ones():
-    encoder = FullyConnectedEncoder(3, 1, "cpu", [32, 32], generator=generator(1))
-    decoder = FullyConnectedDecoder(1, 3, "cpu", [32, 32], generator=generator(2))
-    before = {name: p.clone() for name, p in encoder.named_parameters()}
-    model = VariationalAutoencoder(encoder, decoder, "cpu", beta=0.004, keep_weights=True)
-    assert all(torch.equal(p, before[name]) for name, p in encoder.named_parameters())
-    loss = vae_loss(model)
-    for _ in range(300):
-        loss.backward({"obs": line()}, line())
-    assert loss.scalar_logs["vae/kl_loss"] > 0.5  # the latent says something
-    assert loss.scalar_logs["vae/restore_loss"] < 0.2 * float(line().square().mean())
-
-
 def test_condition_comes_from_the_named_observation():
     model = vae(condition=1)
     loss = vae_loss(model, input_key="features", conditioning_func=lambda obs: obs[:, :1])

@@ -1,13 +1,12 @@
 """Adding to and sampling from a table; observation = global step index, so windows show exactly."""
 
-import sys
 import threading
 
 import numpy as np
 import pytest
 import torch
 
-from cadenza.core.errors import CadenzaError, ConfigurationError, InputError, MissingExtraError
+from cadenza.core.errors import CadenzaError, ConfigurationError, InputError
 from cadenza.learn.memory.column import Column, TagColumn, VirtualColumn
 from cadenza.learn.memory.errors import (
     DuplicateEpisodeError,
@@ -21,7 +20,7 @@ from cadenza.learn.memory.storage import (
     SyntheticDones,
     VirtualStorage,
 )
-from cadenza.learn.memory.strategy import EjectionStrategy, SampleStrategy
+from cadenza.learn.memory.strategy import SampleStrategy
 from cadenza.learn.memory.table import ArrayMemoryTable
 from cadenza.learn.memory.uniform_strategy import UniformEjectionStrategy, UniformSampleStrategy
 
@@ -150,12 +149,6 @@ def test_keys_of_virtual_columns_are_ignored():
     assert table.sample(30, 1)["dones"].float().mean() < 1
 
 
-@pytest.mark.parametrize("identity", [1.0, "a", None, True])
-def test_identity_that_is_no_integer_is_refused(identity):
-    with pytest.raises(InputError, match="identity: expected an integer"):
-        make().add_sequence(identity, episode(0, 2))
-
-
 def test_episode_longer_than_the_table_and_a_second_one_with_an_id_are_refused():
     table = filled([4, 4], maxlen=8)
     with pytest.raises(InputError, match="at most maxlen = 8 transitions, got 9"):
@@ -177,29 +170,6 @@ def test_values_that_are_not_finite_are_refused_unless_allowed(value):
     make(check_finite=False).add_sequence(0, bad)
 
 
-def test_values_may_be_lists_of_arrays_of_other_types():
-    table = make()
-    table.add_sequence(
-        0,
-        {
-            "actions": [[1, 2], [3, 4]],
-            "rewards": [np.float64(1.5), 2],
-            "obs": [torch.ones(3), torch.zeros(3), torch.ones(3)],
-            "tag": 7,
-        },
-    )
-    stored = table.episode(0)
-    assert stored["actions"].dtype == np.float32
-    assert stored["rewards"].tolist() == [[1.5], [2.0]]
-    assert stored["obs"].tolist() == [[1.0] * 3, [0.0] * 3, [1.0] * 3]
-
-
-@pytest.mark.parametrize(("count", "length"), [(0, 1), (1, 0), (-1, 2)])
-def test_samples_of_nothing_are_refused(count, length):
-    with pytest.raises(InputError, match=f"at least 1 window of at least 1 step, got {count} of"):
-        filled([3]).sample(count, length)
-
-
 def test_adaptors_run_in_order_on_tensors_and_see_count_and_length():
     seen = []
 
@@ -215,12 +185,6 @@ def test_adaptors_run_in_order_on_tensors_and_see_count_and_length():
     assert seen == [(2, 3, torch.Tensor)]
     torch.testing.assert_close(batch["doubled"], batch["obs"] * 2)
     assert batch.keys() == {"obs", "doubled"}
-
-
-def test_batches_go_to_the_device():
-    table = ArrayMemoryTable(columns=columns(), maxlen=10, device=torch.device("meta"))
-    table.add_sequence(0, episode(0, 3))
-    assert {tensor.device.type for tensor in table.sample(2, 1).values()} == {"meta"}
 
 
 # -- columns ------------------------------------------------------------------------------------
@@ -289,21 +253,6 @@ def test_shift_of_the_length_column_itself():
     assert table.size() == 6
 
 
-def test_plain_columns_may_hold_the_state_after_the_last_step():
-    made = [
-        Column("actions", (), np.int64),
-        Column("obs", (), np.int64),
-        VirtualColumn("ends", (), np.int8, "obs", SyntheticDones),
-    ]
-    table = ArrayMemoryTable(columns=made, maxlen=100)
-    table.add_sequence(0, {"actions": np.arange(4), "obs": np.arange(5)})
-    table.add_sequence(1, {"actions": np.arange(4), "obs": np.arange(10, 14)})
-    assert [len(table.episode(i)["obs"]) for i in (0, 1)] == [5, 4]
-    batch = table.sample(200, 1)
-    # The end of a column is its own last row: 4, which no window contains, and 13.
-    torch.testing.assert_close(batch["ends"], (batch["obs"] == 13).to(torch.int8))
-
-
 class Doubled(VirtualStorage):
     """A mapper of the user's: twice the target."""
 
@@ -361,11 +310,6 @@ class Newest(SampleStrategy):
         self.seen.append((list(ids_and_offsets), transition_count, advantages))
 
 
-class NewestFirst(EjectionStrategy):
-    def sample(self, count):
-        return [self._rows.identities()[-1]]
-
-
 def test_strategies_with_only_the_list_interface_work():
     sampler = Newest()
     table = filled([4, 5], sampler=sampler, maxlen=9)
@@ -388,33 +332,6 @@ def test_sampler_that_returns_too_few_windows_is_named(redefined):
     table = filled([4, 5], sampler=type("Lazy", (UniformSampleStrategy,), {redefined: fewer})())
     with pytest.raises(ConfigurationError, match=r"Lazy\.sample: expected 3 windows, got 2"):
         table.sample(3, 2)
-
-
-def test_ejector_that_covers_too_little_is_an_error_and_nothing_goes():
-    table = filled([4, 2], maxlen=6, ejector=NewestFirst())
-    table.add_sequence(2, episode(0, 2))
-    assert table.identities() == [0, 2]
-    with pytest.raises(ConfigurationError, match="episodes with 5 transitions, got 1 with 2"):
-        table.add_sequence(3, episode(0, 5))
-    assert table.identities() == [0, 2]
-
-
-def test_strategies_are_for_one_table_each():
-    sampler, ejector = UniformSampleStrategy(), FifoEjectionStrategy()
-    make(sampler=sampler, ejector=ejector)
-    with pytest.raises(ConfigurationError, match="the table's own sampler, got a Uniform"):
-        make(sampler=sampler)
-    with pytest.raises(ConfigurationError, match="the table's own ejector, got a Fifo"):
-        make(ejector=ejector)
-
-
-def test_strategies_that_are_passed_in_keep_their_own_seed():
-    drawn = [
-        filled([50], seed=seed, sampler=UniformSampleStrategy(seed=own)).sample(20, 1)["obs"]
-        for seed, own in ((0, 1), (2, 1), (0, 2))
-    ]
-    assert torch.equal(drawn[0], drawn[1])
-    assert not torch.equal(drawn[0], drawn[2])
 
 
 def test_episodes_without_any_window_can_be_ejected():
@@ -454,12 +371,6 @@ def test_tensordict_has_a_batch_size_where_all_values_are_rows():
     assert tuple(single.batch_size) == (4,)
     assert tuple(windows.batch_size) == ()  # the tag has one value per window
     assert windows["in", "obs"].shape == (12, 3)
-
-
-def test_tensordict_that_is_not_installed_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensordict", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'cadenza\[tensordict\]'"):
-        make(as_tensordict=True)
 
 
 def test_threads_may_add_and_sample_at_the_same_time():

@@ -182,19 +182,6 @@ class CountingGenerator:
         return self._rng.integers(low, high, size=size)
 
 
-def test_work_of_a_draw_does_not_depend_on_the_ring():
-    """Episodes of 20 steps in 21 rows: one row in 21 is rejected, in a small and a large ring."""
-    drawn = []
-    for episodes in (50, 5000):
-        rows = EpisodeRows(21 * episodes)
-        for identity in range(episodes):
-            rows.add(identity, 20, rows=21)
-        draws = CountingGenerator(0)
-        rows.draw_windows(draws, 1000, 1)
-        drawn.append(draws.drawn)
-    assert drawn[0] == drawn[1] < 1100
-
-
 def test_sample_ids_find_their_step_until_it_is_gone_or_moved():
     rows = EpisodeRows(8)
     rows.add(1, 3)

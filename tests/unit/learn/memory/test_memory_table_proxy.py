@@ -56,25 +56,6 @@ def test_agents_of_one_call_build_their_own_episodes():
     assert memory.size() == 3
 
 
-def test_scalar_data_win_over_list_data_and_both_are_stored():
-    class Sink:
-        length_key = "actions"
-
-        def add_sequence(self, identity, sequence):
-            self.sequence = sequence
-
-    sink = Sink()
-    memory = MemoryTableProxy(sink)
-    memory.add(
-        {0: DictObservation({"reward": None}, INITIAL, {"obs": np.zeros(1)})},
-        {0: DictResponse({"actions": [1.0], "both": [2.0]}, {"both": 3.0, "value": 4.0})},
-    )
-    memory.add({0: DictObservation({"reward": 1.0}, TERMINAL, {"obs": np.ones(1)})}, {})
-    assert sink.sequence["both"] == [3.0]
-    assert sink.sequence["value"] == [4.0]
-    assert sink.sequence["rewards"] == [1.0]
-
-
 def test_short_episodes_are_dropped_and_counted():
     memory = proxy(minimum_length_threshold=3)
     play(memory, 1, 2)
@@ -222,22 +203,6 @@ def test_resumed_proxy_goes_on_exactly_where_it_was():
         other.memory_table.episode(3)["obs"].tolist()
         == memory.memory_table.episode(3)["obs"].tolist()
     )
-
-
-def test_open_episodes_keep_the_kinds_of_their_values():
-    memory = proxy()
-    memory.add(
-        {1: DictObservation({"reward": None}, INITIAL, {"obs": np.float32([1, 2, 3])})},
-        {1: DictResponse({"actions": [0.1, -0.3]}, {})},
-    )
-    other = proxy()
-    other.load_state_dict(state_through_disk(memory))
-    for each in (memory, other):
-        each.add({1: observation(1, 1, TERMINAL)}, {})
-    mine, theirs = memory.memory_table.episode(1), other.memory_table.episode(1)
-    np.testing.assert_array_equal(mine["actions"], theirs["actions"])
-    np.testing.assert_array_equal(mine["obs"], theirs["obs"])
-    assert theirs["actions"].tolist() == [[np.float32(0.1), np.float32(-0.3)]]
 
 
 @pytest.mark.parametrize("spoil", ["open", "completed", "counters"])

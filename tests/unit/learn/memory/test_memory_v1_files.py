@@ -80,23 +80,6 @@ def test_rows_in_another_order_are_followed(file):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"ejector_type": "Other"}, "ejector type of the table is Other, of the file Fifo"),
-        ({"sampler_type": "Other"}, "sampler type of the table is Other, of the file Uniform"),
-        ({"maxlen": 50}, "maxlen of the table is 50, of the file 100"),
-        ({"length_key": "flag"}, "length key of the table is flag, of the file actions"),
-        ({"columns": COLUMNS[:-1]}, "type of column 'dones' of the table is no such column"),
-    ],
-)
-def test_settings_that_differ_are_warnings(file, caplog, changes, message):
-    with caplog.at_level(logging.WARNING):
-        assert_equal(read(file, **changes), snapshot())
-    assert message in caplog.text
-    assert "may lead to unexpected behavior" in caplog.text
-
-
-@pytest.mark.parametrize(
     ("columns", "message"),
     [
         (

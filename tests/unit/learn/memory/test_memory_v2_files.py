@@ -4,7 +4,6 @@ import io
 import json
 import pickle
 import zipfile
-from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -247,22 +246,6 @@ def test_code_in_a_pickle_is_refused_and_does_not_run(tmp_path):
 def test_attributes_of_known_types_cannot_be_reached():
     with pytest.raises(IntegrityError, match=r"an attribute of .* is asked for"):
         load({"a": Runs(getattr, dict, "fromkeys")})
-
-
-def test_plain_data_come_alive():
-    value = {
-        "numbers": (1, 2.5, 3j, True, None),
-        "containers": [{1}, frozenset({2}), OrderedDict(a=1), b"x", slice(1, 2)],
-        "array": np.arange(6, dtype=np.float32).reshape(2, 3),
-        "scalar": np.float64(0.5),
-        "dtype": np.dtype(np.int16),
-        "type": np.uint8,
-    }
-    got = load(value)
-    assert got["numbers"] == value["numbers"]
-    assert got["containers"] == value["containers"]
-    np.testing.assert_array_equal(got["array"], value["array"])
-    assert (got["scalar"], got["dtype"], got["type"]) == (0.5, np.dtype("int16"), np.uint8)
 
 
 def foreign(module, name):

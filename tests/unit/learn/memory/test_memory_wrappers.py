@@ -214,11 +214,6 @@ def test_export_intervals_below_zero_are_refused(tmp_path):
             exporter(tmp_path, steps, seconds)
 
 
-def test_export_name_stays_in_its_folder(tmp_path):
-    with pytest.raises(StorageError, match=r"without '\.\.'"):
-        exporter(tmp_path, name="../elsewhere")
-
-
 def test_export_steps_are_resumed(tmp_path):
     with pytest.warns(UserWarning, match="slow operation"):
         wrapper, _ = exporter(tmp_path / "a", steps=3, seconds=0)
@@ -238,14 +233,6 @@ def export(folder, agents=(0, 1)):
     for agent in agents:
         play(memory, agent, 3)
     memory.store(str(folder / "memory_export"))
-
-
-def test_importer_takes_another_file_name(tmp_path):
-    export(tmp_path)
-    (tmp_path / "memory_export.zip").rename(tmp_path / "mine.zip")
-    target = table()
-    MemoryImporterCallback(target, "memory", str(tmp_path), "mine").restore_state()
-    assert target.size() == 6
 
 
 def test_importer_without_a_file_is_file_not_found(tmp_path):

@@ -12,7 +12,6 @@ import torch
 
 from cadenza.core.errors import InputError, IntegrityError
 from cadenza.core.types import EpisodeState
-from cadenza.learn.memory.callbacks import MemoryImporterCallback
 from cadenza.learn.memory.column import Column
 from cadenza.learn.memory.errors import DuplicateEpisodeError
 from cadenza.learn.memory.fifo_strategy import FifoEjectionStrategy
@@ -98,17 +97,6 @@ def test_kept_ids_meet_new_agents_and_remapped_ones_do_not(tmp_path):
     play(MemoryTableProxy(fresh, use_terminal=True), 0, 3)
     assert fresh.identities() == [-1, -2, 0]
     assert episodes(fresh)[-2] == before[1]
-
-
-def test_importer_keeps_new_agents_and_imported_episodes_apart(tmp_path):
-    filled(range(2)).store(str(tmp_path / "memory_export"))
-    memory = table()
-    MemoryImporterCallback(memory, "memory", str(tmp_path)).restore_state()
-    play(MemoryTableProxy(memory, use_terminal=True), 0, 3)
-    assert memory.identities() == [-1, -2, 0]
-    kept = table()
-    MemoryImporterCallback(kept, "memory", str(tmp_path), id_policy="keep").restore_state()
-    assert kept.identities() == [0, 1]
 
 
 def test_compressed_file_is_smaller_and_goes_round(tmp_path):

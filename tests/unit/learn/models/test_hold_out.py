@@ -7,7 +7,6 @@ from torch import Tensor
 from cadenza.learn.models import DynamicModel, EnsembleOfGaussian, HoldOut
 from cadenza.learn.models.model_loss import ModelLoss
 from cadenza.learn.models.row_split import holdout_mask, row_keys
-from cadenza.learn.models.termination import TerminationModel
 
 Transition = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -148,19 +147,6 @@ def test_a_batch_of_held_out_rows_only_changes_nothing():
     step(loss, tuple(part[held] for part in data))  # type: ignore[arg-type]
     assert all(torch.equal(a, b) for a, b in zip(before, loss.model.parameters(), strict=True))
     assert int(loss.model.input_normalizer.count) == 0
-
-
-def test_masks_train_the_termination_model():
-    model = DynamicModel(
-        model=ensemble(), termination_model=TerminationModel(in_size=5, device="cpu")
-    )
-    loss = model_loss(HoldOut(fraction=0.2), model)
-    obs, next_obs, action, reward = transitions(100)
-    masks = torch.zeros(100, 1)  # every transition ends its episode
-    for _ in range(200):
-        loss.backward({"obs": obs}, {"obs": next_obs}, action, reward, masks)
-    assert model.termination_probability(action, obs, next_obs).min().item() > 0.8
-    assert loss.scalar_logs["loss/dynamic_model_termination_loss"] < 0.2
 
 
 def test_resumed_training_equals_an_unbroken_one():

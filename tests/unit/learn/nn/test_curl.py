@@ -139,18 +139,6 @@ def test_temperature_divides_the_logits_unless_switched_off():
     assert plain == pytest.approx(contrastive_loss(logits).item(), rel=1e-5)
 
 
-def test_positives_stay_plain_when_asked():
-    loss = curl(augment_anchor_and_pos=False)
-    loss.backward(observation())
-    plain = images()[0]
-    assert torch.equal(loss.image_logs["augmentations/image2_allch"], plain)
-    assert torch.equal(loss.image_logs["augmentations/base_allch"], plain)
-    assert not torch.equal(loss.image_logs["augmentations/image1_allch"], plain)
-    both = curl()
-    both.backward(observation())
-    assert not torch.equal(both.image_logs["augmentations/image2_allch"], plain)
-
-
 def test_learning_rate_goes_from_start_to_end():
     loss = curl(
         learning_rate=1.0,
