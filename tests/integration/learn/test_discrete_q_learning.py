@@ -1,10 +1,6 @@
 """Q-learning with its real parts: memory, loader, trainer, priorities, shaped rewards, export."""
 
-from pathlib import Path
-
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 import torch
 from torch import nn
@@ -12,15 +8,12 @@ from torch import nn
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.learn.algorithms.amp import AMPReward
 from cadenza.learn.algorithms.dqn import QLoss, QTarget
-from cadenza.learn.algorithms.exploration import EpsilonGreedyPolicy
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.generic import BackPropStepsTerminator
-from cadenza.learn.export import OnnxExporter
 from cadenza.learn.memory.builder import DictObsMemoryTable, DictObsNStepMemoryTable
 from cadenza.learn.memory.loader import MemoryLoader
 from cadenza.learn.memory.prioritized_strategy import PrioritizedSampleStrategy
 from cadenza.learn.nn.discrete_q import DiscreteQMlp
-from cadenza.learn.proxies import GenericAgentProxy
 from cadenza.learn.trainer import Trainer
 from tests.campaigns import size
 
@@ -178,43 +171,3 @@ def test_style_rewards_reach_the_targets_whatever_the_order_of_the_list():
         assert torch.allclose(row["rewards"], row["task"] + row["style"])
         assert torch.allclose(row["target"], row["rewards"])  # γ = 0: the reward alone
         assert row["style"].abs().max() > 0
-
-
-def export_parts(folder: Path, interval: int | None = None):
-    policy = EpsilonGreedyPolicy(q_net(), epsilon=1.0)
-    agent = GenericAgentProxy(policy, "cpu", ("obs",), ("actions",), uses_logprobs=False)
-    return policy, OnnxExporter(agent, SPACES, False, folder, interval)
-
-
-def test_greedy_decision_is_exported_during_training(tmp_path):
-    table = DictObsMemoryTable(spaces=SPACES, device="cpu")
-    policy, exporter = export_parts(tmp_path, interval=2)
-    Trainer(
-        [
-            QTarget(q_net=policy.q_net, gamma=0.9),
-            losses(policy.q_net),
-            exporter,
-            BackPropStepsTerminator(4),
-        ],
-        filled_loader(table),
-    ).train()
-    assert [onnx.load(item.filepath).model_version for item in exporter.items()] == [0, 1]
-    session = onnxruntime.InferenceSession(
-        exporter.latest().filepath, providers=["CPUExecutionProvider"]
-    )
-    obs = np.eye(CELLS, dtype=np.float32)
-    expected = policy.eval()(torch.from_numpy(obs)).numpy()
-    np.testing.assert_array_equal(session.run(["actions"], {"obs": obs})[0], expected)
-
-
-def filled_loader(table) -> MemoryLoader:
-    rng = np.random.default_rng(0)
-    table.add_sequence(
-        0,
-        {
-            "obs": rng.normal(size=(51, CELLS)).astype(np.float32),
-            "actions": rng.integers(2, size=(50, 1)),
-            "rewards": rng.normal(size=(50, 1)).astype(np.float32),
-        },
-    )
-    return MemoryLoader(table, 8, 1, "batch_size")

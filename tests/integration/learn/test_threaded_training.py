@@ -17,6 +17,7 @@ from cadenza.learn.memory.builder import DictObsMemoryTable
 from cadenza.learn.nn.discrete_q import DiscreteQMlp
 from cadenza.learn.proxies import GenericAgentProxy
 from cadenza.learn.trainer import TrainingStartError
+from tests.campaigns import size
 
 
 class Breaks(gymnasium.Wrapper):
@@ -73,7 +74,7 @@ def no_thread_is_left():
     return not [t for t in threading.enumerate() if t.name == "ThreadedGymCollector"]
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("prefetch", size([2], [0, 2]))
 def test_training_waits_for_data_learns_and_goes_on_from_its_checkpoint(prefetch, tmp_path):
     trainer, collector, table = build(tmp_path, steps=60, prefetch=prefetch)
     trainer.train()

@@ -13,7 +13,6 @@ from cadenza.learn.algorithms.hlgauss import (
     QLoss,
     QNet,
     hl_gauss_probabilities,
-    two_hot_probabilities,
 )
 from tests.unit.learn.algorithms.sac_parts import batch
 
@@ -42,16 +41,6 @@ def test_soft_labels_are_the_normal_mass_of_each_bin():
     assert found == pytest.approx([0.0167, 0.2017, 0.5071, 0.2745], abs=5e-5)
 
 
-def test_loss_is_the_cross_entropy_of_its_labels():
-    loss = HLGaussLoss(-1.0, 1.0, 4, 0.375)
-    logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]])
-    total = sum(math.exp(x) for x in (0, 1, 2, -1))
-    log_softmax = [x - math.log(total) for x in (0, 1, 2, -1)]
-    labels = loss.transform_to_probs(torch.tensor([[0.3]]))[0].tolist()
-    expected = -sum(p * q for p, q in zip(labels, log_softmax, strict=True))
-    assert loss(logits, torch.tensor([[0.3]])).item() == pytest.approx(expected, rel=1e-5)
-
-
 def test_gradient_is_softmax_minus_labels():
     loss = HLGaussLoss(-1.0, 1.0, 4, 0.375)
     logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]], requires_grad=True)
@@ -68,17 +57,6 @@ def test_labels_far_outside_the_support_are_finite_and_sum_to_one(target, sigma)
     assert found.min() >= 0
     clamped = torch.tensor([[max(-1.0, min(1.0, target))]])
     assert torch.equal(found, hl_gauss_probabilities(clamped, torch.linspace(-1, 1, 5), sigma))
-
-
-def test_two_hot_labels_have_the_target_as_mean():
-    centers = torch.tensor([-3.0, -1.0, 1.0, 3.0])
-    targets = torch.tensor([[-3.0], [-0.5], [1.0], [2.5], [9.0]])
-    found = two_hot_probabilities(targets, centers)
-    assert found[1].tolist() == pytest.approx([0, 0.75, 0.25, 0])
-    assert found[2].tolist() == pytest.approx([0, 0, 1, 0])
-    mean = (found * centers).sum(1).tolist()
-    assert mean == pytest.approx([-3, -0.5, 1, 2.5, 3])
-    assert ((found > 0).sum(1) <= 2).all()
 
 
 def test_value_is_the_mean_of_the_bins():

@@ -79,15 +79,6 @@ def test_shared_log_probabilities_save_an_evaluation_and_are_those_before_the_up
     assert loss.scalar_logs["training/entropy"] == pytest.approx(-0.6)
 
 
-def test_shared_log_probabilities_of_another_batch_are_not_used():
-    policy, actor = shared_parts()
-    loss = alpha_loss(policy=policy, log_prob_from=actor)
-    actor.backward(**DATA)
-    calls = policy.calls
-    loss.backward(default=batch([1, 2], [0, 0], [0, 0], [1, 1]))
-    assert policy.calls == calls + 1
-
-
 def test_state_is_loaded_into_the_shared_tensor_whatever_is_switched_off():
     source, other = alpha_loss(), alpha_loss(alpha=0.01)
     shared = other.ln_alpha

@@ -78,17 +78,6 @@ def test_noise_continues_from_the_state_dict():
     assert torch.equal(target_of(other, data), following)
 
 
-def test_networks_and_noise_are_loaded_only_where_asked():
-    source, other = target(), target()
-    with torch.no_grad():
-        source.targets["pi"].p.fill_(0.1)
-    torch.randn(1, generator=source.generator)
-    before = other.generator.get_state()
-    other.load_state_dict(source.state_dict(), load_network=False, load_hparams=False)
-    assert other.targets["pi"].p.item() == 0.5
-    assert torch.equal(other.generator.get_state(), before)
-
-
 def test_targets_move_in_every_second_step_only():
     callback = target(target_q_tau=0.25)
     with torch.no_grad():

@@ -7,7 +7,7 @@ import torch
 
 from cadenza.learn import Callback
 from cadenza.learn.callbacks import LoggingMixin, TensorboardLogger, TerminalLogger, log_reading
-from cadenza.learn.callbacks.log_reading import Throughput, histogram_values
+from cadenza.learn.callbacks.log_reading import histogram_values
 
 
 class Logs(LoggingMixin, Callback):
@@ -82,30 +82,6 @@ def test_tensorboard_gets_everything_at_the_step(clock):
         "view_bp_step/run": ((1, 5, 3, 2, 2), 11, 30),
     }
     assert writer.flushes == 1
-
-
-def test_tensorboard_by_samples_counts_samples_on_the_x_axis(clock):
-    writer = Writer()
-    logger = TensorboardLogger([filled()], writer, 10, log_by_samples=True)
-    logger.begin_training(bp_step=1, bp_samples=0)
-    clock.now = 101.0
-    logger.end_cycle(bp_step=11, bp_samples=80)
-    assert writer.scalars["training_bp_samples/loss"] == (0.5, 80)
-    assert writer.scalars["episode_bp_samples/reward"] == (3.0, 80)
-    assert writer.scalars["performance/bp_steps_per_sec"] == (10.0, 80)
-    assert writer.others["view_bp_samples/front"][1] == 80
-
-
-def test_throughput_is_left_out_without_a_start_or_elapsed_time(clock):
-    throughput = Throughput()
-    assert throughput.rates(5, 5) == {}
-    throughput.begin(1, 0)
-    assert throughput.rates(5, 5) == {}
-    clock.now += 2.0
-    assert throughput.rates(5, 6) == {
-        "performance/bp_samples_per_sec": 3.0,
-        "performance/bp_steps_per_sec": 2.0,
-    }
 
 
 def test_histogram_leaves_out_what_is_not_finite_and_what_is_empty():

@@ -27,14 +27,6 @@ def test_scalar_keeps_the_last_value_as_a_float():
     assert type(logs.scalar_logs["training/loss"]) is float
 
 
-def test_scalar_of_several_elements_or_no_number_is_refused():
-    logs = Logs()
-    with pytest.raises(InputError, match=r"'a': expected one number, got a tensor of 2 elements"):
-        logs.log_scalar("a", torch.ones(2))
-    with pytest.raises(InputError, match="'a': expected a number, got list"):
-        logs.log_scalar("a", [1.0])
-
-
 def test_window_keeps_the_last_values_and_the_sum_of_all():
     logs = Logs(default_window_length=2)
     for _ in range(3):
@@ -162,16 +154,6 @@ def test_state_without_logs_is_an_error_that_is_a_key_error():
         Logs().load_state_dict({"other": 1})
     with pytest.raises(KeyError):
         Logs().load_state_dict({})
-
-
-def test_mixin_without_a_parent_explains_the_order_of_bases():
-    class Alone(LoggingMixin):
-        pass
-
-    with pytest.raises(MixinOrderError, match=r"got the order Alone -> LoggingMixin -> object"):
-        Alone().state_dict()
-    with pytest.raises(AttributeError):
-        Alone().load_state_dict({}, load_hparams=False)
 
 
 def test_state_hidden_by_a_wrong_order_is_refused_and_not_lost():

@@ -1,5 +1,4 @@
 import copy
-import logging
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from torch.optim import lr_scheduler
 from cadenza.core.errors import (
     CheckpointKeyError,
     InputError,
-    NotReadyError,
 )
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.learn.callbacks import LossCallback
@@ -74,23 +72,6 @@ def test_long_gradient_is_shortened_and_logged_as_it_was():
     assert loss.scalar_logs["loss/fit_gradient_norm"] == 6.0
 
 
-def test_parameter_frozen_between_steps_stays():
-    network = nn.Linear(1, 1)
-    optimizer = optim.SGD(network.parameters(), lr=0.25)
-    loss = SquaredError(
-        name="fit",
-        network=network,
-        optimizer=optimizer,
-        max_grad_norm=100.0,
-        data_group="default",
-    )
-    loss.backward(default=BATCH)
-    network.weight.requires_grad_(requires_grad=False)
-    before = network.weight.item()
-    loss.backward(default=BATCH)
-    assert network.weight.item() == before
-
-
 def test_loss_of_one_value_per_row_counts_as_its_mean():
     loss = make(RowLoss)
     loss.backward(default=BATCH)
@@ -134,17 +115,6 @@ def test_loss_is_injected_by_group_position_and_keyword():
     assert loss.loss(default=BATCH, bp_step=1).item() == 9.0
     assert loss.loss(BATCH["x"], BATCH["y"]).item() == 9.0
     assert loss.loss(**BATCH).item() == 9.0
-
-
-def test_step_without_an_optimizer_is_refused():
-    loss = SquaredError(
-        name="fit", network=linear(), optimizer=None, max_grad_norm=1.0, data_group=None
-    )
-    assert loss.parameters == []
-    assert set(loss.state_dict()) >= {"network_state_dict"}
-    assert "optimizer_state_dict" not in loss.state_dict()
-    with pytest.raises(NotReadyError, match="fit: expected an optimizer to step"):
-        loss.backward(**BATCH)
 
 
 def nested(**options):
@@ -251,14 +221,6 @@ def test_missing_part_is_named(part):
     del state[part]
     with pytest.raises(CheckpointKeyError, match=f"fit: expected '{part}' in the loaded state"):
         make().load_state_dict(state)
-
-
-def test_state_without_a_schedule_is_accepted_with_a_warning(caplog):
-    state = make().state_dict()
-    del state["lr_schedule_state_dict"]
-    with caplog.at_level(logging.WARNING):
-        make().load_state_dict(state)
-    assert "fit: the loaded state has no learning-rate schedule" in caplog.text
 
 
 class Noisy(nn.Linear):

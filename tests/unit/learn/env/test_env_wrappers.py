@@ -73,17 +73,6 @@ def test_frame_stack_repeats_the_first_frame_and_drops_the_oldest():
     assert np.asarray(env.reset()[0])[0, 0].tolist() == [1, 1, 1]
 
 
-def test_frame_stack_bounds_stand_where_their_channels_stand():
-    inner = Pictures([np.zeros((1, 1, 2), np.float32)])
-    inner.observation_space = spaces.Box(
-        np.array([[[-1.0, -5.0]]]), np.array([[[1.0, 5.0]]]), dtype=np.float32
-    )
-    space = FrameStack(inner, 2).observation_space
-    assert space.high[0, 0].tolist() == [1.0, 5.0, 1.0, 5.0]
-    assert space.low[0, 0].tolist() == [-1.0, -5.0, -1.0, -5.0]
-    assert space.dtype == np.float32
-
-
 @pytest.mark.parametrize(
     ("stack", "scaled", "shape", "dtype"),
     [(3, True, (84, 84, 3), np.float32), (1, False, (84, 84, 1), np.uint8)],

@@ -83,15 +83,6 @@ def test_two_storages_in_one_folder_never_overwrite_each_other(tmp_path):
     assert sorted(content(item) for item in items) == sorted(bytes([i]) for i in (0, 0, 1, 1, 2, 2))
 
 
-def test_name_taken_within_the_minute_moves_on_to_the_next_handle(tmp_path, monkeypatch):
-    storage = CRUDStorage(tmp_path, "m_")
-    monkeypatch.setattr(storage, "_file_name", lambda handle, _: f"m_{handle}.bin")
-    (tmp_path / "m_0.bin").write_bytes(b"foreign")
-    item = storage.create_with_data(b"own")
-    assert (item.handle.handle, content(item)) == (1, b"own")
-    assert (tmp_path / "m_0.bin").read_bytes() == b"foreign"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -135,17 +126,6 @@ def test_reindexing_finds_own_files_oldest_first_and_goes_on_counting(tmp_path):
     assert [item.handle.handle for item in storage.items()] == [0, 5]
     assert storage.items()[0].timestamp == datetime.fromtimestamp(50, UTC)
     assert storage.create_with_data(b"").handle.handle == 6
-
-
-def test_reindexing_renumbers_a_handle_that_two_files_claim(tmp_path):
-    for name, time in (("2024-01-01_00-00_0.bin", 1), ("2024-01-02_00-00_0.bin", 2)):
-        (tmp_path / name).write_bytes(name.encode())
-        os.utime(tmp_path / name, (time, time))
-    items = CRUDStorage(tmp_path, reindex=True).items()
-    assert [(i.handle.handle, content(i)[:10]) for i in items] == [
-        (0, b"2024-01-01"),
-        (1, b"2024-01-02"),
-    ]
 
 
 def test_retention_deletes_the_oldest_files(tmp_path):

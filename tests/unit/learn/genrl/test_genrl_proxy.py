@@ -1,11 +1,9 @@
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
-from cadenza.core.errors import InputError
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.core.types import DictObservation, DictResponse, EpisodeState
 from cadenza.learn.algorithms.genrl.networks import FullyConnectedDecoder, FullyConnectedEncoder
@@ -116,16 +114,3 @@ def test_other_entries_of_a_response_are_kept():
     latent = encoder()(torch.full((1, ACTION), 0.5), torch.zeros(1, OBS))[0] / 3.0
     np.testing.assert_allclose(memory.sequence["move"][0], latent.numpy(), atol=1e-6)
     assert move.list_data["move"] == [0.5] * ACTION  # the caller's response stays as it was
-
-
-def test_malformed_steps_are_refused():
-    adapter = proxy(table())
-    initial = {0: observation(EpisodeState.INITIAL, 0.0)}
-    with pytest.raises(InputError, match=r"list_data\['actions'\] in the response of agent 0"):
-        adapter.add(initial, {0: DictResponse({"move": [1.0]}, {})})
-    with pytest.raises(InputError, match=r"got none for agents \[4\]"):
-        adapter.add(initial, {0: response(0.0), 4: response(0.0)})
-    with pytest.raises(InputError, match=r"array_data\['features'\]"):
-        proxy(table(), input_key="features").add(initial, {0: response(0.0)})
-    with pytest.raises(InputError, match="latent_multiplier other than 0"):
-        proxy(table(), latent_multiplier=0.0)

@@ -5,12 +5,11 @@ import pytest
 import torch
 
 from cadenza.core.errors import ConfigurationError, DeviceUnavailableError
-from cadenza.learn.memory import MemoryTableProxy, arena_places
 from cadenza.learn.memory.arena_pinned import PinnedTransfer
 from cadenza.learn.memory.builder import DictMemoryTable
 from cadenza.learn.memory.column import Column
 from cadenza.learn.memory.table import ArrayMemoryTable
-from tests.unit.learn.memory.memory_episodes import SPACES, TABLES, play, table
+from tests.unit.learn.memory.memory_episodes import SPACES, TABLES
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -95,32 +94,6 @@ def test_two_buffers_take_turns_and_only_the_older_copy_is_waited_for():
     assert copies.sizes == [64 + 64 + 0 + 128] * 2
 
 
-def test_pinned_batches_go_through_page_locked_memory_and_rows_stay_on_the_host(monkeypatch):
-    made = []
-
-    class Recorded(LateCopies):
-        def __init__(self, device):
-            super().__init__(device)
-            made.append(self)
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(arena_places, "CudaCopies", Recorded)
-    memory = ArrayMemoryTable(
-        columns=[Column("actions", (), np.float32), Column("obs", (3,), np.float32)],
-        maxlen=100,
-        device="cuda",
-        storage="pinned",
-    )
-    memory.add_sequence(0, steps(6))
-    assert made[0].device == torch.device("cuda")
-    assert made[0].sizes == []
-    batch = memory.sample(8, 2)
-    assert made[0].sizes == [64 + 192]  # 16 rows of 4 and of 12 bytes
-    made[0].finish()
-    torch.testing.assert_close(batch["obs"][:, 0], 3 * batch["actions"])
-    assert memory.episode(0)["actions"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-
-
 @pytest.mark.parametrize(
     ("storage", "device", "has_cuda", "kind", "message"),
     [
@@ -161,35 +134,6 @@ def test_storage_decides_where_the_rows_lie(kind, storage):
     else:
         with pytest.raises(NotImplementedError, match="meta"):
             memory.episode(0)
-
-
-@pytest.mark.parametrize("storage", ["host", "device"])
-def test_changing_a_batch_changes_nothing_in_the_table(storage):
-    memory = table(storage=storage)
-    play(MemoryTableProxy(memory, use_terminal=True), 1, 6)
-    before = {name: values.copy() for name, values in memory.episode(1).items()}
-    assert before["actions"][:, 0].tolist() == [100.5, 101.5, 102.5, 103.5, 104.5, 105.5]
-    batch = memory.sample(20, 2)
-    for values in (batch["actions"], batch["rewards"], batch["observation"]["obs"]):
-        values.fill_(-1.0)
-    for name, values in memory.episode(1).items():
-        np.testing.assert_array_equal(values, before[name])
-
-
-def test_rows_on_a_device_move_with_the_ring_when_it_grows():
-    memory = table(storage="device", maxlen=100_000, terminal=False)
-    other = table(storage="host", maxlen=100_000, terminal=False)
-    for target in (memory, other):
-        target._contents = target._empty_contents(8)  # far too few rows to begin with
-        target._attach()
-        for identity in range(30):
-            at = 10.0 * identity + np.arange(6)
-            episode = {"obs": np.stack([at] * 3, 1), "actions": np.stack([at[:5]] * 2, 1)}
-            target.add_sequence(identity, {**episode, "rewards": at[:5]})
-    for identity in range(30):
-        expected = [10.0 * identity + step for step in range(6)]
-        assert memory.episode(identity)["obs"][:, 0].tolist() == expected
-    torch.testing.assert_close(memory.sample(9, 3)["actions"], other.sample(9, 3)["actions"])
 
 
 @CUDA

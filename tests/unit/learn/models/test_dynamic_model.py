@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cadenza.core.errors import InputError
 from cadenza.learn.models.deterministic import DeterministicModel
 from cadenza.learn.models.ensemble import EnsembleOfGaussian
 from cadenza.learn.models.model import DynamicModel
@@ -158,21 +157,6 @@ def test_member_errors_are_in_normalised_units():
     errors = model.member_errors(OBS, NEXT, ACTION, REWARD)
     # member 0 predicts the mean: error 1 in each column; member 1 is off by 2 in the first
     assert errors.tolist() == pytest.approx([1.0, (5.0 + 1.0 + 1.0) / 3.0], rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"action": ACTION[:2]}, "with equal rows"),
-        ({"action": ACTION[:, 0]}, "with equal rows"),
-        ({"next_obs": NEXT[:2]}, "sample rollouts of one step"),
-        ({"reward": REWARD[:2]}, "one reward for each of 3 rows"),
-    ],
-)
-def test_malformed_batches_are_refused(change: dict[str, Tensor], message: str):
-    batch = {"obs": OBS, "next_obs": NEXT, "action": ACTION, "reward": REWARD} | change
-    with pytest.raises(InputError, match=message):
-        DynamicModel(model=Echo([0.0] * 3)).process_batch(**batch)
 
 
 def saved_model(**options: Any) -> DynamicModel:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.errors import CheckpointError
 from cadenza.learn.models.ensemble import (
     EnsembleLinearLayer,
     EnsembleOfGaussian,
@@ -204,19 +204,3 @@ def test_loading_another_ensemble_fails_and_changes_nothing(tmp_path: Path):
     with pytest.raises(CheckpointError, match="build the model with the sizes it was saved with"):
         model.load(path)
     assert torch.equal(model(rows(3, 2))[0], before)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_layers": 0}, "num_layers >= 1"),
-        ({"ensemble_size": 0}, "1 <= num_elites <= ensemble_size"),
-        ({"num_elites": 4}, "num_elites = 4"),
-        ({"num_elites": 0}, "num_elites = 0"),
-        ({"propagation": "both"}, "'average' or 'random'"),
-        ({"in_size": 0}, "expected every size >= 1"),
-    ],
-)
-def test_constructor_refuses(options: dict[str, object], message: str):
-    with pytest.raises(InputError, match=message):
-        small(**options)

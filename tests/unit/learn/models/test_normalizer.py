@@ -8,15 +8,6 @@ from cadenza.learn.models.normalizer import Normalizer
 ROWS = torch.tensor([[1.0, 10.0], [3.0, 10.0], [5.0, 40.0]])
 
 
-def test_first_update_gives_mean_and_population_spread():
-    normalizer = Normalizer()
-    normalizer.update_stats(ROWS)
-    # column 0: mean 3, variance (4 + 0 + 4) / 3; column 1: mean 20, variance (100 + 100 + 400) / 3
-    torch.testing.assert_close(normalizer.mean, torch.tensor([3.0, 20.0], dtype=torch.float64))
-    expected = torch.tensor([(8 / 3) ** 0.5, 200**0.5], dtype=torch.float64)
-    torch.testing.assert_close(normalizer.std, expected)
-
-
 def test_before_the_first_update_both_directions_are_the_identity():
     normalizer = Normalizer()
     assert torch.equal(normalizer.normalize(ROWS), ROWS)

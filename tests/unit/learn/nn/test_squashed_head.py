@@ -7,7 +7,6 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from cadenza.learn.nn.policy_networks import ActorOnly
 from cadenza.learn.nn.squashed_head import SquashedGaussianHead
 
 
@@ -58,21 +57,3 @@ def test_entropy_adds_up_over_components_and_pushes_away_from_the_bounds():
     entropy.sum().backward()
     assert output.grad[0, 0] < 0.0 < output.grad[0, 1]
     assert head.gaussian.log_std.grad.shape == (2,)
-
-
-def test_mode_is_the_mean_and_the_draws_follow_the_generator():
-    head = SquashedGaussianHead(2)
-    output = torch.tensor([[0.1, 0.2]])
-    assert torch.equal(head.mode(output), output)
-    drawn = [head.sample(output, torch.Generator().manual_seed(4)) for _ in range(2)]
-    assert torch.equal(*drawn)
-    assert not torch.equal(drawn[0], output)
-
-
-def test_actor_only_gives_densities_of_its_head():
-    head = SquashedGaussianHead(1)
-    actor = ActorOnly(2, head, hidden_sizes=(4,), generator=torch.Generator().manual_seed(0))
-    observations, u = torch.ones((3, 2)), torch.zeros((3, 1))
-    expected = head.log_prob(actor.actor(observations), u)
-    assert torch.equal(actor.log_prob(observations, u), expected)
-    assert not any(name.startswith("critic") for name, _ in actor.named_parameters())
