@@ -4,9 +4,7 @@ import pytest
 import torch
 from torch.optim import SGD
 
-from cadenza.core.errors import InputError
 from cadenza.learn.algorithms import hlgauss
-from cadenza.learn.algorithms.prioritization import weighted_mean
 from cadenza.learn.algorithms.sac import QLoss
 from tests.unit.learn.algorithms.sac_parts import SumCritic, batch
 
@@ -72,9 +70,3 @@ class Uniform(hlgauss.LogitNet):
 
     def forward(self, action, obs):
         return self.logits.expand(len(obs), -1)
-
-
-@pytest.mark.parametrize("count", [0, 3])
-def test_weights_must_be_one_per_rollout(count):
-    with pytest.raises(InputError, match=rf"got {count} for 4 rows"):
-        weighted_mean(torch.zeros(4, 1), torch.ones(count))

@@ -51,21 +51,6 @@ def test_encoder_returns_the_mean():
     assert torch.equal(wrapped(action, observations()), mean)
 
 
-def test_without_condition_no_observation_is_needed():
-    inner = FullyConnectedDecoder(LATENT, ACTION, "cpu", [8])
-    assert DecoderWrapper(inner, lambda _: None)(torch.zeros(2, LATENT)).shape == (2, ACTION)
-    coder = FullyConnectedEncoder(ACTION, LATENT, "cpu", [8])
-    assert EncoderWrapper(coder, lambda _: None)(torch.zeros(2, ACTION)).shape == (2, LATENT)
-
-
-def test_sizes_are_exposed():
-    wrapped = decoder()
-    assert (wrapped.latent_size, wrapped.output_size, wrapped.condition_size) == (2, 3, 4)
-    coder = encoder()
-    assert (coder.action_size, coder.latent_size, coder.condition_size) == (3, 2, 4)
-    assert wrapped.device == coder.device == torch.device("cpu")
-
-
 @pytest.mark.parametrize("wrapped", [decoder(), encoder()])
 def test_parameters_are_frozen_but_inputs_are_not(wrapped: torch.nn.Module):
     assert not any(p.requires_grad for p in wrapped.parameters())
