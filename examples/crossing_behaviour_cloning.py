@@ -10,19 +10,15 @@ episodes. ``--steps`` counts updates.
 
 The clone then plays through the benchmark's evaluation beside all five partners of the task, three
 of which the stream never showed, with the filter and without. The score is the success rate with
-the filter, over the partners that leave a way to the goal, which the hunting one does not. A table
-with intervals goes to stderr; the folder of the seed gets the checkpoint ``policy.pt``, which any
-evaluation can name, and the sealed results. When episodes arrive depends on the machine, so equal
-seeds do not give equal bits here.
+the filter, over the partners that leave a way to the goal, which the hunting one does not. The
+folder of the seed gets the checkpoint ``policy.pt``, which any evaluation can name, and the sealed
+results. When episodes arrive depends on the machine, so equal seeds do not give equal bits here.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from harness import Run, main
-from rich.console import Console
-from rich.table import Table
+from harness import Outcome, Run, main
 
 from cadenza.benchmark.evaluation_config import EvaluationConfig, PartnerChoice, PolicyChoice
 from cadenza.benchmark.evaluation_run import EvaluationOutcome, run_evaluation
@@ -32,9 +28,6 @@ from cadenza.benchmark.tasks import get_task
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME, CheckpointMetadata, save_checkpoint
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.seeding import derive_substream
-from cadenza.evaluation.results import EpisodeResult
-from cadenza.evaluation.statistics.clusters import group_by_seed
-from cadenza.evaluation.statistics.rates import rate_estimate
 from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY
 from cadenza.partners.registry import partner_card
 from cadenza.stream import OnlineDataEngine, OnlineDataset
@@ -94,7 +87,7 @@ def clone_expert(run: Run) -> tuple[Clone, int]:
             optimizer.step()
             schedule.step()
             if update % max(1, run.steps // CURVE_POINTS) == 0:
-                run.report(simulated_steps(engine), loss.item())
+                run.report(simulated_steps(engine), loss.item(), done=update)
         return clone, simulated_steps(engine)
 
 
@@ -129,8 +122,8 @@ def save(clone: Clone, run: Run) -> str:
 def evaluate(address: str, run: Run) -> EvaluationOutcome:
     """Play the clone beside every partner of the task, with the filter and without."""
     met = {partner.class_name for partner in stream_partners(TASK)}
-    partners = get_task(TASK).partners[: run.evaluation_episodes]
-    per_seed = max(1, run.evaluation_episodes // (len(partners) * len(SEEDS)))
+    partners = get_task(TASK).partners[: run.episodes]
+    per_seed = max(1, run.episodes // (len(partners) * len(SEEDS)))
     config = EvaluationConfig(
         task=TASK,
         policies=(PolicyChoice(name="clone", source=address),),
@@ -142,41 +135,16 @@ def evaluate(address: str, run: Run) -> EvaluationOutcome:
     return run_evaluation(config, out=run.out / "evaluation", workers=1, overwrite=True)
 
 
-def show(outcome: EvaluationOutcome, seed: int) -> None:
-    """Print success and contacts by partner to stderr."""
-    table = Table(title=f"seed {seed}: success with 95 % interval")
-    for column in ("partner", "met", "with the filter", "contacts", "without", "contacts"):
-        table.add_column(column)
-    episodes = outcome.episodes["clone"]
-    rows = [
-        (entry.name, "yes" if entry.seen else "no", {entry.name}) for entry in outcome.plan.partners
-    ]
-    for name, met, names in [*rows, ("score", "", SCORED)]:
-        cells: list[str] = []
-        for condition in outcome.plan.conditions:
-            chosen = [e for e in episodes if e.condition == condition.name and e.partner in names]
-            cells += [success_text(chosen), str(sum(bool(e.contact) for e in chosen))]
-        table.add_row(name.removeprefix("crossing_"), met, *cells)
-    Console(stderr=True, width=100).print(table)
-
-
-def success_text(episodes: Sequence[EpisodeResult]) -> str:
-    """Return the success rate and its interval over evaluation seeds."""
-    rate = rate_estimate(group_by_seed((e.seed, float(e.success)) for e in episodes))
-    return f"{rate.value:.3f} ({rate.low:.3f} ... {rate.high:.3f})"
-
-
-def train(run: Run) -> None:
+def train(run: Run) -> Outcome:
     """Clone the expert of one seed and evaluate the clone."""
     clone, env_steps = clone_expert(run)
     outcome = evaluate(save(clone, run), run)
-    show(outcome, run.seed)
     successes = [
         float(e.success)
         for e in outcome.episodes["clone"]
         if e.condition == CONDITION and e.partner in SCORED
     ]
-    run.finish(successes, env_steps=env_steps, updates=run.steps)
+    return Outcome(returns=successes, env_steps=env_steps, updates=run.steps)
 
 
 if __name__ == "__main__":
@@ -185,6 +153,6 @@ if __name__ == "__main__":
         name="crossing_behaviour_cloning",
         steps=4_000,
         smoke_steps=100,
-        evaluation_episodes=500,
+        episodes=500,
         measure="squared error of the cloned action (m²/s⁴)",
     )

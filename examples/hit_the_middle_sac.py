@@ -1,9 +1,10 @@
-"""Soft actor-critic on the smallest continuous task: 2 000 updates of tiny networks, seconds.
+"""The engine by hand, soft actor-critic from its parts: 2 000 updates of tiny networks, seconds.
 
     python examples/hit_the_middle_sac.py --seeds 6
 
-``--steps`` counts updates here. The result of a seed is the mean reward of the batches of the last
-100 updates: how well the data in the memory, so the recent behaviour, hits the middle; 0 is best.
+A collector steps the environments and fills a memory, a loader draws batches, and the trainer calls
+every callback with what it asks for. ``--steps`` counts updates. The score is the mean reward of
+the batches of the last 100 updates: how well the recent behaviour hits the middle; 0 is best.
 """
 
 import math
@@ -12,8 +13,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from harness import Run, main
-from off_policy import torch_generator
+from harness import Outcome, Run, main
 from torch.optim import Adam
 
 from cadenza.learn import Callback, Trainer
@@ -30,11 +30,10 @@ from cadenza.learn.proxies import GenericAgentProxy
 
 ENVS = 10
 HIDDEN = (10, 10)
-LAST_UPDATES = 100
 
 
 class RewardCurve(Callback):
-    """Keeps the mean reward of every batch."""
+    """Keeps the mean reward of every batch; a callback's arguments name what it reads."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()
@@ -46,15 +45,14 @@ class RewardCurve(Callback):
         """Note the batch's mean reward."""
         self.rewards.append(float(rewards.mean()))
         if bp_step % 50 == 0:
-            self._run.report(inf_step, float(np.mean(self.rewards[-50:])))
+            self._run.report(inf_step, float(np.mean(self.rewards[-50:])), done=bp_step)
 
 
-def train(run: Run) -> None:
+def train(run: Run) -> Outcome:
     """Train one seed."""
-    seed = run.seed
 
     def make(index: int) -> gymnasium.Env:
-        return ReplayableEnv(HitTheMiddle(), root_seed=seed, index=index)
+        return ReplayableEnv(HitTheMiddle(), root_seed=run.seed, index=index)
 
     env = DictGymWrapper(
         SyncVectorEnv(
@@ -62,16 +60,12 @@ def train(run: Run) -> None:
             autoreset_mode=AutoresetMode.SAME_STEP,
         )
     )
-    weights = torch_generator("hit_the_middle.weights", seed)
+    weights, noise = (torch.Generator().manual_seed(2 * run.seed + k) for k in (0, 1))
     q1, q2 = (ActionValueMlp(2, 1, HIDDEN, generator=weights) for _ in range(2))
-    noise = torch_generator("hit_the_middle.noise", seed)
     policy = GaussianMlpPolicy(2, 1, HIDDEN, generator=noise, init_generator=weights)
     ln_alpha = torch.full((1,), math.log(0.2), requires_grad=True)
-    policy_loss = PolicyLoss(
-        pi=policy, ln_alpha=ln_alpha, q=q1, q2=q2, opt=Adam(policy.parameters())
-    )
     table = DictObsMemoryTable(
-        spaces=env.dict_space, use_terminal_column=True, maxlen=1_000, device="cpu", seed=seed
+        spaces=env.dict_space, use_terminal_column=True, maxlen=1_000, device="cpu", seed=run.seed
     )
     memory = MemoryTableProxy(table, minimum_length_threshold=2, use_terminal=True)
     agent = GenericAgentProxy(policy, "cpu", ("obs",), ("actions",), spaces=env.dict_space)
@@ -80,7 +74,7 @@ def train(run: Run) -> None:
     callbacks = [
         QLoss(name="q1", q=q1, opt=Adam(q1.parameters(), 8e-3)),
         QLoss(name="q2", q=q2, opt=Adam(q2.parameters(), 8e-3)),
-        policy_loss,
+        PolicyLoss(pi=policy, ln_alpha=ln_alpha, q=q1, q2=q2, opt=Adam(policy.parameters())),
         AlphaLoss(pi=policy, ln_alpha=ln_alpha, opt=Adam([ln_alpha]), n_actions=1),
         QTarget(pi=policy, ln_alpha=ln_alpha, q1=q1, q2=q2, use_terminal_masking=True),
         collector,
@@ -88,9 +82,8 @@ def train(run: Run) -> None:
         BackPropStepsTerminator(run.steps),
     ]
     Trainer(callbacks, MemoryLoader(table, 100, 2, "batch_size")).train()
-    env.close()
-    last = 2 if run.smoke else LAST_UPDATES
-    run.finish(curve.rewards[-last:], env_steps=collector.inf_step, updates=run.steps)
+    last = curve.rewards[-2 if run.smoke else -100 :]
+    return Outcome(returns=last, env_steps=collector.inf_step, updates=run.steps)
 
 
 if __name__ == "__main__":
@@ -99,6 +92,6 @@ if __name__ == "__main__":
         name="hit_the_middle_sac",
         steps=2_000,
         smoke_steps=60,
-        evaluation_episodes=1,
+        episodes=1,
         measure="mean reward of 50 batches",
     )

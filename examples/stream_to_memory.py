@@ -15,51 +15,61 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import SyncVectorEnv, VectorEnv
-from harness import Run, evaluate_policy, main
+from harness import Outcome, Run, main
 from numpy.typing import NDArray
-from off_policy import CURVE_EPISODES, CURVE_POINTS, Settings, greedy, torch_generator
-from soft_actor_critic import soft_actor_critic
 from torch import nn
 
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.learn import Callback, Trainer
+from cadenza.learn.algorithms.sac import QLoss
+from cadenza.learn.algorithms.sac_assembly import adam, soft_actor_critic
 from cadenza.learn.callbacks import BackPropStepsTerminator
+from cadenza.learn.configs import SACConfig
+from cadenza.learn.judging import evaluate_policy
 from cadenza.learn.memory import MemoryLoader
 from cadenza.learn.memory.builder import DictObsMemoryTable
-from cadenza.learn.nn import GaussianMlpPolicy
+from cadenza.learn.nn import ActionValueMlp, GaussianMlpPolicy
 from cadenza.stream import OnlineDataEngine, OnlineDataEngineCfg
 from cadenza.stream.bridges.episodes import EpisodeReader
 from cadenza.stream.bridges.memory import StreamToMemory
 from cadenza.stream.serving import ServingCheck
 
-ENV_ID = "Pendulum-v1"
-OBSERVATION_DIM = 3
-ACTION_DIM = 1
+OBSERVATIONS, ACTIONS = 3, 1
 #: Steps of an episode, and updates between two episodes.
 EPISODE_STEPS = 200
-#: Widths of the policy's hidden layers, here and in the producers.
-HIDDEN_DIMS = (256, 256)
+#: Environment steps before the first update.
+WARMUP_STEPS = 1_000
+CONFIG = SACConfig(learning_rate=1e-3, initial_alpha=1.0, memory_size=200_000)
+
+
+def pendulum() -> gymnasium.Env[Any, Any]:
+    """Return the task with actions in [-1, 1]."""
+    one = np.float32(1.0)
+    return gymnasium.wrappers.RescaleAction(gymnasium.make("Pendulum-v1"), -one, one)
 
 
 def pendulums(num_envs: int) -> VectorEnv[Any, Any, Any]:
-    """Return environments with actions in [-1, 1]; producers call it."""
+    """Return environments side by side; producers call it."""
+    return SyncVectorEnv([pendulum] * num_envs)
 
-    def make() -> gymnasium.Env[Any, Any]:
-        one = np.float32(1.0)
-        return gymnasium.wrappers.RescaleAction(gymnasium.make(ENV_ID), -one, one)
 
-    return SyncVectorEnv([make] * num_envs)
+def new_policy(generator: torch.Generator) -> GaussianMlpPolicy:
+    """Return a policy, here and in the producers."""
+    return GaussianMlpPolicy(
+        OBSERVATIONS,
+        ACTIONS,
+        CONFIG.hidden_sizes,
+        generator=generator,
+        init_generator=generator,
+    )
 
 
 class StreamActor:
-    """Draws actions from a Gaussian policy whose weights the trainer publishes; for producers."""
+    """Draws actions from a policy whose weights the trainer publishes; for producers."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any], seed: int) -> None:
         del env
-        noise = torch_generator("stream.noise", seed)
-        self._policy = GaussianMlpPolicy(
-            OBSERVATION_DIM, ACTION_DIM, HIDDEN_DIMS, generator=noise, init_generator=noise
-        )
+        self._policy = new_policy(torch.Generator().manual_seed(seed))
 
     def act(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return one action per environment."""
@@ -72,50 +82,52 @@ class StreamActor:
 
 
 class PublishWeights(Callback):
-    """Sends the policy's weights to the producers once per episode's worth of updates."""
+    """Sends the policy's weights to the producers, and reports the newest episodes' returns."""
 
-    def __init__(self, engine: OnlineDataEngine, policy: nn.Module) -> None:
+    def __init__(
+        self, run: Run, engine: OnlineDataEngine, policy: nn.Module, feeder: StreamToMemory
+    ) -> None:
         super().__init__(cycle=EPISODE_STEPS)
-        self._engine = engine
-        self._policy = policy
+        self._run, self._engine, self._policy, self._feeder = run, engine, policy, feeder
 
-    def end_cycle(self) -> None:
-        """Send them."""
+    def end_cycle(self, bp_step: int) -> None:
+        """Send and report."""
         self._engine.publish_policy(self._policy.state_dict())
+        returns = list(self._feeder.windowed_scalar["stream/return"])[-20:]
+        self._run.report(WARMUP_STEPS + bp_step, float(np.mean(returns)))
 
 
-class CurveReporter(Callback):
-    """Reports the mean return of the episodes that the memory got last."""
-
-    def __init__(self, run: Run, feeder: StreamToMemory, table: DictObsMemoryTable) -> None:
-        super().__init__(cycle=max(1, run.steps // CURVE_POINTS))
-        self._run = run
-        self._feeder = feeder
-        self._table = table
-
-    def end_cycle(self) -> None:
-        """Add a point to the curve."""
-        returns = list(self._feeder.windowed_scalar["stream/return"])[-CURVE_EPISODES:]
-        self._run.report(self._table.size(), float(np.mean(returns)))
-
-
-def train(run: Run) -> None:
-    """Train one seed and evaluate it greedily."""
-    settings = Settings(env_steps=run.steps, hidden_dims=HIDDEN_DIMS)
-    algorithm = soft_actor_critic(OBSERVATION_DIM, ACTION_DIM, settings, run.seed)
-    spaces = MDPSpace(
-        rewards=None,
-        actions=BoxSpace(np.float32, (ACTION_DIM,)),
-        state=DictSpace({"obs": BoxSpace(np.float32, (OBSERVATION_DIM,))}),
+def train(run: Run) -> Outcome:
+    """Train one seed and judge it greedily."""
+    generator = torch.Generator().manual_seed(run.seed)
+    policy = new_policy(generator)
+    critics = [
+        ActionValueMlp(OBSERVATIONS, ACTIONS, CONFIG.hidden_sizes, generator=generator)
+        for _ in range(2)
+    ]
+    algorithm = soft_actor_critic(
+        policy,
+        [
+            QLoss(name=f"q{i}", q=critic, opt=adam(critic, CONFIG.learning_rate))
+            for i, critic in enumerate(critics)
+        ],
+        torch.zeros(1, requires_grad=True),
+        ACTIONS,
+        CONFIG,
     )
     table = DictObsMemoryTable(
-        spaces=spaces,
+        spaces=MDPSpace(
+            rewards=None,
+            actions=BoxSpace(np.float32, (ACTIONS,)),
+            state=DictSpace({"obs": BoxSpace(np.float32, (OBSERVATIONS,))}),
+        ),
         use_terminal_column=True,
-        maxlen=settings.memory,
+        maxlen=CONFIG.memory_size,
         device="cpu",
         seed=run.seed,
     )
-    cfg = OnlineDataEngineCfg(
+    updates = run.steps - WARMUP_STEPS
+    engine_config = OnlineDataEngineCfg(
         buffer_size=8,
         max_episode_steps=EPISODE_STEPS,
         gym_config={"factory": "stream_to_memory:pendulums", "num_envs": 2},
@@ -125,28 +137,31 @@ def train(run: Run) -> None:
         high_water=4,
         seed=run.seed,
     )
-    with OnlineDataEngine(cfg) as engine:
-        reader = EpisodeReader(engine.store)
+    with OnlineDataEngine(engine_config) as engine:
         feeder = StreamToMemory(
-            reader,
+            EpisodeReader(engine.store),
             table,
-            warmup_steps=settings.warmup_steps,
+            warmup_steps=WARMUP_STEPS,
             check=ServingCheck(engine.store).require,
             cycle=EPISODE_STEPS,
             episodes_per_cycle=1,
         )
         callbacks = [
-            *algorithm.callbacks,
+            *algorithm,
             feeder,
-            PublishWeights(engine, algorithm.acting),
-            CurveReporter(run, feeder, table),
-            BackPropStepsTerminator(settings.updates),
+            PublishWeights(run, engine, policy, feeder),
+            BackPropStepsTerminator(updates),
         ]
-        Trainer(callbacks, MemoryLoader(table, settings.batch_size, 1, "batch_size")).train()
-    policy = greedy(algorithm.acting, lambda: gymnasium.make(ENV_ID))
-    returns = evaluate_policy(policy, ENV_ID, run.evaluation_episodes, run.seed)
-    run.finish(returns, env_steps=table.size(), updates=settings.updates)
+        Trainer(callbacks, MemoryLoader(table, CONFIG.batch_size, 1, "batch_size")).train()
+    policy.eval()
+
+    @torch.no_grad()
+    def greedy(observation: NDArray[np.float32]) -> NDArray[np.float32]:
+        return policy(torch.as_tensor(observation)[None])[0].numpy()
+
+    judged = evaluate_policy(greedy, pendulum(), run.episodes, seed=run.seed)
+    return Outcome(returns=judged.returns, env_steps=table.size(), updates=updates)
 
 
 if __name__ == "__main__":
-    main(train, name="stream_to_memory", steps=10_000, smoke_steps=1_500, evaluation_episodes=50)
+    main(train, name="stream_to_memory", steps=10_000, smoke_steps=1_500, episodes=50)

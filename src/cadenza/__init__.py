@@ -21,6 +21,7 @@ _EXPORTS: Final = {
     "HATD3": "learn.team_api",
     "HLGauss": "learn.api",
     "MAPPO": "learn.team_api",
+    "MBPO": "learn.api",
     "PPO": "learn.api",
     "SAC": "learn.api",
     "TD3": "learn.api",

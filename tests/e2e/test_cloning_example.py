@@ -26,14 +26,20 @@ def test_clone_succeeds_with_partners_it_never_met(example, tmp_path):
     # The full training, and 50 of 100 episodes per partner and condition.
     from harness import Run
 
-    run = Run(seed=1, steps=4_000, out=tmp_path, smoke=False, evaluation_episodes=250)
+    run = Run(
+        seed=1,
+        steps=4_000,
+        out=tmp_path,
+        smoke=False,
+        episodes=250,
+        show=lambda *_: None,
+    )
     with nothing_left():
-        example.train(run)
-    assert run.result is not None
-    returns = run.result["returns"]
+        outcome = example.train(run)
+    returns = outcome.returns
     assert len(returns) == 200  # four partners that leave a way
     assert np.mean(returns) >= 0.9
-    assert run.result["env_steps"] > run.curve[0][0]  # simulated while it trained
+    assert outcome.env_steps > run.curve[0][0]  # simulated while it trained
     # The noise of 0.5 m/s^2 in two components leaves 0.5 m^2/s^4, the first error is above 1.
     assert run.curve[-1][1] < 0.9 * run.curve[0][1]
     bounds = np.full(2, 2.0, np.float32)

@@ -53,6 +53,7 @@ from cadenza.learn.configs import (
     FrozenModel,
     GRPOConfig,
     HLGaussConfig,
+    MBPOConfig,
     OffPolicyConfig,
     OnPolicyAgentConfig,
     PPOConfig,
@@ -63,6 +64,7 @@ from cadenza.learn.env.making import Environments, EnvLike, flat_rows
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.judging import BestPolicy, Evaluation, evaluate_policy
 from cadenza.learn.learners.dqn import DQNLearner, action_grid
+from cadenza.learn.learners.mbpo import MBPOLearner
 from cadenza.learn.learners.replay_learner import EncoderFactory
 from cadenza.learn.learners.sac import SACLearner
 from cadenza.learn.learners.td3 import TD3Learner
@@ -710,6 +712,28 @@ class HLGauss(SAC):
     """
 
     Config = HLGaussConfig
+
+
+class MBPO(ReplayAgent[MBPOConfig]):
+    """Soft actor-critic that also learns from what a learned model imagines.
+
+    Source: arXiv:1906.08253. Settings: `MBPOConfig`.
+    """
+
+    Config = MBPOConfig
+
+    def _learner(self, width: int, encoder: EncoderFactory | None) -> AnyLearner:
+        return MBPOLearner(
+            observation_dim=width,
+            action_dim=self._components(),
+            config=self.config,
+            encoder=encoder,
+            seed=self.seed,
+        )
+
+    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
+        learner = cast("MBPOLearner", self.learner)
+        return learner.learn_from(batch["default"], self.memory)
 
 
 class TD3(ReplayAgent[TD3Config]):

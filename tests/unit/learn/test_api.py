@@ -21,6 +21,7 @@ ROLLOUT = {"hidden_sizes": (16, 16), "rollout_length": 32, "batch_size": 32, "ep
 SOLO = [
     ("SAC", "Pendulum-v1", REPLAY),
     ("HLGauss", "Pendulum-v1", {**REPLAY, "bins": 11}),
+    ("MBPO", "Pendulum-v1", {**REPLAY, "model_hidden": 16, "model_updates": 50}),
     ("TD3", "Pendulum-v1", REPLAY),
     ("DQN", "CartPole-v1", REPLAY),
     ("PPO", "CartPole-v1", {**ROLLOUT, "num_envs": 2}),

@@ -88,11 +88,14 @@ class MBPOLearner(SACLearner):
         self._updates = 0
 
     def learn(self, memory: TransitionMemory) -> dict[str, float]:
-        """Update the model, imagine when due, then update SAC on the mixture.
+        """Do one update, see `learn_from`."""
+        return self.learn_from(memory.sample(self.config.batch_size), memory)
+
+    def learn_from(self, batch: Mapping[str, Any], memory: TransitionMemory) -> dict[str, float]:
+        """Update the model, imagine from ``memory`` when due, then update SAC on the mixture.
 
         Before its first ``model_updates`` updates the model is not used.
         """
-        batch = memory.sample(self.config.batch_size)
         self._model_trainer.train_on({"default": batch, "batch_size": self.config.batch_size})
         self._updates += 1
         ready = self._updates >= self._mbpo.model_updates
