@@ -145,7 +145,7 @@ if __name__ == "__main__":
         partial(train, task, options.sb3),
         name=f"{options.task}_beside_sb3" if options.sb3 else options.task,
         steps=task.steps,
-        smoke_steps=300,
+        smoke_steps=1_000 if task.env == PUSH else 300,
         episodes=task.episodes,
         options=options,
     )
