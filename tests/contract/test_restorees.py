@@ -110,18 +110,6 @@ def discriminator_loss(seed):
     return DiscriminatorLoss(network, nn.Identity(), nn.Identity(), 1.0, optimizer, schedule, 1.0)
 
 
-def model_loss(seed):
-    ensemble = EnsembleOfGaussian(in_size=3, out_size=3, device="cpu", ensemble_size=2)
-    model = DynamicModel(model=shaken(ensemble, seed))
-    model.process_batch(
-        obs=torch.full((4, 2), float(seed)) + torch.arange(4.0)[:, None],
-        next_obs=torch.zeros(4, 2),
-        action=torch.zeros(4, 1),
-        reward=torch.zeros(4, 1),
-    )
-    return ModelLoss(model=model, opt=adam(ensemble, seed))
-
-
 def model_loss_with_hold_out(seed):
     ensemble = EnsembleOfGaussian(in_size=3, out_size=3, device="cpu", ensemble_size=2)
     model = DynamicModel(model=shaken(ensemble, seed))
@@ -231,7 +219,6 @@ RESTOREES = {
         dqn_q_target,
         epsilon_schedule,
         discriminator_loss,
-        model_loss,
         model_loss_with_hold_out,
         model_based_collector,
         batch_sampler,

@@ -11,7 +11,6 @@ from cadenza.core.errors import InputError, NotReadyError, StaleDataError
 from cadenza.stream.back_pressure import (
     WAITING_NS,
     FlowRules,
-    is_frozen,
     may_publish,
     request_fill,
     request_fill_if_due,
@@ -20,13 +19,11 @@ from cadenza.stream.back_pressure import (
     stale_reason,
     unread_episodes,
     wait_until_fresh,
-    waiting_rows,
 )
 from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.engine_state import (
     LARGEST,
     EngineWords,
-    ProducerState,
     saturating_sum,
 )
 from cadenza.stream.layout import BOOKKEEPING, StoreLayout
@@ -336,13 +333,3 @@ def test_draw_beyond_what_the_buffer_can_hold_is_refused(store, settings) -> Non
     with pytest.raises(InputError, match=told):
         wait(store, ratio, 19)
     wait(store, rules(max_replay_ratio=0.5, mode="continuous"), 19)  # producers never stop
-
-
-def test_stream_is_frozen_while_a_draw_waits_and_all_producers_pause(store, clock) -> None:
-    store.producers["state"][0] = ProducerState.PAUSED
-    assert not is_frozen(store)
-    ConsumerRow(store).note_blocked(0)
-    assert waiting_rows(store).tolist().count(True) == 1
-    assert is_frozen(store)
-    store.producers["state"][0] = ProducerState.RUNNING
-    assert not is_frozen(store)

@@ -10,10 +10,10 @@ from cadenza.core.errors import InputError, OnlineDataWorkerError
 from cadenza.stream.counters import ProducerRow
 from cadenza.stream.environment import Worlds, make_worlds, space_fields
 from cadenza.stream.episode_runner import EpisodeRunner
-from cadenza.stream.layout import BOOKKEEPING, MAX_SEGMENTS, StoreLayout
+from cadenza.stream.layout import BOOKKEEPING, StoreLayout
 from cadenza.stream.policies import DemonstrationPolicy, StreamPolicy
 from cadenza.stream.slots import SlotStore
-from tests.stream_worlds import HalfPolicy, counting, segmented
+from tests.stream_worlds import HalfPolicy, counting
 
 
 class WordyPolicy(HalfPolicy):
@@ -167,41 +167,6 @@ def test_attempts_in_a_row_are_counted_anew_after_a_success() -> None:
     with pytest.raises(OnlineDataWorkerError, match="of the last one, it did not succeed"):
         play()
     assert dropping.producers["dropped"][0] == 6  # three for each of two environments
-
-
-def test_episode_with_too_many_segments_is_dropped_and_counted() -> None:
-    parts = MAX_SEGMENTS + 1
-    env = segmented(2, [1] * parts)
-    fields = (*space_fields(env), *BOOKKEEPING)
-    store = SlotStore.create(StoreLayout(slots=4, steps=parts, producers=1, fields=fields))
-    worlds = Worlds(env)
-    runner = EpisodeRunner(
-        store,
-        0,
-        worlds,
-        DemonstrationPolicy(env),
-        counters=ProducerRow(store, 0),
-        may_publish=lambda published: True,
-        reuse="oldest",
-        max_attempts=2,
-    )
-
-    def play() -> None:
-        runner.begin_all(0)
-        for _ in range(parts):
-            runner.step()
-
-    env.envs[1].unwrapped.segments = [1] * MAX_SEGMENTS  # its neighbour's, which fit
-    for dropped in (1, 2):
-        play()
-        assert store.producers["dropped"][0] == dropped
-        assert store.producers["episodes"][0] == dropped
-    assert store.segments.tolist().count(MAX_SEGMENTS) == 2
-    env.envs[1].unwrapped.segments = [1] * parts
-    told = r"usable episode within 2 attempts .*it has 33 segments, at most 32 can be noted"
-    play()
-    with pytest.raises(OnlineDataWorkerError, match=told):
-        play()
 
 
 def test_settings_of_the_simulator_and_the_action_reach_the_environment() -> None:

@@ -1,7 +1,5 @@
 """How workers of loaders end: what they send arrives, and nobody waits long for what does not."""
 
-import multiprocessing
-import threading
 from typing import Any
 
 import pytest
@@ -9,7 +7,7 @@ import torch
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
-from cadenza.stream.dataset import OnlineDataset, await_senders
+from cadenza.stream.dataset import OnlineDataset
 from tests.campaigns import nightly
 from tests.fakes import FakeChunkSource
 
@@ -43,30 +41,3 @@ def test_worker_ends_in_silence_while_a_large_batch_is_on_its_way(
     del batches  # the worker shares its next batch now
     assert worker.exitcode == 0
     assert capfd.readouterr().err == ""
-
-
-class Slow:
-    """Is sent once it may be.
-
-    Attributes:
-        may_go: When.
-        written: Whether it has been.
-    """
-
-    def __init__(self) -> None:
-        self.may_go = threading.Event()
-        self.written = False
-
-    def __reduce__(self) -> tuple[type, tuple[()]]:
-        self.may_go.wait()
-        self.written = True
-        return (object, ())
-
-
-def test_end_waits_until_a_closed_queue_has_sent_what_is_in_it() -> None:
-    queue, slow = multiprocessing.Queue(), Slow()
-    queue.put(slow)
-    queue.close()
-    threading.Timer(0.2, slow.may_go.set).start()
-    await_senders(60.0)  # also for what other tests left open
-    assert slow.written

@@ -109,13 +109,6 @@ def test_environment_without_demonstrations_gets_random_actions(monkeypatch) -> 
     again = make_policy(None, counting(3), 7)
     np.testing.assert_array_equal([again.act(None) for _ in range(20)], actions)
 
-    def strange(name: str, *_: Any) -> None:
-        raise AttributeError(name)
-
-    for call in (None, strange):
-        env.call = call
-        assert make_policy(None, env, 7).act(None) in env.action_space
-
 
 def test_weights_come_back_with_their_version() -> None:
     board = PolicyBoard()

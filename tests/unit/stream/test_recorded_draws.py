@@ -322,28 +322,6 @@ def test_draw_from_an_episode_that_went_before_it_was_written_down_is_repeated(
     assert same_bytes(stream.sample_batch(5, 3)["actions"], out["actions"])
 
 
-def test_episodes_that_go_while_others_are_written_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, rng = new_store(), np.random.default_rng(9)
-    for _ in range(4):
-        write_episode(store, 6, rng)
-
-    class SlowWriter(recorded_draws.JournalWriter):
-        def add_episode(self, facts, arrays) -> None:
-            super().add_episode(facts, arrays)
-            for _ in range(4):  # meanwhile producers replace everything
-                write_episode(store, 6, rng)
-
-    monkeypatch.setattr(recorded_draws, "JournalWriter", SlowWriter)
-    reader = RecordingReader(SlotReader(store), store, tmp_path)
-    out = targets(8, 3)
-    reader.draw(8, 3, out, torch.Generator().manual_seed(0))
-    reader.close()
-    again = RecordedStream(tmp_path).sample_batch(8, 3)
-    assert same_bytes(again["actions"], out["actions"])
-
-
 def test_episode_that_the_file_system_refuses_is_reported(tmp_path: Path) -> None:
     store = new_store()
     write_episode(store, 6, np.random.default_rng(9))

@@ -142,17 +142,6 @@ def test_earlier_draw_is_repeated_exactly(options: dict[str, str]) -> None:
     np.testing.assert_array_equal(repeated.versions, drawn.versions)
 
 
-def test_earlier_draw_of_whole_episodes_needs_no_bounds() -> None:
-    store = new_store()
-    write_episode(store, 3, 10.0)
-    out = targets(store, 1, 5, "rewards")
-    one = np.zeros(1, np.int64)
-    drawn = SlotReader(store).draw_at(one, store.version[:1].copy(), one - 1, 5, out)
-    assert out["rewards"].tolist() == [[10, 10, 11, 12, 12]]
-    assert drawn.mask is not None
-    assert drawn.mask.int().tolist() == [[0, 1, 1, 1, 0]]
-
-
 def test_earlier_draw_from_a_replaced_episode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     store = new_store(slots=1)
     write_episode(store, 5)

@@ -74,17 +74,27 @@ STEP = {"actions": [0], "rewards": 0, "terminated": False, "truncated": False}
 NEXT = {"obs": [1, 1]}
 
 
+def publish_33_segments(writer: EpisodeWriter) -> None:
+    for k in range(33):
+        writer.add(STEP | {"segment_id": k}, NEXT)
+    writer.publish()
+
+
 @pytest.mark.parametrize(
     ("write", "told"),
     [
         (lambda writer: writer.start({"ob": [1, 1]}), r"state fields \['obs'\], got \['ob'\]"),
         (lambda writer: writer.start({"obs": [1] * 3}), r"'obs' of shape \(2,\), got \(3,\)"),
         (lambda writer: writer.publish(), "expected at least one step, got 0; use drop"),
-        (lambda writer: [writer.add(STEP, NEXT) for _ in range(6)], "at most 5 steps per episode"),
+        (
+            lambda writer: [writer.add(STEP, NEXT) for _ in range(99)],
+            "at most 40 steps per ep",
+        ),
+        (publish_33_segments, "at most 32 segments .*, got 33"),
         (lambda writer: writer.add(STEP | {"segment_id": 0.5}, NEXT), "that int64 holds, got 0.5"),
     ],
 )
 def test_what_is_no_episode_of_the_store_is_refused(write: Any, told: str) -> None:
-    store = new_store(steps=5)
+    store = new_store(steps=40)
     with pytest.raises(InputError, match=told):
         write(EpisodeWriter(store, store.take_slot(0)))

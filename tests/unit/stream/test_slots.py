@@ -39,22 +39,6 @@ def test_slot_that_a_stopped_producer_was_taking_is_left_to_it() -> None:
     assert store.take_slot(0) == 0
 
 
-def test_slot_that_was_written_since_a_producer_chose_it_is_not_taken(monkeypatch) -> None:
-    store = new_store(slots=3, producers=2)
-    for first in range(3):
-        write_episode(store, 1, float(first))
-    order, others = np.lexsort, [lambda: write_episode(store, 1, 9.0)]
-
-    def ordered(keys):
-        chosen = order(keys)
-        while others:  # another producer takes the oldest, and publishes it
-            others.pop()()
-        return chosen
-
-    monkeypatch.setattr(np, "lexsort", ordered)
-    assert store.take_slot(1) == 1
-
-
 def test_episode_of_a_stopped_producer_is_none_of_the_others_places() -> None:
     store = new_store(slots=4, producers=2)
     asked: list[int] = []

@@ -69,56 +69,6 @@ def test_failure_of_the_supervisor_itself_reaches_readers(supervisor, store, mon
         ServingCheck(store).require()
 
 
-class FakeProcess:
-    """A process that ends when it is asked to."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.exitcode: int | None = None
-
-    def is_alive(self) -> bool:
-        return self.exitcode is None
-
-    def terminate(self) -> None:
-        self.asked.append("terminate")
-        self.exitcode = -15
-
-    def join(self, timeout: float) -> None:
-        pass
-
-    def close(self) -> None:
-        self.asked.append("close")
-
-
-def test_stop_waits_for_a_launch_in_another_thread_and_ends_what_came_of_it(
-    supervisor, store, monkeypatch
-) -> None:
-    launching, go_on, process = threading.Event(), threading.Event(), FakeProcess()
-    ended: list[list[int]] = []
-
-    def launch(watched: Any) -> None:
-        launching.set()
-        assert go_on.wait(60)
-        store.producers["state"][0] = ProducerState.STARTING
-        watched.process = process
-
-    monkeypatch.setattr(supervisor, "_start_process", launch)
-    start = threading.Thread(target=supervisor.start)
-    start.start()
-    assert launching.wait(60)
-    stop = threading.Thread(target=lambda: ended.append(supervisor.stop()))
-    stop.start()
-    assert supervisor._closing.wait(60)
-    go_on.set()
-    for thread in (start, stop):
-        thread.join(60)
-    assert ended == [[]]
-    assert process.asked == ["terminate", "close"]
-    go_on.clear()
-    supervisor._launch(supervisor._watched[0])  # would wait for ever
-    assert supervisor._watched[0].process is None
-
-
 def test_engine_without_owner_is_refused_to_readers(store) -> None:
     store.words[StreamWords.STATE] = OnlineDataEngineState.READY
     store.words[StreamWords.OWNER_PID] = 2**22 + 1  # beyond the largest number of a process
