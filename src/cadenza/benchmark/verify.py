@@ -3,26 +3,309 @@
 Bytes:    the files are read once, so what is checked is what was hashed. Every file but
           ``SHA256SUMS.txt`` is hashed there, and that file must equal, byte for byte, the one that
           the folder implies: any single changed byte fails.
-Content:  plan, journals, numbers, partners and registration must agree with each other; see
-          `cadenza.benchmark.bundle_checks`.
+Content:  plan, journals, numbers, partners and registration must agree with each other.
 Limits:   who can change a file can also write new checksums; only a signature proves an author.
 """
 
+import math
 import re
-from collections.abc import Iterator, Mapping
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
+
+from pydantic import ValidationError
 
 from cadenza.benchmark.builders import code_digest
-from cadenza.benchmark.bundle import BUNDLE_NAME, SUMS_NAME, encode_sums
-from cadenza.benchmark.bundle_checks import BundleUnderTest, content_checks
+from cadenza.benchmark.bundle import (
+    BUNDLE_NAME,
+    CHAIN_KEY,
+    FAILURES_NAME,
+    PARTNERS_NAME,
+    PREREG_NAME,
+    REPRO_NAME,
+    SUMS_NAME,
+    encode_sums,
+    episode_file_name,
+    git_blob_sha,
+    journal_genesis,
+    partner_hash,
+    partner_material,
+    sealed_partner_spec,
+)
+from cadenza.benchmark.cell_files import check_cell_episodes
+from cadenza.benchmark.cells import PLAN_NAME, EvaluationPlan
 from cadenza.benchmark.check_rows import MALFORMED, CheckResult, all_ok, guarded, render_check_table
+from cadenza.benchmark.safety_tables import safety_report
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.errors import IntegrityError
 from cadenza.core.files import sha256_bytes
 from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.strict_json import MAX_JSON_BYTES, parse_json_object
-from cadenza.evaluation.results import ResultBundle
+from cadenza.evaluation.results import EpisodeResult, ResultBundle
+from cadenza.evaluation.summary import recompute_summary
+from cadenza.partners.registry import list_registered
+from cadenza.safety.reporting.files import JSON_NAME, MARKDOWN_NAME, parse_report, report_files
+
+#: Largest relative difference between a stated number and its recomputation: other BLAS builds
+#: round sums differently.
+SUMMARY_REL_TOL: Final = 1e-9
+#: Longest time one git command may take, s; many times what one needs on a busy machine.
+_GIT_TIMEOUT_S: Final = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleUnderTest:
+    """A parsed bundle and the bytes of its files.
+
+    Attributes:
+        bundle: Content of ``bundle.json``.
+        files: Bytes by file name.
+        repo_path: Git repository that holds the registration tag, if known.
+    """
+
+    bundle: ResultBundle
+    files: Mapping[str, bytes]
+    repo_path: Path | None
+
+    @cached_property
+    def plan(self) -> EvaluationPlan:
+        """The plan inside the bundle."""
+        return EvaluationPlan.from_bytes(self.files[PLAN_NAME])
+
+    @cached_property
+    def episodes(self) -> dict[int, list[EpisodeResult]]:
+        """Episodes by seed, in file order, chains checked."""
+        policy = self.bundle.policy_id
+        return {
+            seed: read_journal(
+                self.files[episode_file_name(seed)],
+                genesis=journal_genesis(self.plan, policy, seed),
+                source=episode_file_name(seed),
+            )
+            for seed in self.plan.seeds
+        }
+
+
+def content_checks(case: BundleUnderTest) -> list[CheckResult]:
+    """Return one row per agreement between the files of a bundle."""
+    checks: list[tuple[str, Callable[[BundleUnderTest], Iterable[CheckResult]]]] = [
+        ("plan", _check_plan),
+        ("episodes", _check_episodes),
+        ("failures", _check_failures),
+        ("summary", _check_summary),
+        ("safety", _check_safety_tables),
+        ("partners", _check_partners),
+        ("repro", _check_repro),
+        ("prereg", _check_prereg),
+    ]
+    return [row for name, check in checks for row in guarded(name, lambda c=check: c(case))]
+
+
+def read_journal(data: bytes, *, genesis: str, source: str) -> list[EpisodeResult]:
+    """Return the episodes of a journal whose chain is whole.
+
+    Raises:
+        IntegrityError: A line is torn, foreign, out of order or not an episode.
+    """
+    lines = data.split(b"\n")
+    if lines.pop() != b"":
+        raise IntegrityError(f"{source}: expected the last line to end, got a torn line.")
+    previous, episodes = genesis, list[EpisodeResult]()
+    for number, line in enumerate(lines, start=1):
+        content = parse_json_object(line, source=f"{source} line {number}")
+        try:
+            episode = EpisodeResult.model_validate(content)
+        except ValidationError as error:
+            raise IntegrityError(f"{source} line {number}: not an episode: {error}") from error
+        if episode.metadata.get(CHAIN_KEY) != previous:
+            raise IntegrityError(
+                f"{source} line {number}: expected the hash of the line before it, got another; "
+                "lines were removed, added or reordered."
+            )
+        previous = sha256_bytes(line + b"\n")
+        episodes.append(episode)
+    return episodes
+
+
+def _check_plan(case: BundleUnderTest) -> Iterator[CheckResult]:
+    bundle, plan = case.bundle, case.plan
+    combinations = len(plan.partners) * len(plan.conditions)
+    agreements: dict[str, tuple[object, object]] = {
+        "digest": (bundle.metadata.get("plan_sha256"), plan.digest),
+        "code": (bundle.metadata.get("code_sha256"), plan.code_sha256),
+        "task": ((bundle.task_id, bundle.task_version), (plan.env.task, plan.task_version)),
+        "package": (bundle.package_version, plan.package_version),
+        "policy": (bundle.policy_sha256, plan.policy(bundle.policy_id).weights_sha256),
+        "seeds": (tuple(bundle.seed_schedule.seeds), plan.seeds),
+        "schedule": (
+            bundle.seed_schedule.episodes_per_seed,
+            plan.episodes_per_seed * combinations,
+        ),
+    }
+    for name, (stated, planned) in agreements.items():
+        ok = stated == planned
+        detail = "" if ok else f"bundle says {stated}, plan says {planned}"
+        yield CheckResult(name=f"plan:{name}", ok=ok, detail=detail)
+
+
+def _check_episodes(case: BundleUnderTest) -> Iterator[CheckResult]:
+    """Every planned cell of the policy is there, complete, in order, and nothing else."""
+    missing_keys = set(_failures(case))
+    for seed, episodes in case.episodes.items():
+        rest = list(episodes)
+        for key, cell in case.plan.cells.items():
+            if cell.seed != seed or cell.policy != case.bundle.policy_id or key in missing_keys:
+                continue
+            check_cell_episodes(case.plan, cell, rest[: cell.n_episodes])
+            del rest[: cell.n_episodes]
+        yield CheckResult(
+            name=f"episodes:seed{seed}",
+            ok=not rest,
+            detail=f"{len(rest)} unplanned" if rest else f"{len(episodes)} as planned, chain whole",
+        )
+
+
+def _check_failures(case: BundleUnderTest) -> Iterator[CheckResult]:
+    failures = _failures(case)
+    unknown = sorted(failures.keys() - case.plan.cells.keys())
+    if unknown:
+        raise IntegrityError(f"{FAILURES_NAME}: expected planned cells, got {unknown[:3]}.")
+    labels = [case.plan.cells[key].label for key in failures]
+    detail = f"{len(labels)} failed, e.g. {labels[0]}" if labels else ""
+    yield CheckResult(name="failures:none", ok=not labels, detail=detail)
+
+
+def _failures(case: BundleUnderTest) -> dict[str, Any]:
+    if FAILURES_NAME not in case.files:
+        return {}
+    return parse_json_object(case.files[FAILURES_NAME], source=FAILURES_NAME)
+
+
+def _check_summary(case: BundleUnderTest) -> Iterator[CheckResult]:
+    episodes = [episode for group in case.episodes.values() for episode in group]
+    stated = case.bundle.summary
+    planned = case.bundle.seed_schedule.episodes_per_seed * len(case.bundle.seed_schedule.seeds)
+    yield CheckResult(
+        name="summary:n_episodes",
+        ok=len(episodes) == stated.n_episodes == planned,
+        detail=f"{len(episodes)} found, {stated.n_episodes} stated, {planned} planned",
+    )
+    fresh = recompute_summary(stated, episodes).model_dump(mode="json")
+    for name, value in stated.model_dump(mode="json").items():
+        if name == "n_episodes":
+            continue
+        ok = equal_within(value, fresh[name], SUMMARY_REL_TOL)
+        detail = "" if ok else f"states {value}, the episodes give {fresh[name]}"[:200]
+        yield CheckResult(name=f"summary:{name}", ok=ok, detail=detail)
+
+
+def _check_safety_tables(case: BundleUnderTest) -> Iterator[CheckResult]:
+    """The tables are those that the episodes give; bundles without safety records have none."""
+    episodes = [episode for group in case.episodes.values() for episode in group]
+    stored = case.files.get(JSON_NAME)
+    if stored is None:
+        missing = safety_report(case.plan, episodes, solver_version=None) is not None
+        detail = "missing, though the filter ran" if missing else "no safety records"
+        present = [name for name in (JSON_NAME, MARKDOWN_NAME) if name in case.files]
+        yield CheckResult(name="safety:absent", ok=not missing and not present, detail=detail)
+        return
+    report = parse_report(stored, source=JSON_NAME)
+    yield CheckResult(name="safety:hash", ok=True, detail=report.content_hash()[:12])
+    version = None if report.details is None else report.details.solver_version
+    same = report == safety_report(case.plan, episodes, solver_version=version)
+    detail = "" if same else "other than what the episodes give"
+    yield CheckResult(name="safety:tables", ok=same, detail=detail)
+    text = case.files.get(MARKDOWN_NAME) == report_files(report)[MARKDOWN_NAME]
+    detail = "" if text else f"not the text of {JSON_NAME}"
+    yield CheckResult(name="safety:markdown", ok=text, detail=detail)
+
+
+def equal_within(a: object, b: object, relative: float) -> bool:
+    """Return whether two JSON values are equal, floats up to ``relative``."""
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=relative, abs_tol=relative)
+    if isinstance(a, dict) and isinstance(b, dict):
+        left, right = cast("dict[str, object]", a), cast("dict[str, object]", b)
+        return left.keys() == right.keys() and all(
+            equal_within(left[key], right[key], relative) for key in left
+        )
+    if isinstance(a, list) and isinstance(b, list):
+        first, second = cast("Sequence[object]", a), cast("Sequence[object]", b)
+        return len(first) == len(second) and all(
+            equal_within(x, y, relative) for x, y in zip(first, second, strict=True)
+        )
+    return isinstance(a, type(b)) and a == b
+
+
+def _check_partners(case: BundleUnderTest) -> Iterator[CheckResult]:
+    stored = parse_json_object(case.files[PARTNERS_NAME], source=PARTNERS_NAME)
+    known = set(list_registered())
+    for entry in case.plan.partners:
+        registered = entry.partner.class_name in known
+        yield CheckResult(
+            name=f"partner:{entry.name}:registered",
+            ok=registered,
+            detail=entry.partner.class_name if registered else f"{entry.partner.class_name} is not",
+        )
+    yield CheckResult(name="partners:material", ok=stored == partner_material(case.plan))
+    fresh = {e.name: partner_hash(sealed_partner_spec(e)) for e in case.plan.partners}
+    stated = case.bundle.partner_hashes
+    changed = sorted(name for name in {*fresh, *stated} if fresh.get(name) != stated.get(name))
+    detail = f"code, options or weights are others now: {', '.join(changed)}" if changed else ""
+    yield CheckResult(name="partners:hashes", ok=not changed, detail=detail)
+
+
+def _check_repro(case: BundleUnderTest) -> Iterator[CheckResult]:
+    same = case.files[REPRO_NAME] == case.bundle.repro_command.encode() + b"\n"
+    yield CheckResult(name="repro:command", ok=same, detail=case.bundle.repro_command)
+
+
+def _check_prereg(case: BundleUnderTest) -> Iterator[CheckResult]:
+    """The copy is the file that the tag holds, looked up in the tag's own tree."""
+    tag, blob = case.bundle.prereg_git_tag, case.bundle.prereg_blob_sha
+    if tag is None or blob is None:
+        absent = PREREG_NAME not in case.files
+        yield CheckResult(name="prereg:absent", ok=absent, detail="not registered beforehand")
+        return
+    copy = git_blob_sha(case.files[PREREG_NAME])
+    yield CheckResult(name="prereg:copy", ok=copy == blob, detail=f"blob {blob[:12]}")
+    if case.repo_path is None:
+        yield CheckResult(name="prereg:tag", ok=False, detail=f"no repository given to find {tag}")
+        return
+    listing = _git(case.repo_path, "ls-tree", "-r", "-z", "--full-tree", f"refs/tags/{tag}")
+    blobs = {entry.split("\t", 1)[0].split(" ")[-1] for entry in listing.split("\0") if entry}
+    detail = f"tag {tag}" + ("" if blob in blobs else " holds no such file")
+    yield CheckResult(name="prereg:tag", ok=blob in blobs, detail=detail)
+
+
+def _git(repo_path: Path, *arguments: str) -> str:
+    """Return what git prints.
+
+    Raises:
+        IntegrityError: git is missing, failed or took too long.
+    """
+    program = shutil.which("git")
+    if program is None:
+        raise IntegrityError("git: expected the program on PATH, got none.")
+    try:
+        result = subprocess.run(  # noqa: S603  # no shell, and every argument is ours
+            [program, "-C", str(repo_path), *arguments],
+            capture_output=True,
+            check=True,
+            text=True,
+            timeout=_GIT_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.CalledProcessError as error:
+        raise IntegrityError(f"git {arguments[0]}: {error.stderr.strip()}") from error
+    except subprocess.TimeoutExpired as error:
+        raise IntegrityError(f"git {arguments[0]}: no answer in {_GIT_TIMEOUT_S:.0f} s") from error
+    return result.stdout
+
 
 __all__ = ["CheckResult", "all_ok", "render_check_table", "verify_bundle_dir"]
 

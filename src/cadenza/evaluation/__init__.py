@@ -8,5 +8,5 @@ Promise:     every number carries its interval and the identity of its estimator
 May import:  `core`, `learn`, `safety`, `comm`.
              Must not import: `envs`, `partners`, `aht`, `benchmark`.
 Adding one:  an interval method is one class in `statistics/cluster_means.py`; a figure is one
-             module in `report/figures/` and one entry in `report/sections.py`.
+             module in `report/figures/` and one entry in `report/render.py`.
 """

@@ -6,11 +6,9 @@ Promise:     a chunk is never torn, and neither drawing nor writing waits for th
 May import:  `core`, `learn`, `safety`.  Must not import: any other folder of the package.
 Layout:      `shared_file`, `fences`, `layout`, `slots` (the store), `slot_writer`, `slot_reader`;
              `engine` (what users call), `live_draws`, `config`, `config_checks`, `back_pressure`;
-             `supervisor`, `producer`, `episode_runner`, `environment`, `policies` (the processes
-             that simulate);
-             `dataset`, `chunk_samplers`, `batch_ring` (what trainers call), `batches`,
-             `iterator_place`; `recorded_draws`,
-             `recording_files`, `recording_session`, `worker_draws` (repeating a training);
+             `supervisor`, `producer`, `environment`, `policies` (the processes that simulate);
+             `dataset`, `chunk_samplers`, `batch_ring` (what trainers call), `batches`;
+             `recorded_draws`, `recording_files`, `recording_session` (repeating a training);
              `argument_checks` refuses what any of them cannot use.
 """
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions, SamplingMode, Short, Weighting
-from cadenza.stream.iterator_place import IteratorPlace
 from cadenza.stream.layout import StoreLayout
+from cadenza.stream.recording_session import IteratorPlace
 
 if TYPE_CHECKING:
     from tensordict import TensorDict

@@ -29,7 +29,7 @@ class OnlineDataEngineCfg:
     Attributes:
         buffer_size: Episodes that can be drawn from, B.
         max_episode_steps: Steps that a slot holds, T; a longer episode takes several, see
-            `episode_runner`. ``gym_config["max_episode_steps"]`` comes first.
+            `producer`. ``gym_config["max_episode_steps"]`` comes first.
         state_dim: Width of joint states and actions when ``gym_config`` describes a robot.
         buffer_device: Where drawn batches lie. The buffer itself is in the host's shared memory.
         gym_config: The environment: ``id`` (Gymnasium's) or ``factory`` (``"module:function"``,

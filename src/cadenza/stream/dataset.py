@@ -49,7 +49,7 @@ from cadenza.stream.chunk_keys import chunk_fields
 from cadenza.stream.chunk_samplers import STREAM_NAME, ChunkSizeSampler
 from cadenza.stream.chunk_source import ChunkSource
 from cadenza.stream.draw_options import DrawOptions, SamplingMode, Short, Weighting
-from cadenza.stream.iterator_place import IteratorPlace
+from cadenza.stream.recording_session import IteratorPlace
 from cadenza.stream.shared_file import SharedFile
 
 if TYPE_CHECKING:

@@ -27,18 +27,16 @@ from cadenza.stream.config import OnlineDataEngineCfg
 from cadenza.stream.config_checks import check_settings
 from cadenza.stream.engine_state import OnlineDataEngineState, engine_state
 from cadenza.stream.environment import store_layout
-from cadenza.stream.iterator_place import IteratorPlace
 from cadenza.stream.layout import StoreLayout
-from cadenza.stream.live_draws import LiveDraws
+from cadenza.stream.live_draws import LiveDraws, WorkerDraws
 from cadenza.stream.policy_board import PolicyBoard
 from cadenza.stream.processes import require_imported_main, started_at
 from cadenza.stream.recorded_draws import RecordingReader
-from cadenza.stream.recording_session import RecordingSession
+from cadenza.stream.recording_session import IteratorPlace, RecordingSession
 from cadenza.stream.serving import ServingCheck
 from cadenza.stream.slots import SlotStore, StreamWords
 from cadenza.stream.stream_report import StreamReport, status_document
 from cadenza.stream.supervisor import Supervisor
-from cadenza.stream.worker_draws import WorkerDraws
 
 if TYPE_CHECKING:
     from tensordict import TensorDict

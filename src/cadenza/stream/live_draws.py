@@ -1,6 +1,8 @@
 """Draws chunks from a running engine, for one process of it.
 
 Steps:  wait until the data is fresh enough, draw, count, and ask for a fill when one is due.
+Worker: a loader's iterator records its draws in a folder of its own below the recording of the
+        loader's process, so workers never wait for one another.
 Axes:   n = chunks, c = steps of a chunk.
 """
 
@@ -35,6 +37,13 @@ from cadenza.stream.slots import SlotStore
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from cadenza.stream.chunk_source import ChunkSource
+from cadenza.stream.layout import StoreLayout
+from cadenza.stream.recording_files import WORKERS_FOLDER
+from cadenza.stream.recording_session import IteratorPlace, RecordingSession
 
 
 class LiveDraws:
@@ -173,3 +182,58 @@ def _checked_size(size: tuple[int, int], longest: int) -> tuple[int, int]:
             f"sample_batch: expected chunk_size <= max_episode_steps = {longest}, got {c}."
         )
     return int(n), int(c)
+
+
+class WorkerDraws(ChunkSource):
+    """Draws from the engine for one iterator."""
+
+    def __init__(
+        self,
+        engine: ChunkSource,
+        draws: LiveDraws,
+        session: RecordingSession,
+        place: IteratorPlace,
+    ) -> None:
+        """Begin to draw.
+
+        Args:
+            engine: The engine.
+            draws: Draws from its store; nobody else's.
+            session: Tells whether the loader's process records.
+            place: Which iterator this is.
+
+        Raises:
+            NotReadyError: A recording began after this worker.
+            StorageError: The file system refused.
+        """
+        self._engine = engine
+        self._draws = draws
+        self._session = session
+        self._recording = ExitStack()
+        self._running = session.running
+        if self._running:
+            folder = session.folder(self._running) / WORKERS_FOLDER / place.folder
+            self._recording.enter_context(draws.recording(folder, durable=False))
+
+    @property
+    def layout(self) -> StoreLayout:
+        """Sizes and fields of the engine's store."""
+        return self._engine.layout
+
+    @property
+    def draw_timeout(self) -> float:
+        """Longest wait of a draw for fresh data, s."""
+        return self._engine.draw_timeout
+
+    def end_iterator(self) -> None:
+        """End the iterator's recording, if it has one."""
+        self._recording.close()
+
+    def _draw(self, request: DrawRequest) -> "TensorDict":
+        running = self._session.running
+        if running != self._running:
+            if running:  # raises: it began after the iterator
+                self._session.folder(running)
+            self._recording.close()
+            self._running = running
+        return self._draws.draw(request)

@@ -31,7 +31,6 @@ from cadenza.stream.chunk_keys import known_keys
 from cadenza.stream.chunk_source import ChunkSource, DrawRequest
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
 from cadenza.stream.fences import full_fence
-from cadenza.stream.iterator_place import IteratorPlace
 from cadenza.stream.layout import MAX_SEGMENTS, StoreLayout
 from cadenza.stream.recording_files import (
     WORKERS_FOLDER,
@@ -43,9 +42,11 @@ from cadenza.stream.recording_files import (
     read_journal,
     worker_folders,
 )
-from cadenza.stream.slot_reader import MAX_ROUNDS, DrawnChunks, SlotReader
+from cadenza.stream.recording_session import IteratorPlace
+from cadenza.stream.slot_reader import MAX_ROUNDS, DrawnChunks, copy_chunks
 from cadenza.stream.slots import IntArray, SlotStore
 from cadenza.stream.thread_lock import ThreadLock
+from cadenza.stream.windows import Picked
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -365,7 +366,6 @@ class RecordedStream(ChunkSource):
         most = max((len(set(draw.episodes)) for draw in self._draws), default=1)
         kept = min(max(most, KEPT_EPISODES), max(len(self._episodes), 1))
         self._store = SlotStore.create(replace(self._layout, slots=kept, producers=1))
-        self._reader = SlotReader(self._store)
         self._places: OrderedDict[EpisodeKey, int] = OrderedDict()
         self._next = 0
 
@@ -490,9 +490,11 @@ class RecordedStream(ChunkSource):
         for key in needed:
             if key not in self._places:
                 self._load(key)
-        places = np.array([self._places[key] for key in draw.episodes])
-        versions = self._store.version[places]
-        self._reader.draw_at(places, versions, draw.offsets, draw.c, targets, draw.bounds)
+        store, places = self._store, np.array([self._places[key] for key in draw.episodes])
+        written, policies = store.written_at_ns[places], store.policy_version[places]
+        versions = store.version[places]
+        picked = Picked(places, draw.offsets, versions, draw.bounds, written, policies)
+        copy_chunks(store, draw.c, picked, targets, None)
 
     def _load(self, key: EpisodeKey) -> None:
         """Put an episode where there is room, or where the one used longest ago was."""

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cadenza.core.errors import DataPendingError, InputError, StaleDataError
+from cadenza.core.errors import DataPendingError
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
 from cadenza.stream.fences import full_fence
 from cadenza.stream.layout import MAX_SEGMENTS, NEXT, VIRTUAL
@@ -267,52 +267,6 @@ class SlotReader:
         """Find out in which slots there are chunks of ``c`` steps, and note it in the store."""
         self._table(c, options).refresh()
 
-    def draw_at(
-        self,
-        slots: IntArray,
-        versions: IntArray,
-        offsets: IntArray,
-        c: int,
-        out: Mapping[str, Tensor],
-        bounds: IntArray | None = None,
-    ) -> DrawnChunks:
-        """Copy the chunks of an earlier draw once more.
-
-        Args:
-            slots: Shape (n,), as `DrawnChunks` has them; so are the next two.
-            versions: Shape (n,).
-            offsets: Shape (n,).
-            c: Steps of a chunk.
-            out: Targets by key, as for `draw`.
-            bounds: Runs of the chunks, shape (n, 2); None for whole episodes.
-
-        Raises:
-            InputError: A number is out of range.
-            StaleDataError: An episode was replaced since.
-        """
-        store = self._store
-        if len(slots) and not 0 <= slots.min() <= slots.max() < store.layout.slots:
-            raise InputError(
-                f"SlotReader.draw_at: expected slots in [0, {store.layout.slots}), got "
-                f"{slots.min()} to {slots.max()}."
-            )
-        lengths = store.length[slots]
-        if bounds is None:
-            bounds = np.stack((np.zeros_like(lengths), lengths), axis=1)
-        written, policies = store.written_at_ns[slots], store.policy_version[slots]
-        picked = Picked(slots, offsets, versions, bounds, written, policies)
-        self._refuse_stale(picked)
-        covers = (offsets + c > bounds[:, 0]) & (offsets < bounds[:, 1])
-        inside = (bounds[:, 0] >= 0) & (bounds[:, 1] <= lengths)
-        if not np.all(covers & inside):
-            raise InputError(
-                "SlotReader.draw_at: expected chunks that cover a step of their run, got "
-                f"{np.count_nonzero(~(covers & inside))} that do not."
-            )
-        copy_chunks(store, c, picked, out, None)
-        self._refuse_stale(picked)
-        return DrawnChunks(**picked._asdict(), mask=_mask(c, picked))
-
     def _table(self, c: int, options: DrawOptions) -> WindowTable:
         """Return this thread's windows of a chunk size; the tables used last are kept."""
         key, kept = (c, options), self._tables.kept
@@ -343,15 +297,6 @@ class SlotReader:
         """Return which chunks were not copied from the version they were chosen at."""
         full_fence()
         return np.flatnonzero(self._store.version[picked.slots] != picked.versions)
-
-    def _refuse_stale(self, picked: Picked) -> None:
-        changed = self._changed(picked)
-        if len(changed):
-            raise StaleDataError(
-                f"SlotReader.draw_at: expected {len(picked.slots)} chunks as they were drawn, got "
-                f"{len(changed)} from episodes replaced since; replay earlier, or give the store "
-                "more slots."
-            )
 
 
 def _mask(c: int, picked: Picked) -> Tensor | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from cadenza.stream.bridges.dataset_folder import MARKER
+from cadenza.stream.bridges.lerobot_files import MARKER
 from tests.integration.stream.killed_lerobot_writer import write
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from cadenza.benchmark import bundle_checks
 from cadenza.benchmark import verify as verify_module
 from cadenza.benchmark.bundle import (
     BundleProvenance,
@@ -15,10 +14,9 @@ from cadenza.benchmark.bundle import (
     encode_sums,
     write_bundle_dir,
 )
-from cadenza.benchmark.bundle_checks import equal_within
 from cadenza.benchmark.check_rows import CheckResult, all_ok, render_check_table
 from cadenza.benchmark.executor import JobFailure
-from cadenza.benchmark.verify import verify_bundle_dir
+from cadenza.benchmark.verify import equal_within, verify_bundle_dir
 from cadenza.safety.reporting import emit_three_tables, parse_three_tables
 from tests.unit.benchmark.samples import make_plan, make_request
 
@@ -328,7 +326,7 @@ def test_registration_with_git_that_never_answers_is_a_failed_row(
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{slow.parent}:/usr/bin:/bin")
-    monkeypatch.setattr(bundle_checks, "_GIT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(verify_module, "_GIT_TIMEOUT_S", 0.2)
     rows = verify_bundle_dir(folder, repo_path=registered)
     assert "no answer" in rows[-1].detail
 

@@ -9,9 +9,9 @@ import pytest
 from cadenza.core.errors import InputError, OnlineDataWorkerError
 from cadenza.stream.counters import ProducerRow
 from cadenza.stream.environment import Worlds, make_worlds, space_fields
-from cadenza.stream.episode_runner import EpisodeRunner
 from cadenza.stream.layout import BOOKKEEPING, StoreLayout
 from cadenza.stream.policies import DemonstrationPolicy, StreamPolicy
+from cadenza.stream.producer import EpisodeRunner
 from cadenza.stream.slots import SlotStore
 from tests.stream_worlds import HalfPolicy, counting
 

@@ -3,8 +3,8 @@
 import pytest
 
 from cadenza.core.errors import InputError, NotReadyError
-from cadenza.stream.iterator_place import IteratorPlace
 from cadenza.stream.recorded_draws import recorded_place
+from cadenza.stream.recording_session import IteratorPlace
 
 
 def place(dataset: int, epoch: int, worker: int = 0, workers: int = 0) -> IteratorPlace:

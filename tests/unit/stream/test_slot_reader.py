@@ -1,15 +1,12 @@
 """What chunks hold: masked steps, next states, computed keys, earlier draws, refusals."""
 
-import numpy as np
 import pytest
-import torch
 from torch import Tensor
 
 from cadenza.core.errors import (
     ConfigurationError,
     InputError,
     NotReadyError,
-    StaleDataError,
     UnknownNameError,
 )
 from cadenza.stream import slot_reader
@@ -125,56 +122,6 @@ def test_slots_that_never_hold_still_end_the_draw(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(slot_reader, "copy_chunks", copy_while_rewritten)
     with pytest.raises(NotReadyError, match="slots that changed 64 times in a row"):
         draw(store, 2, 3, "actions")
-
-
-@pytest.mark.parametrize("options", [{}, {"weighting": "step"}, {"sampling_mode": "segment"}])
-def test_earlier_draw_is_repeated_exactly(options: dict[str, str]) -> None:
-    store = new_store(slots=3, steps=5)
-    for first in (10.0, 20.0, 30.0):
-        write_episode(store, 5, first, segments=(0, 0, 0, 1, 1))
-    drawn, out = draw(store, 30, 2, "obs", "rewards", "valid", **options)
-    again = targets(store, 30, 2, "obs", "rewards", "valid")
-    repeated = SlotReader(store).draw_at(
-        drawn.slots, drawn.versions, drawn.offsets, 2, again, drawn.bounds
-    )
-    for name, values in out.items():
-        assert torch.equal(again[name], values)
-    np.testing.assert_array_equal(repeated.versions, drawn.versions)
-
-
-def test_earlier_draw_from_a_replaced_episode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = new_store(slots=1)
-    write_episode(store, 5)
-    drawn, _ = draw(store, 2, 3, "rewards")
-    where = (drawn.slots, drawn.versions, drawn.offsets, 3, targets(store, 2, 3, "rewards"))
-    reader = SlotReader(store)
-    copied = slot_reader.copy_chunks
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            slot_reader,
-            "copy_chunks",
-            lambda *arguments: (copied(*arguments), store.version.__iadd__(2)),
-        )
-        with pytest.raises(StaleDataError, match="2 from episodes replaced since"):
-            reader.draw_at(*where)
-    with pytest.raises(StaleDataError, match="2 from episodes replaced since"):
-        reader.draw_at(*where)
-
-
-def test_places_that_do_not_exist_are_refused() -> None:
-    store = new_store(slots=2)
-    write_episode(store, 5)
-    version, out = store.version[:1].copy(), targets(store, 1, 3, "rewards")
-    reader = SlotReader(store)
-    for slot in (-1, 2):
-        with pytest.raises(InputError, match=r"expected slots in \[0, 2\)"):
-            reader.draw_at(np.array([slot]), version, np.array([0]), 3, out)
-    for offset in (-3, 5):
-        with pytest.raises(InputError, match="cover a step of their run, got 1"):
-            reader.draw_at(np.array([0]), version, np.array([offset]), 3, out)
-    for bounds in ([-1, 3], [0, 6]):
-        with pytest.raises(InputError, match="cover a step of their run, got 1"):
-            reader.draw_at(np.array([0]), version, np.array([0]), 3, out, np.array([bounds]))
 
 
 def test_selection_by_name_and_beginning() -> None:

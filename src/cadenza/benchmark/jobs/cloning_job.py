@@ -1,13 +1,24 @@
 """Training of a clone as a job: killed at any point and started again it ends with the same bytes.
 
 Resume:   update t draws its batch from a stream of its own, so that weights, moments of Adam and t
-          are all there is to save; they are, every `SAVE_EVERY` updates.
+          are all there is to save; they are, every `SAVE_EVERY` updates. What is damaged or of
+          another request is not taken: the training starts over.
+Blend:    each batch takes its share of steps from the second dataset, rounded to the nearest step,
+          the rest from the first; within a dataset each step is equally likely.
+Epochs:   an epoch of a dataset has drawn as many samples from it as it has steps; the cap holds for
+          each of the two, and makes the training shorter, never longer.
+Axes:     O = state, A = action, n = batch.
 """
 
+import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from cadenza.benchmark.jobs.cloning import (
@@ -17,22 +28,275 @@ from cadenza.benchmark.jobs.cloning import (
     cosine_rate,
     state_moments,
 )
-from cadenza.benchmark.jobs.cloning_data import TrainingData, batch_rows, load_data, updates_of
-from cadenza.benchmark.jobs.cloning_files import (
-    finished_policy,
-    load_initial,
-    restore_state,
-    save_policy,
-    save_state,
-)
 from cadenza.benchmark.jobs.cloning_request import RUNGS, Training
-from cadenza.benchmark.jobs.dataset_files import ACTION, STATE, read_page
+from cadenza.benchmark.jobs.dataset_files import (
+    ACTION,
+    STATE,
+    Frames,
+    feature_shapes,
+    read_frames,
+    read_info,
+    read_page,
+)
 from cadenza.benchmark.jobs.job_folder import JobFolder, open_job_folder
 from cadenza.benchmark.torch_threads import flushed_denormals, single_torch_thread
+from cadenza.core.checkpoints import (
+    LOCAL_URI_SCHEME,
+    CheckpointMetadata,
+    load_checkpoint,
+    pending_path,
+    read_metadata,
+    save_checkpoint,
+)
 from cadenza.core.device import deterministic_algorithms
 from cadenza.core.errors import CheckpointError, ConfigurationError
-from cadenza.core.seeding import derive_substream
-from cadenza.learn.nn.mlp_policy import MlpPolicy
+from cadenza.core.files import sha256_bytes
+from cadenza.core.provenance import GIT_SHA_UNKNOWN
+from cadenza.core.seeding import Substream, derive_substream
+from cadenza.core.source_identity import source_digest
+from cadenza.core.tree_digest import tree_digest
+from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
+
+_LOGGER = logging.getLogger(__name__)
+
+#: The trained policy inside the job's folder.
+POLICY: Final = "policy.pt"
+_STATE: Final = "state.pt"
+#: What the sidecar of a policy says about it, and the result repeats.
+_FACTS: Final = ("rung", "task", "features", "loss", "frames", "dataset_episodes")
+
+
+def load_initial(path: Path | None) -> tuple[MlpPolicy | None, str | None]:
+    """Return the policy to start from and its digest; None twice for none.
+
+    Raises:
+        CheckpointError: It is missing or damaged, or no policy that a training wrote.
+    """
+    if path is None:
+        return None, None
+    payload, metadata = load_checkpoint(
+        uri=LOCAL_URI_SCHEME + path.name, artifacts_root=path.parent
+    )
+    portable = payload.get(MLP_POLICY_KEY)
+    if not isinstance(portable, dict):
+        raise CheckpointError(
+            f"{path}: expected a policy that this command trained, got the keys "
+            f"{sorted(payload)}; name another --init."
+        )
+    return MlpPolicy.from_state_dict(cast("dict[str, Any]", portable)), metadata.sha256
+
+
+def save_state(clone: Clone, optimizer: torch.optim.Adam, folder: JobFolder, done: int) -> None:
+    """Save the training after ``done`` updates.
+
+    Raises:
+        StorageError: The file system refused.
+    """
+    state = {
+        "weights": [p.detach() for p in clone.ordered_parameters()],
+        "optimizer": optimizer.state_dict(),
+    }
+    _store(state, _STATE, folder, root=folder.work, step=done, seed=0, extra={})
+
+
+def restore_state(clone: Clone, optimizer: torch.optim.Adam, folder: JobFolder) -> int:
+    """Load the last save of this job and return the updates done; 0 without a usable one."""
+    if not (folder.work / _STATE).exists():
+        return 0
+    try:
+        state, metadata = load_checkpoint(uri=LOCAL_URI_SCHEME + _STATE, artifacts_root=folder.work)
+    except CheckpointError as error:
+        _LOGGER.warning("training starts over: %s", error)
+        return 0
+    if metadata.config_hash != folder.request_sha256:
+        _LOGGER.warning("training starts over: %s is of another job", folder.work / _STATE)
+        return 0
+    clone.load_parameters(state["weights"])
+    optimizer.load_state_dict(state["optimizer"])
+    return metadata.step
+
+
+def save_policy(
+    policy: MlpPolicy, folder: JobFolder, *, step: int, seed: int, facts: Mapping[str, Any]
+) -> None:
+    """Save the trained policy.
+
+    Args:
+        policy: The policy.
+        folder: Folder of the job.
+        step: Updates that made it.
+        seed: Seed of the training.
+        facts: What describes it, as JSON values.
+
+    Raises:
+        StorageError: The file system refused.
+    """
+    state = {MLP_POLICY_KEY: policy.state_dict()}
+    _store(state, POLICY, folder, root=folder.root, step=step, seed=seed, extra=facts)
+
+
+def finished_policy(folder: JobFolder) -> dict[str, Any] | None:
+    """Return the facts of the trained policy; None if there is none, or a damaged one."""
+    path = folder.root / POLICY
+    if not path.exists() or pending_path(path).exists():  # else killed while it was saved
+        return None
+    try:
+        metadata = read_metadata(uri=LOCAL_URI_SCHEME + POLICY, artifacts_root=folder.root)
+    except CheckpointError as error:
+        _LOGGER.warning("training starts over: %s", error)
+        return None
+    if metadata.config_hash != folder.request_sha256:
+        _LOGGER.warning("training starts over: %s is of another job", path)
+        return None
+    return {
+        **{name: metadata.extra.get(name) for name in _FACTS},
+        "policy": {"file": POLICY, "sha256": metadata.sha256},
+        "updates": metadata.step,
+        "seeds": {"training": metadata.seed},
+    }
+
+
+def _store(
+    state: Mapping[str, Any],
+    name: str,
+    folder: JobFolder,
+    *,
+    root: Path,
+    step: int,
+    seed: int,
+    extra: Mapping[str, Any],
+) -> None:
+    """Save a checkpoint whose bytes follow from the request and the code alone."""
+    metadata = CheckpointMetadata(
+        run_id=folder.request_sha256[:16],
+        seed=seed,
+        step=step,
+        git_sha=GIT_SHA_UNKNOWN,
+        pyproject_hash=sha256_bytes(b""),
+        config_hash=folder.request_sha256,
+        extra={**extra, "code_sha256": source_digest()},
+    )
+    save_checkpoint(
+        state_dict=state, uri=LOCAL_URI_SCHEME + name, metadata=metadata, artifacts_root=root
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: tensors are ambiguous
+class TrainingData:
+    """Steps to learn from: those of the first dataset, then those of the second.
+
+    Attributes:
+        states: What was seen, (N, O).
+        actions: What was done, (N, A).
+        first: Steps of the first dataset.
+        episodes: Episodes of the first dataset.
+    """
+
+    states: Tensor
+    actions: Tensor
+    first: int
+    episodes: int
+
+    @property
+    def second(self) -> int:
+        """Steps of the second dataset."""
+        return len(self.states) - self.first
+
+
+def load_data(training: Training) -> tuple[TrainingData, dict[str, Any]]:
+    """Return the steps to learn from, and the digests of the files that they come from.
+
+    Raises:
+        ConfigurationError: There is no dataset, it lacks an episode, or two have other features.
+        IntegrityError: A dataset is damaged.
+    """
+    frames = _selected(training, read_frames(training.dataset))
+    states, actions = frames.states, frames.actions
+    facts: dict[str, Any] = {"dataset_sha256": tree_digest(training.dataset), "mix_sha256": None}
+    if training.mix is not None:
+        mixed = read_frames(training.mix)
+        _require_equal_features(training.dataset, training.mix)
+        states = np.concatenate((states, mixed.states))
+        actions = np.concatenate((actions, mixed.actions))
+        facts["mix_sha256"] = tree_digest(training.mix)
+    data = TrainingData(
+        states=torch.from_numpy(states),  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+        actions=torch.from_numpy(actions),  # pyright: ignore[reportUnknownMemberType]
+        first=len(frames.states),
+        episodes=len(np.unique(frames.episodes)),
+    )
+    return data, facts
+
+
+def updates_of(training: Training, *, first: int, second: int = 0) -> int:
+    """Return the updates of a training, its cap on epochs applied.
+
+    Args:
+        training: Its settings.
+        first: Steps of the first dataset.
+        second: Steps of the second one; 0 without one.
+    """
+    if training.max_epochs is None:
+        return training.steps
+    mixed = _samples_of_second(training, second)
+    drawn = ((first, training.batch_size - mixed), (second, mixed))
+    most = min(training.max_epochs * steps / samples for steps, samples in drawn if samples)
+    return training.steps if most >= training.steps else max(1, int(most))
+
+
+def batch_rows(
+    training: Training, update: int, *, first: int, second: int, stream: Substream
+) -> NDArray[np.int64]:
+    """Return the steps that update ``update`` learns from, (n,).
+
+    Args:
+        training: Its settings.
+        update: Number of the update.
+        first: Steps of the first dataset, numbered from 0.
+        second: Steps of the second one, numbered from ``first``.
+        stream: Root of the draws.
+    """
+    rng = stream.child(update).default_rng()
+    mixed = _samples_of_second(training, second)
+    rows = rng.integers(first, size=training.batch_size - mixed)
+    if not mixed:
+        return rows
+    return np.concatenate((rows, first + rng.integers(second, size=mixed)))
+
+
+def _samples_of_second(training: Training, second: int) -> int:
+    """Return how many samples of a batch come from the second dataset, of ``second`` steps."""
+    return round(training.batch_size * training.mix_ratio) if second else 0
+
+
+def _selected(training: Training, frames: Frames) -> Frames:
+    """Return the steps of the episodes that count."""
+    if training.first_episodes is not None:
+        chosen = np.unique(frames.episodes)[: training.first_episodes]
+    elif training.episodes:
+        chosen = np.array(training.episodes, dtype=np.int64)
+    else:
+        return frames
+    missing = np.setdiff1d(chosen, frames.episodes)
+    if len(missing):
+        raise ConfigurationError(
+            f"--episodes: expected episodes of {training.dataset} (0 to "
+            f"{int(frames.episodes.max())}), got {int(missing[0])}."
+        )
+    mask = np.isin(frames.episodes, chosen)
+    return Frames(
+        states=frames.states[mask], actions=frames.actions[mask], episodes=frames.episodes[mask]
+    )
+
+
+def _require_equal_features(first: Path, second: Path) -> None:
+    shapes = [feature_shapes(read_info(root), source=root) for root in (first, second)]
+    if shapes[0] != shapes[1]:
+        raise ConfigurationError(
+            f"--mix: expected the features of --dataset, {shapes[0]}, got {shapes[1]}; blend "
+            "datasets of one task and number of robots."
+        )
+
 
 #: Updates between two saves: about a second of work.
 SAVE_EVERY: Final = 1000

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.core.files import atomic_write_text
 from cadenza.stream.argument_checks import checked_integer, checked_path, require_instance
-from cadenza.stream.bridges.dataset_folder import DatasetFolder
 from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.bridges.lerobot_features import IMAGE, INDEX_COLUMNS, Feature
 from cadenza.stream.bridges.lerobot_files import (
@@ -30,6 +29,7 @@ from cadenza.stream.bridges.lerobot_files import (
     INFO,
     STATS,
     TASKS,
+    DatasetFolder,
     FilePlace,
     episodes_table,
     frames_table,

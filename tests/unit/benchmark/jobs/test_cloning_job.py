@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from cadenza.benchmark.jobs import cloning_job
-from cadenza.benchmark.jobs.cloning_data import batch_rows, updates_of
-from cadenza.benchmark.jobs.cloning_job import train
+from cadenza.benchmark.jobs.cloning_job import batch_rows, train, updates_of
 from cadenza.benchmark.jobs.cloning_request import Training
 from cadenza.benchmark.jobs.dataset_files import KeptEpisode, write_dataset
 from cadenza.benchmark.policies import EgoSeat, load_policy

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from cadenza.benchmark.jobs import cloning_files
+from cadenza.benchmark.jobs import cloning_job
 from cadenza.benchmark.jobs.evaluating import BLOCKS
 from cadenza.benchmark.jobs.job_folder import Blocks, JobFolder
 from cadenza.core.checkpoints import sidecar_path
@@ -67,11 +67,11 @@ def test_the_last_save_of_our_training_is_read(tmp_path):
     log = tmp_path / "train.log"
     assert progress_of(command, log) == 0.0
     folder.work.mkdir(parents=True)
-    save = sidecar_path(folder.work / cloning_files._STATE)
+    save = sidecar_path(folder.work / cloning_job._STATE)
     save.write_text(json.dumps({"step": 3000}))
     assert progress_of(command, log) == kept_by(command) == 0.75
     assert progress_of((*command, "--max-epochs=3"), log) is None  # may end before
     save.write_text("{")
     assert progress_of(command, log) == 0.0
-    (folder.root / cloning_files.POLICY).touch()
+    (folder.root / cloning_job.POLICY).touch()
     assert progress_of(command, log) == 1.0

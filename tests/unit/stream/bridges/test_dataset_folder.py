@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from cadenza.core.errors import StorageError
-from cadenza.stream.bridges import dataset_folder
-from cadenza.stream.bridges.dataset_folder import MARKER, DatasetFolder
+from cadenza.stream.bridges import lerobot_files
+from cadenza.stream.bridges.lerobot_files import MARKER, DatasetFolder
 
 DESCRIPTION = Path("meta/info.json")
 OTHERS = [Path("data/chunk/file"), Path("meta/stats.json")]
@@ -65,7 +65,7 @@ def test_folder_whose_writer_has_just_finished_is_refused(
     def finish(file: object, operation: int) -> None:
         (tmp_path / "ds" / MARKER).unlink()
 
-    monkeypatch.setattr(dataset_folder.fcntl, "flock", finish)
+    monkeypatch.setattr(lerobot_files.fcntl, "flock", finish)
     with pytest.raises(StorageError, match="expected no other writer in this folder"):
         take(tmp_path / "ds")
 
@@ -130,7 +130,7 @@ def test_folder_that_appears_meanwhile_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(tmp_path / "ds", "notes.txt")
-    monkeypatch.setattr(dataset_folder.os.path, "lexists", lambda path: False)
+    monkeypatch.setattr(lerobot_files.os.path, "lexists", lambda path: False)
     with pytest.raises(StorageError, match="expected to create this folder, got 'Directory not em"):
         take(tmp_path / "ds")
     assert names(tmp_path) == ["ds", "ds/notes.txt"]

@@ -16,10 +16,10 @@ from cadenza.core.errors import (
     UnknownNameError,
 )
 from cadenza.stream.bridges import lerobot
-from cadenza.stream.bridges.dataset_folder import MARKER
 from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.bridges.lerobot import LeRobotWriter
 from cadenza.stream.bridges.lerobot_features import Feature, features_of
+from cadenza.stream.bridges.lerobot_files import MARKER
 from cadenza.stream.layout import BOOKKEEPING, Field
 from tests.stream_episodes import random_episode
 

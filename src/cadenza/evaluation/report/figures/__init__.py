@@ -5,5 +5,5 @@ Promise:     no colour in the SVG, only classes; no bar without its spread; equa
              equal bytes.
 May import:  `evaluation.statistics`, `report.svg`, `report.formatting`, `report.analysis`.
 Adding one:  one module with a function that returns a `Figure`, one entry in
-             `report/sections.py`.
+             `report/render.py`.
 """
