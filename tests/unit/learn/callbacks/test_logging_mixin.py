@@ -9,6 +9,7 @@ from cadenza.core.errors import CheckpointKeyError, InputError
 from cadenza.learn import Callback
 from cadenza.learn.callback import BatchCallback
 from cadenza.learn.callbacks.logging_mixin import (
+    LazyScalars,
     LoggingMixin,
     MixinOrderError,
 )
@@ -175,3 +176,26 @@ def test_state_hidden_by_a_wrong_order_is_refused_and_not_lost():
         Wrong().load_state_dict({})
     with pytest.raises(AttributeError, match="OwnState -> BatchCallback -> Callback -> Logging"):
         OwnState().state_dict()
+
+
+def test_tensor_elsewhere_is_fetched_at_the_first_read_and_only_then():
+    class Elsewhere(torch.Tensor):
+        """Stands for a tensor on a GPU: counts how often it is brought to the host."""
+
+        fetched = 0
+
+        @property
+        def device(self):
+            return torch.device("cuda")
+
+        def item(self):
+            Elsewhere.fetched += 1
+            return super().item()
+
+    scalars = LazyScalars()
+    value = torch.tensor(2.0).as_subclass(Elsewhere)
+    scalars["a"] = value
+    value.add_(1.0)  # what is logged is the value at that time
+    assert Elsewhere.fetched == 0
+    assert (scalars["a"], scalars["a"], Elsewhere.fetched) == (2.0, 2.0, 1)
+    assert list(scalars.values()) == [2.0]

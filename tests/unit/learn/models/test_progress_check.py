@@ -15,7 +15,7 @@ from cadenza.learn.trainer import Trainer, TrainingShutdownException
 
 
 class Scripted:
-    """Predicts observations that are wrong by the next number of a script, and its rewards."""
+    """Predicts observations and rewards of 1 that are wrong by the next numbers of scripts."""
 
     device = torch.device("cpu")
 
@@ -26,7 +26,7 @@ class Scripted:
     def sample(
         self, action: Tensor, observation: Tensor, rng: torch.Generator
     ) -> tuple[Tensor, Tensor | None]:
-        reward = None if self.rewards is None else action * 0.0 + next(self.rewards)
+        reward = None if self.rewards is None else action * 0.0 + 1.0 + next(self.rewards)
         return observation + next(self.errors), reward
 
 
@@ -40,7 +40,7 @@ def run(callback: LossProgressCheck, steps: int) -> None:
         "observation": obs,
         "next_observation": obs,
         "actions": torch.zeros(4, 1),
-        "rewards": torch.zeros(4, 1),
+        "rewards": torch.ones(4, 1),
         "batch_size": 4,
     }
     Trainer([callback], [{"default": batch, "batch_size": 4}] * steps).train()
