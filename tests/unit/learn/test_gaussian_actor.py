@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from cadenza.core.errors import CheckpointError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.nn.gaussian_actor import GaussianActor, actor_mean
 from cadenza.learn.nn.linear import default_linear
@@ -119,15 +118,6 @@ def test_from_state_dict_rebuilds_any_sizes(hidden):
     x = torch.randn((4, 5), generator=generator(2))
     assert torch.equal(rebuilt(x), network(x))
     assert torch.equal(rebuilt.standard_deviation(), network.standard_deviation())
-
-
-def test_from_state_dict_with_missing_or_superfluous_weights_raises():
-    state = actor().state_dict()
-    with pytest.raises(CheckpointError, match="extra"):
-        GaussianActor.from_state_dict(state | {"extra": torch.zeros(1)})
-    del state["act.action_out.fc_mean.weight"]
-    with pytest.raises(CheckpointError, match="expected the weights of one Gaussian actor"):
-        GaussianActor.from_state_dict(state)
 
 
 def test_default_linear_bound_is_one_over_root_of_inputs():

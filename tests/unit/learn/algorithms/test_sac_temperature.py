@@ -88,10 +88,11 @@ def test_state_is_loaded_into_the_shared_tensor_whatever_is_switched_off():
 
 
 def test_state_continues_the_target_schedule():
-    source = alpha_loss(t_entropy=CyclicSchedule(5, 0, 5))
+    source, other, fresh = (alpha_loss(t_entropy=CyclicSchedule(5, 0, 5)) for _ in range(3))
     for _ in range(4):
         source.end_batch()
-    other = alpha_loss(t_entropy=CyclicSchedule(5, 0, 5))
+    fresh.load_state_dict(source.state_dict(), load_hparams=False)
+    assert fresh.t_entropy.value == pytest.approx(5.0)
     other.load_state_dict(source.state_dict())
     source.end_batch()
     other.end_batch()

@@ -201,14 +201,6 @@ def test_persistent_keys_of_the_state_are_saved_and_come_back(tmp_path):
     assert run({"persistent_keys": ("mine",)}) == (None, 2)
 
 
-def test_two_restorees_of_one_name_are_refused(tmp_path):
-    twins = [Counter("a"), Counter("b"), Counter("a")]
-    with pytest.raises(ValueError, match=r"got duplicates \['a'\]"):
-        Checkpointer(restorees=twins, run_root=tmp_path, checkpoint_interval=1)
-    with pytest.raises(ValueError, match=r"got duplicates \['a'\]"):
-        CheckpointLoader(restorees=twins, run_root=tmp_path, checkpoint_index=0)
-
-
 # --- writing in the background -------------------------------------------------------------------
 
 

@@ -213,21 +213,6 @@ def test_state_of_environments_without_replay_keeps_ids_and_asks_for_a_reset():
 
 
 @pytest.mark.parametrize(
-    ("space", "match"),
-    [
-        (spaces.Tuple([spaces.Discrete(2)]), "to be one array .*FlattenObservation"),
-        (spaces.Dict({"a": spaces.Dict({"b": spaces.Discrete(2)})}), "expected observation 'a'"),
-        (spaces.Text(5), "expected observation 'obs'"),
-    ],
-)
-def test_observations_of_another_kind_are_refused(space, match):
-    env = CountingEnv()
-    env.observation_space = space
-    with pytest.raises(InputError, match=match):
-        DictGymWrapper(vector(lambda: env))
-
-
-@pytest.mark.parametrize(
     ("responses", "match"),
     [
         ({}, "of agent 0, got no response"),
