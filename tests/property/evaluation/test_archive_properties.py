@@ -1,9 +1,10 @@
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadenza.evaluation.episodes import episode_line
 from cadenza.evaluation.results import BundleSummary, EpisodeResult
 from cadenza.evaluation.summary import SummarySettings, compute_summary, recompute_summary
+from tests.campaigns import size
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 json_values = st.recursive(
@@ -44,6 +45,7 @@ def episode_sets(draw) -> list[EpisodeResult]:
     ]
 
 
+@settings(max_examples=size(30, 100))
 @given(episodes=episode_sets())
 def test_episodes_survive_their_file_format(episodes):
     for episode in episodes:
@@ -53,6 +55,7 @@ def test_episodes_survive_their_file_format(episodes):
         assert episode_line(read) == line
 
 
+@settings(max_examples=size(30, 100))
 @given(episodes=episode_sets(), data=st.data())
 def test_summary_is_the_same_in_any_order_and_after_a_round_trip(episodes, data):
     settings_ = SummarySettings(headline_condition="on", comparison=("on", "off"))

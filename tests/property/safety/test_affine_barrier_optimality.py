@@ -15,6 +15,7 @@ from cadenza.safety.affine import (
     state_box,
 )
 from cadenza.safety.solvers import SolveStatus, make_solver
+from tests.campaigns import size
 
 BARRIERS = [
     keep_out_ball([0.0, 0.0], 0.5, gains=(2.0, 3.0), name="first"),
@@ -31,7 +32,7 @@ def guard(step=1):
     return AffineCBFFilter(DoubleIntegrator(2), BARRIERS[::step], box=(-3.0, 3.0))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=size(50, 150), deadline=None)
 @given(
     x=st.lists(numbers, min_size=4, max_size=4),
     u=st.lists(st.floats(-5.0, 5.0), min_size=2, max_size=2),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.spatial import ConvexHull
 
 from cadenza.safety.rows.authority import measure_authority, weakest_support
+from tests.campaigns import size
 from tests.unit.safety.scenes import agent, box
 from tests.unit.safety.test_authority import Affine
 
@@ -17,7 +18,7 @@ def corners(n, c):
     return np.array(list(itertools.product((-c, c), repeat=n)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=size(40, 100), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), shape=st.sampled_from([(2, 2), (2, 5), (3, 3), (3, 7)]))
 def test_weakest_support_is_the_distance_to_the_nearest_facet_of_the_reachable_set(seed, shape):
     rng = np.random.default_rng(seed)
@@ -35,7 +36,7 @@ def test_weakest_support_is_the_distance_to_the_nearest_facet_of_the_reachable_s
     assert weakest <= 0.0 or reached.min() >= weakest - 1e-9
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=size(30, 60), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), d=st.sampled_from([2, 3]), n=st.integers(1, 7))
 def test_reach_is_the_farthest_corner_of_the_box(seed, d, n):
     rng = np.random.default_rng(seed)

@@ -10,6 +10,7 @@ from cadenza.safety.batched.projection import project_batch
 from cadenza.safety.batched.status import INACTIVE, INFEASIBLE, OPTIMAL
 from cadenza.safety.filters.projection import SLACK_WEIGHT, RowSet, project
 from cadenza.safety.solvers import DaqpSolver, SolveStatus
+from tests.campaigns import size
 
 #: Problems per example: the batch mixes all four outcomes.
 BATCH = 48
@@ -55,7 +56,7 @@ sizes = st.tuples(st.sampled_from([1, 2, 3, 4, 7]), st.integers(1, 6))
 
 
 @given(seed=st.integers(0, 10**6), size=sizes, fixed_shape=st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=size(15, 40), deadline=None)
 def test_batch_equals_single_projection(
     seed: int, size: tuple[int, int], fixed_shape: bool
 ) -> None:
@@ -72,7 +73,7 @@ def test_batch_equals_single_projection(
 
 
 @given(seed=st.integers(0, 10**6), size=sizes)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=size(15, 40), deadline=None)
 def test_answers_meet_rows_and_box_and_nominal_passes_bit_for_bit(
     seed: int, size: tuple[int, int]
 ) -> None:
@@ -91,7 +92,7 @@ def test_answers_meet_rows_and_box_and_nominal_passes_bit_for_bit(
 
 
 @given(seed=st.integers(0, 10**6), size=sizes)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=size(10, 20), deadline=None)
 def test_infeasible_environments_never_get_the_nominal_action(
     seed: int, size: tuple[int, int]
 ) -> None:
@@ -109,7 +110,7 @@ def test_infeasible_environments_never_get_the_nominal_action(
 
 
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 4), m=st.integers(2, 4))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=size(8, 15), deadline=None)
 def test_rows_that_are_off_and_infinite_levels_do_not_exist(seed: int, n: int, m: int) -> None:
     problems = draw_problems(seed, n, m)
     mask = torch.rand(BATCH, m, generator=torch.Generator().manual_seed(seed)) < 0.5
@@ -131,7 +132,7 @@ def test_rows_that_are_off_and_infinite_levels_do_not_exist(seed: int, n: int, m
 def test_gradient_is_that_of_the_solution_map(n: int, m: int) -> None:
     problems = draw_problems(7, n, m)
     answer = solve(problems)
-    keep = _away_from_kinks(problems, answer)[:8]
+    keep = _away_from_kinks(problems, answer)[: size(4, 8)]
     assert bool((answer.status[keep] == OPTIMAL).sum() >= 3)
     inputs = tuple(
         problems[name][keep].clone().requires_grad_(True) for name in ("u_hat", "A", "b")

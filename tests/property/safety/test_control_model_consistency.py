@@ -12,10 +12,11 @@ from cadenza.safety.control_models import (
     JacobianControlModel,
     WheelDrive,
 )
+from tests.campaigns import size
 from tests.unit.safety.scenes import agent
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=size(40, 100), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_right_inverse_of_a_random_arm_with_default_damping(seed):
     rng = np.random.default_rng(seed)
@@ -32,7 +33,7 @@ def test_right_inverse_of_a_random_arm_with_default_damping(seed):
         assert back == pytest.approx(image, abs=1.01e-6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=size(40, 100), deadline=None)
 @given(
     heading=st.floats(-10, 10),
     look_ahead=st.floats(0.02, 1.0),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cadenza.safety.conformal.margin import SCORE_TOLERANCE
+from tests.campaigns import size
 from tests.property.safety.drifting import run
 
 STEPS = 4500
@@ -22,7 +23,7 @@ RULES = {
 @pytest.mark.parametrize("miss_rate", [0.05, 0.1, 0.2])
 @pytest.mark.parametrize("rule", RULES)
 def test_drifting_partner_is_covered_within_two_points(rule, miss_rate):
-    for seed in range(2):
+    for seed in range(size(1, 2)):
         scores, margins, _ = run(seed, STEPS, miss_rate=miss_rate, **RULES[rule])
         misses = scores > margins + SCORE_TOLERANCE
         assert abs(misses.mean() - miss_rate) < 0.02
@@ -34,7 +35,7 @@ def test_drifting_partner_is_covered_within_two_points(rule, miss_rate):
 
 
 @pytest.mark.parametrize("miss_rate", [0.05, 0.2])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(size(2, 4)))
 def test_two_sided_rule_obeys_its_bound_in_every_run(seed, miss_rate):
     eta = 0.02
     scores, margins, last = run(seed, 1500, miss_rate=miss_rate, eta=eta, n_warmup_steps=0)

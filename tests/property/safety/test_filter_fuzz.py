@@ -6,13 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadenza.safety.state import SafetyState
+from tests.campaigns import size
 from tests.unit.safety.scenes import agent, call, ego_filter, slack
 
 coordinates = st.floats(-3.0, 3.0)
 vectors = st.tuples(coordinates, coordinates)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=size(80, 200), deadline=None)
 @given(
     nominal=st.tuples(st.floats(-2.0, 2.0), st.floats(-2.0, 2.0)),
     position=vectors,
@@ -36,7 +37,7 @@ def test_action_is_the_nominal_bit_for_bit_or_reported_as_changed(
     assert info["status"] != "optimal" or info["intervention"] > 0.0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=size(50, 100), deadline=None)
 @given(
     nominal=vectors,
     partners=st.lists(st.tuples(vectors, vectors), min_size=2, max_size=5),

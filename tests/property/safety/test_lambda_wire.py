@@ -13,12 +13,13 @@ from cadenza.safety.pairs import (
     make_lambda_dict,
     make_pair_keys,
 )
+from tests.campaigns import size
 
 uid_lists = st.lists(st.text(max_size=4), unique=True, max_size=6)
 slacks = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@settings(max_examples=40)
+@settings(max_examples=size(20, 40))
 @given(uids=uid_lists, data=st.data())
 def test_wire_form_round_trips_and_depends_on_the_content_only(uids, data):
     values = {key: data.draw(slacks) for key in make_pair_keys(uids)}

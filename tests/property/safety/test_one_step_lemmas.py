@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cadenza.safety.rows import barrier
 from cadenza.safety.rows.barrier import PairParameters, next_closing_limit, row_level
+from tests.campaigns import size
 from tests.unit.safety.scenes import safe_speed
 
 CONTACT = 0.4
@@ -55,7 +56,7 @@ def after_step(e, w, tangential, c, turn, dt, plant):
     return distance - CONTACT, -float(end @ after) / distance, nearest
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=size(200, 600), deadline=None)
 @given(
     e=excesses,
     alpha=alphas,
@@ -83,7 +84,7 @@ def test_a_step_that_meets_the_row_stays_in_the_safe_set(
     assert nearest >= CONTACT - 1e-9
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=size(150, 400), deadline=None)
 @given(
     e=excesses,
     alpha=alphas,
@@ -104,7 +105,7 @@ def test_braking_meets_the_row_from_anywhere_in_the_safe_set(
     assert -alpha <= level + 1e-9
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=size(100, 300), deadline=None)
 @given(e=excesses, alpha=alphas, dt=steps, w=speeds)
 def test_zero_order_hold_limit_solves_its_equation_and_covers_the_semi_implicit_one(
     e, alpha, dt, w

@@ -16,6 +16,7 @@ from cadenza.safety.oscbf import (
     TorqueOSCBF,
     VelocityOSCBF,
 )
+from tests.campaigns import size
 from tests.unit.safety.arm_scenes import DT, arm, table
 
 RULES = ArmConstraints(
@@ -49,7 +50,9 @@ def scene(seed, scale):
 
 
 scales = st.sampled_from([0.0, 0.1, 10.0, 1e6])
-quick = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(
+    max_examples=size(60, 150), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 @quick

@@ -146,7 +146,7 @@ def test_joint_limits_hold_under_full_push(level, seed):
     assert not any(result.conflicting_joints for result in log.results)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=size(15, 40), deadline=None)
 @given(
     acceleration=st.floats(0.5, 50.0),
     gain=st.floats(0.1, 100.0),

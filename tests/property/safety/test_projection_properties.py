@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from cadenza.safety.filters.projection import RowSet, project
 from cadenza.safety.solvers import DaqpSolver, SolveStatus
+from tests.campaigns import size
 
 C = 2.0
 numbers = st.floats(-5.0, 5.0).map(lambda x: 0.0 if abs(x) < 1e-3 else x)
@@ -47,7 +48,7 @@ def daqp(u, A, b):
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=size(100, 300), deadline=None)
 @given(problem=problems(min_rows=2))
 def test_projection_equals_quadprog_and_meets_the_optimality_conditions(problem):
     u, A, b = problem
@@ -97,7 +98,7 @@ def test_projection_equals_daqp_and_quadprog_to_1e_10_on_typical_rows():
     assert compared > 400
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=size(100, 300), deadline=None)
 @given(problem=problems(min_rows=2))
 def test_infeasible_rows_leave_the_most_urgent_one_as_good_as_the_box_allows(problem):
     u, A, b = problem

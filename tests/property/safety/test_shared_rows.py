@@ -23,6 +23,7 @@ from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import JacobianControlModel
 from cadenza.safety.rows.barrier import PairParameters, row_level
 from cadenza.safety.state import SafetyState
+from tests.campaigns import size
 from tests.unit.safety.scenes import CONTACT, safe_duel
 
 LINF = 2.0
@@ -123,7 +124,7 @@ def test_two_agents_that_share_their_row_stay_apart_and_are_never_stuck(team, pl
         assert active > 100
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=size(100, 300), deadline=None)
 @given(
     alphas=st.tuples(st.floats(0.05, 10.0), st.floats(0.05, 10.0)),
     degrees=st.tuples(st.integers(2, 4), st.integers(2, 4)),

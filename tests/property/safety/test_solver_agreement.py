@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog, nnls
 
 from cadenza.safety.solvers import SolveStatus, make_solver
+from tests.campaigns import size
 
 #: Halves: small enough to keep rows from being almost, but not quite, parallel.
 numbers = st.integers(-8, 8).map(lambda k: k / 2.0)
@@ -82,25 +83,25 @@ def check_all(names, problem, limit, tolerance=1e-10):
         assert kkt_error(P, q, G, h, answer.x) <= 1e-9
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=size(70, 200), deadline=None)
 @given(problem=problems(rows=(0, 1)), limit=st.sampled_from([1.5, 4.0, FREE]))
 def test_one_row_closed_form_equals_daqp_and_quadprog_in_any_metric(problem, limit):
     check_all(["closed_form", "daqp", "quadprog", "auto"], problem, limit)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=size(70, 200), deadline=None)
 @given(problem=problems(rows=(2, 2)))
 def test_two_rows_closed_form_equals_daqp_and_quadprog_in_any_metric(problem):
     check_all(["closed_form", "daqp", "quadprog", "auto"], problem, FREE)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=size(30, 60), deadline=None)
 @given(problem=problems(rows=(0, 5)), limit=st.sampled_from([1.5, 4.0, FREE]))
 def test_every_method_finds_the_same_optimum(problem, limit):
     check_all(["quadprog", "daqp", "auto", "clarabel", "osqp", "piqp"], problem, limit)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=size(30, 60), deadline=None)
 @given(
     problem=problems(rows=(1, 5), sizes=(2, 4)),
     seed=st.integers(0, 1000),
