@@ -50,13 +50,43 @@ def names(result) -> list[str]:
     ]
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A training with all defaults: result, environment, partner, factory, reports of progress."""
+    seen = []
+    parts = run(tmp_path_factory.mktemp("plain"), progress=lambda *report: seen.append(report))
+    return *parts, seen
+
+
+@pytest.fixture(scope="module")
+def even_batch(tmp_path_factory):
+    """A training in four environments whose episodes all take five steps."""
+    folder = tmp_path_factory.mktemp("even")
+    return run(folder, config=batch_config(folder), env=EvenBatchEnv())
+
+
+@pytest.fixture(scope="module")
+def uneven_batch(tmp_path_factory):
+    """A training in four environments with episodes of five to eight steps."""
+    folder = tmp_path_factory.mktemp("uneven")
+    return run(folder, config=batch_config(folder), env=NoisyBatchEnv(4))
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """A training behind a filter that halves large actions: result, environment, driver."""
+    folder, env = tmp_path_factory.mktemp("guarded"), NoisyPointEnv()
+    driver = HalvingDriver(env)
+    return run(folder, config=safe_config(folder), env=env, safety=driver)[0], env, driver
+
+
 def test_episode_seeds_are_the_golden_ones():
     assert [episode_seed(0, k) for k in (0, 1, 2)] == [0, 719330884, 9216789]
     assert episode_seed(1, 1) == 2073131834
 
 
-def test_run_counts_steps_episodes_and_checkpoints(tmp_path):
-    result, _, _, factory = run(tmp_path)
+def test_run_counts_steps_episodes_and_checkpoints(plain):
+    result, _, _, factory, _ = plain
     curve = result.curve
     assert len(curve.per_step_ego_rewards) == 40
     assert len(curve.per_episode_ego_rewards) == 5  # 40 = 5 * 7 + 5
@@ -73,8 +103,8 @@ def test_run_counts_steps_episodes_and_checkpoints(tmp_path):
     assert (result.outcome.status, result.outcome.frames) == ("completed", 40)
 
 
-def test_run_seeds_environment_and_partner_alike(tmp_path):
-    _, env, partner, _ = run(tmp_path)
+def test_run_seeds_environment_and_partner_alike(plain):
+    _, env, partner, _, _ = plain
     expected = [3] + [
         derive_substream(f"training.episode.{k}", root_seed=3).integer_seed() for k in range(1, 6)
     ]
@@ -112,8 +142,8 @@ def test_run_termination_dominates_truncation(tmp_path):
     assert set(trainer.flags) == {(True, False)}
 
 
-def test_run_truncation_alone_is_passed_on(tmp_path):
-    trainer = run(tmp_path)[3].built[0]
+def test_run_truncation_alone_is_passed_on(plain):
+    trainer = plain[3].built[0]
     assert trainer.flags[:8] == [(False, False)] * 6 + [(True, True), (False, False)]
 
 
@@ -131,10 +161,9 @@ def test_run_without_a_factory_takes_the_configured_algorithm(tmp_path):
     assert env.actions[0] == np.float32(expected.uniform(-1, 1))
 
 
-def test_log_events_come_in_the_documented_order(tmp_path):
-    result = run(tmp_path)[0]
+def test_log_events_come_in_the_documented_order(plain):
     rollout = ["rollout_update", "scalar(rollout)"]
-    assert names(result) == [
+    assert names(plain[0]) == [
         "training_start",
         *rollout,
         *rollout,
@@ -148,15 +177,15 @@ def test_log_events_come_in_the_documented_order(tmp_path):
     ]
 
 
-def test_log_lines_carry_the_run_and_the_steps_are_frames(tmp_path):
-    config = config_in(tmp_path)
-    result = run(tmp_path, config=config)[0]
+def test_log_lines_carry_the_run_and_the_steps_are_frames(plain):
+    result = plain[0]
+    fingerprint = config_fingerprint(config_in(result.outcome.log_path.parents[2]))
     lines = events(result)
     for line in lines:
         assert line["run_id"] == result.curve.run_id
         assert (line["seed"], line["run_kind"], line["task"]) == (3, "random", "noisy_point")
         assert (line["partner_class"], line["partner_id"]) == ("noisy", "partner-0001")
-        assert line["config_hash"] == config_fingerprint(config)
+        assert line["config_hash"] == fingerprint
     assert (lines[0]["total_frames"], lines[0]["checkpoint_every"]) == (40, 16)
     updates = [line for line in lines if line["event"] == "rollout_update"]
     assert [line["step"] for line in updates] == [8, 16, 24, 32, 40]
@@ -192,9 +221,8 @@ def test_crash_leaves_an_event_and_earlier_checkpoints(tmp_path):
     assert names_on_disk == {"_step16.pt", "-state_step16.pt"}
 
 
-def test_progress_reports_frames_and_last_return(tmp_path):
-    seen = []
-    result = run(tmp_path, progress=lambda *report: seen.append(report))[0]
+def test_progress_reports_frames_and_last_return(plain):
+    result, *_, seen = plain
     assert [frames for frames, _, _ in seen] == [7, 8, 14, 16, 21, 24, 28, 32, 35, 40]
     assert {total for _, total, _ in seen} == {40}
     returns = result.curve.per_episode_ego_rewards
@@ -292,8 +320,8 @@ class EvenBatchEnv(NoisyBatchEnv):
             copy.horizon = 5
 
 
-def test_batch_counts_of_the_reference_example(tmp_path):
-    result, env, partner, factory = run(tmp_path, config=batch_config(tmp_path), env=EvenBatchEnv())
+def test_batch_counts_of_the_reference_example(even_batch):
+    result, env, partner, factory = even_batch
     curve = result.curve
     assert len(curve.per_step_ego_rewards) == 16
     assert len(factory.built[0].updates) == 4
@@ -315,8 +343,8 @@ def test_batch_with_a_remainder_ends_with_a_terminal_checkpoint(tmp_path):
     assert result.outcome.frames == 68
 
 
-def test_batch_rewards_are_means_and_returns_are_per_environment(tmp_path):
-    result = run(tmp_path, config=batch_config(tmp_path), env=NoisyBatchEnv(4))[0]
+def test_batch_rewards_are_means_and_returns_are_per_environment(uneven_batch):
+    result = uneven_batch[0]
     curve = result.curve
     assert sum(curve.per_step_ego_rewards) * 4 == pytest.approx(
         sum(e.episode_return for e in curve.episodes)
@@ -330,17 +358,16 @@ def test_batch_rewards_are_means_and_returns_are_per_environment(tmp_path):
     assert updates[0]["last_reward"] == curve.per_step_ego_rewards[3]
 
 
-def test_batch_passes_the_observation_before_the_reset(tmp_path):
-    trainer = run(tmp_path, config=batch_config(tmp_path), env=EvenBatchEnv())[3].built[0]
+def test_batch_passes_the_observation_before_the_reset(even_batch):
+    trainer = even_batch[3].built[0]
     given = [obs is not None for obs in trainer.final_obs]
     assert given == [k % 5 == 4 for k in range(16)]
     done, truncated = trainer.flags[4]
     assert done.tolist() == truncated.tolist() == [True] * 4
 
 
-def test_batch_restarts_the_partner_row_by_row_with_its_own_seeds(tmp_path):
-    partner = run(tmp_path, config=batch_config(tmp_path), env=NoisyBatchEnv(4))[2]
-    assert partner.row_resets[:5] == [
+def test_batch_restarts_the_partner_row_by_row_with_its_own_seeds(uneven_batch):
+    assert uneven_batch[2].row_resets[:5] == [
         (row, episode_seed(3, k)) for k, row in enumerate([0, 1, 2, 3, 0], start=1)
     ]
 
@@ -357,10 +384,8 @@ def safe_config(folder, **changes):
     return config_in(folder, safety={"enabled": True, **changes})
 
 
-def test_safety_executes_the_filtered_action_and_keeps_small_ones_to_the_bit(tmp_path):
-    env = NoisyPointEnv()
-    driver = HalvingDriver(env)
-    run(tmp_path, config=safe_config(tmp_path), env=env, safety=driver)
+def test_safety_executes_the_filtered_action_and_keeps_small_ones_to_the_bit(guarded):
+    _, env, _ = guarded
     reference = TallyTrainer()
     nominal = [float(reference._rng.normal(size=(1,)).astype(np.float32)[0]) for _ in range(8)]
     expected = [a / 2 if abs(a) > 1 else a for a in nominal]
@@ -368,18 +393,15 @@ def test_safety_executes_the_filtered_action_and_keeps_small_ones_to_the_bit(tmp
     assert any(abs(a) > 1 for a in nominal)
 
 
-def test_safety_driver_is_told_about_run_episodes_and_partner(tmp_path):
-    env = NoisyPointEnv()
-    driver = HalvingDriver(env)
-    run(tmp_path, config=safe_config(tmp_path), env=env, safety=driver)
+def test_safety_driver_is_told_about_run_episodes_and_partner(guarded):
+    driver = guarded[2]
     assert driver.calls[:2] == [("run", 3), "episode"]
     assert driver.calls.count("episode") == 6
     assert driver.calls.count("partner-0001") == 40
 
 
-def test_safety_events_report_interventions_and_the_closing_record(tmp_path):
-    env = NoisyPointEnv()
-    result = run(tmp_path, config=safe_config(tmp_path), env=env, safety=HalvingDriver(env))[0]
+def test_safety_events_report_interventions_and_the_closing_record(guarded):
+    result, _, _ = guarded
     order = names(result)
     assert order[1:4] == ["safety_telemetry", "rollout_update", "scalar(rollout)"]
     assert order[-2:] == ["safety_telemetry_final", "training_end"]

@@ -58,10 +58,10 @@ def assert_equal_steps(batched, scalar, partner_uids):
     ],
 )
 def test_batch_equals_single_drivers_step_for_step(num_envs, num_robots, options):
-    twins = Twins(num_envs, num_robots, episode_length=60, **options)
+    twins = Twins(num_envs, num_robots, episode_length=40, **options)
     changed = infeasible = 0
     reasons = set()
-    for _ in range(150):
+    for _ in range(70):
         batched, scalar = twins.step()
         assert_equal_steps(batched, scalar, twins.driver.partner_uids)
         changed += int((batched.intervention > 0.0).sum())

@@ -17,6 +17,7 @@ from cadenza.safety.verifier.run import verify
 from tests.campaigns import size
 from tests.unit.safety.verifications import ONE, verified
 
+LATE = dataclasses.replace(ONE, delays=("varying",))
 SEVERAL = dataclasses.replace(ONE, partners=(3,), several_steps=1500)
 
 
@@ -188,21 +189,21 @@ MUTANTS = {
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_broken_filter_lets_the_partner_in_and_is_caught(mutant):
-    report = verified(ONE, make_guard=MUTANTS[mutant])
+    report = verified(LATE, make_guard=MUTANTS[mutant])
     assert not report.holds
     assert report.single_adversarial().penetrated_episodes > 0
 
 
 def test_row_of_the_other_plant_is_caught():
-    report = verified(dataclasses.replace(ONE, filter_plant="semi_implicit"))
+    report = verified(dataclasses.replace(LATE, filter_plant="semi_implicit"))
     assert report.single_adversarial().penetrated_episodes > 0
     assert not report.holds
     # The row for zero-order hold covers both plants.
-    assert verified(dataclasses.replace(ONE, plants=("semi_implicit",), filter_plant="zoh")).holds
+    assert verified(dataclasses.replace(LATE, plants=("semi_implicit",), filter_plant="zoh")).holds
 
 
 def test_filter_that_does_nothing_is_said_to_execute_unfiltered_actions():
-    counts = verified(ONE, make_guard=doing_nothing).everything()
+    counts = verified(LATE, make_guard=doing_nothing).everything()
     assert counts.unfiltered_steps > 100
     assert counts.missed_steps == 0  # each step is counted once
     assert counts.disagreements > 0
@@ -232,7 +233,11 @@ def unmet(share):
     [
         (unmet(None), SEVERAL, "unfiltered_steps"),  # the nominal after a failed solve
         (unmet(0.5), SEVERAL, "missed_steps"),  # the most urgent partner gets too little
-        (changing_answer(lambda _, a: {"action": 1.01 * a.action}), ONE, "missed_steps"),  # the box
+        (
+            changing_answer(lambda _, a: {"action": 1.01 * a.action}),
+            LATE,
+            "missed_steps",
+        ),  # the box
     ],
     ids=["nominal", "half the retreat", "outside the box"],
 )
@@ -244,7 +249,7 @@ def test_action_that_serves_nobody_as_it_must_is_caught(mutant, config, wrong):
 
 
 def test_verdict_that_differs_from_the_single_filter_is_a_disagreement():
-    report = verified(ONE, make_guard=changing_answer(lambda _, a: {"solved": ~a.solved}))
+    report = verified(LATE, make_guard=changing_answer(lambda _, a: {"solved": ~a.solved}))
     counts = report.everything()
     assert counts.disagreements == counts.compared_steps > 0
     assert counts.largest_difference == np.inf
@@ -253,7 +258,7 @@ def test_verdict_that_differs_from_the_single_filter_is_a_disagreement():
 
 def test_difference_of_a_billionth_is_a_disagreement():
     slightly_off = changing_answer(lambda _, answer: {"action": answer.action + 1e-9})
-    counts = verified(ONE, make_guard=slightly_off).everything()
+    counts = verified(LATE, make_guard=slightly_off).everything()
     assert counts.disagreements > 0
     assert counts.largest_difference == pytest.approx(1e-9, rel=1e-3)
 
