@@ -291,3 +291,11 @@ def test_entry_that_begins_before_the_file_is_an_error(file):
     file.write_bytes(content)
     with pytest.raises(IntegrityError, match=r"memory\.zip: "):
         read(file)
+
+
+def test_settings_that_differ_are_warnings(file, caplog):
+    read(file)
+    assert caplog.text == ""
+    assert_equal(read(file, ejector_type="Other", maxlen=50), snapshot())
+    assert "ejector type of the table is Other, of the file Fifo" in caplog.text
+    assert "maxlen of the table is 50, of the file 100" in caplog.text

@@ -26,6 +26,7 @@ from tests.unit.learn.memory.memory_file_parts import (
 )
 
 V2 = TableSerializationVersion.V2
+EMPTY = {"name": "a", "kind": "Column", "state": {}, "stored": None}
 
 
 @pytest.fixture(params=[False, True], ids=["stored", "deflated"])
@@ -132,6 +133,8 @@ def test_changed_manifest_or_seal_is_found(file, entry, content, message):
         ({"identities": [1, 2]}, r"expected int64 of shape \(2,\), got int64 of shape \(3,\)"),
         ({"identities": 1}, "expected 'identities' to be list"),
         ({"columns": [3]}, "expected columns with different names"),
+        ({"columns": [EMPTY, EMPTY]}, "expected columns with different names"),
+        ({"columns": [{**EMPTY, "state": 3}]}, "expected columns with different names"),
         ({"columns": {}}, "expected 'columns' to be list"),
         ({"sampler_state": 3}, "expected 'sampler_state' to be dict"),
     ],
