@@ -66,6 +66,7 @@ def test_latent_is_mean_plus_scaled_noise():
     x_hat, mu, log_std, latent = model(line(4))
     noise = torch.randn(4, 2, generator=generator(9))
     torch.testing.assert_close(latent, 0.7 + 0.5 * noise)
+    assert latent.shape == (4, model.latent_size)
     torch.testing.assert_close(mu, torch.full((4, 2), 0.7))
     torch.testing.assert_close(log_std.exp(), torch.full((4, 2), 0.5))
     torch.testing.assert_close(x_hat, model.decoder(latent))
