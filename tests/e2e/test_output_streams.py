@@ -28,16 +28,6 @@ def test_full_standard_output_ends_with_one_line_and_the_storage_code(words):
     assert "Traceback" not in done.stderr
 
 
-def test_files_of_a_run_never_take_the_place_of_a_closed_stream():
-    program = (
-        "import os, tempfile, cadenza.cli.main as m\n"
-        "m._fill_standard_streams()\n"
-        "print(tempfile.TemporaryFile().fileno() > 2)"
-    )
-    done = shell(f"'{arguments()[0]}' -c '{program}' 2>&- 0>&-")
-    assert done.stdout == "True\n"
-
-
 def test_deleted_current_folder_ends_with_one_line_and_the_storage_code(tmp_path):
     done = shell(f"cd '{tmp_path}' && mkdir gone && cd gone && rmdir ../gone && cadenza doctor")
     assert done.returncode == 11

@@ -1,8 +1,6 @@
 """`cadenza safety verify` and `cadenza safety tables` through the command line."""
 
 import json
-import signal
-import subprocess
 
 import pytest
 
@@ -13,7 +11,7 @@ from cadenza.safety.reporting import (
     ThreeTableReport,
     emit_three_tables,
 )
-from tests.e2e.commands import LIMIT_S, REPOSITORY, arguments, cadenza, environment, wait_for
+from tests.e2e.commands import REPOSITORY, cadenza
 
 #: Words that make a verification of a few seconds.
 QUICK = ["--steps", "1000", "dts=[0.05]", "delays=[none, varying]", "several_steps=200"]
@@ -69,18 +67,6 @@ def test_verify_refuses_a_wrong_configuration_in_one_line(tmp_path, words, messa
     assert done.err.count("\n") == 1
     assert done.out == ""
     assert not (tmp_path / "runs").exists()
-
-
-def test_verify_that_is_stopped_says_that_nothing_is_kept(tmp_path):
-    words = ["safety", "verify", "--steps", "9000000000", "--quiet"]
-    with subprocess.Popen(
-        arguments(*words), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
-    ) as process:
-        wait_for((tmp_path / "runs" / "verify").exists, process)
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 143
-    assert err == "error: stopped; nothing is kept, run the same command again\n"
 
 
 @pytest.fixture

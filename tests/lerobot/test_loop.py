@@ -21,7 +21,8 @@ from cadenza.loop.jobs.processes import is_held
 from cadenza.loop.scripts.train_policy import finished_step
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import CheckpointRow, JobRow
-from tests.integration.loop.command_line_runs import LoopCommands, kill, wait_for
+from tests.integration.loop.command_line_runs import LoopCommands, kill
+from tests.integration.loop.job_harness import wait_for
 from tests.lerobot.pusht_loop import EPISODES, HARVESTED, SAVE_STEPS, STEPS, TESTED, document
 
 pytestmark = [
@@ -91,7 +92,7 @@ def kill_in_training(run):
     controller.process.kill()
     for pid in [*run.hosts(), *run.commands()]:
         kill(pid)
-    assert wait_for(lambda: not run.commands(), seconds=800.0)
+    wait_for(lambda: not run.commands())
     return finished_step(train)
 
 
@@ -112,7 +113,7 @@ def go_on_until_merged_data_were_trained_on(run):
 
 
 def wait_while_alive(controller, condition):
-    assert wait_for(lambda: condition() or controller.process.poll() is not None, seconds=LIMIT_S)
+    wait_for(lambda: condition() or controller.process.poll() is not None)
     assert controller.process.poll() is None, controller.outcome(1.0)
 
 

@@ -7,13 +7,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from sqlalchemy import create_engine, text
-from sqlalchemy.exc import OperationalError, ProgrammingError
-
 from cadenza.loop.jobs.attempt_files import AttemptFolder
 from cadenza.loop.jobs.processes import environment_of, is_held, running_pids, start_ticks
 from cadenza.loop.jobs.reaping import FOLDER_VARIABLE
 from tests.e2e.commands import Started, cadenza
+from tests.integration.loop.job_harness import wait_for
 
 #: Two promotions, two harvests that are merged, two looks that extend a comparison, and pages, in
 #: three cycles and eighteen jobs that take little more than their imports.
@@ -59,8 +57,8 @@ class LoopCommands:
 
     @property
     def words(self):
-        """What is typed to begin the run, or to go on with it once the store knows it."""
-        if self._known():
+        """What is typed to begin the run, or to go on with it once it has a folder."""
+        if self.run_folder.exists():
             more = [] if self._store is None else ["--store", self._store]
             return ["loop", "resume", self.run_id, *more]
         return ["loop", "run", "--config", str(self._config), "--run-id", self.run_id]
@@ -69,21 +67,6 @@ class LoopCommands:
     def run_folder(self):
         """Folder of the run."""
         return self.folder / "runs" / self.run_id
-
-    def _known(self):
-        """Return whether the store knows the run."""
-        file = self.folder / "runs" / "cadenza.db"
-        if self._store is None and not file.exists():
-            return False
-        engine = create_engine(self._store or f"sqlite:///{file}")
-        query = text("SELECT count(*) FROM runs WHERE id = :id")
-        try:
-            with engine.connect() as connection:
-                return bool(connection.execute(query, {"id": self.run_id}).scalar())
-        except (OperationalError, ProgrammingError):  # no tables yet
-            return False
-        finally:
-            engine.dispose()
 
     def start(self):
         """Start a controller."""
@@ -141,7 +124,7 @@ class LoopCommands:
                     os.kill(pid, signal.SIGSTOP)
             return any(is_held(pid) for pid in self.commands())
 
-        assert wait_for(held, seconds=800.0)
+        wait_for(held)
 
     def let_job_go_on(self):
         """Let the job that was held go on."""
@@ -177,14 +160,4 @@ def kill(pid):
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return False
-    return True
-
-
-def wait_for(condition, *, seconds):
-    """Return whether ``condition()`` came true in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
     return True

@@ -10,7 +10,7 @@ import pytest
 
 from cadenza.loop.jobs.processes import running_pids, start_ticks
 from cadenza.loop.jobs.ray_runner import NAMESPACE
-from tests.integration.loop.command_line_runs import wait_for
+from tests.integration.loop.job_harness import wait_for
 
 #: Ray reads a process's token once, whatever the environment says later.
 TOKEN = secrets.token_hex(32)
@@ -49,7 +49,7 @@ def running_cluster():
         yield context.address_info["address"]
     finally:
         ray.shutdown()
-        assert wait_for(lambda: not _processes_of(folder), seconds=800.0)
+        wait_for(lambda: not _processes_of(folder))
         shutil.rmtree(folder, ignore_errors=True)
 
 

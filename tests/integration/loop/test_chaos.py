@@ -15,8 +15,8 @@ from tests.integration.loop.command_line_runs import (
     LITTLE,
     LoopCommands,
     kill,
-    wait_for,
 )
+from tests.integration.loop.job_harness import wait_for
 from tests.integration.loop.what_is_left import differences, what_is_left
 
 #: Whole runs on a busy machine.
@@ -78,7 +78,7 @@ class Chaos:
 
     def _wait(self, condition):
         ended = self._controller.process.poll
-        assert wait_for(lambda: condition() or ended() is not None, seconds=800.0)
+        wait_for(lambda: condition() or ended() is not None)
         assert condition()
 
     def _ends_by(self, *codes):
@@ -127,7 +127,7 @@ def test_run_killed_again_and_again_leaves_what_an_undisturbed_one_leaves(undist
     chaos.end()
     assert differences(undisturbed, what_is_left(disturbed.folder, disturbed.run_id)) == []
     assert disturbed.incidents() >= SURVIVED
-    assert wait_for(lambda: not disturbed.hosts(), seconds=800.0)  # the last may still be ending
+    wait_for(lambda: not disturbed.hosts())  # the last may still be ending
     assert disturbed.commands() == []
     assert disturbed.locked() == []
 

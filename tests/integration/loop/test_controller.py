@@ -104,16 +104,6 @@ def test_run_never_blesses_a_policy_worse_than_the_one_it_started_from(new, weig
     assert (blessed["path"], blessed["sha256"]) == (given, sha256_file(Path(given)))
 
 
-def test_run_trains_on_from_its_reference_and_blesses_what_is_better(new, weights):
-    given = weights(0.3)
-    loop = new(0.9, 0.9, policy_ladder=[{"name": "bc"}], reference=given)
-    summary = loop.run()
-    assert summary.decisions[0] == "promote"
-    assert summary.blessed_cycle == 0
-    assert loop.stack.flags(0, "train")["init"] == given
-    assert payloads(loop, "decision")[0]["baseline"] == pytest.approx(0.3, abs=0.05)
-
-
 def test_plateau_climbs_the_ladder_and_its_end_ends_the_run(new):
     loop = new(0.5, 0.5, 0.5, 0.5, 0.5, 0.5)
     summary = loop.run()

@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -22,11 +21,9 @@ from cadenza.loop.jobs.stopping import StopLevel
 from tests.integration.loop.job_harness import (
     UNTIL,
     bench_in,
-    files_of,
     is_alive,
     nothing_left_of,
     spec_of,
-    wait_for,
 )
 
 #: Time limits, s: a busy machine may need longer than the first for a command to get to its work.
@@ -271,20 +268,6 @@ finish(sys.argv[1])
     assert (end.exit_code, end.attempts) == (0, 2)
 
 
-def test_second_stop_request_kills_a_command_that_takes_its_time(bench, tmp_path):
-    pids = tmp_path / "pids"
-    spec = spec_of(tmp_path, STUBBORN, str(pids))
-
-    def stop():
-        return StopLevel.KILL if pids.exists() else StopLevel.NONE
-
-    with pytest.raises(StopRequestedError, match="run-1/0/train"):
-        bench.runner(JobsConfig(grace_s=3600.0), stop=stop).run(spec)
-    assert nothing_left_of(spec)
-    assert not is_alive(int(pids.read_text().split()[0]))
-    assert bench.row(spec).status == "pending"
-
-
 def test_a_job_gets_no_secret_of_its_controller(bench, tmp_path, monkeypatch):
     keys = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL")
     secrets = ("CADENZA_STORE", "PGPASSWORD", "PGSERVICEFILE", *keys)
@@ -298,23 +281,3 @@ def test_a_job_gets_no_secret_of_its_controller(bench, tmp_path, monkeypatch):
     assert variables["HF_HUB_OFFLINE"] == "1"
     assert not variables.keys() & {*secrets}
     assert "secret" not in variables.values()
-
-
-def test_progress_tells_attempt_and_seconds_and_the_store_learns_the_process(bench, tmp_path):
-    heard, enough = [], tmp_path / "enough"
-    spec = spec_of(tmp_path, UNTIL, str(enough), time_limit_s=600.0)
-
-    def hear(step):
-        heard.append(step)
-        if step.attempt_s >= 1.0:
-            enough.touch()
-
-    began = time.monotonic()
-    bench.runner(on_progress=hear).run(spec)
-    row, took_s = bench.row(spec), time.monotonic() - began
-    assert [(step.attempt, step.time_limit_s) for step in heard] == [(1, 600.0)] * len(heard)
-    assert 1.0 <= heard[-1].attempt_s <= row.duration_s <= took_s
-    host = files_of(spec).read_host(1)
-    assert (row.pid, row.pid_start_time) == (host.pid, float(host.start_ticks))
-    assert Path(spec.log_path).read_text().count("===") == 2
-    wait_for(lambda: nothing_left_of(spec))

@@ -107,16 +107,6 @@ def test_compatible_request_is_a_chat_completion(server, provider, path):
     }
 
 
-def test_own_service_of_openai_gets_the_newer_name_of_the_limit(server, monkeypatch):
-    server.say(good("openai"))
-    llm = make_llm("openai:test-model")
-    monkeypatch.setenv("OPENAI_BASE_URL", f"{server.address}/v1")  # read by the package alone
-    llm.complete("why?", max_tokens=77)
-    assert server.requests[0].body["max_completion_tokens"] == 77
-    assert "max_tokens" not in server.requests[0].body
-    assert [message["role"] for message in server.requests[0].body["messages"]] == ["user"]
-
-
 UNUSABLE = {
     "refusal": (
         "refused",

@@ -7,7 +7,8 @@ import pytest
 from cadenza.loop.store import JobStore
 from tests.campaigns import nightly
 from tests.e2e.commands import cadenza
-from tests.integration.loop.command_line_runs import LITTLE, LoopCommands, wait_for
+from tests.integration.loop.command_line_runs import LITTLE, LoopCommands
+from tests.integration.loop.job_harness import wait_for
 
 #: Exit code of a command that must wait for another.
 NOT_READY = 13
@@ -35,7 +36,7 @@ def require_finished(run, store):
     assert [one["blessed"] for one in store.checkpoints_for(run.run_id)] == [1]
     seqs = [event.seq for event in store.events.after(run.run_id, 0)]
     assert seqs == list(range(1, run.events() + 1))
-    assert wait_for(lambda: not run.hosts(), seconds=800.0)  # the last one may still be ending
+    wait_for(lambda: not run.hosts())  # the last one may still be ending
     assert run.commands() == []
     assert run.locked() == []
 
@@ -55,7 +56,7 @@ def test_loops_share_one_store_and_a_killed_controller_is_replaced(new_run, post
     assert controllers[0].outcome(60.0).code == -signal.SIGKILL
 
     both = [victim.start(), victim.start()]
-    assert wait_for(lambda: any(one.process.poll() is not None for one in both), seconds=800.0)
+    wait_for(lambda: any(one.process.poll() is not None for one in both))
     victim.let_job_go_on()
     ends = [controller.outcome(400.0) for controller in both]
     assert sorted(end.code for end in ends) == [0, NOT_READY], [end.err for end in ends]

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from cadenza.loop.job_estimates import JobEstimates, Outlook
+from cadenza.loop.job_estimates import JobEstimates
 from cadenza.loop.jobs.attempt_files import AttemptFolder
 from cadenza.loop.jobs.course import Course, write_course
 from cadenza.loop.jobs.spec import JobKey
@@ -59,17 +59,6 @@ def test_history_is_scaled_by_steps_or_episodes_and_other_work_is_no_guide(
     ended = row("a", 0, command=tuple(before.split()), duration_s=50.0)
     running = row("b", 1, command=tuple(now.split()), status="running", duration_s=0.0)
     assert left_of([ended], running, 10.0, tmp_path) == left_s
-
-
-def test_the_share_that_a_job_says_it_has_done_wins_over_history(tmp_path):
-    command = ("cadenza", "job", "evaluate", "--episodes=8", "--batch-size=2", f"--out={tmp_path}")
-    ended = row("a", 0, command=command, duration_s=1000.0)
-    running = row("b", 1, command=command, status="running", duration_s=0.0)
-    estimates = JobEstimates([ended, running], folder=tmp_path)
-    (tmp_path / "blocks").mkdir()
-    assert estimates.outlook(running.key, 30.0) == Outlook(done=0.0, left_s=970.0)
-    (tmp_path / "blocks" / "00000.json").touch()
-    assert estimates.outlook(running.key, 30.0) == Outlook(done=0.25, left_s=90.0)
 
 
 def begin(folder, job, done):

@@ -17,7 +17,6 @@ from cadenza.loop.constitution.constitution import PROGRAMS
 from cadenza.loop.constitution.flags import fold
 from cadenza.loop.constitution.jobs import (
     CollectJob,
-    EvalJob,
     HarvestJob,
     MergeJob,
     SelectJob,
@@ -91,12 +90,6 @@ def test_lerobot_commands_become_typed_jobs():
     assert flags["policy.optimizer_lr"] == "0.0001"
     assert flags["policy.down_dims"] == "[32, 64]"
     assert flags["rename_map"] == '{"a.x": "d", "b": "c"}'
-    evaluate = clear(
-        *("lerobot-eval", f"--policy.path={OUTPUT}/t", "--env.type=pusht", "--env.task=PushT-v0"),
-        *("--eval.n_episodes=10", "--eval.batch_size=10", f"--output_dir={OUTPUT}/e", "--seed=5"),
-    )
-    assert isinstance(evaluate, EvalJob)
-    assert (evaluate.env_type, evaluate.episodes, evaluate.seed_start) == ("pusht", 10, 5)
     harvest = clear(
         *("cadenza-lerobot-collect", f"--policy-path={OUTPUT}/t", "--env-type=pusht"),
         *("--task=PushT-v0", "--episodes=5", "--max-attempts=25", f"--out={OUTPUT}/r", "--seed=9"),

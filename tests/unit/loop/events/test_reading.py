@@ -29,13 +29,6 @@ def test_damaged_lines_are_skipped_and_counted(tmp_path):
     )
 
 
-def test_offset_within_a_line_skips_its_rest(tmp_path):
-    path = tmp_path / "events.jsonl"
-    path.write_bytes(b'{"a": {"b": 1}}\n{"seq": 2}\n')
-    for offset in range(1, 16):
-        assert read_events(path, offset).events == ({"seq": 2},)
-
-
 def test_overlong_line_is_skipped_in_bounded_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(log_file, "_MAX_LINE_BYTES", 16)
     path = tmp_path / "events.jsonl"

@@ -7,7 +7,6 @@ from cadenza.core.errors import IntegrityError
 from cadenza.loop.jobs.attempt_files import (
     AttemptEnd,
     AttemptFolder,
-    Heartbeat,
     HostRequest,
 )
 from cadenza.loop.jobs.outcomes import judge
@@ -101,13 +100,3 @@ def test_end_on_request_names_who_asked(folder):
     assert judge(folder, 2, None).problem == (
         "it was ended by process 7 on host, the run's controller, which was asked to stop"
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("000000000058.000\n", 58.0), ("", 0.0), ("1.0 x", 0.0)],
-    ids=["of an older host", "empty", "caught in the middle of a write"],
-)
-def test_heartbeat_of_another_form_is_read_as_far_as_it_can_be(folder, text, seconds):
-    (folder.path / "heartbeat").write_text(text)
-    assert folder.read_heartbeat() == Heartbeat(attempt_s=seconds, quiet_s=0.0)

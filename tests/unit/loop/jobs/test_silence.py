@@ -45,15 +45,6 @@ def test_too_long_is_what_the_limit_says(log):
     assert not unlimited.too_long
 
 
-def test_a_short_limit_looks_through_the_folder_in_time(log):
-    folder = log.with_suffix("")
-    folder.mkdir()
-    silence = watch(log, limit_s=8.0)
-    wait(silence, 0, 5)
-    (folder / "a").touch()
-    assert wait(silence, 5, 8) == 2.0
-
-
 def test_time_that_this_process_slept_through_does_not_count(log):
     silence = watch(log)
     silence.look(3600.0)

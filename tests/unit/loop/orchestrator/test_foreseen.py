@@ -10,7 +10,6 @@ from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution, ConstitutionError, load_constitution
 from cadenza.loop.doctor.configuration import back_end_check
 from cadenza.loop.orchestrator.foreseen import require_commands_allowed, require_foreseen_allowed
-from cadenza.loop.orchestrator.task_counts import tasks_of
 
 SHIPPED = load_constitution(None)
 RULES = {
@@ -61,20 +60,6 @@ def test_harvest_counts_as_playing_and_as_collecting(changes, rule, words):
     with pytest.raises(ConstitutionError, match=rf"improve.episodes: expected {words}") as caught:
         require_foreseen_allowed(settings, Constitution.from_rules({**RULES, **changes}))
     assert caught.value.verdict.rule == rule
-
-
-@pytest.mark.parametrize(
-    ("suite", "words", "tasks"),
-    [
-        ("libero_spatial", (), 10),
-        ("libero_10,libero_90", (), 100),
-        ("libero_90", ("--env.task_ids=[0, 2,4]",), 3),
-    ],
-)
-def test_tasks_of_a_suite_are_counted(suite, words, tasks):
-    measured = {"env_type": "libero", "task_suite": suite, "env_args": list(words)}
-    assert tasks_of(lerobot(eval=measured)) == tasks
-    assert tasks_of(config()) == 1
 
 
 def test_suite_that_nobody_knows_is_refused_unless_its_instructions_are_given(

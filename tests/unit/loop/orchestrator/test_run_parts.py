@@ -6,10 +6,7 @@ import re
 import pytest
 
 from cadenza.loop.contracts.records import EpisodeOutcome, EvalReport
-from cadenza.loop.jobs.reports import Incident
-from cadenza.loop.jobs.spec import JobKey
 from cadenza.loop.orchestrator.reports import RAW_CHARS, pooled_report, told_report
-from cadenza.loop.orchestrator.session import IncidentLog
 
 REPORT = EvalReport(
     checkpoint="/p", env_type="e", task_suite="s", n_episodes=1, success_rate=1.0,
@@ -44,17 +41,3 @@ def test_raw_data_beyond_the_bound_are_cut_not_left_out():
     assert len(told["per_task"][0]["metrics"]["video"]) == 200
     wide = {f"k{i}": i for i in range(5000)}
     assert told_report(REPORT.model_copy(update={"raw": wide})).raw["left out"] == 5000 - 64
-
-
-def test_incidents_are_appended_line_by_line(tmp_path):
-    log = IncidentLog(tmp_path / "run")
-    log.note("resumed", "again", step="0/train")
-    key = JobKey(run_id="run", cycle=1, stage="train")
-    log.note_job(Incident(kind="adopted", key=key, attempt=2, message="found it"))
-    lines = (tmp_path / "run" / "incidents.jsonl").read_text().splitlines()
-    first, second = (json.loads(line) for line in lines)
-    assert (first["kind"], first["message"], first["step"]) == ("resumed", "again", "0/train")
-    assert first["ts"] > 0
-    assert {key: second[key] for key in ("kind", "cycle", "stage", "attempt", "message")} == {
-        "kind": "adopted", "cycle": 1, "stage": "train", "attempt": 2, "message": "found it",
-    }  # fmt: skip

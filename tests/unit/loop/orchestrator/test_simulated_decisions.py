@@ -110,15 +110,6 @@ def blessing_plan(most):
     return plan_of(most, first=10)
 
 
-def test_first_blessing_by_a_single_look_has_its_closed_form():
-    only = blessing_plan(10)
-    assert only.bar_alphas(0) == pytest.approx([0.025])
-    # P(Bin(10, 0.05) >= 3) = 1.15 %, of 2 successes 8.6 %: three are needed
-    blessed, episodes = first_blessing(0.2, only, THRESHOLDS)
-    assert blessed == pytest.approx(stats.binom.sf(2, 10, 0.2))
-    assert episodes == pytest.approx(10.0)
-
-
 @pytest.mark.parametrize("most", [10, 50, 420])
 @pytest.mark.parametrize("bar", [0.05, 0.3, 0.9])
 def test_run_of_policies_at_the_bar_blesses_one_with_at_most_the_level(most, bar):

@@ -8,13 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.loop.scripts import select_episodes
-from cadenza.loop.scripts.files import ScriptError
-from cadenza.loop.scripts.select_episodes import select_balanced, suite_instructions
+from cadenza.loop.scripts.select_episodes import select_balanced
 from cadenza.loop.scripts.shards import HubStore, fetch_shards
 
 
@@ -47,20 +45,6 @@ def by_turns(tasks, limit, weights):
 )
 def test_choice_equals_one_made_turn_by_turn(tasks, limit, weights):
     assert chosen(tasks, limit, weights) == by_turns(tasks, limit, weights)
-
-
-def test_instructions_come_from_a_file_of_suites(tmp_path):
-    path = tmp_path / "suites.json"
-    path.write_text(json.dumps({"push": ["push the T"], "none": []}))
-    assert suite_instructions("push", path) == ["push the T"]
-    for suite in ("none", "other"):
-        with pytest.raises(ScriptError, match=f"expected a list of instructions for '{suite}'"):
-            suite_instructions(suite, path)
-    path.write_text("[")
-    with pytest.raises(ScriptError, match="expected JSON of suites"):
-        suite_instructions("push", path)
-    with pytest.raises(ScriptError, match="expected the package libero"):
-        suite_instructions("libero_spatial", None)
 
 
 def write_dataset(root, tasks, per_file):
