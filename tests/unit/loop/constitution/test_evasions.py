@@ -140,6 +140,7 @@ EVASIONS = [
     ("name", train("--dataset.repo_id=../../etc", without=("--dataset.repo_id",))),
     ("name", train("--policy.device=cuda;rm")),
     ("list", train("--dataset.episodes=0,1")),
+    ("list", train("--dataset.episodes=[0,1")),
     ("whole_number", train("--dataset.episodes=[0, 1_0]")),
     ("renaming", train('--rename_map={"a": 1}')),
     ("long_text", [*HARVEST, "--episodes=5", "--task-text=" + "x" * 501]),
