@@ -8,7 +8,8 @@ import typer
 
 from cadenza.cli import loop_run
 from cadenza.cli.exit_codes import ExitCode
-from cadenza.cli.loop_status import print_status
+from cadenza.cli.loop_status import looks, plain, print_status
+from cadenza.cli.loop_status import watch as show_until_the_end
 from cadenza.cli.loop_store import (
     AsJson,
     RunId,
@@ -19,9 +20,6 @@ from cadenza.cli.loop_store import (
     open_store,
     store_location,
 )
-from cadenza.cli.loop_watch import looks
-from cadenza.cli.loop_watch import watch as show_until_the_end
-from cadenza.cli.loop_words import plain
 from cadenza.cli.output import print_json, print_table, print_text, typed_exits
 from cadenza.loop.store.owners import readable
 

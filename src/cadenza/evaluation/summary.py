@@ -24,8 +24,7 @@ from cadenza.evaluation.results import (
 )
 from cadenza.evaluation.statistics.aggregates import interquartile_mean
 from cadenza.evaluation.statistics.cluster_means import BcaBootstrap, IntervalMethod, StudentT
-from cadenza.evaluation.statistics.clusters import cluster_means, group_by_seed
-from cadenza.evaluation.statistics.estimate import Estimate
+from cadenza.evaluation.statistics.estimate import Estimate, cluster_means, group_by_seed
 from cadenza.evaluation.statistics.paired import Metric, pair_episodes, paired_comparison
 from cadenza.evaluation.statistics.rates import RATE_ESTIMATOR, rate_estimate
 

@@ -15,8 +15,7 @@ from cadenza.stream.argument_checks import (
     require_instance,
 )
 from cadenza.stream.back_pressure import FlowRules
-from cadenza.stream.config import ROBOT_KEYS, Mode, OnlineDataEngineCfg
-from cadenza.stream.config_tree import plain
+from cadenza.stream.config import ROBOT_KEYS, Mode, OnlineDataEngineCfg, plain
 from cadenza.stream.import_paths import import_path
 from cadenza.stream.slots import Reuse
 

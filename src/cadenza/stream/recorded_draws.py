@@ -43,9 +43,9 @@ from cadenza.stream.recording_files import (
     worker_folders,
 )
 from cadenza.stream.recording_session import IteratorPlace
+from cadenza.stream.shared_file import ThreadLock
 from cadenza.stream.slot_reader import MAX_ROUNDS, DrawnChunks, copy_chunks
 from cadenza.stream.slots import IntArray, SlotStore
-from cadenza.stream.thread_lock import ThreadLock
 from cadenza.stream.windows import Picked
 
 if TYPE_CHECKING:

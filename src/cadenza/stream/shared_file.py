@@ -10,6 +10,7 @@ import fcntl
 import mmap
 import os
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Generator
@@ -19,7 +20,25 @@ from pathlib import Path
 from typing import Any, Final, Protocol, Self, cast
 
 from cadenza.core.errors import InputError, StorageError
-from cadenza.stream.thread_lock import ThreadLock
+
+
+class ThreadLock:
+    """Lets the threads of a process take turns; a thread may take its turn twice.
+
+    A fork copies memory, but of the threads only the one that forked: a plain lock that another
+    thread held at that moment would stay held in the new process for ever.
+    """
+
+    def __init__(self) -> None:
+        self._locks: dict[int, threading.RLock] = {}
+
+    def here(self) -> threading.RLock:
+        """Return the lock of this process; use it in a ``with`` block."""
+        pid = os.getpid()
+        lock = self._locks.get(pid)
+        # Of two threads that come first at once, both get what one of them has put in.
+        return self._locks.setdefault(pid, threading.RLock()) if lock is None else lock
+
 
 #: Where Linux keeps files in memory.
 MEMORY_FOLDER: Final = Path("/dev/shm")  # noqa: S108 -- the file is created exclusively and unlinked

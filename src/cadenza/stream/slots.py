@@ -30,8 +30,7 @@ from torch import Tensor
 from cadenza.core.errors import ConfigurationError, NotReadyError
 from cadenza.stream.fences import full_fence
 from cadenza.stream.layout import StoreLayout
-from cadenza.stream.shared_file import SharedFile
-from cadenza.stream.thread_lock import ThreadLock
+from cadenza.stream.shared_file import SharedFile, ThreadLock
 
 IntArray = NDArray[np.int64]
 Reuse = Literal["oldest", "most_drawn"]

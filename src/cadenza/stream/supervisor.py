@@ -27,8 +27,7 @@ from cadenza.stream.back_pressure import (
     is_first_fill_complete,
     request_fill_if_passed,
 )
-from cadenza.stream.config import OnlineDataEngineCfg
-from cadenza.stream.config_tree import plain
+from cadenza.stream.config import OnlineDataEngineCfg, plain
 from cadenza.stream.engine_state import (
     EngineWords,
     OnlineDataEngineState,

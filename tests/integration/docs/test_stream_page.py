@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from cadenza.stream import OnlineDataEngine, OnlineDataEngineCfg, OnlineDataset
 from cadenza.stream.environment import space_fields
 from cadenza.stream.recorded_draws import RecordedStream
+from tests.campaigns import size
 from tests.integration.docs.pages import block, text
 from tests.stream_engines import nothing_left, small_cfg
 
@@ -27,8 +28,9 @@ PAGE, MOVING = "stream.md", "how-to/coming-from-embodichain.md"
 
 @pytest.mark.slow
 def test_quick_start_clones_the_expert(tmp_path: Path) -> None:
+    program = block(PAGE, "def main").replace("range(500)", size("range(150)", "range(500)"))
     (tmp_path / "expert.py").write_text(block(PAGE, "class Expert"), encoding="utf-8")
-    (tmp_path / "train.py").write_text(block(PAGE, "def main"), encoding="utf-8")
+    (tmp_path / "train.py").write_text(program, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "train.py"],
         cwd=tmp_path,
@@ -40,7 +42,7 @@ def test_quick_start_clones_the_expert(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     agreement = re.fullmatch(r"agrees with the expert in (\d+)% of the steps\n", done.stdout)
     assert agreement is not None
-    assert int(agreement[1]) >= 80  # always the same action: about 50
+    assert int(agreement[1]) >= size(70, 80)  # always the same action: about 50
 
 
 def run_other_programs() -> None:

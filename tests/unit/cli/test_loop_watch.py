@@ -6,8 +6,7 @@ import math
 import pytest
 from rich.console import Console
 
-from cadenza.cli.loop_status import headline
-from cadenza.cli.loop_watch import screen, watch
+from cadenza.cli.loop_status import headline, screen, watch
 from cadenza.loop.status_report import all_statuses
 from cadenza.loop.store.owners import this_process
 from tests.loop_runs import RUN, begun_run

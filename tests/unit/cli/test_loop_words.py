@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from cadenza.cli.exit_codes import ExitCode
-from cadenza.cli.loop_display import LoopDisplay
-from cadenza.cli.loop_status import cycle_columns, cycle_rows, headline, notes
+from cadenza.cli.loop_run import LoopDisplay
+from cadenza.cli.loop_status import cycle_columns, cycle_rows, duration, event_line, headline, notes
 from cadenza.cli.loop_store import command
-from cadenza.cli.loop_words import duration, event_line
 from cadenza.cli.output import exit_code_of
 from cadenza.loop import errors
 from cadenza.loop.constitution import ConstitutionError, Verdict
@@ -197,7 +196,7 @@ def assembly(store, tmp_path):
 
 def shown_by(stream, store, tmp_path, monkeypatch, *, quiet=False, line_every_s=0.0, told=None):
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr("cadenza.cli.loop_display._LINE_EVERY_S", line_every_s)
+    monkeypatch.setattr("cadenza.cli.loop_run._LINE_EVERY_S", line_every_s)
     monkeypatch.setattr("cadenza.loop.disk_space.shortage", lambda *_: "")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")

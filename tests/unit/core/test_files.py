@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cadenza.core import files
 from cadenza.core.errors import StorageError
 from cadenza.core.files import (
     atomic_write_bytes,
@@ -137,6 +138,13 @@ def test_make_folder_on_an_existing_folder_changes_nothing(tmp_path):
     make_folder(tmp_path / "a" / "b" / "c")
     assert (tmp_path / "a" / "b" / "c").is_dir()
     assert (tmp_path / "a" / "kept").exists()
+
+
+def test_make_folder_that_another_process_makes_meanwhile_goes_on(tmp_path, monkeypatch):
+    folder = tmp_path / "a" / "b"
+    monkeypatch.setattr(files, "fsync_folder", lambda _: folder.mkdir(exist_ok=True))
+    make_folder(folder)
+    assert folder.is_dir()
 
 
 def test_sha256_file_larger_than_one_chunk_equals_hashlib(tmp_path):

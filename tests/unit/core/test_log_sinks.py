@@ -34,21 +34,6 @@ def test_jsonl_sink_resumed_off_a_line_end_is_refused_and_changes_nothing(tmp_pa
     assert (tmp_path / "log").read_bytes() == b'{"a":1}\n'
 
 
-def test_jsonl_sink_that_cannot_be_made_durable_says_so(tmp_path, monkeypatch):
-    sink = JsonlSink(tmp_path / "log")
-
-    def fail(descriptor):
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(log_sinks.os, "fsync", fail)
-    with pytest.raises(StorageError, match="make the run log durable, got 'Input/output error'"):
-        sink.offset()
-    with pytest.raises(StorageError, match="Input/output error"):
-        sink.close()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(sink._descriptor)
-
-
 def test_jsonl_sink_with_a_torn_write_overwrites_it_with_the_next_line(tmp_path, monkeypatch):
     sink = JsonlSink(tmp_path / "log")
     sink.write({"a": 1})

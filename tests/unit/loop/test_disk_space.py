@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cadenza.cli.loop_display import LoopDisplay
+from cadenza.cli.loop_run import LoopDisplay
 from cadenza.loop.events import Event
 from tests.loop_runs import RUN
 

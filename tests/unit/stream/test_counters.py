@@ -10,7 +10,7 @@ from cadenza.core.errors import NotReadyError
 from cadenza.stream.counters import ConsumerRow, ProducerRow, read_counters
 from cadenza.stream.draw_options import DrawOptions
 from cadenza.stream.layout import MAX_CONSUMERS
-from cadenza.stream.processes import is_same_process, started_at
+from cadenza.stream.processes import started_at
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore, StreamWords
 from tests.stream_episodes import new_store, seeded, targets, write_episode
@@ -174,18 +174,3 @@ def test_heartbeat_ends_the_silence_of_a_producer(monkeypatch) -> None:
     assert read_counters(store).producers[0].silent_s == 60.0
     row.beat()
     assert read_counters(store).producers[0].silent_s == 0.0
-
-
-def test_process_is_told_by_number_and_start() -> None:
-    mine = started_at(os.getpid())
-    assert mine > 0
-    assert is_same_process(os.getpid(), mine)
-    assert not is_same_process(os.getpid(), mine + 1)
-    assert started_at(0) == 0
-    child = os.fork()
-    if not child:
-        os._exit(0)
-    while started_at(child):  # ends as a zombie first, which does not run either
-        time.sleep(0.001)
-    os.waitpid(child, 0)
-    assert started_at(child) == 0

@@ -8,8 +8,7 @@ import torch
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
-from cadenza.core.errors import ConfigurationError, InputError, StaleDataError, UnknownNameError
-from cadenza.stream import dataset as dataset_module
+from cadenza.core.errors import InputError, StaleDataError, UnknownNameError
 from cadenza.stream.chunk_samplers import ChunkSizeSampler, GMMChunkSampler, UniformChunkSampler
 from cadenza.stream.dataset import OnlineDataset
 from tests.fakes import FakeChunkSource
@@ -197,13 +196,3 @@ def test_worker_gives_up_after_the_wait_that_the_engine_allows() -> None:
         next(iter(loader))
     with pytest.raises(StaleDataError, match=r"within 0\.6 s"):
         next(iter(dataset))
-
-
-def test_worker_beyond_the_count_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Info:
-        id = 1024
-        num_workers = 1025
-
-    monkeypatch.setattr(dataset_module, "get_worker_info", Info)
-    with pytest.raises(ConfigurationError, match="at most 1024 loader workers, got worker number"):
-        next(iter(OnlineDataset(FakeChunkSource(), 4)))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cadenza.core.errors import InputError, StorageError
-from cadenza.stream.shared_file import MEMORY_FOLDER, RESERVE, SharedFile
+from cadenza.stream.shared_file import MEMORY_FOLDER, RESERVE, SharedFile, ThreadLock
 
 
 def names() -> set[str]:
@@ -184,3 +184,23 @@ def test_fork_does_not_inherit_the_lock_of_a_thread() -> None:
         with file.locked(timeout=60.0):
             os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_lock_that_a_thread_held_at_a_fork_is_free_in_the_new_process() -> None:
+    lock, held, release = ThreadLock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock.here():
+            held.set()
+            release.wait(90)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(90)
+    child = os.fork()
+    if not child:
+        os._exit(0 if lock.here().acquire(timeout=800) else 1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    release.set()
+    thread.join()
+    assert code == 0

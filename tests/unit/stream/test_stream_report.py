@@ -166,19 +166,6 @@ def test_top_says_when_nothing_was_told_for_long(store, tmp_path, monkeypatch) -
     assert headline(status | {"state": "STOPPED"}).endswith("STOPPED")
 
 
-def test_top_ends_with_the_stream(store, tmp_path, monkeypatch) -> None:
-    path = written_status(store, tmp_path)
-
-    def stop(_: float) -> None:
-        store.words[StreamWords.STATE] = OnlineDataEngineState.STOPPED
-        written_status(store, tmp_path)
-
-    monkeypatch.setattr("cadenza.cli.stream.time.sleep", stop)
-    result = CliRunner().invoke(app, ["stream", "top", str(path)])
-    assert result.exit_code == 0
-    assert "STOPPED" in result.output
-
-
 def test_top_says_what_is_wrong_with_the_file(tmp_path) -> None:
     missing = CliRunner().invoke(app, ["stream", "top", str(tmp_path / "no.json")])
     assert missing.exit_code == ExitCode.USAGE

@@ -11,8 +11,7 @@ from cadenza.evaluation.episodes import EpisodeResult
 from cadenza.evaluation.report.formatting import plural
 from cadenza.evaluation.report.view import PartnerView, ReportView
 from cadenza.evaluation.statistics.cluster_means import StudentT
-from cadenza.evaluation.statistics.clusters import cluster_means, group_by_seed
-from cadenza.evaluation.statistics.estimate import Estimate
+from cadenza.evaluation.statistics.estimate import Estimate, cluster_means, group_by_seed
 from cadenza.evaluation.statistics.means import mean_estimate
 from cadenza.evaluation.statistics.paired import (
     Metric,

@@ -8,8 +8,13 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 from cadenza.core.proportions import require_confidence
 from cadenza.evaluation.statistics.cluster_means import IntervalMethod
-from cadenza.evaluation.statistics.clusters import Clusters, as_clusters, cluster_means
-from cadenza.evaluation.statistics.estimate import Estimate, few_clusters_warning
+from cadenza.evaluation.statistics.estimate import (
+    Clusters,
+    Estimate,
+    as_clusters,
+    cluster_means,
+    few_clusters_warning,
+)
 
 #: Relative spread below which means differ by float64 rounding only.
 _SAME = 1e-12

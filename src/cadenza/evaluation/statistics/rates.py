@@ -18,8 +18,7 @@ from cadenza.core.proportions import (
     require_counts,
 )
 from cadenza.core.quantiles import student_quantile
-from cadenza.evaluation.statistics.clusters import as_clusters
-from cadenza.evaluation.statistics.estimate import Estimate, few_clusters_warning
+from cadenza.evaluation.statistics.estimate import Estimate, as_clusters, few_clusters_warning
 
 
 def effective_trials(successes: FloatArray, trials: FloatArray, *, confidence: float) -> float:

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from cadenza.evaluation.report.analysis import analyse
-from cadenza.evaluation.report.blocks import (
+from cadenza.evaluation.report.render import (
     contact_table,
     headline_tiles,
     intervention_table,

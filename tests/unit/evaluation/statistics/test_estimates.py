@@ -4,7 +4,7 @@ from scipy import stats
 
 from cadenza.core.errors import InputError
 from cadenza.evaluation.statistics.cluster_means import BcaBootstrap, StudentT
-from cadenza.evaluation.statistics.clusters import as_clusters, cluster_means
+from cadenza.evaluation.statistics.estimate import as_clusters, cluster_means
 from cadenza.evaluation.statistics.means import mean_estimate
 from cadenza.evaluation.statistics.rates import rate_estimate
 

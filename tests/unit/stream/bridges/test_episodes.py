@@ -1,7 +1,5 @@
 """Every published episode comes once, whole and in order; what was overwritten is counted."""
 
-import threading
-
 import numpy as np
 import pytest
 
@@ -34,20 +32,6 @@ def test_episodes_of_a_freed_buffer_are_not_passed_over_in_silence() -> None:
     store.free()
     with pytest.raises(NotReadyError, match=r"take what is left before stop"):
         reader.take()
-
-
-def test_reader_waits_for_the_counts_of_other_threads() -> None:
-    store = new_store()
-    write_episode(store, 2, 0.0)
-    reader = EpisodeReader(store)
-    thread = threading.Thread(target=reader.take)
-    with store.counting.here():
-        thread.start()
-        thread.join(0.2)
-        assert thread.is_alive()
-        assert store.drawn_chunks() == passed_episodes(store) == 0
-    thread.join()
-    assert store.drawn_chunks() == passed_episodes(store) == 1
 
 
 def test_episode_that_can_be_read_before_it_is_counted_is_no_other_ones_loss() -> None:
