@@ -371,3 +371,9 @@ def test_batch_of_the_loader_is_not_changed():
     batch = {"batch_size": 1, "default": {"rewards": 5}}
     Trainer([Reward("default")], [batch, batch]).train()
     assert batch == {"batch_size": 1, "default": {"rewards": 5}}
+
+
+def test_lenient_trainer_accepts_two_writers():
+    trainer = Trainer([Reward("default"), Reward("default")], batches(1, default={}))
+    trainer.train()
+    assert trainer.state["default"] == {"shaped": 1}

@@ -77,3 +77,8 @@ def test_update_names_the_column_that_is_not_finite_and_changes_nothing(bad: flo
     with pytest.raises(InputError, match=r"column \(1\) that holds NaN or infinity"):
         normalizer.update_stats(torch.tensor([[0.0, bad], [0.0, 1.0]]))
     assert torch.equal(normalizer.mean, before)
+
+
+def test_eps_must_be_positive():
+    with pytest.raises(InputError, match="expected eps > 0, got 0"):
+        Normalizer(eps=0.0)
