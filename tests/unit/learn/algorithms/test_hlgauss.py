@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.optim import SGD
 
+from cadenza.core.errors import InputError
 from cadenza.learn.algorithms.hlgauss import (
     HLGaussLoss,
     LogitNet,
@@ -64,6 +65,9 @@ def test_value_is_the_mean_of_the_bins():
     assert net.centers.tolist() == [-2.0, 0.0, 2.0]
     # Shares of a quarter, a quarter and a half
     assert net(torch.zeros(2, 1), obs=torch.zeros(2, 1)).flatten().tolist() == [0.5, 0.5]
+    assert QNet(FreeLogits([0.0, 0.0]), 0.0, 4.0)(torch.zeros(1, 1), torch.zeros(1, 1)) == 2.0
+    with pytest.raises(InputError, match=r"expected num_bins >= 2, got 1"):
+        FreeLogits([0.0])
 
 
 def q_loss(logits, **kwargs):
