@@ -16,13 +16,13 @@ __version__ = "0.1.0"
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
     "DQN": "learn.api",
-    "GRPO": "learn.api",
+    "GRPO": "learn.rollout_api",
     "HAPPO": "learn.team_api",
     "HATD3": "learn.team_api",
     "HLGauss": "learn.api",
     "MAPPO": "learn.team_api",
     "MBPO": "learn.api",
-    "PPO": "learn.api",
+    "PPO": "learn.rollout_api",
     "SAC": "learn.api",
     "TD3": "learn.api",
     "guard": "safety.wrappers.guard",

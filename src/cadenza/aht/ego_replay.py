@@ -16,9 +16,12 @@ from typing import Any, Final, TypedDict, cast
 from numpy.typing import NDArray
 
 from cadenza.aht.config import EgoAHTConfig
-from cadenza.aht.ego_ppo_setup import assert_partner_is_frozen
-from cadenza.aht.ego_seat_rows import SeatOutcome, SeatRows
-from cadenza.aht.ego_seat_trainer import EgoSeatTrainer
+from cadenza.aht.ego_seat import (
+    EgoSeatTrainer,
+    SeatOutcome,
+    SeatRows,
+    assert_partner_is_frozen,
+)
 from cadenza.aht.types import EventLogger
 from cadenza.core.arrays import Float32Array, require_finite
 from cadenza.core.device import deterministic_algorithms
@@ -127,7 +130,8 @@ class EgoReplayTrainer(EgoSeatTrainer):
             stored = self._learner.random_actions(len(rows))
         else:
             stored = self._learner.act(rows, frames=self._frames)
-        self._drawn, self._pending = (rows.copy(), stored), True
+        self._drawn_for(rows, batched=batched)
+        self._drawn = rows.copy(), stored
         actions = self._seat.from_unit(self._learner.to_unit(stored))
         return actions if batched else actions[0]
 
@@ -172,6 +176,10 @@ class EgoReplayTrainer(EgoSeatTrainer):
     def policy(self) -> MlpPolicy:
         """Return the greedy policy as one of its own; it shares the weights."""
         return self._learner.policy(self._seat.low, self._seat.high)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the policy checkpoint: a policy anyone can play, and the whole learner."""
+        return self._portable(self.policy())
 
     def _progress_state(self) -> dict[str, Any]:
         return {

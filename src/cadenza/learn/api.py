@@ -42,21 +42,16 @@ from cadenza.core.progress import ProgressReport, progress_bar
 from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.seeding import derive_substream
 from cadenza.core.spaces import BoxSpace
-from cadenza.learn.algorithms import grpo, ppo
 from cadenza.learn.algorithms.action_codec import ActionCodec
-from cadenza.learn.algorithms.vector_learner import VectorLearner
-from cadenza.learn.algorithms.vector_steps import VectorSteps
+from cadenza.learn.algorithms.vector_steps import VectorStep, VectorSteps
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.configs import (
     DQNConfig,
     FrozenModel,
-    GRPOConfig,
     HLGaussConfig,
     MBPOConfig,
     OffPolicyConfig,
-    OnPolicyAgentConfig,
-    PPOConfig,
     SACConfig,
     TD3Config,
 )
@@ -503,6 +498,41 @@ class SoloAgent(Agent[Config]):
         )
         return onnx_graph.write_policy(self.deployed(), signature, Path(path))
 
+    def _begin(self) -> None:
+        """Get ready to step the environments."""
+        self._worlds = VectorSteps(self.envs.vector)
+        self._rows: NDArray[Any] | None = None
+        self._returns = np.zeros(self.envs.vector.num_envs)
+
+    def _count(self, step: VectorStep, ends: NDArray[np.bool_]) -> None:
+        """Count ``step``; the returns of the episodes that ended in rows ``ends`` are noted."""
+        self.steps += len(step.rewards)
+        self._returns += step.rewards
+        self._recent.extend(self._returns[ends].tolist())
+        self._returns[step.boundaries] = 0.0
+
+    def _forget_episodes(self) -> None:
+        """Begin new episodes with the next step."""
+        self._rows = None
+        self._returns[:] = 0.0
+
+    def _episodes(self) -> dict[str, Any]:
+        """Return where the environments are."""
+        return {
+            "envs": None if self._rows is None else self._worlds.state_dict(),
+            "rows": None if self._rows is None else torch.tensor(self._rows),
+            "returns": self._returns.tolist(),
+        }
+
+    def _load_episodes(self, state: Mapping[str, Any]) -> None:
+        """Go on from there, or with new episodes if these environments cannot be brought back."""
+        if state["envs"] is None:
+            self._forget_episodes()
+            return
+        self._worlds.load_state_dict(state["envs"])
+        self._rows = state["rows"].numpy().copy()
+        self._returns = np.array(state["returns"], dtype=np.float64)
+
     @abstractmethod
     def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
         """Return actions as the environment takes them for flat observations, (N, O)."""
@@ -552,9 +582,7 @@ class ReplayAgent(SoloAgent[ReplayConfig]):
             action_dtype=self.learner.action_dtype,
             observation_dtype=np.uint8 if keeps_bytes else np.float32,
         )
-        self._worlds = VectorSteps(self.envs.vector)
-        self._rows: NDArray[Any] | None = None
-        self._returns = np.zeros(self.envs.vector.num_envs)
+        self._begin()
         self._due = 0  # updates that the last step calls for
 
     def _components(self) -> int:
@@ -590,10 +618,8 @@ class ReplayAgent(SoloAgent[ReplayConfig]):
                 self._due += due * config.updates
 
     def _forget_episodes(self) -> None:
-        """Begin new episodes with the next step."""
-        self._rows = None
+        super()._forget_episodes()
         self.memory.drop_open_episodes()
-        self._returns[:] = 0.0
 
     def _step(self) -> None:
         """Take one step in every environment and remember it."""
@@ -621,10 +647,7 @@ class ReplayAgent(SoloAgent[ReplayConfig]):
             valid=step.valid,
         )
         self._rows = following
-        self.steps += len(rows)
-        self._returns += step.rewards
-        self._recent.extend(self._returns[step.boundaries].tolist())
-        self._returns[step.boundaries] = 0.0
+        self._count(step, step.boundaries)
 
     def _flat(self, observations: NDArray[Any]) -> NDArray[Any]:
         rows = observations.reshape(len(observations), -1)
@@ -665,10 +688,8 @@ class ReplayAgent(SoloAgent[ReplayConfig]):
         return {
             "learner": self.learner.state_dict(),
             "memory": self.memory.state_dict(),
-            "envs": None if self._rows is None else self._worlds.state_dict(),
-            "rows": None if self._rows is None else torch.tensor(self._rows),
-            "returns": self._returns.tolist(),
             "due": self._due,
+            **self._episodes(),
         }
 
     def _without_memory(self, learned: dict[str, Any]) -> dict[str, Any]:
@@ -679,12 +700,7 @@ class ReplayAgent(SoloAgent[ReplayConfig]):
         if state["memory"] is not None:
             self.memory.load_state_dict(state["memory"])
         self._due = int(state["due"])
-        if state["envs"] is None:  # these environments cannot be brought back
-            self._forget_episodes()
-            return
-        self._worlds.load_state_dict(state["envs"])
-        self._rows = state["rows"].numpy().copy()
-        self._returns = np.array(state["returns"], dtype=np.float64)
+        self._load_episodes(state)
 
 
 class SAC(ReplayAgent[SACConfig]):
@@ -778,77 +794,6 @@ class DQN(ReplayAgent[DQNConfig]):
     def _greedy(self) -> nn.Module:
         best = self.learner.greedy
         return best if self._port.choices is not None else nn.Sequential(best, _Grid(self._choices))
-
-
-RolloutConfig = TypeVar("RolloutConfig", bound=OnPolicyAgentConfig)
-Learner = TypeVar("Learner", bound=VectorLearner[Any, Any])
-
-
-class RolloutAgent(SoloAgent[RolloutConfig], Generic[RolloutConfig, Learner]):
-    """An agent that learns from rollouts of its own policy and forgets them."""
-
-    learner: Learner
-
-    def _batches(self) -> Generator[dict[str, Any]]:
-        learner = self.learner
-        while self.steps < self.target_steps:
-            while not learner.rollout_complete:
-                try:
-                    learner.collect_step()
-                except BaseException:  # e.g. Ctrl-C: nobody knows where the environments are
-                    learner.forget_rollout()
-                    raise
-                self.steps = learner.steps
-            yield {"batch_size": learner.rollout_size, "inf_step": self.steps}
-
-    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
-        del batch  # the learner holds its rollout
-        report = self.learner.update(self.target_steps)
-        self._recent.extend(report.episode_returns)
-        return report.figures.as_dict()
-
-    def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
-        return self.learner.policy(rows, deterministic=deterministic)
-
-    def deployed(self) -> nn.Module:
-        """Return a module from observations to greedy actions."""
-        codec = ActionCodec(
-            self.envs.action_space, owner=self.name, unit=self.config.squash_actions
-        )
-        return Deployed(self.learner.agent.greedy, codec)
-
-    def _learned_state(self) -> dict[str, Any]:
-        return self.learner.state_dict()
-
-    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
-        self.learner.load_state_dict(state)
-
-
-class PPO(RolloutAgent[PPOConfig, ppo.PPO]):
-    """Proximal policy optimisation, for discrete and continuous actions.
-
-    Source: arXiv:1707.06347. Settings: `PPOConfig`.
-    """
-
-    Config = PPOConfig
-
-    def _build(self) -> None:
-        self.learner = ppo.PPO(self.envs.vector, self.config, encoder=self._encoder, seed=self.seed)
-
-
-class GRPO(RolloutAgent[GRPOConfig, grpo.GRPO]):
-    """Group-relative policy optimisation: PPO without a critic.
-
-    Source: arXiv:2402.03300. Settings: `GRPOConfig`.
-    """
-
-    Config = GRPOConfig
-    default_envs = 8
-
-    def _build(self) -> None:
-        self.learner = grpo.GRPO(
-            self.envs.vector, self.config, encoder=self._encoder, seed=self.seed
-        )
 
 
 class Deployed(nn.Module):

@@ -83,21 +83,23 @@ class RewardScaler:
 
     Args:
         num_envs: N.
-        gamma: Discount per step.
+        gamma: Discount per step; None leaves rewards as they are.
     """
 
-    def __init__(self, num_envs: int, gamma: float) -> None:
+    def __init__(self, num_envs: int, gamma: float | None) -> None:
         self._gamma = gamma
         self._returns: FloatArray = np.zeros(num_envs)
         self._statistics = RunningNormalizer(1)
 
-    def scale(self, rewards: NDArray[Any], ended: NDArray[np.bool_]) -> Float32Array:
+    def scale(self, rewards: NDArray[Any], ended: NDArray[np.bool_]) -> NDArray[Any]:
         """Take in one step and return its scaled rewards, shape (N,).
 
         Args:
             rewards: Shape (N,).
             ended: Whose episode ended with this step, shape (N,).
         """
+        if self._gamma is None:
+            return rewards
         self._returns = self._gamma * self._returns + rewards
         self._statistics.update(self._returns[:, None])
         self._returns[ended] = 0.0

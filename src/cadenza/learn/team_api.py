@@ -3,13 +3,18 @@
     team = cadenza.HAPPO(lambda n: VectorMPECooperativePushEnv(n, root_seed=0)).learn(100_000)
     print(team.evaluate(episodes=100))
 
-Axes:  N = environments, S = joint state, O = state of one robot, A = action of one robot.
+A team has one shared reward. What every robot sees, side by side, is the joint state that central
+critics learn from. A batch of environments keeps no state of its own, so that a resumed run begins
+new episodes, with the stream ``learn.<algorithm>.env.<steps>``.
+
+Axes:  N = environments, n = robots, O_i, A_i = state and action of robot i, S = Σ O_i = joint
+       state, K = environments that a time limit cut off.
 """
 
 from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -17,15 +22,136 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from cadenza.core.errors import InputError
+from cadenza.core.arrays import Float32Array, FloatArray
+from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.spaces import BoxSpace
-from cadenza.learn.algorithms import happo_team, hatd3_team, mappo
+from cadenza.learn.advantages import normalize_advantages
 from cadenza.learn.algorithms.action_codec import ActionCodec
-from cadenza.learn.algorithms.team_steps import TeamSteps
+from cadenza.learn.algorithms.happo import ActorBatch, HAPPOLearner, log_probs, run_in_sequence
+from cadenza.learn.algorithms.hatd3 import HATD3Learner, TeamBatch
+from cadenza.learn.algorithms.on_policy import require_finite_figures
+from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
+from cadenza.learn.algorithms.ppo import PPOLearner
 from cadenza.learn.api import Agent, Config, Deployed, Evaluation
 from cadenza.learn.configs import HAPPOConfig, HATD3Config, PPOConfig
 from cadenza.learn.export import onnx_graph
+from cadenza.learn.generator_state import generator_state, set_generator_state
+from cadenza.learn.memory.transitions import TransitionMemory
+from cadenza.learn.running_normalizer import RewardScaler
+
+
+class TeamStep(NamedTuple):
+    """Result of one step.
+
+    Attributes:
+        states: Joint state the next actions are decided on, (N, S) float32.
+        rewards: Shared rewards, (N,) float64.
+        terminated: The task ended the episode, (N,).
+        boundaries: The episode ended in either way, (N,).
+        cut: Environments that a time limit ended and the task did not, (K,).
+        final_states: Their last joint states, (K, S).
+    """
+
+    states: Float32Array
+    rewards: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    boundaries: NDArray[np.bool_]
+    cut: NDArray[np.int64]
+    final_states: Float32Array
+
+
+class TeamSteps:
+    """Drives one batched environment.
+
+    Args:
+        env: Batched environment with ``num_envs``, and spaces
+            ``observation_space["agent"][uid]["state"]`` of shape (N, O_i) and ``action_space[uid]``
+            of shape (N, A_i).
+        uids: Robots that learn, in order; every robot of the environment.
+
+    Attributes:
+        num_envs: N.
+        observation_dims: O_i of every robot.
+        action_dims: A_i of every robot.
+        bounds: Smallest and largest actions of every robot, (A_i,) each.
+
+    Raises:
+        ConfigurationError: No robots, or a space is no batched Box.
+    """
+
+    def __init__(self, env: Any, uids: Sequence[str]) -> None:
+        self.env = env
+        self.uids = tuple(uids)
+        if not self.uids or len(set(self.uids)) != len(self.uids):
+            raise ConfigurationError(
+                f"TeamSteps: expected at least one robot, each named once, got {list(uids)}."
+            )
+        self.num_envs = int(env.num_envs)
+        states = [env.observation_space["agent"][uid]["state"] for uid in self.uids]
+        actions = [env.action_space[uid] for uid in self.uids]
+        for uid, space in zip(self.uids * 2, (*states, *actions), strict=True):
+            if not isinstance(space, spaces.Box) or len(space.shape) != 2:
+                raise ConfigurationError(
+                    f"TeamSteps: expected batched Box spaces of shape ({self.num_envs}, D) for "
+                    f"{uid!r}, got {space}; build the environment with num_envs > 1."
+                )
+        self.observation_dims = tuple(int(space.shape[1]) for space in states)
+        self.action_dims = tuple(int(space.shape[1]) for space in actions)
+        self.bounds = [(space.low[0], space.high[0]) for space in actions]
+
+    @property
+    def joint_dim(self) -> int:
+        """S, the width of the joint state."""
+        return sum(self.observation_dims)
+
+    def split_state(self, joint: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return each robot's columns of a joint state, (..., O_i)."""
+        return np.split(joint, np.cumsum(self.observation_dims)[:-1], axis=-1)
+
+    def from_unit(self, actions: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return each robot's actions, (N, A_i), scaled from [−1, 1] to its bounds."""
+        return [
+            low + (action + 1.0) * 0.5 * (high - low)
+            for action, (low, high) in zip(actions, self.bounds, strict=True)
+        ]
+
+    def reset(self, seed: int) -> Float32Array:
+        """Begin every episode; return the joint state, (N, S)."""
+        observation, _ = self.env.reset(seed=seed)
+        return self._joint(observation)
+
+    def step(self, actions: Sequence[NDArray[Any]]) -> TeamStep:
+        """Advance every environment; ``actions`` are (N, A_i) per robot, clipped to their bounds.
+
+        Raises:
+            InputError: A time limit ended an episode whose last observation is not in the info.
+        """
+        clipped = {
+            uid: np.clip(action, low, high).astype(np.float32)
+            for uid, action, (low, high) in zip(self.uids, actions, self.bounds, strict=True)
+        }
+        observation, reward, terminated, truncated, info = self.env.step(clipped)
+        ends = np.asarray(terminated, dtype=np.bool_)
+        boundaries = ends | np.asarray(truncated, dtype=np.bool_)
+        cut = np.flatnonzero(boundaries & ~ends)
+        joint = self._joint(observation)
+        final = joint[cut]
+        if len(cut):
+            last = info.get("final_observation")
+            if last is None:
+                raise InputError(
+                    "TeamSteps.step: expected info['final_observation'], got none though "
+                    f"environments {cut.tolist()} were truncated; use an environment that resets "
+                    "itself within the step."
+                )
+            final = self._joint(last)[cut]
+        rewards = np.asarray(reward, dtype=np.float64)
+        return TeamStep(joint, rewards, ends, boundaries, cut, final)
+
+    def _joint(self, observation: Any) -> Float32Array:
+        columns = [np.asarray(observation["agent"][uid]["state"]) for uid in self.uids]
+        return np.concatenate(columns, axis=-1).astype(np.float32, copy=False)
 
 
 class TeamWorlds:
@@ -59,12 +185,7 @@ class TeamWorlds:
         return self._make(count)
 
 
-TeamLearnerKind = TypeVar(
-    "TeamLearnerKind", bound="mappo.MAPPO | happo_team.HAPPO | hatd3_team.HATD3"
-)
-
-
-class TeamAgent(Agent[Config], Generic[Config, TeamLearnerKind]):
+class TeamAgent(Agent[Config]):
     """Several robots that learn together in one batch of environments; see `TeamSteps`.
 
     ``env`` is a batch, or a function from a number of environments to a batch. A batch keeps no
@@ -73,20 +194,46 @@ class TeamAgent(Agent[Config], Generic[Config, TeamLearnerKind]):
 
     default_envs = 16
     envs: TeamWorlds
-    learner: TeamLearnerKind
 
     def _environments(self, env: Any, count: int | None) -> TeamWorlds:
         return TeamWorlds(env, count=count, default=self.default_envs)
 
+    def _build(self) -> None:
+        self.team = TeamSteps(self.envs.vector, self.envs.uids)
+        self._joint: Float32Array | None = None
+        self._returns: FloatArray = np.zeros(self.team.num_envs)
+
     def learn(self, steps: int, **options: Any) -> Self:
         """Train, see `Agent.learn`; begins with new episodes."""
-        self.learner.forget_episodes()
+        self._forget_episodes()
         return super().learn(steps, **options)
+
+    def _forget_episodes(self) -> None:
+        """Begin new episodes with the next step."""
+        self._joint = None
+        self._returns[:] = 0.0
+
+    def _states(self) -> Float32Array:
+        """Return the joint states to act on, (N, S); without any, begin new episodes."""
+        if self._joint is None:
+            name = f"learn.{self.name.lower()}.env.{self.steps}"
+            self._joint = self.team.reset(
+                derive_substream(name, root_seed=self.seed).integer_seed()
+            )
+        return self._joint
+
+    def _count(self, step: "TeamStep") -> None:
+        """Act on the states of ``step`` next, and count it once per environment, not per robot."""
+        self._joint = step.states
+        self.steps += self.team.num_envs
+        self._returns += step.rewards
+        self._recent.extend(self._returns[step.boundaries].tolist())
+        self._returns[step.boundaries] = 0.0
 
     def predict(self, joint: NDArray[Any]) -> list[NDArray[Any]]:
         """Return every robot's greedy action, (N, A) each, for joint states, (N, S)."""
-        actions = self.learner.policy(np.atleast_2d(np.asarray(joint, dtype=np.float32)))
-        bounds = self.learner.team.bounds
+        actions = self._greedy(np.atleast_2d(np.asarray(joint, dtype=np.float32)))
+        bounds = self.team.bounds
         return [np.clip(a, low, high) for a, (low, high) in zip(actions, bounds, strict=True)]
 
     def evaluate(self, episodes: int = 20, *, env: Any = None, seed: int = 0) -> Evaluation:
@@ -117,60 +264,156 @@ class TeamAgent(Agent[Config], Generic[Config, TeamLearnerKind]):
             MissingExtraError: The extra ``onnx`` is not installed.
         """
         onnx_graph.require_onnx()
-        team = self.learner.team
         signature = onnx_graph.PolicySignature(
-            inputs={"joint": BoxSpace(np.float32, (team.joint_dim,))},
-            outputs=tuple(f"actions.{uid}" for uid in team.uids),
+            inputs={"joint": BoxSpace(np.float32, (self.team.joint_dim,))},
+            outputs=tuple(f"actions.{uid}" for uid in self.team.uids),
             device=torch.device("cpu"),
         )
-        return onnx_graph.write_policy(_DeployedTeam(self.robots(), team), signature, Path(path))
+        deployed = _DeployedTeam(self.robots(), self.team)
+        return onnx_graph.write_policy(deployed, signature, Path(path))
 
     @abstractmethod
     def robots(self) -> list[nn.Module]:
         """Return every robot's greedy policy, from its state (B, O) to its action (B, A)."""
 
-    def _learned_state(self) -> dict[str, Any]:
-        return self.learner.state_dict()
-
-    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
-        self.learner.load_state_dict(state)
+    @abstractmethod
+    def _greedy(self, joint: Float32Array) -> list[NDArray[Any]]:
+        """Return every robot's greedy action before clipping, (N, A), for joint states, (N, S)."""
 
 
-class RolloutTeam(TeamAgent[Config, Any]):
+class RolloutTeam(TeamAgent[Config]):
     """A team that learns from rollouts and forgets them."""
+
+    def _begin_rollouts(
+        self, width: int, action_dim: int, *, robots: int = 1, critic_dim: int | None = None
+    ) -> None:
+        """Make the buffer, with ``robots`` rows per environment, and the scaling of rewards."""
+        config: Any = self.config
+        self._buffer = OnPolicyBuffer(
+            BufferShape(
+                capacity=config.rollout_length,
+                rows=self.team.num_envs * robots,
+                observation_dim=width,
+                critic_dim=critic_dim,
+                action_dim=action_dim,
+            )
+        )
+        self._scaler = RewardScaler(
+            self.team.num_envs, config.gamma if config.normalize_rewards else None
+        )
+
+    @abstractmethod
+    def _step(self, joint: Float32Array) -> TeamStep:
+        """Act on joint states, (N, S), and put the step into the buffer."""
 
     def _batches(self) -> Generator[dict[str, Any]]:
         while self.steps < self.target_steps:
-            size = self.learner.collect_rollout()
-            self.steps = self.learner.steps
+            while not self._buffer.full:
+                self._count(self._step(self._states()))
+            size = self._buffer.length * self._buffer.shape.rows
             yield {"batch_size": size, "inf_step": self.steps}
 
-    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
-        del batch  # the learner holds its rollout
-        report = self.learner.update(self.target_steps)
-        self._recent.extend(report.episode_returns)
-        return report.figures.as_dict()
+    def _forget_episodes(self) -> None:
+        super()._forget_episodes()
+        self._buffer.clear()
+
+    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
+        self._scaler.load_state_dict(state["scaler"])
+        self._forget_episodes()
 
 
 class MAPPO(RolloutTeam[PPOConfig]):
-    """One PPO policy for all robots, with a central critic.
+    """One PPO policy plays every robot, one central critic judges the joint state.
 
-    Source: arXiv:2103.01955. Settings: `PPOConfig`.
+    Every robot's row is its own state and a one-hot of which robot it is; the rows of all robots,
+    environment by environment, form one batch of PPO. Robots have equally wide states and actions;
+    for others use `HAPPO`.
+
+    Source: arXiv:2103.01955; parameter sharing with agent identity: its section 3.
+    Settings: `PPOConfig`.
     """
 
     Config = PPOConfig
 
     def _build(self) -> None:
-        self.learner = mappo.MAPPO(self.envs.vector, self.envs.uids, self.config, seed=self.seed)
+        super()._build()
+        team, robots = self.team, len(self.envs.uids)
+        if len({*zip(team.observation_dims, team.action_dims, strict=True)}) != 1:
+            raise ConfigurationError(
+                "MAPPO: expected robots with equally wide states and actions, got "
+                f"{team.observation_dims} and {team.action_dims}; use HAPPO, whose "
+                "robots have policies of their own."
+            )
+        width, action_dim = team.observation_dims[0] + robots, team.action_dims[0]
+        self._begin_rollouts(width, action_dim, robots=robots, critic_dim=team.joint_dim)
+        self.learner = PPOLearner(
+            self.config,
+            observation_dim=width,
+            critic_dim=team.joint_dim,
+            action_dim=action_dim,
+            seed=self.seed,
+        )
 
     def robots(self) -> list[nn.Module]:
         """Return the shared policy, told which robot it plays."""
-        greedy, count = self.learner.agent.greedy, len(self.envs.uids)
+        greedy, count = self.learner.greedy, len(self.envs.uids)
         return [_Identified(greedy, number, count) for number in range(count)]
+
+    def _greedy(self, joint: Float32Array) -> list[NDArray[Any]]:
+        rows = self.learner.scale(self._rows(joint), learn=False)
+        return self._in_bounds(self.learner.act(rows, deterministic=True))
+
+    def _step(self, joint: Float32Array) -> TeamStep:
+        learner, robots = self.learner, len(self.envs.uids)
+
+        def repeated(values: NDArray[Any]) -> NDArray[Any]:
+            return np.repeat(values, robots, axis=0)
+
+        seen = learner.scale(self._rows(joint), learn=True)
+        judged = repeated(learner.scale_critic(joint, learn=True))
+        decided = learner.act(seen)
+        step = self.team.step(self._in_bounds(decided))
+        rewards = self._scaler.scale(step.rewards, step.boundaries)
+        self._buffer.stage(seen, decided, judged)
+        self._buffer.commit(
+            Outcome(repeated(rewards), repeated(step.terminated), repeated(step.boundaries)),
+            repeated(learner.scale_critic(step.states, learn=False)),
+            (step.cut[:, None] * robots + np.arange(robots)).reshape(-1),
+            repeated(learner.scale_critic(step.final_states, learn=False)),
+        )
+        return step
+
+    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
+        del batch  # the agent holds its rollout
+        done = self.steps - self._buffer.length * self.team.num_envs
+        return self.learner.update(self._buffer, progress=done / self.target_steps)
+
+    def _rows(self, joint: NDArray[Any]) -> Float32Array:
+        """Return one row per environment and robot, (N n, O + n)."""
+        robots = len(self.envs.uids)
+        states = joint.reshape(len(joint), robots, -1)
+        identity = np.broadcast_to(np.eye(robots, dtype=np.float32), (len(joint), robots, robots))
+        rows = np.concatenate((states, identity), axis=-1)
+        return rows.reshape(len(joint) * robots, -1).astype(np.float32, copy=False)
+
+    def _in_bounds(self, rows: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return every robot's actions, squashed if they are to be; others `TeamSteps` clips."""
+        robots = len(self.envs.uids)
+        actions = list(rows.reshape(-1, robots, rows.shape[-1]).transpose(1, 0, 2))
+        if not self.config.squash_actions:
+            return actions
+        return self.team.from_unit([np.tanh(action) for action in actions])
+
+    def _learned_state(self) -> dict[str, Any]:
+        return {"learner": self.learner.state_dict(), "scaler": self._scaler.state_dict()}
+
+    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        super()._load_learned_state(state)
 
 
 class HAPPO(RolloutTeam[HAPPOConfig]):
-    """A PPO policy for every robot, updated one after the other.
+    """A PPO policy for every robot, updated one after the other; the critic judges the joint state.
 
     Source: arXiv:2304.09870. Settings: `HAPPOConfig`.
     """
@@ -178,17 +421,106 @@ class HAPPO(RolloutTeam[HAPPOConfig]):
     Config = HAPPOConfig
 
     def _build(self) -> None:
-        self.learner = happo_team.HAPPO(
-            self.envs.vector, self.envs.uids, self.config, seed=self.seed
+        super()._build()
+        team = self.team
+        self._begin_rollouts(team.joint_dim, sum(team.action_dims))
+        torch_seed = derive_substream("learn.happo.torch", root_seed=self.seed).integer_seed()
+        self._generator = torch.Generator().manual_seed(torch_seed)
+        self._rng = derive_substream("learn.happo.order", root_seed=self.seed).default_rng()
+        self.learner = HAPPOLearner(
+            self.config,
+            observation_dims=team.observation_dims,
+            action_dims=team.action_dims,
+            critic_dim=team.joint_dim,
+            generator=self._generator,
         )
 
     def robots(self) -> list[nn.Module]:
         """Return the actors."""
         return list(self.learner.actors)
 
+    @torch.no_grad()
+    def _greedy(self, joint: Float32Array) -> list[NDArray[Any]]:
+        states = self.team.split_state(joint)
+        pairs = zip(self.learner.actors, states, strict=True)
+        return [actor(torch.tensor(state)).numpy() for actor, state in pairs]
 
-class HATD3(TeamAgent[HATD3Config, hatd3_team.HATD3]):
-    """A TD3 policy for every robot, updated one after the other.
+    @torch.no_grad()
+    def _step(self, joint: Float32Array) -> TeamStep:
+        drawn: list[NDArray[Any]] = []
+        for actor, state in zip(self.learner.actors, self.team.split_state(joint), strict=True):
+            mean = actor(torch.tensor(state))
+            deviation = actor.standard_deviation().expand_as(mean)
+            drawn.append(torch.normal(mean, deviation, generator=self._generator).numpy())
+        step = self.team.step(drawn)
+        rewards = self._scaler.scale(step.rewards, step.boundaries)
+        self._buffer.stage(joint, np.concatenate(drawn, axis=-1))
+        self._buffer.commit(
+            Outcome(rewards, step.terminated, step.boundaries),
+            step.states,
+            step.cut,
+            step.final_states,
+        )
+        return step
+
+    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
+        del batch  # the agent holds its rollout
+        config, buffer = self.config, self._buffer
+        estimates = buffer.estimate(self._values, gamma=config.gamma, gae_lambda=config.gae_lambda)
+        advantages = torch.tensor(normalize_advantages(estimates.advantages)).reshape(-1, 1)
+        joint = buffer.observations[: buffer.length]
+        ends = np.cumsum(self.team.action_dims)[:-1]
+        rollouts: list[ActorBatch] = []
+        for actor, state, action in zip(
+            self.learner.actors,
+            self.team.split_state(joint),
+            np.split(buffer.actions[: buffer.length], ends, axis=-1),
+            strict=True,
+        ):
+            observations = torch.tensor(state).flatten(0, 1)
+            drawn = torch.tensor(action).flatten(0, 1)
+            rollouts.append(
+                ActorBatch(
+                    observations=observations,
+                    actions=drawn,
+                    old_log_probs=log_probs(actor, observations, drawn),
+                    advantages=advantages,
+                )
+            )
+        figures = run_in_sequence(
+            self.learner,
+            rollouts,
+            torch.tensor(joint).flatten(0, 1),
+            torch.tensor(estimates.returns).reshape(-1, 1),
+            self._rng,
+        )
+        buffer.clear()
+        require_finite_figures("HAPPO", figures)
+        return figures
+
+    @torch.no_grad()
+    def _values(self, rows: Float32Array) -> Float32Array:
+        return self.learner.critic(torch.tensor(rows)).squeeze(-1).numpy()
+
+    def _learned_state(self) -> dict[str, Any]:
+        return {
+            "learner": self.learner.state_dict(),
+            "scaler": self._scaler.state_dict(),
+            "generator": self._generator.get_state(),
+            "order_generator": generator_state(self._rng),
+        }
+
+    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        self._generator.set_state(state["generator"])
+        set_generator_state(self._rng, state["order_generator"])
+        super()._load_learned_state(state)
+
+
+class HATD3(TeamAgent[HATD3Config]):
+    """A TD3 policy for every robot, updated one after the other from a replay memory.
+
+    Every environment is an agent of the memory; its episodes become transitions once they end.
 
     Source: arXiv:2304.09870, section 5.2. Settings: `HATD3Config`.
     """
@@ -196,28 +528,86 @@ class HATD3(TeamAgent[HATD3Config, hatd3_team.HATD3]):
     Config = HATD3Config
 
     def _build(self) -> None:
-        self.learner = hatd3_team.HATD3(
-            self.envs.vector, self.envs.uids, self.config, seed=self.seed
+        super()._build()
+        team = self.team
+        ends = np.cumsum(team.observation_dims).tolist()
+        self.learner = HATD3Learner(
+            columns=list(zip([0, *ends[:-1]], ends, strict=True)),
+            joint_dim=team.joint_dim,
+            action_dims=team.action_dims,
+            config=self.config,
+            seed=self.seed,
         )
-
-    def _batches(self) -> Generator[dict[str, Any]]:
-        while self.steps < self.target_steps:
-            for batch in self.learner.collect():
-                self.steps = self.learner.steps
-                yield {"team": batch, "batch_size": len(batch.rewards), "inf_step": self.steps}
-            self.steps = self.learner.steps
-            self._recent.extend(self.learner.team.take_finished())
-
-    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
-        return self.learner.learner.update(batch["team"])
+        self.memory = TransitionMemory(
+            observation_dim=team.joint_dim,
+            action_dim=sum(team.action_dims),
+            num_envs=team.num_envs,
+            max_transitions=self.config.memory_size,
+            seed=self.seed,
+        )
 
     def robots(self) -> list[nn.Module]:
         """Return the actors, scaled to their bounds."""
-        pairs = zip(self.learner.learner.actors, self.learner.team.bounds, strict=True)
+        pairs = zip(self.learner.actors, self.team.bounds, strict=True)
         return [
             Deployed(actor, ActionCodec(spaces.Box(low, high), owner=self.name, unit=True))
             for actor, (low, high) in pairs
         ]
+
+    def _greedy(self, joint: Float32Array) -> list[NDArray[Any]]:
+        return self._in_bounds(self.learner.act(torch.tensor(joint), deterministic=True))
+
+    def _in_bounds(self, actions: Sequence[Tensor]) -> list[NDArray[Any]]:
+        return self.team.from_unit([action.numpy() for action in actions])
+
+    def _batches(self) -> Generator[dict[str, Any]]:
+        config = self.config
+        while self.steps < self.target_steps:
+            before = self.steps
+            self._step(self._states())
+            due = self.steps // config.train_every - before // config.train_every
+            if self.steps > config.warmup_steps and self.memory.size() > 0:
+                for _ in range(due * config.updates):
+                    batch = self.memory.sample(config.batch_size)
+                    size = config.batch_size
+                    yield {"default": batch, "batch_size": size, "inf_step": self.steps}
+
+    def _step(self, joint: Float32Array) -> None:
+        if self.steps < self.config.warmup_steps:
+            actions = self.learner.random_actions(len(joint))
+        else:
+            actions = self.learner.act(torch.tensor(joint))
+        step = self.team.step(self._in_bounds(actions))
+        final = step.states.copy()
+        final[step.cut] = step.final_states
+        self.memory.add(
+            joint,
+            torch.cat(actions, dim=1).numpy(),
+            step.rewards,
+            terminated=step.terminated,
+            boundaries=step.boundaries,
+            next_observations=final,
+        )
+        self._count(step)
+
+    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
+        return self.learner.update(TeamBatch.of(batch["default"]))
+
+    def _forget_episodes(self) -> None:
+        super()._forget_episodes()
+        self.memory.drop_open_episodes()
+
+    def _learned_state(self) -> dict[str, Any]:
+        return {"learner": self.learner.state_dict(), "memory": self.memory.state_dict()}
+
+    def _without_memory(self, learned: dict[str, Any]) -> dict[str, Any]:
+        return learned | {"memory": None}
+
+    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        if state["memory"] is not None:
+            self.memory.load_state_dict(state["memory"])
+        self._forget_episodes()
 
 
 class _Identified(nn.Module):

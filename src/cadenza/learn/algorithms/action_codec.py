@@ -89,21 +89,3 @@ class ActionCodec:
         return cast(
             "Actions", inside.to(kind) if isinstance(inside, torch.Tensor) else inside.astype(kind)
         )
-
-
-def flat_observation_size(space: spaces.Space[Any], *, owner: str) -> int:
-    """Return the entries of one observation.
-
-    Args:
-        space: Space of one environment's observations.
-        owner: Who asks, for messages.
-
-    Raises:
-        ConfigurationError: ``space`` is no Box.
-    """
-    if not isinstance(space, spaces.Box):
-        raise ConfigurationError(
-            f"{owner}: expected a Box observation space, got {space}; wrap the environment in "
-            "gymnasium.wrappers.FlattenObservation."
-        )
-    return int(np.prod(space.shape))

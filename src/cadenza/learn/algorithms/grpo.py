@@ -1,168 +1,310 @@
-"""Group-relative policy optimisation over `gymnasium.vector` environments: PPO without a critic.
+"""Group-relative policy optimisation: PPO without a critic.
 
 Several environments start from the same state, and each return is judged by those of its group at
-the same step. Collecting, time limits and the clipped surrogate are PPO's; the group takes the
-critic's place.
+the same step.
 
-Source:      arXiv:2402.03300, section 4.1.
-Axes:        N = environments, M = members of a group, O = flattened observation, A = action
-             components.
-Determinism: one seed fixes policy, actions, minibatches and, through the resets, the environments:
-             equal seeds give equal bytes on the CPU.
-Resume:      `GRPO.state_dict` holds everything, the running rollout included: its actions are done
-             again from the seeds of its start, and must lead to the same observations. Without
-             ``reset_every_rollout`` environments come back as those of
-             `cadenza.learn.algorithms.ppo.PPO` do.
-Limits:      without ``tail_value`` a cut-off episode is worth what was collected of it: fair while
-             the members of a group are cut at the same step.
+Equations, for environment i of group g at step t, with m = 1 where a step counts:
+    G_t = r_t + γ c_t,   c_t = G_{t+1} within an episode, else what is known of its continuation
+    Â_t = m_t (G_t − mean_g G_t) / (std_g G_t + ε),  moments over the members of g with m_t = 1
+    L = mean[ k3(log π_ref(a|s) − log π(a|s)) ] over the steps with m = 1; the rest in
+    `cadenza.learn.algorithms.on_policy`
+Source:      arXiv:2402.03300, section 4.1, equations 3 and 4.
+Axes:        T = step, N = environment, M = members of a group, G = N / M groups, B = batch,
+             O = observation, A = action components.
+Groups:      environments g M ... g M + M − 1 form group g. Each is seeded with the seed of its
+             group, and their first observations must be equal to the bit: a learner that ranks
+             returns within a group would otherwise credit its actions with a lucky start.
+Limits:      states that differ without showing it in the first observation pass. Without a tail
+             value a cut-off episode is worth what was collected of it: fair while the members of a
+             group are cut at the same step.
+Front door:  `cadenza.learn.rollout_api.GRPO`.
 """
 
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
+from torch import Tensor
 
-from cadenza.core.arrays import Float32Array
-from cadenza.core.errors import CheckpointError, ConfigurationError
-from cadenza.learn.algorithms.group_reset import group_seeds, reset_groups
-from cadenza.learn.algorithms.grpo_agent import GRPOAgent, GRPOFigures, TailValue
-from cadenza.learn.algorithms.vector_learner import UpdateReport, VectorLearner
-from cadenza.learn.algorithms.vector_steps import require_vector_env
-from cadenza.learn.configs import GRPOConfig, config_of
+from cadenza.core.arrays import Float32Array, require_finite, require_shape
+from cadenza.core.errors import ConfigurationError, GroupResetError, InputError
+from cadenza.core.seeding import derive_substream
+from cadenza.learn.algorithms.on_policy import (
+    OnPolicyLearner,
+    Transitions,
+    k3_divergence,
+    policy_terms,
+)
+from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
+from cadenza.learn.algorithms.vector_steps import VectorSteps
+from cadenza.learn.configs import GRPOConfig
 from cadenza.learn.nn.encoding import EncoderFactory
+from cadenza.learn.nn.policy_networks import ActionHead, ActorOnly
 
-#: What one update of GRPO did.
-GRPOReport: TypeAlias = UpdateReport[GRPOFigures]
+#: Rows of last observations, (B, O), to the values that continue their returns, (B,).
+TailValue = Callable[[Float32Array], Float32Array]
 
 
-class GRPO(VectorLearner[GRPOAgent, GRPOFigures]):
-    """GRPO with environments of its own.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GRPOBatch(Transitions):
+    """`Transitions` with their log-densities under the reference policy, (B,); None without one."""
+
+    reference_log_probs: Tensor | None = None
+
+
+def rollout_mask(
+    boundaries: NDArray[np.bool_], valid: NDArray[np.bool_], *, truncate_at_first_done: bool
+) -> NDArray[np.bool_]:
+    """Return which steps count, shape (T, N).
 
     Args:
-        envs: Vector environment with Box observations and Discrete or Box actions; environments
-            g M ... g M + M − 1 form group g and must start alike when seeded alike; a first
-            observation that differs raises `GroupResetError`.
-        config: Settings; the defaults if None.
-        tail_value: See `GRPOAgent`.
-        seed: Root of every random stream.
-        device: Where the policy lives.
-        encoder: See `GRPOAgent`.
+        boundaries: Whether a step ended its episode, in either way, (T, N).
+        valid: Whether its action was executed, (T, N).
+        truncate_at_first_done: Drop what follows the first end of an episode.
 
     Raises:
-        ConfigurationError: ``envs`` is no vector environment, a space is of another kind, or the
-            environments are no whole number of groups.
-        InputError: ``config`` is that of something else.
+        InputError: The shapes differ.
+    """
+    require_shape("rollout_mask: valid", valid, boundaries.shape)
+    if not truncate_at_first_done:
+        return valid.copy()
+    ended_by_now = np.logical_or.accumulate(boundaries, axis=0)
+    mask = valid.copy()
+    mask[1:] &= ~ended_by_now[:-1]
+    return mask
+
+
+def group_advantages(
+    returns: NDArray[Any], mask: NDArray[np.bool_], *, group_size: int, epsilon: float
+) -> Float32Array:
+    """Return how each return compares with those of its group at the same step, (T, N).
+
+    Equal returns, or one alone, give exactly 0.
+
+    Args:
+        returns: G_t, shape (T, N); members of a group are adjacent.
+        mask: Which steps count, shape (T, N).
+        group_size: M; divides N.
+        epsilon: Added to the population standard deviation, in the unit of returns.
+
+    Raises:
+        InputError: Shapes do not fit, or a return that counts is not finite.
+    """
+    if returns.ndim != 2 or returns.shape[1] % group_size:
+        raise InputError(
+            "group_advantages: expected returns of shape (T, N) with N a multiple of "
+            f"{group_size} (group_size), got {returns.shape}."
+        )
+    require_shape("group_advantages: mask", mask, returns.shape)
+    counted = np.where(mask, returns, 0.0).astype(np.float64)
+    require_finite("group_advantages: returns", counted)
+    grouped = counted.reshape(len(returns), -1, group_size)  # (T, G, M)
+    member = mask.reshape(grouped.shape)
+    count = np.maximum(member.sum(-1, keepdims=True), 1)
+    # Measured from the group's smallest: equal returns then differ by exactly 0, not by rounding.
+    lowest = np.where(member, grouped, np.inf).min(-1, keepdims=True)
+    above = np.where(member, grouped - np.where(np.isfinite(lowest), lowest, 0.0), 0.0)
+    deviation = np.where(member, above - above.sum(-1, keepdims=True) / count, 0.0)
+    spread = np.sqrt(np.square(deviation).sum(-1, keepdims=True) / count)
+    return (deviation / (spread + epsilon)).reshape(returns.shape).astype(np.float32)
+
+
+def group_seeds(stream: str, *, environments: int, group_size: int, root_seed: int) -> list[int]:
+    """Return a seed for every environment, equal within each group.
+
+    Args:
+        stream: Name of the random stream; one child per group.
+        environments: N.
+        group_size: M, >= 1.
+        root_seed: Root of the stream.
+
+    Raises:
+        ConfigurationError: M does not divide N.
+    """
+    if environments % group_size:
+        raise ConfigurationError(
+            f"GRPO: expected a number of environments that group_size = {group_size} divides, got "
+            f"{environments}; change either."
+        )
+    root = derive_substream(stream, root_seed=root_seed)
+    seeds = [root.child(group).integer_seed() for group in range(environments // group_size)]
+    return [seed for seed in seeds for _ in range(group_size)]
+
+
+def reset_groups(steps: VectorSteps, seeds: Sequence[int], group_size: int) -> NDArray[Any]:
+    """Begin every episode with its own seed; return the first observations, (N, ...).
+
+    Args:
+        steps: The environments.
+        seeds: One per environment, as `group_seeds` returns them.
+        group_size: M.
+
+    Raises:
+        GroupResetError: The environments take no seed each, or members of a group differ.
+    """
+    try:
+        observations = steps.reset(seeds)
+    except TypeError as error:
+        raise GroupResetError(
+            "reset_groups: expected a vector environment whose reset takes a list with one seed "
+            f"per environment, got {type(steps.envs.unwrapped).__name__}, which refuses it "
+            f"({error}); use gymnasium's SyncVectorEnv or AsyncVectorEnv, or give it such a reset."
+        ) from error
+    require_equal_starts(observations, group_size)
+    return observations
+
+
+def require_equal_starts(observations: NDArray[Any], group_size: int) -> None:
+    """Raise unless the observations within each group are equal to the bit.
+
+    Args:
+        observations: Shape (N, ...).
+        group_size: M; divides N.
+
+    Raises:
+        GroupResetError: Two members differ.
+    """
+    flat = observations.reshape(len(observations) // group_size, group_size, -1)
+    differs = (flat != flat[:, :1]).any(axis=-1)  # (G, M)
+    if not differs.any():
+        return
+    group, member = (int(i) for i in np.argwhere(differs)[0])
+    distance = np.abs(flat[group, member].astype(np.float64) - flat[group, 0]).max()
+    first = group * group_size
+    raise GroupResetError(
+        f"require_equal_starts: expected environments {first} ... {first + group_size - 1} "
+        f"(group {group}) to start from the same state, got first observations of {first} and "
+        f"{first + member} that differ by up to {distance:.3g} though both were reset with one "
+        "seed; draw the start from that seed only (self.np_random after super().reset(seed=seed)), "
+        "and give every member of a ReplayableEnv the number of its group (group=...)."
+    )
+
+
+class GRPOLearner(OnPolicyLearner[ActorOnly]):
+    """A policy, and the one it is kept close to.
+
+    Args:
+        config: Settings.
+        observation_dim: O.
+        choices: See `OnPolicyLearner`.
+        action_dim: See `OnPolicyLearner`.
+        seed: Root of the streams ``learn.grpo.torch`` and ``learn.grpo.minibatch``.
+        device: Where the policy lives; the CPU by default.
+        encoder: Makes what comes before the layers; None lets them see the observation.
+
+    Attributes:
+        reference: The policy it is kept close to; None without ``kl_coefficient``.
+        tail_value: What continues the return of an episode that a time limit, or the end of the
+            rollout, cut off; not asked after a termination. Set it to a value function of yours;
+            the first one continues with 0: returns count what was collected. No part of the state.
     """
 
-    STATE_VERSION = 1
+    FIGURES = (
+        "policy_loss",
+        "reference_kl",
+        "dist_entropy",
+        "approx_kl",
+        "clip_fraction",
+        "grad_norm",
+    )
 
     def __init__(
         self,
-        envs: VectorEnv[Any, Any, Any],
-        config: GRPOConfig | None = None,
+        config: GRPOConfig,
         *,
-        tail_value: TailValue | None = None,
+        observation_dim: int,
+        choices: int | None = None,
+        action_dim: int | None = None,
         seed: int = 0,
         device: torch.device | str = "cpu",
         encoder: EncoderFactory | None = None,
     ) -> None:
-        self.config = config_of("GRPO", config, GRPOConfig)
-        require_vector_env("GRPO", envs)
-        if envs.num_envs % self.config.group_size:
-            raise ConfigurationError(
-                "GRPO: expected a number of environments that group_size = "
-                f"{self.config.group_size} divides, got {envs.num_envs}; change either."
+        def build(head: ActionHead, generator: torch.Generator) -> ActorOnly:
+            return ActorOnly(
+                observation_dim,
+                head,
+                hidden_sizes=config.hidden_sizes,
+                generator=generator,
+                encoder=encoder,
             )
+
         super().__init__(
-            envs,
-            rollout_length=self.config.rollout_length,
-            squash_actions=self.config.squash_actions,
-            seed=seed,
-        )
-        self.agent = GRPOAgent(
-            self.config,
-            observation_dim=self._observation_dim,
-            choices=self.actions.choices,
-            action_dim=self.actions.components,
-            tail_value=tail_value,
+            config,
+            build,
+            stream="learn.grpo",
+            choices=choices,
+            action_dim=action_dim,
             seed=seed,
             device=device,
-            encoder=encoder,
         )
-        self._ended: NDArray[np.bool_] = np.zeros(envs.num_envs, np.bool_)  # in this rollout
+        self.config = config
+        self.reference = _frozen(self.network) if config.kl_coefficient > 0.0 else None
+        self.tail_value: TailValue = _zero_value
 
-    @property
-    def updates(self) -> int:
-        """Updates so far."""
-        return self.agent.updates
+    def update(self, buffer: OnPolicyBuffer, *, progress: float = 0.0) -> dict[str, float]:
+        """Learn from ``buffer`` and clear it, see `OnPolicyLearner`; groups are adjacent rows."""
+        figures = super().update(buffer, progress=progress)
+        every = self.config.refresh_reference_every
+        if every is not None and self.updates % every == 0:
+            self.reference = _frozen(self.network)
+        return figures
 
-    @property
-    def rollout_complete(self) -> bool:
-        """Whether there is nothing more to learn from this rollout."""
-        return super().rollout_complete or (
-            self.config.truncate_at_first_done and bool(self._ended.all())
+    def _counted(self, buffer: OnPolicyBuffer) -> NDArray[np.bool_]:
+        return rollout_mask(
+            buffer.boundaries[: buffer.length],
+            buffer.valid[: buffer.length],
+            truncate_at_first_done=self.config.truncate_at_first_done,
         )
 
-    def _begin_episodes(self) -> Float32Array:
-        """Begin every episode from the seed of its group; return the first observations, (N, O)."""
-        seeds = group_seeds(
-            f"learn.grpo.env.{self._rollout_start()}",
-            environments=self.envs.num_envs,
-            group_size=self.config.group_size,
-            root_seed=self._seed,
+    def _prepared(
+        self, buffer: OnPolicyBuffer, counted: NDArray[np.bool_]
+    ) -> tuple[GRPOBatch, dict[str, float]]:
+        config, reference = self.config, self.reference
+        returns = buffer.estimate(self.tail_value, gamma=config.gamma, gae_lambda=1.0).returns
+        advantages = group_advantages(
+            returns, counted, group_size=config.group_size, epsilon=config.advantage_epsilon
         )
-        first = reset_groups(self._steps_of, seeds, self.config.group_size)
-        self._returns[:] = 0.0
-        return self._seen(first, learn=True)
+        observations = self._flat(buffer.observations, counted)
+        actions = self._flat(buffer.actions, counted)
+        batch = GRPOBatch(
+            observations=observations,
+            actions=actions,
+            old_log_probs=self.network.log_prob(observations, actions),
+            advantages=self._flat(advantages, counted),
+            reference_log_probs=reference and reference.log_prob(observations, actions),
+        )
+        exact = returns[counted].astype(np.float64)
+        return batch, {
+            "return_mean": float(exact.mean()),
+            "return_std": float(exact.std()),
+            "used_fraction": float(counted.mean()),
+        }
 
-    def forget_rollout(self) -> None:
-        """Give up the running rollout; the next step begins new episodes."""
-        super().forget_rollout()
-        self._ended[:] = False
-
-    def _note_ends(self, boundaries: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        learned_from = boundaries
-        if self.config.truncate_at_first_done:
-            learned_from = boundaries & ~self._ended
-        self._ended |= boundaries
-        return learned_from
-
-    def _after_update(self) -> int:
-        self._ended[:] = False
-        if self.config.reset_every_rollout:
-            self._observations = None
-        return self.updates
+    def _step(self, batch: GRPOBatch) -> Tensor:
+        config, reference = self.config, batch.reference_log_probs
+        terms = policy_terms(self.network, batch, batch.advantages, config.clip_epsilon)
+        divergence = (
+            torch.zeros_like(terms.approx_kl)
+            if reference is None
+            else k3_divergence(reference - terms.log_probs).mean()
+        )
+        return self._descend(terms, divergence, config.kl_coefficient)
 
     def _own_state(self) -> dict[str, Any]:
-        return {"envs": None if self.config.reset_every_rollout else self._steps_of.state_dict()}
+        return {"reference": None if self.reference is None else self.reference.state_dict()}
 
     def _load_own_state(self, state: Mapping[str, Any]) -> None:
-        del state  # the buffer tells who has ended
-        self._ended = np.logical_or.reduce(self._buffer.boundaries[: self._buffer.length], axis=0)
+        if self.reference is not None:
+            self.reference.load_state_dict(state["reference"])
 
-    def _continue_episodes(self, saved: Float32Array, replays: Mapping[str, Any] | None) -> None:
-        if self.config.reset_every_rollout:
-            self._repeat_rollout(saved)
-        else:
-            super()._continue_episodes(saved, replays)
 
-    def _repeat_rollout(self, saved: Float32Array) -> None:
-        """Bring the environments to where the running rollout had taken them."""
-        returns = self._returns.copy()
-        reached = self._begin_episodes()
-        for actions in self._buffer.actions[: self._buffer.length]:
-            reached = self._seen(
-                self._steps_of.step(self.actions.to_env(actions)).observations, learn=True
-            )
-        if not np.array_equal(reached, saved):
-            raise CheckpointError(
-                f"GRPO: expected {self._buffer.length} repeated steps to reach the saved "
-                "observations, got others; the environments are not deterministic or have other "
-                "parameters than when they were saved. Load a state that was taken right after an "
-                "update."
-            )
-        self._returns = returns
-        self._observations = saved
+def _frozen(network: ActorOnly) -> ActorOnly:
+    return copy.deepcopy(network).requires_grad_(False)
+
+
+def _zero_value(rows: Float32Array) -> Float32Array:
+    return np.zeros(len(rows), np.float32)

@@ -1,25 +1,37 @@
-"""One minibatch step of HAPPO's actor, and of the critic beside it.
+"""HAPPO: a policy of its own for every robot, updated one after the other; HARL's to the bit.
 
-Equations, with importance ratio ρ, advantage Â, clip range c and sequential factor M:
-    ρ = Π_d exp(ℓ_d − ℓ_old,d),   ℓ = log π(a|s) per action dimension
-    L = −mean_B[ M · min(ρ Â, clip(ρ, 1 − c, 1 + c) Â) ],   H = mean_B[ Σ_d entropy_d ]
-    minimise L − k H;  clip the global gradient norm;  Adam
-Source:  HAPPO, arXiv:2304.09870, section 4; with one learner M = 1, which is PPO, arXiv:1707.06347.
-Axes:    B = batch, O = observation, A = action dimension.
-Limits:  every operation runs in HARL's order, so that results agree with it bit for bit on the CPU;
-         exp(Σ_d(ℓ_d − ℓ_old,d)) would be the same number with different rounding.
+Equations, with ratios ρ_i = Π_d exp(ℓ_i,d − ℓ_i,old,d) of robot i, ℓ_i = log π_i(a_i|o_i) per
+dimension of its action, and robots in a random order i_1 ... i_n:
+    M_1 = 1,   M_{m+1} = M_m · ρ_{i_m} after that robot's own update
+    robot i_m minimises L_π of `cadenza.learn.algorithms.on_policy` with factor M_m, less k times
+    its entropy mean_B[ Σ_d entropy_d ];  clip the global gradient norm;  Adam
+Each robot thus improves on what the robots before it have already changed, and the joint return
+does not fall as long as each step does what its surrogate says. With one robot M = 1, which is PPO.
+Source:      arXiv:2109.11251, lemma 1 and algorithm 4; arXiv:2304.09870, section 4.
+Axes:        n = transitions of the rollout, B = batch, O_i, A_i = state and action of robot i,
+             S = what the critic sees.
+Limits:      every operation runs in HARL's order, so that results agree with it bit for bit on the
+             CPU; exp(Σ_d(ℓ_d − ℓ_old,d)) would be the same number with different rounding.
+Front door:  `cadenza.learn.team_api.HAPPO`; `cadenza.aht.ego_ppo` for one robot beside a partner.
 """
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
-from cadenza.learn.algorithms.ppo_loss import descend
+from cadenza.learn.algorithms.on_policy import (
+    Transitions,
+    clipped_surrogate,
+    descend,
+    run_epochs,
+)
+from cadenza.learn.configs import HAPPOConfig
 from cadenza.learn.nn.gaussian_actor import GaussianActor
 from cadenza.learn.nn.value_critic import ValueCritic
 
@@ -29,37 +41,35 @@ ENTROPY_COEFFICIENT: Final = 0.01
 MAX_GRADIENT_NORM: Final = 10.0
 #: Adam's denominator guard of the actor (HARL's ``opti_eps``); the critic keeps torch's 1e-8.
 ACTOR_ADAM_EPSILON: Final = 1e-5
+#: Figures of a minibatch of `run_interleaved`: plain means, except for the two extremes.
+FIGURES: Final = (
+    "policy_loss",
+    "value_loss",
+    "dist_entropy",
+    "actor_grad_norm",
+    "approx_kl",  # ½ · mean((ρ − 1)²)
+    "clip_fraction",
+    "ratio_min",
+    "ratio_max",
+)
 
 _LOG_SQRT_2PI: Final = math.log(math.sqrt(2.0 * math.pi))
 _UNIT_ENTROPY: Final = 0.5 + 0.5 * math.log(2.0 * math.pi)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ActorBatch:
-    """What one actor step learns from.
+class ActorBatch(Transitions):
+    """`Transitions` with the product of the ratios of robots updated before, (B, 1); None: ones."""
 
-    Attributes:
-        observations: Shape (B, O).
-        actions: Actions that were drawn, shape (B, A).
-        old_log_probs: Their log-density per dimension when drawn, shape (B, A).
-        advantages: Normalised advantages, shape (B, 1).
-        factor: Product of the ratios of agents updated before, shape (B, 1); None means ones.
-    """
-
-    observations: Tensor
-    actions: Tensor
-    old_log_probs: Tensor
-    advantages: Tensor
     factor: Tensor | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ActorUpdate:
+class ActorUpdate(NamedTuple):
     """Detached results of one actor step; reading a value synchronises with the device.
 
     Attributes:
-        policy_loss: L, scalar.
-        entropy: H, scalar, nats.
+        policy_loss: L_π, scalar.
+        entropy: Scalar, nats.
         gradient_norm: Global norm before clipping, scalar.
         ratio: ρ before the step, shape (B, 1).
     """
@@ -88,17 +98,20 @@ def importance_ratio(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:
     return torch.prod(torch.exp(log_probs - old_log_probs), dim=-1, keepdim=True)
 
 
-def clipped_policy_loss(
-    ratio: Tensor, advantages: Tensor, *, clip_epsilon: float, factor: Tensor | None = None
-) -> Tensor:
-    """Return L, a scalar; all arguments have shape (B, 1)."""
-    surrogate = torch.min(
-        ratio * advantages,
-        torch.clamp(ratio, 1.0 - clip_epsilon, 1.0 + clip_epsilon) * advantages,
-    )
-    if factor is not None:
-        surrogate = factor * surrogate
-    return -torch.sum(surrogate, dim=-1, keepdim=True).mean()
+@torch.no_grad()
+def log_probs(actor: GaussianActor, observations: Tensor, actions: Tensor) -> Tensor:
+    """Return the log-density of ``actions`` under ``actor`` now, per dimension, (n, A)."""
+    return gaussian_log_prob(actions, actor(observations), actor.standard_deviation())
+
+
+def actor_optimizer(parameters: Iterable[Tensor], learning_rate: float) -> torch.optim.Adam:
+    """Return HARL's optimiser; the batched form of Adam gives the same bits in less time."""
+    return torch.optim.Adam(parameters, lr=learning_rate, eps=ACTOR_ADAM_EPSILON, foreach=True)
+
+
+def critic_optimizer(parameters: Iterable[Tensor], learning_rate: float) -> torch.optim.Adam:
+    """Return Adam with torch's default guard."""
+    return torch.optim.Adam(parameters, lr=learning_rate, foreach=True)
 
 
 def update_actor(
@@ -123,20 +136,13 @@ def update_actor(
     mean = actor(batch.observations)
     # Spread over the batch before use: gradients then add up in HARL's order.
     deviation = actor.standard_deviation().expand_as(mean)
-    log_probs = gaussian_log_prob(batch.actions, mean, deviation)
+    densities = gaussian_log_prob(batch.actions, mean, deviation)
     entropy = (_UNIT_ENTROPY + torch.log(deviation)).sum(-1).mean()
-    ratio = importance_ratio(log_probs, batch.old_log_probs)
-    policy_loss = clipped_policy_loss(
-        ratio, batch.advantages, clip_epsilon=clip_epsilon, factor=batch.factor
-    )
+    ratio = importance_ratio(densities, batch.old_log_probs)
+    policy_loss = clipped_surrogate(ratio, batch.advantages, clip_epsilon, batch.factor)
     loss = policy_loss - entropy * entropy_coefficient
-    gradient_norm = descend(loss, optimizer, [*actor.parameters()], max_gradient_norm)
-    return ActorUpdate(
-        policy_loss=policy_loss.detach(),
-        entropy=entropy.detach(),
-        gradient_norm=gradient_norm,
-        ratio=ratio.detach(),
-    )
+    norm = descend(loss, optimizer, [*actor.parameters()], max_gradient_norm)
+    return ActorUpdate(policy_loss.detach(), entropy.detach(), norm, ratio.detach())
 
 
 def update_critic(
@@ -152,7 +158,7 @@ def update_critic(
     Args:
         critic: Network to change in place.
         optimizer: Over the critic's parameters.
-        observations: Shape (B, O).
+        observations: Shape (B, S).
         returns: Regression targets, shape (B, 1).
         max_gradient_norm: Global norm to which the gradient is shortened; None leaves it.
     """
@@ -162,34 +168,203 @@ def update_critic(
     return loss.detach()
 
 
-def actor_optimizer(parameters: Iterable[Tensor], learning_rate: float) -> torch.optim.Adam:
-    """Return HARL's optimiser; the batched form of Adam gives the same bits in less time."""
-    return torch.optim.Adam(parameters, lr=learning_rate, eps=ACTOR_ADAM_EPSILON, foreach=True)
-
-
-def critic_optimizer(parameters: Iterable[Tensor], learning_rate: float) -> torch.optim.Adam:
-    """Return Adam with torch's default guard."""
-    return torch.optim.Adam(parameters, lr=learning_rate, foreach=True)
-
-
-def minibatch_bounds(transitions: int, batch_size: int) -> list[tuple[int, int]]:
-    """Return [start, stop) of every minibatch of a shuffled rollout.
-
-    No transition is dropped: the last minibatch takes the remainder, so each holds at least
-    ``batch_size`` transitions unless the rollout is shorter than that.
+class HAPPOLearner:
+    """Actors and one critic, with their optimisers.
 
     Args:
-        transitions: Rollout size, >= 1.
-        batch_size: Wanted minibatch size, >= 1.
+        config: Settings.
+        observation_dims: O_i of every robot.
+        action_dims: A_i of every robot.
+        critic_dim: S.
+        generator: CPU generator; the actors' draws come first, then the critic's.
+        device: Where the networks live; their first values do not depend on it.
+    """
+
+    def __init__(
+        self,
+        config: HAPPOConfig,
+        *,
+        observation_dims: Sequence[int],
+        action_dims: Sequence[int],
+        critic_dim: int,
+        generator: torch.Generator,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.config = config
+        self.actors = [
+            GaussianActor(
+                observation_dim,
+                action_dim,
+                hidden_sizes=config.hidden_sizes,
+                generator=generator,
+                max_standard_deviation=config.max_action_std,
+            ).to(device)
+            for observation_dim, action_dim in zip(observation_dims, action_dims, strict=True)
+        ]
+        self.critic = ValueCritic(
+            critic_dim, hidden_sizes=config.hidden_sizes, generator=generator
+        ).to(device)
+        rate = config.learning_rate
+        self.optimizers = [actor_optimizer(actor.parameters(), rate) for actor in self.actors]
+        self.critic_optimizer = critic_optimizer(self.critic.parameters(), rate)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return networks and optimisers."""
+        return {
+            "actors": [actor.state_dict() for actor in self.actors],
+            "actor_optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "critic": self.critic.state_dict(),
+            "critic_optimizer": self.critic_optimizer.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` returned for the same sizes."""
+        for actor, stored in zip(self.actors, state["actors"], strict=True):
+            actor.load_state_dict(stored)
+        for optimizer, stored in zip(self.optimizers, state["actor_optimizers"], strict=True):
+            optimizer.load_state_dict(stored)
+        self.critic.load_state_dict(state["critic"])
+        self.critic_optimizer.load_state_dict(state["critic_optimizer"])
+
+    def update_actor(self, robot: int, batch: ActorBatch) -> ActorUpdate:
+        """Take one optimiser step on the actor of ``robot``."""
+        return update_actor(
+            self.actors[robot],
+            self.optimizers[robot],
+            batch,
+            clip_epsilon=self.config.clip_epsilon,
+            entropy_coefficient=self.config.entropy_coefficient,
+        )
+
+    def update_critic(self, observations: Tensor, returns: Tensor) -> Tensor:
+        """Take one optimiser step on the critic, see `update_critic`."""
+        return update_critic(
+            self.critic,
+            self.critic_optimizer,
+            observations,
+            returns,
+            max_gradient_norm=self.config.critic_max_gradient_norm,
+        )
+
+
+def run_interleaved(
+    learner: HAPPOLearner,
+    rollout: ActorBatch,
+    returns: Tensor,
+    rng: np.random.Generator,
+    *,
+    target_kl: float | None = None,
+) -> dict[str, float]:
+    """Update one robot on its rollout, actor step before critic step in every minibatch.
+
+    Args:
+        learner: Of one robot whose critic sees what it sees; changed in place.
+        rollout: n >= 1 transitions, advantages normalised.
+        returns: Critic targets, shape (n, 1).
+        rng: Shuffles the transitions, one permutation per epoch.
+        target_kl: Stop after the first epoch whose mean ``approx_kl`` exceeds this.
+
+    Returns:
+        `FIGURES`, read from the device once at the end (once per epoch with ``target_kl``).
+    """
+    config = learner.config
+
+    def step(indices: Tensor) -> Tensor:
+        batch = rollout.rows(indices)
+        update = learner.update_actor(0, batch)
+        value_loss = learner.update_critic(batch.observations, returns.index_select(0, indices))
+        deviation = update.ratio - 1.0
+        return torch.stack(
+            (
+                update.policy_loss,
+                value_loss,
+                update.entropy,
+                update.gradient_norm,
+                0.5 * deviation.square().mean(),
+                (deviation.abs() > config.clip_epsilon).float().mean(),
+                *torch.aminmax(update.ratio),
+            )
+        )
+
+    rows = run_epochs(
+        len(returns),
+        step,
+        rng,
+        epochs=config.epochs,
+        batch_size=config.batch_size,
+        kl_column=FIGURES.index("approx_kl"),
+        target_kl=target_kl,
+        device=returns.device,
+    )
+    table = rows.cpu().double().numpy()
+    *means, _, _ = table.mean(axis=0).tolist()
+    return dict(zip(FIGURES, [*means, table[:, 6].min(), table[:, 7].max()], strict=True))
+
+
+def run_in_sequence(
+    learner: HAPPOLearner,
+    rollouts: Sequence[ActorBatch],
+    states: Tensor,
+    returns: Tensor,
+    rng: np.random.Generator,
+) -> dict[str, float]:
+    """Update every actor once, in a random order, and then the critic.
+
+    Args:
+        learner: Changed in place.
+        rollouts: One per robot, of the same n transitions and with the same normalised advantages.
+        states: What the critic sees, (n, S).
+        returns: Its targets, (n, 1).
+        rng: Draws the order, then one permutation per epoch of each robot, then the critic's.
+
+    Returns:
+        Means over all minibatches of ``policy_loss``, ``dist_entropy`` and ``value_loss``, and
+        ``factor_mean``, the mean ratio of the new joint policy to the old one; 1 if nothing moved.
 
     Raises:
-        InputError: An argument is below one.
+        InputError: Not one rollout per actor.
     """
-    if min(transitions, batch_size) < 1:
+    if not len(learner.actors) == len(rollouts) > 0:
         raise InputError(
-            "minibatch_bounds: expected transitions >= 1 and batch_size >= 1, got "
-            f"{transitions} and {batch_size}."
+            f"run_in_sequence: expected one rollout per actor, got {len(learner.actors)} actors "
+            f"and {len(rollouts)} rollouts."
         )
-    count = max(1, transitions // batch_size)
-    size = max(1, transitions // count)
-    return [(j * size, transitions if j == count - 1 else (j + 1) * size) for j in range(count)]
+    config = learner.config
+
+    def passes(learn: Callable[[Tensor], Tensor]) -> Tensor:
+        return run_epochs(
+            len(returns), learn, rng, epochs=config.epochs, batch_size=config.batch_size
+        )
+
+    factor = torch.ones_like(returns)
+    rows: list[Tensor] = []
+    order: list[int] = rng.permutation(len(rollouts)).tolist()
+    for robot in order:
+        rollout = rollouts[robot]
+        batch = replace(rollout, factor=factor)
+
+        def step(indices: Tensor, robot: int = robot, batch: ActorBatch = batch) -> Tensor:
+            update = learner.update_actor(robot, batch.rows(indices))
+            return torch.stack((update.policy_loss, update.entropy))
+
+        rows.append(passes(step))
+        factor = next_factor(factor, learner.actors[robot], rollout)
+
+    def step_critic(indices: Tensor) -> Tensor:
+        rows = states.index_select(0, indices), returns.index_select(0, indices)
+        return learner.update_critic(*rows)
+
+    value_loss = passes(step_critic).mean()
+    policy_loss, entropy = torch.cat(rows).mean(dim=0)
+    return {
+        "policy_loss": float(policy_loss),
+        "dist_entropy": float(entropy),
+        "value_loss": float(value_loss),
+        "factor_mean": float(factor.mean()),
+    }
+
+
+def next_factor(factor: Tensor, actor: GaussianActor, rollout: ActorBatch) -> Tensor:
+    """Return M_{m+1}, (n, 1), from M_m and the actor after its update."""
+    now = log_probs(actor, rollout.observations, rollout.actions)
+    return factor * importance_ratio(now, rollout.old_log_probs)

@@ -27,6 +27,7 @@ from cadenza.learn.algorithms.td3 import smoothed_actions
 from cadenza.learn.configs import HATD3Config
 from cadenza.learn.generator_state import generator_state, set_generator_state
 from cadenza.learn.loaded_state import complete_state, require_version
+from cadenza.learn.memory.transitions import OBSERVATION_KEY
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.deterministic_policy import DeterministicMlpPolicy
 
@@ -51,6 +52,17 @@ class TeamBatch:
     rewards: Tensor
     next_states: Tensor
     masks: Tensor
+
+    @classmethod
+    def of(cls, sample: Mapping[str, Any]) -> "TeamBatch":
+        """Return a batch of `TransitionMemory` whose observations are joint states."""
+        return cls(
+            states=sample["observation"][OBSERVATION_KEY],
+            actions=sample["actions"],
+            rewards=sample["rewards"],
+            next_states=sample["next_observation"][OBSERVATION_KEY],
+            masks=sample["masks"],
+        )
 
 
 class HATD3Learner:

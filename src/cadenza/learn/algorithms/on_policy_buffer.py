@@ -34,6 +34,7 @@ class BufferShape:
         observation_dim: O.
         critic_dim: S; None if the critic sees what the actor sees.
         action_dim: A; None for discrete actions.
+        means: Keep the mean of the distribution that each action was drawn from, too.
     """
 
     capacity: int
@@ -41,6 +42,7 @@ class BufferShape:
     observation_dim: int
     critic_dim: int | None = None
     action_dim: int | None = None
+    means: bool = False
 
 
 class Outcome(NamedTuple):
@@ -90,10 +92,13 @@ class OnPolicyBuffer:
             if shape.action_dim is None
             else np.zeros((steps, rows, shape.action_dim), np.float32)
         )
+        self.means = np.zeros_like(self.actions) if shape.means else self.actions
         self.rewards: Float32Array = np.zeros((steps, rows), np.float32)
         self.terminated = np.zeros((steps, rows), np.bool_)
         self.boundaries = np.zeros((steps, rows), np.bool_)
         self.valid = np.zeros((steps, rows), np.bool_)
+        self._arrays = [*_STEP_ARRAYS, *["critic_observations"] * self.central]
+        self._arrays += ["means"] * shape.means
         self._next: Float32Array = np.zeros(self.critic_observations.shape[1:], np.float32)
         self._finals: list[tuple[int, NDArray[np.int64], Float32Array]] = []
 
@@ -107,6 +112,7 @@ class OnPolicyBuffer:
         observations: NDArray[Any],
         actions: NDArray[Any],
         critic_observations: NDArray[Any] | None = None,
+        means: NDArray[Any] | None = None,
     ) -> None:
         """Store what was seen and decided; a staged step that is not committed is overwritten.
 
@@ -114,19 +120,22 @@ class OnPolicyBuffer:
             observations: Shape (N, O).
             actions: Shape (N,) or (N, A).
             critic_observations: Shape (N, S); exactly with a central critic.
+            means: Shape (N, A); exactly where they are kept.
 
         Raises:
             NotReadyError: All T steps are taken.
         """
         if self.full:
             raise NotReadyError(
-                f"OnPolicyBuffer: expected at most {self.shape.capacity} steps between updates, "
-                "got one more; update first."
+                f"OnPolicyBuffer: expected at most {self.shape.capacity} steps (rollout_length) "
+                "between updates, got one more; update first."
             )
         self.observations[self.length] = observations
         self.actions[self.length] = actions
         if self.central:
             self.critic_observations[self.length] = critic_observations
+        if means is not None:
+            self.means[self.length] = means
 
     def commit(
         self,
@@ -208,10 +217,8 @@ class OnPolicyBuffer:
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the contents: tensors and JSON scalars; a staged step is left out."""
         state: dict[str, Any] = {
-            name: torch.tensor(getattr(self, name)[: self.length]) for name in _STEP_ARRAYS
+            name: torch.tensor(getattr(self, name)[: self.length]) for name in self._arrays
         }
-        if self.central:
-            state["critic_observations"] = torch.tensor(self.critic_observations[: self.length])
         state["next"] = torch.tensor(self._next)
         state["finals"] = [
             [step, torch.tensor(cut), torch.tensor(final)] for step, cut, final in self._finals
@@ -224,10 +231,9 @@ class OnPolicyBuffer:
         Raises:
             CheckpointError: They belong to a buffer of other sizes, or are incomplete.
         """
-        names = [*_STEP_ARRAYS, *(["critic_observations"] if self.central else [])]
         try:
             length = int(state["length"])
-            stored = {name: state[name].numpy() for name in names}
+            stored = {name: state[name].numpy() for name in self._arrays}
             finals = [(int(k), c.numpy(), f.numpy()) for k, c, f in state["finals"]]
             following = state["next"].numpy()
             same = length <= self.shape.capacity and following.shape == self._next.shape

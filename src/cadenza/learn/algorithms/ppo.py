@@ -1,115 +1,243 @@
-"""Proximal policy optimisation over `gymnasium.vector` environments.
+"""Proximal policy optimisation.
 
-Collects ``rollout_length`` steps of every environment, learns from them in `PPOAgent.update`,
-forgets them. Time limits bootstrap with the value of the true last observation, in every autoreset
-mode.
-
-Source:      arXiv:1707.06347; generalised advantages arXiv:1506.02438.
-Axes:        N = environments, O = flattened observation, A = action components.
-Determinism: one seed fixes networks, actions, minibatches and, through the first reset, the
-             environments: equal seeds give equal bytes on the CPU.
-Resume:      `PPO.state_dict` holds everything, the running rollout included. Environments come back
-             to the middle of their episodes if each is a
-             `cadenza.learn.env.replayable.ReplayableEnv`; others begin new episodes.
+Equations, with return R and value V; the rest in `cadenza.learn.algorithms.on_policy`:
+    L_V = mean[ ℓ(V − R) ]; with a clip range d the larger of ℓ(V − R) and ℓ(V' − R),
+          V' = V_old + clip(V − V_old, −d, d)
+Source:      arXiv:1707.06347; advantages arXiv:1506.02438; implementation choices arXiv:2006.05990.
+Axes:        N = rows per step, B = batch, O = observation, S = critic observation, A = action
+             components.
+Front door:  `cadenza.learn.rollout_api.PPO`, and with a central critic
+             `cadenza.learn.team_api.MAPPO`.
 """
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
+import numpy as np
 import torch
-from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from cadenza.core.arrays import Float32Array
-from cadenza.core.seeding import derive_substream
-from cadenza.learn.algorithms.ppo_agent import PPOAgent, PPOFigures
-from cadenza.learn.algorithms.vector_learner import UpdateReport, VectorLearner
-from cadenza.learn.algorithms.vector_steps import VectorStep
-from cadenza.learn.configs import PPOConfig, config_of
+from cadenza.core.arrays import Float32Array, FloatArray
+from cadenza.learn.algorithms.on_policy import OnPolicyLearner, Transitions, policy_terms
+from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
+from cadenza.learn.configs import PPOConfig
 from cadenza.learn.nn.encoding import EncoderFactory
-from cadenza.learn.running_normalizer import RewardScaler
+from cadenza.learn.nn.mlp_policy import scaled
+from cadenza.learn.nn.policy_networks import ActionHead, ActorCritic
+from cadenza.learn.running_normalizer import RunningNormalizer
 
-#: What one update of PPO did.
-PPOReport: TypeAlias = UpdateReport[PPOFigures]
+#: Added to the standard deviation of a minibatch's advantages, in their unit.
+ADVANTAGE_EPSILON: Final = 1e-8
+#: Error beyond which the Huber value loss grows linearly, in the unit of returns (MAPPO's value,
+#: arXiv:2103.01955, table 7).
+HUBER_DELTA: Final = 10.0
 
 
-class PPO(VectorLearner[PPOAgent, PPOFigures]):
-    """PPO with environments of its own.
-
-    Args:
-        envs: Vector environment with Box observations and Discrete or Box actions.
-        config: Settings; the defaults if None.
-        seed: Root of every random stream.
-        device: Where the networks live.
-        encoder: See `PPOAgent`.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PPOBatch(Transitions):
+    """`Transitions` with what the critic learns from.
 
     Attributes:
-        updates: Updates so far.
-
-    Raises:
-        ConfigurationError: ``envs`` is no vector environment, or a space is of another kind.
-        InputError: ``config`` is that of something else.
+        returns: Shape (B,).
+        old_values: Shape (B,).
+        critic_observations: Shape (B, S); None if the critic sees what the actor sees.
     """
 
-    STATE_VERSION = 1
+    returns: Tensor
+    old_values: Tensor
+    critic_observations: Tensor | None = None
+
+
+def normalized(advantages: Tensor) -> Tensor:
+    """Return (Â − mean) / (std + 1e-8), shape (B,); a single advantage is returned as it is."""
+    if advantages.shape[0] < 2:
+        return advantages
+    return (advantages - advantages.mean()) / (advantages.std() + ADVANTAGE_EPSILON)
+
+
+def value_error(
+    values: Tensor,
+    returns: Tensor,
+    old_values: Tensor,
+    *,
+    kind: Literal["mse", "huber"] = "mse",
+    clip_value: float | None = None,
+) -> Tensor:
+    """Return L_V, a scalar; arguments have shape (B,)."""
+    error = _pointwise(values, returns, kind)
+    if clip_value is not None:
+        near = old_values + torch.clamp(values - old_values, -clip_value, clip_value)
+        error = torch.maximum(error, _pointwise(near, returns, kind))
+    return error.mean()
+
+
+def _pointwise(values: Tensor, returns: Tensor, kind: Literal["mse", "huber"]) -> Tensor:
+    if kind == "huber":
+        return nn.functional.huber_loss(values, returns, reduction="none", delta=HUBER_DELTA)
+    return (values - returns).square()
+
+
+class Scaling(nn.Module):
+    """`RunningNormalizer.normalize` for tensors, by the moments at the time of the call.
+
+    Args:
+        moments: The moments.
+    """
+
+    def __init__(self, moments: RunningNormalizer) -> None:
+        super().__init__()
+        self._moments = moments
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Return scaled observations, (B, O)."""
+        moments = np.stack((self._moments.mean, self._moments.variance))
+        return scaled(observations, torch.tensor(moments, device=observations.device))
+
+
+class PPOLearner(OnPolicyLearner[ActorCritic]):
+    """Actor, critic and the scaling of what they see.
+
+    Args:
+        config: Settings.
+        observation_dim: O.
+        choices: See `OnPolicyLearner`.
+        action_dim: See `OnPolicyLearner`.
+        critic_dim: S; None if the critic sees what the actor sees.
+        seed: Root of the streams ``learn.ppo.torch`` and ``learn.ppo.minibatch``.
+        device: Where the networks live; the CPU by default.
+        encoder: Makes what comes before actor and critic each; None lets them see the observation.
+    """
+
+    FIGURES = (
+        "policy_loss",
+        "value_loss",
+        "dist_entropy",
+        "approx_kl",
+        "clip_fraction",
+        "grad_norm",
+    )
 
     def __init__(
         self,
-        envs: VectorEnv[Any, Any, Any],
-        config: PPOConfig | None = None,
+        config: PPOConfig,
         *,
+        observation_dim: int,
+        choices: int | None = None,
+        action_dim: int | None = None,
+        critic_dim: int | None = None,
         seed: int = 0,
         device: torch.device | str = "cpu",
         encoder: EncoderFactory | None = None,
     ) -> None:
-        self.config = config_of("PPO", config, PPOConfig)
+        def build(head: ActionHead, generator: torch.Generator) -> ActorCritic:
+            return ActorCritic(
+                observation_dim,
+                critic_dim or observation_dim,
+                head,
+                hidden_sizes=config.hidden_sizes,
+                generator=generator,
+                encoder=encoder,
+            )
+
+        self.config = config
+        self._moments = RunningNormalizer(observation_dim)
+        self._critic_moments = RunningNormalizer(critic_dim) if critic_dim else None
         super().__init__(
-            envs,
-            rollout_length=self.config.rollout_length,
-            squash_actions=self.config.squash_actions,
-            seed=seed,
-        )
-        self.agent = PPOAgent(
-            self.config,
-            observation_dim=self._observation_dim,
-            choices=self.actions.choices,
-            action_dim=self.actions.components,
+            config,
+            build,
+            stream="learn.ppo",
+            choices=choices,
+            action_dim=action_dim,
             seed=seed,
             device=device,
-            encoder=encoder,
+            target_kl=config.target_kl,
+            scaling=[Scaling(self._moments)] * config.normalize_observations,
         )
-        self._scaler = (
-            RewardScaler(envs.num_envs, self.config.gamma)
-            if self.config.normalize_rewards
-            else None
+
+    @property
+    def observation_moments(self) -> tuple[FloatArray, FloatArray] | None:
+        """Mean and variance by which `scale` scales, (O,) each; None if it does not."""
+        if not self.config.normalize_observations:
+            return None
+        return self._moments.mean, self._moments.variance
+
+    def scale(self, observations: NDArray[Any], *, learn: bool) -> Float32Array:
+        """Return what the actor sees; plain unless ``normalize_observations`` is set."""
+        return self._scaled(self._moments, observations, learn=learn)
+
+    def scale_critic(self, observations: NDArray[Any], *, learn: bool) -> Float32Array:
+        """Return what the critic sees, as `scale`; rows of shape (N, S)."""
+        return self._scaled(self._critic_moments or self._moments, observations, learn=learn)
+
+    def _scaled(
+        self, moments: RunningNormalizer, rows: NDArray[Any], *, learn: bool
+    ) -> Float32Array:
+        if not self.config.normalize_observations:
+            return rows.astype(np.float32, copy=False)
+        if learn:
+            moments.update(rows)
+        return moments.normalize(rows)
+
+    def _counted(self, buffer: OnPolicyBuffer) -> NDArray[np.bool_]:
+        return buffer.valid[: buffer.length]
+
+    def _prepared(
+        self, buffer: OnPolicyBuffer, counted: NDArray[np.bool_]
+    ) -> tuple[PPOBatch, dict[str, float]]:
+        config = self.config
+        estimates = buffer.estimate(self._values, gamma=config.gamma, gae_lambda=config.gae_lambda)
+        observations = self._flat(buffer.observations, counted)
+        actions = self._flat(buffer.actions, counted)
+        batch = PPOBatch(
+            observations=observations,
+            critic_observations=(
+                self._flat(buffer.critic_observations, counted) if buffer.central else None
+            ),
+            actions=actions,
+            old_log_probs=self.network.log_prob(observations, actions),
+            advantages=self._flat(estimates.advantages, counted),
+            returns=self._flat(estimates.returns, counted),
+            old_values=self._flat(estimates.values, counted),
         )
-        self.updates = 0
+        returns = estimates.returns[counted].astype(np.float64)
+        advantages = estimates.advantages[counted].astype(np.float64)
+        spread = float(returns.var())
+        return batch, {
+            "advantage_mean": float(advantages.mean()),
+            "advantage_std": float(advantages.std()),
+            "value_mean": float(estimates.values[counted].mean(dtype=np.float64)),
+            # 1 − Var[R − V] / Var[R]; 0 for constant returns.
+            "explained_variance": 1.0 - float(advantages.var()) / spread if spread > 0.0 else 0.0,
+        }
 
-    def _begin_episodes(self) -> Float32Array:
-        name = f"learn.ppo.env.{self.steps}" if self.steps else "learn.ppo.env"
-        seed = derive_substream(name, root_seed=self._seed).integer_seed()
-        return self._seen(self._steps_of.reset(seed), learn=True)
+    @torch.no_grad()
+    def _values(self, rows: Float32Array) -> Float32Array:
+        return self.network.value(self._on_device(rows)).cpu().numpy()
 
-    def _seen(self, observations: NDArray[Any], *, learn: bool) -> Float32Array:
-        return self.agent.scale(self._flat(observations), learn=learn)
-
-    def _learned_rewards(self, step: VectorStep) -> NDArray[Any]:
-        if self._scaler is None:
-            return step.rewards
-        return self._scaler.scale(step.rewards, step.boundaries)
-
-    def _after_update(self) -> int:
-        self.updates += 1
-        return self.updates
+    def _step(self, batch: PPOBatch) -> Tensor:
+        config, advantages, seen = self.config, batch.advantages, batch.critic_observations
+        if config.normalize_advantages:
+            advantages = normalized(advantages)
+        terms = policy_terms(self.network, batch, advantages, config.clip_epsilon)
+        value_loss = value_error(
+            self.network.value(batch.observations if seen is None else seen),
+            batch.returns,
+            batch.old_values,
+            kind=config.value_loss,
+            clip_value=config.clip_value,
+        )
+        return self._descend(terms, value_loss, config.value_coefficient)
 
     def _own_state(self) -> dict[str, Any]:
+        critic = self._critic_moments
         return {
-            "scaler": None if self._scaler is None else self._scaler.state_dict(),
-            "updates": self.updates,
-            "envs": self._steps_of.state_dict(),
+            "observation_moments": self._moments.state_dict(),
+            "critic_moments": None if critic is None else critic.state_dict(),
         }
 
     def _load_own_state(self, state: Mapping[str, Any]) -> None:
-        if self._scaler is not None:
-            self._scaler.load_state_dict(state["scaler"])
-        self.updates = int(state["updates"])
+        self._moments.load_state_dict(state["observation_moments"])
+        if self._critic_moments is not None:
+            self._critic_moments.load_state_dict(state["critic_moments"])

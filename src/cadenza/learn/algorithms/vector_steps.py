@@ -40,19 +40,6 @@ class VectorStep(NamedTuple):
     final_observations: NDArray[Any]
 
 
-def require_vector_env(owner: str, envs: object) -> None:
-    """Raise unless ``envs`` is a vector environment of gymnasium.
-
-    Raises:
-        ConfigurationError: It is something else.
-    """
-    if not isinstance(envs, VectorEnv):
-        raise ConfigurationError(
-            f"{owner}.envs: expected a gymnasium.vector.VectorEnv, got {type(envs).__name__}; wrap "
-            "single environments: gymnasium.vector.SyncVectorEnv([lambda: env])."
-        )
-
-
 class VectorSteps:
     """Drives one vector environment.
 

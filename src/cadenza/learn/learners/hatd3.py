@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import Float32Array
 from cadenza.learn.algorithms.hatd3 import HATD3Learner, TeamBatch
 from cadenza.learn.configs import HATD3Config
-from cadenza.learn.memory.transitions import OBSERVATION_KEY, TransitionMemory
+from cadenza.learn.memory.transitions import TransitionMemory
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 
 
@@ -77,16 +77,7 @@ class CentralTD3Learner:
 
     def learn(self, memory: TransitionMemory) -> dict[str, float]:
         """Do one update of the critics and, when due, of the policy."""
-        sample = memory.sample(self._batch_size)
-        return self._learner.update(
-            TeamBatch(
-                states=sample["observation"][OBSERVATION_KEY],
-                actions=sample["actions"],
-                rewards=sample["rewards"],
-                next_states=sample["next_observation"][OBSERVATION_KEY],
-                masks=sample["masks"],
-            )
-        )
+        return self._learner.update(TeamBatch.of(memory.sample(self._batch_size)))
 
     def policy(self, low: Float32Array, high: Float32Array) -> MlpPolicy:
         """Return tanh f(s) of the own state, scaled."""

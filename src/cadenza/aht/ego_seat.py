@@ -1,0 +1,450 @@
+"""The ego's seat: from the training loop's observations to rows that learners work on, and back.
+
+A row is the ego's own state, or the joint state: the ego's first, then the other seats'. Scalar
+observations become one row, so learners see batches only.
+
+Ends:  termination dominates. A step that both terminated and ran out of time has no future value;
+       only a pure time limit continues with the value of its last observation (arXiv:1712.00378).
+Axes:  N = environments, O = own state, S = row, A = action.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, cast
+
+import numpy as np
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
+
+from cadenza.aht.config import EgoAHTConfig
+from cadenza.aht.types import EventLogger
+from cadenza.core.arrays import Float32Array, FloatArray, require_finite
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, NotReadyError
+from cadenza.core.types import Observation, PartnerLike
+from cadenza.learn.loaded_state import complete_state, require_version
+from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
+
+#: Layout version of `EgoSeatTrainer.training_state`.
+TRAINING_STATE_VERSION: Final = 1
+#: Axes of a space that describes a whole batch of environments: (N, D).
+_BATCHED_RANK: Final = 2
+
+
+def assert_partner_is_frozen(partner: PartnerLike) -> None:
+    """Raise if ``partner`` exposes a trainable parameter; call before allocating anything.
+
+    A partner without ``named_parameters``, or whose shield refuses the look-up, is accepted: what
+    cannot be reached cannot be trained.
+
+    Raises:
+        ConfigurationError: A parameter has ``requires_grad=True``; the message names it.
+    """
+    try:
+        named_parameters = cast("Any", partner).named_parameters
+    except AttributeError:
+        return
+    for name, parameter in named_parameters():
+        if parameter.requires_grad:
+            raise ConfigurationError(
+                f"{type(partner).__name__}: expected a frozen partner, got parameter {name!r} with "
+                "requires_grad=True (ADR-009 §Consequences); call requires_grad_(False) on it "
+                "before training."
+            )
+
+
+def ego_spaces(env: Any, ego_uid: str) -> tuple[Box, Box]:
+    """Return observation and action space of the ego's seat, for one environment.
+
+    Args:
+        env: Environment with Gymnasium spaces; ``observation_space["agent"][uid]["state"]`` and
+            ``action_space[uid]``, batched (N, D) or not (D,).
+        ego_uid: The ego's seat.
+
+    Raises:
+        TypeError: A space is not a ``gym.spaces.Box``.
+    """
+    spaces: dict[str, Any] = {
+        "observation": env.observation_space["agent"][ego_uid]["state"],
+        "action": env.action_space[ego_uid],
+    }
+    for name, space in spaces.items():
+        if not isinstance(space, Box):
+            raise TypeError(
+                f"ego {name} space of {ego_uid!r}: expected gym.spaces.Box, "
+                f"got {type(space).__name__}."
+            )
+    return _single(spaces["observation"]), _single(spaces["action"])
+
+
+def _single(space: Box) -> Box:
+    """Return the first row of a batched space, or ``space`` itself."""
+    if len(space.shape) != _BATCHED_RANK:
+        return space
+    return Box(low=space.low[0], high=space.high[0], dtype=space.dtype.type)
+
+
+def _flat_size(owner: str, name: str, space: Box) -> int:
+    """Return D of a space of shape (D,)."""
+    if len(space.shape) != 1:
+        raise InputError(f"{owner}: expected a flat {name} space of shape (D,), got {space.shape}.")
+    return space.shape[0]
+
+
+def step_ends(
+    owner: str, done: Any, truncated: Any, terminated: Any | None, count: int
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return by whom a step's episodes were ended: the task, and either way, (N,) each.
+
+    Args:
+        owner: Learner that messages name.
+        done: The episodes ended, flag or shape (N,); a flag stands for every environment.
+        truncated: A time limit ended them, flag or shape (N,).
+        terminated: The task ended them, flag or shape (N,); None means ``done and not truncated``.
+        count: N.
+
+    Raises:
+        InputError: Wrong shape, or ``done`` is not ``terminated or truncated`` everywhere.
+    """
+
+    def flags(name: str, value: Any) -> NDArray[np.bool_]:
+        array = np.asarray(value, dtype=np.bool_)
+        if array.shape not in ((), (count,)):
+            raise InputError(
+                f"{owner}.observe: expected {name} of shape ({count},), got {array.shape}."
+            )
+        return array if array.shape else np.full(count, array)
+
+    boundary, cut = flags("done", done), flags("truncated", truncated)
+    ended = boundary & ~cut if terminated is None else flags("terminated", terminated)
+    wrong = boundary != (ended | cut)
+    if wrong.any():
+        raise InputError(
+            f"{owner}.observe: expected done = terminated or truncated, got a contradiction "
+            f"in environments {np.flatnonzero(wrong).tolist()}."
+        )
+    return ended, boundary
+
+
+class SeatOutcome(NamedTuple):
+    """What followed one step, as rows.
+
+    Attributes:
+        rewards: Shape (N,) float64.
+        terminated: The task ended the episode, (N,).
+        boundaries: The episode ended in either way, (N,).
+        next_rows: What the next action is decided on, (N, S).
+        last_rows: What followed before any reset, (N, S).
+    """
+
+    rewards: FloatArray
+    terminated: NDArray[np.bool_]
+    boundaries: NDArray[np.bool_]
+    next_rows: Float32Array
+    last_rows: Float32Array
+
+
+class SeatRows:
+    """Reads rows for one seat.
+
+    Args:
+        owner: Learner that messages name.
+        uids: The ego's seat, then the seats whose states follow the ego's in a row.
+        state_spaces: Space of the state of each.
+        action_space: Space of the ego's actions.
+        needs_bounds: Refuse actions without bounds.
+
+    Attributes:
+        observation_dim: O.
+        row_dim: S.
+        low: Smallest action, (A,).
+        high: Largest action, (A,).
+
+    Raises:
+        InputError: A space is not flat, or the actions are unbounded and must not be.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        *,
+        uids: Sequence[str],
+        state_spaces: Sequence[Box],
+        action_space: Box,
+        needs_bounds: bool = True,
+    ) -> None:
+        self._owner, self._uids = owner, tuple(uids)
+        self._widths = [_flat_size(owner, "observation", space) for space in state_spaces]
+        self.observation_dim = self._widths[0]
+        self.row_dim = sum(self._widths)
+        self.action_dim = _flat_size(owner, "action", action_space)
+        self.low: Float32Array = np.asarray(action_space.low, dtype=np.float32)
+        self.high: Float32Array = np.asarray(action_space.high, dtype=np.float32)
+        is_bounded = np.isfinite(self.low).all() and np.isfinite(self.high).all()
+        if needs_bounds and not is_bounded:
+            raise InputError(
+                f"{owner}: expected bounded actions of {uids[0]!r}, got {self.low} to {self.high}; "
+                "use algo=ego_aht_happo or bound the action space."
+            )
+
+    def own(self, obs: Observation) -> tuple[Float32Array, bool]:
+        """Return the ego's state as rows, (N, O), and whether they are a batch.
+
+        Raises:
+            InputError: The state is missing or has another shape.
+        """
+        state = self._state(obs, self._uids[0], self.observation_dim)
+        return (state, True) if state.ndim > 1 else (state[None], False)
+
+    def rows(self, obs: Observation) -> tuple[Float32Array, bool]:
+        """Return rows, (N, S), and whether they are a batch.
+
+        Raises:
+            InputError: A state is missing or has another shape.
+        """
+        if len(self._uids) == 1:
+            return self.own(obs)
+        states = [
+            self._state(obs, uid, width)
+            for uid, width in zip(self._uids, self._widths, strict=True)
+        ]
+        joint = np.concatenate(states, axis=-1)
+        return np.atleast_2d(joint), joint.ndim > 1
+
+    def from_unit(self, actions: Float32Array) -> Float32Array:
+        """Return actions in [−1, 1] scaled to the bounds, (N, A)."""
+        share = (actions + np.float32(1.0)) * np.float32(0.5)
+        return (self.low + share * (self.high - self.low)).astype(np.float32, copy=False)
+
+    def outcome(
+        self,
+        obs: Observation,
+        reward: Any,
+        ends: tuple[NDArray[np.bool_], NDArray[np.bool_]],
+        final_obs: Observation | None,
+        *,
+        batched: bool,
+    ) -> SeatOutcome:
+        """Return what followed a step.
+
+        Args:
+            obs: Observation after the step (after the reset, when batched).
+            reward: Reward, number or (N,).
+            ends: See `step_ends`.
+            final_obs: Observation before the reset; needed for every truncated row of a batch.
+            batched: Whether the action was a batch.
+
+        Raises:
+            InputError: Shapes contradict each other, a reward is not finite, or a truncation lacks
+                ``final_obs``.
+        """
+        ended, boundaries = ends
+        count = len(ended)
+        next_rows = self._matching(obs, batched, count)
+        rewards = np.asarray(reward, dtype=np.float64)
+        if rewards.shape not in ((), (count,)):
+            raise InputError(
+                f"{self._owner}.observe: expected rewards of shape ({count},), got {rewards.shape}."
+            )
+        require_finite(f"{self._owner}.observe: reward", rewards)
+        last_rows = next_rows
+        if boundaries.any():
+            if final_obs is not None:
+                finals = self._matching(final_obs, batched, count)
+                last_rows = np.where(boundaries[:, None], finals, next_rows)
+            elif batched and (cut := boundaries & ~ended).any():
+                raise InputError(
+                    f"{self._owner}.observe: expected final_obs (the batched observation before "
+                    f"the reset), got None though environments {np.flatnonzero(cut).tolist()} were "
+                    "truncated; pass info['final_observation']."
+                )
+        if not rewards.shape:
+            rewards = np.full(count, rewards)
+        return SeatOutcome(rewards, ended, boundaries, next_rows, last_rows)
+
+    def _matching(self, obs: Observation, batched: bool, count: int) -> Float32Array:
+        """Return the rows of an observation after an action; there must be as many as before it."""
+        rows, is_batch = self.rows(obs)
+        if is_batch != batched or len(rows) != count:
+            raise InputError(
+                f"{self._owner}.observe: expected the observation of {count} environment(s), as "
+                f"act had, got {len(rows)}."
+            )
+        return rows
+
+    def _state(self, obs: Observation, uid: str, width: int) -> Float32Array:
+        try:
+            state: Any = obs["agent"][uid]["state"]
+        except KeyError as error:
+            raise InputError(
+                f"{self._owner}: expected obs['agent'][{uid!r}]['state'], got no key {error}; wrap "
+                "the environment so that every seat has a flat state."
+            ) from error
+        if not isinstance(state, np.ndarray) and hasattr(state, "detach"):
+            state = state.detach().cpu().numpy()
+        array = np.asarray(state, dtype=np.float32)
+        if array.ndim not in (1, 2) or array.shape[-1] != width:
+            raise InputError(
+                f"{self._owner}: expected a state of {uid!r} of shape ({width},) or (N, {width}), "
+                f"got {array.shape}."
+            )
+        return array
+
+
+class StoredLearner(Protocol):
+    """The part of a learner that a checkpoint holds."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return networks, optimisers and random streams."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
+        """Continue where `state_dict` was taken."""
+        ...
+
+
+class EgoSeatTrainer(ABC):
+    """Learns the ego's policy from the rows of its seat.
+
+    Args:
+        cfg: Checked configuration.
+        seat: Reads rows off observations.
+        stored: What checkpoints hold under `LEARNER_KEY`.
+        logger: Receives events of figures.
+    """
+
+    #: Where the learner's state lies in checkpoints.
+    LEARNER_KEY: ClassVar[str]
+
+    def __init__(
+        self,
+        cfg: EgoAHTConfig,
+        seat: SeatRows,
+        stored: StoredLearner,
+        logger: EventLogger | None,
+    ) -> None:
+        self._cfg, self._seat, self._stored, self._logger = cfg, seat, stored, logger
+        self._pending = False  # a drawn action waits for what follows
+        self._batched = False  # and was a batch
+        self._frames = 0
+
+    def _drawn_for(self, rows: Float32Array, *, batched: bool) -> None:
+        """Note that an action was drawn for ``rows`` and waits for what follows."""
+        count = self._cfg.env.num_envs
+        if len(rows) != count:
+            raise InputError(
+                f"{type(self).__name__}.act: expected a state of {count} environments, got "
+                f"{len(rows)}; use deterministic=True for evaluation."
+            )
+        self._pending, self._batched = True, batched
+
+    @classmethod
+    def _seat_of(cls, cfg: EgoAHTConfig, env: Any, ego_uid: str, *, joint: bool) -> SeatRows:
+        """Return the reader of the seat's rows; with ``joint``, of all seats' states."""
+        others = [uid for uid in cfg.env.agent_uids if uid != ego_uid] if joint else []
+        state_space, action_space = ego_spaces(env, ego_uid)
+        return SeatRows(
+            cls.__name__,
+            uids=(ego_uid, *others),
+            state_spaces=[state_space, *(ego_spaces(env, uid)[0] for uid in others)],
+            action_space=action_space,
+        )
+
+    def observe(
+        self,
+        obs: Observation,
+        reward: float | NDArray[Any],
+        done: bool | NDArray[np.bool_],
+        *,
+        truncated: bool | NDArray[np.bool_] = False,
+        final_obs: Observation | None = None,
+        terminated: bool | NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Record what followed the last drawn action; see `cadenza.aht.types.EgoTrainer`.
+
+        Raises:
+            NotReadyError: No drawn action is waiting.
+            InputError: Shapes or flags contradict each other, or something is not finite.
+        """
+        if not self._pending:
+            raise NotReadyError(
+                f"{type(self).__name__}.observe: expected act(obs) before it, got no drawn action "
+                "to complete; alternate act and observe."
+            )
+        count = self._cfg.env.num_envs
+        ends = step_ends(type(self).__name__, done, truncated, terminated, count)
+        step = self._seat.outcome(obs, reward, ends, final_obs, batched=self._batched)
+        self._record(step)
+        self._pending = False
+        self._frames += count
+        self._after_record(count)
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return the policy checkpoint."""
+
+    def _portable(self, policy: MlpPolicy) -> dict[str, Any]:
+        """Return a checkpoint of a policy anyone can play, and the whole learner."""
+        return {
+            MLP_POLICY_KEY: policy.state_dict(),
+            self.LEARNER_KEY: self._stored.state_dict(),
+        }
+
+    def load_state_dict(self, payload: Mapping[str, Any]) -> None:
+        """Take over networks, optimisers and streams; an action that waits is dropped.
+
+        Raises:
+            CheckpointError: The checkpoint is of another algorithm or of other sizes.
+        """
+        if self.LEARNER_KEY not in payload:
+            raise CheckpointError(
+                f"{type(self).__name__}: expected a checkpoint with a part {self.LEARNER_KEY!r}, "
+                f"got {sorted(payload)}; load what the same algorithm wrote."
+            )
+        self._stored.load_state_dict(payload[self.LEARNER_KEY])
+        self._pending = False
+
+    def training_state(self) -> dict[str, Any]:
+        """Return everything the future depends on, also between two updates.
+
+        Raises:
+            NotReadyError: A drawn action waits for what follows.
+        """
+        if self._pending:
+            raise NotReadyError(
+                f"{type(self).__name__}.training_state: expected observe() after act(), got a "
+                "drawn action whose outcome is unknown."
+            )
+        return {
+            "version": TRAINING_STATE_VERSION,
+            self.LEARNER_KEY: self._stored.state_dict(),
+            **self._progress_state(),
+        }
+
+    def load_training_state(self, state: Mapping[str, Any]) -> None:
+        """Continue where `training_state` was taken.
+
+        Raises:
+            CheckpointError: The state has another version, is incomplete or of other sizes.
+        """
+        owner = f"{type(self).__name__}.load_training_state"
+        require_version(owner, state, TRAINING_STATE_VERSION)
+        with complete_state(owner, "this configuration"):
+            self._stored.load_state_dict(state[self.LEARNER_KEY])
+            self._load_progress_state(state)
+        self._pending = False
+
+    @abstractmethod
+    def _record(self, step: SeatOutcome) -> None:
+        """Keep the drawn action and what followed it; the step is counted afterwards."""
+
+    def _after_record(self, count: int) -> None:
+        """Do what the ``count`` frames just counted made due; nothing by default."""
+        del count
+
+    @abstractmethod
+    def _progress_state(self) -> dict[str, Any]:
+        """Return what was collected and not yet forgotten, and the counters."""
+
+    @abstractmethod
+    def _load_progress_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what `_progress_state` returned."""

@@ -1,0 +1,443 @@
+"""What PPO, GRPO and HAPPO share: the clipped surrogate, epochs of minibatches, and a learner.
+
+Equations, with ratio ρ = π(a|s) / π_old(a|s), advantage Â, clip range c and a factor M, 1 if not
+given:
+    L_π = −mean[ M min(ρ Â, clip(ρ, 1 − c, 1 + c) Â) ]
+    k3(d) = exp(d) − d − 1;  approximate KL = mean[ k3(log ρ) ]  (never negative, low variance)
+    minimise L_π + k L − k_H mean[H(π)], where L is the value loss of PPO or GRPO's divergence from
+    a reference policy;  clip the global gradient norm;  Adam
+Source:      arXiv:1707.06347; k3 of http://joschu.net/blog/kl-approx.html.
+Axes:        T = steps, N = rows per step, B = batch, n = transitions of a rollout, O = observation,
+             A = action components, K = figures of a minibatch.
+Randomness:  one torch generator initialises the networks and then draws the actions; one numpy
+             generator shuffles. Both are part of the state.
+Device:      indices go there and figures stay there: nothing is read back from within a pass, and
+             with ``target_kl`` one number after each.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from cadenza.core.arrays import Float32Array
+from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
+from cadenza.core.seeding import derive_substream
+from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
+from cadenza.learn.configs import OnPolicyAgentConfig
+from cadenza.learn.generator_state import generator_state, set_generator_state
+from cadenza.learn.loaded_state import complete_state, require_version
+from cadenza.learn.nn.encoding import Decision
+from cadenza.learn.nn.policy_networks import (
+    ActionHead,
+    CategoricalHead,
+    DiagonalGaussianHead,
+    Policy,
+)
+from cadenza.learn.nn.squashed_head import SquashedGaussianHead
+
+#: Adam's denominator guard; the value of the PPO reference implementation.
+ADAM_EPSILON: Final = 1e-5
+
+Network = TypeVar("Network", bound=Policy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Transitions:
+    """What one step learns from; algorithms add fields.
+
+    Attributes:
+        observations: Shape (B, O).
+        actions: Shape (B,) int64 or (B, A).
+        old_log_probs: Under the policy that acted, shape (B,); HAPPO's are per component, (B, A).
+        advantages: Shape (B,); HAPPO's are a column, (B, 1).
+    """
+
+    observations: Tensor
+    actions: Tensor
+    old_log_probs: Tensor
+    advantages: Tensor
+
+    def rows(self, indices: Tensor) -> Self:
+        """Return the transitions ``indices``."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        chosen = {k: v.index_select(0, indices) for k, v in values.items() if v is not None}
+        return replace(self, **chosen)
+
+
+def clipped_surrogate(
+    ratio: Tensor, advantages: Tensor, clip_epsilon: float, factor: Tensor | None = None
+) -> Tensor:
+    """Return L_π, a scalar; arguments have the same shape, (B,) or (B, 1)."""
+    clipped = torch.clamp(ratio, 1.0 - clip_epsilon, 1.0 + clip_epsilon)
+    surrogate = torch.minimum(ratio * advantages, clipped * advantages)
+    return -(surrogate if factor is None else factor * surrogate).mean()
+
+
+def k3_divergence(log_ratio: Tensor) -> Tensor:
+    """Return exp(d) − d − 1 for d = ``log_ratio``, same shape; without cancellation near 0."""
+    return torch.expm1(log_ratio) - log_ratio
+
+
+class PolicyTerms(NamedTuple):
+    """What one minibatch says of the policy: scalars, and log π(a|s), (B,).
+
+    Policy, entropy and log-densities carry gradients.
+    """
+
+    policy: Tensor
+    entropy: Tensor
+    approx_kl: Tensor
+    clip_fraction: Tensor
+    log_probs: Tensor
+
+
+def policy_terms(
+    network: Policy, batch: Transitions, advantages: Tensor, clip_epsilon: float
+) -> PolicyTerms:
+    """Return L_π, the entropy and how far the policy has moved."""
+    output = network.actor(batch.observations)
+    log_probs = network.head.log_prob(output, batch.actions)
+    log_ratio = log_probs - batch.old_log_probs
+    ratio = log_ratio.exp()
+    with torch.no_grad():
+        approx_kl = k3_divergence(log_ratio).mean()
+        clip_fraction = ((ratio - 1.0).abs() > clip_epsilon).float().mean()
+    return PolicyTerms(
+        policy=clipped_surrogate(ratio, advantages, clip_epsilon),
+        entropy=network.head.entropy(output).mean(),
+        approx_kl=approx_kl,
+        clip_fraction=clip_fraction,
+        log_probs=log_probs,
+    )
+
+
+def total_loss(
+    terms: PolicyTerms, other: Tensor, coefficient: float, entropy_coefficient: float
+) -> Tensor:
+    """Return what is minimised, a scalar: L_π + k L − k_H H."""
+    loss = terms.policy + coefficient * other
+    return loss - entropy_coefficient * terms.entropy if entropy_coefficient > 0.0 else loss
+
+
+def descend(
+    loss: Tensor,
+    optimizer: torch.optim.Optimizer,
+    parameters: list[nn.Parameter],
+    max_gradient_norm: float,
+) -> Tensor:
+    """Take one optimiser step down ``loss``; return the gradient norm before shortening, ().
+
+    Raises:
+        InputError: On the CPU, loss or gradient is not finite; no weight has changed.
+    """
+    optimizer.zero_grad()
+    torch.autograd.backward(loss)
+    norm = nn.utils.clip_grad_norm_(parameters, max_gradient_norm, foreach=True)
+    if norm.is_cpu and not np.isfinite((loss.detach() + norm).numpy()):
+        raise InputError(
+            f"descend: expected finite numbers, got loss = {loss.item()} and gradient norm = "
+            f"{norm.item()}; lower the learning rate, or normalise observations and rewards."
+        )
+    optimizer.step()
+    return norm.detach()
+
+
+def minibatch_bounds(transitions: int, batch_size: int) -> list[tuple[int, int]]:
+    """Return [start, stop) of every minibatch of a shuffled rollout.
+
+    No transition is dropped: the last minibatch takes the remainder, so each holds at least
+    ``batch_size`` transitions unless the rollout is shorter than that.
+
+    Raises:
+        InputError: An argument is below one.
+    """
+    if min(transitions, batch_size) < 1:
+        raise InputError(
+            "minibatch_bounds: expected transitions >= 1 and batch_size >= 1, got "
+            f"{transitions} and {batch_size}."
+        )
+    count = max(1, transitions // batch_size)
+    size = max(1, transitions // count)
+    return [(j * size, transitions if j == count - 1 else (j + 1) * size) for j in range(count)]
+
+
+def run_epochs(
+    transitions: int,
+    learn: Callable[[Tensor], Tensor],
+    rng: np.random.Generator,
+    *,
+    epochs: int,
+    batch_size: int,
+    kl_column: int = 0,
+    target_kl: float | None = None,
+    device: torch.device | None = None,
+) -> Tensor:
+    """Return the figures of every minibatch in order, (minibatches, K) on ``device``.
+
+    Args:
+        transitions: n >= 1.
+        learn: Takes one optimiser step on the transitions of the given indices, (B,) int64, and
+            returns its figures, (K,).
+        rng: Shuffles the transitions, one permutation per pass.
+        epochs: Passes over the rollout, >= 1.
+        batch_size: Smallest minibatch, >= 1; see `minibatch_bounds`.
+        kl_column: Which figure of a minibatch is its KL from the policy that collected, nats.
+        target_kl: Stop after the first pass whose mean KL exceeds this; None never stops.
+        device: Where the transitions are.
+
+    Raises:
+        InputError: There are no transitions.
+    """
+    bounds = minibatch_bounds(transitions, batch_size)
+    rows: list[Tensor] = []
+    for _ in range(epochs):
+        order = torch.as_tensor(rng.permutation(transitions), device=device)
+        rows += [learn(order[start:stop]) for start, stop in bounds]
+        if target_kl is not None:
+            latest = torch.stack(rows[-len(bounds) :])
+            if float(latest[:, kl_column].mean()) > target_kl:
+                break
+    return torch.stack(rows)
+
+
+class OnPolicyLearner(ABC, Generic[Network]):
+    """A policy that acts, and learns from a rollout of what it did.
+
+    It knows neither environments nor files: rows of observations in, rows of decisions out.
+
+    Args:
+        config: Settings.
+        build: Makes the networks on the CPU, from the distribution of actions and a generator.
+        stream: Name before ``.torch`` and ``.minibatch`` in the random streams.
+        choices: Number of discrete choices; exactly one of this and ``action_dim`` is given.
+        action_dim: A, for continuous actions.
+        seed: Root of the streams.
+        device: Where the networks live.
+        target_kl: See `run_epochs`.
+        scaling: Comes before the networks in ``greedy``.
+
+    Attributes:
+        network: The networks.
+        greedy: The policy without chance, sharing their weights: unscaled observations, (B, O), to
+            choices, (B,), or actions, (B, A): squashed ones in [−1, 1], others before clipping.
+        optimizer: Adam over all their parameters.
+        updates: Updates so far.
+
+    Raises:
+        ConfigurationError: Both or neither of ``choices`` and ``action_dim`` are given, or choices
+            are to be squashed.
+    """
+
+    #: Layout version of `state_dict`.
+    STATE_VERSION: ClassVar[int] = 2
+    #: Names of the figures of a minibatch; the fourth is the KL from the policy that collected.
+    FIGURES: ClassVar[tuple[str, ...]]
+
+    def __init__(
+        self,
+        config: OnPolicyAgentConfig,
+        build: Callable[[ActionHead, torch.Generator], Network],
+        *,
+        stream: str,
+        choices: int | None,
+        action_dim: int | None,
+        seed: int,
+        device: torch.device | str,
+        target_kl: float | None = None,
+        scaling: Sequence[nn.Module] = (),
+    ) -> None:
+        self._settings = config
+        self._target_kl = target_kl
+        self._device = torch.device(device)
+        torch_seed = derive_substream(f"{stream}.torch", root_seed=seed).integer_seed()
+        # Weights are drawn on the CPU: their first values do not depend on the device.
+        generator = torch.Generator().manual_seed(torch_seed)
+        head = _action_head(type(self).__name__, config, choices, action_dim)
+        self.network = build(head, generator).to(self._device)
+        decide = torch.tanh if config.squash_actions else self.network.head.mode
+        self.greedy = nn.Sequential(*scaling, self.network.actor, Decision(decide))
+        self._parameters = list(self.network.parameters())
+        self.optimizer = torch.optim.Adam(
+            self._parameters, lr=config.learning_rate, eps=ADAM_EPSILON, fused=True
+        )
+        if self._device.type != "cpu":
+            generator = torch.Generator(self._device).manual_seed(torch_seed)
+        self._generator = generator
+        self._shuffle = derive_substream(f"{stream}.minibatch", root_seed=seed).default_rng()
+        self.updates = 0
+
+    @torch.no_grad()
+    def act(self, observations: Float32Array, *, deterministic: bool = False) -> NDArray[Any]:
+        """Return one decision per row, (N,) int64 or (N, A) float32.
+
+        Args:
+            observations: Rows as the actor sees them, (N, O) float32; see `scale`.
+            deterministic: The most probable choice or the mean; draws nothing.
+        """
+        output = self.network.actor(self._on_device(observations))
+        head = self.network.head
+        drawn = head.mode(output) if deterministic else head.sample(output, self._generator)
+        return drawn.cpu().numpy()
+
+    def scale(self, observations: NDArray[Any], *, learn: bool) -> Float32Array:
+        """Return what the actor sees of ``observations``, (N, O), as float32.
+
+        Args:
+            observations: Rows.
+            learn: Whether the environments are at them; nothing is learned from others.
+        """
+        del learn  # for learners that scale by what they have seen
+        return observations.astype(np.float32, copy=False)
+
+    def update(self, buffer: OnPolicyBuffer, *, progress: float = 0.0) -> dict[str, float]:
+        """Learn from ``buffer`` and clear it.
+
+        Args:
+            buffer: At least one step, observations scaled.
+            progress: Share of the run that is done, in [0, 1]; for the decay of the step size.
+
+        Returns:
+            Means of `FIGURES` over all minibatches, moments of the rollout and ``learning_rate``.
+
+        Raises:
+            NotReadyError: The buffer is empty.
+            InputError: An observation or reward is not finite, or the step left finite numbers.
+        """
+        counted = self._counted(buffer)
+        if not counted.any():
+            raise NotReadyError(
+                f"{type(self).__name__}.update: expected at least one decided step, got a buffer "
+                "in which nothing was collected; act and commit first."
+            )
+        decayed = progress if self._settings.decay_learning_rate else 0.0
+        rate = set_learning_rate([self.optimizer], self._settings.learning_rate, decayed)
+        with torch.no_grad():
+            batch, moments = self._prepared(buffer, counted)
+        rows = run_epochs(
+            len(batch.observations),
+            lambda indices: self._step(batch.rows(indices)),
+            self._shuffle,
+            epochs=self._settings.epochs,
+            batch_size=self._settings.batch_size,
+            kl_column=3,
+            target_kl=self._target_kl,
+            device=self._device,
+        )
+        means: list[float] = rows.cpu().double().numpy().mean(axis=0).tolist()
+        buffer.clear()
+        figures = {**dict(zip(self.FIGURES, means, strict=True)), **moments, "learning_rate": rate}
+        require_finite_figures(type(self).__name__, figures)
+        self.updates += 1
+        return figures
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything the future depends on: tensors and JSON scalars."""
+        return {
+            "version": self.STATE_VERSION,
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self._generator.get_state(),
+            "minibatch_generator": generator_state(self._shuffle),
+            "updates": self.updates,
+            **self._own_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken.
+
+        Raises:
+            CheckpointError: The state has another version or other sizes, or is incomplete.
+        """
+        owner = type(self).__name__
+        require_version(owner, state, self.STATE_VERSION)
+        with complete_state(owner, "a learner of these sizes"):
+            self.network.load_state_dict(state["network"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self._generator.set_state(state["generator"])
+            set_generator_state(self._shuffle, state["minibatch_generator"])
+            self.updates = int(state["updates"])
+            self._load_own_state(state)
+
+    @abstractmethod
+    def _counted(self, buffer: OnPolicyBuffer) -> NDArray[np.bool_]:
+        """Return which steps are learned from, (T, N)."""
+
+    @abstractmethod
+    def _prepared(
+        self, buffer: OnPolicyBuffer, counted: NDArray[np.bool_]
+    ) -> tuple[Transitions, dict[str, float]]:
+        """Return the counted transitions as one batch, time-major, and moments of the rollout."""
+
+    @abstractmethod
+    def _step(self, batch: Any) -> Tensor:
+        """Take one optimiser step; return its figures, (K,)."""
+
+    @abstractmethod
+    def _own_state(self) -> dict[str, Any]:
+        """Return what an algorithm adds to the state."""
+
+    @abstractmethod
+    def _load_own_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what `_own_state` returned."""
+
+    def _descend(self, terms: PolicyTerms, other: Tensor, coefficient: float) -> Tensor:
+        """Take one optimiser step; return policy loss, the other, entropy, KL, clipped, norm."""
+        settings = self._settings
+        loss = total_loss(terms, other, coefficient, settings.entropy_coefficient)
+        norm = descend(loss, self.optimizer, self._parameters, settings.max_gradient_norm)
+        figures = (terms.policy, other, terms.entropy, terms.approx_kl, terms.clip_fraction, norm)
+        return torch.stack([figure.detach() for figure in figures])
+
+    def _on_device(self, rows: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(rows).to(self._device)  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+
+    def _flat(self, values: NDArray[Any], counted: NDArray[np.bool_]) -> Tensor:
+        """Return the counted rows of values (T, N, ...) on the device, (n, ...)."""
+        flat = values[: len(counted)].reshape(-1, *values.shape[2:])
+        return torch.tensor(flat[np.flatnonzero(counted)], device=self._device)
+
+
+def set_learning_rate(
+    optimizers: Sequence[torch.optim.Optimizer], first: float, progress: float
+) -> float:
+    """Return the step size at ``progress``, ``first`` lowered linearly to zero, and set it."""
+    rate = first * max(0.0, 1.0 - progress)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+    return rate
+
+
+def require_finite_figures(owner: str, figures: Mapping[str, float]) -> None:
+    """Raise `InputError` unless every figure of an update is finite."""
+    if not np.isfinite(list(figures.values())).all():
+        raise InputError(
+            f"{owner}.update: expected finite numbers, got {dict(figures)}; lower the learning "
+            "rate, or normalise observations and rewards."
+        )
+
+
+def _action_head(
+    owner: str, config: OnPolicyAgentConfig, choices: int | None, action_dim: int | None
+) -> CategoricalHead | DiagonalGaussianHead | SquashedGaussianHead:
+    """Return the distribution of actions of one kind of action space."""
+    if (choices is None) == (action_dim is None):
+        raise ConfigurationError(
+            f"{owner}: expected exactly one of choices and action_dim, got "
+            f"choices = {choices}, action_dim = {action_dim}."
+        )
+    if choices is not None:
+        if config.squash_actions:
+            raise ConfigurationError(
+                f"{owner}: expected continuous actions with squash_actions, got "
+                f"choices = {choices}; switch squash_actions off."
+            )
+        return CategoricalHead(choices)
+    kind = SquashedGaussianHead if config.squash_actions else DiagonalGaussianHead
+    return kind(action_dim or 0, config.initial_log_std)

@@ -1,0 +1,218 @@
+"""The front door of PPO and GRPO, which learn from rollouts of their own policy; see `learn.api`.
+
+    agent = cadenza.PPO("CartPole-v1", num_envs=4, seed=0).learn(100_000)
+
+A rollout is collected, learned from and forgotten, again and again. Time limits bootstrap with what
+follows the true last observation, in every autoreset mode.
+
+Axes:  N = environments, O = flattened observation.
+"""
+
+from abc import abstractmethod
+from collections.abc import Generator, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import nn
+
+from cadenza.core.seeding import derive_substream
+from cadenza.learn.algorithms.action_codec import ActionCodec
+from cadenza.learn.algorithms.grpo import GRPOLearner, group_seeds, reset_groups
+from cadenza.learn.algorithms.on_policy import OnPolicyLearner
+from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
+from cadenza.learn.algorithms.ppo import PPOLearner
+from cadenza.learn.algorithms.vector_steps import VectorStep
+from cadenza.learn.api import Deployed, SoloAgent
+from cadenza.learn.configs import GRPOConfig, OnPolicyAgentConfig, PPOConfig
+from cadenza.learn.running_normalizer import RewardScaler
+
+RolloutConfig = TypeVar("RolloutConfig", bound=OnPolicyAgentConfig)
+
+
+class RolloutAgent(SoloAgent[RolloutConfig]):
+    """An agent that learns from rollouts of its own policy and forgets them."""
+
+    learner: OnPolicyLearner[Any]
+
+    def _build(self) -> None:
+        self._begin()
+        self._port = ActionCodec(
+            self.envs.action_space, owner=self.name, squash=self.config.squash_actions
+        )
+        sizes: dict[str, Any] = {
+            "observation_dim": spaces.flatdim(self.envs.space),
+            "choices": self._port.choices,
+            "action_dim": self._port.components,
+            "encoder": self._encoder,
+            "seed": self.seed,
+        }
+        self.learner = self._learner(sizes)
+        self._buffer = OnPolicyBuffer(
+            BufferShape(
+                capacity=self.config.rollout_length,
+                rows=self.envs.vector.num_envs,
+                observation_dim=sizes["observation_dim"],
+                action_dim=self._port.components,
+            )
+        )
+
+    @abstractmethod
+    def _learner(self, sizes: dict[str, Any]) -> OnPolicyLearner[Any]:
+        """Return the learner of these sizes."""
+
+    @abstractmethod
+    def _reset(self) -> NDArray[Any]:
+        """Begin every episode; return the first observations, (N, ...)."""
+
+    def _rollout_is_complete(self) -> bool:
+        return self._buffer.full
+
+    def _learned_rewards(self, step: VectorStep) -> NDArray[Any]:
+        """Return the rewards of ``step`` as they are learned from, (N,)."""
+        return step.rewards
+
+    def _learned_ends(self, step: VectorStep) -> NDArray[np.bool_]:
+        """Return whose episodes ended in ``step`` and are learned from, (N,)."""
+        return step.boundaries
+
+    def _batches(self) -> Generator[dict[str, Any]]:
+        while self.steps < self.target_steps:
+            while not self._rollout_is_complete():
+                try:
+                    self._step()
+                except BaseException:  # e.g. Ctrl-C: nobody knows where the environments are
+                    self._forget_episodes()
+                    raise
+            size = int(self._buffer.valid[: self._buffer.length].sum())
+            yield {"batch_size": size, "inf_step": self.steps}
+
+    def _step(self) -> None:
+        """Take one step in every environment."""
+        if self._rows is None:
+            self._rows = self._seen(self._reset(), learn=True)
+        decided = self.learner.act(self._rows)
+        step = self._worlds.step(self._port.to_env(decided))
+        self._buffer.stage(self._rows, decided)
+        self._rows = self._seen(step.observations, learn=True)
+        ends = self._learned_ends(step)
+        self._buffer.commit(
+            Outcome(self._learned_rewards(step), step.terminated, step.boundaries, step.valid),
+            self._rows,
+            step.cut,
+            self._seen(step.final_observations, learn=False) if len(step.cut) else None,
+        )
+        self._count(step, ends)
+
+    def _seen(self, observations: NDArray[Any], *, learn: bool) -> NDArray[Any]:
+        return self.learner.scale(observations.reshape(len(observations), -1), learn=learn)
+
+    def _forget_episodes(self) -> None:
+        super()._forget_episodes()
+        self._buffer.clear()
+
+    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
+        del batch  # the agent holds its rollout
+        done = self.steps - self._buffer.length * self._buffer.shape.rows
+        return self.learner.update(self._buffer, progress=done / self.target_steps)
+
+    def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
+        decided = self.learner.act(self._seen(rows, learn=False), deterministic=deterministic)
+        return self._port.to_env(decided)
+
+    def deployed(self) -> nn.Module:
+        """Return a module from observations to greedy actions."""
+        codec = ActionCodec(
+            self.envs.action_space, owner=self.name, unit=self.config.squash_actions
+        )
+        return Deployed(self.learner.greedy, codec)
+
+    def _learned_state(self) -> dict[str, Any]:
+        return {
+            "learner": self.learner.state_dict(),
+            "buffer": self._buffer.state_dict(),
+            **self._episodes(),
+        }
+
+    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        self._buffer.load_state_dict(state["buffer"])
+        self._load_episodes(state)
+
+
+class PPO(RolloutAgent[PPOConfig]):
+    """Proximal policy optimisation, for discrete and continuous actions.
+
+    Source: arXiv:1707.06347. Settings: `PPOConfig`.
+    """
+
+    Config = PPOConfig
+
+    def _learner(self, sizes: dict[str, Any]) -> PPOLearner:
+        gamma = self.config.gamma if self.config.normalize_rewards else None
+        self._scaler = RewardScaler(self.envs.vector.num_envs, gamma)
+        return PPOLearner(self.config, **sizes)
+
+    def _reset(self) -> NDArray[Any]:
+        name = f"learn.ppo.env.{self.steps}" if self.steps else "learn.ppo.env"
+        return self._worlds.reset(derive_substream(name, root_seed=self.seed).integer_seed())
+
+    def _learned_rewards(self, step: VectorStep) -> NDArray[Any]:
+        return self._scaler.scale(step.rewards, step.boundaries)
+
+    def _learned_state(self) -> dict[str, Any]:
+        return {**super()._learned_state(), "scaler": self._scaler.state_dict()}
+
+    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
+        super()._load_learned_state(state)
+        self._scaler.load_state_dict(state["scaler"])
+
+
+class GRPO(RolloutAgent[GRPOConfig]):
+    """Group-relative policy optimisation: PPO without a critic.
+
+    Environments g M ... g M + M − 1 form group g; they must start alike when seeded alike, or
+    `GroupResetError` says which do not.
+
+    Source: arXiv:2402.03300. Settings: `GRPOConfig`.
+    """
+
+    Config = GRPOConfig
+    default_envs = 8
+
+    def _learner(self, sizes: dict[str, Any]) -> GRPOLearner:
+        self._seeds()  # refuses environments that are no whole groups now
+        return GRPOLearner(self.config, **sizes)
+
+    def _seeds(self) -> list[int]:
+        """Return the seeds of the episodes that begin now."""
+        return group_seeds(
+            f"learn.grpo.env.{self.steps}",
+            environments=self.envs.vector.num_envs,
+            group_size=self.config.group_size,
+            root_seed=self.seed,
+        )
+
+    def _reset(self) -> NDArray[Any]:
+        return reset_groups(self._worlds, self._seeds(), self.config.group_size)
+
+    def _ended(self) -> NDArray[np.bool_]:
+        """Return whose first episode of this rollout is over, (N,)."""
+        return np.logical_or.reduce(self._buffer.boundaries[: self._buffer.length], axis=0)
+
+    def _rollout_is_complete(self) -> bool:
+        return self._buffer.full or (
+            self.config.truncate_at_first_done and bool(self._ended().all())
+        )
+
+    def _learned_ends(self, step: VectorStep) -> NDArray[np.bool_]:
+        if not self.config.truncate_at_first_done:
+            return step.boundaries
+        return step.boundaries & ~self._ended()
+
+    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
+        figures = super()._update(batch)
+        if self.config.reset_every_rollout:
+            self._forget_episodes()
+        return figures
