@@ -8,6 +8,7 @@ Ends:  termination dominates. A step that both terminated and ran out of time ha
 Axes:  N = environments, O = own state, S = row, A = action.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, cast
@@ -416,7 +417,7 @@ class EgoSeatTrainer(ABC):
             )
         return {
             "version": TRAINING_STATE_VERSION,
-            self.LEARNER_KEY: self._stored.state_dict(),
+            self.LEARNER_KEY: copy.deepcopy(self._stored.state_dict()),
             **self._progress_state(),
         }
 

@@ -70,19 +70,6 @@ def real_array(name: str, values: object) -> NDArray[Any]:
     return array
 
 
-def require_step_count(owner: str, total_steps: Any) -> None:
-    """Raise unless ``total_steps`` is a finite number; 1e6 is one.
-
-    Raises:
-        InputError: It is something else.
-    """
-    if not is_real(total_steps) or not abs(float(total_steps)) < float("inf"):
-        raise InputError(
-            f"{owner}.learn: expected total_steps, the environment steps of the whole run, got "
-            f"{total_steps!r}; write {owner}.learn(100_000)."
-        )
-
-
 def shown(value: object) -> str:
     """Return a value for a message, cut where it would fill a page."""
     if is_whole(value) and not is_real(value):

@@ -4,13 +4,13 @@ Python, YAML and command line read these classes. A wrong value raises a `Config
 a class is called, and is part of a ``pydantic.ValidationError`` where a whole file is validated.
 """
 
-from typing import Annotated, Any, Literal, Self, TypeVar, cast
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from cadenza.core.checks import is_whole
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import ConfigurationError
 from cadenza.core.near_names import did_you_mean
 
 
@@ -60,27 +60,6 @@ def _sentence(model: type[BaseModel], entry: dict[str, Any]) -> str:
     expected = entry["msg"].partition(", got")[0].partition(" should ")[2]
     expected = expected.removeprefix("be ").removeprefix("have ").removesuffix(", not 0")
     return f"{key}: expected {expected}, got {entry['input']!r}"
-
-
-def config_of(owner: str, config: Config | None, kind: type[Config]) -> Config:
-    """Return ``config``, or the defaults for None.
-
-    Args:
-        owner: Whose settings they are, for the message.
-        config: What was given; callers may not be typed.
-        kind: Class that it must be of.
-
-    Raises:
-        InputError: It is of another class.
-    """
-    if config is None:
-        return kind()
-    if not isinstance(cast("object", config), kind):
-        raise InputError(
-            f"{owner}.config: expected {kind.__name__} or None, got {type(config).__name__}; "
-            f"write {owner}(..., config={kind.__name__}(...))."
-        )
-    return config
 
 
 class OffPolicyConfig(FrozenModel):

@@ -20,6 +20,7 @@ import torch
 from gymnasium.vector import SyncVectorEnv
 from torch.optim import Adam
 
+from cadenza import PPO
 from cadenza.core.files import atomic_write_bytes, atomic_write_json
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.core.schedules import BPStepScheduler, LinearSchedule
@@ -27,11 +28,9 @@ from cadenza.core.spaces import MDPSpace
 from cadenza.learn import Callback, Trainer
 from cadenza.learn.algorithms import dqn
 from cadenza.learn.algorithms.exploration import EpsilonGreedyPolicy, EpsilonSchedule
-from cadenza.learn.algorithms.ppo import PPO, PPOReport
 from cadenza.learn.algorithms.sac import AlphaLoss, PolicyLoss, QLoss, QTarget
 from cadenza.learn.callbacks import BackPropStepsTerminator, Checkpointer, CheckpointLoader
 from cadenza.learn.collectors import SimpleGymCollector
-from cadenza.learn.configs import PPOConfig
 from cadenza.learn.env import DictGymWrapper, ReplayableEnv
 from cadenza.learn.memory import MemoryLoader, MemoryTableProxy
 from cadenza.learn.memory.builder import DictObsMemoryTable
@@ -248,11 +247,26 @@ def train_model_based(folder: Path, steps: int, pace_s: float) -> dict[str, str]
     return train(folder, steps, callbacks, [real, simulated], pace_s)
 
 
+class AfterUpdate(Callback):
+    """Waits after every update, then saves."""
+
+    def __init__(self, wait: Callable[[], None], save: Callable[[], None]) -> None:
+        super().__init__()
+        self.wait, self.save = wait, save
+
+    def end_batch(self) -> None:
+        self.wait()
+        self.save()
+
+
 def train_ppo(folder: Path, steps: int, pace_s: float) -> dict[str, str]:
-    """Train PPO, saving in the middle of rollouts, too."""
+    """Train PPO, saving after every update, in the middle of episodes."""
     env = environments("CartPole-v1", 3, "SameStep", max_episode_steps=40)
-    settings = PPOConfig(
-        rollout_length=16,
+    rollout = 16
+    ppo = PPO(
+        env.vector_env,
+        seed=2,
+        rollout_length=rollout,
         batch_size=24,
         epochs=2,
         hidden_sizes=(16, 16),
@@ -260,23 +274,17 @@ def train_ppo(folder: Path, steps: int, pace_s: float) -> dict[str, str]:
         normalize_rewards=True,
         decay_learning_rate=True,
     )
-    ppo = PPO(env.vector_env, settings, seed=2)
     file = folder / PPO_FILE
     if file.exists():
         ppo.load_state_dict(deserialise(file.read_bytes(), max_bytes=2**28))
-    total = steps * settings.rollout_length * env.num_envs
-    rows = settings.rollout_length * env.num_envs
-
-    def after_update(_: PPOReport) -> None:
-        pace(folder, pace_s, is_last=ppo.steps >= total)
-        for _ in range(5):  # a checkpoint in the middle of the next rollout
-            if ppo.steps < total:
-                ppo.collect_step()
-        atomic_write_bytes(file, serialise(ppo.state_dict()))
-
-    ppo.learn(total, after_update)
-    assert ppo.steps == total
-    assert ppo.updates == total // rows
+    total = steps * rollout * env.num_envs
+    watch = AfterUpdate(
+        lambda: pace(folder, pace_s, is_last=ppo.steps >= total),
+        lambda: atomic_write_bytes(file, serialise(ppo.state_dict())),
+    )
+    if ppo.steps < total:
+        ppo.learn(total - ppo.steps, callbacks=[watch], progress=False)
+    assert (ppo.steps, ppo.updates) == (total, steps)
     return digests({"ppo": ppo.state_dict()})
 
 

@@ -11,16 +11,12 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+import cadenza
 from cadenza.aht.algorithms import load_algorithm
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.payloads import serialise
 from cadenza.learn import configs
-from cadenza.learn.algorithms.grpo import GRPO
-from cadenza.learn.algorithms.happo_team import HAPPO
-from cadenza.learn.algorithms.hatd3_team import HATD3
-from cadenza.learn.algorithms.mappo import MAPPO
-from cadenza.learn.algorithms.ppo import PPO
 from cadenza.learn.configs import GRPOConfig, HAPPOConfig, HATD3Config, PPOConfig
 from tests.campaigns import size
 from tests.unit.aht.seats import Frozen, Seats, drive
@@ -158,22 +154,21 @@ def ego(section, steps=24, **changes):
     return actions.tobytes(), serialise(trainer.state_dict())
 
 
-def signs(learner, kind, **changes):
+def signs(name, **changes):
     """Return what an on-policy learner decides after a short training on vector environments."""
     envs = SyncVectorEnv(
         [lambda: SignEnv(discrete=False, horizon=6)] * 4, autoreset_mode=AutoresetMode.SAME_STEP
     )
-    trained = learner(envs, kind(**{**ON_POLICY, **changes}))
-    trained.learn(96)
-    return trained.steps, trained.updates, trained.policy(np.array([[1.0], [-1.0]])).tobytes()
+    trained = getattr(cadenza, name)(envs, **{**ON_POLICY, **changes}).learn(96, progress=False)
+    return trained.steps, trained.updates, trained.predict(np.array([[1.0], [-1.0]])).tobytes()
 
 
-def team(learner, kind, base, **changes):
+def team(name, base, **changes):
     """Return what a team decides after a short training."""
-    trained = learner(TargetTeam(4), ("one", "two"), kind(**{**base, **changes}))
-    trained.learn(64)
+    trained = getattr(cadenza, name)(TargetTeam(4), **{**base, **changes})
+    trained.learn(64, progress=False)
     joint = np.linspace(-1.0, 1.0, 8, dtype=np.float32).reshape(4, 2)
-    return trained.steps, np.array(trained.policy(joint)).tobytes()
+    return trained.steps, np.array(trained.predict(joint)).tobytes()
 
 
 #: Every way to an algorithm: the class of its settings, and a short training with changed ones.
@@ -182,11 +177,11 @@ TRAININGS = {
         f"ego {name}": (EgoAHTConfig.model_fields[name].annotation, partial(ego, name))
         for name in SMALL
     },
-    "PPO": (PPOConfig, partial(signs, PPO, PPOConfig)),
-    "GRPO": (GRPOConfig, partial(signs, GRPO, GRPOConfig)),
-    "MAPPO": (PPOConfig, partial(team, MAPPO, PPOConfig, ON_POLICY)),
-    "HAPPO": (HAPPOConfig, partial(team, HAPPO, HAPPOConfig, ON_POLICY)),
-    "HATD3": (HATD3Config, partial(team, HATD3, HATD3Config, {**OFF_POLICY, "train_every": 4})),
+    "PPO": (PPOConfig, partial(signs, "PPO")),
+    "GRPO": (GRPOConfig, partial(signs, "GRPO")),
+    "MAPPO": (PPOConfig, partial(team, "MAPPO", ON_POLICY)),
+    "HAPPO": (HAPPOConfig, partial(team, "HAPPO", ON_POLICY)),
+    "HATD3": (HATD3Config, partial(team, "HATD3", {**OFF_POLICY, "train_every": 4})),
 }
 #: What the training loop reads.
 ELSEWHERE = {"flush_partial_rollout"}

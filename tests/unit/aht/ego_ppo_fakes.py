@@ -35,12 +35,12 @@ class SpacesOnlyEnv:
         self.action_space = spaces.Dict({"ego": command})
 
 
-def config(*, seed=0, total_frames=1000, extras=None, runtime=None, **happo):
+def config(*, seed=0, total_frames=1000, num_envs=None, extras=None, runtime=None, **happo):
     settings = {"rollout_length": 12, "batch_size": 5, "n_epochs": 2, "hidden_dim": 8, "lr": 0.01}
     return EgoAHTConfig(
         seed=seed,
         total_frames=total_frames,
-        env={"task": "mpe_cooperative_push"},
+        env={"task": "mpe_cooperative_push", "num_envs": num_envs or 1},
         happo=settings | happo,
         ppo_extras=extras or {},
         runtime={"device": "cpu"} | (runtime or {}),
@@ -49,7 +49,7 @@ def config(*, seed=0, total_frames=1000, extras=None, runtime=None, **happo):
 
 def trainer(*, logger=None, num_envs=None, partner=None, **settings):
     return EgoPPOTrainer.from_config(
-        config(**settings),
+        config(num_envs=num_envs, **settings),
         env=SpacesOnlyEnv(num_envs=num_envs),
         partner=partner or StillPartner(),
         ego_uid="ego",

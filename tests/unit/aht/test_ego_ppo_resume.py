@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.core.errors import CheckpointError
+from cadenza.core.errors import CheckpointError, NotReadyError
 from tests.unit.aht.ego_ppo_fakes import MadeUpTask, advance, observation, trainer, weights
 
 ROLLOUT = 12
@@ -64,20 +64,11 @@ def test_resumed_run_equals_unbroken_run(stop, num_envs):
         assert torch.equal(mine, theirs) if isinstance(mine, torch.Tensor) else mine == theirs
 
 
-@pytest.mark.parametrize("num_envs", [None, 3])
-def test_resume_between_act_and_observe_keeps_the_drawn_action(num_envs):
-    first, task = trainer(num_envs=num_envs), MadeUpTask(2, num_envs)
-    state = task.state()
-    _, state = advance(first, task, state, 4)
-    first.act(observation(state))
-    second = trainer(num_envs=num_envs)
-    second.load_training_state(through_a_file(first.training_state()))
-    done = np.zeros(task.batch, dtype=bool)
-    for learner in (first, second):
-        learner.observe(observation(state), np.ones(task.batch), done)
-        learner.update()
-    one, two = weights(first), weights(second)
-    assert all(torch.equal(one[name], two[name]) for name in one)
+def test_drawn_action_that_waits_cannot_be_saved():
+    learner, task = trainer(), MadeUpTask(2)
+    learner.act(observation(task.state()))
+    with pytest.raises(NotReadyError, match=r"observe\(\) after act\(\)"):
+        learner.training_state()
 
 
 def test_training_state_is_a_snapshot():
@@ -117,8 +108,8 @@ def test_states_that_do_not_fit_are_refused():
     whole = learner.training_state()
     attempts = [
         ({}, whole | {"version": 99}, "expected a state of version 1, got 99"),
-        ({"rollout_length": 6}, whole, "expected a rollout of capacity 6"),
-        ({"hidden_dim": 16}, whole, "expected the sizes of this configuration"),
+        ({"rollout_length": 6}, whole, "belongs to another configuration"),
+        ({"hidden_dim": 16}, whole, "complete state of this configuration"),
     ]
     for name in whole.keys() - {"version"}:
         rest = {key: value for key, value in whole.items() if key != name}

@@ -4,16 +4,19 @@ import torch
 from gymnasium import spaces
 
 from cadenza.aht.ego_ppo import EgoPPOTrainer
-from cadenza.aht.ego_ppo_flags import batch_flags, scalar_flags
-from cadenza.aht.ego_ppo_setup import assert_partner_is_frozen, ego_spaces
+from cadenza.aht.ego_seat import assert_partner_is_frozen, ego_spaces, step_ends
 from cadenza.core.errors import ConfigurationError, DeviceUnavailableError, InputError
 from tests.unit.aht.ego_ppo_fakes import (
     ACTION_DIM,
     OBSERVATION_DIM,
+    MadeUpTask,
     SpacesOnlyEnv,
     StillPartner,
+    advance,
     config,
+    observation,
     trainer,
+    weights,
 )
 
 
@@ -95,10 +98,9 @@ def test_absent_device_raises():
         (np.bool_(True), np.bool_(True), np.bool_(True), (True, True)),
     ],
 )
-def test_flags_of_a_step(done, truncated, terminated, expected):
-    assert scalar_flags(done, truncated, terminated) == expected
-    batch = batch_flags(done, truncated, terminated, num_envs=2)
-    assert [batch.terminated.tolist(), batch.boundary.tolist()] == [[e, e] for e in expected]
+def test_ends_of_a_step(done, truncated, terminated, expected):
+    ended, boundary = step_ends("ego", done, truncated, terminated, 2)
+    assert [ended.tolist(), boundary.tolist()] == [[e, e] for e in expected]
 
 
 @pytest.mark.parametrize(
@@ -106,29 +108,37 @@ def test_flags_of_a_step(done, truncated, terminated, expected):
     [(False, True, None), (False, False, True), (True, False, False), (False, True, False)],
 )
 def test_contradicting_flags_raise(done, truncated, terminated):
-    with pytest.raises(InputError, match="expected done = terminated or truncated"):
-        scalar_flags(done, truncated, terminated)
     flags = [None if f is None else np.array([False, f]) for f in (done, truncated, terminated)]
-    if done and not (truncated or terminated):
-        flags[0] = np.array([False, True])
-    with pytest.raises(InputError, match=r"contradiction in environments \[1\]"):
-        batch_flags(*flags, num_envs=2)
+    told = r"ego.observe: expected done = terminated or truncated, .* in environments \[1\]"
+    with pytest.raises(InputError, match=told):
+        step_ends("ego", *flags, 2)
 
 
-def test_batched_flags_are_judged_per_environment():
-    flags = batch_flags(
-        np.array([True, True, False]),
-        np.array([True, True, False]),
-        np.array([True, False, False]),
-        num_envs=3,
-    )
-    assert flags.terminated.tolist() == [True, False, False]
-    assert flags.boundary.tolist() == [True, True, False]
+def test_ends_are_judged_per_environment():
+    flags = [True, True, False], [True, True, False], [True, False, False]
+    ended, boundary = step_ends("ego", *map(np.array, flags), 3)
+    assert ended.tolist() == [True, False, False]
+    assert boundary.tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize("name", ["done", "truncated", "terminated"])
-def test_batched_flags_of_wrong_shape_raise(name):
+def test_flags_of_wrong_shape_raise(name):
     flags = {"done": False, "truncated": False, "terminated": False}
     flags[name] = np.zeros(3, dtype=bool)
     with pytest.raises(InputError, match=rf"expected {name} of shape \(2,\), got \(3,\)"):
-        batch_flags(**flags, num_envs=2)
+        step_ends("ego", **flags, count=2)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("num_envs", [None, 3])
+def test_training_on_cuda_moves_weights_and_resumes(num_envs):
+    learner, task = trainer(num_envs=num_envs, runtime={"device": "cuda"}), MadeUpTask(0, num_envs)
+    before = weights(learner)
+    start = weights(trainer(num_envs=num_envs))
+    assert all(torch.equal(value.cpu(), start[name]) for name, value in before.items())
+    _, state = advance(learner, task, task.state(), 12)
+    learner.update()
+    assert all(not torch.equal(value, before[name]) for name, value in weights(learner).items())
+    other = trainer(num_envs=num_envs, runtime={"device": "cuda"})
+    other.load_training_state(learner.training_state())
+    assert np.array_equal(learner.act(observation(state)), other.act(observation(state)))

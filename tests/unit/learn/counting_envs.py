@@ -47,7 +47,7 @@ class TargetTeam:
 
     def __init__(self, num_envs, *, horizon=4, widths=(1, 1), terminates=False):
         self.num_envs, self.horizon, self.terminates = num_envs, horizon, terminates
-        self.uids = ("one", "two")
+        self.uids = self.agent_uids = ("one", "two")
         self.observation_space = {
             "agent": {
                 uid: {"state": spaces.Box(-1.0, 1.0, (num_envs, width), np.float32)}

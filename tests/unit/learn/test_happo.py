@@ -10,25 +10,25 @@ from torch import nn
 from cadenza.core.errors import InputError
 from cadenza.learn.algorithms.happo import (
     ActorBatch,
+    HAPPOLearner,
     actor_optimizer,
-    clipped_policy_loss,
     critic_optimizer,
     gaussian_log_prob,
     importance_ratio,
-    minibatch_bounds,
+    log_probs,
+    next_factor,
+    run_in_sequence,
+    run_interleaved,
     update_actor,
     update_critic,
 )
+from cadenza.learn.configs import HAPPOConfig
 from cadenza.learn.nn.gaussian_actor import GaussianActor
 from cadenza.learn.nn.value_critic import ValueCritic
 
 
 def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-def column(*values: float) -> torch.Tensor:
-    return torch.tensor(values).reshape(-1, 1)
 
 
 def actor_and_batch(rows: int = 16) -> tuple[GaussianActor, ActorBatch]:
@@ -55,21 +55,6 @@ def test_importance_ratio_multiplies_dimensions():
     old = torch.log(torch.tensor([[0.25, 0.4], [0.4, 0.1]]))
     # 2 * 0.5 and 1 * 3
     assert importance_ratio(log_probs, old).flatten().tolist() == pytest.approx([1.0, 3.0])
-
-
-def test_policy_loss_takes_the_pessimistic_side():
-    # Gain is cut at 1.2 for a good action, loss is not cut for a bad one, and vice versa below 0.8.
-    ratio, advantages = column(1.5, 1.5, 0.5, 0.5), column(1.0, -1.0, 1.0, -1.0)
-    surrogate = [1.2, -1.5, 0.5, -0.8]
-    loss = clipped_policy_loss(ratio, advantages, clip_epsilon=0.2)
-    assert float(loss) == pytest.approx(-sum(surrogate) / 4)
-
-
-def test_policy_loss_weighs_samples_by_the_sequential_factor():
-    loss = clipped_policy_loss(
-        column(1.0, 1.0), column(2.0, 4.0), clip_epsilon=0.2, factor=column(3.0, 0.5)
-    )
-    assert float(loss) == pytest.approx(-(6.0 + 2.0) / 2)
 
 
 def test_actor_step_reports_entropy_of_the_initial_policy():
@@ -141,21 +126,142 @@ def test_critic_gradient_is_shortened_to_the_limit():
     assert math.sqrt(sum(squares)) == pytest.approx(0.5, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("transitions", "batch_size", "expected"),
-    [
-        (1024, 256, [(0, 256), (256, 512), (512, 768), (768, 1024)]),
-        (10, 4, [(0, 5), (5, 10)]),
-        (11, 4, [(0, 5), (5, 11)]),
-        (3, 256, [(0, 3)]),
-        (1, 1, [(0, 1)]),
-    ],
+ROWS = 23
+CONFIG = HAPPOConfig(
+    epochs=3, batch_size=10, learning_rate=1e-2, hidden_sizes=(8, 8), critic_max_gradient_norm=None
 )
-def test_minibatches_cover_every_transition(transitions, batch_size, expected):
-    assert minibatch_bounds(transitions, batch_size) == expected
 
 
-@pytest.mark.parametrize(("transitions", "batch_size"), [(0, 4), (4, 0)])
-def test_minibatches_of_nothing_raise(transitions, batch_size):
-    with pytest.raises(InputError, match=f"got {transitions} and {batch_size}"):
-        minibatch_bounds(transitions, batch_size)
+def team(robots: int = 1, **changes) -> HAPPOLearner:
+    return HAPPOLearner(
+        CONFIG.model_copy(update=changes),
+        observation_dims=[4] * robots,
+        action_dims=[2] * robots,
+        critic_dim=4,
+        generator=generator(0),
+    )
+
+
+def rollout(actor: GaussianActor, seed: int = 1) -> ActorBatch:
+    draws = generator(seed)
+    observations = torch.randn((ROWS, 4), generator=draws)
+    actions = 0.5 * torch.randn((ROWS, 2), generator=draws)
+    return ActorBatch(
+        observations=observations,
+        actions=actions,
+        old_log_probs=log_probs(actor, observations, actions),
+        advantages=torch.randn((ROWS, 1), generator=generator(9)),
+    )
+
+
+RETURNS = torch.randn((ROWS, 1), generator=torch.Generator().manual_seed(4))
+
+
+def same(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_interleaved_epochs_step_actor_then_critic_on_shuffled_minibatches():
+    mine, reference = team(), team()
+    data = rollout(mine.actors[0])
+    before = copy.deepcopy(data)
+    figures = run_interleaved(mine, data, RETURNS, np.random.default_rng(5))
+    rng = np.random.default_rng(5)
+    losses, value_losses, ratios = [], [], []
+    for _ in range(3):
+        order = torch.tensor(rng.permutation(ROWS))
+        for chunk in (order[:11], order[11:]):  # 23 // 10 = 2 minibatches of 11 and 12
+            batch = data.rows(chunk)
+            optimizers = reference.optimizers[0], reference.critic_optimizer
+            update = update_actor(reference.actors[0], optimizers[0], batch, clip_epsilon=0.2)
+            losses.append(float(update.policy_loss))
+            ratios.append(update.ratio.double().numpy())
+            value_losses.append(
+                float(
+                    update_critic(
+                        reference.critic, optimizers[1], batch.observations, RETURNS[chunk]
+                    )
+                )
+            )
+    assert same(mine.actors[0], reference.actors[0])
+    assert same(mine.critic, reference.critic)
+    kl = np.mean([0.5 * np.mean((ratio - 1.0) ** 2) for ratio in ratios])
+    outside = np.mean([np.mean(np.abs(ratio - 1.0) > 0.2) for ratio in ratios])
+    assert 0.0 < outside < 1.0
+    expected = {
+        "policy_loss": np.mean(losses),
+        "value_loss": np.mean(value_losses),
+        "approx_kl": kl,
+        "clip_fraction": outside,
+        "ratio_min": min(ratio.min() for ratio in ratios),
+        "ratio_max": max(ratio.max() for ratio in ratios),
+    }
+    assert {name: figures[name] for name in expected} == pytest.approx(expected, rel=1e-5)
+    assert torch.equal(data.old_log_probs, before.old_log_probs)
+
+
+@pytest.mark.parametrize(
+    ("target_kl", "expected"),
+    [(None, 6), (1e9, 6), (1e-12, 2)],  # the first epoch of two minibatches always runs
+)
+def test_target_kl_ends_the_update_after_the_epoch_that_exceeds_it(target_kl, expected):
+    mine = team()
+    rng = np.random.default_rng(5)
+    run_interleaved(mine, rollout(mine.actors[0]), RETURNS, rng, target_kl=target_kl)
+    assert int(mine.optimizers[0].state_dict()["state"][0]["step"]) == expected
+
+
+def test_one_robot_in_sequence_has_the_actor_of_interleaved_epochs_to_the_bit():
+    one, other = team(), team()
+    data = rollout(one.actors[0])
+    run_in_sequence(one, [data], data.observations, RETURNS, np.random.default_rng(7))
+    rng = np.random.default_rng(7)
+    rng.permutation(1)  # the order of one robot
+    run_interleaved(other, data, RETURNS, rng)
+    assert same(one.actors[0], other.actors[0])
+
+
+def test_factor_of_an_unchanged_actor_is_one():
+    actor = team().actors[0]
+    factor = next_factor(torch.full((ROWS, 1), 2.0), actor, rollout(actor))
+    torch.testing.assert_close(factor, torch.full((ROWS, 1), 2.0))
+
+
+def test_final_factor_is_the_ratio_of_the_joint_policies():
+    mine = team(3)
+    data = [rollout(actor, k) for k, actor in enumerate(mine.actors)]
+    figures = run_in_sequence(mine, data, data[0].observations, RETURNS, np.random.default_rng(0))
+    joint = sum(
+        (log_probs(actor, d.observations, d.actions) - d.old_log_probs).sum(dim=1)
+        for actor, d in zip(mine.actors, data, strict=True)
+    )
+    assert figures["factor_mean"] == pytest.approx(joint.exp().mean().item(), rel=1e-4)
+    assert abs(figures["factor_mean"] - 1.0) > 1e-3
+
+
+class InOrder:
+    """Robots in their order; minibatches are shuffled."""
+
+    def __init__(self):
+        self.rng = np.random.default_rng(3)
+
+    def permutation(self, count):
+        return np.arange(count) if count == 2 else self.rng.permutation(count)
+
+
+def test_factor_reaches_the_second_robot():
+    def second_after(rate_of_first):
+        # A first robot that moves: its ratio weighs the second one's surrogate.
+        mine = team(2)
+        mine.optimizers[0].param_groups[0]["lr"] = rate_of_first
+        data = [rollout(actor, k) for k, actor in enumerate(mine.actors)]
+        run_in_sequence(mine, data, data[0].observations, RETURNS, InOrder())
+        return mine.actors[1]
+
+    assert not same(second_after(1e-1), second_after(0.0))
+
+
+def test_every_actor_wants_a_rollout():
+    with pytest.raises(InputError, match="2 actors and 0 rollouts"):
+        run_in_sequence(team(2), [], torch.zeros(1, 4), RETURNS, np.random.default_rng(0))

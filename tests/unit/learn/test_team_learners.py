@@ -4,21 +4,17 @@ import numpy as np
 import pytest
 import torch
 
+import cadenza
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.core.payloads import deserialise, serialise
-from cadenza.learn.algorithms.happo_team import HAPPO
 from cadenza.learn.algorithms.hatd3 import HATD3Learner, TeamBatch
-from cadenza.learn.algorithms.hatd3_team import HATD3
-from cadenza.learn.algorithms.mappo import MAPPO
-from cadenza.learn.configs import HAPPOConfig, HATD3Config, PPOConfig
+from cadenza.learn.configs import HATD3Config
+from cadenza.learn.team_api import TeamSteps
 from tests.unit.learn.counting_envs import TargetTeam, target_state
 
-UIDS = ("one", "two")
 PROBES = np.array([-0.8, 0.0, 0.8])
-
-
-def mappo(seed=0, **changes):
-    values = {
+SETTINGS = {
+    "MAPPO": {
         "rollout_length": 16,
         "batch_size": 64,
         "epochs": 4,
@@ -27,146 +23,84 @@ def mappo(seed=0, **changes):
         "hidden_sizes": (16,),
         "initial_log_std": -0.5,
         "max_gradient_norm": 10.0,
-    }
-    return MAPPO(TargetTeam(8), UIDS, PPOConfig(**{**values, **changes}), seed=seed)
-
-
-def happo(seed=0, **changes):
-    values = {
+    },
+    "HAPPO": {
         "rollout_length": 16,
         "batch_size": 64,
         "learning_rate": 5e-3,
         "gamma": 0.5,
         "hidden_sizes": (16, 16),
-    }
-    env = TargetTeam(8, widths=(3, 4))
-    return HAPPO(env, UIDS, HAPPOConfig(**{**values, **changes}), seed=seed)
-
-
-def hatd3(seed=0, **changes):
-    values = {
+    },
+    "HATD3": {
         "learning_rate": 3e-3,
         "gamma": 0.5,
         "hidden_sizes": (16,),
         "batch_size": 64,
         "warmup_steps": 200,
         "train_every": 8,
-    }
-    return HATD3(TargetTeam(8), UIDS, HATD3Config(**{**values, **changes}), seed=seed)
+    },
+}
 
 
-def assert_solved(team, tolerance):
-    widths = team.team.observation_dims
-    joint = np.concatenate([target_state(PROBES, width) for width in widths], axis=1)
-    first, second = team.policy(joint)
-    np.testing.assert_allclose(first[:, 0], PROBES, atol=tolerance)
-    np.testing.assert_allclose(second[:, 0], -PROBES, atol=tolerance)
+def build(name, seed=0, **changes):
+    env = TargetTeam(8, widths=(3, 4) if name == "HAPPO" else (1, 1))
+    return getattr(cadenza, name)(env, seed=seed, **{**SETTINGS[name], **changes})
 
 
 @pytest.mark.parametrize(
-    ("team", "told"),
-    [
-        (MAPPO, "MAPPO.config: expected PPOConfig or None"),
-        (HAPPO, "HAPPO.config: expected HAPPOConfig or None"),
-        (HATD3, "HATD3.config: expected HATD3Config or None"),
-    ],
+    ("name", "steps"), [("MAPPO", 12_000), ("HAPPO", 12_000), ("HATD3", 8_000)]
 )
-def test_settings_of_another_team_are_refused(team, told):
-    with pytest.raises(InputError, match=told):
-        team(TargetTeam(8), UIDS, {"gamma": 0.5})
+def test_team_learns_different_policies_for_different_robots(name, steps):
+    team = build(name).learn(steps, progress=False)
+    widths = team.team.observation_dims
+    joint = np.concatenate([target_state(PROBES, width) for width in widths], axis=1)
+    first, second = team.predict(joint)
+    np.testing.assert_allclose(first[:, 0], PROBES, atol=0.35)
+    np.testing.assert_allclose(second[:, 0], -PROBES, atol=0.35)
 
 
-@pytest.mark.parametrize("build", [mappo, happo, hatd3])
-def test_steps_to_learn_for_must_be_a_number(build):
-    with pytest.raises(InputError, match=r"\.learn: expected total_steps, .* got 'a'"):
-        build().learn("a")
-
-
-def test_mappo_tells_the_robots_apart_with_one_network():
-    team = mappo()
-    team.learn(12_000)
-    assert_solved(team, 0.35)
-
-
-def test_happo_learns_different_policies_for_different_robots():
-    team = happo()
-    team.learn(12_000)
-    assert_solved(team, 0.35)
-
-
-def test_hatd3_learns_from_replay():
-    team = hatd3()
-    team.learn(8_000)
-    assert_solved(team, 0.35)
-
-
-@pytest.mark.parametrize("build", [mappo, happo, hatd3])
-def test_equal_seeds_give_equal_policies_and_others_do_not(build):
+@pytest.mark.parametrize("name", SETTINGS)
+def test_equal_seeds_give_equal_policies_and_others_do_not(name):
     def probe(seed):
-        team = build(seed)
-        team.learn(512)
-        width = team.team.joint_dim
-        return np.concatenate(team.policy(np.ones((1, width), np.float32)))
+        team = build(name, seed).learn(512, progress=False)
+        return np.concatenate(team.predict(np.ones((1, team.team.joint_dim), np.float32)))
 
     assert np.array_equal(probe(0), probe(0))
     assert not np.array_equal(probe(0), probe(1))
 
 
-@pytest.mark.parametrize("build", [mappo, happo])
-@pytest.mark.parametrize("scaled", [False, True])
-def test_resuming_after_an_update_is_deterministic(build, scaled):
-    def resumed():
-        team = build(normalize_rewards=scaled)
-        team.learn(256)
-        other = build(normalize_rewards=scaled)
-        other.load_state_dict(deserialise(serialise(team.state_dict()), max_bytes=10**8))
-        other.learn(512)
-        return other
-
-    one, two = resumed(), resumed()
-    assert one.steps == two.steps == 512
-    assert one.updates == 4
-    probes = np.ones((1, one.team.joint_dim), np.float32)
-    assert np.array_equal(one.policy(probes), two.policy(probes))
+@pytest.mark.parametrize(("name", "scaled"), [("MAPPO", True), ("HAPPO", True), ("HATD3", False)])
+def test_team_that_was_stored_goes_on_as_if_it_had_not_been(name, scaled):
+    changes = {"normalize_rewards": True} if scaled else {}
+    whole, resumed = build(name, **changes), build(name, **changes)
+    whole.learn(250, progress=False)
+    resumed.load_state_dict(deserialise(serialise(whole.state_dict()), max_bytes=10**8))
+    for team in (whole, resumed):
+        team.learn(250, progress=False)
+    probes = np.ones((1, whole.team.joint_dim), np.float32)
+    assert np.array_equal(whole.predict(probes), resumed.predict(probes))
+    assert (whole.steps, whole.updates) == (resumed.steps, resumed.updates)
+    assert whole.mean_return == resumed.mean_return
 
 
-def test_hatd3_resumes_with_its_memory():
-    team, other = hatd3(), hatd3()
-    team.learn(512)
-    other.load_state_dict(deserialise(serialise(team.state_dict()), max_bytes=10**8))
-    assert other.memory.size() == team.memory.size() > 0
-    other.learn(768)
-    assert other.learner.updates > team.learner.updates
+def test_hatd3_forgets_episodes_that_a_new_training_does_not_end():
+    """They would go on with the first state of another one."""
+    team = build("HATD3", warmup_steps=10_000)
+    for _ in range(2):
+        team.learn(6 * 8, progress=False)  # episodes have four steps
+    assert team.memory.size() == 2 * 4 * 8
 
 
-@pytest.mark.parametrize("build", [mappo, happo, hatd3])
-def test_states_that_do_not_fit_are_refused(build):
-    team = build()
-    with pytest.raises(CheckpointError, match="expected a state of version 1, got None"):
-        team.load_state_dict({})
+@pytest.mark.parametrize("name", SETTINGS)
+def test_states_that_do_not_fit_are_refused(name):
+    state = build(name).state_dict()
     with pytest.raises(CheckpointError, match="complete state"):
-        team.load_state_dict({"version": 1})
-
-
-@pytest.mark.parametrize("build", [mappo, happo])
-def test_on_update_may_stop_the_run(build):
-    team = build()
-    team.learn(10_000, lambda report: report.updates < 2)
-    assert team.updates == 2
-
-
-def test_hatd3_reports_and_may_be_stopped():
-    reports = []
-    team = hatd3()
-    team.learn(10_000, lambda r: reports.append(r) or len(reports) < 2, report_every=400)
-    assert [r.steps for r in reports] == [400, 800]
-    assert reports[1].episode_returns
-    assert set(reports[1].figures) == {"value_loss", "q_mean", "policy_loss"}
+        build(name, hidden_sizes=(4,)).load_state_dict(state)
 
 
 def test_mappo_refuses_robots_of_different_widths():
     with pytest.raises(ConfigurationError, match="equally wide states and actions"):
-        MAPPO(TargetTeam(2, widths=(1, 2)), UIDS)
+        cadenza.MAPPO(TargetTeam(2, widths=(1, 2)))
 
 
 def test_mappo_squashes_actions_strictly_into_the_bounds():
@@ -177,14 +111,14 @@ def test_mappo_squashes_actions_strictly_into_the_bounds():
             sent.append(np.concatenate(list(action.values())))
             return super().step(action)
 
-    config = PPOConfig(rollout_length=16, squash_actions=True, initial_log_std=0.5)
-    MAPPO(Noting(8), UIDS, config).learn(128)
+    team = cadenza.MAPPO(Noting(8), rollout_length=16, squash_actions=True, initial_log_std=0.5)
+    team.learn(128, progress=False)
     assert 1.9 < np.abs(sent).max() < 2.0  # clipped, a fifth of them would be ±2
 
 
 def test_happo_that_blows_up_says_so():
-    with pytest.raises(InputError, match=r"HAPPO: expected a finite update|not finite|finite"):
-        happo(learning_rate=1e30).learn(2_000)
+    with pytest.raises(InputError, match="finite"):
+        build("HAPPO", learning_rate=1e30).learn(2_000, progress=False)
 
 
 def learner(**changes):
@@ -275,3 +209,58 @@ def test_hatd3_learner_refuses_foreign_states():
         learner().load_state_dict({})
     with pytest.raises(CheckpointError, match="complete state of a team of these sizes"):
         learner().load_state_dict({"version": 1, "actors": {}})
+
+
+def test_joint_state_holds_every_robot_and_splits_back():
+    team = TeamSteps(TargetTeam(3, widths=(1, 2)), ("one", "two"))
+    joint = team.reset(0)
+    assert joint.shape == (3, 3)
+    assert team.joint_dim == 3
+    assert [part.shape for part in team.split_state(joint)] == [(3, 1), (3, 2)]
+
+
+def test_actions_are_clipped_and_a_time_limit_keeps_the_last_state():
+    env = TargetTeam(2, horizon=2)
+    team = TeamSteps(env, env.uids)
+    team.reset(0)
+    far = np.full((2, 1), 9.0)
+    first = team.step([far, far])
+    expected = -np.abs(2.0 - env.x) - np.abs(2.0 + env.x)
+    np.testing.assert_allclose(first.rewards, expected)
+    before = env.x
+    last = team.step([far, far])
+    assert last.boundaries.all()
+    assert last.cut.tolist() == [0, 1]
+    np.testing.assert_allclose(last.final_states[:, 0], before, rtol=1e-6)
+    np.testing.assert_allclose(last.states[:, 0], env.x, rtol=1e-6)
+
+
+def test_termination_is_no_cut():
+    env = TargetTeam(2, horizon=1, terminates=True)
+    team = TeamSteps(env, env.uids)
+    team.reset(0)
+    step = team.step([np.zeros((2, 1))] * 2)
+    assert step.terminated.all()
+    assert step.cut.tolist() == []
+
+
+def test_hidden_final_observation_is_refused():
+    env = TargetTeam(1, horizon=1)
+    env.hide_final = True
+    team = TeamSteps(env, env.uids)
+    team.reset(0)
+    with pytest.raises(InputError, match=r"info\['final_observation'\], got none"):
+        team.step([np.zeros((1, 1))] * 2)
+
+
+@pytest.mark.parametrize("uids", [(), ("one", "one")])
+def test_robots_are_named_once(uids):
+    with pytest.raises(ConfigurationError, match="each named once"):
+        TeamSteps(TargetTeam(1), uids)
+
+
+def test_spaces_without_a_batch_are_refused():
+    env = TargetTeam(1)
+    env.action_space["two"] = env.action_space["two"].__class__(-1.0, 1.0, (1,), np.float32)
+    with pytest.raises(ConfigurationError, match=r"batched Box spaces of shape \(1, D\) for 'two'"):
+        TeamSteps(env, env.uids)

@@ -1,22 +1,27 @@
 """GRPO over vector environments: what it compares, what it drops, and that it resumes exactly."""
 
+import math
+
+import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from cadenza.core.errors import (
-    CheckpointError,
-    ConfigurationError,
-    GroupResetError,
-    InputError,
-    NotReadyError,
-)
+import cadenza
+from cadenza.core.errors import CheckpointError, ConfigurationError, GroupResetError, InputError
 from cadenza.core.payloads import deserialise, serialise
-from cadenza.learn.algorithms.grpo import GRPO
-from cadenza.learn.algorithms.grpo_agent import GRPOAgent
+from cadenza.learn.algorithms.grpo import (
+    GRPOLearner,
+    group_advantages,
+    group_seeds,
+    require_equal_starts,
+    reset_groups,
+    rollout_mask,
+)
+from cadenza.learn.algorithms.on_policy import k3_divergence
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
+from cadenza.learn.algorithms.vector_steps import VectorSteps
 from cadenza.learn.configs import GRPOConfig
 from cadenza.learn.env.replayable import ReplayableEnv
 from tests.campaigns import size
@@ -45,8 +50,12 @@ SMALL = {
 }
 
 
-def settings(**changes):
-    return GRPOConfig(**{**SMALL, **changes})
+def grpo(envs, seed=0, **changes):
+    return cadenza.GRPO(envs, seed=seed, **{**SMALL, **changes})
+
+
+def trained(envs, steps, seed=0, **changes):
+    return grpo(envs, seed, **changes).learn(steps, progress=False)
 
 
 def parameters(network):
@@ -55,59 +64,36 @@ def parameters(network):
 
 @pytest.mark.parametrize("mode", size([AutoresetMode.DISABLED], list(AutoresetMode)))
 def test_discrete_signs_are_learned(mode):
-    grpo = GRPO(vector(mode=mode, fragile=True), settings(), seed=1)
-    grpo.learn(1_500)
-    observations = np.array([[1.0], [-1.0]], np.float32)
-    assert grpo.policy(observations).tolist() == [1, 0]
-    assert grpo.policy(observations[0]) == 1
+    agent = trained(vector(mode=mode, fragile=True), 1_500, seed=1)
+    assert agent.predict(np.array([[1.0], [-1.0]], np.float32)).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("squash", size([True], [False, True]))
 def test_continuous_signs_are_learned(squash):
-    grpo = GRPO(vector(discrete=False), settings(squash_actions=squash, epochs=6), seed=1)
-    grpo.learn(6_000)
-    actions = grpo.policy(np.array([[1.0], [-1.0]], np.float32))[:, 0]
+    agent = trained(vector(discrete=False), 6_000, seed=1, squash_actions=squash, epochs=6)
+    actions = agent.predict(np.array([[1.0], [-1.0]], np.float32))[:, 0]
     np.testing.assert_allclose(actions, [1.0, -1.0], atol=0.3)
 
 
-def test_squashed_actions_stay_inside_their_bounds_and_clipped_ones_pile_up_there():
-    def seen(squash):
-        made = []
-
-        def make(**options):
-            made.append(CountingEnv(discrete=False, **options))
-            return made[-1]
-
-        wide = settings(squash_actions=squash, initial_log_std=0.5)
-        GRPO(vector(make, count=8, horizon=12), wide).learn(96)
-        return np.concatenate([np.ravel(env.actions) for env in made])
-
-    clipped, squashed = seen(False), seen(True)
-    assert np.abs(squashed).max() < 0.5 == np.abs(clipped).max()
-    assert np.mean(np.abs(clipped) == 0.5) > 0.5
+@pytest.mark.parametrize(
+    ("horizon", "truncate", "steps"), [(3, True, 3 * 8), (3, False, 12 * 8), (30, True, 12 * 8)]
+)
+def test_rollout_ends_with_its_last_first_episode(horizon, truncate, steps):
+    agent = trained(vector(horizon=horizon), 1, truncate_at_first_done=truncate)
+    assert (agent.steps, agent.updates) == (steps, 1)
 
 
-def test_rollout_ends_with_its_last_first_episode():
-    grpo = GRPO(vector(horizon=3), settings(rollout_length=12))
-    grpo.learn(1)
-    assert (grpo.steps, grpo.updates) == (3 * 8, 1)
-    whole = GRPO(vector(horizon=3), settings(rollout_length=12, truncate_at_first_done=False))
-    whole.learn(1)
-    assert (whole.steps, whole.updates) == (12 * 8, 1)
-    short = GRPO(vector(horizon=30), settings(rollout_length=12))
-    short.learn(1)
-    assert short.steps == 12 * 8
-
-
-def batches_of(monkeypatch):
+@pytest.fixture
+def prepared(monkeypatch):
+    """The batches that updates learn from, in time order, and the moments of their rollouts."""
     seen = []
-    original = GRPOAgent._batch
+    original = GRPOLearner._prepared
 
-    def spy(self, buffer, advantages, keep):
-        seen.append(original(self, buffer, advantages, keep))
+    def spy(self, buffer, counted):
+        seen.append(original(self, buffer, counted))
         return seen[-1]
 
-    monkeypatch.setattr(GRPOAgent, "_batch", spy)
+    monkeypatch.setattr(GRPOLearner, "_prepared", spy)
     return seen
 
 
@@ -127,52 +113,36 @@ class Uneven(CountingEnv):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("truncate", [True, False])
-def test_what_counts_is_what_was_executed_in_the_first_episode(monkeypatch, mode, truncate):
+def test_what_counts_is_what_was_executed_in_the_first_episode(prepared, mode, truncate):
     Uneven.made = 0
-    seen = batches_of(monkeypatch)
-    reports = []
-    grpo = GRPO(
-        vector(Uneven, count=4, mode=mode),
-        settings(rollout_length=3, truncate_at_first_done=truncate, gamma=1.0),
-    )
-    grpo.learn(1, reports.append)
-    counted = seen[0].observations.tolist()
+    envs = vector(Uneven, count=4, mode=mode)
+    agent = trained(envs, 1, rollout_length=3, truncate_at_first_done=truncate, gamma=1.0)
+    batch, moments = prepared[0]
+    counted = batch.observations.tolist()
     if truncate:
         # Step 1 of all four, then steps 2 and 3 of the long-lived pair.
         assert counted == [[0, 0]] * 4 + [[0, 1]] * 2 + [[0, 2]] * 2
-        assert reports[0].episode_returns == [1.0, 1.0, 6.0, 6.0]
-        assert reports[0].figures.used_fraction == pytest.approx(8 / 12)
+        assert agent.mean_return == (1.0 + 1.0 + 6.0 + 6.0) / 4
+        assert moments["used_fraction"] == pytest.approx(8 / 12)
         # Returns 6, 1, 1, 6: mean 3.5, deviation 2.5; later the pair is equal.
-        np.testing.assert_allclose(seen[0].advantages, [1, -1, -1, 1, 0, 0, 0, 0], atol=1e-6)
-        assert reports[0].figures.return_mean == pytest.approx((6 + 1 + 1 + 6 + 5 + 5 + 3 + 3) / 8)
+        np.testing.assert_allclose(batch.advantages, [1, -1, -1, 1, 0, 0, 0, 0], atol=1e-6)
+        assert moments["return_mean"] == pytest.approx((6 + 1 + 1 + 6 + 5 + 5 + 3 + 3) / 8)
     else:
         short_episodes = 3 if mode is AutoresetMode.SAME_STEP else 2
         assert len(counted) == 6 + 2 * short_episodes
-        assert len(reports[0].episode_returns) == 2 + 2 * short_episodes
+        assert agent.mean_return == (6.0 + short_episodes) / (1 + short_episodes)
 
 
 @pytest.mark.parametrize("reset", [True, False])
-def test_every_rollout_begins_with_new_episodes_alike_in_each_group(monkeypatch, reset):
-    seen = batches_of(monkeypatch)
+def test_every_rollout_begins_with_new_episodes_alike_in_each_group(prepared, reset):
     envs = vector(CountingEnv, seeded=True, horizon=30)
-    GRPO(envs, settings(rollout_length=2, reset_every_rollout=reset)).learn(32)
-    firsts = [batch.observations[:8, 0].reshape(2, 4) for batch in seen]
+    trained(envs, 32, rollout_length=2, reset_every_rollout=reset)
+    firsts = [batch.observations[:8, 0].reshape(2, 4) for batch, _ in prepared]
     for first in firsts:
         assert (first == first[:, :1]).all()
         assert first[0, 0] != first[1, 0]
     assert torch.equal(firsts[0], firsts[1]) is not reset
-    assert seen[1].observations[0, 1].item() == (0.0 if reset else 2.0)
-
-
-def test_environments_that_do_not_start_alike_stop_the_run():
-    class Drifting(CountingEnv):
-        def reset(self, *, seed=None, options=None):
-            observation, info = super().reset(seed=seed)
-            observation[0] = id(self) % 1009
-            return observation, info
-
-    with pytest.raises(GroupResetError, match="to start from the same state"):
-        GRPO(vector(Drifting), settings()).learn(1)
+    assert prepared[1][0].observations[0, 1].item() == (0.0 if reset else 2.0)
 
 
 def filled(rewards, terminated, cut, *, nan_at=None):
@@ -197,10 +167,8 @@ def filled(rewards, terminated, cut, *, nan_at=None):
 
 
 def agent(**changes):
-    tail = changes.pop("tail_value", None)
-    return GRPOAgent(
-        settings(group_size=2, **changes), observation_dim=1, choices=2, tail_value=tail
-    )
+    config = GRPOConfig(**{**SMALL, "group_size": 2, **changes})
+    return GRPOLearner(config, observation_dim=1, choices=2)
 
 
 def test_a_time_limit_continues_with_the_tail_value_and_a_termination_does_not():
@@ -209,10 +177,12 @@ def test_a_time_limit_continues_with_the_tail_value_and_a_termination_does_not()
 
     # Terminated: 1. Cut off: 1 + 0.5 * 20. Rollout over, episode not: 1 + 0.5 * 10, twice.
     rewards, terminated = [1.0, 1.0, 1.0, 1.0], [True, False, False, False]
-    figures = agent(gamma=0.5, tail_value=value).update(filled(rewards, terminated, [1]))
-    assert figures.return_mean == pytest.approx((1 + 11 + 6 + 6) / 4)
-    plain = agent(gamma=0.5).update(filled(rewards, terminated, [1]))
-    assert (plain.return_mean, plain.return_std) == (1.0, 0.0)
+    learner = agent(gamma=0.5)
+    plain = learner.update(filled(rewards, terminated, [1]))
+    assert (plain["return_mean"], plain["return_std"]) == (1.0, 0.0)
+    learner.tail_value = value
+    figures = learner.update(filled(rewards, terminated, [1]))
+    assert figures["return_mean"] == pytest.approx((1 + 11 + 6 + 6) / 4)
 
 
 def test_reference_stays_unless_it_is_to_be_refreshed():
@@ -231,154 +201,262 @@ def test_reference_stays_unless_it_is_to_be_refreshed():
 def test_divergence_from_the_reference_starts_at_zero_and_grows():
     learner = agent(epochs=1, batch_size=2)
     figures = [learner.update(filled([0.0, 1.0], [True, True], [])) for _ in range(3)]
-    assert figures[0].reference_kl == pytest.approx(0.0, abs=1e-7)
-    assert figures[2].reference_kl > 1e-6
+    assert figures[0]["reference_kl"] == pytest.approx(0.0, abs=1e-7)
+    assert figures[2]["reference_kl"] > 1e-6
     without = agent(kl_coefficient=0.0).update(filled([0.0, 1.0], [True, True], []))
-    assert without.reference_kl == 0.0
+    assert without["reference_kl"] == 0.0
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_a_run_that_was_stored_goes_on_to_the_bit(reset):
+    def fresh():
+        envs = vector(CountingEnv, record=not reset, discrete=False, seeded=True, horizon=3)
+        return grpo(
+            envs,
+            seed=3,
+            rollout_length=5,
+            decay_learning_rate=True,
+            refresh_reference_every=2,
+            reset_every_rollout=reset,
+            truncate_at_first_done=False,
+        )
+
+    whole, resumed = fresh().learn(120, progress=False), fresh()
+    resumed.load_state_dict(deserialise(serialise(whole.state_dict()), max_bytes=10**8))
+    for one in (whole, resumed):
+        one.learn(120, progress=False)
+    for network in ("network", "reference"):
+        pair = [parameters(getattr(one.learner, network)) for one in (whole, resumed)]
+        assert torch.equal(*pair)
+    assert (whole.steps, whole.updates, whole.mean_return) == (240, 6, resumed.mean_return)
+
+
+class Drifting(CountingEnv):
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed)
+        observation[0] = id(self) % 1009
+        return observation, info
 
 
 @pytest.mark.parametrize(
-    ("mode", "extra", "reset"), [(MODES[0], 2, True), (MODES[1], 2, False), (MODES[1], 0, True)]
+    ("attempt", "error", "told"),
+    [
+        (
+            lambda: trained(vector(Drifting), 1),
+            GroupResetError,
+            "to start from the same state",
+        ),
+        (
+            lambda: grpo(vector(count=6)),
+            ConfigurationError,
+            "group_size = 4 divides, got 6",
+        ),
+        (
+            lambda: agent().update(filled([0.0, 1.0, 2.0], [True] * 3, [])),
+            InputError,
+            r"multiple of 2 \(group_size\), got \(1, 3\)",
+        ),
+        (
+            lambda: grpo(vector(), squash_actions=True),
+            ConfigurationError,
+            "Box with finite bounds for squashed",
+        ),
+        (
+            lambda: filled([0.0, float("nan")], [True, True], []),
+            InputError,
+            "rewards: expected finite numbers",
+        ),
+        (
+            lambda: agent().update(filled([0.0, 1.0], [True, True], [], nan_at=1)),
+            InputError,
+            "observations: expected finite numbers",
+        ),
+        (
+            lambda: agent().load_state_dict(agent(kl_coefficient=0.0).state_dict()),
+            CheckpointError,
+            "complete state of a learner of these sizes",
+        ),
+        (
+            lambda: group_advantages(np.zeros(4), np.ones(4, bool), group_size=2, epsilon=1e-8),
+            InputError,
+            r"expected returns of shape \(T, N\)",
+        ),
+        (
+            lambda: rollout_mask(
+                np.zeros((2, 1), bool), np.ones((3, 1), bool), truncate_at_first_done=True
+            ),
+            InputError,
+            r"rollout_mask: valid: expected shape \(2, 1\)",
+        ),
+    ],
 )
-def test_a_resumed_run_equals_an_unbroken_one_to_the_bit(mode, extra, reset):
-    chosen = settings(
-        rollout_length=5,
-        decay_learning_rate=True,
-        refresh_reference_every=2,
-        squash_actions=True,
-        reset_every_rollout=reset,
-        truncate_at_first_done=False,
+def test_what_cannot_be_compared_is_refused(attempt, error, told):
+    with pytest.raises(error, match=told):
+        attempt()
+
+
+def steps_of(*envs):
+    return VectorSteps(
+        SyncVectorEnv([lambda env=env: env for env in envs], autoreset_mode=AutoresetMode.SAME_STEP)
     )
 
-    def fresh():
-        envs = vector(
-            CountingEnv, mode=mode, record=not reset, discrete=False, seeded=True, horizon=3
-        )
-        return GRPO(envs, chosen, seed=3)
 
-    reports = []
-    whole = fresh()
-    whole.learn(240, reports.append)
-    broken = fresh()
-    broken.learn(240, lambda report: report.updates < 3)
-    for _ in range(extra):
-        broken.collect_step()
-    state = deserialise(serialise(broken.state_dict()), max_bytes=10**8)
-    resumed = fresh()
-    resumed.load_state_dict(state)
-    again = []
-    resumed.learn(240, again.append)
-    assert torch.equal(parameters(whole.agent.network), parameters(resumed.agent.network))
-    assert torch.equal(parameters(whole.agent.reference), parameters(resumed.agent.reference))
-    assert (whole.steps, whole.updates) == (resumed.steps, resumed.updates) == (240, 6)
-    assert [r.episode_returns for r in again] == [r.episode_returns for r in reports[3:]]
+def test_seeds_are_equal_within_and_different_between_groups_and_streams():
+    seeds = group_seeds("a", environments=6, group_size=3, root_seed=1)
+    assert seeds[0] == seeds[1] == seeds[2]
+    assert seeds[3] == seeds[4] == seeds[5]
+    assert seeds[0] != seeds[3]
+    assert seeds == group_seeds("a", environments=6, group_size=3, root_seed=1)
+    for other in (("b", 1), ("a", 2)):
+        drawn = group_seeds(other[0], environments=6, group_size=3, root_seed=other[1])
+        assert not set(drawn) & set(seeds)
 
 
-def test_a_resumed_rollout_remembers_who_has_ended():
-    grpo = GRPO(vector(horizon=2), settings())
-    grpo.collect_step()
-    grpo.collect_step()
-    assert grpo.rollout_complete
-    other = GRPO(vector(horizon=2), settings())
-    other.load_state_dict(grpo.state_dict())
-    assert other.rollout_complete
-    assert other.update().episode_returns == grpo.update().episode_returns
-    assert not grpo.rollout_complete
+def test_cartpoles_of_one_group_start_alike():
+    steps = steps_of(*(gymnasium.make("CartPole-v1") for _ in range(4)))
+    seeds = group_seeds("a", environments=4, group_size=2, root_seed=0)
+    observations = reset_groups(steps, seeds, 2)
+    assert observations[0].tolist() == observations[1].tolist()
+    assert observations[2].tolist() == observations[3].tolist()
+    assert observations[0].tolist() != observations[2].tolist()
+    alone, _ = gymnasium.make("CartPole-v1").reset(seed=seeds[2])
+    assert observations[3].tolist() == alone.tolist()
 
 
-def test_environments_that_repeat_nothing_refuse_a_running_rollout():
-    class Noisy(SignEnv):
-        calls = 0
+def test_environments_that_ignore_their_seed_are_refused():
+    class Unseeded(CountingEnv):
+        count_of_all = 0
 
-        def step(self, action):
-            Noisy.calls += 1
-            return np.array([Noisy.calls], np.float32), *super().step(action)[1:]
+        def reset(self, *, seed=None, options=None):
+            Unseeded.count_of_all += 1
+            self.episode = Unseeded.count_of_all - 1
+            return super().reset(seed=seed)
 
-    grpo = GRPO(vector(Noisy), settings())
-    grpo.collect_step()
-    with pytest.raises(CheckpointError, match="expected 1 repeated steps to reach"):
-        GRPO(vector(Noisy), settings()).load_state_dict(grpo.state_dict())
-
-
-def test_environments_without_a_record_begin_anew_when_rollouts_go_on():
-    chosen = settings(reset_every_rollout=False)
-    grpo = GRPO(vector(CountingEnv, horizon=30), chosen)
-    for _ in range(3):
-        grpo.collect_step()
-    other = GRPO(vector(CountingEnv, horizon=30), chosen)
-    other.load_state_dict(grpo.state_dict())
-    other.collect_step()
-    assert other.envs.envs[0].count == 1
-    assert other.steps == 32
-    assert other.update().figures.used_fraction == 1.0
+    with pytest.raises(
+        GroupResetError,
+        match=r"environments 0 \.\.\. 1 \(group 0\).*of 0 and 1 that differ by up to 1 .*np_random",
+    ):
+        reset_groups(steps_of(Unseeded(), Unseeded()), [5, 5], 2)
 
 
-def test_defaults_are_the_documented_ones():
-    chosen = GRPOConfig()
-    assert (chosen.epochs, chosen.clip_epsilon, chosen.entropy_coefficient) == (10, 0.2, 0.0)
-    assert (chosen.kl_coefficient, chosen.group_size, chosen.advantage_epsilon) == (0.02, 4, 1e-8)
-    assert chosen.reset_every_rollout
-    assert chosen.truncate_at_first_done
-    assert (chosen.learning_rate, chosen.gamma, chosen.batch_size) == (3e-4, 0.99, 64)
-    assert chosen.max_gradient_norm == 0.5
+def test_error_names_the_member_that_differs():
+    observations = np.zeros((6, 2, 2), np.float32)
+    observations[5, 1, 0] = 0.25
+    with pytest.raises(GroupResetError, match=r"3 \.\.\. 5 \(group 1\).* 3 and 5 .* up to 0\.25"):
+        require_equal_starts(observations, 3)
+    require_equal_starts(observations[:3], 3)
 
 
-def test_environments_that_are_no_whole_groups_are_refused():
-    with pytest.raises(ConfigurationError, match="group_size = 4 divides, got 6"):
-        GRPO(vector(count=6), settings())
+def test_not_a_number_is_no_equal_start():
+    with pytest.raises(GroupResetError, match="differ by up to nan"):
+        require_equal_starts(np.full((2, 1), np.nan), 2)
 
 
-def test_rows_that_are_no_whole_groups_are_refused():
-    with pytest.raises(InputError, match=r"multiple of 2 \(group_size\), got \(1, 3\)"):
-        agent().update(filled([0.0, 1.0, 2.0], [True] * 3, []))
+def test_vector_environment_without_a_seed_each_is_refused():
+    steps = steps_of(CountingEnv(), CountingEnv())
+
+    def reset(*, seed=None, options=None):
+        return np.random.default_rng(int(seed)).random(2), {}
+
+    steps.envs.reset = reset
+    with pytest.raises(GroupResetError, match="takes a list with one seed per environment"):
+        reset_groups(steps, [1, 1], 2)
 
 
-def test_spaces_that_cannot_be_used_are_refused():
-    class Images(SignEnv):
-        def __init__(self):
-            super().__init__()
-            self.observation_space = spaces.Discrete(3)
+@pytest.mark.parametrize("grouped", [True, False])
+def test_replayable_environments_start_alike_within_their_group_only(grouped):
+    def make(index):
+        env = CountingEnv(seeded=True, horizon=1)
+        group = index // 2 if grouped else None
+        return ReplayableEnv(env, root_seed=0, index=index, group=group)
 
-    class Unbounded(SignEnv):
-        def __init__(self):
-            super().__init__()
-            self.action_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
-
-    with pytest.raises(ConfigurationError, match="GRPO: expected a Box observation space"):
-        GRPO(vector(Images), settings())
-    for make in (SignEnv, Unbounded):
-        with pytest.raises(ConfigurationError, match="Box with finite bounds for squashed"):
-            GRPO(vector(make), settings(squash_actions=True))
-    with pytest.raises(ConfigurationError, match="continuous actions with squash_actions"):
-        agent(squash_actions=True)
-    with pytest.raises(ConfigurationError, match="exactly one of choices and action_dim"):
-        GRPOAgent(settings(), observation_dim=1)
+    steps = steps_of(*(make(i) for i in range(4)))
+    if not grouped:
+        with pytest.raises(GroupResetError, match=r"group=\.\.\."):
+            reset_groups(steps, [7, 7, 7, 7], 2)
+        return
+    first = reset_groups(steps, [7, 7, 7, 7], 2)
+    assert first[0].tolist() == first[1].tolist() != first[2].tolist()
+    second = steps.step(np.full(4, 5)).observations  # every episode has one step
+    assert second[0].tolist() == second[1].tolist() != first[0].tolist()
 
 
-def test_numbers_that_are_not_finite_are_refused():
-    with pytest.raises(InputError, match="rewards: expected finite numbers"):
-        filled([0.0, float("nan")], [True, True], [])
-    with pytest.raises(InputError, match="observations: expected finite numbers"):
-        agent().update(filled([0.0, 1.0], [True, True], [], nan_at=1))
-    with pytest.raises(InputError, match="expected finite numbers, got loss = inf"):
-        agent(learning_rate=1e30, epochs=9).update(filled([0.0, 1.0], [True, True], []))
+def columns(*rows):
+    """Return the transpose: one argument per environment, one row per step in the result."""
+    return np.array(rows).T
 
 
-def test_update_of_an_empty_buffer_is_refused():
-    with pytest.raises(NotReadyError, match="nothing was collected"):
-        GRPO(vector(), settings()).update()
+def test_mask_without_truncation_drops_only_what_was_not_executed():
+    ends = columns([0, 1, 0, 0]).astype(bool)
+    valid = columns([1, 1, 0, 1]).astype(bool)
+    assert rollout_mask(ends, valid, truncate_at_first_done=False).tolist() == valid.tolist()
+    first = rollout_mask(ends, valid, truncate_at_first_done=True)
+    assert first[:, 0].tolist() == [True, True, False, False]
 
 
-def test_states_that_do_not_fit_are_refused():
-    grpo = GRPO(vector(), settings())
-    with pytest.raises(CheckpointError, match="GRPO: expected a state of version 1, got None"):
-        grpo.load_state_dict({})
-    with pytest.raises(CheckpointError, match="GRPO: expected a complete state"):
-        grpo.load_state_dict({"version": 1})
-    with pytest.raises(CheckpointError, match="GRPOAgent: expected a state of version 1"):
-        grpo.agent.load_state_dict({})
-    with pytest.raises(CheckpointError, match="complete state of an agent of these sizes"):
-        grpo.agent.load_state_dict({"version": 1, "network": {}})
-    bare = agent(kl_coefficient=0.0).state_dict()
-    with pytest.raises(CheckpointError, match="complete state of an agent of these sizes"):
-        agent().load_state_dict(bare)  # it has no reference policy
+def test_advantages_of_two_groups_by_hand():
+    # Group 0: mean 2, population deviation sqrt((1 + 1) / 2) = 1. Group 1: mean 5, deviation 5.
+    advantages = group_advantages(
+        np.array([[1.0, 3.0, 10.0, 0.0]]), np.ones((1, 4), bool), group_size=2, epsilon=1e-8
+    )
+    np.testing.assert_allclose(advantages, [[-1.0, 1.0, 1.0, -1.0]], rtol=1e-6)
+
+
+def test_equal_returns_give_exactly_zero_whatever_their_size():
+    returns = np.full((1, 3), 1e9 / 7.0)
+    advantages = group_advantages(returns, np.ones((1, 3), bool), group_size=3, epsilon=1e-8)
+    assert advantages.tolist() == [[0.0, 0.0, 0.0]]
+
+
+def test_divergence_by_hand():
+    # e^d - d - 1: e^1 - 2, e^-1, 0
+    values = k3_divergence(torch.tensor([1.0, -1.0, 0.0], dtype=torch.float64))
+    np.testing.assert_allclose(values, [math.e - 2.0, 1.0 / math.e, 0.0], rtol=1e-12)
+
+
+def test_divergence_near_zero_does_not_cancel():
+    # d^2 / 2 = 5e-9; float32 exp(d) - d - 1 would give a multiple of 1.2e-7.
+    assert k3_divergence(torch.tensor(1e-4)).item() == pytest.approx(5e-9, rel=1e-2)
+
+
+def test_divergence_averages_to_the_kl_of_two_distributions():
+    # E_p[k3] = sum p (q / p - log(q / p) - 1) = KL(p | q)
+    p, q = torch.tensor([0.2, 0.3, 0.5]), torch.tensor([0.4, 0.4, 0.2])
+    mean = (p * k3_divergence(q.log() - p.log())).sum()
+    assert mean.item() == pytest.approx((p * (p / q).log()).sum().item(), abs=1e-6)
+
+
+def test_gradient_of_the_divergence_pulls_towards_the_reference():
+    # d k3 / d log pi = 1 - exp(d): negative, so log pi grows, where the reference is likelier
+    log_prob = torch.tensor([-1.0, -1.0], requires_grad=True)
+    k3_divergence(torch.tensor([-0.5, -2.0]) - log_prob).sum().backward()
+    np.testing.assert_allclose(log_prob.grad, [1 - math.exp(0.5), 1 - math.exp(-1.0)], rtol=1e-5)
+
+
+def loss_by_loop(net, data, *, clip):
+    """Both terms as their definition says, one transition after another, in Python floats."""
+    policy, divergence = 0.0, 0.0
+    for i, chosen in enumerate(data.actions):
+        log_probs = torch.log_softmax(net.actor(data.observations[i : i + 1])[0], -1).tolist()
+        log_prob = log_probs[int(chosen)]
+        ratio = math.exp(log_prob - data.old_log_probs[i].item())
+        clipped = min(max(ratio, 1.0 - clip), 1.0 + clip)
+        advantage = data.advantages[i].item()
+        policy -= min(ratio * advantage, clipped * advantage)
+        d = data.reference_log_probs[i].item() - log_prob
+        divergence += math.exp(d) - d - 1.0
+    return policy / len(data.actions), divergence / len(data.actions)
+
+
+def test_loss_terms_equal_the_loop_over_transitions():
+    learner = agent(batch_size=4, epochs=1)
+    learner.update(filled([0.0, 1.0, 3.0, 2.0], [True] * 4, []))  # away from the reference
+    batch, _ = learner._prepared(
+        filled([0.0, 1.0, 3.0, 2.0], [True] * 4, []), np.ones((1, 4), bool)
+    )
+    learner.update(filled([5.0, 1.0, 3.0, 2.0], [True] * 4, []))  # away from the old policy
+    with torch.no_grad():
+        expected = loss_by_loop(learner.network, batch, clip=0.2)
+    figures = learner._step(batch)
+    np.testing.assert_allclose(figures[:2], expected, atol=1e-5)
+    assert expected[1] > 0.0
