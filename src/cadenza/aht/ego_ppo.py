@@ -14,7 +14,6 @@ Limits:      state values are computed for the whole rollout at its end, in one 
              evaluating them step by step. Log-densities are bitwise those of the single steps.
 """
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -38,7 +37,7 @@ from cadenza.aht.ego_seat import (
 from cadenza.aht.types import EventLogger
 from cadenza.core.arrays import Float32Array, require_finite
 from cadenza.core.device import deterministic_algorithms, resolve_device
-from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.errors import CheckpointError
 from cadenza.core.runlog import log_scalars
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation, PartnerLike
@@ -108,14 +107,12 @@ class EgoRolloutTrainer(EgoSeatTrainer):
         self._scaler = RewardScaler(cfg.env.num_envs, reward_discount)
 
     def _record(self, step: SeatOutcome) -> None:
-        cut = np.flatnonzero(step.boundaries & ~step.terminated)
+        rewards = self._scaler.scale(step.rewards, step.boundaries)
         self._buffer.commit(
-            Outcome(
-                self._scaler.scale(step.rewards, step.boundaries), step.terminated, step.boundaries
-            ),
+            Outcome(rewards, step.terminated, step.boundaries),
             self._scaled(step.next_rows),
-            cut,
-            self._scaled(step.last_rows[cut]),
+            step.cut,
+            self._scaled(step.last_rows[step.cut]) if len(step.cut) else None,
         )
 
     def update(self) -> None:
@@ -284,7 +281,7 @@ class EgoPPOTrainer(EgoRolloutTrainer):
             NotReadyError: The rollout is full; `update` comes first.
         """
         own, batched = self._seat.own(obs)
-        mean = actor_mean(self._weights, self._tensor(own))
+        mean = actor_mean(self._weights, torch.from_numpy(own.copy()).to(self._device))  # pyright: ignore[reportUnknownMemberType] # untyped in torch
         if deterministic:
             actions = mean.cpu().numpy()
         else:
@@ -292,11 +289,7 @@ class EgoPPOTrainer(EgoRolloutTrainer):
             actions = drawn.cpu().numpy()
             self._drawn_for(own, batched=batched)
             self._buffer.stage(own, actions, means=mean.cpu().numpy())
-        if not math.isfinite(actions.sum()):
-            raise InputError(
-                f"EgoPPOTrainer.act: expected finite actions, got {actions}; the ego's state or "
-                "the policy's weights are not finite."
-            )
+        require_finite("EgoPPOTrainer.act: actions", actions)
         return actions if batched else actions[0]
 
     def _learn(self, progress: float) -> dict[str, float]:

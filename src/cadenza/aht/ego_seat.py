@@ -27,6 +27,7 @@ from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
 
 #: Layout version of `EgoSeatTrainer.training_state`.
 TRAINING_STATE_VERSION: Final = 1
+_NONE: Final = np.zeros(0, np.int64)
 #: Axes of a space that describes a whole batch of environments: (N, D).
 _BATCHED_RANK: Final = 2
 
@@ -106,17 +107,15 @@ def step_ends(
     Raises:
         InputError: Wrong shape, or ``done`` is not ``terminated or truncated`` everywhere.
     """
-
-    def flags(name: str, value: Any) -> NDArray[np.bool_]:
-        array = np.asarray(value, dtype=np.bool_)
-        if array.shape not in ((), (count,)):
-            raise InputError(
-                f"{owner}.observe: expected {name} of shape ({count},), got {array.shape}."
-            )
-        return array if array.shape else np.full(count, array)
-
-    boundary, cut = flags("done", done), flags("truncated", truncated)
-    ended = boundary & ~cut if terminated is None else flags("terminated", terminated)
+    if count == 1 and not isinstance(done, np.ndarray):  # the common case, without arrays
+        boundary, cut = bool(done), bool(truncated)
+        ended = boundary and not cut if terminated is None else bool(terminated)
+        if boundary == (ended or cut):
+            return np.array([ended]), np.array([boundary])
+    boundary, cut = _flags(owner, "done", done, count), _flags(owner, "truncated", truncated, count)
+    ended = (
+        boundary & ~cut if terminated is None else _flags(owner, "terminated", terminated, count)
+    )
     wrong = boundary != (ended | cut)
     if wrong.any():
         raise InputError(
@@ -126,6 +125,15 @@ def step_ends(
     return ended, boundary
 
 
+def _flags(owner: str, name: str, value: Any, count: int) -> NDArray[np.bool_]:
+    flags = np.asarray(value, dtype=np.bool_)
+    if flags.shape not in ((), (count,)):
+        raise InputError(
+            f"{owner}.observe: expected {name} of shape ({count},), got {flags.shape}."
+        )
+    return flags if flags.shape else np.full(count, flags)
+
+
 class SeatOutcome(NamedTuple):
     """What followed one step, as rows.
 
@@ -133,6 +141,7 @@ class SeatOutcome(NamedTuple):
         rewards: Shape (N,) float64.
         terminated: The task ended the episode, (N,).
         boundaries: The episode ended in either way, (N,).
+        cut: Rows that a time limit ended and the task did not, (K,).
         next_rows: What the next action is decided on, (N, S).
         last_rows: What followed before any reset, (N, S).
     """
@@ -140,6 +149,7 @@ class SeatOutcome(NamedTuple):
     rewards: FloatArray
     terminated: NDArray[np.bool_]
     boundaries: NDArray[np.bool_]
+    cut: NDArray[np.int64]
     next_rows: Float32Array
     last_rows: Float32Array
 
@@ -247,20 +257,21 @@ class SeatRows:
                 f"{self._owner}.observe: expected rewards of shape ({count},), got {rewards.shape}."
             )
         require_finite(f"{self._owner}.observe: reward", rewards)
-        last_rows = next_rows
+        last_rows, cut = next_rows, _NONE
         if boundaries.any():
+            cut = np.flatnonzero(boundaries & ~ended)
             if final_obs is not None:
                 finals = self._matching(final_obs, batched, count)
                 last_rows = np.where(boundaries[:, None], finals, next_rows)
-            elif batched and (cut := boundaries & ~ended).any():
+            elif batched and len(cut):
                 raise InputError(
                     f"{self._owner}.observe: expected final_obs (the batched observation before "
-                    f"the reset), got None though environments {np.flatnonzero(cut).tolist()} were "
-                    "truncated; pass info['final_observation']."
+                    f"the reset), got None though environments {cut.tolist()} were truncated; "
+                    "pass info['final_observation']."
                 )
         if not rewards.shape:
             rewards = np.full(count, rewards)
-        return SeatOutcome(rewards, ended, boundaries, next_rows, last_rows)
+        return SeatOutcome(rewards, ended, boundaries, cut, next_rows, last_rows)
 
     def _matching(self, obs: Observation, batched: bool, count: int) -> Float32Array:
         """Return the rows of an observation after an action; there must be as many as before it."""

@@ -163,10 +163,10 @@ def acted(state, num_envs=None):
             "'ego' of shape .5,. or .N, 5",
         ),
         (lambda: trainer().act({"agent": {}}), r"expected obs\['agent'\]\['ego'\]\['state'\]"),
-        (lambda: trainer().act(observation(np.nan * STATE)), "expected finite actions"),
+        (lambda: trainer().act(observation(np.nan * STATE)), "act: actions: expected finite"),
         (
             lambda: trainer().act(observation(np.nan * STATE), deterministic=True),
-            "expected finite actions",
+            "act: actions: expected finite",
         ),
         (
             lambda: acted(STATE).observe(observation(STATE), np.inf, False),
