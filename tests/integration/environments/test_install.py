@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.campaigns import nightly
+
 PROGRAM = Path(__file__).parents[3] / "environments" / "install.py"
 #: A package whose build waits for a file ``go`` beside it, once it has written ``begun``.
 BACKEND = r"""
@@ -165,6 +167,7 @@ def test_cache_is_the_users(given: dict[str, str], expected: str) -> None:
     assert load().cache_folder({"HOME": "/home/me", **given}) == Path(expected)
 
 
+@nightly
 def test_environment_of_a_killed_installer_is_made_anew_once_its_child_has_ended(
     tmp_path: Path, pins: Path, package: Path
 ) -> None:
