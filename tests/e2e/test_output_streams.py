@@ -26,12 +26,3 @@ def test_full_standard_output_ends_with_one_line_and_the_storage_code(words):
     assert first.startswith("error: stdout: expected")
     assert "No space left on device" in first
     assert "Traceback" not in done.stderr
-
-
-def test_deleted_current_folder_ends_with_one_line_and_the_storage_code(tmp_path):
-    done = shell(f"cd '{tmp_path}' && mkdir gone && cd gone && rmdir ../gone && cadenza doctor")
-    assert done.returncode == 11
-    assert done.stderr.splitlines() == [
-        "error: current folder: expected one that exists, got a deleted one; change to another "
-        "folder"
-    ]

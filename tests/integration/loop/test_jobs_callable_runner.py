@@ -19,14 +19,6 @@ def runner_of(bench, call, **options):
     return CallableRunner(bench.store, bench.lease, call, **options)
 
 
-def test_dry_runner_notes_the_command_and_runs_nothing(bench, tmp_path):
-    spec = spec_of(tmp_path, "sys.exit(1)", result_path=None, command=("lerobot-train", "--a=[0]"))
-    end = runner_of(bench, dry_runner).run(spec)
-    assert (end.exit_code, end.attempts, end.duration_s) == (0, 1, 0.0)
-    assert spec.log_path.read_text() == "DRY RUN: lerobot-train '--a=[0]'\n"
-    assert bench.row(spec).status == "succeeded"
-
-
 def test_command_is_resolved_where_a_table_is_given(bench, tmp_path):
     spec = spec_of(tmp_path, "finish(sys.argv[1], a=1)")
     end = runner_of(bench, subprocess_runner, programs=PROGRAMS).run(spec)
