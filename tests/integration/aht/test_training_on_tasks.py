@@ -128,8 +128,9 @@ RESUME_CASES = {
     "wanderer": (
         "crossing",
         [
-            "total_frames=3000",
+            "total_frames=1800",
             "checkpoint_every=600",
+            "happo.rollout_length=512",
             "partner.class_name=crossing_wanderer",
             "~partner.extra",
         ],
@@ -154,7 +155,7 @@ RESUME_CASES = {
     "guarded batch": (
         "crossing",
         [
-            "total_frames=6000",
+            "total_frames=3000",
             "checkpoint_every=1000",
             "env.num_envs=8",
             "env.episode_length=60",
@@ -163,7 +164,7 @@ RESUME_CASES = {
             "+safety.intervention_penalty=0.1",
         ],
     ),
-    "push": ("mpe_cooperative_push", ["total_frames=3000", "checkpoint_every=600"]),
+    "push": ("mpe_cooperative_push", ["total_frames=1800", "checkpoint_every=600"]),
     "push batch": (
         "mpe_cooperative_push",
         ["total_frames=6000", "checkpoint_every=1000", "env.num_envs=8", "happo.rollout_length=64"],

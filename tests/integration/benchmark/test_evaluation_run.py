@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -104,7 +105,8 @@ def test_replay_gives_the_stored_episode(reference):
 
 
 def test_torn_and_tampered_cells_are_run_again_and_reported(reference, tmp_path):
-    outcome = evaluate(config(), tmp_path / "out")
+    shutil.copytree(reference, tmp_path / "out")
+    outcome = evaluate(config(), tmp_path / "out", resume=True)
     torn, tampered, missing = list(outcome.plan.cells)[:3]
     path = cell_path(tmp_path / "out", torn)
     path.write_bytes(path.read_bytes()[:100])
@@ -118,7 +120,7 @@ def test_torn_and_tampered_cells_are_run_again_and_reported(reference, tmp_path)
 
 
 def test_damaged_bundle_is_rebuilt_from_its_cells(reference, tmp_path):
-    evaluate(config(), tmp_path / "out")
+    shutil.copytree(reference, tmp_path / "out")
     (tmp_path / "out" / "bundles" / "goal_pd" / "REPRO.txt").write_text("x")
     evaluate(config(), tmp_path / "out", workers=1, resume=True)
     assert bundle_bytes(tmp_path / "out") == bundle_bytes(reference)

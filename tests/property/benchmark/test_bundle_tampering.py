@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from cadenza.benchmark.bundle import build_bundle_files, write_bundle_dir
 from cadenza.benchmark.check_rows import all_ok
 from cadenza.benchmark.verify import verify_bundle_dir
+from tests.campaigns import size
 from tests.unit.benchmark.samples import make_request
 
 FILES = build_bundle_files(make_request())
@@ -59,7 +60,7 @@ def test_any_changed_byte_of_any_kind_in_any_file_fails(folder, name, kind, data
 @pytest.mark.parametrize("bit", [0x01, 0x80])
 def test_every_position_of_the_sums_file_is_protected(folder, bit):
     data = FILES["SHA256SUMS.txt"]
-    for position in range(len(data)):
+    for position in range(0, len(data), size(5, 1)):
         assert not verdict_after_change(folder, "SHA256SUMS.txt", position, data[position] ^ bit)
 
 
