@@ -18,6 +18,7 @@ TABLES = yaml.safe_load((EXAMPLES / "scores.yaml").read_text("utf-8"))
 #: Scripts with a score of their own.
 SCORED = [
     "car_racing_curl",
+    "cartpole_dqn",
     "crossing_behaviour_cloning",
     "hit_the_middle_sac",
     "lunar_lander_genrl",
@@ -27,7 +28,7 @@ SCORED = [
 SHORT = ["cooperative_push", "first_steps", "own_network_and_loss"]
 #: Run by `make test`: a task with a discrete action, a team, and live producers.
 OFTEN = [
-    ("scores", "cartpole_dqn"),
+    ("cartpole_dqn",),
     ("scores", "cooperative_push_hatd3"),
     ("crossing_behaviour_cloning",),
 ]
