@@ -18,7 +18,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeAlias, TypeVar, cast
@@ -86,6 +86,11 @@ class Worlds(Protocol):
     can_make: bool
 
     @property
+    def spaces(self) -> str:
+        """What is observed and done, in words."""
+        ...
+
+    @property
     def id(self) -> str | None:
         """Gymnasium's id of each, if it was made by id."""
         ...
@@ -147,6 +152,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
         self._samples = 0
         self.best_return: float | None = None
         self._recent: deque[float] = deque(maxlen=RECENT_EPISODES)
+        self._show: Callable[[], None] = lambda: None  # moves the progress bar of a training
         self.envs = self._environments(env, num_envs)
         self._build()
 
@@ -156,7 +162,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
         self,
         steps: int,
         *,
-        callbacks: Iterable[Callback] = (),
+        callbacks: Callback | Iterable[Callback] = (),
         folder: str | Path | None = None,
         evaluate_every: int = 10_000,
         evaluation_episodes: int = 10,
@@ -164,11 +170,13 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
     ) -> Self:
         """Train for ``steps`` more environment steps; return the agent.
 
-        On-policy algorithms finish the rollout that ``steps`` would cut short.
+        On-policy algorithms finish the rollout that ``steps`` would cut short; the next call takes
+        as many steps less, so that all calls together count exactly.
 
         Args:
             steps: Environment steps, those of all environments; >= 1.
-            callbacks: Callbacks of the engine, e.g. loggers, a `Checkpointer`, an exporter.
+            callbacks: Callbacks of the engine, e.g. loggers, a `Checkpointer`, an exporter, or one
+                alone. They are called once per update, so not before the warm-up has ended.
             folder: Where the agent is saved every ``evaluate_every`` steps and at the end
                 (``last``), and where its best evaluation (``best``); None saves nothing.
             evaluate_every: Environment steps between evaluations, with ``folder``.
@@ -189,27 +197,32 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
                 f"{self.name}.learn: expected no folder, for there is no way to make another "
                 "environment to judge in; make the agent from an id or a function."
             )
-        extra: list[Callback] = []
+        extra = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
         if folder is not None:
-            extra.append(
-                BestPolicy(self, folder, every=evaluate_every, episodes=evaluation_episodes)
-            )
+            best = BestPolicy(self, folder, every=evaluate_every, episodes=evaluation_episodes)
+            extra.insert(0, best)
         with progress_bar(self.name) if progress else nullcontext(_silent) as report:
-            Trainer([self, *extra, *callbacks], self._stepped(steps, report)).train()
+            Trainer([self, *extra], self._stepped(steps, report)).train()
         return self
 
     def _stepped(self, steps: int, report: ProgressReport) -> Generator[dict[str, Any]]:
         """Yield the batches of ``steps`` more steps, from where a restore left it."""
         first, moved = self.steps, -math.inf
-        # What an interrupted training left undone is not made up for.
-        self.target_steps = min(self.target_steps, first) + steps
-        for batch in self._batches():
-            yield batch
+
+        def show() -> None:
+            nonlocal moved
             now = time.monotonic()
             if now - moved >= _REPORT_EVERY_S:
                 moved = now
                 detail = f"return {self.mean_return:.1f}" if self._recent else ""
                 report(min(self.steps - first, steps), steps, detail)
+
+        self._show = show
+        # What an interrupted training left undone is not made up for.
+        self.target_steps = min(self.target_steps, first) + steps
+        for batch in self._batches():
+            yield batch
+            show()
         report(steps, steps, "")
 
     def restore_state(self) -> dict[str, Any]:
@@ -266,6 +279,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
             "num_envs": self.envs.vector.num_envs,
             "network": self.network if isinstance(self.network, str) else "",
             "is_custom": isinstance(self.network, nn.Module),
+            "spaces": self.envs.spaces,
         }
         state = self.state_dict()
         if not memory:
@@ -322,7 +336,15 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
             **({} if chosen is None else {"network": chosen}),
             **json.loads(header["config"]),
         )
-        agent.load_state_dict(state)
+        try:
+            agent.load_state_dict(state)
+        except CheckpointError as error:
+            learned, given = header["spaces"], agent.envs.spaces
+            if learned == given:
+                raise
+            raise CheckpointError(
+                f"{source}: expected an environment with {learned}, got one with {given}."
+            ) from error
         return agent
 
     # ------------------------------------------------------------------------------------- state
@@ -415,12 +437,18 @@ class SoloAgent(Agent[Config]):
     def __init__(
         self,
         env: EnvLike,
-        *,
+        *others: Any,
         seed: int = 0,
         num_envs: int | None = None,
         network: Network | None = None,
         **config: Any,
     ) -> None:
+        if others:  # as in Stable-Baselines3: ("MlpPolicy", env)
+            raise ConfigurationError(
+                f"{type(self).__name__}: expected the environment alone, got {env!r} before "
+                f"{others[0]!r}; networks are chosen by the kind of observation, or by "
+                f'{type(self).__name__}({others[0]!r}, network="mlp").'
+            )
         self.network = network
         super().__init__(env, seed=seed, num_envs=num_envs, **config)
 
@@ -613,6 +641,7 @@ class ReplayAgent(SoloAgent[ReplayConfig]):
             except BaseException:  # e.g. Ctrl-C: nobody knows where the environments are
                 self._forget_episodes()
                 raise
+            self._show()
             if self.steps > config.warmup_steps:
                 due = self.steps // config.train_every - before // config.train_every
                 self._due += due * config.updates

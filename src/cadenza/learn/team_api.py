@@ -171,6 +171,11 @@ class TeamWorlds:
         self.vector: Any = source(count or default) if callable(source) else source
         self.uids: tuple[str, ...] = tuple(self.vector.agent_uids)
 
+    @property
+    def spaces(self) -> str:
+        """What is observed and done, in words."""
+        return f"a joint state and actions of {', '.join(self.uids)}"
+
     def make(self, count: int) -> Any:
         """Return another batch of ``count`` environments.
 

@@ -1,5 +1,7 @@
 """The front door: every algorithm trains, acts, is judged, saved, loaded and exported."""
 
+from contextlib import nullcontext
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -375,7 +377,64 @@ def test_callbacks_of_the_engine_work_beside_it(tmp_path):
     assert_same(resumed, whole)
 
 
+class Lock(gym.Env):
+    """Opens by one combination."""
+
+    observation_space = VECTOR
+    action_space = spaces.MultiDiscrete([2, 3], start=[0, 1])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return np.ones(2, np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.count += 1
+        reward = float(action.tolist() == [1, 3])
+        return np.ones(2, np.float32), reward, False, self.count == 8, {}
+
+
+@pytest.mark.parametrize("name", ["DQN", "PPO"])
+def test_several_choices_at_once_are_numbered_as_one(name):
+    config = {
+        "DQN": {**REPLAY, "epsilon_frames": 300},
+        "PPO": {**ROLLOUT, "num_envs": 4, "epochs": 8},
+    }[name]
+    agent = getattr(cadenza, name)(Lock, gamma=0.0, learning_rate=3e-3, **config)
+    assert agent.learn(800, progress=False).evaluate(2).mean == 8.0
+    rows = np.ones((3, 2), np.float32)
+    deployed = agent.deployed()(torch.from_numpy(rows))
+    assert deployed.tolist() == agent.predict(rows).tolist() == [[1, 3]] * 3
+
+
+def shown(observation_space, action_space=None):
+    """Return what makes an environment of these spaces."""
+
+    def make():
+        env = Camera(observation_space)
+        env.action_space = action_space or env.action_space
+        return env
+
+    return make
+
+
 REFUSED = [
+    (lambda: cadenza.SAC("MlpPolicy", "Pendulum-v1"), ConfigurationError, r"SAC\('Pendulum-v1'"),
+    (lambda: cadenza.SAC(lambda: None), ConfigurationError, "makes None"),
+    (lambda: cadenza.PPO(shown(spaces.Text(3))), ConfigurationError, "got Text"),
+    (lambda: cadenza.PPO(shown(spaces.Dict(a=spaces.Text(3)))), ConfigurationError, "got Text"),
+    (
+        lambda: cadenza.PPO(shown(VECTOR, spaces.MultiBinary(20))),
+        ConfigurationError,
+        "at most 4096",
+    ),
+    (lambda: cadenza.guard(3), ConfigurationError, "guard: expected the id"),
+    (
+        lambda: cadenza.guard("cadenza/Crossing-v1", option=1),
+        ConfigurationError,
+        "did you mean 'options'",
+    ),
     (lambda: cadenza.SAC("CartPole-v1"), ConfigurationError, "continuous actions"),
     (lambda: cadenza.SAC("Pendulum-v1", tau=2.0), ConfigurationError, "tau"),
     (lambda: cadenza.SAC("Pendulum-v1", gama=0.9), ConfigurationError, "gama"),
@@ -411,6 +470,26 @@ def test_agents_of_another_algorithm_are_refused(tmp_path):
     saved = cadenza.SAC("Pendulum-v1", **REPLAY).save(tmp_path / "agent")
     with pytest.raises(CheckpointError, match=r"cadenza\.SAC\.load"):
         cadenza.TD3.load(saved)
+
+
+def test_environment_with_other_spaces_is_refused(tmp_path):
+    saved = cadenza.DQN("CartPole-v1", **REPLAY).save(tmp_path / "agent")
+    with pytest.raises(CheckpointError, match=r"expected an environment with .*Discrete\(2\).*3"):
+        cadenza.DQN.load(saved, "Acrobot-v1")
+
+
+def test_progress_moves_during_the_warm_up(monkeypatch):
+    seen = []
+    bar = nullcontext(lambda done, total, detail: seen.append((done, total)))
+    monkeypatch.setattr("cadenza.learn.api.progress_bar", lambda label: bar)
+    cadenza.DQN("CartPole-v1", **{**REPLAY, "warmup_steps": 500}).learn(50)
+    assert seen[0] == (1, 50)
+
+
+def test_one_callback_needs_no_list():
+    watch = Watch(1, lambda: None)
+    agent = cadenza.DQN("CartPole-v1", **REPLAY).learn(60, callbacks=watch, progress=False)
+    assert watch.count == agent.updates > 0
 
 
 def test_progress_is_a_line_where_there_is_no_terminal(monkeypatch, capsys):

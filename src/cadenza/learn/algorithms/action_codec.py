@@ -7,7 +7,8 @@ Equations, for a Box with bounds low and high and a decision u:
 Axes:  N = environments, A = action components.
 """
 
-from typing import Any, TypeVar, cast
+import math
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 import torch
@@ -16,14 +17,26 @@ from numpy.typing import NDArray
 
 from cadenza.core.errors import ConfigurationError
 
+#: Most combinations of several discrete choices that are numbered as one.
+MAX_COMBINATIONS: Final = 4_096
+
 Actions = TypeVar("Actions", NDArray[Any], torch.Tensor)
+
+
+def _counts(space: Any) -> list[int]:
+    """Return how many values each part of a MultiDiscrete or MultiBinary has; else nothing."""
+    if isinstance(space, spaces.MultiBinary):
+        return [2] * math.prod(space.shape)
+    is_several = isinstance(space, spaces.MultiDiscrete)
+    return np.ravel(cast("Any", space).nvec).tolist() if is_several else []
 
 
 class ActionCodec:
     """Turns decisions into actions of one space.
 
     Args:
-        space: Discrete, or Box of rank 1 or more.
+        space: Discrete, Box of rank 1 or more, or MultiDiscrete or MultiBinary, whose combinations
+            are numbered as choices.
         owner: Who asks, for messages.
         squash: Decisions reach a Box through tanh instead of being clipped to it.
         unit: Decisions for a Box are in [−1, 1].
@@ -46,16 +59,23 @@ class ActionCodec:
     ) -> None:
         self.choices: int | None = None
         self.components: int | None = None
+        self._combinations: NDArray[Any] | None = None
         self._space: Any = space
         self._squash, self._scales = squash, squash or unit
         if isinstance(space, spaces.Discrete):
             self.choices = int(space.n)
         elif isinstance(space, spaces.Box) and np.issubdtype(self._space.dtype, np.floating):
             self.components = int(np.prod(space.shape))
+        elif (counts := _counts(space)) and math.prod(counts) <= MAX_COMBINATIONS:
+            self.choices = math.prod(counts)
+            rows = np.stack(np.unravel_index(np.arange(self.choices), counts), axis=1)
+            shaped = rows.reshape(-1, *self._space.shape) + getattr(self._space, "start", 0)
+            self._combinations = shaped.astype(self._space.dtype)  # (choices, *space.shape)
         else:
             raise ConfigurationError(
-                f"{owner}: expected a Discrete or a real Box action space, got {space}; wrap every "
-                "environment in gymnasium.wrappers.TransformAction."
+                f"{owner}: expected a Discrete or a real Box action space, or a MultiDiscrete or "
+                f"MultiBinary one of at most {MAX_COMBINATIONS} combinations, got {space}; wrap "
+                "every environment in gymnasium.wrappers.TransformAction."
             )
         if (squash or (unit and self.choices is None)) and not (
             self.components is not None and self._space.is_bounded()
@@ -72,6 +92,10 @@ class ActionCodec:
         Args:
             actions: Decisions, (N,) or (N, A), in NumPy or in torch.
         """
+        if self._combinations is not None:
+            table: Any = self._combinations
+            table = torch.tensor(table) if isinstance(actions, torch.Tensor) else table
+            return table[actions]
         if self.choices is not None:
             return actions + int(self._space.start)
         shaped: Any = actions.reshape(actions.shape[0], *self._space.shape)

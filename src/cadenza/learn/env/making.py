@@ -24,6 +24,8 @@ AnyVectorEnv: TypeAlias = VectorEnv[Any, Any, Any]
 #: An id that Gymnasium knows, a function that makes an environment, or an environment.
 EnvLike: TypeAlias = str | Callable[[], AnyEnv] | AnyEnv | AnyVectorEnv
 
+#: Observations that can be made flat arrays of numbers.
+_NUMBERS: Final = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _EXPECTED: Final = (
     "expected the id of a Gymnasium environment, a function that makes one, a gymnasium.Env or a "
     "gymnasium.vector.VectorEnv"
@@ -73,13 +75,17 @@ class Environments:
             batch = cast("Any", source)
             self.space: AnySpace = batch.single_observation_space
             self.action_space: AnySpace = batch.single_action_space
+            require_numbers(self.space)
             is_flat = isinstance(self.space, spaces.Box)
             self.vector: AnyVectorEnv = (
                 batch if is_flat else vector_wrappers.FlattenObservation(batch)
             )
             return
         first = cast("AnyEnv", source) if is_ready else self.make()
+        if not isinstance(cast("object", first), gymnasium.Env):
+            raise ConfigurationError(f"env: {_EXPECTED}, got one that makes {first!r}.")
         self.space, self.action_space = first.observation_space, first.action_space
+        require_numbers(self.space)
         if not is_ready:
             first.close()
         made = [
@@ -92,6 +98,11 @@ class Environments:
             for index in range(1 if is_ready else count or default)
         ]
         self.vector = SyncVectorEnv(made, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    @property
+    def spaces(self) -> str:
+        """What is observed and done, in words."""
+        return f"observations of {self.space} and actions of {self.action_space}"
 
     def make(self, env: EnvLike | None = None) -> AnyEnv:
         """Return an environment to judge in, its observations as they are.
@@ -118,6 +129,24 @@ def flat(env: AnyEnv) -> AnyEnv:
     """Return ``env`` with observations that are one array each."""
     is_box = isinstance(env.observation_space, spaces.Box)
     return env if is_box else FlattenObservation(env)
+
+
+def require_numbers(space: AnySpace) -> None:
+    """Refuse observations that are no arrays of numbers, or dicts and tuples of such.
+
+    Raises:
+        ConfigurationError: ``space`` is of another kind, e.g. text, or has such a part.
+    """
+    kind = type(space)
+    if issubclass(kind, spaces.Dict | spaces.Tuple):
+        for part in parts_of(space).values():
+            require_numbers(part)
+    elif not issubclass(kind, _NUMBERS):
+        raise ConfigurationError(
+            "env: expected observations of Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or "
+            f"Tuple of such, got {space}; turn them into numbers by "
+            "gymnasium.wrappers.TransformObservation."
+        )
 
 
 def flat_rows(observations: Any, space: AnySpace) -> NDArray[Any]:

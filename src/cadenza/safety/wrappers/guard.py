@@ -1,10 +1,13 @@
 """The safety filter around an environment, in one line."""
 
-from typing import Any, cast
+import inspect
+from typing import Any
 
 import gymnasium
 from gymnasium.vector import VectorEnv
 
+from cadenza.core.errors import ConfigurationError
+from cadenza.core.near_names import did_you_mean
 from cadenza.safety.wrappers.single import SafetyFilterWrapper
 from cadenza.safety.wrappers.vector import VectorSafetyFilterWrapper
 
@@ -24,6 +27,13 @@ def guard(
             it.
     """
     made: Any = gymnasium.make(env) if isinstance(env, str) else env
-    if isinstance(made, VectorEnv):
-        return VectorSafetyFilterWrapper(cast("Any", made), **task)
-    return SafetyFilterWrapper(made, **task)
+    if not isinstance(made, gymnasium.Env | VectorEnv):
+        raise ConfigurationError(
+            "guard: expected the id of a Gymnasium environment, an environment or a vector "
+            f"environment, got {made!r}."
+        )
+    kind: Any = VectorSafetyFilterWrapper if isinstance(made, VectorEnv) else SafetyFilterWrapper
+    known = inspect.signature(kind).parameters
+    for name in task.keys() - known.keys():
+        raise ConfigurationError(f"guard: {name}: unknown option{did_you_mean(name, known)}.")
+    return kind(made, **task)
