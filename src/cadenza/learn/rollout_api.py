@@ -85,6 +85,7 @@ class RolloutAgent(SoloAgent[RolloutConfig]):
                 except BaseException:  # e.g. Ctrl-C: nobody knows where the environments are
                     self._forget_episodes()
                     raise
+                self._show()
             size = int(self._buffer.valid[: self._buffer.length].sum())
             yield {"batch_size": size, "inf_step": self.steps}
 

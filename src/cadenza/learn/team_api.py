@@ -550,6 +550,7 @@ class HATD3(TeamAgent[HATD3Config]):
             max_transitions=self.config.memory_size,
             seed=self.seed,
         )
+        self._due = 0  # updates that the last step calls for
 
     def robots(self) -> list[nn.Module]:
         """Return the actors, scaled to their bounds."""
@@ -567,15 +568,19 @@ class HATD3(TeamAgent[HATD3Config]):
 
     def _batches(self) -> Generator[dict[str, Any]]:
         config = self.config
-        while self.steps < self.target_steps:
+        while True:
+            while self._due:
+                self._due -= 1
+                batch = self.memory.sample(config.batch_size)
+                yield {"default": batch, "batch_size": config.batch_size, "inf_step": self.steps}
+            if self.steps >= self.target_steps:
+                return
             before = self.steps
             self._step(self._states())
-            due = self.steps // config.train_every - before // config.train_every
+            self._show()
             if self.steps > config.warmup_steps and self.memory.size() > 0:
-                for _ in range(due * config.updates):
-                    batch = self.memory.sample(config.batch_size)
-                    size = config.batch_size
-                    yield {"default": batch, "batch_size": size, "inf_step": self.steps}
+                due = self.steps // config.train_every - before // config.train_every
+                self._due = due * config.updates
 
     def _step(self, joint: Float32Array) -> None:
         if self.steps < self.config.warmup_steps:
@@ -603,15 +608,20 @@ class HATD3(TeamAgent[HATD3Config]):
         self.memory.drop_open_episodes()
 
     def _learned_state(self) -> dict[str, Any]:
-        return {"learner": self.learner.state_dict(), "memory": self.memory.state_dict()}
+        return {
+            "learner": self.learner.state_dict(),
+            "memory": self.memory.state_dict(),
+            "due": self._due,
+        }
 
     def _without_memory(self, learned: dict[str, Any]) -> dict[str, Any]:
-        return learned | {"memory": None}
+        return learned | {"memory": None, "due": 0}
 
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
         self.learner.load_state_dict(state["learner"])
         if state["memory"] is not None:
             self.memory.load_state_dict(state["memory"])
+        self._due = int(state["due"])
         self._forget_episodes()
 
 

@@ -492,6 +492,25 @@ def test_one_callback_needs_no_list():
     assert watch.count == agent.updates > 0
 
 
+def test_team_after_ctrl_c_does_the_updates_that_were_due():
+    team = cadenza.HATD3(pushes, num_envs=4, **REPLAY)
+    with pytest.raises(KeyboardInterrupt):
+        team.learn(160, callbacks=Watch(2, interrupt), progress=False)
+    assert team.steps == 44  # four updates were due
+    assert team.learn(116, progress=False).updates == 120
+
+
+def test_team_is_saved_without_its_memory(tmp_path):
+    team = cadenza.HATD3(pushes, num_envs=4, **REPLAY).learn(160, progress=False)
+    whole, light = (team.save(tmp_path / str(m), memory=m) for m in (True, False))
+    assert light.stat().st_size < whole.stat().st_size
+    loaded = cadenza.HATD3.load(light, pushes)
+    np.testing.assert_array_equal(loaded.predict(np.ones(20)), team.predict(np.ones(20)))
+    before = loaded.updates
+    assert loaded.learn(36, progress=False).updates == before  # no episode has ended
+    assert loaded.learn(40, progress=False).updates > before
+
+
 def test_progress_is_a_line_where_there_is_no_terminal(monkeypatch, capsys):
     monkeypatch.setattr("cadenza.core.progress.LINE_EVERY_S", 0.01)
     cadenza.DQN("CartPole-v1", **REPLAY).learn(2_000)
