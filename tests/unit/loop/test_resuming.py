@@ -5,12 +5,22 @@ import pytest
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.orchestrator.checkpoints import weights_digest
-from cadenza.loop.resuming import anchored, placed, require_place
+from cadenza.loop.resuming import anchored, placed, require_place, stored_config
 from cadenza.loop.store import JobStore
 
 
 def config(**changes):
     return LoopConfig(**({"run_name": "r", "seed_dataset": "local/d"} | changes))
+
+
+def test_a_stored_configuration_is_the_one_that_was_given(tmp_path):
+    given = config(constitution=tmp_path / "rules.yaml")
+    with JobStore(tmp_path / "cadenza.db") as store:
+        store.create_run("one", given.model_dump_json())
+        assert stored_config(store, "one") == given
+        store.create_run("old", '{"run_name": "r", "songs": 3}')
+        with pytest.raises(ConfigurationError, match="configuration of run 'old'"):
+            stored_config(store, "old")
 
 
 def test_a_run_finds_its_files_from_another_folder(tmp_path, monkeypatch):
