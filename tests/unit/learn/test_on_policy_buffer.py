@@ -89,7 +89,7 @@ def test_a_stored_buffer_gives_equal_estimates():
 def test_full_buffer_refuses_a_step():
     buffer = OnPolicyBuffer(shape(capacity=1))
     fill(buffer, rewards=[0.0])
-    with pytest.raises(NotReadyError, match="at most 1 steps between updates"):
+    with pytest.raises(NotReadyError, match=r"at most 1 steps \(rollout_length\) between"):
         buffer.stage(np.zeros((1, 1)), np.zeros(1))
 
 
