@@ -19,7 +19,9 @@ def test_jsonl_sink_at_the_same_file_twice_is_refused(tmp_path):
     first.write({"a": 2})
     first.close()
     assert (tmp_path / "log").read_text() == '{"a": 1}\n{"a": 2}\n'
-    JsonlSink(tmp_path / "log").close()
+    fresh = JsonlSink(tmp_path / "log")
+    assert fresh.discarded_bytes == 0
+    fresh.close()
 
 
 @pytest.mark.parametrize("offset", [-1, 5, 10, 100])

@@ -17,7 +17,7 @@ from cadenza.safety.emergency_jacobian import (
     max_push_action,
 )
 from cadenza.safety.protocols import EmergencyController
-from cadenza.safety.runtime.fallback import stop_action
+from cadenza.safety.runtime.fallback import LastKnownState, stop_action
 from tests.unit.safety.scenes import agent, box
 
 X, Y = np.array([1.0, 0.0]), np.array([0.0, 1.0])
@@ -244,3 +244,44 @@ def test_stop_action_is_scaled_into_the_box_and_cut_at_the_capacity():
     assert stop_action(model, fast, box(9.0, capacity=5.0)) == pytest.approx([-3.0, -4.0])
     assert stop_action(model, fast, box(2.0, capacity=5.0)) == pytest.approx([-1.5, -2.0])
     assert stop_action(model, agent([0, 0]), box(2.0)).tolist() == [0.0, 0.0]
+
+
+class DampedModel:
+    """Acceleration = action + bias; its inverse, as in a singular posture, gives half of it."""
+
+    uid = "ego"
+    position_dim = 2
+    action_dim = 2
+    bias = np.array([0.2, 0.0])
+
+    def max_cartesian_accel(self, bounds):
+        return bounds.cartesian_accel_capacity
+
+    def action_to_cartesian_accel(self, state, action):
+        return action + self.bias
+
+    def cartesian_accel_to_action(self, state, accel):
+        return 0.5 * accel
+
+    def jacobian(self, state):
+        return np.eye(2)
+
+    def bias_accel(self, state):
+        return self.bias
+
+
+def test_damped_inverse_is_made_up_for_until_the_push_is_what_was_wanted():
+    """The inverse gives 0.4 and a push of 0.6; 0.8 pushes with the 1.0 that were wanted."""
+    controller = JacobianEmergencyController(control_model=DampedModel())
+    pushed = controller.compute_override(agent([0, 0]), [X], box(1.0))
+    assert pushed[0] == pytest.approx(0.8, abs=1e-6)
+
+
+def test_unseen_ego_is_taken_to_move_as_its_action_says():
+    model = DoubleIntegratorControlModel(uid="ego", action_dim=2)
+    known = LastKnownState(ego_uid="ego", model=model, dt=0.1)
+    known.see({"ego": agent([1, 2], [0.5, -1.0]), "other": agent([5, 5], [1.0, 0.0])})
+    known.carry_on(np.array([2.0, -4.0]))
+    assert known.agents["ego"].position == pytest.approx([1.06, 1.88])
+    assert known.agents["ego"].velocity == pytest.approx([0.7, -1.4])
+    assert (known.agents["other"].age_s, *known.agents["other"].position) == (0.1, 5.0, 5.0)

@@ -192,3 +192,8 @@ def test_steps_of_the_environment_come_first() -> None:
     cfg = OnlineDataEngineCfg(gym_config={"max_episode_steps": 40, "num_envs": 3})
     assert (cfg.steps, cfg.num_envs) == (40, 3)
     assert (OnlineDataEngineCfg().steps, OnlineDataEngineCfg().num_envs) == (300, 1)
+
+
+def test_missing_values_are_named_all_at_once():
+    with pytest.raises(ConfigurationTypeError, match=r"these are MISSING:\n +buffer_size"):
+        check_settings(valid(buffer_size=MISSING))

@@ -98,3 +98,12 @@ def test_changed_dataset_without_its_page_is_refused(tmp_path):
     (tmp_path / "job/dataset/meta/cadenza.json").unlink()
     with pytest.raises(IntegrityError, match="expected the page of this job"):
         collect(collection(tmp_path))
+
+
+def test_interrupted_collection_keeps_the_blocks_it_has_played(tmp_path):
+    def interrupt(_kept, _wanted):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        collect(collection(tmp_path, report=interrupt))
+    assert len(list((tmp_path / "job").rglob("blocks/*"))) == 1
