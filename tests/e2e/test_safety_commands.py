@@ -86,3 +86,10 @@ def test_tables_refuses_a_file_that_was_changed(tmp_path, stored_tables):
     assert done.code == 10
     assert "content_hash mismatch" in done.json["error"]["message"]
     assert done.err.count("\n") == 1
+
+
+def test_tables_are_printed_for_people(tmp_path, stored_tables):
+    done = cadenza("safety", "tables", stored_tables, cwd=tmp_path)
+    assert done.code == 0
+    for cell in ("bounded gradient", "Learn", "pred/Learn"):
+        assert cell in done.out

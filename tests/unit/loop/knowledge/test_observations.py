@@ -102,3 +102,11 @@ def test_text_is_bounded_however_many_runs_there_are():
 )
 def test_plain_name(name, plain):
     assert plain_name(name) == plain
+
+
+def test_lesson_pools_the_episodes_of_independent_runs():
+    runs = (seen(0, run="a", rate=0.5, seed=1), seen(0, run="b", rate=0.9, seed=2))
+    lessons = derived_lessons(collected(runs), compare=False)
+    assert (
+        "s, 70.0% of 20 episodes (95% interval 48.1% to 85.5%) when last kept by 2 runs." in lessons
+    )
