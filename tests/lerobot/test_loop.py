@@ -28,12 +28,12 @@ from tests.lerobot.pusht_loop import EPISODES, HARVESTED, SAVE_STEPS, STEPS, TES
 pytestmark = [
     pytest.mark.lerobot,
     pytest.mark.slow,
-    pytest.mark.timeout(1500),
+    pytest.mark.timeout(4000),
     pytest.mark.usefixtures("offline"),
 ]
 
-#: Longest time until something must have happened, s; a cold disk makes ten seconds a minute.
-LIMIT_S = 900.0
+#: Longest time until two cycles must have happened, s; a busy machine with a cold disk is slow.
+LIMIT_S = 3500.0
 #: Exit code of a controller that was stopped by SIGTERM.
 STOPPED = 143
 CYCLE = ["train", "adapt", "select_candidate", "select_adapted"]
@@ -113,7 +113,7 @@ def go_on_until_merged_data_were_trained_on(run):
 
 
 def wait_while_alive(controller, condition):
-    wait_for(lambda: condition() or controller.process.poll() is not None)
+    wait_for(lambda: condition() or controller.process.poll() is not None, seconds=LIMIT_S)
     assert controller.process.poll() is None, controller.outcome(1.0)
 
 
