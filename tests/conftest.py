@@ -5,6 +5,7 @@ And the order of the tests: the long ones first.
 
 import gc
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,6 +23,10 @@ if PROFILE == "fixed":
     pytest.MonkeyPatch().setattr(
         "hypothesis.internal.conjecture.providers._get_local_constants", Constants
     )
+
+# A shell starts what runs in the background with SIGINT ignored; tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
