@@ -9,7 +9,7 @@ Axes:   n = chunks, c = steps of a chunk.
 import os
 import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -27,23 +27,19 @@ from cadenza.stream.back_pressure import (
     wait_until_fresh,
 )
 from cadenza.stream.batches import Batches
-from cadenza.stream.chunk_source import DrawRequest
+from cadenza.stream.chunk_source import ChunkSource, DrawRequest
 from cadenza.stream.config import OnlineDataEngineCfg
 from cadenza.stream.counters import ConsumerRow
+from cadenza.stream.layout import StoreLayout
 from cadenza.stream.recorded_draws import ChunkReader, RecordingReader
+from cadenza.stream.recording_files import WORKERS_FOLDER
+from cadenza.stream.recording_session import IteratorPlace, RecordingSession
 from cadenza.stream.serving import ServingCheck
 from cadenza.stream.slot_reader import DrawnChunks, SlotReader
 from cadenza.stream.slots import SlotStore
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
-
-from cadenza.stream.chunk_source import ChunkSource
-from cadenza.stream.layout import StoreLayout
-from cadenza.stream.recording_files import WORKERS_FOLDER
-from cadenza.stream.recording_session import IteratorPlace, RecordingSession
 
 
 class LiveDraws:

@@ -16,6 +16,8 @@ import os
 import queue
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
@@ -23,8 +25,10 @@ from torch import nn
 
 from cadenza import __version__
 from cadenza.core.errors import (
+    CadenzaError,
     CheckpointKeyError,
     ConfigurationError,
+    InputError,
     NotReadyError,
 )
 from cadenza.core.spaces import BoxSpace, MDPSpace
@@ -36,10 +40,6 @@ from cadenza.learn.export.crud_storage import CRUDStorage, StorageItem, StorageI
 
 if TYPE_CHECKING:
     import onnx
-from concurrent.futures import Future, wait
-from types import TracebackType
-
-from cadenza.core.errors import CadenzaError, InputError
 
 #: Name of the noise input.
 EPSILON: Final = "epsilon"

@@ -8,13 +8,17 @@ The state for checkpoints also holds the places, since uniform sampling draws pl
 loads it samples the same windows as the one that made it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
 from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.learn.load_switches import accepts_other_names
-from cadenza.learn.memory.core_types import SampleResult
+from cadenza.learn.memory.core_types import IndexArray, SampleResult, from_numpy
 from cadenza.learn.memory.gathering import EpisodeContents
 from cadenza.learn.memory.sequence_rows import require_finite_rows
 from cadenza.learn.memory.serialisation import (
@@ -23,22 +27,19 @@ from cadenza.learn.memory.serialisation import (
     write_snapshot,
 )
 from cadenza.learn.memory.serialisation_checks import ReadOptions
-from cadenza.learn.memory.snapshot import ContentMark, IdPolicy, TableChanges, TableSnapshot
-from cadenza.learn.memory.strategy import Strategy
+from cadenza.learn.memory.snapshot import (
+    ContentMark,
+    IdPolicy,
+    StoredRows,
+    TableChanges,
+    TableSnapshot,
+)
+from cadenza.learn.memory.strategy import EjectionStrategy, SampleStrategy, Strategy
 from cadenza.learn.memory.table_base import EpisodeTable
+from cadenza.learn.memory.table_layout import StoredColumn, TableLayout
 
 if TYPE_CHECKING:
     from cadenza.learn.memory.adaptors import Adaptor
-from collections.abc import Callable
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
-from cadenza.learn.memory.core_types import IndexArray, from_numpy
-from cadenza.learn.memory.snapshot import StoredRows
-from cadenza.learn.memory.strategy import EjectionStrategy, SampleStrategy
-from cadenza.learn.memory.table_layout import StoredColumn, TableLayout
 
 __all__ = ["ArrayMemoryTable", "MemoryTable", "TableSerializationVersion"]
 

@@ -7,11 +7,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 
 from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.extras import load_extra
 from cadenza.core.timing import BlockTimers
 from cadenza.learn.memory.arena_places import Storage, place_of
 from cadenza.learn.memory.column import Column
@@ -32,9 +33,6 @@ from cadenza.learn.memory.uniform_strategy import UniformSampleStrategy
 
 if TYPE_CHECKING:
     from cadenza.learn.memory.adaptors import Adaptor
-from typing import cast
-
-from cadenza.core.extras import load_extra
 
 #: Memory that a new table reserves at once, if its maxlen needs so much; the system provides it
 #: page by page as rows are written.
