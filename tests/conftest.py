@@ -24,9 +24,13 @@ if PROFILE == "fixed":
         "hypothesis.internal.conjecture.providers._get_local_constants", Constants
     )
 
-# A shell starts what runs in the background with SIGINT ignored; tests send it.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell starts what runs in the background with SIGINT ignored, nohup with SIGHUP; tests send both.
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
