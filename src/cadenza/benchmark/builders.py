@@ -4,7 +4,8 @@
 the very environment that will be stepped, so the filter never watches another scene.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
@@ -25,6 +26,8 @@ from cadenza.partners.registry import (
 )
 from cadenza.partners.spec import PartnerSpec
 from cadenza.safety.runtime.driver import SafetyDriver
+from cadenza.safety.runtime.env_hooks import EnvHooks
+from cadenza.safety.snapshot import AgentSnapshot
 
 if TYPE_CHECKING:
     from cadenza.safety.batched.driver import BatchedSafetyDriver
@@ -150,12 +153,18 @@ def code_digest(task: TaskSpec, partners: Iterable[str]) -> str:
     return source_digest(task.load_factory(), *map(partner_class, partners))
 
 
-def build_safety_driver(env: Any, safety_config: SafetyConfig) -> SafetyDriver | None:
+def build_safety_driver(
+    env: Any,
+    safety_config: SafetyConfig,
+    *,
+    snapshots: Callable[[], dict[str, AgentSnapshot]] | None = None,
+) -> SafetyDriver | None:
     """Build the safety driver of ``env``, the environment that will be stepped.
 
     Args:
         env: Scalar environment with the safety hooks.
         safety_config: Settings of the filter.
+        snapshots: What the filter sees instead of the environment's own snapshots.
 
     Returns:
         The driver; None if the filter is disabled.
@@ -166,7 +175,10 @@ def build_safety_driver(env: Any, safety_config: SafetyConfig) -> SafetyDriver |
     if not safety_config.enabled:
         return None
     _require_hooks(env, _SAFETY_HOOKS)
-    return SafetyDriver.from_env(env, ego_uid=env.ego_uid, options=safety_config.to_options())
+    hooks = EnvHooks.of(env)
+    if snapshots is not None:
+        hooks = replace(hooks, snapshots=snapshots)
+    return SafetyDriver(env, hooks, ego_uid=env.ego_uid, options=safety_config.to_options())
 
 
 def build_batched_safety_driver(

@@ -10,7 +10,7 @@ Arithmetic:  only + - * sqrt min max in float64, in a fixed order, so that
              `cadenza.envs.vector_mpe` gives the same bytes for many copies at once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import sqrt
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -18,7 +18,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.core.arrays import FloatArray
+from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import NotReadyError
 from cadenza.core.seeding import derive_substream
 from cadenza.envs.inputs import (
@@ -27,6 +27,7 @@ from cadenza.envs.inputs import (
     checked_render_mode,
     planar_action,
 )
+from cadenza.envs.planar_state import planar_comm_state
 from cadenza.envs.spaces import planar_action_space, state_observation_space
 
 #: Steps per episode.
@@ -166,6 +167,28 @@ class MPECooperativePushEnv(gym.Env[dict[str, Any], dict[str, Any]]):
             self.agent_uids[1]: np.array([x1, y1]),
         }
 
+    def comm_state(self) -> dict[str, Any]:
+        """Return what both robots say about themselves: pose and velocity, for a channel."""
+        self.landmark_positions()  # raises before the first reset
+        return planar_comm_state(
+            self.agent_uids,
+            (self._position[:2], self._position[2:]),
+            (self._velocity[:2], self._velocity[2:]),
+        )
+
+    def state_given(self, uid: str, known: Mapping[str, Any]) -> Float32Array:
+        """Return the ``state`` of ``uid`` if the other were where it believes it to be.
+
+        Args:
+            uid: The robot that observes.
+            known: Pose of the other, in the form of `comm_state`; without it, the truth is taken.
+        """
+        landmarks = self.landmark_positions().ravel().tolist()
+        own = 2 * self.agent_uids.index(uid)
+        pose = known["pose"].get(self.agent_uids[own == 0])
+        seen = self._position[2 - own : 4 - own] if pose is None else pose["xyz"]
+        return _state(self._position[own : own + 2], self._velocity[own : own + 2], landmarks, seen)
+
     def landmark_positions(self) -> FloatArray:
         """Return the landmarks, shape (2, 2).
 
@@ -194,17 +217,23 @@ class MPECooperativePushEnv(gym.Env[dict[str, Any], dict[str, Any]]):
         )
 
     def _observation(self, landmarks: list[float]) -> dict[str, Any]:
-        ax, ay, bx, by = self._position
-        avx, avy, bvx, bvy = self._velocity
-        x0, y0, x1, y1 = landmarks
-        ego = [ax, ay, avx, avy, x0 - ax, y0 - ay, x1 - ax, y1 - ay, bx - ax, by - ay]
-        partner = [bx, by, bvx, bvy, x0 - bx, y0 - by, x1 - bx, y1 - by, ax - bx, ay - by]
+        ego, partner = self._position[:2], self._position[2:]
+        ego_velocity, partner_velocity = self._velocity[:2], self._velocity[2:]
         return {
             "agent": {
-                self.agent_uids[0]: {"state": np.array(ego, dtype=np.float32)},
-                self.agent_uids[1]: {"state": np.array(partner, dtype=np.float32)},
+                self.agent_uids[0]: {"state": _state(ego, ego_velocity, landmarks, partner)},
+                self.agent_uids[1]: {"state": _state(partner, partner_velocity, landmarks, ego)},
             }
         }
+
+
+def _state(
+    position: list[float], velocity: list[float], landmarks: list[float], other: Sequence[float]
+) -> Float32Array:
+    x, y = position
+    x0, y0, x1, y1 = landmarks
+    relative = [x0 - x, y0 - y, x1 - x, y1 - y, other[0] - x, other[1] - y]
+    return np.array([x, y, *velocity, *relative], dtype=np.float32)
 
 
 def coverage_reward(position: list[float], landmarks: list[float]) -> float:
