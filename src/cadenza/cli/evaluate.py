@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 #: Columns of the table of `eval run`; rates in percent with their 95 % intervals.
 _COLUMNS = ("policy", "condition", "partner", "episodes", "success", "contact", "mean return")
 
+#: Columns of the table of what links cost: differences from the baseline, with 95 % intervals.
+_LINK_COLUMNS = (
+    "policy", "link", "age: mean, peak", "lost", "success", "contact", "steps", "uncertified"
+)
+
 
 def run(
     config: Annotated[
@@ -110,6 +115,8 @@ def verify(
 
 def _payload(outcome: "EvaluationOutcome") -> dict[str, Any]:
     """Return what was measured, as JSON values."""
+    from cadenza.benchmark.link_costs import link_costs
+
     return {
         "bundles": {policy: str(folder) for policy, folder in outcome.bundles.items()},
         "cells": len(outcome.plan.cells),
@@ -120,6 +127,11 @@ def _payload(outcome: "EvaluationOutcome") -> dict[str, Any]:
             {"policy": policy, **row}
             for policy, episodes in outcome.episodes.items()
             for row in _rows(episodes, has_success=outcome.has_success)
+        ],
+        "link_costs": [
+            {"policy": policy, **asdict(cost)}
+            for policy, episodes in outcome.episodes.items()
+            for cost in link_costs(outcome.plan, episodes, has_success=outcome.has_success)
         ],
     }
 
@@ -187,9 +199,38 @@ def _print_outcome(payload: dict[str, Any]) -> None:
     print_table(
         f"{payload['cells']} cells" + (f", {reused} from before" if reused else ""), _COLUMNS, rows
     )
+    if payload["link_costs"]:
+        _print_link_costs(payload["link_costs"])
     for key, reason in payload["redone"].items():
         typer.echo(f"ran cell {key} again: {reason}", err=True)
     for failure in payload["failures"]:
         typer.echo(f"failed: {failure['label']}: {failure['message']}", err=True)
     for policy, folder in payload["bundles"].items():
         print_text(f"bundle of {policy}: {folder}")
+
+
+def _print_link_costs(costs: Sequence[dict[str, Any]]) -> None:
+    baselines = dict.fromkeys(cost["baseline"] for cost in costs if cost["baseline"])
+    rows = [
+        (
+            cost["policy"],
+            cost["condition"],
+            f"{cost['age_mean_s']:.3f}, {cost['age_peak_s']:.2f} s",
+            f"{cost['lost']:.1%}",
+            _difference(cost["success"], "%"),
+            _difference(cost["contact"], "%"),
+            _difference(cost["steps"], ""),
+            "-" if cost["uncertified"] is None else f"{cost['uncertified']:.1%}",
+        )
+        for cost in costs
+    ]
+    print_table(f"what a link costs, against {', '.join(baselines) or '-'}", _LINK_COLUMNS, rows)
+
+
+def _difference(estimate: dict[str, Any] | None, unit: str) -> str:
+    """Return a paired difference and its bounds, rates in points of percent."""
+    if estimate is None or estimate["value"] is None:
+        return "-"
+    factor = 100.0 if unit else 1.0
+    value, low, high = (factor * estimate[key] for key in ("value", "low", "high"))
+    return f"{value:+.1f}{unit} [{low:+.1f}, {high:+.1f}]"
