@@ -190,9 +190,7 @@ def make_plan(config: EvaluationConfig) -> EvaluationPlan:
             ),
             partners=partners,
             conditions=tuple(
-                ConditionEntry(
-                    name=condition.name, safety=condition.safety, link=condition.link
-                )
+                ConditionEntry(name=condition.name, safety=condition.safety, link=condition.link)
                 for condition in config.conditions
             ),
             seeds=config.seeds,

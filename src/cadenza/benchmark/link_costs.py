@@ -57,7 +57,9 @@ def link_costs(
         episodes: Episodes of one policy.
         has_success: Whether the task has a success predicate.
     """
-    played = {entry.name: [e for e in episodes if e.condition == entry.name] for entry in plan.conditions}
+    played = {
+        entry.name: [e for e in episodes if e.condition == entry.name] for entry in plan.conditions
+    }
     return [
         _cost(entry, _baseline(entry, plan), played, has_success=has_success)
         for entry in plan.conditions
@@ -86,9 +88,7 @@ def _cost(
     ages = sum(n * record["age_mean_s"] for n, record in zip(lengths, records, strict=True))
     uncertified = [e.uncertified_steps for e in own if e.uncertified_steps is not None]
 
-    def difference(
-        metric: Metric, bounds: tuple[float, float] | None = None
-    ) -> Estimate | None:
+    def difference(metric: Metric, bounds: tuple[float, float] | None = None) -> Estimate | None:
         if baseline is None or any(metric(episode) is None for episode in own):
             return None
         both = [*own, *played[baseline]]

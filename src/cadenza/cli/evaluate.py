@@ -23,7 +23,14 @@ _COLUMNS = ("policy", "condition", "partner", "episodes", "success", "contact", 
 
 #: Columns of the table of what links cost: differences from the baseline, with 95 % intervals.
 _LINK_COLUMNS = (
-    "policy", "link", "age: mean, peak", "lost", "success", "contact", "steps", "uncertified"
+    "policy",
+    "link",
+    "age: mean, peak",
+    "lost",
+    "success",
+    "contact",
+    "steps",
+    "uncertified",
 )
 
 

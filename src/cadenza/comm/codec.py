@@ -4,7 +4,7 @@ Layout:   magic, version (u16), then pose, task_state, aoi and, from version 2 o
           count (u16) and per robot, in the order of the uids' UTF-8 bytes, its uid and its numbers
           (f64). A text is its length (u16) and UTF-8. A predicate begins with a byte of flags, one
           per key in the order of `_TEXTS` and force. The overlay is its NumPy type as text (empty
-          for none), rank (u8), sizes (u32) and entries. CRC-32 of all before it (u32) ends the packet.
+          for none), rank (u8), sizes (u32) and entries. The end is the CRC-32 of all that (u32).
 Promise:  equal packets give equal bytes; bytes that are read are checked as a decoded packet is,
           and writing them again gives the same bytes.
 """
@@ -110,11 +110,11 @@ def _text(text: str) -> bytes:
 
 def _write(parts: list[bytes], entries: Mapping[str, Any], write: Callable[[Any], bytes]) -> None:
     parts.append(_packed("<H", len(entries)))
-    for uid in sorted(entries, key=lambda uid: uid.encode("utf-8", "surrogatepass")):
-        parts.append(_text(uid) + write(entries[uid]))
+    uids = sorted(entries, key=lambda uid: uid.encode("utf-8", "surrogatepass"))
+    parts += [_text(uid) + write(entries[uid]) for uid in uids]
 
 
-def _predicate_bytes(predicate: TaskStatePredicate) -> bytes:
+def _predicate_bytes(predicate: Mapping[str, Any]) -> bytes:
     flags, parts = 0, list[bytes]()
     for bit, key in enumerate(_TEXTS):
         if key in predicate:
@@ -195,4 +195,4 @@ class _Reader:
         sizes = self.numbers(f"<{rank}I")
         count = int(np.prod([int(size) for size in sizes], dtype=object))
         entries = np.frombuffer(self.take(count * np.dtype(kind).itemsize), dtype=kind)
-        return torch.from_numpy(entries.reshape(sizes).copy())
+        return torch.as_tensor(entries.reshape(sizes).copy())

@@ -124,7 +124,8 @@ class _TrueLink:
     def carry(self, tick: int, packet: CommPacket) -> tuple[CommPacket, int]:
         profile = self._profile
         u_loss, u_delay = self._rng.random(2).tolist()
-        queueing_ms = 0.0 if profile.bandwidth_kbps is None else self._queueing_ms(tick, packet)
+        rate = profile.bandwidth_kbps
+        queueing_ms = 0.0 if rate is None else self._queueing_ms(tick, packet, rate)
         if self._is_lost(u_loss):
             self.tally.dropped += 1
         else:
@@ -151,12 +152,11 @@ class _TrueLink:
         self._bad_chance = self._after_bad if u < chance else self._after_good
         return u < chance * self._profile.burst_loss
 
-    def _queueing_ms(self, tick: int, packet: CommPacket) -> float:
+    def _queueing_ms(self, tick: int, packet: CommPacket, rate_kbps: float) -> float:
         """Return the time until the sender has sent ``packet``, lost later or not."""
-        assert self._profile.bandwidth_kbps is not None
         now = tick * self._period
-        sending = 8 * len(packet_to_bytes(packet)) / self._profile.bandwidth_kbps
-        self._free_at_ms = max(now, self._free_at_ms) + sending
+        sending_ms = 8 * len(packet_to_bytes(packet)) / rate_kbps
+        self._free_at_ms = max(now, self._free_at_ms) + sending_ms
         return self._free_at_ms - now
 
 
@@ -232,7 +232,8 @@ class CommDegradationWrapper:
             )
         _require_options(profile, ordering, aoi_unit, link, compat)
         self._channel, self._profile, self._period = channel, profile, float(tick_period_ms)
-        self._root_seed, self._ordering, self._compat = root_seed, ordering, compat
+        self._root_seed, self._compat = root_seed, compat
+        self._ordering: Ordering = ordering
         self._unit = {"ticks": 1.0, "ms": self._period, "s": 1e-3 * self._period}[aoi_unit]
         self._stream = f"{STREAM}.{link}" if link else STREAM
         self._next_episode = 0

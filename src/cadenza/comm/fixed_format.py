@@ -1,4 +1,4 @@
-"""The fixed-format channel that every robot can speak, its clock, and the slot for learned messages.
+"""The fixed-format channel that every robot can speak, its clock, and a slot for learned messages.
 
 Age:  ``aoi[uid]`` counts the ticks since ``uid`` last said something, 0 in the tick in which it
       does. A robot that falls silent leaves the packet, but its age stays and grows.
@@ -12,6 +12,7 @@ from cadenza.comm.packets import (
     SCHEMA_VERSION,
     CommPacket,
     require_packet,
+    spoken,
 )
 from cadenza.core.checks import is_whole
 from cadenza.core.errors import InputError, UnknownNameError
@@ -97,8 +98,9 @@ class FixedFormatCommChannel:
             state: Mapping with any of ``pose``, ``task_state``, ``velocity`` (by robot) and
                 ``learned_overlay``; anything that is no mapping says nothing.
         """
-        said = cast("Mapping[str, Any]", state) if isinstance(state, Mapping) else {}
-        pose, task_state = said.get("pose") or {}, said.get("task_state") or {}
+        said = spoken(state)
+        pose: dict[str, Any] = said.get("pose") or {}
+        task_state: dict[str, Any] = said.get("task_state") or {}
         clock = self._clock
         clock.tick(1.0)
         for uid in pose:
@@ -113,7 +115,7 @@ class FixedFormatCommChannel:
             learned_overlay=said.get("learned_overlay"),
         )
         if self.schema_version >= MOTION_SCHEMA_VERSION:
-            velocity = said.get("velocity") or {}
+            velocity: dict[str, Any] = said.get("velocity") or {}
             packet["velocity"] = {uid: velocity[uid] for uid in pose if uid in velocity}
         return packet
 

@@ -6,7 +6,7 @@ own entries are of this very tick.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from cadenza.comm.degradation import AoIUnit, CommDegradationWrapper, Ordering
 from cadenza.comm.fixed_format import FixedFormatCommChannel
@@ -15,7 +15,7 @@ from cadenza.comm.packets import (
     ChamberCommError,
     CommPacket,
     empty_packet,
-    require_packet,
+    spoken,
 )
 from cadenza.comm.profiles import DegradationProfile
 from cadenza.core.errors import InputError
@@ -92,8 +92,8 @@ class PerLinkChannel:
         Raises:
             ChamberCommError: A robot without a link speaks, or ``state`` has a learned overlay.
         """
-        said = cast("Mapping[str, Any]", state) if isinstance(state, Mapping) else {}
-        fields = {key: cast("Mapping[str, Any]", said.get(key) or {}) for key in _BY_ROBOT}
+        said = spoken(state)
+        fields: dict[str, Mapping[str, Any]] = {key: said.get(key) or {} for key in _BY_ROBOT}
         for key, entries in fields.items():
             if not entries.keys() <= self._links.keys():
                 raise ChamberCommError(
@@ -119,5 +119,4 @@ class PerLinkChannel:
 
     def decode(self, packet: CommPacket) -> dict[str, object]:
         """Return what ``packet`` says; see `FixedFormatCommChannel.decode`."""
-        require_packet(packet, schema_version=self.schema_version)
         return self._links[self.receiver].decode(packet)

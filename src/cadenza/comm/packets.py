@@ -10,7 +10,16 @@ Axes:     a quaternion is (w, x, y, z), of length 1.
 import math
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NotRequired, Protocol, TypedDict, cast, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    NotRequired,
+    Protocol,
+    TypedDict,
+    cast,
+    runtime_checkable,
+)
 
 import numpy as np
 
@@ -105,6 +114,11 @@ class CommChannel(Protocol):
             ChamberCommError: The packet breaks the contract.
         """
         ...
+
+
+def spoken(state: object) -> Mapping[str, Any]:
+    """Return what a state says; one that is no mapping says nothing."""
+    return cast("Mapping[str, Any]", state) if isinstance(state, Mapping) else {}
 
 
 def empty_packet(schema_version: int) -> CommPacket:
@@ -223,7 +237,7 @@ def _mapping(name: str, value: object) -> Mapping[str, Any]:
 
 
 def _require_keys(name: str, mapping: Mapping[str, Any], expected: set[str]) -> None:
-    if mapping.keys() != expected:
+    if set(mapping) != expected:
         raise ChamberCommError(
             f"{name}: expected the keys {sorted(expected)}, got {sorted(mapping)}."
         )
@@ -236,9 +250,9 @@ def _number(name: str, value: object) -> float:
 
 
 def _numbers(name: str, value: object, count: int) -> list[float]:
-    entries = cast("Any", value)
-    if isinstance(value, np.ndarray):
-        entries = cast("list[Any]", value.tolist())
-    if not isinstance(entries, list | tuple) or len(cast("list[Any]", entries)) != count:
-        raise ChamberCommError(f"{name}: expected {count} numbers, got {shown(value)}.")
-    return [_number(name, entry) for entry in cast("list[Any]", entries)]
+    entries = cast("list[object]", value)
+    if not isinstance(value, list | tuple | np.ndarray) or len(entries) != count:
+        raise ChamberCommError(
+            f"{name}: expected {count} numbers, got {shown(cast('Any', value))}."
+        )
+    return [_number(name, entry) for entry in entries]

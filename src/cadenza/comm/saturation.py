@@ -86,10 +86,7 @@ def saturation_guard(
         reasons.append(
             f"a solve of {solve_ms:.3f} ms exceeds its budget of {qp_time_budget_ms:.3f} ms"
         )
-    if (
-        profile.drop_rate >= SATURATED_DROP_RATE
-        or profile.latency_mean_ms >= SATURATED_LATENCY_MS
-    ):
+    if profile.drop_rate >= SATURATED_DROP_RATE or profile.latency_mean_ms >= SATURATED_LATENCY_MS:
         reasons.append(
             f"a link that loses {profile.drop_rate:.0%} and delays {profile.latency_mean_ms:g} ms "
             f"is in the saturation regime (from {SATURATED_DROP_RATE:.0%} or "

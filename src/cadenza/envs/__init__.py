@@ -4,7 +4,8 @@ Start at:    `CrossingEnv` and `MPECooperativePushEnv`; `VectorCrossingEnv` and
              `VectorMPECooperativePushEnv` step thousands of copies with the bytes of one.
 Promise:     equal (root_seed, seed, actions) give equal bytes, on every machine; malformed input is
              an error that names the robot.
-May import:  `core`, `safety` (snapshots and bounds), `comm` (channels).  Must not import: `partners`, `aht`.
+May import:  `core`, `safety` (snapshots and bounds), `comm` (channels).  Must not import:
+             `partners`, `aht`.
 Adding one:  one file per task with the attributes of `CrossingEnv`, then a `TaskSpec` in
              `benchmark`; other interfaces come from `adapters`.
 """

@@ -139,7 +139,9 @@ def _comparisons(
         return []
     *treatments, baseline = settings.comparison
     return [
-        row for treatment in treatments for row in _compared(episodes, settings, treatment, baseline)
+        row
+        for treatment in treatments
+        for row in _compared(episodes, settings, treatment, baseline)
     ]
 
 

@@ -1,4 +1,4 @@
-"""What the robots hear from one another: ``obs["comm"]``, a packet of a channel of `cadenza.comm`."""
+"""What robots hear from one another: ``obs["comm"]``, a packet of a channel of `cadenza.comm`."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
@@ -126,7 +126,8 @@ class Where(gym.Space[Any]):
         return self.accepts(x)
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:
-        """Return the example."""
+        """Return the example; it cannot be weighed."""
+        del mask, probability
         return self.example
 
     def __eq__(self, other: object) -> bool:
