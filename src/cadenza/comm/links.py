@@ -13,6 +13,7 @@ from cadenza.comm.fixed_format import FixedFormatCommChannel
 from cadenza.comm.packets import (
     SCHEMA_VERSION,
     ChamberCommError,
+    CommChannel,
     CommPacket,
     empty_packet,
     spoken,
@@ -22,8 +23,6 @@ from cadenza.core.errors import InputError
 
 #: Entries of a state that are kept by robot.
 _BY_ROBOT: Final = ("pose", "task_state", "velocity")
-#: Link of the receiver to itself.
-_NO_LINK: Final = DegradationProfile(0.0, 0.0, 0.0)
 
 
 class PerLinkChannel:
@@ -63,6 +62,7 @@ class PerLinkChannel:
             )
         self.receiver = receiver
         self.schema_version = schema_version
+        self._own = FixedFormatCommChannel(schema_version=schema_version)
         self._links = {
             sender: CommDegradationWrapper(
                 FixedFormatCommChannel(schema_version=schema_version),
@@ -73,18 +73,19 @@ class PerLinkChannel:
                 aoi_unit=aoi_unit,
                 link=f"{sender}.{receiver}",
             )
-            for sender, profile in {**profiles, receiver: _NO_LINK}.items()
+            for sender, profile in profiles.items()
         }
+        self._channels: dict[str, CommChannel] = {receiver: self._own, **self._links}
 
     @property
     def links(self) -> dict[str, CommDegradationWrapper]:
         """The link from each sender, for its statistics."""
-        return {uid: link for uid, link in self._links.items() if uid != self.receiver}
+        return dict(self._links)
 
     def reset(self, *, seed: int | None = None) -> None:
         """Start an episode on every link; see `CommDegradationWrapper.reset`."""
-        for link in self._links.values():
-            link.reset(seed=seed)
+        for channel in self._channels.values():
+            channel.reset(seed=seed)
 
     def encode(self, state: object) -> CommPacket:
         """Send what each robot says over its link, and return what the receiver knows now.
@@ -95,9 +96,9 @@ class PerLinkChannel:
         said = spoken(state)
         fields: dict[str, Mapping[str, Any]] = {key: said.get(key) or {} for key in _BY_ROBOT}
         for key, entries in fields.items():
-            if not entries.keys() <= self._links.keys():
+            if not entries.keys() <= self._channels.keys():
                 raise ChamberCommError(
-                    f"PerLinkChannel: expected {key} of {sorted(self._links)}, got "
+                    f"PerLinkChannel: expected {key} of {sorted(self._channels)}, got "
                     f"{sorted(entries)}; give every sender a profile."
                 )
         if said.get("learned_overlay") is not None:
@@ -106,8 +107,8 @@ class PerLinkChannel:
                 "CommDegradationWrapper for it."
             )
         heard = empty_packet(self.schema_version)
-        for sender, link in self._links.items():
-            packet = link.encode(
+        for sender, channel in self._channels.items():
+            packet = channel.encode(
                 {key: {sender: v[sender]} for key, v in fields.items() if sender in v}
             )
             heard["pose"].update(packet["pose"])
@@ -119,4 +120,4 @@ class PerLinkChannel:
 
     def decode(self, packet: CommPacket) -> dict[str, object]:
         """Return what ``packet`` says; see `FixedFormatCommChannel.decode`."""
-        return self._links[self.receiver].decode(packet)
+        return self._own.decode(packet)

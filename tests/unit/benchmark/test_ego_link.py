@@ -11,6 +11,7 @@ from cadenza.benchmark.evaluation_config import EvaluationConfig, make_plan, sum
 from cadenza.benchmark.evaluation_run import run_evaluation
 from cadenza.benchmark.link_costs import link_costs
 from cadenza.benchmark.policies import load_policy
+from cadenza.benchmark.tasks import get_task, isolated_tasks, register_task
 from cadenza.benchmark.verify import verify_bundle_dir
 from cadenza.benchmark.worlds import open_world
 from cadenza.comm import URLLC_3GPP_R17, DegradationProfile
@@ -19,6 +20,7 @@ from cadenza.envs import CrossingEnv, MPECooperativePushEnv
 from cadenza.evaluation.episodes import episode_line
 from tests.unit.benchmark import samples
 
+SILENT = {"task_id": "silent", "supports_links": False}
 GUARDED = SafetyConfig(enabled=True, max_age_s=0.4)
 
 
@@ -75,26 +77,26 @@ def test_ego_and_filter_see_the_delivered_packet_with_its_true_age():
 
 
 def test_ages_reach_the_constraints_of_the_filter():
-    env = CrossingEnv()
-    obs, _ = env.reset(seed=1)
-
-    def margin(latency_ms):
+    # The partner stands still, so every packet about it says the same; only the age differs.
+    def first_intervention(latency_ms):
+        env = CrossingEnv()
         link = EgoLink(env, LinkConfig(latency_mean_ms=latency_ms))
-        seen = link.begin(1, obs)
-        for _ in range(6):  # nobody moves between these observations: packets only grow old
-            seen = link.observe(obs)
+        link.begin(1, env.reset(seed=1)[0])
         driver = build_safety_driver(env, GUARDED, snapshots=link.snapshots)
         driver.begin_run(0)
         driver.begin_episode()
-        assert seen["agent"]["ego"]["state"].tolist() == obs["agent"]["ego"]["state"].tolist()
-        step = driver.step(np.zeros(2))
-        return float(step.info["margin"].min()), step.uncertified
+        ego, partner = (env.robot_positions()[uid] for uid in env.agent_uids)
+        ahead = 2.0 * (partner - ego) / np.linalg.norm(partner - ego)
+        for index in range(28):
+            step = driver.step(ahead)
+            assert not step.uncertified
+            if step.info["intervention"] > 0.0:
+                return index
+            link.observe(env.step({"ego": ahead, "partner": np.zeros(2)})[0])
+        raise AssertionError("the filter let the ego run into the partner")
 
-    fresh, old, older = margin(0.0), margin(200.0), margin(300.0)
-    # Both at rest, so the extrapolated ball is where it was; only its uncertainty grows.
-    assert fresh[0] >= old[0] >= older[0]
-    assert not fresh[1]
-    assert not old[1]
+    fresh, old, older = (first_intervention(latency_ms) for latency_ms in (0.0, 200.0, 300.0))
+    assert fresh > old > older
     assert play(LinkConfig(latency_mean_ms=500.0)).uncertified_steps > 0  # beyond max_age_s
     assert play(LinkConfig(latency_mean_ms=300.0)).uncertified_steps == 0
 
@@ -206,12 +208,7 @@ def test_links_are_compared_with_the_first_condition_of_the_same_filter():
     assert summary_settings(config()).comparison == ("late", "perfect")
     default = EvaluationConfig(task="crossing", policies=("zero",))
     assert summary_settings(default).comparison == ("filter_on", "filter_off")
-    with pytest.raises(ConfigurationError, match="has no links"):
-        from cadenza.benchmark.tasks import get_task, isolated_tasks, register_task
-
-        with isolated_tasks():
-            silent = get_task("crossing").model_copy(
-                update={"task_id": "x", "supports_links": False}
-            )
-            register_task(silent)
-            make_plan(config(task="x"))
+    with isolated_tasks():
+        register_task(get_task("crossing").model_copy(update=SILENT))
+        with pytest.raises(ConfigurationError, match="has no links"):
+            make_plan(config(task="silent", partners=["crossing_goal_seeker"]))
