@@ -4,8 +4,7 @@
 the very environment that will be stepped, so the filter never watches another scene.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
@@ -14,6 +13,7 @@ from cadenza.benchmark.background_robots import (
     BackgroundRobots,
     BatchedBackgroundRobots,
 )
+from cadenza.benchmark.ego_link import EgoLink
 from cadenza.benchmark.tasks import EnvRequest, TaskSpec, get_task
 from cadenza.core.errors import ConfigurationError, UnknownNameError
 from cadenza.core.source_identity import source_digest
@@ -27,7 +27,6 @@ from cadenza.partners.registry import (
 from cadenza.partners.spec import PartnerSpec
 from cadenza.safety.runtime.driver import SafetyDriver
 from cadenza.safety.runtime.env_hooks import EnvHooks
-from cadenza.safety.snapshot import AgentSnapshot
 
 if TYPE_CHECKING:
     from cadenza.safety.batched.driver import BatchedSafetyDriver
@@ -157,14 +156,14 @@ def build_safety_driver(
     env: Any,
     safety_config: SafetyConfig,
     *,
-    snapshots: Callable[[], dict[str, AgentSnapshot]] | None = None,
+    link: EgoLink | None = None,
 ) -> SafetyDriver | None:
     """Build the safety driver of ``env``, the environment that will be stepped.
 
     Args:
         env: Scalar environment with the safety hooks.
         safety_config: Settings of the filter.
-        snapshots: What the filter sees instead of the environment's own snapshots.
+        link: Over which the filter hears of the other robots; None lets it see the truth.
 
     Returns:
         The driver; None if the filter is disabled.
@@ -176,8 +175,8 @@ def build_safety_driver(
         return None
     _require_hooks(env, _SAFETY_HOOKS)
     hooks = EnvHooks.of(env)
-    if snapshots is not None:
-        hooks = replace(hooks, snapshots=snapshots)
+    if link is not None:
+        hooks = link.hooks(hooks)
     return SafetyDriver(env, hooks, ego_uid=env.ego_uid, options=safety_config.to_options())
 
 

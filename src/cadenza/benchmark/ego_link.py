@@ -25,6 +25,7 @@ from cadenza.comm.packets import MOTION_SCHEMA_VERSION
 from cadenza.comm.profiles import URLLC_3GPP_R17, DegradationProfile
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.near_names import did_you_mean
+from cadenza.safety.runtime.env_hooks import EnvHooks
 from cadenza.safety.snapshot import AgentSnapshot
 
 #: Methods an env must have so that an ego can be told of the others by packets.
@@ -101,8 +102,9 @@ class EgoLink:
         robots = getattr(env, "robot_uids", env.agent_uids)
         self._others = tuple(uid for uid in robots if uid != self._ego)
         self._dt = float(env.control_timestep)
+        self._profile = config.to_profile()
         self._channel = PerLinkChannel(
-            dict.fromkeys(self._others, config.to_profile()),
+            dict.fromkeys(self._others, self._profile),
             receiver=self._ego,
             tick_period_ms=1e3 * self._dt,
             schema_version=MOTION_SCHEMA_VERSION,
@@ -161,6 +163,11 @@ class EgoLink:
                 self._ages_s[uid],
             )
         return agents
+
+    def hooks(self, hooks: EnvHooks) -> EnvHooks:
+        """Return a driver's view of the env through the link: its snapshots, its mean delay."""
+        bounds = replace(hooks.bounds, comm_latency_ms=self._profile.latency_mean_ms)
+        return replace(hooks, snapshots=self.snapshots, bounds=bounds)
 
     def record(self) -> dict[str, float]:
         """Return ages of what the ego knew (s), and packets lost and delivered, of the episode."""

@@ -43,9 +43,7 @@ def open_world(
             partner_uid=live_env.partner_uid,
             policy=make_policy(seat),
             partner=build_partner(partner, env=live_env),
-            guard=build_safety_driver(
-                live_env, safety, snapshots=None if ego_link is None else ego_link.snapshots
-            ),
+            guard=build_safety_driver(live_env, safety, link=ego_link),
             has_success=get_task(env.task).has_success,
             monitor=AssumptionMonitor(EnvHooks.of(live_env), ego_uid=live_env.ego_uid)
             if safety.enabled

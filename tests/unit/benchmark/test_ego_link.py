@@ -1,5 +1,9 @@
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
@@ -7,7 +11,12 @@ from cadenza.benchmark.builders import build_safety_driver
 from cadenza.benchmark.cells import ConditionEntry, EvaluationPlan
 from cadenza.benchmark.ego_link import EgoLink, LinkConfig
 from cadenza.benchmark.episodes import EpisodeTag, run_episode
-from cadenza.benchmark.evaluation_config import EvaluationConfig, make_plan, summary_settings
+from cadenza.benchmark.evaluation_config import (
+    EvaluationConfig,
+    load_evaluation_config,
+    make_plan,
+    summary_settings,
+)
 from cadenza.benchmark.evaluation_run import run_evaluation
 from cadenza.benchmark.link_costs import link_costs
 from cadenza.benchmark.policies import load_policy
@@ -16,10 +25,12 @@ from cadenza.benchmark.verify import verify_bundle_dir
 from cadenza.benchmark.worlds import open_world
 from cadenza.comm import URLLC_3GPP_R17, DegradationProfile
 from cadenza.core.errors import ConfigurationError
+from cadenza.core.shipped_configs import find_config
 from cadenza.envs import CrossingEnv, MPECooperativePushEnv
 from cadenza.evaluation.episodes import episode_line
 from tests.unit.benchmark import samples
 
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "degrade-the-link.md"
 SILENT = {"task_id": "silent", "supports_links": False}
 GUARDED = SafetyConfig(enabled=True, max_age_s=0.4)
 
@@ -82,7 +93,8 @@ def test_ages_reach_the_constraints_of_the_filter():
         env = CrossingEnv()
         link = EgoLink(env, LinkConfig(latency_mean_ms=latency_ms))
         link.begin(1, env.reset(seed=1)[0])
-        driver = build_safety_driver(env, GUARDED, snapshots=link.snapshots)
+        driver = build_safety_driver(env, GUARDED, link=link)
+        assert driver.bounds.comm_latency_ms == latency_ms
         driver.begin_run(0)
         driver.begin_episode()
         ego, partner = (env.robot_positions()[uid] for uid in env.agent_uids)
@@ -202,6 +214,28 @@ def test_evaluation_tells_what_a_link_costs(tmp_path):
     bundle = outcome.bundles["goal_pd"]
     rows = verify_bundle_dir(bundle, repo_path=None, allow_dirty=True)
     assert [row.name for row in rows if not row.ok] == []
+
+
+def test_page_runs_as_printed_and_its_conditions_are_read(capsys):
+    text = PAGE.read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(code, str(PAGE), "exec"), {})  # noqa: S102 - our own page
+    printed = capsys.readouterr().out.splitlines()
+    comments = [re.split("[:,] (?:nothing|two)", line)[0] for line in re.findall("  # (.*)", code)]
+    assert printed[:2] == comments
+    (conditions,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    choices = config(**yaml.safe_load(conditions)).conditions
+    assert [choice.name for choice in choices] == ["ideal", "wifi", "bursts"]
+    assert choices[2].link.to_profile() == DegradationProfile(30.0, 5.0, 0.05, burst_length=5.0)
+
+
+def test_shipped_configuration_differs_in_its_links_alone():
+    shipped = load_evaluation_config(find_config(Path("link"), "eval"))
+    links = [condition.link.profile for condition in shipped.conditions]
+    assert links == ["ideal", "wifi", "lossy", "saturation"]
+    assert len({condition.safety.model_dump_json() for condition in shipped.conditions}) == 1
+    assert summary_settings(shipped).comparison == ("wifi", "lossy", "saturation", "ideal")
+    make_plan(shipped)
 
 
 def test_links_are_compared_with_the_first_condition_of_the_same_filter():
