@@ -37,6 +37,8 @@ AoIUnit: TypeAlias = Literal["ticks", "ms", "s"]
 
 #: Deliveries whose latencies are listed one by one; the other figures count all of them.
 LISTED_LATENCIES: Final = 16_384
+#: Uniforms drawn at once, an even number.
+BLOCK: Final = 256
 #: Name of the stream family.
 STREAM: Final = "comm.degrade"
 
@@ -112,6 +114,7 @@ class _TrueLink:
     ) -> None:
         self.tally = _Tally()
         self._profile, self._period, self._rng = profile, tick_period_ms, rng
+        self._uniforms: list[float] = []
         self._in_order = ordering == "fifo"
         self._backwards = ordering == "as_arrived"
         self._visible, self._sent = visible, 0
@@ -123,7 +126,9 @@ class _TrueLink:
 
     def carry(self, tick: int, packet: CommPacket) -> tuple[CommPacket, int]:
         profile = self._profile
-        u_loss, u_delay = self._rng.random(2).tolist()
+        if not self._uniforms:  # in blocks: one call of the generator costs as much as the rest
+            self._uniforms = self._rng.random(BLOCK).tolist()[::-1]
+        u_loss, u_delay = self._uniforms.pop(), self._uniforms.pop()
         rate = profile.bandwidth_kbps
         queueing_ms = 0.0 if rate is None else self._queueing_ms(tick, packet, rate)
         if self._is_lost(u_loss):

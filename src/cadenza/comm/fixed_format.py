@@ -7,10 +7,14 @@ Age:  ``aoi[uid]`` counts the ticks since ``uid`` last said something, 0 in the 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from cadenza.comm.packets import (
     MOTION_SCHEMA_VERSION,
     SCHEMA_VERSION,
     CommPacket,
+    Pose,
+    TaskStatePredicate,
     require_packet,
     spoken,
 )
@@ -99,8 +103,8 @@ class FixedFormatCommChannel:
                 ``learned_overlay``; anything that is no mapping says nothing.
         """
         said = spoken(state)
-        pose: dict[str, Any] = said.get("pose") or {}
-        task_state: dict[str, Any] = said.get("task_state") or {}
+        pose: Mapping[str, Any] = said.get("pose") or {}
+        task_state: Mapping[str, Any] = said.get("task_state") or {}
         clock = self._clock
         clock.tick(1.0)
         for uid in pose:
@@ -109,13 +113,15 @@ class FixedFormatCommChannel:
             clock.mark_fresh(uid)
         packet = CommPacket(
             schema_version=self.schema_version,
-            pose=dict(pose),
-            task_state=dict(task_state),
+            pose={uid: cast("Pose", _kept(entry)) for uid, entry in pose.items()},
+            task_state={
+                uid: cast("TaskStatePredicate", dict(entry)) for uid, entry in task_state.items()
+            },
             aoi=clock.snapshot(),
             learned_overlay=said.get("learned_overlay"),
         )
         if self.schema_version >= MOTION_SCHEMA_VERSION:
-            velocity: dict[str, Any] = said.get("velocity") or {}
+            velocity = _kept(said.get("velocity") or {})
             packet["velocity"] = {uid: velocity[uid] for uid in pose if uid in velocity}
         return packet
 
@@ -131,6 +137,14 @@ class FixedFormatCommChannel:
             key: dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value
             for key, value in content.items()
         }
+
+
+def _kept(vectors: Mapping[str, Any]) -> dict[str, Any]:
+    """Return vectors by name as they are now; a simulator may write into its arrays later."""
+    return {
+        name: tuple(vector.tolist()) if isinstance(vector, np.ndarray) else vector
+        for name, vector in vectors.items()
+    }
 
 
 class LearnedOverlay:

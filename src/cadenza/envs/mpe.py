@@ -10,7 +10,7 @@ Arithmetic:  only + - * sqrt min max in float64, in a fixed order, so that
              `cadenza.envs.vector_mpe` gives the same bytes for many copies at once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import sqrt
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -184,10 +184,10 @@ class MPECooperativePushEnv(gym.Env[dict[str, Any], dict[str, Any]]):
             known: Pose of the other, in the form of `comm_state`; without it, the truth is taken.
         """
         landmarks = self.landmark_positions().ravel().tolist()
-        own = 2 * self.agent_uids.index(uid)
-        pose = known["pose"].get(self.agent_uids[own == 0])
-        seen = self._position[2 - own : 4 - own] if pose is None else pose["xyz"]
-        return _state(self._position[own : own + 2], self._velocity[own : own + 2], landmarks, seen)
+        own = slice(0, 2) if uid == self.agent_uids[0] else slice(2, 4)
+        other = self.agent_uids[uid == self.agent_uids[0]]
+        seen = known["pose"].get(other, self.comm_state()["pose"][other])["xyz"]
+        return _state(landmarks, *self._position[own], *self._velocity[own], *seen[:2])
 
     def landmark_positions(self) -> FloatArray:
         """Return the landmarks, shape (2, 2).
@@ -217,23 +217,24 @@ class MPECooperativePushEnv(gym.Env[dict[str, Any], dict[str, Any]]):
         )
 
     def _observation(self, landmarks: list[float]) -> dict[str, Any]:
-        ego, partner = self._position[:2], self._position[2:]
-        ego_velocity, partner_velocity = self._velocity[:2], self._velocity[2:]
+        ax, ay, bx, by = self._position
+        avx, avy, bvx, bvy = self._velocity
+        ego, partner = self.agent_uids
         return {
             "agent": {
-                self.agent_uids[0]: {"state": _state(ego, ego_velocity, landmarks, partner)},
-                self.agent_uids[1]: {"state": _state(partner, partner_velocity, landmarks, ego)},
+                ego: {"state": _state(landmarks, ax, ay, avx, avy, bx, by)},
+                partner: {"state": _state(landmarks, bx, by, bvx, bvy, ax, ay)},
             }
         }
 
 
 def _state(
-    position: list[float], velocity: list[float], landmarks: list[float], other: Sequence[float]
+    landmarks: list[float], x: float, y: float, vx: float, vy: float, other_x: float, other_y: float
 ) -> Float32Array:
-    x, y = position
+    """Return the state of a robot at (x, y) that sees the other at (other_x, other_y)."""
     x0, y0, x1, y1 = landmarks
-    relative = [x0 - x, y0 - y, x1 - x, y1 - y, other[0] - x, other[1] - y]
-    return np.array([x, y, *velocity, *relative], dtype=np.float32)
+    state = [x, y, vx, vy, x0 - x, y0 - y, x1 - x, y1 - y, other_x - x, other_y - y]
+    return np.array(state, dtype=np.float32)
 
 
 def coverage_reward(position: list[float], landmarks: list[float]) -> float:

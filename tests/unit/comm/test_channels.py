@@ -116,7 +116,21 @@ def test_float32_quaternion_of_a_simulator_is_taken():
     quaternion /= np.linalg.norm(quaternion)
     state = {"pose": {"a": {"xyz": np.zeros(3, np.float32), "quat_wxyz": quaternion}}}
     channel = FixedFormatCommChannel()
-    assert channel.decode(channel.encode(state))["pose"]["a"]["quat_wxyz"] is quaternion
+    assert channel.decode(channel.encode(state))["pose"]["a"]["quat_wxyz"] == tuple(
+        quaternion.tolist()
+    )
+
+
+def test_packet_in_flight_keeps_what_was_said():
+    xyz, velocity = np.array([1.0, 0.0, 0.0]), np.array([0.5, 0.0, 0.0])
+    state = {"pose": {"a": {"xyz": xyz, "quat_wxyz": UPRIGHT}}, "velocity": {"a": velocity}}
+    inner = FixedFormatCommChannel(schema_version=MOTION_SCHEMA_VERSION)
+    channel = CommDegradationWrapper(inner, DegradationProfile(1.0, 0.0, 0.0))
+    channel.encode(state)
+    xyz += 1.0  # as a simulator moves on in its own arrays
+    velocity += 1.0
+    packet = channel.encode(state)
+    assert (packet["pose"]["a"]["xyz"], packet["velocity"]["a"]) == ((1.0, 0, 0), (0.5, 0, 0))
 
 
 def test_every_link_has_its_own_luck_and_the_receiver_knows_itself():
