@@ -4,8 +4,6 @@ Every other robot sends its pose and velocity once per control step; what has ar
 age, is all that the ego's policy and its safety filter know of it. The env moves on with the truth,
 partners see the truth, and contacts are judged by it.
 
-Start:   poses at the start of an episode are known to all; until a first packet arrives they are
-         what the ego has, growing old like any packet.
 Delay:   rounded to whole control steps, half to even: at 20 Hz a mean of 10 ms is none and one of
          30 ms is one step.
 Luck:    the traces depend on the episode's seed and the robots' names alone, so conditions that
@@ -16,15 +14,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Self
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cadenza.comm.degradation import Ordering
 from cadenza.comm.links import PerLinkChannel
-from cadenza.comm.packets import MOTION_SCHEMA_VERSION
+from cadenza.comm.packets import CommPacket
 from cadenza.comm.profiles import URLLC_3GPP_R17, DegradationProfile
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.near_names import did_you_mean
+from cadenza.envs.listening import Listener
 from cadenza.safety.runtime.env_hooks import EnvHooks
 from cadenza.safety.snapshot import AgentSnapshot
 
@@ -100,31 +98,22 @@ class EgoLink:
             )
         self._env, self._ego = env, env.ego_uid
         robots = getattr(env, "robot_uids", env.agent_uids)
-        self._others = tuple(uid for uid in robots if uid != self._ego)
-        self._dt = float(env.control_timestep)
         self._profile = config.to_profile()
         self._channel = PerLinkChannel(
-            dict.fromkeys(self._others, self._profile),
+            {uid: self._profile for uid in robots if uid != self._ego},
             receiver=self._ego,
-            tick_period_ms=1e3 * self._dt,
-            schema_version=MOTION_SCHEMA_VERSION,
+            tick_period_ms=1e3 * env.control_timestep,
             ordering=config.ordering,
         )
-        self._known: dict[str, dict[str, Any]] = {}
-        self._ages_s: dict[str, float] = {}
+        self._listener = Listener(env, self._channel)
+        self._age_sum_s = self._age_peak_s = 0.0
+        self._observations = 0
 
     def begin(self, seed: int, obs: Mapping[str, Any]) -> dict[str, Any]:
         """Start an episode; return what the ego sees of its first observation."""
-        self._channel.reset(seed=seed)
-        said = self._env.comm_state()
-        self._known = {
-            "pose": {uid: said["pose"][uid] for uid in self._others},
-            "velocity": {uid: said["velocity"][uid] for uid in self._others},
-        }
-        self._ages_s = dict.fromkeys(self._others, -self._dt)
         self._age_sum_s = self._age_peak_s = 0.0
         self._observations = 0
-        return self.observe(obs)
+        return self._seen(obs, self._listener.begin(seed))
 
     def observe(self, obs: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the ego sees; call it once per observation of the env.
@@ -135,34 +124,21 @@ class EgoLink:
         Returns:
             The same with the ego's ``state`` as the packets tell it, and the packet as ``comm``.
         """
-        packet = self._channel.encode(self._env.comm_state())
-        for uid in self._others:
-            if uid in packet["pose"]:
-                self._known["pose"][uid] = packet["pose"][uid]
-                self._known["velocity"][uid] = packet.get("velocity", {})[uid]
-                self._ages_s[uid] = packet["aoi"][uid] * self._dt
-            else:
-                self._ages_s[uid] += self._dt
-            self._age_sum_s += self._ages_s[uid]
-        self._age_peak_s = max(self._age_peak_s, *self._ages_s.values())
+        return self._seen(obs, self._listener.listen())
+
+    def _seen(self, obs: Mapping[str, Any], packet: CommPacket) -> dict[str, Any]:
+        ages = self._listener.ages_s.values()
+        self._age_sum_s += sum(ages) / len(ages)
+        self._age_peak_s = max(self._age_peak_s, *ages)
         self._observations += 1
-        state = self._env.state_given(self._ego, self._known)
         agent = obs["agent"]
+        state = self._env.state_given(self._ego, self._listener.known)
         seen = {**agent, self._ego: {**agent[self._ego], "state": state}}
         return {**obs, "agent": seen, "comm": packet}
 
     def snapshots(self) -> dict[str, AgentSnapshot]:
         """Return every robot as the ego knows it, with the age of what it knows."""
-        agents: dict[str, AgentSnapshot] = self._env.build_agent_snapshots()
-        for uid in self._others:
-            dim = len(agents[uid].position_numbers)
-            agents[uid] = AgentSnapshot(
-                np.array(self._known["pose"][uid]["xyz"][:dim]),
-                np.array(self._known["velocity"][uid][:dim]),
-                agents[uid].radius,
-                self._ages_s[uid],
-            )
-        return agents
+        return self._listener.snapshots()
 
     def hooks(self, hooks: EnvHooks) -> EnvHooks:
         """Return a driver's view of the env through the link: its snapshots, its mean delay."""
@@ -173,7 +149,7 @@ class EgoLink:
         """Return ages of what the ego knew (s), and packets lost and delivered, of the episode."""
         stats = [link.stats for link in self._channel.links.values()]
         return {
-            "age_mean_s": self._age_sum_s / (self._observations * len(self._others)),
+            "age_mean_s": self._age_sum_s / self._observations,
             "age_peak_s": self._age_peak_s,
             "dropped": sum(entry.dropped for entry in stats),
             "delivered": sum(entry.delivered for entry in stats),

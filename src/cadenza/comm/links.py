@@ -2,16 +2,16 @@
 
 A shared packet would delay all robots at once and lose them at once, and the receiver would learn
 of its own pose by radio. Here each sender has its own luck, queue and profile, and the receiver's
-own entries are of this very tick.
+own entries are of this very tick. Ages count ticks.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cadenza.comm.degradation import AoIUnit, CommDegradationWrapper, Ordering
+from cadenza.comm.degradation import CommDegradationWrapper, Ordering
 from cadenza.comm.fixed_format import FixedFormatCommChannel
 from cadenza.comm.packets import (
-    SCHEMA_VERSION,
+    MOTION_SCHEMA_VERSION,
     ChamberCommError,
     CommChannel,
     CommPacket,
@@ -38,7 +38,6 @@ class PerLinkChannel:
             ``{sender}.{receiver}`` in them.
         schema_version: Version of the packets.
         ordering: See `CommDegradationWrapper`.
-        aoi_unit: See `CommDegradationWrapper`.
 
     Raises:
         InputError: The receiver is among the senders, or a value is out of range.
@@ -51,9 +50,8 @@ class PerLinkChannel:
         receiver: str,
         tick_period_ms: float = 1.0,
         root_seed: int = 0,
-        schema_version: int = SCHEMA_VERSION,
+        schema_version: int = MOTION_SCHEMA_VERSION,
         ordering: Ordering = "freshest",
-        aoi_unit: AoIUnit = "ticks",
     ) -> None:
         if receiver in profiles:
             raise InputError(
@@ -70,7 +68,6 @@ class PerLinkChannel:
                 tick_period_ms=tick_period_ms,
                 root_seed=root_seed,
                 ordering=ordering,
-                aoi_unit=aoi_unit,
                 link=f"{sender}.{receiver}",
             )
             for sender, profile in profiles.items()

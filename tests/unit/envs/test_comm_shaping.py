@@ -9,7 +9,7 @@ from cadenza.comm import (
     FixedFormatCommChannel,
     PerLinkChannel,
 )
-from cadenza.comm.packets import MOTION_SCHEMA_VERSION
+from cadenza.core.errors import ConfigurationError
 from cadenza.envs import (
     ChamberEnvCompatibilityError,
     CommShapingWrapper,
@@ -17,11 +17,12 @@ from cadenza.envs import (
     MPECooperativePushEnv,
     PartnerIdAnnotationWrapper,
 )
+from cadenza.safety.runtime.env_hooks import EnvHooks
 
 
 def per_link(env, profile):
     others = dict.fromkeys(env.agent_uids[1:], profile)
-    return PerLinkChannel(others, receiver="ego", schema_version=MOTION_SCHEMA_VERSION)
+    return PerLinkChannel(others, receiver="ego", tick_period_ms=1e3 * env.control_timestep)
 
 
 @pytest.mark.parametrize("make_env", [MPECooperativePushEnv, lambda: CrossingEnv(num_robots=4)])
@@ -32,7 +33,7 @@ def per_link(env, profile):
         lambda env: CommDegradationWrapper(
             FixedFormatCommChannel(), DegradationProfile(3.0, 2.0, 0.3)
         ),
-        lambda env: per_link(env, DegradationProfile(3.0, 2.0, 0.3)),
+        lambda env: per_link(env, DegradationProfile(150.0, 100.0, 0.3)),
     ],
 )
 def test_packets_carry_poses_and_lie_in_the_space(make_env, make_channel):
@@ -140,6 +141,29 @@ def test_each_episode_meets_another_trace_and_a_seed_repeats_it():
     assert first != second
     assert ages(1) == first
     assert ages(None) == second
+
+
+def test_filter_around_the_wrapper_sees_the_packets_with_their_ages():
+    env = CrossingEnv()
+    wrapped = CommShapingWrapper(env, per_link(env, DegradationProfile(100.0, 0.0, 0.0)))
+    wrapped.reset(seed=0)
+    hooks = EnvHooks.of(PartnerIdAnnotationWrapper(wrapped, partner_id="0" * 16))
+    truth = []
+    for step in range(6):
+        truth.append(env.build_agent_snapshots())
+        sent = max(0, step - 2)  # two control steps of 50 ms; before, the start is what is known
+        heard = hooks.snapshots()
+        assert heard["partner"].age_s == pytest.approx(0.05 * (step - sent))
+        for name in ("position", "velocity"):
+            then = getattr(truth[sent]["partner"], name).tolist()
+            assert getattr(heard["partner"], name).tolist() == then
+        assert heard["ego"].position.tolist() == truth[step]["ego"].position.tolist()
+        wrapped.step(env.action_space.sample())
+    shared = CommShapingWrapper(env, FixedFormatCommChannel())
+    assert EnvHooks.of(shared).snapshots()["partner"].age_s == 0.0
+    old = PerLinkChannel({"partner": URLLC_3GPP_R17["wifi"]}, receiver="ego", schema_version=1)
+    with pytest.raises(ConfigurationError, match="schema version >= 2"):
+        CommShapingWrapper(env, old)
 
 
 @pytest.mark.parametrize("make_env", [MPECooperativePushEnv, lambda: CrossingEnv(num_robots=3)])

@@ -7,9 +7,12 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from cadenza.comm.links import PerLinkChannel
 from cadenza.comm.packets import CommChannel
+from cadenza.envs.listening import SNAPSHOTS, Listener
 from cadenza.envs.spaces import sub_spaces
 from cadenza.envs.wrappers.forwarding import ForwardingWrapper, observation_entries
+from cadenza.safety.runtime.env_hooks import optional_hook
 
 
 class CommShapingWrapper(ForwardingWrapper):
@@ -17,6 +20,10 @@ class CommShapingWrapper(ForwardingWrapper):
 
     The channel is asked exactly once per reset and per step. It is told what the env's
     ``comm_state()`` returns, or the observation itself where the env has no such method.
+
+    A channel with a receiver (`cadenza.comm.PerLinkChannel`) also decides what that robot's safety
+    filter sees: `build_agent_snapshots` then gives the others as the packets tell, with their ages.
+    Behind another channel the filter sees the truth.
     """
 
     def __init__(self, env: gym.Env[Any, Any], channel: CommChannel) -> None:
@@ -28,22 +35,28 @@ class CommShapingWrapper(ForwardingWrapper):
 
         Raises:
             ChamberEnvCompatibilityError: The observation space is not a Dict.
+            ConfigurationError: The env has safety hooks, and the channel a receiver whose packets
+                have no velocities.
         """
         entries = observation_entries("CommShapingWrapper", env)
         super().__init__(env)
         self.channel = channel
         entries["comm"] = packet_space(sub_spaces(entries.get("agent")) or ())
         self.observation_space = gym.spaces.Dict(entries)
-        try:
-            self._comm_state: Callable[[], Any] | None = env.get_wrapper_attr("comm_state")
-        except AttributeError:
-            self._comm_state = None
+        self._comm_state: Callable[[], Any] | None = optional_hook(env, "comm_state")
+        self._listener: Listener | None = None
+        has_hooks = self._comm_state is not None and optional_hook(env, SNAPSHOTS) is not None
+        if has_hooks and isinstance(channel, PerLinkChannel):
+            self._listener = Listener(env, channel)
+            setattr(self, SNAPSHOTS, self._listener.snapshots)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start an episode of env and channel; ``seed`` goes to both."""
         observation, info = self.env.reset(seed=seed, options=options)
+        if self._listener is not None:
+            return {**observation, "comm": self._listener.begin(seed)}, info
         self.channel.reset(seed=seed)
         return self._shaped(observation), info
 
@@ -55,6 +68,8 @@ class CommShapingWrapper(ForwardingWrapper):
         return self._shaped(observation), reward, terminated, truncated, info
 
     def _shaped(self, observation: Mapping[str, Any]) -> dict[str, Any]:
+        if self._listener is not None:
+            return {**observation, "comm": self._listener.listen()}
         state = observation if self._comm_state is None else self._comm_state()
         return {**observation, "comm": self.channel.encode(state)}
 
