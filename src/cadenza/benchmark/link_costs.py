@@ -32,7 +32,8 @@ class LinkCost:
             a filter.
         success: Difference of the success rates; None for a baseline or a task without success.
         contact: Difference of the contact rates; None where no contact is measured.
-        steps: Difference of the episodes' lengths, control steps.
+        episode_return: Difference of the returns; None for a baseline.
+        steps: Difference of the episodes' lengths, control steps; None for a baseline.
     """
 
     condition: str
@@ -44,6 +45,7 @@ class LinkCost:
     uncertified: float | None
     success: Estimate | None
     contact: Estimate | None
+    episode_return: Estimate | None
     steps: Estimate | None
 
 
@@ -105,6 +107,7 @@ def _cost(
         uncertified=sum(uncertified) / sum(lengths) if uncertified else None,
         success=difference(_flag("success"), (-1.0, 1.0)) if has_success else None,
         contact=difference(_flag("contact"), (-1.0, 1.0)),
+        episode_return=difference(lambda episode: episode.episode_return),
         steps=difference(lambda episode: episode.n_steps),
     )
 

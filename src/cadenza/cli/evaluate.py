@@ -21,17 +21,14 @@ if TYPE_CHECKING:
 #: Columns of the table of `eval run`; rates in percent with their 95 % intervals.
 _COLUMNS = ("policy", "condition", "partner", "episodes", "success", "contact", "mean return")
 
-#: Columns of the table of what links cost: differences from the baseline, with 95 % intervals.
-_LINK_COLUMNS = (
-    "policy",
-    "link",
-    "age: mean, peak",
-    "lost",
-    "success",
-    "contact",
-    "steps",
-    "uncertified",
-)
+#: Differences in the table of what links cost, with their titles and units. Those that a task does
+#: not define are left out, and the return stands in for success.
+_LINK_DIFFERENCES = {
+    "success": ("success", "%"),
+    "contact": ("contact", "%"),
+    "episode_return": ("return", ""),
+    "steps": ("steps", ""),
+}
 
 
 def run(
@@ -217,21 +214,26 @@ def _print_outcome(payload: dict[str, Any]) -> None:
 
 
 def _print_link_costs(costs: Sequence[dict[str, Any]]) -> None:
+    """Print each link's differences from its baseline, with their 95 % intervals."""
     baselines = dict.fromkeys(cost["baseline"] for cost in costs if cost["baseline"])
+    shown = [key for key in _LINK_DIFFERENCES if any(cost[key] for cost in costs)]
+    if "success" in shown:
+        shown.remove("episode_return")
+    titles = [_LINK_DIFFERENCES[key][0] for key in shown]
     rows = [
         (
             cost["policy"],
             cost["condition"],
             f"{cost['age_mean_s']:.3f}, {cost['age_peak_s']:.2f} s",
             f"{cost['lost']:.1%}",
-            _difference(cost["success"], "%"),
-            _difference(cost["contact"], "%"),
-            _difference(cost["steps"], ""),
+            *(_difference(cost[key], _LINK_DIFFERENCES[key][1]) for key in shown),
             "-" if cost["uncertified"] is None else f"{cost['uncertified']:.1%}",
         )
         for cost in costs
     ]
-    print_table(f"what a link costs, against {', '.join(baselines) or '-'}", _LINK_COLUMNS, rows)
+    title = "what a link costs" + (f", against {', '.join(baselines)}" if baselines else "")
+    columns = ("policy", "link", "age: mean, peak", "lost", *titles, "uncertified")
+    print_table(title, columns, rows)
 
 
 def _difference(estimate: dict[str, Any] | None, unit: str) -> str:
@@ -239,5 +241,7 @@ def _difference(estimate: dict[str, Any] | None, unit: str) -> str:
     if estimate is None or estimate["value"] is None:
         return "-"
     factor = 100.0 if unit else 1.0
-    value, low, high = (factor * estimate[key] for key in ("value", "low", "high"))
-    return f"{value:+.1f}{unit} [{low:+.1f}, {high:+.1f}]"
+    text = f"{factor * estimate['value']:+.1f}{unit}"
+    if estimate["low"] is None:
+        return text
+    return f"{text} [{factor * estimate['low']:+.1f}, {factor * estimate['high']:+.1f}]"
