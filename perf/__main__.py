@@ -15,7 +15,7 @@ from pathlib import Path
 from perf.timing import Row, print_table, rows_document
 
 #: Modules, in the order of the printed tables.
-BENCHMARKS = ("envs", "safety", "batched", "oscbf", "training", "sac", "memory", "stream")
+BENCHMARKS = ("envs", "comm", "safety", "batched", "oscbf", "training", "sac", "memory", "stream")
 #: What the measured tables stand between in a Markdown file.
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 

@@ -94,3 +94,20 @@ def test_eval_run_with_a_wrong_value_names_it_and_writes_nothing(change, fragmen
     assert fragment in done.err
     assert "Traceback" not in done.err
     assert not list(tmp_path.glob("run/cells/*"))
+
+
+def test_eval_run_with_links_shows_what_they_cost(tmp_path):
+    links = "  - {name: perfect, link: ideal}\n  - {name: late, link: {latency_mean_ms: 300}}\n"
+    (tmp_path / "links.yaml").write_text(
+        "task: mpe_cooperative_push\npolicies: [random]\nseeds: [0, 1]\nepisodes_per_seed: 1\n"
+        f"conditions:\n{links}",
+        encoding="utf-8",
+    )
+    done = cadenza("eval", "run", "links.yaml", "--out", "run", cwd=tmp_path)
+    assert done.code == 0, done.err
+    _, costs = done.out.split("what a link costs, against perfect")
+    # 300 ms are three steps of 0.1 s: ages 0, 0.1, 0.2, then 0.3 over 51 observations
+    late = next(line for line in costs.splitlines() if " late " in line)
+    assert late.split()[2:6] == ["0.288,", "0.30", "s", "0.0%"]
+    # a policy that looks at nothing pays nothing
+    assert late.split()[6:8] == ["+0.0", "+0.0"]

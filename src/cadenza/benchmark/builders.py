@@ -13,6 +13,7 @@ from cadenza.benchmark.background_robots import (
     BackgroundRobots,
     BatchedBackgroundRobots,
 )
+from cadenza.benchmark.ego_link import EgoLink
 from cadenza.benchmark.tasks import EnvRequest, TaskSpec, get_task
 from cadenza.core.errors import ConfigurationError, UnknownNameError
 from cadenza.core.source_identity import source_digest
@@ -25,6 +26,7 @@ from cadenza.partners.registry import (
 )
 from cadenza.partners.spec import PartnerSpec
 from cadenza.safety.runtime.driver import SafetyDriver
+from cadenza.safety.runtime.env_hooks import EnvHooks
 
 if TYPE_CHECKING:
     from cadenza.safety.batched.driver import BatchedSafetyDriver
@@ -150,12 +152,18 @@ def code_digest(task: TaskSpec, partners: Iterable[str]) -> str:
     return source_digest(task.load_factory(), *map(partner_class, partners))
 
 
-def build_safety_driver(env: Any, safety_config: SafetyConfig) -> SafetyDriver | None:
+def build_safety_driver(
+    env: Any,
+    safety_config: SafetyConfig,
+    *,
+    link: EgoLink | None = None,
+) -> SafetyDriver | None:
     """Build the safety driver of ``env``, the environment that will be stepped.
 
     Args:
         env: Scalar environment with the safety hooks.
         safety_config: Settings of the filter.
+        link: Over which the filter hears of the other robots; None lets it see the truth.
 
     Returns:
         The driver; None if the filter is disabled.
@@ -166,7 +174,10 @@ def build_safety_driver(env: Any, safety_config: SafetyConfig) -> SafetyDriver |
     if not safety_config.enabled:
         return None
     _require_hooks(env, _SAFETY_HOOKS)
-    return SafetyDriver.from_env(env, ego_uid=env.ego_uid, options=safety_config.to_options())
+    hooks = EnvHooks.of(env)
+    if link is not None:
+        hooks = link.hooks(hooks)
+    return SafetyDriver(env, hooks, ego_uid=env.ego_uid, options=safety_config.to_options())
 
 
 def build_batched_safety_driver(

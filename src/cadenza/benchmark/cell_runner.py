@@ -88,10 +88,12 @@ class CellRunner:
 
     @contextmanager
     def _world(self, cell: Cell) -> Generator[EpisodeWorld]:
+        condition = self._plan.condition(cell.condition)
         with open_world(
             env=self._plan.env,
             partner=self._plan.partner(cell.partner).partner,
-            safety=self._plan.condition(cell.condition).safety,
+            safety=condition.safety,
+            link=condition.link,
             root_seed=cell.seed,
             make_policy=lambda seat: self._policy(cell.policy, seat),
         ) as world:

@@ -14,11 +14,21 @@ from collections.abc import Iterator
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.benchmark.ego_link import LinkConfig
 from cadenza.core.errors import ConfigurationError, IntegrityError, UnknownNameError
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.core.seeding import derive_substream
@@ -84,15 +94,25 @@ class PartnerEntry(_PlanModel):
 
 
 class ConditionEntry(_PlanModel):
-    """One condition: the safety filter with its settings, or none.
+    """One condition: the safety filter with its settings, or none, and a link, or none.
 
     Attributes:
         name: How results call it.
         safety: Filter settings; ``enabled=False`` executes the policy's actions as they are.
+        link: What the ego hears of the others; None lets it see the truth. Left out then, so that
+            plans without links keep their bytes.
     """
 
     name: _Name
     safety: SafetyConfig
+    link: LinkConfig | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_absent_link(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = dump(self)
+        if self.link is None:
+            fields.pop("link", None)
+        return fields
 
 
 class Cell(_PlanModel):

@@ -13,8 +13,10 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import JsonValue
 
 from cadenza.benchmark.assumption_monitor import AssumptionMonitor
+from cadenza.benchmark.ego_link import EgoLink
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat
 from cadenza.core.arrays import FloatArray, require_finite
 from cadenza.core.errors import NotReadyError
@@ -78,6 +80,7 @@ class EpisodeWorld:
         guard: Safety driver built from ``env``; None executes the policy's actions as they are.
         has_success: Whether the task has a success predicate.
         monitor: Watches the filter's assumptions; None records nothing about them.
+        link: What the ego hears of the others; None lets it see the truth.
     """
 
     env: EnvLike
@@ -88,6 +91,7 @@ class EpisodeWorld:
     guard: EpisodeGuard | None
     has_success: bool = True
     monitor: AssumptionMonitor | None = None
+    link: EgoLink | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: array == is ambiguous
@@ -190,6 +194,8 @@ def record_episode(world: EpisodeWorld, tag: EpisodeTag) -> tuple[EpisodeResult,
 
 def _play(world: EpisodeWorld, tag: EpisodeTag, *, recorder: _Recorder | None) -> EpisodeResult:
     obs, info = _begin(world, tag.initial_state_seed)
+    link = world.link
+    seen = obs if link is None else link.begin(tag.initial_state_seed, obs)
     if recorder is not None:
         recorder.record(0.0, info)
     tally = _Tally()
@@ -200,7 +206,7 @@ def _play(world: EpisodeWorld, tag: EpisodeTag, *, recorder: _Recorder | None) -
                 f"run_episode: expected an end within {MAX_STEPS} steps, got none; set the "
                 "environment's episode_length."
             )
-        action = world.policy.act(obs)
+        action = world.policy.act(seen)
         require_finite("ego action", action)
         partner_action = world.partner.act(obs)
         intervention = 0.0
@@ -214,6 +220,7 @@ def _play(world: EpisodeWorld, tag: EpisodeTag, *, recorder: _Recorder | None) -
         obs, reward, terminated, truncated, info = world.env.step(
             {world.seat.uid: action, world.partner_uid: partner_action}
         )
+        seen = obs if link is None else link.observe(obs)
         tally.add_step(reward, info)
         if recorder is not None:
             recorder.record(intervention, info)
@@ -260,13 +267,16 @@ def _result(
 ) -> EpisodeResult:
     filtered = world.guard is not None
     distance = info.get("goal_distance")
+    metadata: dict[str, JsonValue] = {"policy": tag.policy}
+    if world.link is not None:
+        metadata["link"] = dict(world.link.record())
     return EpisodeResult(
         seed=tag.seed,
         episode_idx=tag.episode_idx,
         initial_state_seed=tag.initial_state_seed,
         condition=tag.condition,
         partner=tag.partner,
-        metadata={"policy": tag.policy},
+        metadata=metadata,
         success=world.has_success and bool(info["success"]),
         n_steps=tally.n_steps,
         truncated=truncated,

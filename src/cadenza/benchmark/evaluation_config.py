@@ -15,6 +15,7 @@ from cadenza.benchmark.cells import (
     PartnerEntry,
     PolicyEntry,
 )
+from cadenza.benchmark.ego_link import LinkConfig
 from cadenza.benchmark.executor import FailurePolicy
 from cadenza.benchmark.policies import policy_weights_sha256
 from cadenza.benchmark.tasks import OptionValue, TaskSpec, get_task
@@ -31,11 +32,11 @@ _Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 DEFAULT_BLOCK_SIZE: Final = 20
 
 
-def _named(key: str) -> BeforeValidator:
-    """Accept a bare string where a mapping with ``key`` (and ``name``) is meant."""
+def _named(*keys: str) -> BeforeValidator:
+    """Accept a bare string where a mapping with the value of ``keys`` is meant."""
 
     def expand(value: object) -> object:
-        return {"name": value, key: value} if isinstance(value, str) else value
+        return dict.fromkeys(keys, value) if isinstance(value, str) else value
 
     return BeforeValidator(expand)
 
@@ -86,10 +87,13 @@ class ConditionChoice(_ConfigModel):
     Attributes:
         name: How results call it.
         safety: Settings of the safety filter; by default it is off.
+        link: What the ego hears of the other robots; the bare name of a preset is enough. By
+            default it sees where they are.
     """
 
     name: _Name
     safety: SafetyConfig = Field(default_factory=SafetyConfig)
+    link: Annotated[LinkConfig, _named("profile")] | None = None
 
 
 class EvaluationConfig(_ConfigModel):
@@ -121,8 +125,8 @@ class EvaluationConfig(_ConfigModel):
     episode_length: int | None = Field(default=None, gt=0)
     agent_uids: tuple[str, str] = ("ego", "partner")
     options: dict[str, OptionValue] = Field(default_factory=dict[str, OptionValue])
-    policies: tuple[Annotated[PolicyChoice, _named("source")], ...] = Field(min_length=1)
-    partners: tuple[Annotated[PartnerChoice, _named("class_name")], ...] | None = None
+    policies: tuple[Annotated[PolicyChoice, _named("name", "source")], ...] = Field(min_length=1)
+    partners: tuple[Annotated[PartnerChoice, _named("name", "class_name")], ...] | None = None
     conditions: tuple[ConditionChoice, ...] = Field(
         default=(
             ConditionChoice(name="filter_on", safety=SafetyConfig(enabled=True)),
@@ -186,7 +190,7 @@ def make_plan(config: EvaluationConfig) -> EvaluationPlan:
             ),
             partners=partners,
             conditions=tuple(
-                ConditionEntry(name=condition.name, safety=condition.safety)
+                ConditionEntry(name=condition.name, safety=condition.safety, link=condition.link)
                 for condition in config.conditions
             ),
             seeds=config.seeds,
@@ -203,10 +207,18 @@ def make_plan(config: EvaluationConfig) -> EvaluationPlan:
 
 
 def summary_settings(config: EvaluationConfig) -> SummarySettings:
-    """Return what the bundle's summary compares: filtered with unfiltered, where both exist."""
+    """Return what the bundle's summary compares.
+
+    Conditions with links are compared with the first condition, if it has the same filter;
+    otherwise filtered with unfiltered, where both exist.
+    """
+    first, *others = config.conditions
     filtered = [c.name for c in config.conditions if c.safety.enabled]
     unfiltered = [c.name for c in config.conditions if not c.safety.enabled]
     comparison = (filtered[0], unfiltered[0]) if filtered and unfiltered else None
+    linked = tuple(c.name for c in others if c.link is not None and c.safety == first.safety)
+    if linked:
+        comparison = (*linked, first.name)
     return SummarySettings(
         n_resamples=config.n_resamples,
         bootstrap_root_seed=config.bootstrap_root_seed,
@@ -253,6 +265,8 @@ def _check_fit(config: EvaluationConfig, task: TaskSpec) -> None:
         require_player(task, partner.class_name)
     if any(condition.safety.enabled for condition in config.conditions):
         _require(task.supports_safety, f"task {task.task_id!r} has no safety filter; turn it off")
+    if any(condition.link is not None for condition in config.conditions):
+        _require(task.supports_links, f"task {task.task_id!r} has no links; drop them")
     if config.n_resamples != 0:
         enough = config.n_resamples >= MIN_RESAMPLES
         _require(enough, f"n_resamples must be 0 or >= {MIN_RESAMPLES}, got {config.n_resamples}")

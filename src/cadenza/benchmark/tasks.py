@@ -55,6 +55,8 @@ class TaskEnv(Protocol):
     Info:      ``success`` of the ego, if the task has a success predicate; where they are measured,
                ``contact``, ``min_distance`` (m) and ``goal_distance`` (m).
     Safety:    a task that supports the filter adds what `cadenza.safety.runtime.env_hooks` needs.
+    Links:     ``comm_state()`` is what every robot says about itself (see `cadenza.comm`), and
+               ``state_given(uid, known)`` the state of a robot that knows no more of the others.
     Pictures:  ``robot_positions()`` and ``goal_positions()``, (2,) each by uid, m.
     Batches:   also ``num_envs``, ``single_action_space`` and ``single_observation_space``; each
                environment resets itself as in `cadenza.core.types.VectorEnvLike`.
@@ -143,6 +145,8 @@ class TaskSpec(BaseModel):
         seen_partner: The one of them that training uses unless told otherwise.
         supports_safety: Whether the environment offers the hooks of the safety filter.
         supports_batches: Whether it can be stepped as a batch.
+        supports_links: Whether an evaluation can put a link between ego and others: the environment
+            has ``comm_state()`` and ``state_given(uid, known)``.
         options: Settings of the environment by name.
     """
 
@@ -161,6 +165,7 @@ class TaskSpec(BaseModel):
     seen_partner: str
     supports_safety: bool
     supports_batches: bool
+    supports_links: bool = False
     options: dict[str, TaskOption] = Field(default_factory=dict[str, TaskOption])
 
     def load_factory(self) -> Callable[[EnvRequest], TaskEnv]:
@@ -250,6 +255,7 @@ CROSSING: Final = TaskSpec(
     seen_partner="crossing_goal_seeker",
     supports_safety=True,
     supports_batches=True,
+    supports_links=True,
     options={
         "num_robots": TaskOption(
             default=2, low=2, high=8, summary="robots on the circle, ego and partner included"
@@ -274,6 +280,7 @@ MPE_COOPERATIVE_PUSH: Final = TaskSpec(
     seen_partner="scripted_heuristic",
     supports_safety=False,
     supports_batches=True,
+    supports_links=True,
 )
 
 _plug_ins: Final = PlugIns("cadenza.tasks")

@@ -6,6 +6,7 @@ from contextlib import closing, contextmanager
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.assumption_monitor import AssumptionMonitor
 from cadenza.benchmark.builders import build_env, build_partner, build_safety_driver
+from cadenza.benchmark.ego_link import EgoLink, LinkConfig
 from cadenza.benchmark.episodes import EpisodeWorld
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat
 from cadenza.benchmark.tasks import get_task
@@ -20,6 +21,7 @@ def open_world(
     safety: SafetyConfig,
     root_seed: int,
     make_policy: Callable[[EgoSeat], EgoPolicy],
+    link: LinkConfig | None = None,
 ) -> Generator[EpisodeWorld]:
     """Yield a world whose safety driver watches the very environment that is stepped.
 
@@ -29,19 +31,22 @@ def open_world(
         safety: Filter settings; disabled gives a world without filter.
         root_seed: Seed that scopes every episode of the environment.
         make_policy: Builds the ego policy for its seat.
+        link: What the ego hears of the others; None lets it see the truth.
     """
     live_env = build_env(env, root_seed=root_seed, partner=partner)
     with closing(live_env):
         seat = ego_seat(live_env, live_env.ego_uid)
+        ego_link = None if link is None else EgoLink(live_env, link)
         yield EpisodeWorld(
             env=live_env,
             seat=seat,
             partner_uid=live_env.partner_uid,
             policy=make_policy(seat),
             partner=build_partner(partner, env=live_env),
-            guard=build_safety_driver(live_env, safety),
+            guard=build_safety_driver(live_env, safety, link=ego_link),
             has_success=get_task(env.task).has_success,
             monitor=AssumptionMonitor(EnvHooks.of(live_env), ego_uid=live_env.ego_uid)
             if safety.enabled
             else None,
+            link=ego_link,
         )

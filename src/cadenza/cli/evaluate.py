@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 #: Columns of the table of `eval run`; rates in percent with their 95 % intervals.
 _COLUMNS = ("policy", "condition", "partner", "episodes", "success", "contact", "mean return")
 
+#: Differences in the table of what links cost, with their titles and units. Those that a task does
+#: not define are left out, and the return stands in for success.
+_LINK_DIFFERENCES = {
+    "success": ("success", "%"),
+    "contact": ("contact", "%"),
+    "episode_return": ("return", ""),
+    "steps": ("steps", ""),
+}
+
 
 def run(
     config: Annotated[
@@ -110,6 +119,8 @@ def verify(
 
 def _payload(outcome: "EvaluationOutcome") -> dict[str, Any]:
     """Return what was measured, as JSON values."""
+    from cadenza.benchmark.link_costs import link_costs
+
     return {
         "bundles": {policy: str(folder) for policy, folder in outcome.bundles.items()},
         "cells": len(outcome.plan.cells),
@@ -120,6 +131,11 @@ def _payload(outcome: "EvaluationOutcome") -> dict[str, Any]:
             {"policy": policy, **row}
             for policy, episodes in outcome.episodes.items()
             for row in _rows(episodes, has_success=outcome.has_success)
+        ],
+        "link_costs": [
+            {"policy": policy, **asdict(cost)}
+            for policy, episodes in outcome.episodes.items()
+            for cost in link_costs(outcome.plan, episodes, has_success=outcome.has_success)
         ],
     }
 
@@ -187,9 +203,45 @@ def _print_outcome(payload: dict[str, Any]) -> None:
     print_table(
         f"{payload['cells']} cells" + (f", {reused} from before" if reused else ""), _COLUMNS, rows
     )
+    if payload["link_costs"]:
+        _print_link_costs(payload["link_costs"])
     for key, reason in payload["redone"].items():
         typer.echo(f"ran cell {key} again: {reason}", err=True)
     for failure in payload["failures"]:
         typer.echo(f"failed: {failure['label']}: {failure['message']}", err=True)
     for policy, folder in payload["bundles"].items():
         print_text(f"bundle of {policy}: {folder}")
+
+
+def _print_link_costs(costs: Sequence[dict[str, Any]]) -> None:
+    """Print each link's differences from its baseline, with their 95 % intervals."""
+    baselines = dict.fromkeys(cost["baseline"] for cost in costs if cost["baseline"])
+    shown = [key for key in _LINK_DIFFERENCES if any(cost[key] for cost in costs)]
+    if "success" in shown:
+        shown.remove("episode_return")
+    titles = [_LINK_DIFFERENCES[key][0] for key in shown]
+    rows = [
+        (
+            cost["policy"],
+            cost["condition"],
+            f"{cost['age_mean_s']:.3f}, {cost['age_peak_s']:.2f} s",
+            f"{cost['lost']:.1%}",
+            *(_difference(cost[key], _LINK_DIFFERENCES[key][1]) for key in shown),
+            "-" if cost["uncertified"] is None else f"{cost['uncertified']:.1%}",
+        )
+        for cost in costs
+    ]
+    title = "what a link costs" + (f", against {', '.join(baselines)}" if baselines else "")
+    columns = ("policy", "link", "age: mean, peak", "lost", *titles, "uncertified")
+    print_table(title, columns, rows)
+
+
+def _difference(estimate: dict[str, Any] | None, unit: str) -> str:
+    """Return a paired difference and its bounds, rates in points of percent."""
+    if estimate is None or estimate["value"] is None:
+        return "-"
+    factor = 100.0 if unit else 1.0
+    text = f"{factor * estimate['value']:+.1f}{unit}"
+    if estimate["low"] is None:
+        return text
+    return f"{text} [{factor * estimate['low']:+.1f}, {factor * estimate['high']:+.1f}]"

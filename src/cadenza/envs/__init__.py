@@ -4,7 +4,8 @@ Start at:    `CrossingEnv` and `MPECooperativePushEnv`; `VectorCrossingEnv` and
              `VectorMPECooperativePushEnv` step thousands of copies with the bytes of one.
 Promise:     equal (root_seed, seed, actions) give equal bytes, on every machine; malformed input is
              an error that names the robot.
-May import:  `core`, `safety` (snapshots and bounds).  Must not import: `partners`, `aht`.
+May import:  `core`, `safety` (snapshots and bounds), `comm` (channels).  Must not import:
+             `partners`, `aht`.
 Adding one:  one file per task with the attributes of `CrossingEnv`, then a `TaskSpec` in
              `benchmark`; other interfaces come from `adapters`.
 """
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
     from cadenza.envs.vector_crossing import VectorCrossingEnv
     from cadenza.envs.vector_mpe import VectorMPECooperativePushEnv
     from cadenza.envs.wrappers.action_repeat import PerAgentActionRepeatWrapper
+    from cadenza.envs.wrappers.comm_shaping import CommShapingWrapper
     from cadenza.envs.wrappers.partner_id import PartnerIdAnnotationWrapper
     from cadenza.envs.wrappers.texture_filter import TextureFilterObsWrapper
 
 __all__ = [
     "ChamberEnvCompatibilityError",
+    "CommShapingWrapper",
     "CrossingEnv",
     "EgoGymEnv",
     "MPECooperativePushEnv",
@@ -39,6 +42,7 @@ __all__ = [
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
     "ChamberEnvCompatibilityError": "errors",
+    "CommShapingWrapper": "wrappers.comm_shaping",
     "CrossingEnv": "crossing",
     "EgoGymEnv": "adapters",
     "MPECooperativePushEnv": "mpe",

@@ -20,7 +20,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.core.arrays import FloatArray
+from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.seeding import derive_substream
 from cadenza.envs.crossing_layout import MAX_ROBOTS, MIN_ROBOTS, draw_layout
@@ -36,6 +36,7 @@ from cadenza.envs.inputs import (
     checked_render_mode,
     planar_action,
 )
+from cadenza.envs.planar_state import planar_comm_state
 from cadenza.envs.spaces import planar_action_space, state_observation_space
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
@@ -215,6 +216,27 @@ class CrossingEnv(gym.Env[dict[str, Any], dict[str, Any]]):
             )
         }
 
+    def comm_state(self) -> dict[str, Any]:
+        """Return what every robot says about itself: pose and velocity, for a channel."""
+        self._require_reset()
+        return planar_comm_state(self.agent_uids, self._positions, self._velocities)
+
+    def state_given(self, uid: str, known: Mapping[str, Any]) -> Float32Array:
+        """Return the ``state`` of ``uid`` if the others were where it believes them to be.
+
+        Args:
+            uid: The robot that observes.
+            known: Pose and velocity of others, in the form of `comm_state`; of robots that are
+                missing there, the truth is taken.
+        """
+        self._require_reset()
+        positions, velocities = self._positions.copy(), self._velocities.copy()
+        for other, pose in known["pose"].items():
+            index = self.agent_uids.index(other)
+            positions[index] = [*pose["xyz"][:2]]
+            velocities[index] = [*known["velocity"][other][:2]]
+        return self._state(self.agent_uids.index(uid), positions, velocities)
+
     def build_control_models(self) -> dict[str, DoubleIntegratorControlModel]:
         """Return how each robot's action moves it, with its own acceleration bound."""
         return crossing_control_models(self.agent_uids)
@@ -285,16 +307,23 @@ class CrossingEnv(gym.Env[dict[str, Any], dict[str, Any]]):
 
     def _observation(self) -> dict[str, Any]:
         positions, velocities = self._positions, self._velocities
-        agent: dict[str, dict[str, NDArray[np.float32]]] = {}
-        for i, uid in enumerate(self.agent_uids):
-            (x, y), (vx, vy), (goal_x, goal_y) = positions[i], velocities[i], self._goals[i]
-            state = [x, y, vx, vy, goal_x - x, goal_y - y]
-            for j, (other_x, other_y) in enumerate(positions):
-                if j != i:
-                    other_vx, other_vy = velocities[j]
-                    state += (other_x - x, other_y - y, other_vx - vx, other_vy - vy)
-            agent[uid] = {"state": np.array(state, dtype=np.float32)}
-        return {"agent": agent}
+        return {
+            "agent": {
+                uid: {"state": self._state(i, positions, velocities)}
+                for i, uid in enumerate(self.agent_uids)
+            }
+        }
+
+    def _state(
+        self, i: int, positions: list[list[float]], velocities: list[list[float]]
+    ) -> Float32Array:
+        (x, y), (vx, vy), (goal_x, goal_y) = positions[i], velocities[i], self._goals[i]
+        state = [x, y, vx, vy, goal_x - x, goal_y - y]
+        for j, (other_x, other_y) in enumerate(positions):
+            if j != i:
+                other_vx, other_vy = velocities[j]
+                state += (other_x - x, other_y - y, other_vx - vx, other_vy - vy)
+        return np.array(state, dtype=np.float32)
 
     def _by_uid(self, points: list[list[float]]) -> dict[str, FloatArray]:
         return {uid: np.array(point) for uid, point in zip(self.agent_uids, points, strict=True)}

@@ -18,7 +18,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.core.arrays import FloatArray
+from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import NotReadyError
 from cadenza.core.seeding import derive_substream
 from cadenza.envs.inputs import (
@@ -27,6 +27,7 @@ from cadenza.envs.inputs import (
     checked_render_mode,
     planar_action,
 )
+from cadenza.envs.planar_state import planar_comm_state
 from cadenza.envs.spaces import planar_action_space, state_observation_space
 
 #: Steps per episode.
@@ -166,6 +167,28 @@ class MPECooperativePushEnv(gym.Env[dict[str, Any], dict[str, Any]]):
             self.agent_uids[1]: np.array([x1, y1]),
         }
 
+    def comm_state(self) -> dict[str, Any]:
+        """Return what both robots say about themselves: pose and velocity, for a channel."""
+        self.landmark_positions()  # raises before the first reset
+        return planar_comm_state(
+            self.agent_uids,
+            (self._position[:2], self._position[2:]),
+            (self._velocity[:2], self._velocity[2:]),
+        )
+
+    def state_given(self, uid: str, known: Mapping[str, Any]) -> Float32Array:
+        """Return the ``state`` of ``uid`` if the other were where it believes it to be.
+
+        Args:
+            uid: The robot that observes.
+            known: Pose of the other, in the form of `comm_state`; without it, the truth is taken.
+        """
+        landmarks = self.landmark_positions().ravel().tolist()
+        own = slice(0, 2) if uid == self.agent_uids[0] else slice(2, 4)
+        other = self.agent_uids[uid == self.agent_uids[0]]
+        seen = known["pose"].get(other, self.comm_state()["pose"][other])["xyz"]
+        return _state(landmarks, *self._position[own], *self._velocity[own], *seen[:2])
+
     def landmark_positions(self) -> FloatArray:
         """Return the landmarks, shape (2, 2).
 
@@ -196,15 +219,22 @@ class MPECooperativePushEnv(gym.Env[dict[str, Any], dict[str, Any]]):
     def _observation(self, landmarks: list[float]) -> dict[str, Any]:
         ax, ay, bx, by = self._position
         avx, avy, bvx, bvy = self._velocity
-        x0, y0, x1, y1 = landmarks
-        ego = [ax, ay, avx, avy, x0 - ax, y0 - ay, x1 - ax, y1 - ay, bx - ax, by - ay]
-        partner = [bx, by, bvx, bvy, x0 - bx, y0 - by, x1 - bx, y1 - by, ax - bx, ay - by]
+        ego, partner = self.agent_uids
         return {
             "agent": {
-                self.agent_uids[0]: {"state": np.array(ego, dtype=np.float32)},
-                self.agent_uids[1]: {"state": np.array(partner, dtype=np.float32)},
+                ego: {"state": _state(landmarks, ax, ay, avx, avy, bx, by)},
+                partner: {"state": _state(landmarks, bx, by, bvx, bvy, ax, ay)},
             }
         }
+
+
+def _state(
+    landmarks: list[float], x: float, y: float, vx: float, vy: float, other_x: float, other_y: float
+) -> Float32Array:
+    """Return the state of a robot at (x, y) that sees the other at (other_x, other_y)."""
+    x0, y0, x1, y1 = landmarks
+    state = [x, y, vx, vy, x0 - x, y0 - y, x1 - x, y1 - y, other_x - x, other_y - y]
+    return np.array(state, dtype=np.float32)
 
 
 def coverage_reward(position: list[float], landmarks: list[float]) -> float:

@@ -45,13 +45,13 @@ class SummarySettings:
         n_resamples: 0 for Student t, >= 1000 for BCa with that many replicates.
         bootstrap_root_seed: Root seed of the replicates.
         headline_condition: Condition of the headline rate; ``None`` pools everything.
-        comparison: Treatment and baseline condition to compare, if any.
+        comparison: Treatment conditions, then the baseline that each is compared with, if any.
     """
 
     n_resamples: int = 0
     bootstrap_root_seed: int = 0
     headline_condition: str | None = None
-    comparison: tuple[str, str] | None = None
+    comparison: tuple[str, ...] | None = None
 
 
 def compute_summary(
@@ -104,14 +104,14 @@ def recompute_summary(stored: BundleSummary, episodes: Sequence[EpisodeResult]) 
             f"BundleSummary.estimator: expected {RATE_ESTIMATOR!r} or {LEGACY_ESTIMATOR!r}, got "
             f"{stored.estimator!r}; upgrade the package that reads it."
         )
-    compared = [(c.treatment, c.baseline) for c in stored.comparisons]
+    treatments = tuple(dict.fromkeys(c.treatment for c in stored.comparisons))
     return compute_summary(
         episodes,
         SummarySettings(
             n_resamples=stored.n_resamples,
             bootstrap_root_seed=stored.bootstrap_root_seed,
             headline_condition=stored.headline_condition,
-            comparison=compared[0] if compared else None,
+            comparison=(*treatments, stored.comparisons[0].baseline) if treatments else None,
         ),
     )
 
@@ -134,10 +134,20 @@ def interval_record(estimate: Estimate) -> IntervalRecord:
 def _comparisons(
     episodes: Sequence[EpisodeResult], settings: SummarySettings
 ) -> list[ComparisonSummary]:
-    """Return success and contact differences, pooled and per partner."""
+    """Return success and contact differences of each treatment, pooled and per partner."""
     if settings.comparison is None:
         return []
-    treatment, baseline = settings.comparison
+    *treatments, baseline = settings.comparison
+    return [
+        row
+        for treatment in treatments
+        for row in _compared(episodes, settings, treatment, baseline)
+    ]
+
+
+def _compared(
+    episodes: Sequence[EpisodeResult], settings: SummarySettings, treatment: str, baseline: str
+) -> list[ComparisonSummary]:
     metrics: list[tuple[ComparedMetric, Metric]] = [("success", _success)]
     if all(e.contact is not None for e in episodes):
         metrics.append(("contact", _contact))

@@ -93,6 +93,17 @@ def test_summary_with_resamples_uses_bca_and_depends_on_its_root_seed():
     assert first.comparisons[0].difference != other.comparisons[0].difference
 
 
+def test_summary_compares_every_treatment_with_the_baseline():
+    late = [e.model_copy(update={"condition": "late"}) for e in two_conditions()[:40]]
+    settings = SummarySettings(comparison=("on", "late", "off"))
+    summary = compute_summary([*two_conditions(), *late], settings)
+    alone = compute_summary(two_conditions(), SETTINGS)
+    pairs = {(c.treatment, c.baseline) for c in summary.comparisons}
+    assert pairs == {("on", "off"), ("late", "off")}
+    assert [c for c in summary.comparisons if c.treatment == "on"] == alone.comparisons
+    assert recompute_summary(summary, [*two_conditions(), *late]) == summary
+
+
 def test_summary_without_contact_records_compares_success_only():
     episodes = [e.model_copy(update={"contact": None}) for e in two_conditions()]
     summary = compute_summary(episodes, SETTINGS)

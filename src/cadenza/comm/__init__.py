@@ -1,0 +1,77 @@
+"""Comm: what robots tell each other, and links that deliver it late or not at all.
+
+Start at:    `FixedFormatCommChannel` (packets), `CommDegradationWrapper` (a bad link around it) and
+             `PerLinkChannel` (what one robot hears, a link per sender).
+Promise:     a visible packet carries the true age of what it says, in every tick; equal seeds give
+             equal traces, other episodes other ones.
+May import:  `core`.  Must not import: `safety`, `envs` or anything above them.
+Adding one:  a class with `reset`, `encode` and `decode` is a channel; nothing is registered.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from cadenza.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from cadenza.comm.codec import packet_from_bytes, packet_to_bytes
+    from cadenza.comm.degradation import CommDegradationStats, CommDegradationWrapper
+    from cadenza.comm.fixed_format import AoIClock, FixedFormatCommChannel, LearnedOverlay
+    from cadenza.comm.links import PerLinkChannel
+    from cadenza.comm.packets import (
+        SCHEMA_VERSION,
+        ChamberCommError,
+        ChamberCommQPSaturationWarning,
+        CommChannel,
+        CommPacket,
+        Pose,
+        TaskStatePredicate,
+    )
+    from cadenza.comm.profiles import URLLC_3GPP_R17, DegradationProfile
+    from cadenza.comm.saturation import SaturationReport, saturation_guard
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "URLLC_3GPP_R17",
+    "AoIClock",
+    "ChamberCommError",
+    "ChamberCommQPSaturationWarning",
+    "CommChannel",
+    "CommDegradationStats",
+    "CommDegradationWrapper",
+    "CommPacket",
+    "DegradationProfile",
+    "FixedFormatCommChannel",
+    "LearnedOverlay",
+    "PerLinkChannel",
+    "Pose",
+    "SaturationReport",
+    "TaskStatePredicate",
+    "packet_from_bytes",
+    "packet_to_bytes",
+    "saturation_guard",
+]
+
+#: Short names and the modules that define them; imported at first use.
+_EXPORTS: Final = {
+    "SCHEMA_VERSION": "packets",
+    "URLLC_3GPP_R17": "profiles",
+    "AoIClock": "fixed_format",
+    "ChamberCommError": "packets",
+    "ChamberCommQPSaturationWarning": "packets",
+    "CommChannel": "packets",
+    "CommDegradationStats": "degradation",
+    "CommDegradationWrapper": "degradation",
+    "CommPacket": "packets",
+    "DegradationProfile": "profiles",
+    "FixedFormatCommChannel": "fixed_format",
+    "LearnedOverlay": "fixed_format",
+    "PerLinkChannel": "links",
+    "Pose": "packets",
+    "SaturationReport": "saturation",
+    "TaskStatePredicate": "packets",
+    "packet_from_bytes": "codec",
+    "packet_to_bytes": "codec",
+    "saturation_guard": "saturation",
+}
+
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
