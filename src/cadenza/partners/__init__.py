@@ -11,29 +11,42 @@ from typing import TYPE_CHECKING, Final
 from cadenza.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from cadenza.partners.draft_zoo import make_phase0_draft_zoo
+    from cadenza.partners.frozen import FrozenHARLPartner, FrozenMAPPOPartner
     from cadenza.partners.interface import FrozenPartner, PartnerBase
     from cadenza.partners.registry import list_registered, load_partner, register_partner
     from cadenza.partners.scripted_heuristic import ScriptedHeuristicPartner
     from cadenza.partners.spec import PartnerSpec
+    from cadenza.partners.static import ExploratoryStaticPartnerOverride, PartnerAblatedZero
 
 __all__ = [
+    "ExploratoryStaticPartnerOverride",
+    "FrozenHARLPartner",
+    "FrozenMAPPOPartner",
     "FrozenPartner",
+    "PartnerAblatedZero",
     "PartnerBase",
     "PartnerSpec",
     "ScriptedHeuristicPartner",
     "list_registered",
     "load_partner",
+    "make_phase0_draft_zoo",
     "register_partner",
 ]
 
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
+    "ExploratoryStaticPartnerOverride": "static",
+    "FrozenHARLPartner": "frozen",
+    "FrozenMAPPOPartner": "frozen",
     "FrozenPartner": "interface",
+    "PartnerAblatedZero": "static",
     "PartnerBase": "interface",
     "PartnerSpec": "spec",
     "ScriptedHeuristicPartner": "scripted_heuristic",
     "list_registered": "registry",
     "load_partner": "registry",
+    "make_phase0_draft_zoo": "draft_zoo",
     "register_partner": "registry",
 }
 

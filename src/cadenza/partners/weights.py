@@ -1,0 +1,100 @@
+"""Where a partner's weights are: ``local://artifacts/<name>`` under the artifacts folder.
+
+The folder is named by ``CADENZA_ARTIFACTS_ROOT`` (or its older name, ``CONCERTO_ARTIFACTS_ROOT``),
+looked up at every load, and is ``./artifacts`` without them.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from cadenza.core.errors import CheckpointError, InputError
+from cadenza.partners.spec import PartnerSpec
+
+#: Environment variables that name the folder; the first that is set counts.
+ARTIFACTS_VARIABLES: Final = ("CADENZA_ARTIFACTS_ROOT", "CONCERTO_ARTIFACTS_ROOT")
+#: How every address of weights begins.
+ARTIFACTS_SCHEME: Final = "local://artifacts/"
+
+
+def artifacts_folder() -> Path:
+    """Return the folder that holds weights; it need not exist."""
+    named = (os.environ.get(variable) for variable in ARTIFACTS_VARIABLES)
+    return Path(next(filter(None, named), "artifacts"))
+
+
+def require_weights_uri(owner: str, spec: PartnerSpec) -> str:
+    """Return the address of the weights.
+
+    Raises:
+        InputError: The spec has none.
+    """
+    if spec.weights_uri is None:
+        raise InputError(
+            f"{owner}: expected PartnerSpec.weights_uri, got None; name the weights, e.g. "
+            f"'{ARTIFACTS_SCHEME}policy.pt'."
+        )
+    return spec.weights_uri
+
+
+def require_uid(owner: str, spec: PartnerSpec) -> str:
+    """Return the robot the partner drives.
+
+    Raises:
+        InputError: The option ``uid`` is missing or empty.
+    """
+    uid = spec.extra.get("uid", "")
+    if not uid:
+        raise InputError(
+            f"{owner}: expected a non-empty option 'uid', got {uid!r}; name the robot it drives in "
+            "PartnerSpec.extra."
+        )
+    return uid
+
+
+def require_digest(owner: str, spec: PartnerSpec, digest: str) -> None:
+    """Raise unless the weights are those that the spec names, if it names any.
+
+    Raises:
+        CheckpointError: ``spec.weights_sha256`` is another digest.
+    """
+    if spec.weights_sha256 not in (None, digest):
+        raise CheckpointError(
+            f"{owner}: expected weights with SHA-256 {spec.weights_sha256}, got {digest} at "
+            f"{spec.weights_uri}; restore the file or correct the spec."
+        )
+
+
+def weights_path(uri: str) -> Path:
+    """Return the file or folder behind ``uri``, which need not exist.
+
+    Raises:
+        CheckpointError: Another scheme, or a path that leads out of the artifacts folder.
+    """
+    from cadenza.core.checkpoints import resolve_uri  # imports torch
+
+    return resolve_uri(_relative(uri), artifacts_root=artifacts_folder())
+
+
+def load_weights(owner: str, spec: PartnerSpec) -> dict[str, Any]:
+    """Return the tensors behind ``spec.weights_uri``, checked against sidecar and spec.
+
+    Raises:
+        CheckpointError: Payload or sidecar missing, damaged, or not the one that the spec names.
+    """
+    from cadenza.core.checkpoints import load_checkpoint  # imports torch
+
+    uri = _relative(require_weights_uri(owner, spec))
+    payload, metadata = load_checkpoint(uri=uri, artifacts_root=artifacts_folder())
+    require_digest(owner, spec, metadata.sha256)
+    return payload
+
+
+def _relative(uri: str) -> str:
+    """Return ``uri`` as an address below the artifacts folder."""
+    if not uri.startswith(ARTIFACTS_SCHEME):
+        raise CheckpointError(
+            f"weights {uri!r}: expected an address '{ARTIFACTS_SCHEME}<name>'; put the file into "
+            f"the artifacts folder, which {ARTIFACTS_VARIABLES[0]} names."
+        )
+    return "local://" + uri.removeprefix(ARTIFACTS_SCHEME)
