@@ -26,6 +26,9 @@ _BUILT_IN_MODULES: Final = (
     "cadenza.partners.crossing_chaser",
     "cadenza.partners.static",
     "cadenza.partners.frozen",
+    "cadenza.partners.onnx_policy",
+    "cadenza.partners.openvla",
+    "cadenza.partners.remote",
 )
 
 PartnerClass = TypeVar("PartnerClass", bound=type)
