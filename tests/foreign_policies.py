@@ -60,7 +60,9 @@ _MODULES = {
         class Toy:
             @classmethod
             def from_pretrained(cls, path, config, revision=None):
-                return cls()
+                toy = cls()
+                toy.width = getattr(config, "actions", 4)
+                return toy
 
             def predict_action_chunk(self, batch):
                 state = batch["observation.state"]
@@ -71,7 +73,8 @@ _MODULES = {
                 assert image.shape[0] == 3
                 words = len(batch["task"]) or os.getpid()
                 says = [state.sum(), image.mean(), words, torch.seeds[-1]]
-                return torch.from_numpy(np.array(says)[None, None] + np.arange(3.0)[None, :, None])
+                says = np.array(says[: self.width])
+                return torch.from_numpy(says[None, None] + np.arange(3.0)[None, :, None])
 
         def get_policy_class(name):
             return {"toy": Toy}[name]
@@ -95,7 +98,8 @@ _MODULES = {
                 "bridge_dataset": {
                     "action": {"mean": np.ones(4), "std": 2 * np.ones(4)},
                     "proprio_single": {"mean": np.ones(3), "std": 2 * np.ones(3)},
-                }
+                },
+                "two": {"action": {"mean": np.ones(2), "std": np.ones(2)}},
             }
 
             @classmethod
@@ -112,8 +116,8 @@ _MODULES = {
                 assert batch["image_primary"].dtype == np.uint8
                 proprio = batch["proprio_single"].sum() if "proprio_single" in batch else 0.0
                 says = np.array([batch["image_primary"].mean(), proprio, len(task[0]), rng])
-                scale = unnormalization_statistics
-                return (says * scale["std"] + scale["mean"])[None, None]
+                mean, std = (unnormalization_statistics[name] for name in ("mean", "std"))
+                return (says[: len(mean)] * std + mean)[None, None]
     """,
 }
 

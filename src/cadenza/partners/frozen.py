@@ -205,9 +205,9 @@ class FrozenNetworkPartner(StatePolicyPartner):
         import torch
 
         actor = self._loaded()
-        actions = actor.mean(actor.tensors, torch.from_numpy(states))  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+        actions = actor.mean(actor.tensors, torch.tensor(states))
         if noise is not None:
-            actions = actions + actor.deviation(actor.tensors) * torch.from_numpy(noise)  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+            actions = actions + actor.deviation(actor.tensors) * torch.tensor(noise)
         return actions.numpy()
 
     def _loaded(self) -> _Actor:
