@@ -1,7 +1,7 @@
 """Training of the draft zoo's two checkpoints, so that all of its partners can act.
 
-Both actors learn the push task, MAPPO's and HAPPO's way, beside the zoo's scripted partner: the
-task the zoo is named after needs a simulator, this one runs on any CPU.
+Both actors learn the push task with the shipped configurations of MAPPO and HAPPO, beside the zoo's
+scripted partner: the task the zoo is named after needs a simulator, this one runs on any CPU.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,46 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from cadenza.aht.config import EgoAHTConfig
+from cadenza.aht.config import load_config
 from cadenza.benchmark.training import run_training
 from cadenza.core.checkpoints import load_checkpoint, save_checkpoint
 from cadenza.core.errors import ConfigurationError
+from cadenza.core.shipped_configs import shipped_config
 from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY
 from cadenza.partners.draft_zoo import make_phase0_draft_zoo
 from cadenza.partners.spec import PartnerSpec
 from cadenza.partners.weights import ARTIFACTS_SCHEME
 
-#: Task the actors learn.
-TASK: Final = "mpe_cooperative_push"
 _RUNS: Final = "draft_zoo_runs"
-#: Settings per partner class: those of the shipped configurations, but MAPPO sees states as they
-#: are, because its checkpoint holds nothing but the layers.
-_ALGORITHMS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "frozen_mappo": {
-        "algo": "mappo",
-        "ppo": {
-            "rollout_length": 128,
-            "batch_size": 256,
-            "epochs": 8,
-            "learning_rate": 1e-3,
-            "gamma": 0.95,
-            "max_gradient_norm": 10.0,
-            "normalize_rewards": True,
-            "initial_log_std": -0.5,
-            "hidden_sizes": [64, 64],
-        },
-    },
-    "frozen_harl": {
-        "algo": "happo",
-        "happo": {
-            "lr": 1e-3,
-            "gamma": 0.95,
-            "n_epochs": 8,
-            "rollout_length": 128,
-            "batch_size": 256,
-        },
-        "ppo_extras": {"max_action_std": 1.0, "critic_max_grad_norm": 10.0},
-    },
+#: Configuration per partner class, and changes to it. The checkpoint of the MAPPO actor has no room
+#: for the moments of observations.
+_CONFIGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "frozen_mappo": ("train/mpe_cooperative_push_mappo", "ppo.normalize_observations=false"),
+    "frozen_harl": ("train/mpe_cooperative_push_happo",),
 }
 
 
@@ -94,34 +70,30 @@ def train_draft_zoo(
     for spec in learned:
         if progress is not None:
             progress(spec.class_name)
-        cfg = _config(spec, scripted, folder, frames or spec.checkpoint_step or 0)
-        members.append(_train(spec, cfg, folder))
+        mate = scripted.extra["uid"]
+        members.append(_train(spec, mate, folder, frames or spec.checkpoint_step))
     return members
 
 
-def _config(spec: PartnerSpec, scripted: PartnerSpec, folder: Path, frames: int) -> EgoAHTConfig:
-    uids = [spec.extra["uid"], scripted.extra["uid"]]
-    return EgoAHTConfig.model_validate(
-        {
-            **_ALGORITHMS[spec.class_name],
-            "seed": spec.seed,
-            "total_frames": frames,
-            "checkpoint_every": frames,
-            "artifacts_root": folder / _RUNS,
-            "log_dir": folder / _RUNS / "logs",
-            "env": {"task": TASK, "episode_length": 50, "agent_uids": uids, "num_envs": 8},
-            "partner": {"class_name": scripted.class_name, "extra": dict(scripted.extra)},
-            "evaluation": {"episodes": 20},
-        }
+def _train(spec: PartnerSpec, mate: str, folder: Path, frames: int | None) -> TrainedMember:
+    """Train one partner beside ``mate`` and store its actor under the address of its spec."""
+    name, *changes = _CONFIGS[spec.class_name]
+    cfg = load_config(
+        config_path=shipped_config(name),
+        overrides=[
+            f"seed={spec.seed}",
+            f"total_frames={frames}",
+            f"checkpoint_every={frames}",
+            f"env.agent_uids=[{spec.extra['uid']},{mate}]",
+            f"partner.extra.uid={mate}",
+            *changes,
+        ],
     )
-
-
-def _train(spec: PartnerSpec, cfg: EgoAHTConfig, folder: Path) -> TrainedMember:
-    """Train one partner and store its actor under the address of its spec."""
+    runs = folder / _RUNS
+    cfg = cfg.model_copy(update={"artifacts_root": runs, "log_dir": runs / "logs"})
     curve, _ = run_training(cfg, overwrite=True)
-    newest = curve.checkpoint_paths[-1].name
     payload, metadata = load_checkpoint(
-        uri=ARTIFACTS_SCHEME + newest, artifacts_root=cfg.artifacts_root
+        uri=ARTIFACTS_SCHEME + curve.checkpoint_paths[-1].name, artifacts_root=runs
     )
     path = save_checkpoint(
         state_dict=_mappo_actor(payload) if MLP_POLICY_KEY in payload else payload,
@@ -129,12 +101,8 @@ def _train(spec: PartnerSpec, cfg: EgoAHTConfig, folder: Path) -> TrainedMember:
         metadata=metadata,
         artifacts_root=folder,
     )
-    return TrainedMember(
-        spec=spec,
-        path=path,
-        frames=metadata.step,
-        mean_return=float(curve.evaluations[-1].results["mean_episode_reward"]),
-    )
+    mean_return = float(curve.evaluations[-1].results["mean_episode_reward"])
+    return TrainedMember(spec=spec, path=path, frames=metadata.step, mean_return=mean_return)
 
 
 def _mappo_actor(payload: Mapping[str, Any]) -> dict[str, Any]:

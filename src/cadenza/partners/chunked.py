@@ -312,6 +312,26 @@ def channel(owner: str, channels: Channels, name: str) -> NDArray[Any]:
     return channels[name]
 
 
+def rgb_image(owner: str, channels: Channels, name: str) -> NDArray[np.uint8]:
+    """Return an image channel as bytes, (H, W, 3).
+
+    Raises:
+        InputError: It is missing or of another shape, or its values are not those of bytes.
+    """
+    image = channel(owner, channels, name)
+    if image.ndim != 3 or image.shape[-1] != 3:
+        raise InputError(
+            f"{owner}: channel {name!r}: expected an image of shape (H, W, 3), got {image.shape}."
+        )
+    as_bytes = image.astype(np.uint8)
+    if not np.array_equal(as_bytes, image):
+        raise InputError(
+            f"{owner}: channel {name!r}: expected whole numbers 0 to 255, got "
+            f"{image.min():g} to {image.max():g}; scale the image to bytes."
+        )
+    return as_bytes
+
+
 def whole_option(owner: str, extra: Mapping[str, str], key: str, *, low: int) -> int | None:
     """Return an integer option, or None where it is absent.
 

@@ -32,11 +32,8 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
-#: Weights of the MAPPO actor, without and with its biases.
+#: Weights of the MAPPO actor.
 _MAPPO_WEIGHTS: Final = ("fc1.weight", "fc2.weight", "head.weight")
-_MAPPO_KEYS: Final = tuple(
-    f"{layer}.{kind}" for layer in ("fc1", "fc2", "head") for kind in ("weight", "bias")
-)
 #: Its log standard deviation, (A,); absent from checkpoints of a deterministic actor.
 _LOG_STD: Final = "log_std"
 #: Tensors that tell HARL's sizes.
@@ -46,7 +43,7 @@ _HARL_SHAPES: Final = ("base.feature_norm.weight", "act.action_out.fc_mean.weigh
 class StatePolicyPartner(PartnerBase):
     """Plays a function of the robot's own state, loaded at the first ``reset`` or ``act``.
 
-    Subclasses say how: `input_dim` loads and returns O, `distribution` computes mean and σ.
+    Subclasses say how: `sizes` loads it, `actions` computes it.
     """
 
     #: How messages call the length of the state.
@@ -61,11 +58,11 @@ class StatePolicyPartner(PartnerBase):
         self._generators: RowGenerators | None = None
 
     @abstractmethod
-    def input_dim(self) -> int:
-        """Load the policy if need be, and return the length O of the states it takes."""
+    def sizes(self) -> tuple[int, int]:
+        """Load the policy if need be, and return the lengths O of states and A of actions."""
 
     @abstractmethod
-    def distribution(self, states: Float32Array, noise: Float32Array | None) -> Float32Array:
+    def actions(self, states: Float32Array, noise: Float32Array | None) -> Float32Array:
         """Return actions (N, A) for ``states`` (N, O).
 
         Args:
@@ -73,17 +70,13 @@ class StatePolicyPartner(PartnerBase):
             noise: Standard normal, (N, A); None asks for the means.
         """
 
-    @abstractmethod
-    def action_dim(self) -> int:
-        """Return the length A of the actions."""
-
     def reset(self, *, seed: int | None = None) -> None:
         """Load the policy if need be and open the episode's generator.
 
         Args:
             seed: Episode seed; selects the noise of ``act(deterministic=False)``.
         """
-        self.input_dim()
+        self.sizes()
         self._generators = RowGenerators(self.episode_stream(seed))
 
     def reset_row(self, row: int, *, seed: int) -> None:
@@ -105,21 +98,23 @@ class StatePolicyPartner(PartnerBase):
             CheckpointError: The weights cannot be loaded.
         """
         state = read_state(obs, self._uid)
-        if state.shape[-1] != self.input_dim():
+        length, width = self.sizes()
+        if state.shape[-1] != length:
             raise InputError(
                 f"{type(self).__name__}: obs['agent'][{self._uid!r}]['state']: expected length "
-                f"{self.input_dim()} ({self.input_name} of the policy), got {state.shape[-1]}; the "
+                f"{length} ({self.input_name} of the policy), got {state.shape[-1]}; the "
                 "weights were trained on another task, seat or number of robots."
             )
         states = np.ascontiguousarray(np.atleast_2d(state), dtype=np.float32)
-        noise = None if deterministic else self._noise(len(states))
-        actions = self.distribution(states, noise)
+        noise = None if deterministic else self._noise(len(states), width)
+        actions = self.actions(states, noise)
         return self.checked(actions if state.ndim == 2 else actions[0])
 
-    def _noise(self, rows: int) -> Float32Array:
-        generators, width = self._opened(), self.action_dim()
-        draws = [generators[row].standard_normal(width, dtype=np.float32) for row in range(rows)]
-        return np.stack(draws) if draws else np.zeros((0, width), dtype=np.float32)
+    def _noise(self, rows: int, width: int) -> Float32Array:
+        noise, generators = np.empty((rows, width), dtype=np.float32), self._opened()
+        for row in range(rows):
+            generators[row].standard_normal(out=noise[row], dtype=np.float32)
+        return noise
 
     def _opened(self) -> RowGenerators:
         if self._generators is None:  # acting before the first reset plays an automatic episode
@@ -192,15 +187,11 @@ class FrozenNetworkPartner(StatePolicyPartner):
             )
         return digest
 
-    def input_dim(self) -> int:
-        """Load the actor if need be, and return O."""
-        return self._loaded().sizes[0]
+    def sizes(self) -> tuple[int, int]:
+        """Load the actor if need be, and return O and A."""
+        return self._loaded().sizes
 
-    def action_dim(self) -> int:
-        """Return A."""
-        return self._loaded().sizes[1]
-
-    def distribution(self, states: Float32Array, noise: Float32Array | None) -> Float32Array:
+    def actions(self, states: Float32Array, noise: Float32Array | None) -> Float32Array:
         """Return means, or means + σ · ``noise``, (N, A)."""
         import torch
 
@@ -212,10 +203,8 @@ class FrozenNetworkPartner(StatePolicyPartner):
 
     def _loaded(self) -> _Actor:
         if self._actor is None:
-            payload = load_weights(type(self).__name__, self.spec)
-            actor = self.read_actor(payload)
-            self._digest = actor.digest()
-            self._actor = actor
+            actor = self.read_actor(load_weights(type(self).__name__, self.spec))
+            self._actor, self._digest = actor, actor.digest()
         return self._actor
 
 
@@ -241,42 +230,23 @@ class FrozenMAPPOPartner(FrozenNetworkPartner):
     def read_actor(self, payload: Mapping[str, Any]) -> _Actor:
         """Return the actor in ``payload``."""
         owner = type(self).__name__
-        state = _actor_state(owner, payload, fallback=set(_MAPPO_WEIGHTS) <= set(payload))
-        if missing := [key for key in _MAPPO_WEIGHTS if key not in state]:
-            raise InputError(
-                f"{owner}: expected the weights of fc1/fc2/head, got none called {missing[0]!r} "
-                f"among {sorted(state)}; save the actor's state dict."
-            )
-        tensors = _tensors(owner, state, state)
-        fc1, fc2, head = (tensors[key] for key in _MAPPO_WEIGHTS)
+        tensors = _actor_tensors(owner, payload, _MAPPO_WEIGHTS, "fc1/fc2/head")
         shapes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
-        hidden, inputs = _rank_two(owner, "fc1.weight", fc1)
-        if tuple(fc2.shape) != (hidden, hidden):
+        fc1, fc2, head = (shapes[key] for key in _MAPPO_WEIGHTS)
+        hidden, inputs, outputs = (*fc1, 0, 0)[0], fc1[-1:], head[:1]
+        if fc2 != (hidden, hidden):
             raise InputError(
-                f"{owner}: fc2 shape: expected {(hidden, hidden)}, got {tuple(fc2.shape)}; the "
-                "actor has two layers of one width."
+                f"{owner}: fc2 shape: expected {(hidden, hidden)}, got {fc2}; the actor has two "
+                "layers of one width."
             )
-        outputs, head_inputs = _rank_two(owner, "head.weight", head)
-        if head_inputs != hidden:
+        if head[-1:] != (hidden,):
             raise InputError(
-                f"{owner}: head input dim: expected {hidden}, the width of fc2, got {head_inputs}."
+                f"{owner}: head input dim: expected {hidden}, the width of fc2, got {head[-1:]}."
             )
-        wanted = dict(
-            zip(
-                _MAPPO_KEYS,
-                (
-                    (hidden, inputs),
-                    (hidden,),
-                    (hidden, hidden),
-                    (hidden,),
-                    (outputs, hidden),
-                    (outputs,),
-                ),
-                strict=True,
-            )
-        )
-        if _LOG_STD in shapes:
-            wanted[_LOG_STD] = (outputs,)
+        layers = {"fc1": (hidden, *inputs), "fc2": fc2, "head": (*outputs, hidden)}
+        wanted = {f"{name}.weight": shape for name, shape in layers.items()}
+        wanted |= {f"{name}.bias": shape[:1] for name, shape in layers.items()}
+        wanted |= {_LOG_STD: outputs} if _LOG_STD in shapes else {}
         if shapes != wanted:
             raise InputError(
                 f"{owner}: load_state_dict failed: expected tensors of the shapes {wanted}, got "
@@ -286,7 +256,7 @@ class FrozenMAPPOPartner(FrozenNetworkPartner):
             tensors=tuple(tensors[key] for key in wanted),
             mean=_mappo_mean,
             deviation=_mappo_deviation,
-            sizes=(inputs, outputs),
+            sizes=(inputs[0], outputs[0]),
         )
 
 
@@ -313,17 +283,12 @@ class FrozenHARLPartner(FrozenNetworkPartner):
         from cadenza.learn.nn import gaussian_actor as harl
 
         owner = type(self).__name__
-        state = _actor_state(owner, payload, fallback=set(_HARL_SHAPES) <= set(payload))
-        if missing := [key for key in _HARL_SHAPES if key not in state]:
-            raise InputError(
-                f"{owner}: expected the tensor {missing[0]!r}, got {sorted(state)}; save the state "
-                "dict of HARL's stochastic policy with feature normalization."
-            )
+        state = _actor_tensors(
+            owner, payload, _HARL_SHAPES, "HARL's stochastic policy with feature normalization"
+        )
         bound = float(payload.get(harl.STANDARD_DEVIATION_KEY, harl.MAX_STANDARD_DEVIATION))
         try:
-            actor = harl.GaussianActor.from_state_dict(
-                _tensors(owner, state, state), max_standard_deviation=bound
-            )
+            actor = harl.GaussianActor.from_state_dict(state, max_standard_deviation=bound)
         except CheckpointError as error:
             raise InputError(f"{owner}: load_state_dict failed: {error}") from error
         tensors = tuple(parameter.detach() for parameter in actor.parameters())
@@ -341,51 +306,46 @@ class FrozenHARLPartner(FrozenNetworkPartner):
 def _mappo_mean(weights: "Sequence[Tensor]", states: "Tensor") -> "Tensor":
     import torch
 
+    fc1, fc2, head, *biases = weights
     linear = torch.nn.functional.linear
-    x = torch.tanh_(linear(states, weights[0], weights[1]))
-    x = torch.tanh_(linear(x, weights[2], weights[3]))
-    return linear(x, weights[4], weights[5])
+    x = torch.tanh_(linear(states, fc1, biases[0]))
+    x = torch.tanh_(linear(x, fc2, biases[1]))
+    return linear(x, head, biases[2])
 
 
 def _mappo_deviation(weights: "Sequence[Tensor]") -> "Tensor":
+    """Return exp(log_std), the last of seven tensors; zeros where there are six."""
+    return weights[6].exp() if len(weights) > 6 else 0.0 * weights[5]
+
+
+def _actor_tensors(
+    owner: str, payload: Mapping[str, Any], needed: Sequence[str], what: str
+) -> "dict[str, Tensor]":
+    """Return independent float32 copies of the actor's tensors, the entry ``actor`` or all."""
     import torch
 
-    return weights[6].exp() if len(weights) > 6 else torch.zeros_like(weights[5])
-
-
-def _actor_state(owner: str, payload: Mapping[str, Any], *, fallback: bool) -> Mapping[str, Any]:
-    """Return the actor's state dict: the entry ``actor``, or the payload itself."""
     state = payload.get("actor")
-    if isinstance(state, Mapping):
-        return cast("Mapping[str, Any]", state)
-    if fallback and state is None:
+    if state is None and set(needed) <= set(payload):
         _LOGGER.warning(
             "%s: the checkpoint holds an actor without the key 'actor'; save {'actor': ...} to "
             "leave no doubt what it is.",
             owner,
         )
-        return payload
-    raise InputError(
-        f"{owner}: expected a checkpoint with a mapping 'actor', got the keys {sorted(payload)}; "
-        "save {'actor': actor.state_dict()}."
-    )
-
-
-def _tensors(
-    owner: str, state: Mapping[str, Any], keys: "Mapping[str, Any] | Sequence[str]"
-) -> "dict[str, Tensor]":
-    """Return independent float32 copies of the named entries."""
-    import torch
-
-    for key in keys:
-        if not isinstance(state[key], torch.Tensor):
-            raise InputError(
-                f"{owner}: {key!r} must be torch.Tensor, got {type(state[key]).__name__}."
-            )
-    return {key: state[key].detach().to(torch.float32).contiguous().clone() for key in keys}
-
-
-def _rank_two(owner: str, name: str, tensor: "Tensor") -> tuple[int, int]:
-    if tensor.ndim != 2:
-        raise InputError(f"{owner}: {name}: expected a matrix, got shape {tuple(tensor.shape)}.")
-    return int(tensor.shape[0]), int(tensor.shape[1])
+        state = payload
+    if not isinstance(state, Mapping):
+        raise InputError(
+            f"{owner}: expected a checkpoint with a mapping 'actor', got the keys "
+            f"{sorted(payload)}; save {{'actor': actor.state_dict()}}."
+        )
+    named = cast("Mapping[str, Any]", state)
+    if missing := [key for key in needed if key not in named]:
+        raise InputError(
+            f"{owner}: expected the weights of {what}, got none called {missing[0]!r} among "
+            f"{sorted(named)}; save the actor's state dict."
+        )
+    tensors: dict[str, Tensor] = {}
+    for key, value in named.items():
+        if not isinstance(value, torch.Tensor):
+            raise InputError(f"{owner}: {key!r} must be torch.Tensor, got {type(value).__name__}.")
+        tensors[key] = value.detach().to(torch.float32).contiguous().clone()
+    return tensors

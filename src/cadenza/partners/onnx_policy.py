@@ -50,8 +50,8 @@ class OnnxPartner(StatePolicyPartner):
         self._sizes = (0, 0)
         self._names: tuple[str, str] = ("", "")
 
-    def input_dim(self) -> int:
-        """Load the file if need be, and return O.
+    def sizes(self) -> tuple[int, int]:
+        """Load the file if need be, and return O and A.
 
         Raises:
             CheckpointError: The file is missing or no ONNX graph.
@@ -60,13 +60,9 @@ class OnnxPartner(StatePolicyPartner):
         """
         if self._session is None:
             self._load()
-        return self._sizes[0]
+        return self._sizes
 
-    def action_dim(self) -> int:
-        """Return A."""
-        return self._sizes[1]
-
-    def distribution(self, states: Float32Array, noise: Float32Array | None) -> Float32Array:
+    def actions(self, states: Float32Array, noise: Float32Array | None) -> Float32Array:
         """Return the graph's actions, (N, A)."""
         state_name, action_name = self._names
         feeds = {state_name: states}

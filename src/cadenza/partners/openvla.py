@@ -29,7 +29,7 @@ from cadenza.partners.chunked import (
     CHUNK_OPTIONS,
     Channels,
     ChunkedPolicyPartner,
-    channel,
+    rgb_image,
 )
 from cadenza.partners.interface import PartnerCard
 from cadenza.partners.registry import register_partner
@@ -400,26 +400,6 @@ class TransformersBackend:
                 do_sample=False,
             )
         return cast("list[int]", output[0, -n:].tolist())
-
-
-def rgb_image(owner: str, channels: Channels, name: str) -> NDArray[np.uint8]:
-    """Return an image channel as bytes, (H, W, 3).
-
-    Raises:
-        InputError: It is missing or of another shape, or its values are not those of bytes.
-    """
-    image = channel(owner, channels, name)
-    if image.ndim != 3 or image.shape[-1] != 3:
-        raise InputError(
-            f"{owner}: channel {name!r}: expected an image of shape (H, W, 3), got {image.shape}."
-        )
-    as_bytes = image.astype(np.uint8)
-    if not np.array_equal(as_bytes, image):
-        raise InputError(
-            f"{owner}: channel {name!r}: expected whole numbers 0 to 255, got "
-            f"{image.min():g} to {image.max():g}; scale the image to bytes."
-        )
-    return as_bytes
 
 
 def _library(name: str) -> Any:

@@ -29,7 +29,13 @@ from numpy.typing import NDArray
 from cadenza.core.errors import CadenzaError, CheckpointError, ConfigurationError, MissingExtraError
 from cadenza.core.seeding import INTEGER_SEED_BOUND
 from cadenza.core.tree_digest import tree_digest
-from cadenza.partners.chunked import CHUNK_OPTIONS, Channels, ChunkedPolicyPartner, channel
+from cadenza.partners.chunked import (
+    CHUNK_OPTIONS,
+    Channels,
+    ChunkedPolicyPartner,
+    channel,
+    rgb_image,
+)
 from cadenza.partners.interface import PartnerCard
 from cadenza.partners.options import NumberOption
 from cadenza.partners.registry import register_partner
@@ -195,8 +201,8 @@ class RemotePolicyPartner(ChunkedPolicyPartner):
     """Plays the plans of a policy in another process; subclasses say which.
 
     The option ``inputs`` names the policy's inputs and the robot's channels they come from,
-    ``"observation.state=state,observation.images.front=rgb"``. Channels of bytes, (H, W, 3), are
-    images; others go as float32.
+    ``"observation.state=state,observation.images.front=rgb"``. Channels of shape (H, W, 3) are
+    images and go as bytes, others as float32.
     """
 
     #: Name of the policy's loader, `policy_process.POLICIES`.
@@ -237,10 +243,15 @@ class RemotePolicyPartner(ChunkedPolicyPartner):
             MissingExtraError: No interpreter is named.
         """
         seed = 0 if deterministic else int(rng.integers(INTEGER_SEED_BOUND))
-        arrays = {
-            name: _sendable(channel(type(self).__name__, channels, source))
-            for name, source in self._inputs.items()
-        }
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, source in self._inputs.items():
+            values = channel(type(self).__name__, channels, source)
+            is_image = values.ndim == 3
+            arrays[name] = (
+                rgb_image(type(self).__name__, channels, source)
+                if is_image
+                else values.astype(np.float32)
+            )
         return self._process().plan(
             arrays, instruction=self._instruction, seed=seed, timeout_s=self._timeout_s
         )
@@ -362,8 +373,3 @@ class CrossFormerPartner(RemotePolicyPartner):
             "head": extra.get("head", "single_arm"),
             "dataset": extra.get("dataset", "bridge_dataset"),
         }
-
-
-def _sendable(values: NDArray[Any]) -> NDArray[Any]:
-    """Return images as they are, everything else as float32."""
-    return values if values.dtype == np.uint8 else values.astype(np.float32)
