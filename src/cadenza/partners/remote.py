@@ -4,7 +4,8 @@ A policy that needs another torch, or JAX, runs as a process of that environment
 `cadenza.partners.scripts.policy_process`; arrays go over its stdin and stdout. Partners of one
 policy share the process: it keeps nothing from one plan to the next.
 
-Python:  ``CADENZA_LEROBOT_PYTHON`` and ``CADENZA_CROSSFORMER_PYTHON`` name the interpreters.
+Python:  ``CADENZA_LEROBOT_PYTHON`` and ``CADENZA_CROSSFORMER_PYTHON`` name the interpreters, else
+         see `cadenza.core.foreign_pythons`.
 Seeds:   every plan has its own, 0 for a deterministic one, so equal seeds give equal plans.
 """
 
@@ -27,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.errors import CadenzaError, CheckpointError, ConfigurationError, MissingExtraError
+from cadenza.core.foreign_pythons import foreign_python, python_variable
 from cadenza.core.seeding import INTEGER_SEED_BOUND
 from cadenza.core.tree_digest import tree_digest
 from cadenza.partners.chunked import (
@@ -205,10 +207,8 @@ class RemotePolicyPartner(ChunkedPolicyPartner):
     images and go as bytes, others as float32.
     """
 
-    #: Name of the policy's loader, `policy_process.POLICIES`.
+    #: Name of the policy's loader, `policy_process.POLICIES`, and of its environment.
     loader: ClassVar[str]
-    #: Environment variable that names the interpreter.
-    python_variable: ClassVar[str]
     #: Inputs without the option.
     default_inputs: ClassVar[str]
     own_options: ClassVar[tuple[str, ...]] = ("inputs", "instruction", "timeout_s", "device")
@@ -269,16 +269,16 @@ class RemotePolicyPartner(ChunkedPolicyPartner):
     def _process(self) -> PolicyProcess:
         """Return the process that serves the policy."""
         if self._command is None:
-            python = os.environ.get(self.python_variable)
-            if not python:
+            python = foreign_python(self.loader, os.environ)
+            if python is None:
                 raise MissingExtraError(
-                    f"{type(self).__name__}: expected the environment variable "
-                    f"{self.python_variable} to name the Python of an environment with the "
-                    "policy's packages, got nothing; install them there and set it."
+                    f"{type(self).__name__}: expected {python_variable(self.loader)} to name "
+                    "the Python of an environment with the policy's packages, got none; install "
+                    "them there and set it."
                 )
             options = json.dumps(self.loader_options(), sort_keys=True)
             # -P: modules that lie beside the program are not those of the environment
-            self._command = (python, "-P", str(PROGRAM), self.loader, options)
+            self._command = (str(python), "-P", str(PROGRAM), self.loader, options)
         return shared_process(self._command, {"HF_HUB_OFFLINE": "1"})
 
     def _local_folder(self) -> Path:
@@ -308,7 +308,6 @@ class LeRobotPartner(RemotePolicyPartner):
     """
 
     loader = "lerobot"
-    python_variable = "CADENZA_LEROBOT_PYTHON"
     default_inputs = "observation.state=state"
     own_options = (*RemotePolicyPartner.own_options, "revision")
     card: ClassVar[PartnerCard | None] = PartnerCard(
@@ -350,7 +349,6 @@ class CrossFormerPartner(RemotePolicyPartner):
     """
 
     loader = "crossformer"
-    python_variable = "CADENZA_CROSSFORMER_PYTHON"
     default_inputs = "image_primary=rgb"
     own_options = ("inputs", "instruction", "timeout_s", "head", "dataset")
     card: ClassVar[PartnerCard | None] = PartnerCard(

@@ -8,8 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from cadenza.core.errors import CheckpointError, ConfigurationError, MissingExtraError
+from cadenza.core.errors import (
+    CheckpointError,
+    ConfigurationError,
+    InputError,
+    MissingExtraError,
+)
 from cadenza.core.tree_digest import tree_digest
 from cadenza.partners import PartnerSpec, load_partner
 from cadenza.partners.remote import PolicyProcess, PolicyProcessError, close_processes
@@ -148,11 +154,23 @@ def test_repository_needs_a_commit_and_is_loaded_at_it():
 
 def test_without_an_interpreter_the_variable_is_named(monkeypatch, tmp_path):
     monkeypatch.delenv("CADENZA_LEROBOT_PYTHON")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(MissingExtraError, match="CADENZA_LEROBOT_PYTHON"):
         partner("lerobot_policy").reset()
-    monkeypatch.setenv("CADENZA_LEROBOT_PYTHON", str(tmp_path / "nothing"))
-    with pytest.raises(PolicyProcessError, match="No such file"):
+    no_program = tmp_path / "text"
+    no_program.write_text("not to be run")
+    monkeypatch.setenv("CADENZA_LEROBOT_PYTHON", str(no_program))
+    with pytest.raises(PolicyProcessError, match="Permission denied"):
         partner("lerobot_policy").reset()
+
+
+def test_images_go_as_bytes_whatever_type_holds_them():
+    arm = partner("lerobot_policy", inputs="observation.state=state,observation.images.front=rgb")
+    image = torch.full((4, 6, 3), 51, dtype=torch.uint8)
+    action = arm.act({"agent": {"arm": {"state": STATE, "rgb": image}}})
+    assert action[1] == pytest.approx(0.2)
+    with pytest.raises(InputError, match="whole numbers 0 to 255"):
+        partner("crossformer_zero_shot").act({"agent": {"arm": {"rgb": np.full((4, 6, 3), 0.2)}}})
 
 
 @pytest.mark.parametrize("inputs", ["", "state", "=state", "observation.state="])
