@@ -88,9 +88,11 @@ class CellRunner:
 
     @contextmanager
     def _world(self, cell: Cell) -> Generator[EpisodeWorld]:
+        partner = self._plan.partner(cell.partner)
         with open_world(
             env=self._plan.env,
-            partner=self._plan.partner(cell.partner).partner,
+            partner=partner.partner,
+            weights_sha256=partner.weights_sha256,
             safety=self._plan.condition(cell.condition).safety,
             root_seed=cell.seed,
             make_policy=lambda seat: self._policy(cell.policy, seat),

@@ -20,6 +20,7 @@ def open_world(
     safety: SafetyConfig,
     root_seed: int,
     make_policy: Callable[[EgoSeat], EgoPolicy],
+    weights_sha256: str | None = None,
 ) -> Generator[EpisodeWorld]:
     """Yield a world whose safety driver watches the very environment that is stepped.
 
@@ -29,6 +30,7 @@ def open_world(
         safety: Filter settings; disabled gives a world without filter.
         root_seed: Seed that scopes every episode of the environment.
         make_policy: Builds the ego policy for its seat.
+        weights_sha256: Digest the partner's weights must have; None takes any.
     """
     live_env = build_env(env, root_seed=root_seed, partner=partner)
     with closing(live_env):
@@ -38,7 +40,7 @@ def open_world(
             seat=seat,
             partner_uid=live_env.partner_uid,
             policy=make_policy(seat),
-            partner=build_partner(partner, env=live_env),
+            partner=build_partner(partner, env=live_env, weights_sha256=weights_sha256),
             guard=build_safety_driver(live_env, safety),
             has_success=get_task(env.task).has_success,
             monitor=AssumptionMonitor(EnvHooks.of(live_env), ego_uid=live_env.ego_uid)

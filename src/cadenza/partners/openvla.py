@@ -8,7 +8,8 @@ Action:     a_d = (u_d + 1) / 2 · (q99_d - q01_d) + q01_d where the mask says s
             x, y, z (m), roll, pitch, yaw (rad) as steps in the robot's base frame, and the gripper,
             0 closed ... 1 open.
 Safety:     the model's repository brings code that is run when it is loaded. It runs only with the
-            option ``trust_remote_code=yes`` and a commit as ``revision``; weights are safetensors.
+            option ``trust_remote_code=yes`` and a commit as ``revision``, or from a local folder
+            whose digest the spec names; weights are safetensors.
 """
 
 import importlib
@@ -34,6 +35,7 @@ from cadenza.partners.chunked import (
 from cadenza.partners.interface import PartnerCard
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec
+from cadenza.partners.weights import ARTIFACTS_SCHEME, local_folder
 
 #: Text tokens of the model without padding: 32064 - 64.
 VOCABULARY: Final = 32_000
@@ -257,7 +259,7 @@ class OpenVLAPartner(ChunkedPolicyPartner):
             "camera": "channel with the image, (H, W, 3) (default rgb)",
             "unnorm_key": "dataset whose statistics scale the action (default: the only one)",
             "action_map": "the environment's action, e.g. '0,1*10,gripper' (default 0,...,gripper)",
-            "revision": "commit of the model's repository, 40 hex digits",
+            "revision": "commit of the model's repository, 40 hex digits; not for a local folder",
             "trust_remote_code": "'yes' lets the repository's code run",
             "adapter": "folder of a LoRA adapter, with its dataset_statistics.json",
             "dtype": "bfloat16 (default), float16 or float32",
@@ -351,20 +353,23 @@ class TransformersBackend:
         import torch
 
         extra, self._torch = spec.extra, cast("Any", torch)
+        source = str(spec.weights_uri)
+        if source.startswith(ARTIFACTS_SCHEME):
+            source = str(local_folder("OpenVLAPartner", spec))
         transformers = _library("transformers")
         pinned: dict[str, Any] = {
-            "revision": extra["revision"],
+            "revision": extra.get("revision"),
             "trust_remote_code": True,
             "local_files_only": extra.get("offline", "yes") != "no",
         }
         self._device = extra.get("device", "cuda")
         self._dtype = getattr(self._torch, extra.get("dtype", "bfloat16"))
-        self._processor = transformers.AutoProcessor.from_pretrained(spec.weights_uri, **pinned)
+        self._processor = transformers.AutoProcessor.from_pretrained(source, **pinned)
         # Newer releases of transformers renamed the class.
         auto = getattr(transformers, "AutoModelForVision2Seq", None)
         auto = auto or transformers.AutoModelForImageTextToText
         model = auto.from_pretrained(
-            spec.weights_uri, torch_dtype=self._dtype, use_safetensors=True, **pinned
+            source, torch_dtype=self._dtype, use_safetensors=True, **pinned
         )
         self._stats: Mapping[str, Any] = dict(getattr(model, "norm_stats", {}))
         adapter = extra.get("adapter")
@@ -421,7 +426,13 @@ def _require_pinned(spec: PartnerSpec) -> None:
             "OpenVLAPartner: expected PartnerSpec.weights_uri, got None; name the model, e.g. "
             "'openvla/openvla-7b'."
         )
-    if not _COMMIT.fullmatch(extra.get("revision", "")):
+    is_local = spec.weights_uri.startswith(ARTIFACTS_SCHEME)
+    if is_local and spec.weights_sha256 is None:
+        raise ConfigurationError(
+            "OpenVLAPartner: expected PartnerSpec.weights_sha256 for a local folder, got None; its "
+            "code could change: name the digest of `cadenza.core.tree_digest`."
+        )
+    if not is_local and not _COMMIT.fullmatch(extra.get("revision", "")):
         raise ConfigurationError(
             "OpenVLAPartner: option 'revision': expected a commit of 40 hex digits, got "
             f"{extra.get('revision')!r}; a branch or tag can change what is loaded."

@@ -27,10 +27,9 @@ from typing import IO, Any, ClassVar, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.core.errors import CadenzaError, CheckpointError, ConfigurationError, MissingExtraError
+from cadenza.core.errors import CadenzaError, ConfigurationError, MissingExtraError
 from cadenza.core.foreign_pythons import foreign_python, python_variable
 from cadenza.core.seeding import INTEGER_SEED_BOUND
-from cadenza.core.tree_digest import tree_digest
 from cadenza.partners.chunked import (
     CHUNK_OPTIONS,
     Channels,
@@ -43,12 +42,7 @@ from cadenza.partners.options import NumberOption
 from cadenza.partners.registry import register_partner
 from cadenza.partners.scripts.policy_process import WireError, pack, unpack
 from cadenza.partners.spec import PartnerSpec
-from cadenza.partners.weights import (
-    ARTIFACTS_SCHEME,
-    require_digest,
-    require_weights_uri,
-    weights_path,
-)
+from cadenza.partners.weights import ARTIFACTS_SCHEME, local_folder, require_weights_uri
 
 #: The program that the other environment's Python runs.
 PROGRAM: Final = Path(__file__).with_name("scripts") / "policy_process.py"
@@ -281,19 +275,6 @@ class RemotePolicyPartner(ChunkedPolicyPartner):
             self._command = (str(python), "-P", str(PROGRAM), self.loader, options)
         return shared_process(self._command, {"HF_HUB_OFFLINE": "1"})
 
-    def _local_folder(self) -> Path:
-        """Return the folder behind a local address, checked against the spec's digest."""
-        uri = str(self.spec.weights_uri)
-        folder = weights_path(uri)
-        if not folder.is_dir():
-            raise CheckpointError(
-                f"{type(self).__name__}: {folder}: folder not found; expected a saved policy, so "
-                "check the name and the artifacts folder."
-            )
-        if self.spec.weights_sha256 is not None:
-            require_digest(type(self).__name__, self.spec, tree_digest(folder))
-        return folder.resolve()
-
 
 @register_partner("lerobot_policy")
 class LeRobotPartner(RemotePolicyPartner):
@@ -327,7 +308,7 @@ class LeRobotPartner(RemotePolicyPartner):
         uri, extra = str(self.spec.weights_uri), self.spec.extra
         options = {"device": extra.get("device", "cpu")}
         if uri.startswith(ARTIFACTS_SCHEME):
-            return {**options, "path": str(self._local_folder())}
+            return {**options, "path": str(local_folder("LeRobotPartner", self.spec))}
         revision = extra.get("revision", "")
         if not _COMMIT.fullmatch(revision):
             raise ConfigurationError(
@@ -367,7 +348,7 @@ class CrossFormerPartner(RemotePolicyPartner):
         """Return path, head and dataset."""
         extra = self.spec.extra
         return {
-            "path": str(self._local_folder()),
+            "path": str(local_folder("CrossFormerPartner", self.spec)),
             "head": extra.get("head", "single_arm"),
             "dataset": extra.get("dataset", "bridge_dataset"),
         }

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.files import sha256_file
+from cadenza.core.tree_digest import tree_digest
 from cadenza.partners.spec import PartnerSpec
 
 #: Environment variables that name the folder; the first that is set counts.
@@ -88,6 +90,45 @@ def load_weights(owner: str, spec: PartnerSpec) -> dict[str, Any]:
     payload, metadata = load_checkpoint(uri=uri, artifacts_root=artifacts_folder())
     require_digest(owner, spec, metadata.sha256)
     return payload
+
+
+def local_folder(owner: str, spec: PartnerSpec) -> Path:
+    """Return the folder behind ``spec.weights_uri``, checked against the spec's digest.
+
+    Raises:
+        CheckpointError: The folder is missing, or not the one that the spec names.
+    """
+    folder = weights_path(require_weights_uri(owner, spec)).resolve()
+    if not folder.is_dir():
+        raise CheckpointError(
+            f"{owner}: {folder}: folder not found; expected a saved policy, so check the name and "
+            "the artifacts folder."
+        )
+    if spec.weights_sha256 is not None:
+        require_digest(owner, spec, tree_digest(folder))
+    return folder
+
+
+def weights_digest(uri: str, *, artifacts_root: Path) -> str | None:
+    """Return the SHA-256 of the weights behind ``uri``; None for a repository.
+
+    Args:
+        uri: Address of a checkpoint, an ONNX file or a folder, or the name of a repository.
+        artifacts_root: Folder that ``local://`` addresses are relative to.
+
+    Raises:
+        CheckpointError: The weights are missing or damaged.
+    """
+    from cadenza.core.checkpoints import LOCAL_URI_SCHEME, read_metadata, resolve_uri
+
+    if not uri.startswith(LOCAL_URI_SCHEME):
+        return None
+    path = resolve_uri(uri, artifacts_root=artifacts_root)
+    if path.is_dir():
+        return tree_digest(path)
+    if path.suffix == ".onnx" and path.is_file():
+        return sha256_file(path)
+    return read_metadata(uri=uri, artifacts_root=artifacts_root).sha256
 
 
 def _relative(uri: str) -> str:

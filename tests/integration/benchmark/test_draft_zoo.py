@@ -3,13 +3,18 @@
 import json
 
 import numpy as np
+import pytest
 from typer.testing import CliRunner
 
+from cadenza.aht.config_models import PartnerConfig
+from cadenza.benchmark.builders import build_partner
 from cadenza.cli.main import app
 from cadenza.core.checkpoints import load_checkpoint
+from cadenza.core.errors import CheckpointError
 from cadenza.envs.mpe import MPECooperativePushEnv
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.partners import load_partner, make_phase0_draft_zoo
+from cadenza.partners.weights import weights_digest
 
 
 def test_trained_draft_zoo_loads_and_plays(tmp_path, monkeypatch):
@@ -34,6 +39,16 @@ def test_trained_draft_zoo_loads_and_plays(tmp_path, monkeypatch):
             obs, *_ = env.step({"ego": np.zeros(2, np.float32), uid: action})
         actions[spec.class_name] = action
     assert len({action.tobytes() for action in actions.values()}) == 3
+
+    # An evaluation plans the weights' digest, and its partners play no others.
+    mappo = zoo[1]
+    planned = weights_digest("local://mappo_seed42_step100k.pt", artifacts_root=tmp_path)
+    config = PartnerConfig(
+        class_name=mappo.class_name, weights_uri=mappo.weights_uri, extra={"uid": "partner"}
+    )
+    build_partner(config, weights_sha256=planned).reset(seed=0)
+    with pytest.raises(CheckpointError, match="expected weights with SHA-256 0000"):
+        build_partner(config, weights_sha256="0" * 64).reset(seed=0)
 
     # The converted MAPPO actor is the policy that the run itself stored.
     (run,) = [

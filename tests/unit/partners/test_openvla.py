@@ -7,7 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from cadenza.core.errors import ConfigurationError, InputError, MissingExtraError
+from cadenza.core.errors import (
+    CheckpointError,
+    ConfigurationError,
+    InputError,
+    MissingExtraError,
+)
+from cadenza.core.tree_digest import tree_digest
 from cadenza.partners import OpenVLAPartner, PartnerSpec
 from cadenza.partners.openvla import (
     ActionMap,
@@ -258,6 +264,32 @@ def test_model_is_loaded_pinned_offline_and_without_pickle_and_then_acts(transfo
     assert vla.act(white).tobytes() != first.tobytes()
     again = partner(**ALLOWED)
     assert again.act(OBS).tobytes() == first.tobytes()
+
+
+def test_local_folder_is_pinned_by_its_digest(transformers, monkeypatch, tmp_path):
+    monkeypatch.setenv("CADENZA_ARTIFACTS_ROOT", str(tmp_path))
+    folder = tmp_path / "vla"
+    folder.mkdir()
+    (folder / "model.py").write_text("print('hello')")
+
+    def local(digest):
+        options = {name: value for name, value in ALLOWED.items() if name != "revision"}
+        extra = {"uid": "arm", "instruction": "push", **options}
+        uri = "local://artifacts/vla"
+        return OpenVLAPartner(
+            PartnerSpec(
+                "openvla_lora_specialist", 0, weights_uri=uri, extra=extra, weights_sha256=digest
+            )
+        )
+
+    with pytest.raises(ConfigurationError, match="weights_sha256"):
+        local(None)
+    digest = tree_digest(folder)
+    local(digest).reset()
+    assert transformers.loads[0][0] == str(folder)
+    (folder / "model.py").write_text("print('changed')")
+    with pytest.raises(CheckpointError, match="expected weights with SHA-256"):
+        local(digest).reset()
 
 
 def test_adapter_brings_its_own_statistics(transformers, monkeypatch, tmp_path):
