@@ -27,6 +27,7 @@ from typing import IO, Any, ClassVar, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import CadenzaError, ConfigurationError, MissingExtraError
 from cadenza.core.foreign_pythons import foreign_python, python_variable
 from cadenza.core.seeding import INTEGER_SEED_BOUND
@@ -51,6 +52,10 @@ LOAD_TIMEOUT_S: Final = 900.0
 _TIMEOUT: Final = NumberOption(
     key="timeout_s", default=60.0, low=0.0, high=3600.0, summary="longest wait for a plan, s"
 )
+_SHARED_OPTIONS: Final[Mapping[str, str]] = {
+    "hold": "what is done where no plan speaks: zero (default), or last, for position targets",
+    "timeout_s": "longest wait for a plan, s (default 60)",
+}
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 #: Longest part of the process's stderr that an error shows, bytes.
 _SHOWN: Final = 2000
@@ -198,14 +203,15 @@ class RemotePolicyPartner(ChunkedPolicyPartner):
 
     The option ``inputs`` names the policy's inputs and the robot's channels they come from,
     ``"observation.state=state,observation.images.front=rgb"``. Channels of shape (H, W, 3) are
-    images and go as bytes, others as float32.
+    images and go as bytes, others as float32. Where no plan speaks, the option ``hold`` chooses
+    zeros, for actions that are speeds or steps, or the last action, for positions.
     """
 
     #: Name of the policy's loader, `policy_process.POLICIES`, and of its environment.
     loader: ClassVar[str]
     #: Inputs without the option.
     default_inputs: ClassVar[str]
-    own_options: ClassVar[tuple[str, ...]] = ("inputs", "instruction", "timeout_s", "device")
+    own_options: ClassVar[tuple[str, ...]] = ("inputs", "instruction", "timeout_s", "hold")
 
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)
@@ -213,6 +219,11 @@ class RemotePolicyPartner(ChunkedPolicyPartner):
         require_weights_uri(owner, spec)
         self._timeout_s = _TIMEOUT.read(owner, extra)
         self._instruction = extra.get("instruction", "")
+        self._hold = extra.get("hold", "zero")
+        if self._hold not in ("zero", "last"):
+            raise ConfigurationError(
+                f"{owner}: option 'hold': expected 'zero' or 'last', got {self._hold!r}."
+            )
         text = extra.get("inputs", self.default_inputs)
         pairs = [pair.partition("=") for pair in text.split(",")]
         if not all(name.strip() and source.strip() for name, _, source in pairs):
@@ -260,6 +271,10 @@ class RemotePolicyPartner(ChunkedPolicyPartner):
         """
         self._process()
 
+    def hold_action(self, previous: FloatArray) -> FloatArray:
+        """Return zeros or the last action, as the option ``hold`` says, (A,)."""
+        return previous if self._hold == "last" else super().hold_action(previous)
+
     def _process(self) -> PolicyProcess:
         """Return the process that serves the policy."""
         if self._command is None:
@@ -290,7 +305,7 @@ class LeRobotPartner(RemotePolicyPartner):
 
     loader = "lerobot"
     default_inputs = "observation.state=state"
-    own_options = (*RemotePolicyPartner.own_options, "revision")
+    own_options = (*RemotePolicyPartner.own_options, "device", "revision")
     card: ClassVar[PartnerCard | None] = PartnerCard(
         summary="Plays a LeRobot policy, which runs in LeRobot's own environment.",
         options={
@@ -299,7 +314,7 @@ class LeRobotPartner(RemotePolicyPartner):
             "instruction": "what the robot is told to do, for policies that take language",
             "device": "where the policy computes (default cpu)",
             "revision": "commit of the policy's repository, 40 hex digits",
-            "timeout_s": "longest wait for a plan, s (default 60)",
+            **_SHARED_OPTIONS,
         },
     )
 
@@ -331,7 +346,7 @@ class CrossFormerPartner(RemotePolicyPartner):
 
     loader = "crossformer"
     default_inputs = "image_primary=rgb"
-    own_options = ("inputs", "instruction", "timeout_s", "head", "dataset")
+    own_options = (*RemotePolicyPartner.own_options, "head", "dataset")
     card: ClassVar[PartnerCard | None] = PartnerCard(
         summary="Asks CrossFormer for chunks of actions, in CrossFormer's own environment.",
         options={
@@ -340,7 +355,7 @@ class CrossFormerPartner(RemotePolicyPartner):
             "instruction": "what the robot is told to do",
             "head": "single_arm (default, 7 numbers), bimanual (14), nav or quadruped",
             "dataset": "dataset whose statistics scale the actions (default bridge_dataset)",
-            "timeout_s": "longest wait for a plan, s (default 60)",
+            **_SHARED_OPTIONS,
         },
     )
 

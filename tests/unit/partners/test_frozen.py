@@ -228,7 +228,7 @@ def test_state_that_is_missing_or_of_another_length_is_refused(load, name, messa
 def test_changed_weight_is_found_at_reset_and_on_demand(load):
     partner = load("frozen_harl", {"actor": harl_state()})
     digest = partner.verify_weights()
-    for _ in range(50):
+    for _ in range(1000):
         partner.act(obs_of(STATE), deterministic=False)
     partner.reset(seed=1)
     assert partner.verify_weights() == digest

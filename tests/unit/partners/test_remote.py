@@ -173,6 +173,17 @@ def test_images_go_as_bytes_whatever_type_holds_them():
         partner("crossformer_zero_shot").act({"agent": {"arm": {"rgb": np.full((4, 6, 3), 0.2)}}})
 
 
+def test_position_targets_are_held_where_no_plan_speaks():
+    late = {"latency_ticks": "4", "replan_steps": "7"}
+    for hold, wanted in [("zero", 0.0), ("last", 3.5)]:
+        arm = partner("lerobot_policy", hold=hold, **late)
+        # Three actions from tick 4 on, and nothing after them.
+        played = [float(arm.act(OBS)[0]) for _ in range(8)]
+        assert played == pytest.approx([0, 0, 0, 0, 1.5, 2.5, 3.5, wanted])
+    with pytest.raises(ConfigurationError, match="'hold'"):
+        partner("lerobot_policy", hold="still")
+
+
 @pytest.mark.parametrize("inputs", ["", "state", "=state", "observation.state="])
 def test_malformed_inputs_are_refused(inputs):
     with pytest.raises(ConfigurationError, match="'inputs'"):
