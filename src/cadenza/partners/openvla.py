@@ -249,7 +249,6 @@ class OpenVLAPartner(ChunkedPolicyPartner):
         "adapter",
         "dtype",
         "device",
-        "offline",
     )
     card: ClassVar[PartnerCard | None] = PartnerCard(
         summary="Asks an OpenVLA model what to do, from one camera and an instruction.",
@@ -264,7 +263,6 @@ class OpenVLAPartner(ChunkedPolicyPartner):
             "adapter": "folder of a LoRA adapter, with its dataset_statistics.json",
             "dtype": "bfloat16 (default), float16 or float32",
             "device": "where the model computes (default cuda)",
-            "offline": "'no' lets files be downloaded (default yes)",
         },
     )
 
@@ -360,7 +358,7 @@ class TransformersBackend:
         pinned: dict[str, Any] = {
             "revision": extra.get("revision"),
             "trust_remote_code": True,
-            "local_files_only": extra.get("offline", "yes") != "no",
+            "local_files_only": True,
         }
         self._device = extra.get("device", "cuda")
         self._dtype = getattr(self._torch, extra.get("dtype", "bfloat16"))

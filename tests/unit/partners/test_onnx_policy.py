@@ -4,12 +4,10 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import cadenza
 from cadenza.core.errors import CheckpointError, InputError
-from cadenza.core.spaces import BoxSpace
-from cadenza.learn.export import onnx_graph
+from cadenza.learn.export.onnx_exporter import EPSILON
 from cadenza.partners import PartnerSpec, load_partner
 
 pytest.importorskip("onnxruntime", reason="needs the extra onnx")
@@ -49,31 +47,34 @@ def test_exported_agent_acts_as_in_torch(folder):
     assert np.abs(ours.act(obs_of(STATES))).max() <= np.float32(0.01)
 
 
-class Noisy(nn.Module):
-    """a = 2 s + 3 epsilon on the first two components."""
-
-    def forward(self, obs, epsilon):
-        return 2.0 * obs[:, :2] + 3.0 * epsilon
+def write(path, nodes, inputs, constants=()):
+    """Write a graph with inputs (N, ...), whose output ``actions`` has the shape of the last."""
+    helper = pytest.importorskip("onnx").helper
+    ends = [
+        helper.make_tensor_value_info(name, 1, ["N", *shape])
+        for name, shape in (*inputs.items(), ("actions", [*inputs.values()][-1]))
+    ]
+    made = [helper.make_node(name, takes, gives) for name, takes, gives in nodes]
+    tensors = [helper.make_tensor(name, 1, [], [value]) for name, value in constants]
+    graph = helper.make_graph(made, "policy", ends[:-1], ends[-1:], tensors)
+    opset = [helper.make_opsetid("", 18)]
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString()
+    )
 
 
 def test_noise_input_is_zero_or_drawn_from_the_episodes_generator(folder):
-    signature = onnx_graph.PolicySignature(
-        inputs={"obs": BoxSpace(np.float32, (3,)), "epsilon": BoxSpace(np.float32, (2,))},
-        outputs=("actions",),
-        device=torch.device("cpu"),
-    )
-    onnx_graph.write_policy(Noisy().eval(), signature, folder / "noisy.onnx")
+    nodes = [("Mul", ["factor", EPSILON], ["noise"]), ("Add", ["obs", "noise"], ["actions"])]
+    write(folder / "noisy.onnx", nodes, {"obs": [3], EPSILON: [3]}, [("factor", 4.0)])
     noisy = partner("noisy.onnx")
-    mean = 2.0 * STATES[:, :2]
-    np.testing.assert_allclose(noisy.act(obs_of(STATES)), mean, rtol=1e-6)
+    np.testing.assert_allclose(noisy.act(obs_of(STATES)), STATES, rtol=1e-6)
     rows = np.repeat(STATES[:1], 3000, axis=0)
     noisy.reset(seed=1)
     drawn = noisy.act(obs_of(rows), deterministic=False)
-    np.testing.assert_allclose(drawn.std(axis=0), [3.0, 3.0], rtol=0.06)
+    np.testing.assert_allclose(drawn.std(axis=0), [4.0] * 3, rtol=0.06)
     noisy.reset(seed=1)
-    np.testing.assert_allclose(
-        noisy.act(obs_of(STATES[0]), deterministic=False), drawn[0], rtol=1e-5
-    )
+    again = noisy.act(obs_of(STATES[0]), deterministic=False)
+    np.testing.assert_allclose(again, drawn[0], rtol=1e-5)
 
 
 def test_file_that_is_absent_damaged_or_another_one_is_refused(folder):
@@ -87,20 +88,11 @@ def test_file_that_is_absent_damaged_or_another_one_is_refused(folder):
 
 
 def test_state_of_another_length_or_graph_of_images_is_refused(folder):
-    helper = pytest.importorskip("onnx").helper
-
-    def write(name, shape):
-        ends = [helper.make_tensor_value_info(end, 1, ["N", *shape]) for end in ("obs", "actions")]
-        node = helper.make_node("Tanh", ["obs"], ["actions"])
-        graph = helper.make_graph([node], "policy", [ends[0]], [ends[1]])
-        opset = [helper.make_opsetid("", 18)]
-        model = helper.make_model(graph, opset_imports=opset, ir_version=10)
-        (folder / name).write_bytes(model.SerializeToString())
-
-    write("flat.onnx", [3])
+    node = ("Tanh", ["obs"], ["actions"])
+    write(folder / "flat.onnx", [node], {"obs": [3]})
     np.testing.assert_allclose(partner("flat.onnx").act(obs_of(STATES)), np.tanh(STATES), rtol=1e-5)
     with pytest.raises(InputError, match=r"expected length 3 .*graph's input.*got 4"):
         partner("flat.onnx").act(obs_of(np.zeros(4)))
-    write("image.onnx", [3, 4, 4])
+    write(folder / "image.onnx", [node], {"obs": [3, 4, 4]})
     with pytest.raises(InputError, match=r"one input \(N, O\)"):
         partner("image.onnx").reset()
