@@ -1,4 +1,8 @@
-"""What every registered partner promises: one run of these tests per name, nothing to add here."""
+"""What every registered partner promises: one run of these tests per name.
+
+A partner that needs no more than its robot needs nothing here; `tests.partner_makers` builds those
+that need weights, a model or another environment.
+"""
 
 import copy
 import inspect
@@ -6,9 +10,10 @@ import inspect
 import numpy as np
 import pytest
 
+from cadenza.benchmark.tasks import list_tasks
 from cadenza.partners.interface import _FORBIDDEN_ATTRS, FrozenPartner, PartnerCard
-from cadenza.partners.registry import list_registered, load_partner, partner_card
-from cadenza.partners.spec import PartnerSpec
+from cadenza.partners.registry import list_registered, partner_card
+from tests.partner_makers import LEARNED, NETWORKS, Box, Makers, state_dim
 
 NAMES = list_registered()
 ROBOTS = range(2, 9)
@@ -16,23 +21,63 @@ STEPS = 60
 UIDS = ("ego", "partner", *(f"robot_{k}" for k in range(2, 8)))
 
 
-def make(name, uid="partner"):
-    return load_partner(PartnerSpec(name, 0, extra={"uid": uid}))
+_makers: list[Makers] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _weights(tmp_path_factory):
+    """Weights and environments of the learned partners."""
+    with pytest.MonkeyPatch.context() as patch:
+        _makers.append(Makers(tmp_path_factory.mktemp("artifacts"), patch))
+        yield
+        _makers.pop().close()
+
+
+def make(name, robots=3):
+    return _makers[-1].make(name, robots)
+
+
+def assert_same_actions(name, rows, alone):
+    """Compare actions of a batch's row with those of a single environment: bit for bit.
+
+    Matrix products of networks round differently for different numbers of rows.
+    """
+    if name in NETWORKS:
+        rows, alone = (np.frombuffer(actions, dtype=np.float32) for actions in (rows, alone))
+        np.testing.assert_allclose(rows, alone, atol=1e-5)
+    else:
+        assert rows == alone
 
 
 def fake_observations(robots, seed=0, rows=None, steps=STEPS):
     """Random observations in the crossing layout, which starts like that of the push task."""
     rng = np.random.default_rng(seed)
-    shape = (6 + 4 * (robots - 1),) if rows is None else (rows, 6 + 4 * (robots - 1))
+    batch = () if rows is None else (rows,)
     return [
         {
             "agent": {
-                uid: {"state": rng.uniform(-2, 2, shape).astype(np.float32)}
+                uid: {
+                    "state": rng.uniform(-2, 2, (*batch, state_dim(robots))).astype(np.float32),
+                    "rgb": rng.integers(0, 256, (*batch, 4, 4, 3), dtype=np.uint8),
+                }
                 for uid in UIDS[:robots]
             },
             "extra": {"private": np.full(3, np.nan)},
         }
         for _ in range(steps)
+    ]
+
+
+def rows_of(batched, row):
+    """Return what one environment of a batch shows."""
+    return [
+        {
+            "agent": {
+                uid: {channel: values[row] for channel, values in entry.items()}
+                for uid, entry in obs["agent"].items()
+            }
+        }
+        for obs in batched
     ]
 
 
@@ -46,7 +91,9 @@ def play(partner, observations, seed=3):
 def test_partner_among_two_to_eight_robots_returns_one_bounded_float32_action(name, robots):
     # The action box of the task the partner plays: 1 for the push task, 0.5 for crossing.
     bound = 1.0 if partner_card(name).tasks == ("mpe_cooperative_push",) else 0.5
-    partner = make(name)
+    partner = make(name, robots)
+    if name in LEARNED:  # their own actions know no bounds
+        partner.bind(Box(bound))
     partner.reset(seed=0)
     for obs in fake_observations(robots):
         action = partner.act(obs)
@@ -71,7 +118,7 @@ def test_partner_answers_a_batch_with_one_action_per_row(name, rows):
 @pytest.mark.parametrize("name", NAMES)
 def test_two_loads_of_one_spec_act_byte_for_byte_alike(name):
     observations = fake_observations(4)
-    assert play(make(name), observations) == play(make(name), observations)
+    assert play(make(name, 4), observations) == play(make(name, 4), observations)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -88,14 +135,11 @@ def test_episode_does_not_depend_on_the_episodes_before(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_first_row_of_a_batch_repeats_the_scalar_episode(name):
     batched = fake_observations(3, rows=4)
-    first_rows = [
-        {"agent": {uid: {"state": entry["state"][0]} for uid, entry in obs["agent"].items()}}
-        for obs in batched
-    ]
+    first_rows = rows_of(batched, 0)
     partner = make(name)
     partner.reset(seed=3)
     rows = b"".join(partner.act(obs)[0].tobytes() for obs in batched)
-    assert rows == play(make(name), first_rows)
+    assert_same_actions(name, rows, play(make(name), first_rows))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -105,11 +149,7 @@ def test_row_restarted_with_a_seed_repeats_that_episode(name):
     play(partner, batched, seed=1)
     partner.reset_row(2, seed=3)
     rows = b"".join(partner.act(obs)[2].tobytes() for obs in batched)
-    third_rows = [
-        {"agent": {uid: {"state": entry["state"][2]} for uid, entry in obs["agent"].items()}}
-        for obs in batched
-    ]
-    assert rows == play(make(name), third_rows)
+    assert_same_actions(name, rows, play(make(name), rows_of(batched, 2)))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -118,12 +158,14 @@ def test_partner_never_writes_into_the_observation(name, rows):
     observations = fake_observations(3, rows=rows)
     for obs in observations:
         for entry in obs["agent"].values():
-            entry["state"].flags.writeable = False
+            for values in entry.values():
+                values.flags.writeable = False
     before = copy.deepcopy(observations)
     play(make(name), observations)
     for obs, kept in zip(observations, before, strict=True):
         for uid, entry in obs["agent"].items():
-            assert entry["state"].tobytes() == kept["agent"][uid]["state"].tobytes()
+            for channel, values in entry.items():
+                assert values.tobytes() == kept["agent"][uid][channel].tobytes()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -158,23 +200,20 @@ def test_partner_offers_no_training_method(name, attribute):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_partner_satisfies_the_protocol_and_keeps_its_spec(name):
-    spec = PartnerSpec(name, 0, extra={"uid": "partner"})
-    partner = load_partner(spec)
+    partner = make(name)
+    spec = partner.spec
     assert isinstance(partner, FrozenPartner)
-    assert partner.spec == spec
-    play(partner, fake_observations(2))
-    assert partner.spec.content_id == spec.content_id
+    assert (spec.class_name, spec.extra["uid"]) == (name, "partner")
+    content_id = spec.content_id
+    play(partner, fake_observations(3))
+    assert partner.spec is spec
+    assert spec.content_id == content_id
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_partner_actions_clip_to_a_bound_box(name):
-    class Box:
-        shape = (2,)
-        low = np.full(2, -0.01, dtype=np.float32)
-        high = np.full(2, 0.01, dtype=np.float32)
-
     partner = make(name)
-    partner.bind(Box())
+    partner.bind(Box(0.01))
     partner.reset(seed=0)
     for obs in fake_observations(3):
         assert np.abs(partner.act(obs)).max() <= np.float32(0.01)
@@ -184,7 +223,7 @@ def test_partner_actions_clip_to_a_bound_box(name):
 def test_partner_carries_a_card_that_covers_its_options(name):
     card = partner_card(name)
     assert isinstance(card, PartnerCard)
-    assert card.tasks
+    assert set(card.tasks) <= {task.task_id for task in list_tasks()}
     assert card.summary.endswith(".")
     assert "\n" not in card.summary
     assert "uid" in card.options

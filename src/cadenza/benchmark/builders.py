@@ -5,6 +5,7 @@ the very environment that will be stepped, so the filter never watches another s
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
@@ -107,12 +108,15 @@ def require_player(task: TaskSpec, class_name: str) -> None:
         )
 
 
-def build_partner(partner_config: PartnerConfig, *, env: Any = None) -> FrozenPartner:
+def build_partner(
+    partner_config: PartnerConfig, *, env: Any = None, weights_sha256: str | None = None
+) -> FrozenPartner:
     """Build the frozen partner that ``partner_config`` describes.
 
     Args:
         partner_config: Class, identity and options.
         env: If given, the partner's actions are checked against and clipped to its action space.
+        weights_sha256: Digest its weights must have; None takes any.
 
     Returns:
         A new partner.
@@ -121,7 +125,8 @@ def build_partner(partner_config: PartnerConfig, *, env: Any = None) -> FrozenPa
         UnknownNameError: The class is not registered.
         InputError: A field or an option is malformed.
     """
-    partner = load_partner(partner_spec(partner_config))
+    spec = replace(partner_spec(partner_config), weights_sha256=weights_sha256)
+    partner = load_partner(spec)
     if env is not None and isinstance(partner, PartnerBase):
         _bind(partner, env, env.agent_uids[1])
     return partner

@@ -88,10 +88,12 @@ class CellRunner:
 
     @contextmanager
     def _world(self, cell: Cell) -> Generator[EpisodeWorld]:
+        partner = self._plan.partner(cell.partner)
         condition = self._plan.condition(cell.condition)
         with open_world(
             env=self._plan.env,
-            partner=self._plan.partner(cell.partner).partner,
+            partner=partner.partner,
+            weights_sha256=partner.weights_sha256,
             safety=condition.safety,
             link=condition.link,
             root_seed=cell.seed,

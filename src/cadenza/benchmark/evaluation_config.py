@@ -19,13 +19,13 @@ from cadenza.benchmark.ego_link import LinkConfig
 from cadenza.benchmark.executor import FailurePolicy
 from cadenza.benchmark.policies import policy_weights_sha256
 from cadenza.benchmark.tasks import OptionValue, TaskSpec, get_task
-from cadenza.core.checkpoints import read_metadata
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.near_names import did_you_mean
 from cadenza.core.yaml_files import read_yaml
 from cadenza.evaluation.schema_types import MIN_RESAMPLES
 from cadenza.evaluation.summary import SummarySettings
 from cadenza.partners.registry import list_registered
+from cadenza.partners.weights import weights_digest
 
 _Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 #: Episodes per cell: a few seconds of work, so that little is lost and the pool stays busy.
@@ -117,7 +117,8 @@ class EvaluationConfig(_ConfigModel):
             default none does. Needs two workers or more.
         n_resamples: 0 for Student-t intervals on seed means, else bootstrap replicates.
         bootstrap_root_seed: Root seed of those replicates.
-        artifacts_root: Folder that ``local://`` addresses are relative to.
+        artifacts_root: Folder that ``local://`` addresses are relative to. Partners load theirs
+            from the folder of `cadenza.partners.weights`, and refuse other bytes than those here.
     """
 
     task: str
@@ -240,8 +241,7 @@ def _partners(config: EvaluationConfig) -> tuple[PartnerChoice, ...]:
 def _partner_entry(choice: PartnerChoice, config: EvaluationConfig) -> PartnerEntry:
     digest = None
     if choice.weights_uri is not None:
-        root = config.artifacts_root
-        digest = read_metadata(uri=choice.weights_uri, artifacts_root=root).sha256
+        digest = weights_digest(choice.weights_uri, artifacts_root=config.artifacts_root)
     partner = PartnerConfig(
         class_name=choice.class_name,
         seed=choice.seed,

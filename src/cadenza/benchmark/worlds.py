@@ -22,6 +22,7 @@ def open_world(
     root_seed: int,
     make_policy: Callable[[EgoSeat], EgoPolicy],
     link: LinkConfig | None = None,
+    weights_sha256: str | None = None,
 ) -> Generator[EpisodeWorld]:
     """Yield a world whose safety driver watches the very environment that is stepped.
 
@@ -32,6 +33,7 @@ def open_world(
         root_seed: Seed that scopes every episode of the environment.
         make_policy: Builds the ego policy for its seat.
         link: What the ego hears of the others; None lets it see the truth.
+        weights_sha256: Digest the partner's weights must have; None takes any.
     """
     live_env = build_env(env, root_seed=root_seed, partner=partner)
     with closing(live_env):
@@ -42,7 +44,7 @@ def open_world(
             seat=seat,
             partner_uid=live_env.partner_uid,
             policy=make_policy(seat),
-            partner=build_partner(partner, env=live_env),
+            partner=build_partner(partner, env=live_env, weights_sha256=weights_sha256),
             guard=build_safety_driver(live_env, safety, link=ego_link),
             has_success=get_task(env.task).has_success,
             monitor=AssumptionMonitor(EnvHooks.of(live_env), ego_uid=live_env.ego_uid)

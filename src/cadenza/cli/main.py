@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 
 from cadenza import __version__
-from cadenza.cli import doctor, evaluate, job, listings, quickstart, safety, stream, train
+from cadenza.cli import (
+    doctor,
+    draft_zoo,
+    evaluate,
+    job,
+    listings,
+    quickstart,
+    safety,
+    stream,
+    train,
+)
 from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.loop import loop_app
 from cadenza.cli.output import print_text, typed_exits
@@ -44,6 +54,7 @@ safety_app.command("verify")(safety.verify)
 safety_app.command("tables")(safety.tables)
 stream_app.command("top")(stream.top)
 partners_app.command("list")(listings.partners)
+partners_app.command("train-draft-zoo")(draft_zoo.train_draft_zoo)
 tasks_app.command("list")(listings.tasks)
 app.add_typer(configs_app, name="configs")
 app.add_typer(eval_app, name="eval")

@@ -15,6 +15,7 @@ _EXTRAS: Final = {
     "minari": "minari",
     "mujoco": "mujoco",
     "omegaconf": "train",
+    "onnxruntime": "onnx",
     "osqp": "solvers",
     "piqp": "solvers",
     "psutil": "train",

@@ -11,29 +11,56 @@ from typing import TYPE_CHECKING, Final
 from cadenza.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from cadenza.partners.chunked import ChunkedPolicyPartner
+    from cadenza.partners.draft_zoo import make_phase0_draft_zoo
+    from cadenza.partners.frozen import FrozenHARLPartner, FrozenMAPPOPartner
     from cadenza.partners.interface import FrozenPartner, PartnerBase
+    from cadenza.partners.onnx_policy import OnnxPartner
+    from cadenza.partners.openvla import OpenVLAPartner
     from cadenza.partners.registry import list_registered, load_partner, register_partner
+    from cadenza.partners.remote import CrossFormerPartner, LeRobotPartner
     from cadenza.partners.scripted_heuristic import ScriptedHeuristicPartner
     from cadenza.partners.spec import PartnerSpec
+    from cadenza.partners.static import ExploratoryStaticPartnerOverride, PartnerAblatedZero
 
 __all__ = [
+    "ChunkedPolicyPartner",
+    "CrossFormerPartner",
+    "ExploratoryStaticPartnerOverride",
+    "FrozenHARLPartner",
+    "FrozenMAPPOPartner",
     "FrozenPartner",
+    "LeRobotPartner",
+    "OnnxPartner",
+    "OpenVLAPartner",
+    "PartnerAblatedZero",
     "PartnerBase",
     "PartnerSpec",
     "ScriptedHeuristicPartner",
     "list_registered",
     "load_partner",
+    "make_phase0_draft_zoo",
     "register_partner",
 ]
 
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
+    "ChunkedPolicyPartner": "chunked",
+    "CrossFormerPartner": "remote",
+    "ExploratoryStaticPartnerOverride": "static",
+    "FrozenHARLPartner": "frozen",
+    "FrozenMAPPOPartner": "frozen",
     "FrozenPartner": "interface",
+    "LeRobotPartner": "remote",
+    "OnnxPartner": "onnx_policy",
+    "OpenVLAPartner": "openvla",
+    "PartnerAblatedZero": "static",
     "PartnerBase": "interface",
     "PartnerSpec": "spec",
     "ScriptedHeuristicPartner": "scripted_heuristic",
     "list_registered": "registry",
     "load_partner": "registry",
+    "make_phase0_draft_zoo": "draft_zoo",
     "register_partner": "registry",
 }
 

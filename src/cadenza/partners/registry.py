@@ -24,6 +24,11 @@ _BUILT_IN_MODULES: Final = (
     "cadenza.partners.crossing_wanderer",
     "cadenza.partners.crossing_late_braker",
     "cadenza.partners.crossing_chaser",
+    "cadenza.partners.static",
+    "cadenza.partners.frozen",
+    "cadenza.partners.onnx_policy",
+    "cadenza.partners.openvla",
+    "cadenza.partners.remote",
 )
 
 PartnerClass = TypeVar("PartnerClass", bound=type)

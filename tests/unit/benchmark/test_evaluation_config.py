@@ -16,6 +16,7 @@ from cadenza.core.checkpoints import CheckpointMetadata, save_checkpoint
 from cadenza.core.errors import CheckpointError, ConfigurationError, UnknownNameError
 from cadenza.core.files import sha256_bytes
 from cadenza.core.shipped_configs import shipped_config
+from cadenza.core.tree_digest import tree_digest
 
 MISSPELT = {"name": "p", "class_name": "crossing_chaser", "extra": {"max_sped": "1"}}
 
@@ -128,6 +129,14 @@ def test_partner_weights_are_part_of_the_plan(tmp_path):
     plan = make_plan(config(partners=[partner], artifacts_root=tmp_path))
     payload = (tmp_path / "artifacts" / "partner.pt").read_bytes()
     assert plan.partners[0].weights_sha256 == sha256_bytes(payload)
+    (tmp_path / "artifacts" / "partner.onnx").write_bytes(b"graph")
+    for uri, digest in [
+        ("local://artifacts/partner.onnx", sha256_bytes(b"graph")),
+        ("local://artifacts", tree_digest(tmp_path / "artifacts")),
+        ("someone/policy", None),
+    ]:
+        plan = make_plan(config(partners=[partner | {"weights_uri": uri}], artifacts_root=tmp_path))
+        assert plan.partners[0].weights_sha256 == digest
 
 
 def test_installed_package_finds_its_configurations_inside_itself(tmp_path, monkeypatch):

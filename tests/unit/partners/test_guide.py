@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from cadenza.aht.config import load_config
+from cadenza.benchmark.builders import partner_spec
+from cadenza.partners import make_phase0_draft_zoo
 from cadenza.partners.registry import cards, isolated_registry
 
 REPOSITORY = Path(__file__).parents[3]
@@ -15,22 +17,23 @@ GUIDE = REPOSITORY / "docs" / "how-to" / "add-a-partner.md"
 
 
 @pytest.fixture
-def polite():
-    """The partner the guide ends up with."""
+def guide():
+    """What the programs of the guide define."""
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
     names = {"__name__": "guide"}
     with isolated_registry():
         for block in blocks:
             exec(compile(block, str(GUIDE), "exec"), names)  # noqa: S102 - our own text
         assert "wait_distance" in cards()["crossing_polite"].options
-        yield names["partner"]
+        yield names
 
 
 def obs_with(*rows):
     return {"agent": {"partner": {"state": np.array(rows, dtype=np.float32).squeeze()}}}
 
 
-def test_partner_of_the_guide_waits_for_a_near_ego_and_drives_past_a_far_one(polite):
+def test_partner_of_the_guide_waits_for_a_near_ego_and_drives_past_a_far_one(guide):
+    polite = guide["partner"]
     far = [0, 0, 0, 0, 0.4, 0, 2, 0, 0, 0]
     near = [0, 0, 0.2, 0, 0.4, 0, 0.5, 0, 0, 0]
     assert polite.act(obs_with(far)) == pytest.approx([0.2, 0.0])  # 0.5 * 0.4
@@ -39,9 +42,21 @@ def test_partner_of_the_guide_waits_for_a_near_ego_and_drives_past_a_far_one(pol
     assert batch[:, 0] == pytest.approx([0.2, -0.3])
 
 
-def test_train_command_of_the_guide_leaves_no_option_of_another_partner():
-    (line,) = re.findall(r"^cadenza train (.*)$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
-    file, *overrides = shlex.split(line)
-    partner = load_config(config_path=REPOSITORY / file, overrides=overrides).partner
-    assert partner.class_name == "crossing_polite"
-    assert partner.extra == {"uid": "partner"}
+def test_specs_of_the_guide_name_their_weights_and_a_chunk_is_played_in_ticks(guide):
+    assert guide["harl"].spec.partner_id == make_phase0_draft_zoo()[2].partner_id
+    assert guide["act"].card.summary.startswith("Plays a LeRobot policy")
+    obs = {"agent": {"partner": {"state": np.zeros(4)}}}
+    # Two ticks per action; nothing is planned for the first tick.
+    turns = [float(guide["swerving"].act(obs)[1]) for _ in range(6)]
+    assert turns == pytest.approx([0.0, 0.2, 0.2, 0.0, 0.0, -0.2])
+
+
+def test_train_commands_of_the_guide_leave_no_option_of_another_partner():
+    lines = re.findall(r"^cadenza train (.*)$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    partners = []
+    for line in lines:
+        file, *overrides = shlex.split(line)
+        partners.append(load_config(config_path=REPOSITORY / file, overrides=overrides).partner)
+    assert [partner.extra for partner in partners] == [{"uid": "partner"}] * 2
+    assert partners[0].class_name == "crossing_polite"
+    assert partner_spec(partners[1]).partner_id == make_phase0_draft_zoo()[1].partner_id

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Final, Self
 
 from cadenza.core.errors import ConfigurationError, MissingExtraError
+from cadenza.core.foreign_pythons import foreign_python, python_variable, user_cache
 
 #: Environment variable that names the interpreter.
-VARIABLE: Final = "CADENZA_LEROBOT_PYTHON"
+VARIABLE: Final = python_variable("lerobot")
 #: The file that LeRobot's interpreter starts for our scripts.
 RUN_SCRIPT: Final = Path(__file__).resolve().parents[1] / "scripts" / "run.py"
 #: Programs that are scripts of ours, by their word for `RUN_SCRIPT`. Training is one too, since
@@ -28,23 +29,8 @@ _TOOLS: Final = ("lerobot-edit-dataset", "lerobot-eval")
 
 
 def lerobot_python(environ: Mapping[str, str]) -> Path | None:
-    """Return the interpreter of LeRobot's environment; None if there is none.
-
-    ``CADENZA_LEROBOT_PYTHON`` names it, else the newest finished one in the user's cache counts.
-    """
-    named = environ.get(VARIABLE)
-    if named:
-        return Path(named) if Path(named).is_file() else None
-    stamps = (user_cache(environ) / "environments").glob("lerobot-*/.complete")
-    newest = max(stamps, key=lambda stamp: stamp.stat().st_mtime, default=None)
-    return None if newest is None else newest.parent / "bin" / "python"
-
-
-def user_cache(environ: Mapping[str, str]) -> Path:
-    """Return our folder in the user's cache; a relative ``XDG_CACHE_HOME`` does not count."""
-    given = Path(environ.get("XDG_CACHE_HOME", ""))
-    base = given if given.is_absolute() else Path(environ.get("HOME", "/")) / ".cache"
-    return base / "cadenza"
+    """Return the interpreter of LeRobot's environment, see `foreign_python`; None for none."""
+    return foreign_python("lerobot", environ)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

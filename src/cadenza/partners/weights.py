@@ -1,0 +1,141 @@
+"""Where a partner's weights are: ``local://artifacts/<name>`` under the artifacts folder.
+
+The folder is named by ``CADENZA_ARTIFACTS_ROOT`` (or its older name, ``CONCERTO_ARTIFACTS_ROOT``),
+looked up at every load, and is ``./artifacts`` without them.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.files import sha256_file
+from cadenza.core.tree_digest import tree_digest
+from cadenza.partners.spec import PartnerSpec
+
+#: Environment variables that name the folder; the first that is set counts.
+ARTIFACTS_VARIABLES: Final = ("CADENZA_ARTIFACTS_ROOT", "CONCERTO_ARTIFACTS_ROOT")
+#: How every address of weights begins.
+ARTIFACTS_SCHEME: Final = "local://artifacts/"
+
+
+def artifacts_folder() -> Path:
+    """Return the folder that holds weights; it need not exist."""
+    named = (os.environ.get(variable) for variable in ARTIFACTS_VARIABLES)
+    return Path(next(filter(None, named), "artifacts"))
+
+
+def require_weights_uri(owner: str, spec: PartnerSpec) -> str:
+    """Return the address of the weights.
+
+    Raises:
+        InputError: The spec has none.
+    """
+    if spec.weights_uri is None:
+        raise InputError(
+            f"{owner}: expected PartnerSpec.weights_uri, got None; name the weights, e.g. "
+            f"'{ARTIFACTS_SCHEME}policy.pt'."
+        )
+    return spec.weights_uri
+
+
+def require_uid(owner: str, spec: PartnerSpec) -> str:
+    """Return the robot the partner drives.
+
+    Raises:
+        InputError: The option ``uid`` is missing or empty.
+    """
+    uid = spec.extra.get("uid", "")
+    if not uid:
+        raise InputError(
+            f"{owner}: expected a non-empty option 'uid', got {uid!r}; name the robot it drives in "
+            "PartnerSpec.extra."
+        )
+    return uid
+
+
+def require_digest(owner: str, spec: PartnerSpec, digest: str) -> None:
+    """Raise unless the weights are those that the spec names, if it names any.
+
+    Raises:
+        CheckpointError: ``spec.weights_sha256`` is another digest.
+    """
+    if spec.weights_sha256 not in (None, digest):
+        raise CheckpointError(
+            f"{owner}: expected weights with SHA-256 {spec.weights_sha256}, got {digest} at "
+            f"{spec.weights_uri}; restore the file or correct the spec."
+        )
+
+
+def weights_path(uri: str) -> Path:
+    """Return the file or folder behind ``uri``, which need not exist.
+
+    Raises:
+        CheckpointError: Another scheme, or a path that leads out of the artifacts folder.
+    """
+    from cadenza.core.checkpoints import resolve_uri  # imports torch
+
+    return resolve_uri(_relative(uri), artifacts_root=artifacts_folder())
+
+
+def load_weights(owner: str, spec: PartnerSpec) -> dict[str, Any]:
+    """Return the tensors behind ``spec.weights_uri``, checked against sidecar and spec.
+
+    Raises:
+        CheckpointError: Payload or sidecar missing, damaged, or not the one that the spec names.
+    """
+    from cadenza.core.checkpoints import load_checkpoint  # imports torch
+
+    uri = _relative(require_weights_uri(owner, spec))
+    payload, metadata = load_checkpoint(uri=uri, artifacts_root=artifacts_folder())
+    require_digest(owner, spec, metadata.sha256)
+    return payload
+
+
+def local_folder(owner: str, spec: PartnerSpec) -> Path:
+    """Return the folder behind ``spec.weights_uri``, checked against the spec's digest.
+
+    Raises:
+        CheckpointError: The folder is missing, or not the one that the spec names.
+    """
+    folder = weights_path(require_weights_uri(owner, spec)).resolve()
+    if not folder.is_dir():
+        raise CheckpointError(
+            f"{owner}: {folder}: folder not found; expected a saved policy, so check the name and "
+            "the artifacts folder."
+        )
+    if spec.weights_sha256 is not None:
+        require_digest(owner, spec, tree_digest(folder))
+    return folder
+
+
+def weights_digest(uri: str, *, artifacts_root: Path) -> str | None:
+    """Return the SHA-256 of the weights behind ``uri``; None for a repository.
+
+    Args:
+        uri: Address of a checkpoint, an ONNX file or a folder, or the name of a repository.
+        artifacts_root: Folder that ``local://`` addresses are relative to.
+
+    Raises:
+        CheckpointError: The weights are missing or damaged.
+    """
+    from cadenza.core.checkpoints import LOCAL_URI_SCHEME, read_metadata, resolve_uri
+
+    if not uri.startswith(LOCAL_URI_SCHEME):
+        return None
+    path = resolve_uri(uri, artifacts_root=artifacts_root)
+    if path.is_dir():
+        return tree_digest(path)
+    if path.suffix == ".onnx" and path.is_file():
+        return sha256_file(path)
+    return read_metadata(uri=uri, artifacts_root=artifacts_root).sha256
+
+
+def _relative(uri: str) -> str:
+    """Return ``uri`` as an address below the artifacts folder."""
+    if not uri.startswith(ARTIFACTS_SCHEME):
+        raise CheckpointError(
+            f"weights {uri!r}: expected an address '{ARTIFACTS_SCHEME}<name>'; put the file into "
+            f"the artifacts folder, which {ARTIFACTS_VARIABLES[0]} names."
+        )
+    return "local://" + uri.removeprefix(ARTIFACTS_SCHEME)

@@ -1,0 +1,65 @@
+"""The draft zoo after its training command: every partner loads, and plays the push task."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from cadenza.aht.config_models import PartnerConfig
+from cadenza.benchmark.builders import build_partner
+from cadenza.cli.main import app
+from cadenza.core.checkpoints import load_checkpoint
+from cadenza.core.errors import CheckpointError
+from cadenza.envs.mpe import MPECooperativePushEnv
+from cadenza.learn.nn.mlp_policy import MlpPolicy
+from cadenza.partners import load_partner, make_phase0_draft_zoo
+from cadenza.partners.weights import weights_digest
+
+
+def test_trained_draft_zoo_loads_and_plays(tmp_path, monkeypatch):
+    monkeypatch.setenv("CADENZA_ARTIFACTS_ROOT", str(tmp_path))
+    result = CliRunner().invoke(app, ["partners", "train-draft-zoo", "--frames=1024", "--json"])
+    assert result.exit_code == 0, result.output
+    members = json.loads(result.stdout)["members"]
+    zoo = make_phase0_draft_zoo()
+    assert [row["partner_id"] for row in members] == [spec.partner_id for spec in zoo[1:]]
+    assert [row["frames"] for row in members] == [1024, 1024]
+    actions = {}
+    for spec in zoo:
+        partner = load_partner(spec)
+        uid = spec.extra["uid"]
+        env = MPECooperativePushEnv(agent_uids=("ego", uid), episode_length=5)
+        partner.bind(env.action_space[uid])
+        obs, _ = env.reset(seed=1)
+        partner.reset(seed=1)
+        for _ in range(5):
+            action = partner.act(obs)
+            assert env.action_space[uid].contains(action)
+            obs, *_ = env.step({"ego": np.zeros(2, np.float32), uid: action})
+        actions[spec.class_name] = action
+    assert len({action.tobytes() for action in actions.values()}) == 3
+
+    # An evaluation plans the weights' digest, and its partners play no others.
+    mappo = zoo[1]
+    planned = weights_digest("local://mappo_seed42_step100k.pt", artifacts_root=tmp_path)
+    config = PartnerConfig(
+        class_name=mappo.class_name, weights_uri=mappo.weights_uri, extra={"uid": "partner"}
+    )
+    build_partner(config, weights_sha256=planned).reset(seed=0)
+    with pytest.raises(CheckpointError, match="expected weights with SHA-256 0000"):
+        build_partner(config, weights_sha256="0" * 64).reset(seed=0)
+
+    # The converted MAPPO actor is the policy that the run itself stored.
+    (run,) = [
+        path
+        for path in (tmp_path / "draft_zoo_runs" / "artifacts").glob("*_step1024.pt")
+        if "state" not in path.name
+        and "mlp_policy"
+        in load_checkpoint(uri=f"local://{path.name}", artifacts_root=path.parent)[0]
+    ]
+    stored, _ = load_checkpoint(uri=f"local://{run.name}", artifacts_root=run.parent)
+    policy = MlpPolicy.from_state_dict(stored["mlp_policy"])
+    states = np.random.default_rng(0).normal(size=(5, policy.observation_dim))
+    played = load_partner(zoo[1]).act({"agent": {"panda_wristcam": {"state": states}}})
+    np.testing.assert_allclose(np.clip(played, -1, 1), policy.act(states), atol=1e-6)

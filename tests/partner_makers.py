@@ -1,0 +1,123 @@
+"""Partners that need more than the name of their robot, in the layout of the crossing task."""
+
+import json
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from cadenza.core.checkpoints import CheckpointMetadata, save_checkpoint
+from cadenza.learn.nn.gaussian_actor import GaussianActor
+from cadenza.partners.openvla import OpenVLAPartner
+from cadenza.partners.registry import load_partner
+from cadenza.partners.remote import close_processes
+from cadenza.partners.spec import PartnerSpec
+from tests.foreign_policies import install_foreign_python
+
+#: Partners that are networks of states.
+NETWORKS = ("frozen_harl", "frozen_mappo", "onnx")
+#: Partners whose actions no task bounds.
+LEARNED = (*NETWORKS, "crossformer_zero_shot", "lerobot_policy", "openvla_lora_specialist")
+
+
+def state_dim(robots):
+    """Return the length of a robot's state among so many."""
+    return 6 + 4 * (robots - 1)
+
+
+class Box:
+    """The part of a Gymnasium Box that partners read, of two components."""
+
+    shape = (2,)
+
+    def __init__(self, bound):
+        self.low = np.full(2, -bound, dtype=np.float32)
+        self.high = np.full(2, bound, dtype=np.float32)
+
+
+class EchoBackend:
+    """Says tokens that depend on the image alone."""
+
+    norm_stats: ClassVar = {"toy": {"action": {"q01": [-1.0] * 7, "q99": [1.0] * 7}}}
+
+    def generate(self, image, prompt, n):
+        return [31744 + int(image.sum() * (k + 1)) % 256 for k in range(n)]
+
+
+class Makers:
+    """Builds partners whose weights lie in ``folder``; each is made when it is first asked for."""
+
+    def __init__(self, folder, patch):
+        self._folder = folder
+        patch.setenv("CADENZA_ARTIFACTS_ROOT", str(folder))
+        python = str(install_foreign_python(folder / "env"))
+        for name in ("LEROBOT", "CROSSFORMER"):
+            patch.setenv(f"CADENZA_{name}_PYTHON", python)
+        (folder / "policy").mkdir()
+        (folder / "policy" / "config.json").write_text(json.dumps({"actions": 2}))
+
+    def make(self, name, robots):
+        """Return a new partner for the robot ``partner`` among ``robots``."""
+        extra, uri = {"uid": "partner"}, None
+        if name == "partner_ablated_zero":
+            extra["action_dim"] = "2"
+        elif name in NETWORKS:
+            uri = self._network(name, state_dim(robots))
+        elif name in LEARNED:
+            uri = "local://artifacts/policy"
+        if name == "crossformer_zero_shot":
+            extra |= {"dataset": "two"}
+        if name == "openvla_lora_specialist":
+            extra |= {"instruction": "meet", "action_map": "0,1", "policy_hz": "4"}
+            return OpenVLAPartner(
+                PartnerSpec(name, 0, weights_uri=uri, extra=extra), backend=EchoBackend()
+            )
+        return load_partner(PartnerSpec(name, 0, weights_uri=uri, extra=extra))
+
+    def close(self):
+        """End what was started."""
+        close_processes()
+
+    def _network(self, name, width):
+        """Write a network of two actions, if need be, and return its address."""
+        file = f"{name}_{width}.{'onnx' if name == 'onnx' else 'pt'}"
+        if not (self._folder / file).exists():
+            generator = torch.Generator().manual_seed(width)
+            if name == "onnx":
+                self._write_onnx(file, torch.randn((width, 2), generator=generator))
+            else:
+                self._store(file, name, width, generator)
+        return f"local://artifacts/{file}"
+
+    def _store(self, file, name, width, generator):
+        shapes = {"fc1": (8, width), "fc2": (8, 8), "head": (2, 8)}
+        state = {
+            f"{layer}.{kind}": torch.randn(
+                shape if kind == "weight" else shape[:1], generator=generator
+            )
+            for layer, shape in shapes.items()
+            for kind in ("weight", "bias")
+        }
+        if name == "frozen_harl":
+            state = GaussianActor(width, 2, hidden_sizes=(8,), generator=generator).state_dict()
+        metadata = CheckpointMetadata(run_id="r", seed=0, step=1, git_sha="g", pyproject_hash="p")
+        save_checkpoint(
+            state_dict={"actor": state},
+            uri=f"local://{file}",
+            metadata=metadata,
+            artifacts_root=self._folder,
+        )
+
+    def _write_onnx(self, file, weights):
+        from onnx import helper
+
+        ends = [
+            helper.make_tensor_value_info(name, 1, ["N", size])
+            for name, size in zip(("obs", "actions"), weights.shape, strict=True)
+        ]
+        node = helper.make_node("MatMul", ["obs", "weights"], ["actions"])
+        constant = helper.make_tensor("weights", 1, weights.shape, weights.flatten().tolist())
+        graph = helper.make_graph([node], "policy", ends[:1], ends[1:], [constant])
+        opset = [helper.make_opsetid("", 18)]
+        model = helper.make_model(graph, opset_imports=opset, ir_version=10)
+        (self._folder / file).write_bytes(model.SerializeToString())

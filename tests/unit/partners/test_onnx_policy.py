@@ -1,0 +1,98 @@
+from hashlib import sha256
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import cadenza
+from cadenza.core.errors import CheckpointError, InputError
+from cadenza.learn.export.onnx_exporter import EPSILON
+from cadenza.partners import PartnerSpec, load_partner
+
+pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+STATES = np.random.default_rng(0).normal(size=(6, 3))
+
+
+def partner(name="policy.onnx", **fields):
+    return load_partner(
+        PartnerSpec(
+            "onnx", 0, weights_uri=f"local://artifacts/{name}", extra={"uid": "arm"}, **fields
+        )
+    )
+
+
+def obs_of(states):
+    return {"agent": {"arm": {"state": states}}}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The artifacts folder."""
+    monkeypatch.setenv("CADENZA_ARTIFACTS_ROOT", str(tmp_path))
+    return tmp_path
+
+
+def test_exported_agent_acts_as_in_torch(folder):
+    agent = cadenza.PPO("Pendulum-v1", seed=0, num_envs=1)
+    path = agent.export_onnx(folder / "policy.onnx")
+    deployed = agent.deployed()
+    with torch.no_grad():
+        wanted = deployed(torch.tensor(STATES, dtype=torch.float32)).numpy()
+    ours = partner(weights_sha256=sha256(path.read_bytes()).hexdigest())
+    ours.reset(seed=0)
+    np.testing.assert_allclose(ours.act(obs_of(STATES)), wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(ours.act(obs_of(STATES[0])), wanted[0], rtol=1e-5, atol=1e-5)
+    ours.bind(gymnasium.spaces.Box(-0.01, 0.01, (1,)))
+    assert np.abs(ours.act(obs_of(STATES))).max() <= np.float32(0.01)
+
+
+def write(path, nodes, inputs, constants=()):
+    """Write a graph with inputs (N, ...), whose output ``actions`` has the shape of the last."""
+    helper = pytest.importorskip("onnx").helper
+    ends = [
+        helper.make_tensor_value_info(name, 1, ["N", *shape])
+        for name, shape in (*inputs.items(), ("actions", [*inputs.values()][-1]))
+    ]
+    made = [helper.make_node(name, takes, gives) for name, takes, gives in nodes]
+    tensors = [helper.make_tensor(name, 1, [], [value]) for name, value in constants]
+    graph = helper.make_graph(made, "policy", ends[:-1], ends[-1:], tensors)
+    opset = [helper.make_opsetid("", 18)]
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString()
+    )
+
+
+def test_noise_input_is_zero_or_drawn_from_the_episodes_generator(folder):
+    nodes = [("Mul", ["factor", EPSILON], ["noise"]), ("Add", ["obs", "noise"], ["actions"])]
+    write(folder / "noisy.onnx", nodes, {"obs": [3], EPSILON: [3]}, [("factor", 4.0)])
+    noisy = partner("noisy.onnx")
+    np.testing.assert_allclose(noisy.act(obs_of(STATES)), STATES, rtol=1e-6)
+    rows = np.repeat(STATES[:1], 3000, axis=0)
+    noisy.reset(seed=1)
+    drawn = noisy.act(obs_of(rows), deterministic=False)
+    np.testing.assert_allclose(drawn.std(axis=0), [4.0] * 3, rtol=0.06)
+    noisy.reset(seed=1)
+    again = noisy.act(obs_of(STATES[0]), deterministic=False)
+    np.testing.assert_allclose(again, drawn[0], rtol=1e-5)
+
+
+def test_file_that_is_absent_damaged_or_another_one_is_refused(folder):
+    with pytest.raises(FileNotFoundError, match=r"policy\.onnx: file not found"):
+        partner().reset()
+    (folder / "policy.onnx").write_bytes(b"no graph")
+    with pytest.raises(CheckpointError, match="expected an ONNX graph"):
+        partner().reset()
+    with pytest.raises(CheckpointError, match="expected weights with SHA-256 0000"):
+        partner(weights_sha256="0" * 64).reset()
+
+
+def test_state_of_another_length_or_graph_of_images_is_refused(folder):
+    node = ("Tanh", ["obs"], ["actions"])
+    write(folder / "flat.onnx", [node], {"obs": [3]})
+    np.testing.assert_allclose(partner("flat.onnx").act(obs_of(STATES)), np.tanh(STATES), rtol=1e-5)
+    with pytest.raises(InputError, match=r"expected length 3 .*graph's input.*got 4"):
+        partner("flat.onnx").act(obs_of(np.zeros(4)))
+    write(folder / "image.onnx", [node], {"obs": [3, 4, 4]})
+    with pytest.raises(InputError, match=r"one input \(N, O\)"):
+        partner("image.onnx").reset()
