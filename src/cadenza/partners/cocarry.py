@@ -12,6 +12,7 @@ Axes:      N = rows, one episode each; every operation works row by row.
 Units:     m per tick, m, m/s, s.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final
@@ -24,8 +25,7 @@ from cadenza.core.errors import InputError
 from cadenza.core.seeding import Substream
 from cadenza.partners.interface import PartnerBase, PartnerCard
 from cadenza.partners.observations import read_state
-from cadenza.partners.options import refuse_unknown_options
-from cadenza.partners.registry import register_partner
+from cadenza.partners.options import NumberOption, refuse_unknown_options
 from cadenza.partners.spec import PartnerSpec
 
 #: What the view's entries were divided by; `cadenza.envs.mujoco.cocarry` has the same numbers.
@@ -36,10 +36,10 @@ VIEW_SCALE: Final[FloatArray] = np.array(
 GRIP_STEP: Final = 0.03
 TICK_S: Final = 0.05
 #: Lengths below this are divided by as if they were this, m.
-_MIN_LENGTH: Final = 1e-9
+MIN_LENGTH: Final = 1e-9
 
-#: Paths of a leader: straight, lift first, sideways first, over an arc, under an arc.
-PATHS: Final = ("straight", "lift_first", "lateral_first", "arc", "arc_down")
+#: Paths of a leader: straight, lift first, sideways first, over an arc, under one.
+PATHS: Final = ("straight", "lift_first", "lateral_first", "arc", "low_arc")
 #: Height of an arc, m.
 ARC: Final = 0.1
 #: Roles a partner can play.
@@ -96,7 +96,7 @@ def length(vectors: FloatArray) -> FloatArray:
 
 def limited(vectors: FloatArray, limit: Any) -> FloatArray:
     """Return vectors (N, 3) no longer than ``limit``, a number or (N, 1)."""
-    return vectors * np.minimum(1.0, limit / np.maximum(length(vectors), _MIN_LENGTH))
+    return vectors * np.minimum(1.0, limit / np.maximum(length(vectors), MIN_LENGTH))
 
 
 def in_step(gap: FloatArray, band: Any) -> FloatArray:
@@ -113,13 +113,13 @@ def path_point(path: NDArray[np.int64], way: FloatArray, run: FloatArray) -> Flo
         run: (N,), m.
     """
     whole = length(way)[:, 0]
-    share = np.minimum(run / np.maximum(whole, _MIN_LENGTH), 1.0)
+    share = np.minimum(run / np.maximum(whole, MIN_LENGTH), 1.0)
     point = way * share[:, None]
     up, flat = np.abs(way[:, 2]), np.sqrt(way[:, 0] * way[:, 0] + way[:, 1] * way[:, 1])
     for index, (first, before) in ((1, (up, 2)), (2, (flat, 0))):
-        begun = np.minimum(run / np.maximum(first, _MIN_LENGTH), 1.0)
+        begun = np.minimum(run / np.maximum(first, MIN_LENGTH), 1.0)
         rest = np.minimum(
-            np.maximum(run - first, 0.0) / np.maximum(up + flat - first, _MIN_LENGTH), 1.0
+            np.maximum(run - first, 0.0) / np.maximum(up + flat - first, MIN_LENGTH), 1.0
         )
         lift, side = (begun, rest) if before == 2 else (rest, begun)
         corner = way * np.stack((side, side, lift), axis=1)
@@ -199,6 +199,16 @@ class CarryingLaw:
         self._since = np.zeros(rows)
         self._steps = np.zeros((MAX_LAG + 1, rows, 3))
 
+    def extended(self, rows: int) -> "CarryingLaw":
+        """Return the same law with further rows up to ``rows``, which begin as nominal leaders."""
+        known, longer = len(self.role), CarryingLaw(Traits.nominal(rows))
+        for field in fields(Traits):
+            getattr(longer.traits, field.name)[:known] = getattr(self.traits, field.name)
+        for name in ("role", "_fresh", "_way", "_origin", "_since"):
+            getattr(longer, name)[:known] = getattr(self, name)
+        longer._steps[:, :known] = self._steps
+        return longer
+
     def restart(self, row: int, traits: Traits) -> None:
         """Begin an episode of other traits, one row of them, in ``row``."""
         self.traits.write(row, traits)
@@ -211,9 +221,8 @@ class CarryingLaw:
         traits = self.traits
         self._begin_way(view, self._fresh, traits.delay)
         self._fresh[:] = False
-        run, whole = self._run(view)
-        self._change_roles(view, run >= 0.5 * whole)
-        point = self._origin + path_point(traits.path, self._way, run)
+        self._change_roles(view)
+        point = self._origin + path_point(traits.path, self._way, self._run(view))
         lead = traits.gain[:, None] * (point - view.moved)
         follow = traits.gain[:, None] * view.gap + traits.feed[:, None] * view.other_step
         nudge = in_step(view.gap, NUDGE_BAND) * limited(view.to_goal, NUDGE)
@@ -227,21 +236,32 @@ class CarryingLaw:
         self._way[rows], self._origin[rows] = view.to_goal[rows], view.moved[rows]
         self._since[rows] = view.time[rows] + delay[rows]
 
-    def _run(self, view: View) -> tuple[FloatArray, FloatArray]:
-        """Return how far the point has run, (N,), m, and the way it has in all."""
+    def _run(self, view: View) -> FloatArray:
+        """Return how far each leader's point has run, (N,), m."""
         traits = self.traits
-        whole = length(self._way)[:, 0]
         time = np.maximum(view.time - self._since, 0.0)
-        half = 0.5 * whole / traits.speed
-        moving = time - np.minimum(np.maximum(time - half, 0.0), traits.pause)
-        return traits.speed * moving, whole
+        half = 0.5 * length(self._way)[:, 0] / traits.speed
+        return traits.speed * (time - np.minimum(np.maximum(time - half, 0.0), traits.pause))
 
-    def _change_roles(self, view: View, half_way: NDArray[np.bool_]) -> None:
+    def _change_roles(self, view: View) -> None:
         traits = self.traits
+        half_way = self._run(view) >= 0.5 * length(self._way)[:, 0]
         due = np.where(traits.role == LEADER, half_way, view.time >= traits.change_at)
         changing = due & (self.role != traits.later)
         self.role = np.where(changing, traits.later, self.role)
         self._begin_way(view, changing & (traits.later == LEADER), np.zeros(len(due)))
+
+
+def cocarry_card(summary: str, options: tuple[NumberOption, ...] = ()) -> PartnerCard:
+    """Return the card of a co-carry partner."""
+    described = {
+        option.key: f"{option.summary} (default {option.default:g})" for option in options
+    }
+    return PartnerCard(
+        summary=summary,
+        tasks=("cocarry_mj",),
+        options={"uid": "robot it drives (default partner)", **described},
+    )
 
 
 class CoCarryPartner(PartnerBase):
@@ -251,13 +271,20 @@ class CoCarryPartner(PartnerBase):
     of the episode, row i its child i; after ``reset_row(i, seed=s)`` row i repeats what a scalar
     partner does after ``reset(seed=s)``.
 
+    Attributes:
+        number_options: Options of the subclass.
+
     Raises:
-        ConfigurationError: An option is unknown.
+        ConfigurationError: An option is unknown or out of range.
     """
+
+    number_options: ClassVar[tuple[NumberOption, ...]] = ()
 
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)
-        refuse_unknown_options(type(self).__name__, spec.extra, ())
+        owner, known = type(self).__name__, self.number_options
+        refuse_unknown_options(owner, spec.extra, [option.key for option in known])
+        self._options = {option.key: option.read(owner, spec.extra) for option in known}
         self._uid = spec.extra.get("uid", "partner")
         self._episode: Substream | None = None
         self._law: CarryingLaw | None = None
@@ -301,9 +328,13 @@ class CoCarryPartner(PartnerBase):
         action = (self._rows(len(view.time)).act(view) / GRIP_STEP).astype(np.float32)
         return self.checked(action[0] if state.ndim == 1 else action)
 
+    @abstractmethod
     def draw(self, rng: np.random.Generator) -> Traits:
-        """Return one row of traits."""
-        raise NotImplementedError
+        """Return one row of traits for a new episode."""
+
+    def number(self, option: NumberOption) -> float:
+        """Return the value of one of the `number_options`."""
+        return self._options[option.key]
 
     def _rows(self, rows: int) -> CarryingLaw:
         """Return the law with at least ``rows`` rows."""
@@ -311,56 +342,9 @@ class CoCarryPartner(PartnerBase):
             self._episode = self.episode_stream(None)
         known = 0 if self._law is None else len(self._law.role)
         if self._law is None or known < rows:
-            grown = CarryingLaw(Traits.nominal(rows))
-            for row in range(rows):
+            nominal = CarryingLaw(Traits.nominal(rows))
+            self._law = nominal if self._law is None else self._law.extended(rows)
+            for row in range(known, rows):
                 stream = self._episode if row == 0 else self._episode.child(row)
-                grown.restart(row, self.draw(stream.default_rng()))
-            self._law = grown
+                self._law.restart(row, self.draw(stream.default_rng()))
         return self._law
-
-
-def draw_leader(rng: np.random.Generator, *, paths: int = 4) -> Traits:
-    """Return a leader: delay, speed, path, gain and lag at random."""
-    traits = Traits.nominal(1)
-    traits.delay[0], traits.speed[0] = rng.uniform(0.0, 1.5), rng.uniform(0.08, 0.18)
-    traits.path[0], traits.gain[0] = rng.integers(paths), rng.uniform(0.3, 0.7)
-    traits.lag[0] = rng.integers(4)
-    return traits
-
-
-def draw_follower(rng: np.random.Generator, role: int = FOLLOWER) -> Traits:
-    """Return a follower or a sharing partner: gain and feed-forward at random."""
-    traits = Traits.nominal(1, role)
-    traits.gain[0], traits.feed[0] = rng.uniform(0.3, 0.6), rng.uniform(0.3, 0.9)
-    return traits
-
-
-def _card(summary: str) -> PartnerCard:
-    return PartnerCard(
-        summary=summary,
-        tasks=("cocarry_mj",),
-        options={"uid": "robot it drives (default partner)"},
-    )
-
-
-def _family(name: str, summary: str, draw: Any) -> type[CoCarryPartner]:
-    """Register and return the partner class ``name`` whose episodes ``draw`` decides."""
-
-    def drawn(self: CoCarryPartner, rng: np.random.Generator) -> Traits:
-        del self
-        return draw(rng)
-
-    body: dict[str, Any] = {"__doc__": summary, "__module__": __name__}
-    body |= {"card": _card(summary), "draw": drawn}
-    return register_partner(name)(type(name, (CoCarryPartner,), body))
-
-
-def _nominal(rng): return Traits.nominal(1)
-def _mixed(rng):
-    share = rng.random()
-    return draw_leader(rng) if share < .6 else draw_follower(rng, SHARED if share < .8 else FOLLOWER)
-_family("cocarry_nominal", "x", _nominal)
-_family("cocarry_leader", "x", draw_leader)
-_family("cocarry_shared", "x", lambda r: draw_follower(r, SHARED))
-_family("cocarry_follower", "x", draw_follower)
-_family("cocarry_mixed", "x", _mixed)
