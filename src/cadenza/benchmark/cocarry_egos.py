@@ -169,3 +169,18 @@ class CoCarryBlindMean(CoCarryBlindNominal):
     """The same on the mean schedule of all leaders: the best one that never looks."""
 
     delay_s = MEAN_DELAY_S
+
+
+@register_policy("cocarry_hold")
+class CoCarryHold(CarryingEgo):
+    """Holds its end of the bar where it was."""
+
+    def forget(self) -> None:
+        """Nothing to forget."""
+
+    def reset_row(self, row: int) -> None:
+        """Nothing to forget."""
+
+    def steps(self, view: View) -> FloatArray:
+        """See `CarryingEgo`."""
+        return -view.moved

@@ -260,13 +260,17 @@ def _result(
 ) -> EpisodeResult:
     filtered = world.guard is not None
     distance = info.get("goal_distance")
+    metadata = {"policy": tag.policy}
+    stratum = getattr(world.partner, "stratum", None)
+    if stratum is not None:
+        metadata["stratum"] = stratum
     return EpisodeResult(
         seed=tag.seed,
         episode_idx=tag.episode_idx,
         initial_state_seed=tag.initial_state_seed,
         condition=tag.condition,
         partner=tag.partner,
-        metadata={"policy": tag.policy},
+        metadata=metadata,
         success=world.has_success and bool(info["success"]),
         n_steps=tally.n_steps,
         truncated=truncated,

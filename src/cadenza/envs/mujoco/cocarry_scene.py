@@ -64,13 +64,15 @@ class Scene:
 <flag contact="disable"/></option>
 <visual><headlight ambient="0.35 0.35 0.35" diffuse="0.5 0.5 0.5"/>
 <global offwidth="1280" offheight="960"/><quality shadowsize="0" offsamples="4"/></visual>
+<asset><texture type="skybox" builtin="gradient" rgb1="0.98 0.98 0.97" rgb2="0.84 0.88 0.92"
+width="64" height="384"/></asset>
 <worldbody>
 <geom type="plane" size="2 2 0.1" rgba="0.93 0.94 0.92 1"/>
 <light pos="0 -1 2.5" dir="0 0.4 -1" diffuse="0.5 0.5 0.5"/>
 {arm_body("ego", -self.base_x, faces_back=False, colour="0 0.447 0.698 1")}
 {arm_body("partner", self.base_x, faces_back=True, colour="0.902 0.624 0 1")}
 <body name="bar" pos="0 0 0.22"><freejoint name="bar"/>
-<geom type="box" size="{half} {BAR_WIDTH / 2} {BAR_WIDTH / 2}" mass="0.4" rgba="0.2 0.2 0.22 1"/>
+<geom type="box" size="{half} {BAR_WIDTH / 2} {BAR_WIDTH / 2}" mass="0.4" rgba="0.55 0.13 0.1 1"/>
 <site name="bar_ego" pos="{-half} 0 0" size="0.004" rgba="0 0 0 0"/>
 <site name="bar_partner" pos="{half} 0 0" size="0.004" rgba="0 0 0 0"/></body>
 </worldbody>
