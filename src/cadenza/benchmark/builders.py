@@ -242,7 +242,8 @@ def make_mpe_cooperative_push_env(request: EnvRequest) -> Any:
 
 def make_cocarry_env(request: EnvRequest) -> Any:
     """Build the co-carry task; see `EnvRequest`."""
-    from cadenza.envs.mujoco.cocarry import CoCarryEnv, CoCarryOptions, VectorCoCarryEnv
+    from cadenza.envs.mujoco.cocarry import CoCarryEnv, VectorCoCarryEnv
+    from cadenza.envs.mujoco.cocarry_copies import CoCarryOptions
 
     given: dict[str, Any] = {**request.options, "training": bool(request.options["training"])}
     options = CoCarryOptions(**given)

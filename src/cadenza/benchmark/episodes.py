@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import JsonValue
 
 from cadenza.benchmark.assumption_monitor import AssumptionMonitor
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat
@@ -260,7 +261,7 @@ def _result(
 ) -> EpisodeResult:
     filtered = world.guard is not None
     distance = info.get("goal_distance")
-    metadata = {"policy": tag.policy}
+    metadata: dict[str, JsonValue] = {"policy": tag.policy}
     stratum = getattr(world.partner, "stratum", None)
     if stratum is not None:
         metadata["stratum"] = stratum

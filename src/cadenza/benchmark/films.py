@@ -67,8 +67,9 @@ def film(request: FilmRequest, out: Path, *, artifacts_root: Path = Path()) -> d
     frames, info, rate = _play(request, artifacts_root)
     with atomic_writer(out) as file:
         if out.suffix == ".png":
-            moments = np.linspace(0, len(frames) - 1, MOMENTS).round().astype(int).tolist()
-            _images([np.concatenate([frames[k] for k in moments], axis=1)])[0].save(file, "PNG")
+            last = len(frames) - 1
+            moments = [frames[round(last * k / (MOMENTS - 1))] for k in range(MOMENTS)]
+            _images([np.hstack(moments)])[0].save(file, "PNG")
         elif out.suffix == ".gif":
             _write_gif(frames[::GIF_STRIDE], file, round(1000.0 * GIF_STRIDE / rate))
         else:
@@ -92,7 +93,8 @@ def _play(
         obs, info = env.reset(seed=request.seed)
         partner.reset(seed=request.seed)
         ego.reset(seed=request.seed)
-        frames, over = [env.render()], False
+        frames: list[NDArray[np.uint8]] = [env.render()]
+        over = False
         while not over:
             actions = {env.ego_uid: ego.act(obs), env.partner_uid: partner.act(obs)}
             obs, _, terminated, truncated, info = env.step(actions)

@@ -138,14 +138,9 @@ class TaskOption(BaseModel):
         """Return whether ``value`` is of the default's kind and within the bounds."""
         if isinstance(self.default, str) or isinstance(value, str):
             return value in self.choices
-        kinds = int if isinstance(self.default, int) else (int, float)
-        low, high = self.low, self.high
-        return (
-            isinstance(value, kinds)
-            and not isinstance(value, bool)
-            and (low is None or value >= low)
-            and (high is None or value <= high)
-        )
+        if isinstance(value, bool) or (isinstance(self.default, int) and isinstance(value, float)):
+            return False
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
 
 
 class TaskSpec(BaseModel):

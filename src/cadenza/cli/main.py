@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 
 from cadenza import __version__
-from cadenza.cli import doctor, evaluate, job, listings, quickstart, safety, stream, task_files, train
+from cadenza.cli import (
+    doctor,
+    evaluate,
+    job,
+    listings,
+    quickstart,
+    safety,
+    stream,
+    task_files,
+    train,
+)
 from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.loop import loop_app
 from cadenza.cli.output import print_text, typed_exits

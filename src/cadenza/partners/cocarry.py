@@ -254,9 +254,7 @@ class CarryingLaw:
 
 def cocarry_card(summary: str, options: tuple[NumberOption, ...] = ()) -> PartnerCard:
     """Return the card of a co-carry partner."""
-    described = {
-        option.key: f"{option.summary} (default {option.default:g})" for option in options
-    }
+    described = {option.key: f"{option.summary} (default {option.default:g})" for option in options}
     return PartnerCard(
         summary=summary,
         tasks=("cocarry_mj",),
@@ -292,7 +290,8 @@ class CoCarryPartner(PartnerBase):
     @property
     def strata(self) -> tuple[str, ...]:
         """Role that each row began its episode with: ``leader``, ``shared`` or ``follower``."""
-        return () if self._law is None else tuple(STRATA[k] for k in self._law.traits.role)
+        roles: list[int] = [] if self._law is None else self._law.traits.role.tolist()
+        return tuple(STRATA[role] for role in roles)
 
     @property
     def stratum(self) -> str | None:

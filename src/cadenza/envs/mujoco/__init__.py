@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Final
 from cadenza.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from cadenza.envs.mujoco.cocarry import CoCarryEnv, CoCarryOptions, VectorCoCarryEnv
+    from cadenza.envs.mujoco.cocarry import CoCarryEnv, VectorCoCarryEnv
+    from cadenza.envs.mujoco.cocarry_copies import CoCarryOptions
 
 __all__ = ["CoCarryEnv", "CoCarryOptions", "VectorCoCarryEnv"]
 
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
     "CoCarryEnv": "cocarry",
-    "CoCarryOptions": "cocarry",
+    "CoCarryOptions": "cocarry_copies",
     "VectorCoCarryEnv": "cocarry",
 }
 

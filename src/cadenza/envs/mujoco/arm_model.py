@@ -8,7 +8,7 @@ Units:   m, kg, N, rad, s.
 Limits:  capsules stand for the meshes; contacts are off.
 """
 
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -38,9 +38,12 @@ STIFFNESS_SCALE: Final = 0.4
 #: Largest torques, Nm.
 TORQUE_LIMITS: Final = (87.0, 87.0, 87.0, 87.0, 12.0, 12.0, 12.0)
 
+_Point: TypeAlias = tuple[float, float, float]
+_Capsule: TypeAlias = tuple[_Point, _Point, float]
+
 #: Capsules of each link: two end points and a radius, m, in the frame of the link. The first one
 #: of a link carries its mass.
-_CAPSULES: Final = (
+_CAPSULES: Final[tuple[tuple[_Capsule, ...], ...]] = (
     (((0, 0, -0.19), (0, 0, 0), 0.06), ((0, -0.03, 0), (0, 0.03, 0), 0.062)),
     (((0, 0, 0), (0, -0.17, 0), 0.06), ((0, 0, -0.03), (0, 0, 0.03), 0.062)),
     (((0, 0, -0.13), (0, 0, 0), 0.058), ((0.0825, -0.02, 0), (0.0825, 0.02, 0), 0.058)),
@@ -49,7 +52,7 @@ _CAPSULES: Final = (
     (((0, 0, 0), (0.088, 0, 0), 0.046), ((0.088, 0, -0.02), (0.088, 0, 0.02), 0.046)),
     (((0, 0, -0.01), (0, 0, 0.08), 0.043),),
 )
-_HAND_CAPSULES: Final = (
+_HAND_CAPSULES: Final[tuple[_Capsule, ...]] = (
     ((0, -0.075, 0.03), (0, 0.075, 0.03), 0.028),
     ((0, -0.02, 0.058), (0, -0.014, 0.092), 0.009),
     ((0, 0.02, 0.058), (0, 0.014, 0.092), 0.009),
@@ -121,10 +124,10 @@ def _hand(name: str) -> str:
     )
 
 
-def _capsules(parts: tuple[tuple[object, object, float], ...], mass: float, colour: str) -> str:
+def _capsules(parts: tuple[_Capsule, ...], mass: float, colour: str) -> str:
     text = ""
     for index, (start, end, radius) in enumerate(parts):
-        ends = " ".join(str(number) for point in (start, end) for number in point)  # type: ignore
+        ends = " ".join(str(number) for point in (start, end) for number in point)
         text += (
             f'<geom type="capsule" fromto="{ends}" size="{radius}" '
             f'mass="{mass if index == 0 else 0.0}" rgba="{colour}"/>'

@@ -164,4 +164,5 @@ def proximity_reward(
         + placed * (1.0 - np.tanh(5.0 * now.speed))
         - soft_cost(np.abs(now.force), force_limit_n)
     )
-    return np.where(success, 1.0, shaped / 5.0) + VIOLATION_REWARD * violation
+    shaped = np.where(success, 5.0, shaped)
+    return shaped / 5.0 + VIOLATION_REWARD * violation
