@@ -46,6 +46,17 @@ AHEAD: Final = 0.002
 MEAN_DELAY_S: Final = 0.75
 
 
+def carry(states: FloatArray) -> FloatArray:
+    """Return the reference's actions before it loses patience, (N, 3), for task views (N, 20)."""
+    return limited(_push(read_view(states), LEAD[0], BAND[0]), GRIP_STEP) / GRIP_STEP
+
+
+def _push(view: View, lead: Any, band: Any) -> FloatArray:
+    """Return the reference's steps, (N, 3), m; lead and band are numbers or (N, 1)."""
+    push = in_step(view.gap, band) * limited(view.to_goal, lead)
+    return GAP_GAIN * view.gap + view.other_step + push
+
+
 class CarryingEgo(ABC):
     """Base of the scripted egos; a subclass adds its law.
 
@@ -113,8 +124,7 @@ class CoCarryReference(CarryingEgo):
         self._waited = np.where(ahead, 0.0, waited + TICK_S)
         grown = np.clip((self._waited - PATIENCE_S) / GROWTH_S, 0.0, 1.0)[:, None]
         lead, band = (low + (high - low) * grown for low, high in (LEAD, BAND))
-        push = in_step(view.gap, band) * limited(view.to_goal, lead)
-        return GAP_GAIN * view.gap + view.other_step + push
+        return _push(view, lead, band)
 
 
 @register_policy("cocarry_level")

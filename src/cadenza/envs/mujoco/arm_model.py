@@ -1,8 +1,8 @@
 """The Panda as an MJCF body of capsules, and its position actuators.
 
 The body frames are those of `cadenza.envs.mujoco.panda`, so that its kinematics hold here. Every
-arm ends in a grip: a body of a milligram at the tool centre point with a force sensor, so that what
-hangs on it is measured with a fixed number of values (see `cadenza.envs.mujoco.simulations`).
+arm ends in a grip: a body of a milligram at the tool centre point with a force sensor, which reads
+what the arm does to whatever hangs on it, in the axes of the grip's site.
 
 Units:   m, kg, N, rad, s.
 Limits:  capsules stand for the meshes; contacts are off.

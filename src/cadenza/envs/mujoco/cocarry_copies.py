@@ -333,7 +333,7 @@ class Carrying:
         simulations = self.simulations
         axis = simulations.xmat[:, _BAR_BODY, ::3]
         along = [
-            -(
+            (
                 (simulations.site_xmat[:, site].reshape(-1, 3, 3) * axis[:, :, None]).sum(axis=1)
                 * simulations.sensordata[:, 3 * robot : 3 * robot + 3]
             ).sum(axis=1)
