@@ -75,9 +75,11 @@ DRAWS: Final = 7
 _NOT_OWN: Final = [*range(3, 6), *range(9, 15), 19]
 #: The same in the full view, as far as an own joint does not feel it.
 _NOT_OWN_FULL: Final = slice(18, 43)
-#: Index of the bar's body and of the grips' sites in the model; the scene's order fixes them.
+#: Index of the bar's body in the model; the scene's order fixes it, as that of sites and sensors.
 _BAR_BODY: Final = 21
-_GRIP_SITES: Final = (0, 1)
+#: Limits of both arms' joints, (14,), rad.
+_LOW: Final[FloatArray] = np.tile(JOINT_LOW, 2)
+_HIGH: Final[FloatArray] = np.tile(JOINT_HIGH, 2)
 #: Signs that turn the partner's base, which looks back, to the world.
 _FACING: Final[FloatArray] = np.array([[1.0, 1.0, 1.0], [-1.0, -1.0, 1.0]])
 
@@ -224,7 +226,7 @@ class Carrying:
         self._locate()
         self._start_grips[rows] = self.grips[rows]
         self.now.max_tilt[rows] = self.now.max_force[rows] = 0.0
-        self._measure(self._chunk_force(), rows)
+        self._measure(self._internal_force([self._forces()]), rows)
         self._seen[:, rows] = self._partner_facts()[rows]
 
     def advance(
@@ -242,17 +244,17 @@ class Carrying:
         simulations = self.simulations
         before, distance = self.grips.copy(), self.now.distance.copy()
         target, old = self._targets(ego, partner), simulations.ctrl.copy()
-        force = np.zeros(self.copies)
+        forces: list[tuple[FloatArray, FloatArray, FloatArray]] = []
         for chunk in range(1, CHUNKS + 1):
             simulations.ctrl[:] = old + (chunk / CHUNKS) * (target - old)
             simulations.step(self._substeps)
-            force += self._chunk_force()
+            forces.append(self._forces())
             power = np.abs(simulations.actuator_force * simulations.qvel[:, : 2 * JOINTS])
             self.energy += power.sum(axis=1) * (CONTROL_TIMESTEP / CHUNKS)
         self.steps += 1
         self._locate()
         self._speeds[:] = (self.grips - before) / CONTROL_TIMESTEP
-        self._measure(force / CHUNKS, slice(None))
+        self._measure(self._internal_force(forces), slice(None))
         self.force_sum += np.abs(self.now.force)
         self._seen = np.concatenate((self._partner_facts()[None], self._seen[:-1]))
         return self._judge(distance)
@@ -320,26 +322,32 @@ class Carrying:
         moves = np.clip(moves.reshape(self.copies, -1), -JOINT_STEP, JOINT_STEP)
         if options.action_track == "joint":
             moves[:, :JOINTS] = JOINT_STEP * ego
-        low, high = np.tile(JOINT_LOW, 2), np.tile(JOINT_HIGH, 2)
-        target = np.clip(joints + moves, low, high)
+        target = np.clip(joints + moves, _LOW, _HIGH)
         if options.condition in ("static_partner", "single_arm"):
             target[:, JOINTS:] = self._start_joints[:, JOINTS:]
         return target
 
-    def _chunk_force(self) -> FloatArray:
-        """Return the signed internal force at the last physics step, (N,), N."""
+    def _forces(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return the sensors, the grips' axes and the bar's direction of the last physics step."""
+        simulations = self.simulations
+        return (
+            simulations.sensordata.copy(),
+            simulations.site_xmat[:, :2].copy(),
+            simulations.xmat[:, _BAR_BODY, ::3].copy(),
+        )
+
+    def _internal_force(
+        self, forces: list[tuple[FloatArray, FloatArray, FloatArray]]
+    ) -> FloatArray:
+        """Return the mean signed internal force of some physics steps, (N,), N."""
         if not self.holds:
             return np.zeros(self.copies)
-        simulations = self.simulations
-        axis = simulations.xmat[:, _BAR_BODY, ::3]
-        along = [
-            (
-                (simulations.site_xmat[:, site].reshape(-1, 3, 3) * axis[:, :, None]).sum(axis=1)
-                * simulations.sensordata[:, 3 * robot : 3 * robot + 3]
-            ).sum(axis=1)
-            for robot, site in enumerate(_GRIP_SITES)
-        ]
-        return internal_force(along[0], along[1])
+        times = len(forces)
+        sensors, grips, axes = (np.stack(parts) for parts in zip(*forces, strict=True))
+        grips = grips.reshape(times, -1, 2, 3, 3)
+        local = (grips * axes[:, :, None, :, None]).sum(axis=3)  # the bar's axis seen by the grips
+        along = (local * sensors.reshape(times, -1, 2, 3)).sum(axis=3)
+        return internal_force(along[..., 0], along[..., 1]).sum(axis=0) / times
 
     def _locate(self) -> None:
         joints = self.simulations.qpos[:, : 2 * JOINTS].reshape(-1, JOINTS)
