@@ -109,7 +109,8 @@ def _images(frames: list[NDArray[np.uint8]]) -> list[Any]:
 
 
 def _write_gif(frames: list[NDArray[np.uint8]], file: Any, duration_ms: int) -> None:
-    first, *others = (image.quantize(64) for image in _images(frames))
+    coverage = load_extra("PIL.Image").Quantize.MAXCOVERAGE  # keeps the colours of small things
+    first, *others = (image.quantize(128, method=coverage) for image in _images(frames))
     first.save(
         file,
         "GIF",

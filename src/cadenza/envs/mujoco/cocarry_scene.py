@@ -68,7 +68,7 @@ class Scene:
 width="64" height="384"/></asset>
 <worldbody>
 <geom type="plane" size="2 2 0.1" rgba="0.93 0.94 0.92 1"/>
-<light pos="0 -1 2.5" dir="0 0.4 -1" diffuse="0.5 0.5 0.5"/>
+<light directional="true" pos="0 0 3" dir="0.2 0.4 -1" diffuse="0.5 0.5 0.5"/>
 {arm_body("ego", -self.base_x, faces_back=False, colour="0 0.447 0.698 1")}
 {arm_body("partner", self.base_x, faces_back=True, colour="0.902 0.624 0 1")}
 <body name="bar" pos="0 0 0.22"><freejoint name="bar"/>
