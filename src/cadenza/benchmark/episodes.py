@@ -270,6 +270,9 @@ def _result(
     metadata: dict[str, JsonValue] = {"policy": tag.policy}
     if world.link is not None:
         metadata["link"] = dict(world.link.record())
+    stratum = getattr(world.partner, "stratum", None)
+    if stratum is not None:
+        metadata["stratum"] = stratum
     return EpisodeResult(
         seed=tag.seed,
         episode_idx=tag.episode_idx,

@@ -16,6 +16,7 @@ from cadenza.cli import (
     quickstart,
     safety,
     stream,
+    task_files,
     train,
 )
 from cadenza.cli.exit_codes import ExitCode
@@ -56,6 +57,9 @@ stream_app.command("top")(stream.top)
 partners_app.command("list")(listings.partners)
 partners_app.command("train-draft-zoo")(draft_zoo.train_draft_zoo)
 tasks_app.command("list")(listings.tasks)
+tasks_app.command("admit")(task_files.admit)
+tasks_app.command("film")(task_files.film)
+tasks_app.command("freeze")(task_files.freeze)
 app.add_typer(configs_app, name="configs")
 app.add_typer(eval_app, name="eval")
 app.add_typer(job_app, name="job")

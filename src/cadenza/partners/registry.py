@@ -29,6 +29,7 @@ _BUILT_IN_MODULES: Final = (
     "cadenza.partners.onnx_policy",
     "cadenza.partners.openvla",
     "cadenza.partners.remote",
+    "cadenza.partners.cocarry_families",
 )
 
 PartnerClass = TypeVar("PartnerClass", bound=type)
