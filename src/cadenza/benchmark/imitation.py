@@ -1,0 +1,294 @@
+"""Scripted experts for `cadenza.DAgger`: the ego's seat of a task that knows what one would do.
+
+    make = imitation_env("crossing", expert="swerve", partners=["crossing_wanderer"])
+    agent = cadenza.DAgger(make, seed=0).learn(50_000)
+    print(success_by_partner(agent.predict, "crossing", ["crossing_wanderer"], episodes=50))
+
+The expert is an ego policy, a partner or a scripted ego of the registries. It plays inside the
+environment and may remember what it likes: a checkpoint brings an episode back by doing it again,
+the expert included. Every episode draws one of the partners, each as likely as the others.
+
+Seeds:  in the episode of seed k the stream ``benchmark.imitation.partner`` under root k chooses the
+        partner; environment, partner and expert begin with seed k.
+Axes:   D = entries of the ego's state, A = action components.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cadenza.aht.config_models import EnvConfig, PartnerConfig
+from cadenza.benchmark.builders import build_env, build_partner, require_player
+from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat, load_policy
+from cadenza.benchmark.stream_experts import EXPERTS, Law
+from cadenza.benchmark.tasks import OptionValue, get_task
+from cadenza.core.errors import ConfigurationError, NotReadyError, UnknownNameError
+from cadenza.core.proportions import clopper_pearson_interval
+from cadenza.core.seeding import INTEGER_SEED_BOUND, derive_substream
+from cadenza.core.types import Observation
+from cadenza.envs.adapters import EgoGymEnv
+from cadenza.partners.interface import FrozenPartner
+from cadenza.partners.registry import list_registered
+
+#: A partner: the name of its class, or the fields of a `PartnerConfig`.
+Partner: TypeAlias = str | Mapping[str, Any] | PartnerConfig
+#: The ego's state, (D,), to its action, (A,), or the name of an expert.
+Policy: TypeAlias = str | Callable[[NDArray[Any]], NDArray[Any]]
+
+
+class TaughtSeat(EgoGymEnv):
+    """The ego's seat beside a partner that is drawn anew for every episode, watched by an expert.
+
+    Attributes:
+        names: Class of each partner that may be drawn, with its options.
+        drawn: Number of the partner of this episode.
+    """
+
+    def __init__(
+        self, env: Any, partners: Sequence[FrozenPartner], names: Sequence[str], expert: str | None
+    ) -> None:
+        """Seat the ego.
+
+        Args:
+            env: Environment of two seats, ego first.
+            partners: Who may be drawn, at least one.
+            names: What each is called.
+            expert: Whom to ask; None asks nobody.
+
+        Raises:
+            UnknownNameError: No registry knows ``expert``.
+        """
+        super().__init__(env, partners[0])
+        self.names = tuple(names)
+        self.drawn = 0
+        self._choices, self._partner_uid = tuple(partners), env.agent_uids[1]
+        self._expert = None if expert is None else find_expert(expert, env)
+        self._wanted: NDArray[Any] | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        """Start an episode with the partner that ``seed`` draws; None draws a seed first."""
+        if seed is None:
+            seed = int(self.np_random.integers(INTEGER_SEED_BOUND))
+        stream = derive_substream("benchmark.imitation.partner", root_seed=seed)
+        self.drawn = int(stream.default_rng().integers(len(self._choices)))
+        self.partners = {self._partner_uid: self._choices[self.drawn]}
+        state, info = super().reset(seed=seed, options=options)
+        if self._expert is not None:
+            self._expert.reset(seed=seed)
+        self._ask()
+        return state, info
+
+    def step(self, action: NDArray[Any]) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+        """Advance one control step; see `EgoGymEnv`."""
+        outcome = super().step(action)
+        self._ask()
+        return outcome
+
+    def expert_action(self) -> NDArray[Any]:
+        """Return what the expert would do now, (A,).
+
+        Raises:
+            NotReadyError: There is no expert, or `reset` was never called.
+        """
+        if self._wanted is None:
+            raise NotReadyError(
+                "TaughtSeat.expert_action: expected an expert and an episode in progress; pass "
+                "expert= and call reset()."
+            )
+        return self._wanted
+
+    def _ask(self) -> None:
+        """Let the expert see the observation, once: it may remember."""
+        if self._expert is not None and self._observation is not None:
+            self._wanted = self._expert.act(self._observation)
+
+
+def imitation_env(
+    task: str,
+    *,
+    expert: str | None,
+    partners: Sequence[Partner] = (),
+    episode_length: int | None = None,
+    root_seed: int = 0,
+    **options: OptionValue,
+) -> Callable[[], TaughtSeat]:
+    """Return a function that makes environments for `cadenza.DAgger`.
+
+    Args:
+        task: Name of the task.
+        expert: Name of an ego policy, a scripted ego or a partner class; a partner plays the ego's
+            seat. None makes environments to judge in.
+        partners: Who may play the partner's seat; empty takes the one that training uses.
+        episode_length: Control steps until truncation; None takes the task's.
+        root_seed: Experiment seed that scopes every episode.
+        **options: Options of the task.
+
+    Raises:
+        ConfigurationError: Unknown task or option, or a partner of other tasks.
+        UnknownNameError: A partner or the expert is not registered.
+    """
+    spec = get_task(task)
+    players = [_player(partner) for partner in partners or [spec.seen_partner]]
+    config = EnvConfig(
+        task=task, episode_length=episode_length or spec.episode_length, options=options
+    )
+    make = partial(_make, config, players, expert, root_seed)
+    make().close()  # what is wrong is said now
+    return make
+
+
+def _player(partner: Partner) -> PartnerConfig:
+    if isinstance(partner, str):
+        return PartnerConfig(class_name=partner)
+    return PartnerConfig.model_validate(partner)
+
+
+def _make(
+    config: EnvConfig, players: Sequence[PartnerConfig], expert: str | None, root_seed: int
+) -> TaughtSeat:
+    task = get_task(config.task)
+    for player in players:
+        require_player(task, player.class_name)
+    env = build_env(config, root_seed=root_seed, partner=players[0])
+    partners = [build_partner(player, env=env) for player in players]
+    return TaughtSeat(env, partners, [_label(player) for player in players], expert)
+
+
+def _label(player: PartnerConfig) -> str:
+    """Return the partner's class, with its options if it has any."""
+    told = ", ".join(f"{key}={value}" for key, value in player.extra.items())
+    return f"{player.class_name}({told})" if told else player.class_name
+
+
+def find_expert(name: str, env: Any) -> EgoPolicy:
+    """Return the expert called ``name`` for the ego's seat of ``env``.
+
+    Raises:
+        UnknownNameError: No registry knows the name; lists the known ones.
+    """
+    seat = ego_seat(env, env.ego_uid)
+    if name in EXPERTS:
+        return _LawExpert(EXPERTS[name].law, seat)
+    if name in list_registered():
+        player = PartnerConfig(class_name=name, extra={"uid": seat.uid})
+        return _PartnerExpert(build_partner(player), seat)
+    try:
+        return load_policy(name, seat=seat, artifacts_root=Path())
+    except UnknownNameError as error:
+        known = ", ".join(sorted({*EXPERTS, *list_registered()}))
+        raise UnknownNameError(f"{str(error)[:-1]}, or an expert of {known}.") from error
+
+
+class _LawExpert:
+    """A law over states, clipped to the seat's bounds."""
+
+    def __init__(self, law: Law, seat: EgoSeat) -> None:
+        self._law, self._seat = law, seat
+
+    def reset(self, *, seed: int) -> None:
+        """Nothing to forget."""
+        del seed
+
+    def act(self, obs: Observation) -> NDArray[Any]:
+        """Return the ego's action, float32, shape (A,)."""
+        seat = self._seat
+        state = obs["agent"][seat.uid]["state"][None].astype(np.float64)
+        return np.clip(self._law(state)[0], seat.low, seat.high).astype(np.float32)
+
+
+class _PartnerExpert:
+    """A partner that plays the ego's seat."""
+
+    def __init__(self, partner: FrozenPartner, seat: EgoSeat) -> None:
+        self._partner, self._seat = partner, seat
+
+    def reset(self, *, seed: int) -> None:
+        """Start an episode."""
+        self._partner.reset(seed=seed)
+
+    def act(self, obs: Observation) -> NDArray[Any]:
+        """Return the ego's action, float32, shape (A,)."""
+        action = self._partner.act(obs, deterministic=True)
+        return np.clip(action, self._seat.low, self._seat.high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """Share of episodes that succeeded.
+
+    Attributes:
+        successes: How many.
+        episodes: Of how many.
+    """
+
+    successes: int
+    episodes: int
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Clopper and Pearson's 95 % interval."""
+        return clopper_pearson_interval(self.successes, self.episodes)
+
+    def __str__(self) -> str:
+        """Return the count with the interval of the rate."""
+        low, high = self.interval
+        return f"{self.successes} of {self.episodes} [{low:.2f}, {high:.2f}]"
+
+
+def success_by_partner(
+    policy: Policy,
+    task: str,
+    partners: Sequence[Partner],
+    *,
+    episodes: int,
+    root_seed: int = 1_000_000,
+    episode_length: int | None = None,
+    **options: OptionValue,
+) -> dict[str, Rate]:
+    """Play episodes beside each partner and return how many succeed, by the partner's name.
+
+    Args:
+        policy: The ego: an agent's ``predict``, or the name of an expert.
+        task: Name of the task, one with a success predicate.
+        partners: Each plays all episodes.
+        episodes: Episodes beside each, >= 1; their seeds are 0, 1, ...
+        root_seed: Experiment seed that scopes every episode, apart from that of a training.
+        episode_length: See `imitation_env`.
+        **options: Options of the task.
+
+    Raises:
+        ConfigurationError: The task has no success predicate, or as `imitation_env`.
+        UnknownNameError: As `imitation_env`.
+    """
+    if not get_task(task).has_success:
+        raise ConfigurationError(
+            f"success_by_partner: expected a task with a success predicate, got {task!r}; use the "
+            "agent's evaluate()."
+        )
+    settings: dict[str, Any] = {"episode_length": episode_length, "root_seed": root_seed, **options}
+    rates: dict[str, Rate] = {}
+    for partner in partners:
+        expert = policy if isinstance(policy, str) else None
+        env = imitation_env(task, expert=expert, partners=[partner], **settings)()
+        won = sum(_succeeds(policy, env, seed) for seed in range(episodes))
+        rates[env.names[0]] = Rate(successes=won, episodes=episodes)
+        env.close()
+    return rates
+
+
+def _succeeds(policy: Policy, env: TaughtSeat, seed: int) -> bool:
+    """Return whether the episode of ``seed`` succeeds."""
+    state, info = env.reset(seed=seed)
+    done = False
+    while not done:
+        action = env.expert_action() if isinstance(policy, str) else policy(state)
+        state, _, terminated, truncated, info = env.step(action)
+        done = terminated or truncated
+    return bool(info["success"])
