@@ -1,0 +1,102 @@
+"""Experts of the registries in the ego's seat, and how their pupils are judged."""
+
+import numpy as np
+import pytest
+
+import cadenza
+from cadenza.benchmark.imitation import Rate, imitation_env, success_by_partner
+from cadenza.benchmark.policies import goal_pull
+from cadenza.core.errors import ConfigurationError, NotReadyError, UnknownNameError
+from tests.unit.learn.test_api import Watch, assert_same
+
+PARTNERS = ["crossing_wanderer", {"class_name": "crossing_goal_seeker", "extra": {"max_speed": "2"}}]
+
+
+def clipped_pull(state):
+    return np.clip(goal_pull(state), -2.0, 2.0).astype(np.float32)
+
+
+def sought(state):
+    """Return 2.5 (g min(1 / |g|, 0.6) − v), shortened to 0.5 m/s² per component."""
+    way = state[4:6]
+    pull = 2.5 * (way * min(1.0 / np.hypot(*way), 0.6) - state[2:4])
+    return pull * min(1.0, 0.5 / np.abs(pull).max())
+
+
+@pytest.mark.parametrize(
+    ("expert", "wanted"),
+    [
+        ("goal_pd", clipped_pull),  # a scripted ego
+        ("zero", lambda state: np.zeros(2)),  # an ego policy
+        ("crossing_goal_seeker", sought),  # a partner, which would drive the ego's seat
+    ],
+)
+def test_expert_of_any_registry_says_what_it_would_do_now(expert, wanted):
+    env = imitation_env("crossing", expert=expert)()
+    state, _ = env.reset(seed=4)
+    for _ in range(5):
+        np.testing.assert_allclose(env.expert_action(), wanted(state), atol=1e-5)
+        state, *_ = env.step(np.array([0.3, -0.2], np.float32))
+
+
+def test_every_episode_draws_one_of_the_partners_by_its_seed():
+    env = imitation_env("crossing", expert=None, partners=PARTNERS)()
+    assert env.names == ("crossing_wanderer", "crossing_goal_seeker(max_speed=2)")
+
+    def drawn(seed):
+        env.reset(seed=seed)
+        return env.drawn
+
+    numbers = [drawn(seed) for seed in range(60)]
+    assert 0.3 < np.mean(numbers) < 0.7
+    assert [drawn(seed) for seed in (7, 3, 41)] == [numbers[seed] for seed in (7, 3, 41)]
+    with pytest.raises(NotReadyError, match="expected an expert"):
+        env.expert_action()
+
+
+def test_pupil_goes_on_from_a_file_bit_for_bit_with_experts_and_partners(tmp_path):
+    make = imitation_env("crossing", expert="crossing_wanderer", partners=PARTNERS)
+    small = {"num_envs": 3, "round_length": 30, "updates": 10, "hidden_sizes": (16,)}
+    whole = cadenza.DAgger(make, seed=5, **small)
+    write = Watch(14, lambda: whole.save(tmp_path / "half"))
+    whole.learn(270, callbacks=[write], progress=False)
+    half = cadenza.DAgger.load(tmp_path / "half", make)
+    assert (half.steps, half.updates) == (180, 14)
+    assert_same(half.learn(90, progress=False), whole)
+
+
+def test_success_is_counted_beside_each_partner():
+    options = {"partners": PARTNERS, "episodes": 6}
+    expert = success_by_partner("goal_pd", "crossing", **options)
+    assert success_by_partner(clipped_pull, "crossing", **options) == expert
+    assert {name: rate.episodes for name, rate in expert.items()} == {
+        "crossing_wanderer": 6,
+        "crossing_goal_seeker(max_speed=2)": 6,
+    }
+    assert sum(rate.successes for rate in expert.values()) > 0
+    idle = success_by_partner("zero", "crossing", **options)
+    assert all(rate.successes == 0 for rate in idle.values())
+
+
+def test_rate_is_printed_with_the_exact_interval():
+    # Clopper and Pearson at 10 of 10: the lower end is 0.025^(1/10).
+    assert str(Rate(successes=10, episodes=10)) == f"10 of 10 [{0.025**0.1:.2f}, 1.00]"
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "error", "told"),
+    [
+        ("crossing", {"expert": "swerv"}, UnknownNameError, "swerve"),
+        ("crossing", {"partners": ["scripted_heuristic"]}, ConfigurationError, "plays task"),
+        ("crossing", {"num_robots": 99}, ConfigurationError, "num_robots"),
+        ("crosing", {}, UnknownNameError, "crossing"),
+    ],
+)
+def test_wrong_names_are_refused_before_anything_is_learned(task, changes, error, told):
+    with pytest.raises(error, match=told):
+        imitation_env(task, **{"expert": "goal_pd", **changes})
+
+
+def test_tasks_without_success_are_judged_by_their_return():
+    with pytest.raises(ConfigurationError, match="success predicate"):
+        success_by_partner("zero", "mpe_cooperative_push", ["scripted_heuristic"], episodes=1)
