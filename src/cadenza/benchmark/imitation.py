@@ -10,7 +10,8 @@ the expert included. Every episode draws one of the partners, each as likely as 
 
 Seeds:  in the episode of seed k the stream ``benchmark.imitation.partner`` under root k chooses the
         partner; environment, partner and expert begin with seed k.
-Axes:   D = entries of the ego's state, A = action components.
+        A batch draws its partners as `stream_worlds` says.
+Axes:   E = environments, D = entries of the ego's state, A = action components.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +21,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig
 from cadenza.benchmark.builders import build_env, build_partner, require_player
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat, load_policy
 from cadenza.benchmark.stream_experts import EXPERTS, Law
+from cadenza.benchmark.stream_worlds import EgoVectorEnv, make_batch
 from cadenza.benchmark.tasks import OptionValue, get_task
 from cadenza.core.errors import ConfigurationError, NotReadyError, UnknownNameError
 from cadenza.core.proportions import clopper_pearson_interval
@@ -67,7 +70,9 @@ class TaughtSeat(EgoGymEnv):
         self.names = tuple(names)
         self.drawn = 0
         self._choices, self._partner_uid = tuple(partners), env.agent_uids[1]
-        self._expert = None if expert is None else find_expert(expert, env)
+        self._expert: EgoPolicy | None = None
+        if expert is not None:
+            self._expert = find_expert(expert, ego_seat(env, env.ego_uid))
         self._wanted: NDArray[Any] | None = None
 
     def reset(
@@ -110,6 +115,85 @@ class TaughtSeat(EgoGymEnv):
             self._wanted = self._expert.act(self._observation)
 
 
+class TaughtBatch(EgoVectorEnv):
+    """The ego's seat in E environments, each watched by an expert of its own.
+
+    `EgoVectorEnv` says which partner plays in an episode; the expert begins with the same seed.
+    """
+
+    def __init__(self, env: Any, partners: Sequence[PartnerConfig], expert: str) -> None:
+        """Seat the ego.
+
+        Args:
+            env: Batch of a task with automatic resets in the same step.
+            partners: Who may drive the other robots.
+            expert: Whom to ask.
+
+        Raises:
+            UnknownNameError: No registry knows ``expert`` or a partner.
+        """
+        super().__init__(env, partners)
+        seen: Any = self.single_observation_space
+        seat = EgoSeat(
+            uid=self.ego_uid,
+            observation_dim=spaces.flatdim(seen),
+            low=self.action_low,
+            high=self.action_high,
+        )
+        self._experts = [find_expert(expert, seat) for _ in range(self.num_envs)]
+        self._wanted: NDArray[Any] | None = None
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        """Start an episode in every environment; see `EgoVectorEnv`."""
+        states, info = super().reset(seed=seed, options=options)
+        self._ask(states)
+        return states, info
+
+    def step(
+        self, actions: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+        """Advance every environment; see `EgoVectorEnv`."""
+        outcome = super().step(actions)
+        self._ask(outcome[0])
+        return outcome
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Return what a method answers, as `gymnasium.vector.SyncVectorEnv.call` does."""
+        return getattr(self, name)(*arguments)
+
+    def expert_action(self) -> NDArray[Any]:
+        """Return what the experts would do now, (E, A).
+
+        Raises:
+            NotReadyError: `reset` was never called.
+        """
+        if self._wanted is None:
+            raise NotReadyError("TaughtBatch.expert_action: expected episodes; call reset().")
+        return self._wanted
+
+    def has_wrapper_attr(self, name: str) -> list[bool]:
+        """Return False: a batch cannot do its episodes again, unlike a `ReplayableEnv`."""
+        del name
+        return [False]
+
+    def _begin(self, rows: Sequence[int]) -> None:
+        seeds = [int(self._next_seeds[row]) for row in rows]
+        super()._begin(rows)
+        for row, seed in zip(rows, seeds, strict=True):
+            self._experts[row].reset(seed=seed)
+
+    def _ask(self, states: NDArray[Any]) -> None:
+        """Let every expert see its environment's state, once: it may remember."""
+        seen = [{"agent": {self.ego_uid: {"state": state}}} for state in states]
+        pairs = zip(self._experts, seen, strict=True)
+        self._wanted = np.stack([expert.act(obs) for expert, obs in pairs])
+
+
 def imitation_env(
     task: str,
     *,
@@ -144,6 +228,43 @@ def imitation_env(
     return make
 
 
+def imitation_batch(
+    task: str,
+    num_envs: int,
+    *,
+    expert: str,
+    partners: Sequence[Partner] = (),
+    episode_length: int | None = None,
+    root_seed: int = 0,
+    **options: OptionValue,
+) -> TaughtBatch:
+    """Return environments for `cadenza.DAgger` that are stepped as one, for tasks with batches.
+
+    Faster than as many of `imitation_env`. A batch keeps no state that could be saved: an agent
+    that was loaded goes on with new episodes.
+
+    Args:
+        task: Name of the task.
+        num_envs: E.
+        expert: See `imitation_env`.
+        partners: See `imitation_env`.
+        episode_length: See `imitation_env`.
+        root_seed: See `imitation_env`.
+        **options: See `imitation_env`.
+
+    Raises:
+        ConfigurationError: As `imitation_env`, or the task has no batch that resets itself.
+        UnknownNameError: As `imitation_env`.
+    """
+    spec = get_task(task)
+    players = [_player(partner) for partner in partners or [spec.seen_partner]]
+    for player in players:
+        require_player(spec, player.class_name)
+    length = episode_length or spec.episode_length
+    env = make_batch(task, num_envs, episode_length=length, root_seed=root_seed, options=options)
+    return TaughtBatch(env, players, expert)
+
+
 def _player(partner: Partner) -> PartnerConfig:
     if isinstance(partner, str):
         return PartnerConfig(class_name=partner)
@@ -167,13 +288,12 @@ def _label(player: PartnerConfig) -> str:
     return f"{player.class_name}({told})" if told else player.class_name
 
 
-def find_expert(name: str, env: Any) -> EgoPolicy:
-    """Return the expert called ``name`` for the ego's seat of ``env``.
+def find_expert(name: str, seat: EgoSeat) -> EgoPolicy:
+    """Return the expert called ``name`` for an ego's seat.
 
     Raises:
         UnknownNameError: No registry knows the name; lists the known ones.
     """
-    seat = ego_seat(env, env.ego_uid)
     if name in EXPERTS:
         return _LawExpert(EXPERTS[name].law, seat)
     if name in list_registered():

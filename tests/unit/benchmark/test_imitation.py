@@ -4,12 +4,20 @@ import numpy as np
 import pytest
 
 import cadenza
-from cadenza.benchmark.imitation import Rate, imitation_env, success_by_partner
+from cadenza.benchmark.imitation import (
+    Rate,
+    imitation_batch,
+    imitation_env,
+    success_by_partner,
+)
 from cadenza.benchmark.policies import goal_pull
 from cadenza.core.errors import ConfigurationError, NotReadyError, UnknownNameError
 from tests.unit.learn.test_api import Watch, assert_same
 
-PARTNERS = ["crossing_wanderer", {"class_name": "crossing_goal_seeker", "extra": {"max_speed": "2"}}]
+PARTNERS = [
+    "crossing_wanderer",
+    {"class_name": "crossing_goal_seeker", "extra": {"max_speed": "2"}},
+]
 
 
 def clipped_pull(state):
@@ -63,6 +71,20 @@ def test_pupil_goes_on_from_a_file_bit_for_bit_with_experts_and_partners(tmp_pat
     half = cadenza.DAgger.load(tmp_path / "half", make)
     assert (half.steps, half.updates) == (180, 14)
     assert_same(half.learn(90, progress=False), whole)
+
+
+def test_batch_asks_each_expert_about_its_own_episode():
+    batch = imitation_batch("crossing", 4, expert="crossing_wanderer", partners=PARTNERS)
+    scalar = imitation_env("crossing", expert="crossing_wanderer")()
+    states, _ = batch.reset(seed=20)
+    for row in range(4):
+        state, _ = scalar.reset(seed=20 + row)
+        np.testing.assert_array_equal(states[row], state)
+        np.testing.assert_array_equal(batch.expert_action()[row], scalar.expert_action())
+    agent = cadenza.DAgger(batch, round_length=250, updates=1).learn(1_000, progress=False)
+    stored = agent.learner.demonstrations
+    assert len(stored) == 1_000  # over the ends of episodes, at 200 steps or before
+    assert not agent.envs.can_make
 
 
 def test_success_is_counted_beside_each_partner():

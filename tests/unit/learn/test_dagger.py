@@ -1,5 +1,7 @@
 """DAgger: what is stored, who drives, what is learned, and that it goes on bit for bit."""
 
+from typing import ClassVar
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ class Drift(gym.Env):
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = spaces.Box(-1.0, 3.0, (1,), np.float32)
-    made: "list[Drift]" = []
+    made: ClassVar = []
 
     def __init__(self):
         self.executed, self.seen = [], []
@@ -100,7 +102,11 @@ def test_share_of_the_expert_falls_by_its_power():
 def test_noise_disturbs_its_share_of_the_executed_actions_and_no_label():
     Drift.made.clear()
     agent = cadenza.DAgger(
-        Drift, expert=push_back, action_noise=0.5, noise_share=0.25, **{**SMALL, "round_length": 200}
+        Drift,
+        expert=push_back,
+        action_noise=0.5,
+        noise_share=0.25,
+        **{**SMALL, "round_length": 200},
     )
     agent.learn(600, progress=False)
     states = agent.learner.demonstrations.observations.numpy()
