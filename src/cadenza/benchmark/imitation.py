@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig
@@ -133,10 +132,9 @@ class TaughtBatch(EgoVectorEnv):
             UnknownNameError: No registry knows ``expert`` or a partner.
         """
         super().__init__(env, partners)
-        seen: Any = self.single_observation_space
         seat = EgoSeat(
             uid=self.ego_uid,
-            observation_dim=spaces.flatdim(seen),
+            observation_dim=env.single_observation_space["agent"][self.ego_uid]["state"].shape[0],
             low=self.action_low,
             high=self.action_high,
         )
