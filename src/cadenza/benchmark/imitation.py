@@ -34,12 +34,13 @@ from cadenza.core.proportions import clopper_pearson_interval
 from cadenza.core.seeding import INTEGER_SEED_BOUND, derive_substream
 from cadenza.core.types import Observation
 from cadenza.envs.adapters import EgoGymEnv
+from cadenza.evaluation.statistics.paired_outcomes import paired_outcome_interval
 from cadenza.partners.interface import FrozenPartner
 from cadenza.partners.registry import list_registered
 
 #: A partner: the name of its class, or the fields of a `PartnerConfig`.
 Partner: TypeAlias = str | Mapping[str, Any] | PartnerConfig
-#: The ego's state, (D,), to its action, (A,), or the name of an expert.
+#: The ego's states, (E, D), to its actions, (E, A), or the name of an expert.
 Policy: TypeAlias = str | Callable[[NDArray[Any]], NDArray[Any]]
 
 
@@ -101,17 +102,22 @@ class TaughtSeat(EgoGymEnv):
         Raises:
             NotReadyError: There is no expert, or `reset` was never called.
         """
-        if self._wanted is None:
-            raise NotReadyError(
-                "TaughtSeat.expert_action: expected an expert and an episode in progress; pass "
-                "expert= and call reset()."
-            )
-        return self._wanted
+        return _told(self._wanted)
 
     def _ask(self) -> None:
         """Let the expert see the observation, once: it may remember."""
         if self._expert is not None and self._observation is not None:
             self._wanted = self._expert.act(self._observation)
+
+
+def _told(wanted: NDArray[Any] | None) -> NDArray[Any]:
+    """Return what an expert wants, or say that there is nobody to ask."""
+    if wanted is None:
+        raise NotReadyError(
+            "expert_action: expected an expert and an episode in progress; pass expert= and call "
+            "reset()."
+        )
+    return wanted
 
 
 class TaughtBatch(EgoVectorEnv):
@@ -120,13 +126,13 @@ class TaughtBatch(EgoVectorEnv):
     `EgoVectorEnv` says which partner plays in an episode; the expert begins with the same seed.
     """
 
-    def __init__(self, env: Any, partners: Sequence[PartnerConfig], expert: str) -> None:
+    def __init__(self, env: Any, partners: Sequence[PartnerConfig], expert: str | None) -> None:
         """Seat the ego.
 
         Args:
             env: Batch of a task with automatic resets in the same step.
             partners: Who may drive the other robots.
-            expert: Whom to ask.
+            expert: Whom to ask; None asks nobody.
 
         Raises:
             UnknownNameError: No registry knows ``expert`` or a partner.
@@ -138,7 +144,8 @@ class TaughtBatch(EgoVectorEnv):
             low=self.action_low,
             high=self.action_high,
         )
-        self._experts = [find_expert(expert, seat) for _ in range(self.num_envs)]
+        rows = range(0 if expert is None else self.num_envs)
+        self._experts = [find_expert(str(expert), seat) for _ in rows]
         self._wanted: NDArray[Any] | None = None
 
     def reset(
@@ -168,11 +175,9 @@ class TaughtBatch(EgoVectorEnv):
         """Return what the experts would do now, (E, A).
 
         Raises:
-            NotReadyError: `reset` was never called.
+            NotReadyError: There is no expert, or `reset` was never called.
         """
-        if self._wanted is None:
-            raise NotReadyError("TaughtBatch.expert_action: expected episodes; call reset().")
-        return self._wanted
+        return _told(self._wanted)
 
     def has_wrapper_attr(self, name: str) -> list[bool]:
         """Return False: a batch cannot do its episodes again, unlike a `ReplayableEnv`."""
@@ -183,10 +188,13 @@ class TaughtBatch(EgoVectorEnv):
         seeds = [int(self._next_seeds[row]) for row in rows]
         super()._begin(rows)
         for row, seed in zip(rows, seeds, strict=True):
-            self._experts[row].reset(seed=seed)
+            if self._experts:
+                self._experts[row].reset(seed=seed)
 
     def _ask(self, states: NDArray[Any]) -> None:
         """Let every expert see its environment's state, once: it may remember."""
+        if not self._experts:
+            return
         seen = [{"agent": {self.ego_uid: {"state": state}}} for state in states]
         pairs = zip(self._experts, seen, strict=True)
         self._wanted = np.stack([expert.act(obs) for expert, obs in pairs])
@@ -230,7 +238,7 @@ def imitation_batch(
     task: str,
     num_envs: int,
     *,
-    expert: str,
+    expert: str | None,
     partners: Sequence[Partner] = (),
     episode_length: int | None = None,
     root_seed: int = 0,
@@ -337,27 +345,36 @@ class _PartnerExpert:
         return np.clip(action, self._seat.low, self._seat.high)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
-    """Share of episodes that succeeded.
+@dataclass(frozen=True, slots=True)
+class Successes:
+    """Which episodes succeeded, by their seeds.
 
     Attributes:
-        successes: How many.
-        episodes: Of how many.
+        won: One entry per episode.
     """
 
-    successes: int
-    episodes: int
+    won: tuple[bool, ...]
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """Clopper and Pearson's 95 % interval."""
-        return clopper_pearson_interval(self.successes, self.episodes)
+    def count(self) -> int:
+        """Episodes that succeeded."""
+        return sum(self.won)
+
+    def __add__(self, other: "Successes") -> "Successes":
+        """Return these episodes and those of ``other``."""
+        return Successes(self.won + other.won)
+
+    def minus(self, other: "Successes") -> tuple[float, float, float]:
+        """Return the difference of the rates on the same episodes, with its exact 95 % bounds."""
+        pairs = list(zip(self.won, other.won, strict=True))
+        wins, losses = pairs.count((True, False)), pairs.count((False, True))
+        bounds = paired_outcome_interval(wins, losses, len(pairs), tail=0.025)
+        return (wins - losses) / len(pairs), *bounds
 
     def __str__(self) -> str:
-        """Return the count with the interval of the rate."""
-        low, high = self.interval
-        return f"{self.successes} of {self.episodes} [{low:.2f}, {high:.2f}]"
+        """Return the count, with Clopper and Pearson's 95 % interval of the rate."""
+        low, high = clopper_pearson_interval(self.count, len(self.won))
+        return f"{self.count} of {len(self.won)} [{low:.2f}, {high:.2f}]"
 
 
 def success_by_partner(
@@ -369,7 +386,7 @@ def success_by_partner(
     root_seed: int = 1_000_000,
     episode_length: int | None = None,
     **options: OptionValue,
-) -> dict[str, Rate]:
+) -> dict[str, Successes]:
     """Play episodes beside each partner and return how many succeed, by the partner's name.
 
     Args:
@@ -390,15 +407,35 @@ def success_by_partner(
             f"success_by_partner: expected a task with a success predicate, got {task!r}; use the "
             "agent's evaluate()."
         )
+    spec, expert = get_task(task), policy if isinstance(policy, str) else None
     settings: dict[str, Any] = {"episode_length": episode_length, "root_seed": root_seed, **options}
-    rates: dict[str, Rate] = {}
+    judged: dict[str, Successes] = {}
     for partner in partners:
-        expert = policy if isinstance(policy, str) else None
-        env = imitation_env(task, expert=expert, partners=[partner], **settings)()
-        won = sum(_succeeds(policy, env, seed) for seed in range(episodes))
-        rates[env.names[0]] = Rate(successes=won, episodes=episodes)
-        env.close()
-    return rates
+        played: dict[str, Any] = {"expert": expert, "partners": [partner], **settings}
+        if spec.supports_batches:
+            batch = imitation_batch(task, episodes, **played)
+            won = _played_together(policy, batch)
+            batch.close()
+        else:
+            env = imitation_env(task, **played)()
+            won = [_succeeds(policy, env, seed) for seed in range(episodes)]
+            env.close()
+        judged[_label(_player(partner))] = Successes(tuple(won))
+    return judged
+
+
+def _played_together(policy: Policy, batch: TaughtBatch) -> list[bool]:
+    """Return which of the first episodes of a batch succeed."""
+    states, _ = batch.reset(seed=0)
+    won, running = np.zeros((2, batch.num_envs), dtype=np.bool_)
+    running[:] = True
+    while running.any():
+        actions = batch.expert_action() if isinstance(policy, str) else policy(states)
+        states, _, terminated, truncated, info = batch.step(actions)
+        ended = running & (terminated | truncated)
+        won |= ended & info["success"]
+        running &= ~ended
+    return won.tolist()
 
 
 def _succeeds(policy: Policy, env: TaughtSeat, seed: int) -> bool:
@@ -406,7 +443,7 @@ def _succeeds(policy: Policy, env: TaughtSeat, seed: int) -> bool:
     state, info = env.reset(seed=seed)
     done = False
     while not done:
-        action = env.expert_action() if isinstance(policy, str) else policy(state)
+        action = env.expert_action() if isinstance(policy, str) else policy(state[None])[0]
         state, _, terminated, truncated, info = env.step(action)
         done = terminated or truncated
     return bool(info["success"])

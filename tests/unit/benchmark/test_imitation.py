@@ -5,7 +5,7 @@ import pytest
 
 import cadenza
 from cadenza.benchmark.imitation import (
-    Rate,
+    Successes,
     imitation_batch,
     imitation_env,
     success_by_partner,
@@ -89,20 +89,30 @@ def test_batch_asks_each_expert_about_its_own_episode():
 
 def test_success_is_counted_beside_each_partner():
     options = {"partners": PARTNERS, "episodes": 6}
-    expert = success_by_partner("goal_pd", "crossing", **options)
-    assert success_by_partner(clipped_pull, "crossing", **options) == expert
-    assert {name: rate.episodes for name, rate in expert.items()} == {
-        "crossing_wanderer": 6,
-        "crossing_goal_seeker(max_speed=2)": 6,
-    }
-    assert sum(rate.successes for rate in expert.values()) > 0
+    judged = success_by_partner("goal_pd", "crossing", **options)
+    assert list(judged) == ["crossing_wanderer", "crossing_goal_seeker(max_speed=2)"]
+    assert success_by_partner(clipped_pull, "crossing", **options) == judged
     idle = success_by_partner("zero", "crossing", **options)
-    assert all(rate.successes == 0 for rate in idle.values())
+    assert all(each.count == 0 for each in idle.values())
+    env = imitation_env("crossing", expert=None, partners=PARTNERS[:1], root_seed=1_000_000)()
+    for seed, won in enumerate(judged["crossing_wanderer"].won):
+        state, info = env.reset(seed=seed)
+        done = False
+        while not done:
+            state, _, terminated, truncated, info = env.step(clipped_pull(state))
+            done = terminated or truncated
+        assert info["success"] == won
 
 
-def test_rate_is_printed_with_the_exact_interval():
+def test_successes_are_printed_and_compared_with_exact_intervals():
     # Clopper and Pearson at 10 of 10: the lower end is 0.025^(1/10).
-    assert str(Rate(successes=10, episodes=10)) == f"10 of 10 [{0.025**0.1:.2f}, 1.00]"
+    ten, other = Successes((True,) * 10), Successes((True,) * 4 + (False,) * 6)
+    assert str(ten) == f"10 of 10 [{0.025**0.1:.2f}, 1.00]"
+    difference, low, high = ten.minus(other)
+    assert difference == 0.6
+    assert 0.0 < low < 0.6 < high < 1.0
+    assert other.minus(ten) == (-0.6, -high, -low)
+    assert (ten + other).count == 14
 
 
 @pytest.mark.parametrize(
