@@ -29,12 +29,17 @@ from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat, load_policy
 from cadenza.benchmark.stream_experts import EXPERTS, Law
 from cadenza.benchmark.stream_worlds import EgoVectorEnv, make_batch
 from cadenza.benchmark.tasks import OptionValue, get_task
+from cadenza.core.checkpoints import LOCAL_URI_SCHEME, CheckpointMetadata, save_checkpoint
 from cadenza.core.errors import ConfigurationError, NotReadyError, UnknownNameError
 from cadenza.core.proportions import clopper_pearson_interval
+from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.seeding import INTEGER_SEED_BOUND, derive_substream
 from cadenza.core.types import Observation
 from cadenza.envs.adapters import EgoGymEnv
 from cadenza.evaluation.statistics.paired_outcomes import paired_outcome_interval
+from cadenza.learn.callback import Callback
+from cadenza.learn.imitation_api import DAgger
+from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY
 from cadenza.partners.interface import FrozenPartner
 from cadenza.partners.registry import list_registered
 
@@ -447,3 +452,121 @@ def _succeeds(policy: Policy, env: TaughtSeat, seed: int) -> bool:
         state, _, terminated, truncated, info = env.step(action)
         done = terminated or truncated
     return bool(info["success"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: holds live objects
+class Imitation:
+    """What `imitate` did.
+
+    Attributes:
+        agent: The pupil.
+        policy: File that an evaluation can name, ``local://policy.pt`` in the folder.
+        resumed_from: Steps that an earlier run had done; None for a new one.
+        judged: Successes by partner; empty for tasks without a success predicate.
+    """
+
+    agent: DAgger
+    policy: Path
+    resumed_from: int | None
+    judged: Mapping[str, Successes]
+
+
+def imitate(
+    task: str,
+    *,
+    expert: str,
+    partners: Sequence[Partner] = (),
+    out: Path,
+    steps: int = 50_000,
+    num_envs: int = 25,
+    seed: int = 0,
+    episodes: int = 50,
+    resume: bool = False,
+    progress: bool = True,
+    **settings: Any,
+) -> Imitation:
+    """Train a pupil in a folder, judge it beside each partner, and write its policy.
+
+    Args:
+        task: Name of the task.
+        expert: See `imitation_env`.
+        partners: See `imitation_env`.
+        out: Gets ``agent`` after every round, to resume, and ``policy.pt`` at the end.
+        steps: Environment steps in total, those of an earlier run included.
+        num_envs: Environments; stepped as one where the task can be.
+        seed: Root of everything random.
+        episodes: Episodes beside each partner, >= 1.
+        resume: Go on from ``out``; where the environments are a batch, with new episodes.
+        progress: Show a bar.
+        **settings: Of `cadenza.DAgger`.
+
+    Raises:
+        ConfigurationError: Something is there already and ``resume`` is not set, or as
+            `imitation_env`.
+        CheckpointError: ``resume`` found a damaged agent, or one of other spaces.
+        UnknownNameError: As `imitation_env`.
+        StorageError: The file system refused.
+    """
+    spec, file = get_task(task), out / "agent"
+    if file.exists() and not resume:
+        raise ConfigurationError(
+            f"{out}: expected a folder without an agent, got one that began before; set resume to "
+            "go on with it, or name another folder."
+        )
+    worlds: dict[str, Any] = {"expert": expert, "partners": partners, "root_seed": seed}
+    envs: Any
+    if spec.supports_batches:
+        envs = imitation_batch(task, num_envs, **worlds)
+    else:
+        envs = imitation_env(task, **worlds)
+    if file.exists():
+        agent = DAgger.load(file, envs)
+    else:
+        count = None if spec.supports_batches else num_envs
+        agent = DAgger(envs, seed=seed, num_envs=count, **settings)
+    before = agent.steps if file.exists() else None
+    if agent.steps < steps:
+        agent.learn(steps - agent.steps, callbacks=_Keep(agent, file), progress=progress)
+    judged: Mapping[str, Successes] = {}
+    if spec.has_success:
+        players = partners or [spec.seen_partner]
+        judged = success_by_partner(agent.predict, task, players, episodes=episodes)
+    return Imitation(
+        agent=agent, policy=_save_policy(agent, task, out), resumed_from=before, judged=judged
+    )
+
+
+class _Keep(Callback):
+    """Saves an agent after every round, and at the end, however it comes."""
+
+    def __init__(self, agent: DAgger, file: Path) -> None:
+        super().__init__()
+        self._agent, self._file = agent, file
+
+    def end_batch(self) -> None:
+        """Save after the last update of a round."""
+        if self._agent.updates % self._agent.config.updates == 0:
+            self._agent.save(self._file)
+
+    def end_training(self, exception: BaseException | None = None) -> None:
+        """Save what there is."""
+        del exception
+        self._agent.save(self._file)
+
+
+def _save_policy(agent: DAgger, task: str, out: Path) -> Path:
+    """Write the greedy policy as `load_policy` reads it; return its path."""
+    space: Any = agent.envs.action_space
+    return save_checkpoint(
+        state_dict={MLP_POLICY_KEY: agent.learner.policy(space.low, space.high).state_dict()},
+        uri=f"{LOCAL_URI_SCHEME}policy.pt",
+        metadata=CheckpointMetadata(
+            run_id=out.name,
+            seed=agent.seed,
+            step=agent.steps,
+            git_sha=GIT_SHA_UNKNOWN,
+            pyproject_hash=GIT_SHA_UNKNOWN,
+            extra={"algorithm": agent.name, "task": task},
+        ),
+        artifacts_root=out,
+    )

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cadenza import __version__
-from cadenza.cli import doctor, evaluate, job, listings, quickstart, safety, stream, train
+from cadenza.cli import doctor, evaluate, imitate, job, listings, quickstart, safety, stream, train
 from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.loop import loop_app
 from cadenza.cli.output import print_text, typed_exits
@@ -29,6 +29,7 @@ tasks_app = typer.Typer(help="The tasks an ego can be trained and judged on.", n
 
 app.command("quickstart")(quickstart.quickstart)
 app.command("train")(train.train)
+app.command("imitate")(imitate.imitate)
 app.command("doctor")(doctor.doctor)
 configs_app.command("list")(listings.configs)
 configs_app.command("show")(listings.show_config)

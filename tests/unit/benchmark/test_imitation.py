@@ -6,11 +6,18 @@ import pytest
 import cadenza
 from cadenza.benchmark.imitation import (
     Successes,
+    imitate,
     imitation_batch,
     imitation_env,
     success_by_partner,
 )
-from cadenza.benchmark.policies import goal_pull
+from cadenza.benchmark.policies import (
+    ego_seat,
+    goal_pull,
+    load_policy,
+    policy_weights_sha256,
+)
+from cadenza.benchmark.tasks import get_task, isolated_tasks, register_task
 from cadenza.core.errors import ConfigurationError, NotReadyError, UnknownNameError
 from tests.unit.learn.test_api import Watch, assert_same
 
@@ -113,6 +120,43 @@ def test_successes_are_printed_and_compared_with_exact_intervals():
     assert 0.0 < low < 0.6 < high < 1.0
     assert other.minus(ten) == (-0.6, -high, -low)
     assert (ten + other).count == 14
+
+
+SMALL = {"num_envs": 3, "round_length": 20, "updates": 5, "hidden_sizes": (16,), "progress": False}
+
+
+def test_pupil_of_a_folder_plays_in_every_evaluation(tmp_path):
+    done = imitate("crossing", expert="swerve", out=tmp_path, steps=120, episodes=2, **SMALL)
+    assert (done.agent.steps, done.resumed_from) == (120, None)
+    assert [len(each.won) for each in done.judged.values()] == [2]
+    assert policy_weights_sha256("local://policy.pt", artifacts_root=tmp_path, task="crossing")
+    env = imitation_env("crossing", expert=None)()
+    state, _ = env.reset(seed=1)
+    seat = ego_seat(env.multi_env, "ego")
+    policy = load_policy("local://policy.pt", seat=seat, artifacts_root=tmp_path)
+    played = policy.act({"agent": {"ego": {"state": state}}})
+    np.testing.assert_allclose(played, done.agent.predict(state), atol=1e-5)
+
+
+def test_interrupted_imitation_ends_with_the_same_weights(tmp_path):
+    scalar = get_task("crossing").model_copy(
+        update={"task_id": "crossing_one_by_one", "supports_batches": False}
+    )
+
+    def run(folder, steps, **more):
+        options = {"expert": "swerve", "episodes": 1, "partners": PARTNERS, **SMALL, **more}
+        return imitate("crossing_one_by_one", out=tmp_path / folder, steps=steps, **options)
+
+    with isolated_tasks():
+        register_task(scalar)
+        whole, half = run("whole", 180), run("halves", 60)
+        with pytest.raises(ConfigurationError, match="got one that began before"):
+            run("halves", 180)
+        resumed = run("halves", 180, resume=True)
+    assert (half.agent.steps, resumed.resumed_from) == (60, 60)
+    assert_same(resumed.agent, whole.agent)
+    assert resumed.policy.read_bytes() == whole.policy.read_bytes()
+    assert resumed.judged == whole.judged
 
 
 @pytest.mark.parametrize(
