@@ -20,10 +20,18 @@ def make(name, uid="partner"):
     return load_partner(PartnerSpec(name, 0, extra={"uid": uid}))
 
 
-def fake_observations(robots, seed=0, rows=None, steps=STEPS):
-    """Random observations in the crossing layout, which starts like that of the push task."""
+def sizes(name, robots=2):
+    """Entries of a state and of an action of the task that the partner plays."""
+    if "cocarry_mj" in partner_card(name).tasks:
+        return 20, 3
+    return 6 + 4 * (robots - 1), 2
+
+
+def fake_observations(name, robots, seed=0, rows=None, steps=STEPS):
+    """Random observations in the layout of the task; crossing's starts like that of the push."""
     rng = np.random.default_rng(seed)
-    shape = (6 + 4 * (robots - 1),) if rows is None else (rows, 6 + 4 * (robots - 1))
+    dim, _ = sizes(name, robots)
+    shape = (dim,) if rows is None else (rows, dim)
     return [
         {
             "agent": {
@@ -44,13 +52,13 @@ def play(partner, observations, seed=3):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("robots", ROBOTS)
 def test_partner_among_two_to_eight_robots_returns_one_bounded_float32_action(name, robots):
-    # The action box of the task the partner plays: 1 for the push task, 0.5 for crossing.
-    bound = 1.0 if partner_card(name).tasks == ("mpe_cooperative_push",) else 0.5
+    # The action box of the task the partner plays: 0.5 for crossing, else 1.
+    bound = 0.5 if partner_card(name).tasks == ("crossing",) else 1.0
     partner = make(name)
     partner.reset(seed=0)
-    for obs in fake_observations(robots):
+    for obs in fake_observations(name, robots):
         action = partner.act(obs)
-        assert action.shape == (2,)
+        assert action.shape == (sizes(name)[1],)
         assert action.dtype == np.float32
         assert np.isfinite(action).all()
         assert np.abs(action).max() <= bound
@@ -61,22 +69,22 @@ def test_partner_among_two_to_eight_robots_returns_one_bounded_float32_action(na
 def test_partner_answers_a_batch_with_one_action_per_row(name, rows):
     partner = make(name)
     partner.reset(seed=0)
-    for obs in fake_observations(3, rows=rows):
+    for obs in fake_observations(name, 3, rows=rows):
         action = partner.act(obs)
-        assert action.shape == (rows, 2)
+        assert action.shape == (rows, sizes(name)[1])
         assert action.dtype == np.float32
         assert np.isfinite(action).all()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_two_loads_of_one_spec_act_byte_for_byte_alike(name):
-    observations = fake_observations(4)
+    observations = fake_observations(name, 4)
     assert play(make(name), observations) == play(make(name), observations)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_episode_does_not_depend_on_the_episodes_before(name):
-    observations, others = fake_observations(3), fake_observations(3, seed=9)
+    observations, others = fake_observations(name, 3), fake_observations(name, 3, seed=9)
     fresh = play(make(name), observations)
     used = make(name)
     play(used, others, seed=11)
@@ -87,7 +95,7 @@ def test_episode_does_not_depend_on_the_episodes_before(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_first_row_of_a_batch_repeats_the_scalar_episode(name):
-    batched = fake_observations(3, rows=4)
+    batched = fake_observations(name, 3, rows=4)
     first_rows = [
         {"agent": {uid: {"state": entry["state"][0]} for uid, entry in obs["agent"].items()}}
         for obs in batched
@@ -100,7 +108,7 @@ def test_first_row_of_a_batch_repeats_the_scalar_episode(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_row_restarted_with_a_seed_repeats_that_episode(name):
-    batched = fake_observations(3, rows=4)
+    batched = fake_observations(name, 3, rows=4)
     partner = make(name)
     play(partner, batched, seed=1)
     partner.reset_row(2, seed=3)
@@ -115,7 +123,7 @@ def test_row_restarted_with_a_seed_repeats_that_episode(name):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("rows", [None, 3])
 def test_partner_never_writes_into_the_observation(name, rows):
-    observations = fake_observations(3, rows=rows)
+    observations = fake_observations(name, 3, rows=rows)
     for obs in observations:
         for entry in obs["agent"].values():
             entry["state"].flags.writeable = False
@@ -128,7 +136,7 @@ def test_partner_never_writes_into_the_observation(name, rows):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_partner_reads_only_its_own_agent_entry(name):
-    own, others = fake_observations(3), fake_observations(3, seed=5)
+    own, others = fake_observations(name, 3), fake_observations(name, 3, seed=5)
     mixed = [
         {"agent": {**other["agent"], "partner": obs["agent"]["partner"]}}
         for obs, other in zip(own, others, strict=True)
@@ -140,7 +148,7 @@ def test_partner_reads_only_its_own_agent_entry(name):
 def test_action_returned_earlier_is_not_overwritten(name):
     partner = make(name)
     partner.reset(seed=0)
-    first, second = fake_observations(3, steps=2)
+    first, second = fake_observations(name, 3, steps=2)
     action = partner.act(first)
     kept = action.copy()
     partner.act(second)
@@ -162,21 +170,21 @@ def test_partner_satisfies_the_protocol_and_keeps_its_spec(name):
     partner = load_partner(spec)
     assert isinstance(partner, FrozenPartner)
     assert partner.spec == spec
-    play(partner, fake_observations(2))
+    play(partner, fake_observations(name, 2))
     assert partner.spec.content_id == spec.content_id
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_partner_actions_clip_to_a_bound_box(name):
     class Box:
-        shape = (2,)
-        low = np.full(2, -0.01, dtype=np.float32)
-        high = np.full(2, 0.01, dtype=np.float32)
+        shape = (sizes(name)[1],)
+        low = np.full(shape, -0.01, dtype=np.float32)
+        high = np.full(shape, 0.01, dtype=np.float32)
 
     partner = make(name)
     partner.bind(Box())
     partner.reset(seed=0)
-    for obs in fake_observations(3):
+    for obs in fake_observations(name, 3):
         assert np.abs(partner.act(obs)).max() <= np.float32(0.01)
 
 

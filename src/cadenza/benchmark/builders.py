@@ -240,6 +240,23 @@ def make_mpe_cooperative_push_env(request: EnvRequest) -> Any:
     return MPECooperativePushEnv(**settings, render_mode=request.render_mode)
 
 
+def make_cocarry_env(request: EnvRequest) -> Any:
+    """Build the co-carry task; see `EnvRequest`."""
+    from cadenza.envs.mujoco.cocarry import CoCarryEnv, VectorCoCarryEnv
+    from cadenza.envs.mujoco.cocarry_copies import CoCarryOptions
+
+    given: dict[str, Any] = {**request.options, "training": bool(request.options["training"])}
+    options = CoCarryOptions(**given)
+    settings: dict[str, Any] = {
+        "agent_uids": request.seats,
+        "episode_length": request.episode_length,
+        "root_seed": request.root_seed,
+    }
+    if request.batched or request.num_envs > 1:
+        return VectorCoCarryEnv(request.num_envs, options, **settings)
+    return CoCarryEnv(options, **settings, render_mode=request.render_mode)
+
+
 def _refuse_unused_settings(task: TaskSpec, env_config: EnvConfig, render_mode: str | None) -> None:
     """Raise for a setting that this task would silently ignore."""
     if env_config.mask_partner_obs:

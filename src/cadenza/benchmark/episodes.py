@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import JsonValue
 
 from cadenza.benchmark.assumption_monitor import AssumptionMonitor
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat
@@ -260,13 +261,17 @@ def _result(
 ) -> EpisodeResult:
     filtered = world.guard is not None
     distance = info.get("goal_distance")
+    metadata: dict[str, JsonValue] = {"policy": tag.policy}
+    stratum = getattr(world.partner, "stratum", None)
+    if stratum is not None:
+        metadata["stratum"] = stratum
     return EpisodeResult(
         seed=tag.seed,
         episode_idx=tag.episode_idx,
         initial_state_seed=tag.initial_state_seed,
         condition=tag.condition,
         partner=tag.partner,
-        metadata={"policy": tag.policy},
+        metadata=metadata,
         success=world.has_success and bool(info["success"]),
         n_steps=tally.n_steps,
         truncated=truncated,

@@ -3,7 +3,8 @@
 A policy is named by its source: a built-in name (``zero``, ``random``, ``goal_pd``) or the
 ``local://`` address of a training checkpoint. Equal episode seeds give equal actions.
 
-Adding one:  a class built from an `EgoSeat`, registered with `register_policy`.
+Adding one:  a class built from an `EgoSeat`, registered with `register_policy` in a module that the
+             entry-point group ``cadenza.policies`` names.
 """
 
 import copy
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import Float32Array
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME, load_checkpoint, read_metadata
 from cadenza.core.errors import CheckpointError, InputError, UnknownNameError
+from cadenza.core.plug_ins import PlugIns
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation
 from cadenza.learn.nn.gaussian_actor import (
@@ -81,6 +83,7 @@ class _HasSpaces(Protocol):
 
 PolicyClass = TypeVar("PolicyClass", bound=Callable[[EgoSeat], EgoPolicy])
 _BUILT_IN: dict[str, Callable[[EgoSeat], EgoPolicy]] = {}
+_plug_ins: Final = PlugIns("cadenza.policies", ("cadenza.benchmark.cocarry_egos",))
 
 
 def ego_seat(env: _HasSpaces, uid: str) -> EgoSeat:
@@ -345,6 +348,7 @@ def goal_pull(state: NDArray[Any]) -> NDArray[Any]:
 
 
 def _find(name: str) -> Callable[[EgoSeat], EgoPolicy]:
+    _plug_ins.load()
     try:
         return _BUILT_IN[name]
     except KeyError:

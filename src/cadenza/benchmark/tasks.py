@@ -109,21 +109,38 @@ class TaskEnv(Protocol):
 
 
 class TaskOption(BaseModel):
-    """One integer setting of a task's environment.
+    """One setting of a task's environment: an integer, a number or a choice, as its default is.
 
     Attributes:
         default: Value when a configuration does not name it.
-        low: Smallest allowed value.
-        high: Largest allowed value.
+        low: Smallest allowed number.
+        high: Largest allowed number.
+        choices: Allowed texts.
         summary: What it changes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    default: int
-    low: int
-    high: int
+    default: int | float | str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
     summary: str
+
+    def expected(self) -> str:
+        """Return what is allowed, in words."""
+        if isinstance(self.default, str):
+            return f"one of {', '.join(self.choices)}"
+        kind = "an integer" if isinstance(self.default, int) else "a number"
+        return f"{kind} in [{self.low:g}, {self.high:g}]"
+
+    def allows(self, value: OptionValue) -> bool:
+        """Return whether ``value`` is of the default's kind and within the bounds."""
+        if isinstance(self.default, str) or isinstance(value, str):
+            return value in self.choices
+        if isinstance(value, bool) or (isinstance(self.default, int) and isinstance(value, float)):
+            return False
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
 
 
 class TaskSpec(BaseModel):
@@ -202,7 +219,7 @@ class TaskSpec(BaseModel):
             given: Options of a configuration.
 
         Raises:
-            ConfigurationError: A key is unknown, or a value is not an integer within its range.
+            ConfigurationError: A key is unknown, or a value is not what the option allows.
         """
         unknown = sorted(set(given) - set(self.options))
         if unknown:
@@ -214,14 +231,10 @@ class TaskSpec(BaseModel):
         complete: dict[str, OptionValue] = {}
         for key, option in self.options.items():
             value = given.get(key, option.default)
-            if (
-                not isinstance(value, int)
-                or isinstance(value, bool)
-                or not option.low <= value <= option.high
-            ):
+            if not option.allows(value):
                 raise ConfigurationError(
-                    f"env.options[{key!r}] ({option.summary}): expected an integer in "
-                    f"[{option.low}, {option.high}], got {value!r}."
+                    f"env.options[{key!r}] ({option.summary}): expected {option.expected()}, "
+                    f"got {value!r}."
                 )
             complete[key] = value
         return complete
@@ -276,10 +289,78 @@ MPE_COOPERATIVE_PUSH: Final = TaskSpec(
     supports_batches=True,
 )
 
+COCARRY_MJ: Final = TaskSpec(
+    task_id="cocarry_mj",
+    version=1,
+    tier=2,
+    title="Two arms carry one rigid bar to a goal on one side.",
+    summary=(
+        "Two simulated Pandas hold the ends of a bar. The bar must reach its goal and rest there, "
+        "level all the way and without the arms pulling against each other; no arm can do it alone."
+    ),
+    env_factory="cadenza.benchmark.builders:make_cocarry_env",
+    episode_length=300,
+    max_robots=2,
+    has_success=True,
+    partners=(
+        "cocarry_leader",
+        "cocarry_shared",
+        "cocarry_follower",
+        "cocarry_mixed",
+        "cocarry_nominal",
+        "cocarry_low_arc",
+        "cocarry_lagged_leader",
+        "cocarry_pausing_leader",
+        "cocarry_follower_turns_leader",
+        "cocarry_slow_follower",
+        "cocarry_lagged_follower",
+        "cocarry_leader_turns_follower",
+    ),
+    seen_partner="cocarry_leader",
+    supports_safety=False,
+    supports_batches=True,
+    options={
+        "condition": TaskOption(
+            default="matched",
+            choices=("matched", "single_arm", "static_partner", "zero_partner"),
+            summary="what the partner's arm does",
+        ),
+        "ego_sees": TaskOption(
+            default="all", choices=("all", "own"), summary="hide partner and bar from the ego"
+        ),
+        "view": TaskOption(
+            default="task", choices=("task", "full"), summary="20 or 47 numbers for the ego"
+        ),
+        "action_track": TaskOption(
+            default="grip", choices=("grip", "joint"), summary="the ego's actions"
+        ),
+        "partner_delay": TaskOption(
+            default=0, low=0, high=100, summary="ticks by which the ego sees the partner late"
+        ),
+        "reward": TaskOption(
+            default="task", choices=("task", "proximity"), summary="what a step is worth"
+        ),
+        "training": TaskOption(
+            default=0, low=0, high=1, summary="tighter limits that end the episode"
+        ),
+        "bar_length": TaskOption(default=0.23, low=0.1, high=0.6, summary="m; the bases move"),
+        "bar_mass": TaskOption(default=0.4, low=0.05, high=5.0, summary="kg"),
+        "stiffness_scale": TaskOption(
+            default=0.4, low=0.05, high=2.0, summary="of the arms' actuators"
+        ),
+        "time_constant_s": TaskOption(
+            default=0.004, low=0.004, high=0.1, summary="of the bar's ties; 0.004 is rigid"
+        ),
+        "physics_step_s": TaskOption(
+            default=0.002, low=0.0005, high=0.005, summary="a part of 0.01 s"
+        ),
+    },
+)
+
 _plug_ins: Final = PlugIns("cadenza.tasks")
 #: Every version of every known task.
 _tasks: dict[tuple[str, int], TaskSpec] = {
-    (task.task_id, task.version): task for task in (CROSSING, MPE_COOPERATIVE_PUSH)
+    (task.task_id, task.version): task for task in (CROSSING, MPE_COOPERATIVE_PUSH, COCARRY_MJ)
 }
 
 

@@ -7,7 +7,18 @@ from typing import Annotated
 import typer
 
 from cadenza import __version__
-from cadenza.cli import doctor, evaluate, imitate, job, listings, quickstart, safety, stream, train
+from cadenza.cli import (
+    doctor,
+    evaluate,
+    imitate,
+    job,
+    listings,
+    quickstart,
+    safety,
+    stream,
+    task_files,
+    train,
+)
 from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.loop import loop_app
 from cadenza.cli.output import print_text, typed_exits
@@ -46,6 +57,9 @@ safety_app.command("tables")(safety.tables)
 stream_app.command("top")(stream.top)
 partners_app.command("list")(listings.partners)
 tasks_app.command("list")(listings.tasks)
+tasks_app.command("admit")(task_files.admit)
+tasks_app.command("film")(task_files.film)
+tasks_app.command("freeze")(task_files.freeze)
 app.add_typer(configs_app, name="configs")
 app.add_typer(eval_app, name="eval")
 app.add_typer(job_app, name="job")

@@ -13,8 +13,8 @@ from typing import Final
 
 _LOGGER = logging.getLogger(__name__)
 
-#: Entry-point groups of tasks, partners and algorithms.
-GROUPS: Final = ("cadenza.tasks", "cadenza.partners", "cadenza.algorithms")
+#: Entry-point groups of tasks, partners, ego policies and algorithms.
+GROUPS: Final = ("cadenza.tasks", "cadenza.partners", "cadenza.policies", "cadenza.algorithms")
 
 
 class PlugIns:

@@ -98,13 +98,20 @@ def planar_action(owner: str, action: Mapping[str, Any], uid: str) -> tuple[floa
 def batched_planar_action(
     owner: str, action: Mapping[str, Any], uid: str, num_envs: int
 ) -> FloatArray:
-    """Return ``action[uid]`` as finite float64 of shape (N, 2).
+    """Return ``action[uid]`` as finite float64 of shape (N, 2); see `checked_action`."""
+    return checked_action(owner, action, uid, (num_envs, 2))
+
+
+def checked_action(
+    owner: str, action: Mapping[str, Any], uid: str, shape: tuple[int, ...]
+) -> FloatArray:
+    """Return ``action[uid]`` as finite float64 of ``shape``.
 
     Args:
         owner: Environment name for the message.
-        action: Array of shape (N, 2) per uid; keys of other uids are ignored.
+        action: Array per uid; keys of other uids are ignored.
         uid: Robot whose actions are read.
-        num_envs: N.
+        shape: (A,), or (N, A) for a batch.
 
     Raises:
         InputError: The uid is missing, or its actions have another shape or are not finite.
@@ -114,16 +121,17 @@ def batched_planar_action(
     except (KeyError, IndexError, TypeError):
         raise InputError(missing_uid_message(owner, action, uid)) from None
     array = _as_float_array(owner, value, uid)
-    if array.shape != (num_envs, 2):
+    if array.shape != shape:
         raise InputError(
-            f"{owner}: expected the action of {uid!r} to have shape ({num_envs}, 2), "
-            f"got {array.shape}."
+            f"{owner}: expected the action of {uid!r} to have shape {shape}, got {array.shape}."
         )
     finite = np.isfinite(array)
     if not finite.all():
-        row = int(np.argwhere(~finite)[0, 0])
+        first = int(np.argwhere(~finite)[0, 0])
+        where = f" in env {first}" if len(shape) > 1 else ""
+        shown = array[first] if len(shape) > 1 else array
         raise InputError(
-            f"{owner}: expected finite action of {uid!r}, got {array[row].tolist()} in env {row}; "
+            f"{owner}: expected finite action of {uid!r}, got {shown.tolist()}{where}; "
             "check the policy that produced it."
         )
     return array

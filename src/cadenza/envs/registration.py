@@ -10,6 +10,7 @@ from typing import Any, Final
 _TASKS: Final = {
     "cadenza/Crossing-v1": "crossing",
     "cadenza/CooperativePush-v1": "mpe_cooperative_push",
+    "cadenza/CoCarry-v1": "cocarry_mj",
 }
 
 

@@ -150,6 +150,11 @@ class PartnerBase:
         """Identity the partner was built from."""
         return self._spec
 
+    @property
+    def stratum(self) -> str | None:
+        """Kind of this episode's behaviour, for partners that have several; results record it."""
+        return None
+
     def bind(self, action_space: ActionBox) -> None:
         """From now on check every action's shape and finiteness and clip it to ``action_space``.
 

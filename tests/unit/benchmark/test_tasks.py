@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from cadenza.benchmark.tasks import (
+    COCARRY_MJ,
     CROSSING,
     MPE_COOPERATIVE_PUSH,
     TaskSpec,
@@ -24,7 +25,8 @@ def changed(**fields) -> TaskSpec:
 
 
 def test_shipped_tasks_are_listed_by_tier():
-    assert [task.task_id for task in list_tasks()] == ["mpe_cooperative_push", "crossing"]
+    names = [task.task_id for task in list_tasks()]
+    assert names == ["mpe_cooperative_push", "crossing", "cocarry_mj"]
 
 
 @pytest.mark.parametrize("task", list_tasks(), ids=lambda task: task.task_id)
@@ -88,6 +90,23 @@ def test_unknown_option_lists_the_known_ones():
 def test_option_out_of_range_or_of_another_type_is_an_error(value):
     with pytest.raises(ConfigurationError, match=r"expected an integer in \[2, 8\], got"):
         CROSSING.complete_options({"num_robots": value})
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "problem"),
+    [
+        ("condition", "alone", "one of matched, single_arm, static_partner, zero_partner"),
+        ("condition", 1, "one of matched, single_arm, static_partner, zero_partner"),
+        ("bar_mass", 9.0, r"a number in \[0.05, 5\]"),
+        ("bar_mass", "1", r"a number in \[0.05, 5\]"),
+        ("bar_mass", True, r"a number in \[0.05, 5\]"),
+    ],
+)
+def test_numbers_and_choices_are_checked_as_their_defaults_are(option, value, problem):
+    allowed = COCARRY_MJ.complete_options({"condition": "single_arm", "bar_mass": 2})
+    assert (allowed["condition"], allowed["bar_mass"], allowed["view"]) == ("single_arm", 2, "task")
+    with pytest.raises(ConfigurationError, match=f"expected {problem}, got {value!r}"):
+        COCARRY_MJ.complete_options({option: value})
 
 
 @pytest.mark.parametrize("factory", ["cadenza.no_such_module:make", "cadenza.benchmark.tasks:nope"])

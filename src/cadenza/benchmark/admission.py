@@ -1,0 +1,341 @@
+"""Admission of a coupled task: does it need a partner, and an ego that feels this very partner?
+
+A1:      a scripted reference ego succeeds with the partners.
+A2:      without a partner, or with one that does nothing, nobody succeeds.
+A3:      the reference beats the best ego on a fixed schedule by at least `A3_GAP`: the lower end
+         of the interval of the paired difference.
+A4:      the limits bind: an ego on a fixed schedule reaches the goal and breaks them on its way.
+Pairing: episode k of every row starts alike, and a partner draws alike in it; only what a row
+         changes differs. An episode is the one that `cadenza eval run` plays for the same seed.
+Adding one: a module with an `AdmissionPlan` called ``PLAN``, and its name in `PLANS`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, Protocol, cast
+
+import numpy as np
+
+import cadenza
+from cadenza.benchmark.policies import EgoPolicy, EgoSeat, load_policy
+from cadenza.benchmark.tasks import EnvRequest, OptionValue, TaskSpec, get_task
+from cadenza.core.errors import ConfigurationError
+from cadenza.core.progress import ProgressReport
+from cadenza.core.proportions import clopper_pearson_interval
+from cadenza.core.seeding import derive_substream
+from cadenza.evaluation.statistics.cluster_means import PercentileBootstrap
+from cadenza.partners.registry import load_partner
+from cadenza.partners.spec import PartnerSpec
+
+#: Limits of the checks: success of the reference, success without a partner, gap of A3.
+A1_SUCCESS: Final = 0.95
+A2_SUCCESS: Final = 0.05
+A3_GAP: Final = 0.20
+#: A4: share of the schedule's episodes that reach the goal, and that break each limit.
+A4_REACHED: Final = 0.9
+A4_BROKEN: Final = 0.5
+#: Episodes played side by side.
+COPIES: Final = 25
+#: Modules that hold the plans of the tasks.
+PLANS: Final = {"cocarry_mj": "cadenza.benchmark.cocarry_admission"}
+
+
+class _BatchEgo(EgoPolicy, Protocol):
+    """An ego that acts on a batch and can begin an episode in one row."""
+
+    def reset_row(self, row: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionRow:
+    """One row of the table.
+
+    Attributes:
+        name: What it shows.
+        ego: Name of a scripted ego policy.
+        partner: Registered partner class.
+        episodes: How many, at full size.
+        first_seed: Of the episodes.
+        options: Of the task, over its defaults.
+    """
+
+    name: str
+    ego: str
+    partner: str
+    episodes: int = 100
+    first_seed: int = 0
+    options: Mapping[str, OptionValue] = field(default_factory=dict[str, OptionValue])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionPlan:
+    """Rows of a task and what they are for, by name.
+
+    Attributes:
+        rows: All rows, in the order of the table.
+        matched: Rows of A1.
+        alone: Rows of A2.
+        schedules: A3: for each row of the reference, the rows on a fixed schedule.
+        binding: The row of A4.
+        limits: Its measures that are limited: key of the info, and the limit.
+    """
+
+    rows: tuple[AdmissionRow, ...]
+    matched: tuple[str, ...]
+    alone: tuple[str, ...]
+    schedules: Mapping[str, tuple[str, ...]]
+    binding: str
+    limits: Callable[[], Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One episode.
+
+    Attributes:
+        seed: Of the episode.
+        stratum: Kind of the partner's behaviour, if it has several.
+        info: What the last step measured.
+    """
+
+    seed: int
+    stratum: str | None
+    info: Mapping[str, float]
+
+    @property
+    def success(self) -> bool:
+        """Whether the episode succeeded."""
+        return bool(self.info["success"])
+
+
+def play_row(task: TaskSpec, row: AdmissionRow, *, episodes: int | None = None) -> list[Outcome]:
+    """Play the episodes of one row, side by side.
+
+    Args:
+        task: A task that can be stepped as a batch.
+        row: Who plays.
+        episodes: Fewer than the row's own.
+
+    Returns:
+        Outcomes by seed.
+
+    Raises:
+        ConfigurationError: The ego cannot act on a batch.
+        UnknownNameError: Ego or partner does not exist.
+    """
+    total = row.episodes if episodes is None else min(episodes, row.episodes)
+    copies = min(COPIES, total)
+    request = EnvRequest(
+        episode_length=task.episode_length,
+        seats=("ego", "partner"),
+        num_envs=copies,
+        root_seed=0,
+        render_mode=None,
+        options=task.complete_options(row.options),
+        batched=True,
+    )
+    with closing(cast("Any", task.make_env(request))) as env:
+        ego = _load_ego(row, env)
+        partner: Any = load_partner(PartnerSpec(row.partner, 0, extra={"uid": "partner"}))
+        return _play(env, ego, partner, row.first_seed, total)
+
+
+def _load_ego(row: AdmissionRow, env: Any) -> _BatchEgo:
+    action = env.single_action_space["ego"]
+    seat = EgoSeat(
+        uid="ego",
+        observation_dim=env.single_observation_space["agent"]["ego"]["state"].shape[0],
+        low=action.low,
+        high=action.high,
+    )
+    ego = load_policy(row.ego, seat=seat, artifacts_root=Path())
+    if not hasattr(ego, "reset_row"):
+        raise ConfigurationError(
+            f"admission row {row.name!r}: expected a scripted ego that acts on a batch, got "
+            f"{row.ego!r}; name one with a method reset_row."
+        )
+    return cast("_BatchEgo", ego)
+
+
+def _play(env: Any, ego: _BatchEgo, partner: Any, first: int, total: int) -> list[Outcome]:
+    """Play seeds first ... first + total - 1; copy i plays first + i, then every N-th."""
+    copies: int = env.num_envs
+    seeds = list(range(first, first + copies))
+    obs, _ = env.reset(seed=seeds)
+    ego.reset(seed=first)
+    partner.reset(seed=first)
+    for row in range(copies):
+        partner.reset_row(row, seed=seeds[row])
+    outcomes: dict[int, Outcome] = {}
+    while len(outcomes) < total:
+        actions = {"ego": ego.act(obs), "partner": partner.act(obs)}
+        obs, _, terminated, truncated, info = env.step(actions)
+        for row in np.flatnonzero(terminated | truncated).tolist():
+            seed = seeds[row]
+            if seed < first + total:
+                last = {key: float(values[row]) for key, values in info["final_info"].items()}
+                strata = getattr(partner, "strata", ())
+                stratum = strata[row] if strata else None
+                outcomes[seed] = Outcome(seed=seed, stratum=stratum, info=last)
+            seeds[row] += copies
+            ego.reset_row(row)
+            partner.reset_row(row, seed=seeds[row])
+    return [outcomes[seed] for seed in sorted(outcomes)]
+
+
+def admit(
+    task_id: str,
+    *,
+    episodes: int | None = None,
+    progress: ProgressReport | None = None,
+) -> dict[str, Any]:
+    """Play every row of a task's plan and judge it.
+
+    Args:
+        task_id: A task in `PLANS`.
+        episodes: At most this many a row; None plays all.
+        progress: Called with the rows done, in all, and the one that begins.
+
+    Returns:
+        Plain JSON values: what played, one record per row, and the verdicts A1 to A4.
+
+    Raises:
+        ConfigurationError: The task has no plan.
+    """
+    if task_id not in PLANS:
+        raise ConfigurationError(
+            f"admission: expected one of {', '.join(PLANS)}, got {task_id!r}; add a plan."
+        )
+    task = get_task(task_id)
+    plan: AdmissionPlan = import_module(PLANS[task_id]).PLAN
+    played: dict[str, list[Outcome]] = {}
+    for done, row in enumerate(plan.rows):
+        if progress is not None:
+            progress(done, len(plan.rows), row.name)
+        played[row.name] = play_row(task, row, episodes=episodes)
+    limits = plan.limits()
+    return {
+        "task": task.task_id,
+        "version": task.version,
+        "package_version": cadenza.__version__,
+        "limits": dict(limits),
+        "rows": [_record(row, played[row.name], limits) for row in plan.rows],
+        "checks": _checks(plan, played, limits),
+    }
+
+
+def _record(
+    row: AdmissionRow, outcomes: Sequence[Outcome], limits: Mapping[str, float]
+) -> dict[str, Any]:
+    successes = sum(outcome.success for outcome in outcomes)
+    low, high = clopper_pearson_interval(successes, len(outcomes))
+    strata: dict[str, list[int]] = {}
+    for outcome in outcomes:
+        if outcome.stratum is not None:
+            count = strata.setdefault(outcome.stratum, [0, 0])
+            count[0] += outcome.success
+            count[1] += 1
+    record: dict[str, Any] = {
+        "name": row.name,
+        "ego": row.ego,
+        "partner": row.partner,
+        "options": dict(row.options),
+        "first_seed": row.first_seed,
+        "episodes": len(outcomes),
+        "successes": successes,
+        "interval": [low, high],
+        "strata": dict(sorted(strata.items())),
+        "reached": sum(outcome.info["reached"] > 0 for outcome in outcomes),
+        "median_time_s": float(np.median([outcome.info["time"] for outcome in outcomes])),
+    }
+    for key, limit in limits.items():
+        values = np.array([outcome.info[key] for outcome in outcomes])
+        quantiles = np.quantile(values, [0.5, 0.9, 1.0]).tolist()
+        record[key] = {"p50_p90_max": quantiles, "broken": int((values >= limit).sum())}
+    return record
+
+
+def _checks(
+    plan: AdmissionPlan, played: Mapping[str, Sequence[Outcome]], limits: Mapping[str, float]
+) -> dict[str, Any]:
+    rates = {
+        name: float(np.mean([outcome.success for outcome in outcomes]))
+        for name, outcomes in played.items()
+    }
+    gaps: dict[str, dict[str, Any]] = {}
+    for reference, schedules in plan.schedules.items():
+        best = max(schedules, key=lambda name: rates[name])
+        gaps[reference] = {"schedule": best, **_gap(played[reference], played[best])}
+    binding = played[plan.binding]
+    reached = float(np.mean([outcome.info["reached"] for outcome in binding]))
+    broken = {
+        key: float(np.mean([outcome.info[key] >= limit for outcome in binding]))
+        for key, limit in limits.items()
+    }
+    return {
+        "A1": {
+            "passed": all(rates[name] >= A1_SUCCESS for name in plan.matched),
+            "lowest": min(rates[name] for name in plan.matched),
+        },
+        "A2": {
+            "passed": all(rates[name] <= A2_SUCCESS for name in plan.alone),
+            "highest": max(rates[name] for name in plan.alone),
+        },
+        "A3": {"passed": all(gap["interval"][0] >= A3_GAP for gap in gaps.values()), "gaps": gaps},
+        "A4": {
+            "passed": reached >= A4_REACHED and min(broken.values()) >= A4_BROKEN,
+            "reached": reached,
+            "broken": broken,
+        },
+    }
+
+
+def _gap(reference: Sequence[Outcome], other: Sequence[Outcome]) -> dict[str, Any]:
+    """Return the paired difference of two success rates with a bootstrap interval."""
+    solved = {outcome.seed: float(outcome.success) for outcome in other}
+    differences = np.array([float(one.success) - solved[one.seed] for one in reference])
+    method = PercentileBootstrap(rng=derive_substream("benchmark.admission").default_rng())
+    low, high = method.interval(differences, confidence=0.95)
+    return {"difference": float(differences.mean()), "interval": [low, high]}
+
+
+def as_markdown(record: Mapping[str, Any]) -> str:
+    """Return the table and the verdicts of `admit`."""
+    keys = list(record["limits"])
+    heads = ["ego", "partner", "success", "95 %", "reached", *(f"{key} (p50, max)" for key in keys)]
+    lines = [f"| {' | '.join(['row', *heads])} |", "|---" * (len(heads) + 1) + "|"]
+    for row in record["rows"]:
+        low, high = row["interval"]
+        cells = [
+            row["name"],
+            row["ego"].removeprefix("cocarry_"),
+            row["partner"].removeprefix("cocarry_"),
+            f"{row['successes']} of {row['episodes']}",
+            f"{low:.2f} to {high:.2f}",
+            str(row["reached"]),
+        ]
+        for key in keys:
+            median, _, largest = row[key]["p50_p90_max"]
+            cells.append(f"{median:.1f}, {largest:.1f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    lines.append("")
+    for name, check in record["checks"].items():
+        facts = ", ".join(f"{key} {_shown(value)}" for key, value in check.items())
+        lines.append(f"- **{name}**: {facts}")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.2f}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_shown(entry) for entry in cast("list[Any]", value)) + "]"
+    if isinstance(value, dict):
+        entries = cast("dict[str, Any]", value)
+        return "; ".join(f"{key}: {_shown(entry)}" for key, entry in entries.items())
+    return str(value)

@@ -1,0 +1,133 @@
+"""Episodes as pictures: a strip of moments, or a film.
+
+Formats:  ``.png`` holds a few moments side by side, ``.gif`` every second tick; ``.mp4`` every
+          tick and needs the package imageio-ffmpeg.
+"""
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cadenza.aht.config_models import EnvConfig, PartnerConfig
+from cadenza.benchmark.builders import build_env, build_partner
+from cadenza.benchmark.policies import ego_seat, load_policy
+from cadenza.benchmark.tasks import OptionValue, get_task
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.extras import load_extra
+from cadenza.core.files import atomic_writer
+
+#: Moments of a strip.
+MOMENTS: Final = 4
+#: Ticks from one picture of a GIF to the next.
+GIF_STRIDE: Final = 2
+_FORMATS: Final = (".png", ".gif", ".mp4")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmRequest:
+    """What is played.
+
+    Attributes:
+        task: Registered task.
+        ego: Name or ``local://`` address of an ego policy.
+        partner: Registered partner class.
+        seed: Of the episode.
+        options: Of the task.
+    """
+
+    task: str
+    ego: str
+    partner: str
+    seed: int = 0
+    options: Mapping[str, OptionValue] = field(default_factory=dict[str, OptionValue])
+
+
+def film(request: FilmRequest, out: Path, *, artifacts_root: Path = Path()) -> dict[str, Any]:
+    """Play one episode and write its pictures.
+
+    Args:
+        request: What is played.
+        out: File; its ending chooses the format.
+        artifacts_root: Folder that ``local://`` addresses are relative to.
+
+    Returns:
+        The episode's ``steps`` and the last ``info``.
+
+    Raises:
+        ConfigurationError: Task, partner or policy do not fit, or MP4 cannot be written.
+        InputError: The ending is none of ``.png``, ``.gif`` and ``.mp4``.
+    """
+    if out.suffix not in _FORMATS:
+        raise InputError(f"film: expected a file ending in {', '.join(_FORMATS)}, got {out.name}.")
+    frames, info, rate = _play(request, artifacts_root)
+    with atomic_writer(out) as file:
+        if out.suffix == ".png":
+            last = len(frames) - 1
+            moments = [frames[round(last * k / (MOMENTS - 1))] for k in range(MOMENTS)]
+            _images([np.hstack(moments)])[0].save(file, "PNG")
+        elif out.suffix == ".gif":
+            _write_gif(frames[::GIF_STRIDE], file, round(1000.0 * GIF_STRIDE / rate))
+        else:
+            _write_mp4(frames, file, rate)
+    return {"steps": len(frames) - 1, "info": info}
+
+
+def _play(
+    request: FilmRequest, artifacts_root: Path
+) -> tuple[list[NDArray[np.uint8]], dict[str, Any], float]:
+    task = get_task(request.task)
+    partner_config = PartnerConfig(class_name=request.partner)
+    config = EnvConfig(
+        task=request.task, episode_length=task.episode_length, options=dict(request.options)
+    )
+    env = build_env(config, root_seed=0, render_mode="rgb_array", partner=partner_config)
+    with closing(env):
+        partner = build_partner(partner_config, env=env)
+        seat = ego_seat(env, env.ego_uid)
+        ego = load_policy(request.ego, seat=seat, artifacts_root=artifacts_root)
+        obs, info = env.reset(seed=request.seed)
+        partner.reset(seed=request.seed)
+        ego.reset(seed=request.seed)
+        frames: list[NDArray[np.uint8]] = [env.render()]
+        over = False
+        while not over:
+            actions = {env.ego_uid: ego.act(obs), env.partner_uid: partner.act(obs)}
+            obs, _, terminated, truncated, info = env.step(actions)
+            frames.append(env.render())
+            over = terminated or truncated
+        return frames, dict(info), 1.0 / env.control_timestep
+
+
+def _images(frames: list[NDArray[np.uint8]]) -> list[Any]:
+    pillow = load_extra("PIL.Image")
+    return [pillow.fromarray(frame) for frame in frames]
+
+
+def _write_gif(frames: list[NDArray[np.uint8]], file: Any, duration_ms: int) -> None:
+    coverage = load_extra("PIL.Image").Quantize.MAXCOVERAGE  # keeps the colours of small things
+    first, *others = (image.quantize(128, method=coverage) for image in _images(frames))
+    first.save(
+        file,
+        "GIF",
+        save_all=True,
+        append_images=others,
+        duration=duration_ms,
+        loop=0,
+        optimize=True,
+    )
+
+
+def _write_mp4(frames: list[NDArray[np.uint8]], file: Any, rate: float) -> None:
+    imageio = load_extra("imageio.v2")
+    try:
+        imageio.mimwrite(file, frames, format="mp4", fps=rate)
+    except (ImportError, ValueError) as error:
+        raise ConfigurationError(
+            f"film: expected a way to write MP4, got {error}; run pip install imageio-ffmpeg, or "
+            "ask for a .gif."
+        ) from error

@@ -1,0 +1,28 @@
+"""Arms in MuJoCo: tasks that two manipulators can only solve together.
+
+Start at:    `CoCarryEnv` and `VectorCoCarryEnv`: two arms carry one rigid bar; `panda` holds the
+             arm's kinematics in closed form.
+Promise:     equal (root_seed, seed, actions) give equal bytes, in a fresh, a used and a reset
+             environment, in one simulation and in each of many.
+May import:  what `envs` may, and the packages `mujoco` and `mjbatch` (extra `mujoco`).
+Adding one:  a scene that joins `arm_model` arms to what they hold, and a task over `simulations`.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from cadenza.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from cadenza.envs.mujoco.cocarry import CoCarryEnv, VectorCoCarryEnv
+    from cadenza.envs.mujoco.cocarry_copies import CoCarryOptions
+
+__all__ = ["CoCarryEnv", "CoCarryOptions", "VectorCoCarryEnv"]
+
+#: Short names and the modules that define them; imported at first use.
+_EXPORTS: Final = {
+    "CoCarryEnv": "cocarry",
+    "CoCarryOptions": "cocarry_copies",
+    "VectorCoCarryEnv": "cocarry",
+}
+
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

@@ -1,0 +1,163 @@
+"""Kinematics of the Franka Emika Panda in closed form, for a batch of arms at once.
+
+Source:  modified Denavit-Hartenberg parameters of the manufacturer's documentation: joint i turns
+         about the z axis of frame i, which is RotX(alpha_i) TransX(a_i) RotZ(q_i) TransZ(d_i) seen
+         from frame i - 1. The hand sits on the flange, turned by -45 degrees; the tool centre point
+         (TCP) lies between the finger tips.
+Axes:    N = arms, 7 = joints; positions and Jacobians are in the frame of the arm's base.
+Units:   m, rad.
+Limits:  every operation works row by row, so a row has the same bytes in a batch of any size.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from cadenza.core.arrays import FloatArray
+
+#: Joints of the arm.
+JOINTS: Final = 7
+#: Link lengths a_i and offsets d_i, m, and twists alpha_i in quarter turns.
+LINK_A: Final = (0.0, 0.0, 0.0, 0.0825, -0.0825, 0.0, 0.088)
+LINK_D: Final = (0.333, 0.0, 0.316, 0.0, 0.384, 0.0, 0.0)
+TWIST_QUARTERS: Final = (0, -1, 1, 1, -1, 1, 1)
+#: From joint 7 to the flange, and from there to the TCP, m.
+FLANGE: Final = 0.107
+HAND_TCP: Final = 0.1034
+#: Turn of the hand about the flange's axis, rad.
+HAND_TURN: Final = -np.pi / 4
+#: Limits of the joints, rad.
+JOINT_LOW: Final[FloatArray] = np.array(
+    [-2.8973, -1.7628, -2.8973, -3.0718, -2.8973, -0.0175, -2.8973]
+)
+JOINT_HIGH: Final[FloatArray] = np.array([2.8973, 1.7628, 2.8973, -0.0698, 2.8973, 3.7525, 2.8973])
+#: Pose in which the hand points straight down in front of the arm, rad.
+READY: Final[FloatArray] = np.pi * np.array([0.0, 1 / 8, 0.0, -5 / 8, 0.0, 3 / 4, -1 / 4])
+#: Pose with the hand drawn back out of the way, rad.
+RETRACTED: Final[FloatArray] = np.pi * np.array([0.0, -1 / 4, 0.0, -7 / 8, 0.0, 5 / 8, -1 / 4])
+
+#: Damping of `grip_to_joints`, m: far below the arm's singular values (0.2 to 1 m) near `READY`.
+_DAMPING: Final = 0.02
+#: Length that turns the tilt of the hand into a row of the same unit as the position, m.
+_TOOL_WEIGHT: Final = 0.1
+#: Share of the hand's tilt that one step takes back.
+_TOOL_GAIN: Final = 0.5
+#: Share of the way to `READY` that one step takes where the task leaves the arm free.
+_READY_GAIN: Final = 0.05
+#: Newton steps of `inverse_kinematics`; seven reach rounding from `READY`.
+_NEWTON_STEPS: Final = 12
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # eq=False: array == is ambiguous
+class Kinematics:
+    """Where the joints and the tool of N arms are, in the frames of their bases.
+
+    Attributes:
+        tcp: Tool centre point, (N, 3), m.
+        rotation: Axes of the hand as columns, (N, 3, 3).
+        axes: Directions of the joints, (N, 7, 3).
+        origins: A point on every joint's axis, (N, 7, 3), m.
+    """
+
+    tcp: FloatArray
+    rotation: FloatArray
+    axes: FloatArray
+    origins: FloatArray
+
+    def jacobian(self) -> FloatArray:
+        """Return the geometric Jacobian of the TCP, (N, 6, 7): 3 linear rows, then 3 angular."""
+        arms = self.tcp.shape[0]
+        jacobian = np.empty((arms, 6, JOINTS))
+        arm = self.tcp[:, None, :] - self.origins
+        axes = self.axes
+        for row, (i, j) in enumerate(((1, 2), (2, 0), (0, 1))):
+            jacobian[:, row] = axes[..., i] * arm[..., j] - axes[..., j] * arm[..., i]
+            jacobian[:, 3 + row] = axes[..., row]
+        return jacobian
+
+
+def kinematics(q: FloatArray) -> Kinematics:
+    """Return where joints and tools of N arms are.
+
+    Args:
+        q: Joint angles, (N, 7), rad.
+    """
+    arms = q.shape[0]
+    cosines, sines = np.cos(q.T.copy()), np.sin(q.T.copy())
+    x, y, z = np.zeros((3, arms)), np.zeros((3, arms)), np.zeros((3, arms))
+    x[0] = y[1] = z[2] = 1.0
+    position = np.zeros((3, arms))
+    axes, origins = np.empty((arms, JOINTS, 3)), np.empty((arms, JOINTS, 3))
+    for joint in range(JOINTS):
+        position = position + LINK_A[joint] * x
+        if TWIST_QUARTERS[joint] > 0:
+            y, z = z, -y
+        elif TWIST_QUARTERS[joint] < 0:
+            y, z = -z, y
+        position = position + LINK_D[joint] * z
+        c, s = cosines[joint], sines[joint]
+        x, y = c * x + s * y, c * y - s * x
+        axes[:, joint], origins[:, joint] = z.T, position.T
+    turn_c, turn_s = np.cos(HAND_TURN), np.sin(HAND_TURN)
+    x, y = turn_c * x + turn_s * y, turn_c * y - turn_s * x
+    tcp = position + (FLANGE + HAND_TCP) * z
+    rotation = np.stack((x.T, y.T, z.T), axis=-1)
+    return Kinematics(tcp.T.copy(), rotation, axes, origins)
+
+
+def manipulability(q: FloatArray) -> FloatArray:
+    """Return sqrt(det(J J^T)) of the 6 x 7 Jacobian, (N,): 0 where the arm is singular."""
+    jacobian = kinematics(q).jacobian()
+    squared = np.linalg.det(jacobian @ jacobian.transpose(0, 2, 1))
+    return np.sqrt(np.maximum(squared, 0.0))
+
+
+def grip_to_joints(q: FloatArray, kin: Kinematics, step: FloatArray) -> FloatArray:
+    """Return joint steps that move the grips, keep the hands down and stay near `READY`.
+
+    Damped least squares: with J of the position (3 rows) and of the hand's tilt (2 weak rows), and
+    e what they ask for, dq = P e + (I - P J) g, P = J^T (J J^T + lambda^2 I)^-1, g towards `READY`.
+
+    Args:
+        q: Joint angles, (N, 7), rad.
+        kin: `kinematics` of ``q``.
+        step: Wanted steps of the TCPs in the frames of the bases, (N, 3), m.
+
+    Returns:
+        Steps of the joints, (N, 7), rad; limits are the caller's business.
+    """
+    full = kin.jacobian()
+    tool = kin.rotation[..., 2]
+    jacobian = np.concatenate((full[:, :3], _TOOL_WEIGHT * full[:, 3:5]), axis=1)
+    # The turn that brings the tool's axis t to straight down: t x (0, 0, -1) = (-t_y, t_x, 0).
+    tilt = _TOOL_GAIN * _TOOL_WEIGHT * np.stack((-tool[:, 1], tool[:, 0]), axis=1)
+    wanted = np.concatenate((step, tilt), axis=1)
+    pull = _READY_GAIN * (READY - q)
+    gram = jacobian @ jacobian.transpose(0, 2, 1)
+    gram[:, range(5), range(5)] += _DAMPING * _DAMPING
+    rest = wanted - (jacobian @ pull[..., None])[..., 0]
+    force = np.linalg.solve(gram, rest[..., None])
+    return pull + (jacobian.transpose(0, 2, 1) @ force)[..., 0]
+
+
+def inverse_kinematics(tcp: FloatArray) -> FloatArray:
+    """Return joint angles near `READY` that put the TCPs at ``tcp``, hands straight down.
+
+    Args:
+        tcp: Wanted positions in the frames of the bases, (N, 3), m, near that of `READY`.
+
+    Returns:
+        Joint angles, (N, 7), rad; exact to rounding.
+    """
+    q = np.tile(READY, (tcp.shape[0], 1))
+    wanted = kinematics(q[:1]).rotation
+    for _ in range(_NEWTON_STEPS):
+        kin = kinematics(q)
+        jacobian = kin.jacobian()
+        turn = 0.5 * np.cross(kin.rotation, wanted, axis=1).sum(axis=2)
+        error = np.concatenate((tcp - kin.tcp, turn), axis=1)
+        gram = jacobian @ jacobian.transpose(0, 2, 1)
+        force = np.linalg.solve(gram, error[..., None])
+        q = q + (jacobian.transpose(0, 2, 1) @ force)[..., 0]
+    return q

@@ -1,0 +1,349 @@
+"""Laws of robots that carry one bar together, and the partners that follow them.
+
+View:      what a robot sees, see `cadenza.envs.mujoco.cocarry`: goal minus bar centre, gap (other
+           grip minus where it should be seen from the own grip), speeds of both grips, bar angles,
+           force, own way since the start, time, largest force so far; 20 numbers.
+Action:    step of the own grip over `GRIP_STEP`, (3,), float32.
+Leader:    gain (r(t) - own way), r a point that runs along a path to the goal at constant speed
+           after a delay; it looks at nobody.
+Follower:  gain gap + feed (the other's last step): stays level, does not know the goal.
+Shared:    as a follower, plus a nudge towards the goal while in step, 1 - |gap| / band.
+Axes:      N = rows, one episode each; every operation works row by row.
+Units:     m per tick, m, m/s, s.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cadenza.core.arrays import Float32Array, FloatArray, require_finite
+from cadenza.core.errors import InputError
+from cadenza.core.seeding import Substream
+from cadenza.partners.interface import PartnerBase, PartnerCard
+from cadenza.partners.observations import read_state
+from cadenza.partners.options import NumberOption, refuse_unknown_options
+from cadenza.partners.spec import PartnerSpec
+
+#: What the view's entries were divided by; `cadenza.envs.mujoco.cocarry` has the same numbers.
+VIEW_SCALE: Final[FloatArray] = np.array(
+    [0.2] * 3 + [0.02] * 3 + [0.2] * 6 + [0.1] * 2 + [20.0] + [0.2] * 3 + [5.0] + [1.0]
+)
+#: Largest step of a grip, m per tick, and a tick, s.
+GRIP_STEP: Final = 0.03
+TICK_S: Final = 0.05
+#: Lengths below this are divided by as if they were this, m.
+MIN_LENGTH: Final = 1e-9
+
+#: Paths of a leader: straight, lift first, sideways first, over an arc, under one.
+PATHS: Final = ("straight", "lift_first", "lateral_first", "arc", "low_arc")
+#: Height of an arc, m.
+ARC: Final = 0.1
+#: Roles a partner can play.
+LEADER, SHARED, FOLLOWER = range(3)
+STRATA: Final = ("leader", "shared", "follower")
+#: Nudge of a sharing partner, m per tick, and the gap at which it ends, m.
+NUDGE: Final = 0.004
+NUDGE_BAND: Final = 0.012
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # eq=False: array == is ambiguous
+class View:
+    """One tick as N robots see it, in m and s.
+
+    Attributes:
+        to_goal: Goal minus bar centre, (N, 3).
+        gap: Other grip minus where it should be: where the own grip should move, (N, 3).
+        other_step: The other grip's last step, (N, 3), m per tick.
+        moved: Own way since the start, (N, 3).
+        time: Since the start, (N,), s.
+    """
+
+    to_goal: FloatArray
+    gap: FloatArray
+    other_step: FloatArray
+    moved: FloatArray
+    time: FloatArray
+
+
+def read_view(state: NDArray[Any]) -> View:
+    """Return what a task view tells the laws.
+
+    Args:
+        state: (N, 20).
+
+    Raises:
+        InputError: The layout is another one, or a number is not finite.
+    """
+    if state.ndim != 2 or state.shape[1] != len(VIEW_SCALE):
+        raise InputError(
+            f"co-carry view: expected states of {len(VIEW_SCALE)} numbers, got shape "
+            f"{state.shape}; laws and scripted robots read the view 'task'."
+        )
+    require_finite("co-carry view", state)
+    view = state.astype(np.float64) * VIEW_SCALE
+    return View(view[:, :3], view[:, 3:6], view[:, 9:12] * TICK_S, view[:, 15:18], view[:, 18])
+
+
+def length(vectors: FloatArray) -> FloatArray:
+    """Return Euclidean lengths, (N, 1), of vectors (N, 3)."""
+    x, y, z = vectors[:, 0], vectors[:, 1], vectors[:, 2]
+    return np.sqrt(x * x + y * y + z * z)[:, None]
+
+
+def limited(vectors: FloatArray, limit: Any) -> FloatArray:
+    """Return vectors (N, 3) no longer than ``limit``, a number or (N, 1)."""
+    return vectors * np.minimum(1.0, limit / np.maximum(length(vectors), MIN_LENGTH))
+
+
+def in_step(gap: FloatArray, band: Any) -> FloatArray:
+    """Return how much in step two grips are, (N, 1): 1 without gap, 0 from ``band`` on."""
+    return np.maximum(0.0, 1.0 - length(gap) / band)
+
+
+def path_point(path: NDArray[np.int64], way: FloatArray, run: FloatArray) -> FloatArray:
+    """Return the points that lie ``run`` along paths from 0 to ``way``, (N, 3).
+
+    Args:
+        path: Index in `PATHS`, (N,).
+        way: (N, 3), m.
+        run: (N,), m.
+    """
+    whole = length(way)[:, 0]
+    share = np.minimum(run / np.maximum(whole, MIN_LENGTH), 1.0)
+    point = way * share[:, None]
+    up, flat = np.abs(way[:, 2]), np.sqrt(way[:, 0] * way[:, 0] + way[:, 1] * way[:, 1])
+    for index, (first, before) in ((1, (up, 2)), (2, (flat, 0))):
+        begun = np.minimum(run / np.maximum(first, MIN_LENGTH), 1.0)
+        rest = np.minimum(
+            np.maximum(run - first, 0.0) / np.maximum(up + flat - first, MIN_LENGTH), 1.0
+        )
+        lift, side = (begun, rest) if before == 2 else (rest, begun)
+        corner = way * np.stack((side, side, lift), axis=1)
+        point = np.where((path == index)[:, None], corner, point)
+    bow = ARC * np.sin(np.pi * share)
+    point[:, 2] += np.where(path == 3, bow, np.where(path == 4, -bow, 0.0))
+    return point
+
+
+@dataclass(slots=True, eq=False)  # eq=False: array == is ambiguous
+class Traits:
+    """How each of N rows behaves, (N,) each.
+
+    Attributes:
+        role: `LEADER`, `SHARED` or `FOLLOWER`.
+        delay: Leader: seconds before it starts.
+        speed: Leader: m/s.
+        path: Leader: index in `PATHS`.
+        gain: Pull towards the reference point, or to close the gap.
+        feed: Share of the other's last step that is copied.
+        lag: Ticks between deciding and doing.
+        pause: Leader: seconds it stands still half-way.
+        later: Role after the change; the first one again for who never changes.
+        change_at: Second from which a follower plays `later`; a leader changes half-way.
+    """
+
+    role: NDArray[np.int64]
+    delay: FloatArray
+    speed: FloatArray
+    path: NDArray[np.int64]
+    gain: FloatArray
+    feed: FloatArray
+    lag: NDArray[np.int64]
+    pause: FloatArray
+    later: NDArray[np.int64]
+    change_at: FloatArray
+
+    @classmethod
+    def nominal(cls, rows: int, role: int = LEADER) -> "Traits":
+        """Return ``rows`` punctual robots that take the straight way."""
+        return cls(
+            role=np.full(rows, role),
+            delay=np.zeros(rows),
+            speed=np.full(rows, 0.13),
+            path=np.zeros(rows, dtype=np.int64),
+            gain=np.full(rows, 0.5),
+            feed=np.full(rows, 0.6),
+            lag=np.zeros(rows, dtype=np.int64),
+            pause=np.zeros(rows),
+            later=np.full(rows, role),
+            change_at=np.zeros(rows),
+        )
+
+    def write(self, row: int, other: "Traits") -> None:
+        """Take over the one row of ``other``."""
+        for field in fields(self):
+            getattr(self, field.name)[row] = getattr(other, field.name)[0]
+
+
+#: Longest lag, ticks.
+MAX_LAG: Final = 10
+
+
+class CarryingLaw:
+    """Plays `Traits` in N rows and remembers what they need: where a leader began, lagged steps.
+
+    Args:
+        traits: One row per robot.
+    """
+
+    def __init__(self, traits: Traits) -> None:
+        rows = len(traits.role)
+        self.traits = traits
+        self.role = traits.role.copy()
+        self._fresh = np.ones(rows, dtype=np.bool_)
+        self._way, self._origin = np.zeros((rows, 3)), np.zeros((rows, 3))
+        self._since = np.zeros(rows)
+        self._steps = np.zeros((MAX_LAG + 1, rows, 3))
+
+    def extended(self, rows: int) -> "CarryingLaw":
+        """Return the same law with further rows up to ``rows``, which begin as nominal leaders."""
+        known, longer = len(self.role), CarryingLaw(Traits.nominal(rows))
+        for field in fields(Traits):
+            getattr(longer.traits, field.name)[:known] = getattr(self.traits, field.name)
+        for name in ("role", "_fresh", "_way", "_origin", "_since"):
+            getattr(longer, name)[:known] = getattr(self, name)
+        longer._steps[:, :known] = self._steps
+        return longer
+
+    def restart(self, row: int, traits: Traits) -> None:
+        """Begin an episode of other traits, one row of them, in ``row``."""
+        self.traits.write(row, traits)
+        self.role[row] = traits.role[0]
+        self._fresh[row] = True
+        self._steps[:, row] = 0.0
+
+    def act(self, view: View) -> FloatArray:
+        """Return the steps of N grips, (N, 3), m, and remember them."""
+        traits = self.traits
+        self._begin_way(view, self._fresh, traits.delay)
+        self._fresh[:] = False
+        self._change_roles(view)
+        point = self._origin + path_point(traits.path, self._way, self._run(view))
+        lead = traits.gain[:, None] * (point - view.moved)
+        follow = traits.gain[:, None] * view.gap + traits.feed[:, None] * view.other_step
+        nudge = in_step(view.gap, NUDGE_BAND) * limited(view.to_goal, NUDGE)
+        role = self.role[:, None]
+        step = np.where(role == LEADER, lead, follow + np.where(role == SHARED, nudge, 0.0))
+        self._steps = np.roll(self._steps, 1, axis=0)
+        self._steps[0] = limited(step, GRIP_STEP)
+        return self._steps[traits.lag, np.arange(len(traits.lag))]
+
+    def _begin_way(self, view: View, rows: NDArray[np.bool_], delay: FloatArray) -> None:
+        self._way[rows], self._origin[rows] = view.to_goal[rows], view.moved[rows]
+        self._since[rows] = view.time[rows] + delay[rows]
+
+    def _run(self, view: View) -> FloatArray:
+        """Return how far each leader's point has run, (N,), m."""
+        traits = self.traits
+        time = np.maximum(view.time - self._since, 0.0)
+        half = 0.5 * length(self._way)[:, 0] / traits.speed
+        return traits.speed * (time - np.minimum(np.maximum(time - half, 0.0), traits.pause))
+
+    def _change_roles(self, view: View) -> None:
+        traits = self.traits
+        half_way = self._run(view) >= 0.5 * length(self._way)[:, 0]
+        due = np.where(traits.role == LEADER, half_way, view.time >= traits.change_at)
+        changing = due & (self.role != traits.later)
+        self.role = np.where(changing, traits.later, self.role)
+        self._begin_way(view, changing & (traits.later == LEADER), np.zeros(len(due)))
+
+
+def cocarry_card(summary: str, options: tuple[NumberOption, ...] = ()) -> PartnerCard:
+    """Return the card of a co-carry partner."""
+    described = {option.key: f"{option.summary} (default {option.default:g})" for option in options}
+    return PartnerCard(
+        summary=summary,
+        tasks=("cocarry_mj",),
+        options={"uid": "robot it drives (default partner)", **described},
+    )
+
+
+class CoCarryPartner(PartnerBase):
+    """Base of the co-carry partners; a subclass says how an episode's traits are drawn.
+
+    Draws come from the partner's own stream, opened at ``reset``: row 0 of a batch uses the stream
+    of the episode, row i its child i; after ``reset_row(i, seed=s)`` row i repeats what a scalar
+    partner does after ``reset(seed=s)``.
+
+    Attributes:
+        number_options: Options of the subclass.
+
+    Raises:
+        ConfigurationError: An option is unknown or out of range.
+    """
+
+    number_options: ClassVar[tuple[NumberOption, ...]] = ()
+
+    def __init__(self, spec: PartnerSpec) -> None:
+        super().__init__(spec)
+        owner, known = type(self).__name__, self.number_options
+        refuse_unknown_options(owner, spec.extra, [option.key for option in known])
+        self._options = {option.key: option.read(owner, spec.extra) for option in known}
+        self._uid = spec.extra.get("uid", "partner")
+        self._episode: Substream | None = None
+        self._law: CarryingLaw | None = None
+
+    @property
+    def strata(self) -> tuple[str, ...]:
+        """Role that each row began its episode with: ``leader``, ``shared`` or ``follower``."""
+        roles: list[int] = [] if self._law is None else self._law.traits.role.tolist()
+        return tuple(STRATA[role] for role in roles)
+
+    @property
+    def stratum(self) -> str | None:
+        """Role of the episode of a scalar partner; None before the first."""
+        return self.strata[0] if self.strata else None
+
+    def reset(self, *, seed: int | None = None) -> None:
+        """Draw the traits of a new episode from the stream that ``seed`` selects."""
+        self._episode = self.episode_stream(seed)
+        self._law = None
+
+    def reset_row(self, row: int, *, seed: int) -> None:
+        """Start a new episode in one row; see `PartnerBase.reset_row`."""
+        law = self._rows(row + 1)
+        law.restart(row, self.draw(self.episode_stream(seed).default_rng()))
+
+    def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
+        """Return the action for the state that ``obs`` holds.
+
+        Args:
+            obs: Nested observation; only ``obs["agent"][uid]["state"]`` is read.
+            deterministic: Without effect: what is random in a partner is drawn at ``reset``.
+
+        Returns:
+            Action, shape (3,), or (N, 3) for a state of shape (N, 20).
+
+        Raises:
+            InputError: The state is missing, of another layout or not finite.
+        """
+        del deterministic
+        state = read_state(obs, self._uid)
+        view = read_view(np.atleast_2d(state))
+        action = (self._rows(len(view.time)).act(view) / GRIP_STEP).astype(np.float32)
+        return self.checked(action[0] if state.ndim == 1 else action)
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator) -> Traits:
+        """Return one row of traits for a new episode."""
+
+    def number(self, option: NumberOption) -> float:
+        """Return the value of one of the `number_options`."""
+        return self._options[option.key]
+
+    def _rows(self, rows: int) -> CarryingLaw:
+        """Return the law with at least ``rows`` rows."""
+        if self._episode is None:  # acting before the first reset plays automatic episodes
+            self._episode = self.episode_stream(None)
+        known = 0 if self._law is None else len(self._law.role)
+        if self._law is None or known < rows:
+            nominal = CarryingLaw(Traits.nominal(rows))
+            self._law = nominal if self._law is None else self._law.extended(rows)
+            for row in range(known, rows):
+                stream = self._episode if row == 0 else self._episode.child(row)
+                self._law.restart(row, self.draw(stream.default_rng()))
+        return self._law
