@@ -58,5 +58,5 @@ if __name__ == "__main__":
         steps=50_000,
         smoke_steps=60,
         episodes=150,
-        measure="squared error of the imitated action (in bounds of ±1)",
+        measure="squared error of imitated actions",
     )

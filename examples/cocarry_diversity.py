@@ -12,10 +12,9 @@ Needs `pip install 'cadenza[mujoco]'`.
 import argparse
 from typing import Any
 
-from cadenza.partners.cocarry_families import HELD_OUT_HARD
-
 import cadenza
 from cadenza.benchmark.imitation import Successes, imitation_batch, success_by_partner
+from cadenza.partners.cocarry_families import HELD_OUT_HARD
 
 TASK = "cocarry_mj"
 EXPERT = "cocarry_reference"
@@ -51,19 +50,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=50_000, help="environment steps of each ego")
     parser.add_argument("--episodes", type=int, default=100, help="beside each held-out partner")
-    parser.add_argument("--envs", type=int, default=25)
+    parser.add_argument("--smoke", action="store_true", help="only show that it runs")
     options = parser.parse_args()
+    small = {"round_length": 10, "updates": 5} if options.smoke else {}
+    steps, episodes = (60, 1) if options.smoke else (options.steps, options.episodes)
     print(f"{'learned beside':28s} {', '.join(HELD_OUT_HARD)}, all; first set minus this one")
     best: Successes | None = None
     for name, partners in SETS.items():
-        envs = imitation_batch(
-            TASK, options.envs, expert=EXPERT, partners=partners, root_seed=options.seed
-        )
-        agent = cadenza.DAgger(envs, seed=options.seed).learn(options.steps, progress=False)
+        envs = imitation_batch(TASK, 25, expert=EXPERT, partners=partners, root_seed=options.seed)
+        agent = cadenza.DAgger(envs, seed=options.seed, **small).learn(steps, progress=False)
         envs.close()
-        total = line(name, solved(agent.predict, options.episodes), best)
+        total = line(name, solved(agent.predict, episodes), best)
         best = best or total
-    line("the expert itself", solved(EXPERT, options.episodes), best)
+    line("the expert itself", solved(EXPERT, episodes), best)
 
 
 if __name__ == "__main__":

@@ -537,7 +537,7 @@ def imitate(
 
 
 class _Keep(Callback):
-    """Saves an agent after every round, and at the end, however it comes."""
+    """Saves an agent after every round; a round that was interrupted is done again."""
 
     def __init__(self, agent: DAgger, file: Path) -> None:
         super().__init__()
@@ -547,11 +547,6 @@ class _Keep(Callback):
         """Save after the last update of a round."""
         if self._agent.updates % self._agent.config.updates == 0:
             self._agent.save(self._file)
-
-    def end_training(self, exception: BaseException | None = None) -> None:
-        """Save what there is."""
-        del exception
-        self._agent.save(self._file)
 
 
 def _save_policy(agent: DAgger, task: str, out: Path) -> Path:

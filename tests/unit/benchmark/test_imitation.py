@@ -94,6 +94,20 @@ def test_batch_asks_each_expert_about_its_own_episode():
     assert not agent.envs.can_make
 
 
+def test_reference_of_co_carry_is_an_expert_in_both_kinds_of_environments():
+    pytest.importorskip("mjbatch")
+    options = {"expert": "cocarry_reference", "partners": ["cocarry_follower"]}
+    batch = imitation_batch("cocarry_mj", 2, **options)
+    scalar = imitation_env("cocarry_mj", **options)()
+    states, _ = batch.reset(seed=8)
+    state, _ = scalar.reset(seed=9)
+    for _ in range(30):  # the patience of the reference is over after 10 ticks
+        np.testing.assert_array_equal(states[1], state)
+        np.testing.assert_array_equal(batch.expert_action()[1], scalar.expert_action())
+        states, *_ = batch.step(batch.expert_action())
+        state, *_ = scalar.step(scalar.expert_action())
+
+
 def test_success_is_counted_beside_each_partner():
     options = {"partners": PARTNERS, "episodes": 6}
     judged = success_by_partner("goal_pd", "crossing", **options)
