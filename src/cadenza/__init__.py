@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
+    "DAgger": "learn.imitation_api",
     "DQN": "learn.api",
     "GRPO": "learn.rollout_api",
     "HAPPO": "learn.team_api",

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from tests.campaigns import size
+from tests.campaigns import nightly, size
 from tests.e2e.commands import REPOSITORY, warm
 
 pytestmark = pytest.mark.slow
@@ -19,6 +19,7 @@ TABLES = yaml.safe_load((EXAMPLES / "scores.yaml").read_text("utf-8"))
 SCORED = [
     "car_racing_curl",
     "cartpole_dqn",
+    "cocarry_dagger",
     "crossing_behaviour_cloning",
     "hit_the_middle_sac",
     "lunar_lander_genrl",
@@ -79,6 +80,13 @@ def test_comparison_runs_both_sides_and_subtracts(task, tmp_path):
 @pytest.mark.parametrize("name", size(["first_steps"], SHORT))
 def test_short_example_prints_an_interval(name, tmp_path):
     assert re.search(r"-?\d+\.\d \[-?\d+\.\d, -?\d+\.\d\]", run(name, cwd=tmp_path).out)
+
+
+@nightly
+def test_table_on_diversity_has_a_row_for_every_set_of_partners(tmp_path):
+    printed = run("cocarry_diversity", "--smoke", cwd=tmp_path).out.splitlines()
+    assert len(printed) == 6  # header, four sets, the expert
+    assert all(re.search(r"\d of 3 \[\d\.\d\d, \d\.\d\d\]", row) for row in printed[1:])
 
 
 def test_readme_lists_every_example_and_every_task():

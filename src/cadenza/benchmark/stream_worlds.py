@@ -221,6 +221,26 @@ def make_ego_worlds(
     """
     if registered is not None:
         adopt(TaskSpec.model_validate(registered["task"]), registered["modules"])
+    env = make_batch(
+        task, num_envs, episode_length=episode_length, root_seed=root_seed, options=options
+    )
+    return EgoVectorEnv(env, [PartnerConfig.model_validate(partner) for partner in partners])
+
+
+def make_batch(
+    task: str,
+    num_envs: int,
+    *,
+    episode_length: int,
+    root_seed: int,
+    options: Mapping[str, OptionValue],
+) -> Any:
+    """Return ``num_envs`` environments of ``task`` as a batch; arguments as `make_ego_worlds`.
+
+    Raises:
+        ConfigurationError: An option is unknown, or the task has no batch that resets itself.
+        UnknownNameError: Unknown task.
+    """
     found = get_task(task)
     request = EnvRequest(
         episode_length=episode_length,
@@ -239,4 +259,4 @@ def make_ego_worlds(
             f"environments that reset themselves in the same step, got {type(env).__name__}; heed "
             "EnvRequest.batched there."
         )
-    return EgoVectorEnv(env, [PartnerConfig.model_validate(partner) for partner in partners])
+    return env

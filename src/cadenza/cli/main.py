@@ -11,6 +11,7 @@ from cadenza.cli import (
     doctor,
     draft_zoo,
     evaluate,
+    imitate,
     job,
     listings,
     quickstart,
@@ -40,6 +41,7 @@ tasks_app = typer.Typer(help="The tasks an ego can be trained and judged on.", n
 
 app.command("quickstart")(quickstart.quickstart)
 app.command("train")(train.train)
+app.command("imitate")(imitate.imitate)
 app.command("doctor")(doctor.doctor)
 configs_app.command("list")(listings.configs)
 configs_app.command("show")(listings.show_config)

@@ -293,7 +293,12 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
 
     @classmethod
     def load(
-        cls, path: str | Path, env: EnvLike | None = None, *, network: nn.Module | None = None
+        cls,
+        path: str | Path,
+        env: EnvLike | None = None,
+        *,
+        network: nn.Module | None = None,
+        **parts: Any,
     ) -> Self:
         """Return the agent that `save` wrote; it goes on learning bit for bit.
 
@@ -301,6 +306,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
             path: File.
             env: Environments; None makes those it learned in, if they have an id.
             network: The module of your own it was made with, if it was.
+            **parts: What else it was made with that no file can hold, e.g. DAgger's expert.
 
         Raises:
             CheckpointError: The file is missing, damaged, of another algorithm or version.
@@ -334,6 +340,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
             seed=int(header["seed"]),
             num_envs=None if is_ready else int(header["num_envs"]),
             **({} if chosen is None else {"network": chosen}),
+            **parts,
             **json.loads(header["config"]),
         )
         try:

@@ -364,3 +364,33 @@ class HAPPOConfig(ActorCriticConfig):
     entropy_coefficient: float = Field(default=0.01, ge=0.0)
     critic_max_gradient_norm: float | None = Field(default=10.0, gt=0.0)
     max_action_std: float = Field(default=0.5, gt=0.0)
+
+
+class DAggerConfig(FrozenModel):
+    """Imitation of an expert with dataset aggregation.
+
+    Attributes:
+        round_length: Steps per environment between fits, >= 1.
+        updates: Updates per fit, >= 1.
+        batch_size: States per update, >= 1.
+        learning_rate: Adam's first step size of a fit, > 0; later ones are shares of it.
+        hidden_sizes: Widths of the hidden layers, at least one.
+        expert_decay: Probability that the expert drives an environment in round r, r-th power of
+            it, in [0, 1]; the expert drives round 0.
+        action_noise: Deviation of the noise on executed actions in [-1, 1], or the probability that
+            a choice is replaced by a random one, in [0, 1].
+        noise_share: Share of the steps with such noise, in [0, 1].
+    """
+
+    round_length: Count = Field(default=100, ge=1)
+    updates: Count = Field(default=300, ge=1)
+    batch_size: Count = Field(default=512, ge=1)
+    learning_rate: float = Field(default=1e-3, gt=0.0)
+    hidden_sizes: tuple[Width, ...] = Field(default=(128, 128), min_length=1)
+    expert_decay: float = Field(default=0.6, ge=0.0, le=1.0)
+    action_noise: float = Field(default=0.05, ge=0.0, le=1.0)
+    noise_share: float = Field(default=0.5, ge=0.0, le=1.0)
+
+    def expert_share(self, finished_rounds: int) -> float:
+        """Return the probability that the expert drives an environment in the next round."""
+        return self.expert_decay**finished_rounds  # 0^0 = 1: the expert drives round 0

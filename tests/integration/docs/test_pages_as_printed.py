@@ -33,6 +33,7 @@ SMALLER = {
     "learn(20_000)": "learn(2_500)",
     "learn(2_000": "learn(500",
     "learn(1_000, ": "learn(200, ",
+    "learn(10_000, ": "learn(500, ",
     "evaluate_every=500": "evaluate_every=100",
     "steps=5000": "steps=2000",
 }
@@ -87,6 +88,13 @@ def test_page_on_agents_trains_keeps_guards_and_judges_them(tmp_path):
     printed = run("how-to/train-an-agent.md", tmp_path)
     assert "SACConfig.tau" in printed
     assert (tmp_path / "runs/kept/best").is_file()
+
+
+def test_page_on_imitation_trains_pupils_that_come_close_to_their_experts(tmp_path):
+    balanced, *beside = run("how-to/imitate-an-expert.md", tmp_path).splitlines()
+    assert float(balanced.split()[0]) > 200.0  # the expert gets 500
+    counts = {name: int(count) for name, count, *_ in map(str.split, beside)}
+    assert list(counts) == ["crossing_goal_seeker", "crossing_late_braker"]
 
 
 def test_home_page_runs(tmp_path):

@@ -20,7 +20,7 @@ import torch
 from gymnasium.vector import SyncVectorEnv
 from torch.optim import Adam
 
-from cadenza import PPO
+from cadenza import PPO, DAgger
 from cadenza.core.files import atomic_write_bytes, atomic_write_json
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.core.schedules import BPStepScheduler, LinearSchedule
@@ -47,11 +47,11 @@ from cadenza.learn.nn import ActionValueMlp, GaussianMlpPolicy
 from cadenza.learn.nn.discrete_q import DiscreteQMlp
 from cadenza.learn.proxies import GenericAgentProxy
 
-#: Training steps (updates, for PPO) from one checkpoint to the next.
+#: Training steps (updates, for PPO) from one checkpoint to the next, and updates of a round.
 INTERVAL = 20
 BATCH = 32
 HIDDEN = [24, 24]
-#: Where the newest checkpoint of PPO is; the others use the engine's `Checkpointer`.
+#: Where the newest checkpoint of PPO or DAgger is; the others use the engine's `Checkpointer`.
 PPO_FILE = "ppo.pt"
 
 
@@ -288,10 +288,39 @@ def train_ppo(folder: Path, steps: int, pace_s: float) -> dict[str, str]:
     return digests({"ppo": ppo.state_dict()})
 
 
+def train_dagger(folder: Path, steps: int, pace_s: float) -> dict[str, str]:
+    """Imitate a law of the observation, saving after every round, in the middle of episodes."""
+    agent = DAgger(
+        "Pendulum-v1",
+        expert=lambda seen: -seen[:, 1:2],
+        seed=2,
+        num_envs=3,
+        round_length=30,
+        updates=INTERVAL,
+        batch_size=24,
+        hidden_sizes=(16, 16),
+    )
+    file = folder / PPO_FILE
+    if file.exists():
+        agent.load_state_dict(deserialise(file.read_bytes(), max_bytes=2**28))
+    total = steps // INTERVAL * 3 * 30
+
+    def save() -> None:
+        if agent.updates % INTERVAL == 0:
+            atomic_write_bytes(file, serialise(agent.state_dict()))
+
+    watch = AfterUpdate(lambda: pace(folder, pace_s, is_last=agent.updates >= steps), save)
+    if agent.steps < total:
+        agent.learn(total - agent.steps, callbacks=[watch], progress=False)
+    assert (agent.steps, agent.updates) == (total, steps)
+    return digests({"dagger": agent.state_dict()})
+
+
 ALGORITHMS: dict[str, Callable[[Path, int, float], dict[str, str]]] = {
     "dqn": train_dqn,
     "sac": train_sac,
     "ppo": train_ppo,
+    "dagger": train_dagger,
     "model_based": train_model_based,
 }
 

@@ -17,7 +17,7 @@ from cadenza.aht.config import EgoAHTConfig
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.payloads import serialise
 from cadenza.learn import configs
-from cadenza.learn.configs import GRPOConfig, HAPPOConfig, HATD3Config, PPOConfig
+from cadenza.learn.configs import DAggerConfig, GRPOConfig, HAPPOConfig, HATD3Config, PPOConfig
 from tests.campaigns import size
 from tests.unit.aht.seats import Frozen, Seats, drive
 from tests.unit.learn.counting_envs import TargetTeam
@@ -26,6 +26,7 @@ from tests.unit.learn.sign_envs import SignEnv
 #: Another value for each setting, by name; nothing here is what `SMALL` or a default says.
 OTHER = {
     "action_bins": 3,
+    "action_noise": 0.5,
     "advantage_epsilon": 1.0,
     "batch_size": 4,
     "bins": 31,
@@ -43,6 +44,7 @@ OTHER = {
     "epsilon_end": 0.9,
     "epsilon_frames": 40,
     "epsilon_start": 0.2,
+    "expert_decay": 0.0,
     "exploration_noise": 0.5,
     "gae_lambda": 0.5,
     "gamma": 0.5,
@@ -69,6 +71,7 @@ OTHER = {
     "model_updates": 9,
     "n_epochs": 2,
     "noise_clip": 0.01,
+    "noise_share": 1.0,
     "normalize_advantages": False,
     "normalize_observations": True,
     "normalize_rewards": True,
@@ -81,6 +84,7 @@ OTHER = {
     "rollout_every": 1,
     "rollout_length": 4,
     "rollout_states": 4,
+    "round_length": 6,
     "smoothing_ratio": 1.5,
     "squash_actions": True,
     "target_entropy": -3.0,
@@ -163,6 +167,13 @@ def signs(name, **changes):
     return trained.steps, trained.updates, trained.predict(np.array([[1.0], [-1.0]])).tobytes()
 
 
+def imitated(**changes):
+    """Return what was done and learned in a short imitation."""
+    small = {"round_length": 8, "updates": 4, "batch_size": 8, "hidden_sizes": (8,), "num_envs": 2}
+    agent = cadenza.DAgger("Pendulum-v1", expert=lambda seen: seen[:, 1:2], **{**small, **changes})
+    return serialise(agent.learn(48, progress=False).state_dict()["learned"])
+
+
 def team(name, base, **changes):
     """Return what a team decides after a short training."""
     trained = getattr(cadenza, name)(TargetTeam(4), **{**base, **changes})
@@ -179,6 +190,7 @@ TRAININGS = {
     },
     "PPO": (PPOConfig, partial(signs, "PPO")),
     "GRPO": (GRPOConfig, partial(signs, "GRPO")),
+    "DAgger": (DAggerConfig, imitated),
     "MAPPO": (PPOConfig, partial(team, "MAPPO", ON_POLICY)),
     "HAPPO": (HAPPOConfig, partial(team, "HAPPO", ON_POLICY)),
     "HATD3": (HATD3Config, partial(team, "HATD3", {**OFF_POLICY, "train_every": 4})),

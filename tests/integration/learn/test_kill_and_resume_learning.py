@@ -87,7 +87,7 @@ def kill_at_a_random_moment(algorithm: str, folder: Path, chance: random.Random)
 
 @pytest.mark.parametrize(
     "algorithm",  # the model-based one contains SAC
-    size(["dqn", "ppo", "model_based"], ["dqn", "sac", "ppo", "model_based"]),
+    size(["dqn", "ppo", "model_based"], ["dqn", "sac", "ppo", "dagger", "model_based"]),
 )
 def test_killed_training_ends_with_the_bits_of_the_unbroken_one(algorithm, tmp_path):
     unbroken = unbroken_run(algorithm, tmp_path / "unbroken")

@@ -49,6 +49,23 @@ def test_tanh_layers_are_another_activation():
     )
 
 
+def test_layer_norm_and_silu_come_between_the_layers():
+    normed = policy(
+        weights=[torch.tensor([[1.0], [-1.0]]), torch.zeros(2), torch.ones(1, 2), torch.zeros(1)],
+        activation="silu",
+        norms=[torch.tensor([2.0, 1.0]), torch.tensor([0.0, 0.5])],
+    )
+    # z = (5, −5) has mean 0 and deviation 5, so norm(z) = (2, −1 + 0.5); silu(x) = x / (1 + e^−x).
+    expected = 2.0 / (1.0 + math.exp(-2.0)) - 0.5 / (1.0 + math.exp(0.5))
+    assert normed.act(np.array([[5.0]])).item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_unit_is_clipped_and_spans_the_bounds():
+    # y = 0.5, 0.7 and 2.5: a = −1 + (clip(y) + 1) / 2 · 4
+    actions = policy("unit").act(np.array([[-5.0], [0.1], [1.0]]))[:, 0]
+    assert actions.tolist() == pytest.approx([2.0, 2.4, 3.0])
+
+
 def test_choice_takes_the_best_row():
     chooser = policy(
         "choice",

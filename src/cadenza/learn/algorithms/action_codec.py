@@ -15,7 +15,7 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, InputError
 
 #: Most combinations of several discrete choices that are numbered as one.
 MAX_COMBINATIONS: Final = 4_096
@@ -113,3 +113,34 @@ class ActionCodec:
         return cast(
             "Actions", inside.to(kind) if isinstance(inside, torch.Tensor) else inside.astype(kind)
         )
+
+    def from_env(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Return the decisions that `to_env` turns into ``actions``, which a Box clips first.
+
+        Args:
+            actions: Shape (N, *space.shape).
+
+        Returns:
+            Choices, (N,) int64, or numbers in [−1, 1] of a scaled Box, (N, A) float32.
+
+        Raises:
+            InputError: An action is none of the choices.
+        """
+        if self.choices is None:
+            low, high = self._space.low, self._space.high
+            unit = 2.0 * (np.clip(actions, low, high) - low) / (high - low) - 1.0
+            return unit.reshape(len(actions), -1).astype(np.float32)
+        if self._combinations is None:
+            shifted = np.asarray(actions) - int(self._space.start)
+            known = (shifted >= 0) & (shifted < self.choices)
+            found: NDArray[Any] = shifted.astype(np.int64)
+        else:
+            table = self._combinations.reshape(self.choices, -1)
+            rows = np.asarray(actions).reshape(len(actions), 1, -1)
+            same = (rows == table).all(axis=-1)  # (N, choices)
+            known, found = same.any(axis=1), same.argmax(axis=1)
+        if not known.all():
+            raise InputError(
+                f"ActionCodec: expected actions of {self._space}, got {actions[~known][0]}."
+            )
+        return found

@@ -1,9 +1,11 @@
 """A trained perceptron policy as plain data: any program can play it without its learner.
 
 Equations, for a state s with stored moments (when there are any) and layers k = 1 ... K:
-    x_0 = clip((s − mean) / sqrt(variance + 1e-8), −10, 10),   else s
-    x_k = act(W_k x_{k−1} + b_k) for k < K,   y = W_K x_{K−1} + b_K
+    x_0 = clip((s − mean) / sqrt(variance + 1e-8), −limit, limit),   else s
+    x_k = act(norm(W_k x_{k−1} + b_k)) for k < K,   y = W_K x_{K−1} + b_K
+    norm(z) = g_k (z − mean z) / sqrt(var z + 1e-5) + h_k,   or z without stored g and h
     mean:     a = clip(y, low, high)
+    unit:     a = low + (clip(y, −1, 1) + 1) / 2 · (high − low)
     tanh:     a = low + (tanh(y) + 1) / 2 · (high − low)
     squashed: as tanh, with y clipped to [−5, 5]
     choice:   a = choices[argmax y]
@@ -28,15 +30,16 @@ from cadenza.learn.running_normalizer import CLIP, EPSILON
 MLP_POLICY_KEY: Final = "mlp_policy"
 _ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "relu": torch.relu,
+    "silu": nn.functional.silu,
     "tanh": torch.tanh,
 }
-_OUTPUTS: Final = ("mean", "tanh", "squashed", "choice")
+_OUTPUTS: Final = ("mean", "unit", "tanh", "squashed", "choice")
 
 
-def scaled(x: Tensor, moments: Tensor) -> Tensor:
+def scaled(x: Tensor, moments: Tensor, limit: float = CLIP) -> Tensor:
     """Return states (B, O), scaled by mean and variance, (2, O), as float32."""
     mean, variance = moments
-    return ((x - mean) / torch.sqrt(variance + EPSILON)).clamp(-CLIP, CLIP).float()
+    return ((x - mean) / torch.sqrt(variance + EPSILON)).clamp(-limit, limit).float()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,12 +48,14 @@ class MlpPolicy:
 
     Attributes:
         weights: W_1, b_1, ..., W_K, b_K.
-        activation: ``"relu"`` or ``"tanh"``.
-        output: ``"mean"``, ``"tanh"``, ``"squashed"`` or ``"choice"``.
+        activation: ``"relu"``, ``"silu"`` or ``"tanh"``.
+        output: ``"mean"``, ``"unit"``, ``"tanh"``, ``"squashed"`` or ``"choice"``.
         low: Smallest action, (A,).
         high: Largest action, (A,).
         choices: Actions to choose from, (C, A); empty unless ``output`` is ``"choice"``.
         moments: Mean and variance of states, (2, O); None leaves states as they are.
+        limit: Bound of a scaled state.
+        norms: g_1, h_1, ..., g_{K−1}, h_{K−1}; empty without layer norm.
     """
 
     weights: Sequence[Tensor]
@@ -60,6 +65,8 @@ class MlpPolicy:
     high: Tensor
     choices: Tensor = field(default_factory=lambda: torch.zeros((0, 0)))
     moments: Tensor | None = None
+    limit: float = CLIP
+    norms: Sequence[Tensor] = ()
 
     def __post_init__(self) -> None:
         """Refuse what `act` could not play."""
@@ -71,10 +78,11 @@ class MlpPolicy:
             and self.activation in _ACTIVATIONS
             and self.output in _OUTPUTS
             and self.weights[-1].shape == (outputs,)
+            and len(self.norms) in (0, len(self.weights) - 2)
         ):
             raise CheckpointError(
                 "MlpPolicy: expected pairs of weights and biases that end in one output per "
-                f"action or choice ({outputs}), activation relu or tanh and output "
+                f"action or choice ({outputs}), activation {', '.join(_ACTIVATIONS)} and output "
                 f"{', '.join(_OUTPUTS)}; got {len(self.weights)} arrays, {self.activation!r} and "
                 f"{self.output!r}."
             )
@@ -94,11 +102,14 @@ class MlpPolicy:
         """Return actions, (B, A) float32, for states (B, O)."""
         x = torch.tensor(np.asarray(states, dtype=np.float32))
         if self.moments is not None:
-            x = scaled(x, self.moments)
+            x = scaled(x, self.moments, self.limit)
         activation = _ACTIVATIONS[self.activation]
         last = len(self.weights) - 2
         for i in range(0, last, 2):
-            x = activation(nn.functional.linear(x, self.weights[i], self.weights[i + 1]))
+            x = nn.functional.linear(x, self.weights[i], self.weights[i + 1])
+            if self.norms:
+                x = nn.functional.layer_norm(x, x.shape[1:], self.norms[i], self.norms[i + 1])
+            x = activation(x)
         y = nn.functional.linear(x, self.weights[last], self.weights[last + 1])
         if self.output == "choice":
             return self.choices[y.argmax(dim=-1)].numpy()
@@ -106,7 +117,7 @@ class MlpPolicy:
             return torch.clamp(y, self.low, self.high).numpy()
         if self.output == "squashed":
             y = y.clamp(-MAX_MEAN, MAX_MEAN)
-        share = (torch.tanh(y) + 1.0) * 0.5
+        share = ((y.clamp(-1.0, 1.0) if self.output == "unit" else torch.tanh(y)) + 1.0) * 0.5
         return (self.low + share * (self.high - self.low)).numpy()
 
     def state_dict(self) -> dict[str, Any]:
@@ -119,6 +130,8 @@ class MlpPolicy:
             "high": self.high.clone(),
             "choices": self.choices.clone(),
             "moments": None if self.moments is None else self.moments.clone(),
+            "limit": self.limit,
+            "norms": [norm.detach().cpu().clone() for norm in self.norms],
         }
 
     @classmethod
@@ -137,6 +150,8 @@ class MlpPolicy:
                 high=state["high"],
                 choices=state["choices"],
                 moments=state["moments"],
+                limit=float(state.get("limit", CLIP)),  # older files have neither
+                norms=list(state.get("norms", [])),
             )
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise CheckpointError(

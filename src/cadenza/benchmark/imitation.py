@@ -1,0 +1,567 @@
+"""Scripted experts for `cadenza.DAgger`: the ego's seat of a task that knows what one would do.
+
+    make = imitation_env("crossing", expert="swerve", partners=["crossing_wanderer"])
+    agent = cadenza.DAgger(make, seed=0).learn(50_000)
+    print(success_by_partner(agent.predict, "crossing", ["crossing_wanderer"], episodes=50))
+
+The expert is an ego policy, a partner or a scripted ego of the registries. It plays inside the
+environment and may remember what it likes: a checkpoint brings an episode back by doing it again,
+the expert included. Every episode draws one of the partners, each as likely as the others.
+
+Seeds:  in the episode of seed k the stream ``benchmark.imitation.partner`` under root k chooses the
+        partner; environment, partner and expert begin with seed k.
+        A batch draws its partners as `stream_worlds` says.
+Axes:   E = environments, D = entries of the ego's state, A = action components.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cadenza.aht.config_models import EnvConfig, PartnerConfig
+from cadenza.benchmark.builders import build_env, build_partner, require_player
+from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat, load_policy
+from cadenza.benchmark.stream_experts import EXPERTS, Law
+from cadenza.benchmark.stream_worlds import EgoVectorEnv, make_batch
+from cadenza.benchmark.tasks import OptionValue, get_task
+from cadenza.core.checkpoints import LOCAL_URI_SCHEME, CheckpointMetadata, save_checkpoint
+from cadenza.core.errors import ConfigurationError, NotReadyError, UnknownNameError
+from cadenza.core.proportions import clopper_pearson_interval
+from cadenza.core.provenance import GIT_SHA_UNKNOWN
+from cadenza.core.seeding import INTEGER_SEED_BOUND, derive_substream
+from cadenza.core.types import Observation
+from cadenza.envs.adapters import EgoGymEnv
+from cadenza.evaluation.statistics.paired_outcomes import paired_outcome_interval
+from cadenza.learn.callback import Callback
+from cadenza.learn.imitation_api import DAgger
+from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY
+from cadenza.partners.interface import FrozenPartner
+from cadenza.partners.registry import list_registered
+
+#: A partner: the name of its class, or the fields of a `PartnerConfig`.
+Partner: TypeAlias = str | Mapping[str, Any] | PartnerConfig
+#: The ego's states, (E, D), to its actions, (E, A), or the name of an expert.
+Policy: TypeAlias = str | Callable[[NDArray[Any]], NDArray[Any]]
+
+
+class TaughtSeat(EgoGymEnv):
+    """The ego's seat beside a partner that is drawn anew for every episode, watched by an expert.
+
+    Attributes:
+        names: Class of each partner that may be drawn, with its options.
+        drawn: Number of the partner of this episode.
+    """
+
+    def __init__(
+        self, env: Any, partners: Sequence[FrozenPartner], names: Sequence[str], expert: str | None
+    ) -> None:
+        """Seat the ego.
+
+        Args:
+            env: Environment of two seats, ego first.
+            partners: Who may be drawn, at least one.
+            names: What each is called.
+            expert: Whom to ask; None asks nobody.
+
+        Raises:
+            UnknownNameError: No registry knows ``expert``.
+        """
+        super().__init__(env, partners[0])
+        self.names = tuple(names)
+        self.drawn = 0
+        self._choices, self._partner_uid = tuple(partners), env.agent_uids[1]
+        self._expert: EgoPolicy | None = None
+        if expert is not None:
+            self._expert = find_expert(expert, ego_seat(env, env.ego_uid))
+        self._wanted: NDArray[Any] | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        """Start an episode with the partner that ``seed`` draws; None draws a seed first."""
+        if seed is None:
+            seed = int(self.np_random.integers(INTEGER_SEED_BOUND))
+        stream = derive_substream("benchmark.imitation.partner", root_seed=seed)
+        self.drawn = int(stream.default_rng().integers(len(self._choices)))
+        self.partners = {self._partner_uid: self._choices[self.drawn]}
+        state, info = super().reset(seed=seed, options=options)
+        if self._expert is not None:
+            self._expert.reset(seed=seed)
+        self._ask()
+        return state, info
+
+    def step(self, action: NDArray[Any]) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+        """Advance one control step; see `EgoGymEnv`."""
+        outcome = super().step(action)
+        self._ask()
+        return outcome
+
+    def expert_action(self) -> NDArray[Any]:
+        """Return what the expert would do now, (A,).
+
+        Raises:
+            NotReadyError: There is no expert, or `reset` was never called.
+        """
+        return _told(self._wanted)
+
+    def _ask(self) -> None:
+        """Let the expert see the observation, once: it may remember."""
+        if self._expert is not None and self._observation is not None:
+            self._wanted = self._expert.act(self._observation)
+
+
+def _told(wanted: NDArray[Any] | None) -> NDArray[Any]:
+    """Return what an expert wants, or say that there is nobody to ask."""
+    if wanted is None:
+        raise NotReadyError(
+            "expert_action: expected an expert and an episode in progress; pass expert= and call "
+            "reset()."
+        )
+    return wanted
+
+
+class TaughtBatch(EgoVectorEnv):
+    """The ego's seat in E environments, each watched by an expert of its own.
+
+    `EgoVectorEnv` says which partner plays in an episode; the expert begins with the same seed.
+    """
+
+    def __init__(self, env: Any, partners: Sequence[PartnerConfig], expert: str | None) -> None:
+        """Seat the ego.
+
+        Args:
+            env: Batch of a task with automatic resets in the same step.
+            partners: Who may drive the other robots.
+            expert: Whom to ask; None asks nobody.
+
+        Raises:
+            UnknownNameError: No registry knows ``expert`` or a partner.
+        """
+        super().__init__(env, partners)
+        seat = EgoSeat(
+            uid=self.ego_uid,
+            observation_dim=env.single_observation_space["agent"][self.ego_uid]["state"].shape[0],
+            low=self.action_low,
+            high=self.action_high,
+        )
+        rows = range(0 if expert is None else self.num_envs)
+        self._experts = [find_expert(str(expert), seat) for _ in rows]
+        self._wanted: NDArray[Any] | None = None
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        """Start an episode in every environment; see `EgoVectorEnv`."""
+        states, info = super().reset(seed=seed, options=options)
+        self._ask(states)
+        return states, info
+
+    def step(
+        self, actions: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+        """Advance every environment; see `EgoVectorEnv`."""
+        outcome = super().step(actions)
+        self._ask(outcome[0])
+        return outcome
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Return what a method answers, as `gymnasium.vector.SyncVectorEnv.call` does."""
+        return getattr(self, name)(*arguments)
+
+    def expert_action(self) -> NDArray[Any]:
+        """Return what the experts would do now, (E, A).
+
+        Raises:
+            NotReadyError: There is no expert, or `reset` was never called.
+        """
+        return _told(self._wanted)
+
+    def has_wrapper_attr(self, name: str) -> list[bool]:
+        """Return False: a batch cannot do its episodes again, unlike a `ReplayableEnv`."""
+        del name
+        return [False]
+
+    def _begin(self, rows: Sequence[int]) -> None:
+        seeds = [int(self._next_seeds[row]) for row in rows]
+        super()._begin(rows)
+        for row, seed in zip(rows, seeds, strict=True):
+            if self._experts:
+                self._experts[row].reset(seed=seed)
+
+    def _ask(self, states: NDArray[Any]) -> None:
+        """Let every expert see its environment's state, once: it may remember."""
+        if not self._experts:
+            return
+        seen = [{"agent": {self.ego_uid: {"state": state}}} for state in states]
+        pairs = zip(self._experts, seen, strict=True)
+        self._wanted = np.stack([expert.act(obs) for expert, obs in pairs])
+
+
+def imitation_env(
+    task: str,
+    *,
+    expert: str | None,
+    partners: Sequence[Partner] = (),
+    episode_length: int | None = None,
+    root_seed: int = 0,
+    **options: OptionValue,
+) -> Callable[[], TaughtSeat]:
+    """Return a function that makes environments for `cadenza.DAgger`.
+
+    Args:
+        task: Name of the task.
+        expert: Name of an ego policy, a scripted ego or a partner class; a partner plays the ego's
+            seat. None makes environments to judge in.
+        partners: Who may play the partner's seat; empty takes the one that training uses.
+        episode_length: Control steps until truncation; None takes the task's.
+        root_seed: Experiment seed that scopes every episode.
+        **options: Options of the task.
+
+    Raises:
+        ConfigurationError: Unknown task or option, or a partner of other tasks.
+        UnknownNameError: A partner or the expert is not registered.
+    """
+    spec = get_task(task)
+    players = [_player(partner) for partner in partners or [spec.seen_partner]]
+    config = EnvConfig(
+        task=task, episode_length=episode_length or spec.episode_length, options=options
+    )
+    make = partial(_make, config, players, expert, root_seed)
+    make().close()  # what is wrong is said now
+    return make
+
+
+def imitation_batch(
+    task: str,
+    num_envs: int,
+    *,
+    expert: str | None,
+    partners: Sequence[Partner] = (),
+    episode_length: int | None = None,
+    root_seed: int = 0,
+    **options: OptionValue,
+) -> TaughtBatch:
+    """Return environments for `cadenza.DAgger` that are stepped as one, for tasks with batches.
+
+    Faster than as many of `imitation_env`. A batch keeps no state that could be saved: an agent
+    that was loaded goes on with new episodes.
+
+    Args:
+        task: Name of the task.
+        num_envs: E.
+        expert: See `imitation_env`.
+        partners: See `imitation_env`.
+        episode_length: See `imitation_env`.
+        root_seed: See `imitation_env`.
+        **options: See `imitation_env`.
+
+    Raises:
+        ConfigurationError: As `imitation_env`, or the task has no batch that resets itself.
+        UnknownNameError: As `imitation_env`.
+    """
+    spec = get_task(task)
+    players = [_player(partner) for partner in partners or [spec.seen_partner]]
+    for player in players:
+        require_player(spec, player.class_name)
+    length = episode_length or spec.episode_length
+    env = make_batch(task, num_envs, episode_length=length, root_seed=root_seed, options=options)
+    return TaughtBatch(env, players, expert)
+
+
+def _player(partner: Partner) -> PartnerConfig:
+    if isinstance(partner, str):
+        return PartnerConfig(class_name=partner)
+    return PartnerConfig.model_validate(partner)
+
+
+def _make(
+    config: EnvConfig, players: Sequence[PartnerConfig], expert: str | None, root_seed: int
+) -> TaughtSeat:
+    task = get_task(config.task)
+    for player in players:
+        require_player(task, player.class_name)
+    env = build_env(config, root_seed=root_seed, partner=players[0])
+    partners = [build_partner(player, env=env) for player in players]
+    return TaughtSeat(env, partners, [_label(player) for player in players], expert)
+
+
+def _label(player: PartnerConfig) -> str:
+    """Return the partner's class, with its options if it has any."""
+    told = ", ".join(f"{key}={value}" for key, value in player.extra.items())
+    return f"{player.class_name}({told})" if told else player.class_name
+
+
+def find_expert(name: str, seat: EgoSeat) -> EgoPolicy:
+    """Return the expert called ``name`` for an ego's seat.
+
+    Raises:
+        UnknownNameError: No registry knows the name; lists the known ones.
+    """
+    if name in EXPERTS:
+        return _LawExpert(EXPERTS[name].law, seat)
+    if name in list_registered():
+        player = PartnerConfig(class_name=name, extra={"uid": seat.uid})
+        return _PartnerExpert(build_partner(player), seat)
+    try:
+        return load_policy(name, seat=seat, artifacts_root=Path())
+    except UnknownNameError as error:
+        known = ", ".join(sorted({*EXPERTS, *list_registered()}))
+        raise UnknownNameError(f"{str(error)[:-1]}, or an expert of {known}.") from error
+
+
+class _LawExpert:
+    """A law over states, clipped to the seat's bounds."""
+
+    def __init__(self, law: Law, seat: EgoSeat) -> None:
+        self._law, self._seat = law, seat
+
+    def reset(self, *, seed: int) -> None:
+        """Nothing to forget."""
+        del seed
+
+    def act(self, obs: Observation) -> NDArray[Any]:
+        """Return the ego's action, float32, shape (A,)."""
+        seat = self._seat
+        state = obs["agent"][seat.uid]["state"][None].astype(np.float64)
+        return np.clip(self._law(state)[0], seat.low, seat.high).astype(np.float32)
+
+
+class _PartnerExpert:
+    """A partner that plays the ego's seat."""
+
+    def __init__(self, partner: FrozenPartner, seat: EgoSeat) -> None:
+        self._partner, self._seat = partner, seat
+
+    def reset(self, *, seed: int) -> None:
+        """Start an episode."""
+        self._partner.reset(seed=seed)
+
+    def act(self, obs: Observation) -> NDArray[Any]:
+        """Return the ego's action, float32, shape (A,)."""
+        action = self._partner.act(obs, deterministic=True)
+        return np.clip(action, self._seat.low, self._seat.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Successes:
+    """Which episodes succeeded, by their seeds.
+
+    Attributes:
+        won: One entry per episode.
+    """
+
+    won: tuple[bool, ...]
+
+    @property
+    def count(self) -> int:
+        """Episodes that succeeded."""
+        return sum(self.won)
+
+    def __add__(self, other: "Successes") -> "Successes":
+        """Return these episodes and those of ``other``."""
+        return Successes(self.won + other.won)
+
+    def minus(self, other: "Successes") -> tuple[float, float, float]:
+        """Return the difference of the rates on the same episodes, with its exact 95 % bounds."""
+        pairs = list(zip(self.won, other.won, strict=True))
+        wins, losses = pairs.count((True, False)), pairs.count((False, True))
+        bounds = paired_outcome_interval(wins, losses, len(pairs), tail=0.025)
+        return (wins - losses) / len(pairs), *bounds
+
+    def __str__(self) -> str:
+        """Return the count, with Clopper and Pearson's 95 % interval of the rate."""
+        low, high = clopper_pearson_interval(self.count, len(self.won))
+        return f"{self.count} of {len(self.won)} [{low:.2f}, {high:.2f}]"
+
+
+def success_by_partner(
+    policy: Policy,
+    task: str,
+    partners: Sequence[Partner],
+    *,
+    episodes: int,
+    root_seed: int = 1_000_000,
+    episode_length: int | None = None,
+    **options: OptionValue,
+) -> dict[str, Successes]:
+    """Play episodes beside each partner and return how many succeed, by the partner's name.
+
+    Args:
+        policy: The ego: an agent's ``predict``, or the name of an expert.
+        task: Name of the task, one with a success predicate.
+        partners: Each plays all episodes.
+        episodes: Episodes beside each, >= 1; their seeds are 0, 1, ...
+        root_seed: Experiment seed that scopes every episode, apart from that of a training.
+        episode_length: See `imitation_env`.
+        **options: Options of the task.
+
+    Raises:
+        ConfigurationError: The task has no success predicate, or as `imitation_env`.
+        UnknownNameError: As `imitation_env`.
+    """
+    if not get_task(task).has_success:
+        raise ConfigurationError(
+            f"success_by_partner: expected a task with a success predicate, got {task!r}; use the "
+            "agent's evaluate()."
+        )
+    spec, expert = get_task(task), policy if isinstance(policy, str) else None
+    settings: dict[str, Any] = {"episode_length": episode_length, "root_seed": root_seed, **options}
+    judged: dict[str, Successes] = {}
+    for partner in partners:
+        played: dict[str, Any] = {"expert": expert, "partners": [partner], **settings}
+        if spec.supports_batches:
+            batch = imitation_batch(task, episodes, **played)
+            won = _played_together(policy, batch)
+            batch.close()
+        else:
+            env = imitation_env(task, **played)()
+            won = [_succeeds(policy, env, seed) for seed in range(episodes)]
+            env.close()
+        judged[_label(_player(partner))] = Successes(tuple(won))
+    return judged
+
+
+def _played_together(policy: Policy, batch: TaughtBatch) -> list[bool]:
+    """Return which of the first episodes of a batch succeed."""
+    states, _ = batch.reset(seed=0)
+    won, running = np.zeros((2, batch.num_envs), dtype=np.bool_)
+    running[:] = True
+    while running.any():
+        actions = batch.expert_action() if isinstance(policy, str) else policy(states)
+        states, _, terminated, truncated, info = batch.step(actions)
+        ended = running & (terminated | truncated)
+        won |= ended & info["success"]
+        running &= ~ended
+    return won.tolist()
+
+
+def _succeeds(policy: Policy, env: TaughtSeat, seed: int) -> bool:
+    """Return whether the episode of ``seed`` succeeds."""
+    state, info = env.reset(seed=seed)
+    done = False
+    while not done:
+        action = env.expert_action() if isinstance(policy, str) else policy(state[None])[0]
+        state, _, terminated, truncated, info = env.step(action)
+        done = terminated or truncated
+    return bool(info["success"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: holds live objects
+class Imitation:
+    """What `imitate` did.
+
+    Attributes:
+        agent: The pupil.
+        policy: File that an evaluation can name, ``local://policy.pt`` in the folder.
+        resumed_from: Steps that an earlier run had done; None for a new one.
+        judged: Successes by partner; empty for tasks without a success predicate.
+    """
+
+    agent: DAgger
+    policy: Path
+    resumed_from: int | None
+    judged: Mapping[str, Successes]
+
+
+def imitate(
+    task: str,
+    *,
+    expert: str,
+    partners: Sequence[Partner] = (),
+    out: Path,
+    steps: int = 50_000,
+    num_envs: int = 25,
+    seed: int = 0,
+    episodes: int = 50,
+    resume: bool = False,
+    progress: bool = True,
+    **settings: Any,
+) -> Imitation:
+    """Train a pupil in a folder, judge it beside each partner, and write its policy.
+
+    Args:
+        task: Name of the task.
+        expert: See `imitation_env`.
+        partners: See `imitation_env`.
+        out: Gets ``agent`` after every round, to resume, and ``policy.pt`` at the end.
+        steps: Environment steps in total, those of an earlier run included.
+        num_envs: Environments; stepped as one where the task can be.
+        seed: Root of everything random.
+        episodes: Episodes beside each partner, >= 1.
+        resume: Go on from ``out``; where the environments are a batch, with new episodes.
+        progress: Show a bar.
+        **settings: Of `cadenza.DAgger`.
+
+    Raises:
+        ConfigurationError: Something is there already and ``resume`` is not set, or as
+            `imitation_env`.
+        CheckpointError: ``resume`` found a damaged agent, or one of other spaces.
+        UnknownNameError: As `imitation_env`.
+        StorageError: The file system refused.
+    """
+    spec, file = get_task(task), out / "agent"
+    if file.exists() and not resume:
+        raise ConfigurationError(
+            f"{out}: expected a folder without an agent, got one that began before; set resume to "
+            "go on with it, or name another folder."
+        )
+    worlds: dict[str, Any] = {"expert": expert, "partners": partners, "root_seed": seed}
+    envs: Any
+    if spec.supports_batches:
+        envs = imitation_batch(task, num_envs, **worlds)
+    else:
+        envs = imitation_env(task, **worlds)
+    if file.exists():
+        agent = DAgger.load(file, envs)
+    else:
+        count = None if spec.supports_batches else num_envs
+        agent = DAgger(envs, seed=seed, num_envs=count, **settings)
+    before = agent.steps if file.exists() else None
+    if agent.steps < steps:
+        agent.learn(steps - agent.steps, callbacks=_Keep(agent, file), progress=progress)
+    judged: Mapping[str, Successes] = {}
+    if spec.has_success:
+        players = partners or [spec.seen_partner]
+        judged = success_by_partner(agent.predict, task, players, episodes=episodes)
+    return Imitation(
+        agent=agent, policy=_save_policy(agent, task, out), resumed_from=before, judged=judged
+    )
+
+
+class _Keep(Callback):
+    """Saves an agent after every round; a round that was interrupted is done again."""
+
+    def __init__(self, agent: DAgger, file: Path) -> None:
+        super().__init__()
+        self._agent, self._file = agent, file
+
+    def end_batch(self) -> None:
+        """Save after the last update of a round."""
+        if self._agent.updates % self._agent.config.updates == 0:
+            self._agent.save(self._file)
+
+
+def _save_policy(agent: DAgger, task: str, out: Path) -> Path:
+    """Write the greedy policy as `load_policy` reads it; return its path."""
+    space: Any = agent.envs.action_space
+    return save_checkpoint(
+        state_dict={MLP_POLICY_KEY: agent.learner.policy(space.low, space.high).state_dict()},
+        uri=f"{LOCAL_URI_SCHEME}policy.pt",
+        metadata=CheckpointMetadata(
+            run_id=out.name,
+            seed=agent.seed,
+            step=agent.steps,
+            git_sha=GIT_SHA_UNKNOWN,
+            pyproject_hash=GIT_SHA_UNKNOWN,
+            extra={"algorithm": agent.name, "task": task},
+        ),
+        artifacts_root=out,
+    )

@@ -1,0 +1,309 @@
+"""Dataset aggregation (DAgger): imitation of an expert at the states that the learner visits.
+
+Round r collects states s with a mixture of both, asks the expert for its action a* at each of them,
+and fits the policy to all states of all rounds:
+    driver:      the expert with probability β_r = d^r, else the policy; drawn for each environment
+                 as a round or an episode begins
+    continuous:  L = mean (f(x) − a*)²,  a = clip(f(x), −1, 1)
+    choices:     L = mean −log softmax(f(x))_{a*},  a = argmax f(x)
+    inputs:      x = clip((s − m) / σ, −8, 8), m and σ of round 0
+Source:      arXiv:1011.0686, algorithm 3.1; noise on executed actions: arXiv:1703.09327.
+Axes:        N = environments, B = batch, R = states so far, O = observation, A = action components,
+             K = choices.
+Departures:  the driver is drawn for a stretch of steps, not for each, so that the policy is seen to
+             drift; each fit continues the last one's, instead of beginning anew.
+Front door:  `cadenza.learn.imitation_api.DAgger`.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from cadenza.core.arrays import Float32Array
+from cadenza.core.errors import CheckpointError, ConfigurationError
+from cadenza.core.seeding import derive_substream
+from cadenza.learn.configs import DAggerConfig
+from cadenza.learn.generator_state import generator_state, set_generator_state
+from cadenza.learn.nn.encoding import Decision, EncoderFactory, with_encoder
+from cadenza.learn.nn.linear import default_linear
+from cadenza.learn.nn.mlp_policy import MlpPolicy
+from cadenza.learn.running_normalizer import EPSILON
+
+#: Bound of a scaled input, in standard deviations of round 0.
+CLIP: Final = 8.0
+#: Smallest spread of an input, in its unit: one that stood still in round 0 is not blown up.
+MIN_SPREAD: Final = 1e-4
+#: Adam's step size within a fit: from this share of the updates on, this share of the first one.
+RATES: Final = ((0.0, 1.0), (0.7, 0.3), (0.9, 0.1))
+
+
+def imitation_loss(output: Tensor, actions: Tensor) -> Tensor:
+    """Return L, a scalar.
+
+    Args:
+        output: f(x), (B, A), or logits, (B, K).
+        actions: The expert's, (B, A) in [−1, 1], or its choices, (B,) int64.
+    """
+    if actions.is_floating_point():
+        return (output - actions).square().mean()
+    return nn.functional.cross_entropy(output, actions)
+
+
+def rate_share(done: float) -> float:
+    """Return Adam's step size at the share ``done`` of a fit, as a share of the first one."""
+    return next(share for begin, share in reversed(RATES) if done >= begin)
+
+
+class InputScale(nn.Module):
+    """x of the module's header; the identity until `fit`.
+
+    Args:
+        width: O.
+    """
+
+    mean: Tensor
+    spread: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("spread", torch.ones(width))
+
+    def fit(self, observations: Tensor) -> None:
+        """Take m and σ of observations, (R, O)."""
+        exact = observations.double()
+        self.mean.copy_(exact.mean(dim=0))
+        self.spread.copy_(exact.std(dim=0, correction=0).clamp(min=MIN_SPREAD))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return x, (B, O)."""
+        return ((obs - self.mean) / self.spread).clamp(-CLIP, CLIP)
+
+
+class Demonstrations:
+    """Every state so far with the expert's action at it.
+
+    Args:
+        width: O.
+        components: A; None for choices.
+        dtype: Element type of observations.
+    """
+
+    def __init__(self, width: int, components: int | None, dtype: torch.dtype) -> None:
+        shape = () if components is None else (components,)
+        kind = torch.int64 if components is None else torch.float32
+        self._observations = torch.empty((0, width), dtype=dtype)
+        self._actions = torch.empty((0, *shape), dtype=kind)
+        self._size = 0
+
+    def __len__(self) -> int:
+        """Return R."""
+        return self._size
+
+    @property
+    def observations(self) -> Tensor:
+        """All states, (R, O)."""
+        return self._observations[: self._size]
+
+    @property
+    def actions(self) -> Tensor:
+        """The expert's actions, (R, A), or its choices, (R,)."""
+        return self._actions[: self._size]
+
+    def add(self, observations: NDArray[Any], actions: NDArray[Any]) -> None:
+        """Add rows, (N, O) and (N, A) or (N,)."""
+        end = self._size + len(observations)
+        if end > len(self._observations):  # twice the room, so that a row is moved about once
+            self._observations = _grown(self._observations, 2 * end)
+            self._actions = _grown(self._actions, 2 * end)
+        self._observations[self._size : end] = torch.from_numpy(observations)  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+        self._actions[self._size : end] = torch.from_numpy(actions)  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+        self._size = end
+
+    def sample(self, count: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Return ``count`` rows, drawn with replacement."""
+        rows = torch.randint(self._size, (count,), generator=generator)
+        return {"obs": self._observations[rows], "actions": self._actions[rows]}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return both columns; copies."""
+        return {"obs": self.observations.clone(), "actions": self.actions.clone()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over stored rows.
+
+        Raises:
+            CheckpointError: They are of other widths.
+        """
+        for mine, theirs in ((self._observations, state["obs"]), (self._actions, state["actions"])):
+            if (mine.shape[1:], mine.dtype) != (theirs.shape[1:], theirs.dtype):
+                raise CheckpointError(
+                    f"DAgger: expected rows of {tuple(mine.shape[1:])} {mine.dtype}, got "
+                    f"{tuple(theirs.shape[1:])} {theirs.dtype}."
+                )
+        self._observations, self._actions = state["obs"].clone(), state["actions"].clone()
+        self._size = len(self._observations)
+
+
+class DAggerLearner:
+    """The policy, all demonstrations, and everything that is drawn.
+
+    Args:
+        config: Settings.
+        observation_dim: O.
+        choices: K; None for continuous actions.
+        action_dim: A; None for choices.
+        seed: Root of the streams ``learn.dagger.torch`` and ``learn.dagger.acting``.
+        encoder: Makes what comes before the layers; None scales the observation.
+        observation_dtype: Element type of the observations that are kept.
+
+    Attributes:
+        demonstrations: What is learned from.
+        greedy: The policy: observations, (B, O), to actions in [−1, 1], (B, A), or choices, (B,).
+        rounds: Rounds collected so far.
+    """
+
+    def __init__(
+        self,
+        config: DAggerConfig,
+        *,
+        observation_dim: int,
+        choices: int | None = None,
+        action_dim: int | None = None,
+        seed: int = 0,
+        encoder: EncoderFactory | None = None,
+        observation_dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.config = config
+        torch_seed = derive_substream("learn.dagger.torch", root_seed=seed).integer_seed()
+        self._generator = torch.Generator().manual_seed(torch_seed)
+        self._rng = derive_substream("learn.dagger.acting", root_seed=seed).default_rng()
+        self._choices = choices
+        outputs = choices if action_dim is None else action_dim
+        layers, features = with_encoder(
+            encoder,
+            observation_dim,
+            lambda width: _layers(width, config.hidden_sizes, outputs or 0, self._generator),
+        )
+        self._scale = InputScale(observation_dim)
+        self._network = nn.Sequential(*(features or [self._scale]), layers)
+        self.greedy = nn.Sequential(self._network, Decision(self._decide))
+        self._optimizer: Any = torch.optim.Adam(self._network.parameters(), lr=config.learning_rate)
+        self.demonstrations = Demonstrations(observation_dim, action_dim, observation_dtype)
+        self.rounds = 0
+
+    @torch.no_grad()
+    def act(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return greedy decisions, (N, A) or (N,), for observations, (N, O)."""
+        return self.greedy(torch.from_numpy(rows.astype(np.float32))).numpy()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+
+    def disturbed(self, decisions: NDArray[Any]) -> NDArray[Any]:
+        """Return decisions with the noise of the settings, those of some rows as they are."""
+        config, rng = self.config, self._rng
+        noisy = rng.random(len(decisions)) < config.noise_share
+        if self._choices is None:
+            noise = config.action_noise * rng.standard_normal(decisions.shape)
+            return np.clip(decisions + noise * noisy[:, None], -1.0, 1.0).astype(np.float32)
+        replaced = noisy & (rng.random(len(decisions)) < config.action_noise)
+        return np.where(replaced, rng.integers(self._choices, size=len(decisions)), decisions)
+
+    def draw_experts(self, rows: int) -> NDArray[np.bool_]:
+        """Return for each of ``rows`` environments whether the expert drives it."""
+        return self._rng.random(rows) < self.config.expert_share(self.rounds)
+
+    def end_round(self) -> None:
+        """Note that a round is collected and will be learned from."""
+        if self.rounds == 0:
+            self._scale.fit(self.demonstrations.observations)
+        self.rounds += 1
+
+    def sample(self) -> dict[str, Tensor]:
+        """Return a batch of all demonstrations."""
+        return self.demonstrations.sample(self.config.batch_size, self._generator)
+
+    def update(self, batch: Mapping[str, Tensor], *, done: float) -> dict[str, float]:
+        """Do one update, at the share ``done`` of a fit; return figures of it by name."""
+        rate = self.config.learning_rate * rate_share(done)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        loss = imitation_loss(self._network(batch["obs"].float()), batch["actions"])
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+        self._optimizer.step()
+        return {
+            "loss": float(loss.detach()),
+            "learning_rate": rate,
+            "demonstrations": float(len(self.demonstrations)),
+        }
+
+    def policy(self, low: Float32Array, high: Float32Array) -> MlpPolicy:
+        """Return the greedy policy with actions scaled to [low, high], (A,) each; shares weights.
+
+        Raises:
+            ConfigurationError: It chooses, or an encoder comes before its layers.
+        """
+        if self._choices is not None or self._network[0] is not self._scale:
+            raise ConfigurationError(
+                "dagger: expected continuous actions and no encoder for a policy of linear layers; "
+                "use `greedy`."
+            )
+        layers = list(self._network.modules())
+        linear = [part for part in layers if isinstance(part, nn.Linear)]
+        norms = [part for part in layers if isinstance(part, nn.LayerNorm)]
+        variance = self._scale.spread.double().square() - EPSILON
+        return MlpPolicy(
+            weights=[p.detach() for layer in linear for p in (layer.weight, layer.bias)],
+            activation="silu",
+            output="unit",
+            low=torch.tensor(low),
+            high=torch.tensor(high),
+            moments=torch.stack((self._scale.mean.double(), variance)),
+            limit=CLIP,
+            norms=[p.detach() for norm in norms for p in (norm.weight, norm.bias)],
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything the future depends on, demonstrations excepted."""
+        return {
+            "network": self._network.state_dict(),
+            "scale": self._scale.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "generator": self._generator.get_state(),
+            "acting": generator_state(self._rng),
+            "rounds": self.rounds,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        self._network.load_state_dict(state["network"])
+        self._scale.load_state_dict(state["scale"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._generator.set_state(state["generator"])
+        set_generator_state(self._rng, state["acting"])
+        self.rounds = int(state["rounds"])
+
+    def _decide(self, output: Tensor) -> Tensor:
+        return output.clamp(-1.0, 1.0) if self._choices is None else output.argmax(dim=-1)
+
+
+def _layers(
+    width: int, hidden_sizes: Sequence[int], outputs: int, generator: torch.Generator
+) -> nn.Sequential:
+    """Return linear layers with layer norm and SiLU in between."""
+    layers: list[nn.Module] = []
+    widths = [width, *hidden_sizes]
+    for inputs, units in pairwise(widths):
+        layers += [default_linear(inputs, units, generator), nn.LayerNorm(units), nn.SiLU()]
+    return nn.Sequential(*layers, default_linear(widths[-1], outputs, generator))
+
+
+def _grown(column: Tensor, rows: int) -> Tensor:
+    """Return a column of ``rows`` rows that begins as ``column``."""
+    larger = column.new_empty((rows, *column.shape[1:]))
+    larger[: len(column)] = column
+    return larger
