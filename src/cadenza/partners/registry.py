@@ -24,6 +24,8 @@ _BUILT_IN_MODULES: Final = (
     "cadenza.partners.crossing_wanderer",
     "cadenza.partners.crossing_late_braker",
     "cadenza.partners.crossing_chaser",
+    "cadenza.partners.any_task",
+    "cadenza.partners.foraging",
 )
 
 PartnerClass = TypeVar("PartnerClass", bound=type)
