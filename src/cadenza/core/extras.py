@@ -17,7 +17,7 @@ _EXTRAS: Final = {
     "mujoco": "mujoco",
     "omegaconf": "train",
     "osqp": "solvers",
-    "overcooked": "overcooked",
+    "overcooked": "teamwork",
     "piqp": "solvers",
     "psutil": "train",
     "pyarrow": "lerobot",
@@ -25,6 +25,7 @@ _EXTRAS: Final = {
     "scipy": "train",
     "sqlalchemy": "loop",
     "tensordict": "tensordict",
+    "torchrl": "torchrl",
 }
 
 

@@ -222,7 +222,7 @@ def _seats_of(env: ParallelEnvLike, agent_uids: tuple[str, str]) -> tuple[_Seat,
     """Return the seats of ego and partner."""
     name = type(env).__name__
     agents = tuple(getattr(env, "possible_agents", ()))
-    if not agents or hasattr(env, "agent_selection"):
+    if not agents or hasattr(env, "agent_iter"):
         raise ChamberEnvCompatibilityError(
             f"ParallelTask: expected a PettingZoo parallel environment, got {name}; name the "
             "module's parallel_env, or convert it with pettingzoo.utils.aec_to_parallel."

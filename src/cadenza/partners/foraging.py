@@ -9,10 +9,10 @@ Rules:    lexicographic, reverse     the first or last food left, by row, then c
           h3                         as h1, among food that its own level suffices for
           h4                         as h2, among food that both levels suffice for
 Paths:    the first seven keep to a food until it is gone, walk a shortest way round food and the
-          other player, draw one where several are shortest, and hesitate now and then where the
-          other could step into the same cell, for then neither moves; h1 to h4, as in their
-          source, choose anew in every step, go straight, rows first, measure by the straight line,
-          and act at random where food is in the way or none suits them.
+          other player, draw one where several are shortest, and hesitate now and then near the
+          other, or both could step into one cell, where neither moves, or aside in turn for ever;
+          h1 to h4, as in their source, choose anew in every step, go straight, rows first, measure
+          by the straight line, and act at random where food is in the way or none suits them.
 Source:   h1 to h4 arXiv:2006.07869's package (arXiv:1907.09189 tells their idea).
 Random:   row i of a batch draws from child i of the episode's stream, row 0 from the stream itself.
 Reads:    the layout of `cadenza.envs.foraging`; acts by its numbers.
@@ -38,9 +38,11 @@ Cell: TypeAlias = tuple[int, int]
 NONE: Final = 0
 LOAD: Final = 5
 MOVES: Final[dict[int, Cell]] = {1: (-1, 0), 2: (1, 0), 3: (0, -1), 4: (0, 1)}
-#: Probability of waiting where the other could step into the same cell: large enough to solve
-#: a contest within a few steps, small enough to cost little.
+#: Probability of waiting before a step that ends near the other: large enough that two who are in
+#: each other's way part within a few steps, small enough to cost little.
 HESITATION: Final = 0.25
+#: Steps from the other within which a cell is near it.
+NEAR: Final = 2
 #: Numbers of a state that describe the two players.
 _PLAYERS: Final = 6
 
@@ -162,8 +164,8 @@ class Forager(PartnerBase):
         if not ways:
             return NONE
         way = int(ways[rng.integers(len(ways))])
-        is_contested = steps_between(moved(field.me, way), field.other) == 1
-        return NONE if is_contested and rng.random() < HESITATION else way
+        is_near = steps_between(moved(field.me, way), field.other) <= NEAR
+        return NONE if is_near and rng.random() < HESITATION else way
 
     def arrived(self, field: Field, goal: Food) -> int:
         """Return the action beside its goal."""
