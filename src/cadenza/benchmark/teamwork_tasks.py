@@ -5,11 +5,41 @@ and `cadenza.envs.overcooked` say what an agent sees and gets. Both have discret
 with ppo, mappo or dqn.
 """
 
-from typing import Final
+from typing import Any, Final
 
-from cadenza.benchmark.tasks import ANY_TASK_PARTNERS, TaskOption, TaskSpec, register_task
+from cadenza.benchmark.tasks import (
+    ANY_TASK_PARTNERS,
+    EnvRequest,
+    TaskOption,
+    TaskSpec,
+    register_task,
+)
+from cadenza.core.errors import ConfigurationError
 from cadenza.envs.overcooked import HORIZON, LAYOUTS
 from cadenza.partners.foraging import FORAGERS
+
+
+def make_foraging_env(request: EnvRequest) -> Any:
+    """Build the foraging task; see `EnvRequest`."""
+    if request.render_mode is not None:
+        raise ConfigurationError(
+            f"foraging: expected render_mode None, got {request.render_mode!r}; it has no pictures."
+        )
+    options: Any = dict(request.options)
+    settings: dict[str, Any] = {
+        "agent_uids": request.seats,
+        "episode_length": request.episode_length,
+        "root_seed": request.root_seed,
+    }
+    if request.batched or request.num_envs > 1:
+        from cadenza.envs.vector_foraging import VectorForaging
+
+        return VectorForaging(request.num_envs, **options, **settings)
+    from cadenza.envs.foraging import Foraging
+    from cadenza.envs.parallel_task import ParallelTask
+
+    return ParallelTask(Foraging(**options), **settings)
+
 
 FORAGING: Final = register_task(
     TaskSpec(
@@ -21,15 +51,14 @@ FORAGING: Final = register_task(
             "Level-based foraging: whoever stands beside food loads; it is eaten if the levels of "
             "those who load at once reach its own. Both get the share of food eaten, 1 in the end."
         ),
-        env_factory="cadenza.envs.foraging:Foraging",
-        interface="pettingzoo",
+        env_factory="cadenza.benchmark.teamwork_tasks:make_foraging_env",
         episode_length=50,
         max_robots=2,
         has_success=True,
         partners=FORAGERS,
-        seen_partner="forager_nearest",
+        seen_partner="forager_lexicographic",
         supports_safety=False,
-        supports_batches=False,
+        supports_batches=True,
         options={
             "size": TaskOption(default=8, low=5, high=19, summary="rows and columns"),
             "foods": TaskOption(default=3, low=1, high=4, summary="food in the beginning"),

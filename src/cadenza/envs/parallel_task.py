@@ -28,6 +28,8 @@ from cadenza.core.seeding import derive_substream
 from cadenza.envs.errors import ChamberEnvCompatibilityError
 from cadenza.envs.inputs import checked_integer, missing_uid_message
 
+#: Family of the streams of seeded episodes, up to the seed.
+EPISODE_STREAM: Final = "env.parallel.episode."
 #: Distance from a whole number within which an action names a choice; learners compute in float32.
 CHOICE_TOLERANCE: Final = 1e-3
 
@@ -160,7 +162,7 @@ class ParallelTask(gym.Env[dict[str, Any], dict[str, NDArray[Any]]]):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start the episode that ``seed`` selects; ``options`` are ignored."""
         del options
-        name = f"env.parallel.episode.{seed}"
+        name = f"{EPISODE_STREAM}{seed}"
         if seed is None:
             name = f"env.parallel.automatic.{self._automatic}"
             self._automatic += 1
