@@ -1,5 +1,7 @@
 """A PettingZoo parallel environment for tests; the project meets it by its name only."""
 
+from typing import ClassVar
+
 import numpy as np
 from gymnasium import spaces
 
@@ -14,7 +16,7 @@ class Matching:
         steps: Its own length.
     """
 
-    metadata = {"name": "matching", "has_success": True}
+    metadata: ClassVar = {"name": "matching", "has_success": True}
     render_mode = None
 
     def __init__(self, *, agents=2, actions="choice", leaves=0, steps=8):
@@ -51,7 +53,9 @@ class Matching:
         self.time += 1
         over = self.time >= self.steps
         gone = {agent: over or (agent == "b_1" and self.time == self.leaves) for agent in hits}
-        rewards = {agent: hit * 10 ** self.possible_agents.index(agent) for agent, hit in hits.items()}
+        rewards = {
+            agent: hit * 10 ** self.possible_agents.index(agent) for agent, hit in hits.items()
+        }
         observations = {agent: seen for agent, seen in self._observe().items() if agent in hits}
         infos = {agent: {"success": self.success and over} for agent in hits}
         self.agents = [agent for agent in self.agents if not gone[agent]]

@@ -252,7 +252,7 @@ class SeatRows:
         return np.atleast_2d(joint), joint.ndim > 1
 
     def from_unit(self, actions: Float32Array) -> Float32Array:
-        """Return actions in [−1, 1] scaled to the bounds, (N, A); of choices, the nearest number."""
+        """Return actions in [−1, 1] scaled to the bounds, (N, A); choices are rounded."""
         share = (actions + np.float32(1.0)) * np.float32(0.5)
         scaled = (self.low + share * (self.high - self.low)).astype(np.float32, copy=False)
         return scaled if self.choices is None else np.rint(scaled)

@@ -286,7 +286,7 @@ def _require_choices(choices: int | None, seat: EgoSeat, source: str) -> None:
 
 @register_policy("zero")
 class ZeroPolicy:
-    """Never acts: the floor that says what the partner does alone; choice 0 where it must choose."""
+    """Never acts, or makes choice 0: the floor that says what the partner does alone."""
 
     def __init__(self, seat: EgoSeat) -> None:
         self._action = np.zeros(seat.action_dim, dtype=np.float32)

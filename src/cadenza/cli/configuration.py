@@ -34,9 +34,7 @@ def read_training_config(path: Path, overrides: Sequence[str]) -> "EgoAHTConfig"
         changes.insert(0, f"env.task='{path}'")
         path = Path("pettingzoo")
     path = find_config(path, "train")
-    return explained(
-        path, EgoAHTConfig, lambda: load_config(config_path=path, overrides=changes)
-    )
+    return explained(path, EgoAHTConfig, lambda: load_config(config_path=path, overrides=changes))
 
 
 def explained(path: Path, model: "type[BaseModel]", read: Callable[[], Result]) -> Result:

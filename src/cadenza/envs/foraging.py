@@ -43,7 +43,7 @@ class Foraging:
     """
 
     metadata: Final = {"name": "foraging", "is_parallelizable": True, "has_success": True}
-    possible_agents: Final = ("player_0", "player_1")
+    possible_agents: Final[tuple[str, str]] = ("player_0", "player_1")
 
     def __init__(self, *, size: int = 8, foods: int = 3, levels: int = 2, coop: int = 1) -> None:
         environment = load_extra("lbforaging.foraging.environment")

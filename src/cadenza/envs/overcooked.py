@@ -47,7 +47,7 @@ class Overcooked:
     """
 
     metadata: Final = {"name": "overcooked", "is_parallelizable": True}
-    possible_agents: Final = ("cook_0", "cook_1")
+    possible_agents: Final[tuple[str, str]] = ("cook_0", "cook_1")
 
     def __init__(self, layout: str, *, shaping: int = 0) -> None:
         mdp = load_extra("overcooked.mdp")

@@ -37,8 +37,15 @@ CHOICE_TOLERANCE: Final = 1e-3
 class ParallelEnvLike(Protocol):
     """The part of `pettingzoo.ParallelEnv` that a task needs."""
 
-    possible_agents: Sequence[str]
-    agents: Sequence[str]
+    @property
+    def possible_agents(self) -> Sequence[str]:
+        """All agents."""
+        ...
+
+    @property
+    def agents(self) -> Sequence[str]:
+        """Those who act next."""
+        ...
 
     def observation_space(self, agent: str) -> gym.Space[Any]:
         """Return the space of the agent's observation."""
@@ -78,13 +85,13 @@ class _Seat:
         """
         array = np.asarray(value, dtype=np.float64)
         space: Any = self.actions
-        size = 1 if isinstance(space, spaces.Discrete) else int(np.prod(space.shape))
+        size = int(np.prod(space.shape))  # 1 for a Discrete
         if array.size != size or not np.isfinite(array).all():
             raise InputError(
                 f"ParallelTask: expected the action of {self.uid!r} to be {size} finite number(s) "
                 f"for {space}, got {array.tolist()}; check the policy that produced it."
             )
-        if isinstance(space, spaces.Box):
+        if not isinstance(self.actions, spaces.Discrete):
             clipped = np.clip(array.reshape(space.shape), space.low, space.high)
             return clipped.astype(space.dtype)
         choice = round(float(array.reshape(-1)[0]))
@@ -142,13 +149,13 @@ class ParallelTask(gym.Env[dict[str, Any], dict[str, NDArray[Any]]]):
         self.render_mode = render_mode
         modes = [] if render_mode is None else [render_mode]
         self.metadata = {"render_modes": modes}
-        self.action_space = spaces.Dict(
+        self.action_space: Any = spaces.Dict(
             {seat.uid: _flat_actions(seat.actions) for seat in self._seats}
         )
-        robots: dict[str, gym.Space[Any]] = {
+        robots: dict[str, Any] = {
             seat.uid: spaces.Dict({"state": _flat_state(seat)}) for seat in self._seats
         }
-        self.observation_space = spaces.Dict({"agent": spaces.Dict(robots)})
+        self.observation_space: Any = spaces.Dict({"agent": spaces.Dict(robots)})
         self._states: dict[str, Float32Array] = {}
         self._steps = self._automatic = 0
 
@@ -246,7 +253,7 @@ def _seats_of(env: ParallelEnvLike, agent_uids: tuple[str, str]) -> tuple[_Seat,
 def _flat_state(seat: _Seat) -> spaces.Box[Any]:
     """Return the Box of the seat's `state`."""
     try:
-        flat: Any = spaces.flatten_space(seat.observations)
+        flat: Any = cast("Any", spaces).flatten_space(seat.observations)  # partly typed
     except NotImplementedError:
         flat = None
     if not isinstance(flat, spaces.Box):
@@ -254,16 +261,18 @@ def _flat_state(seat: _Seat) -> spaces.Box[Any]:
             f"ParallelTask: expected observations of {seat.agent!r} that flatten to one Box, got "
             f"{seat.observations}; wrap the environment."
         )
-    low, high = (np.asarray(end, np.float32) for end in (flat.low, flat.high))
+    box: Any = flat
+    low, high = (np.asarray(end, np.float32) for end in (box.low, box.high))
     return spaces.Box(low, high, dtype=np.float32)
 
 
 def _flat_actions(space: gym.Space[Any]) -> gym.Space[Any]:
     """Return the space of a seat's actions: the same Discrete, or a Box of rank 1, float32."""
     if isinstance(space, spaces.Discrete):
-        return space
-    if isinstance(space, spaces.Box) and np.issubdtype(cast("Any", space.dtype), np.floating):
-        low, high = (np.asarray(end, np.float32).reshape(-1) for end in (space.low, space.high))
+        return cast("gym.Space[Any]", space)
+    box: Any = space
+    if isinstance(space, spaces.Box) and np.issubdtype(box.dtype, np.floating):
+        low, high = (np.asarray(end, np.float32).reshape(-1) for end in (box.low, box.high))
         return spaces.Box(low, high, dtype=np.float32)
     raise ChamberEnvCompatibilityError(
         f"ParallelTask: expected actions of Discrete or of a real Box, got {space}; wrap the "

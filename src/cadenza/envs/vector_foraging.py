@@ -87,7 +87,7 @@ class VectorForaging(PlanarVectorEnv):
         )
         super().__init__(task, options, array_backend(_OWNER, "numpy"))
         self._maker = Foraging(size=size, foods=foods, levels=levels, coop=coop)
-        one = ParallelTask(self._maker, agent_uids=uids)
+        one = ParallelTask(self._maker, agent_uids=agent_uids)
         self.single_action_space: Any = one.action_space
         self.single_observation_space: Any = one.observation_space
         self.action_space: Any = batch_space(self.single_action_space, num_envs)

@@ -18,8 +18,9 @@ Random:   row i of a batch draws from child i of the episode's stream, row 0 fro
 Reads:    the layout of `cadenza.envs.foraging`; acts by its numbers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -30,6 +31,24 @@ from cadenza.partners.observations import read_state
 from cadenza.partners.options import refuse_unknown_options
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec
+
+#: Names of the partners of this module.
+FORAGERS: Final = tuple(
+    f"forager_{rule}"
+    for rule in (
+        "lexicographic",
+        "reverse",
+        "column",
+        "reverse_column",
+        "nearest",
+        "farthest",
+        "entitled",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+    )
+)
 
 #: Row and column.
 Cell: TypeAlias = tuple[int, int]
@@ -120,9 +139,6 @@ def first_moves(field: Field, goal: Cell) -> list[int]:
 class Forager(PartnerBase):
     """Goes to the food its rule names and loads it; base of the foragers that plan their way."""
 
-    #: Orders the food left; the first one is pursued.
-    rank: ClassVar[Callable[[Field, Food], tuple[float, ...]]]
-
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)
         refuse_unknown_options(type(self).__name__, spec.extra, ())
@@ -155,8 +171,8 @@ class Forager(PartnerBase):
         if not field.foods:
             return NONE
         goal = self._goals.get(row)
-        if goal not in field.foods:
-            goal = min(field.foods, key=lambda food: type(self).rank(field, food))
+        if goal is None or goal not in field.foods:
+            goal = min(field.foods, key=lambda food: self.rank(field, food))
             self._goals[row] = goal
         if steps_between(field.me, goal.cell) == 1:
             return self.arrived(field, goal)
@@ -166,6 +182,10 @@ class Forager(PartnerBase):
         way = int(ways[rng.integers(len(ways))])
         is_near = steps_between(moved(field.me, way), field.other) <= NEAR
         return NONE if is_near and rng.random() < HESITATION else way
+
+    @abstractmethod
+    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
+        """Return what orders the food left; the smallest is pursued."""
 
     def arrived(self, field: Field, goal: Food) -> int:
         """Return the action beside its goal."""
@@ -178,26 +198,20 @@ class Forager(PartnerBase):
         return self._rows
 
 
-class Entitled(Forager):
-    """Waits beside the nearest food until the other has come there."""
-
-    def arrived(self, field: Field, goal: Food) -> int:
-        """Return to load if the other is there, too."""
-        return LOAD if steps_between(field.other, goal.cell) == 1 else NONE
-
-
 class Heuristic(Forager):
     """Goes straight to the food its rule names; base of h1 to h4."""
 
-    #: Whether the rule pursues a food at all.
-    suits: ClassVar[Callable[[Field, Food], bool]]
+    def suits(self, field: Field, food: Food) -> bool:
+        """Return whether the rule pursues this food at all."""
+        del field, food
+        return True
 
     def decide(self, field: Field, row: int, rng: np.random.Generator) -> int:
         """Return the number of the action on the field of one row."""
         del row
-        suitable = [food for food in field.foods if type(self).suits(field, food)]
+        suitable = [food for food in field.foods if self.suits(field, food)]
         if suitable:
-            goal = min(suitable, key=lambda food: type(self).rank(field, food)).cell
+            goal = min(suitable, key=lambda food: self.rank(field, food)).cell
             if steps_between(field.me, goal) == 1:
                 return LOAD
             (y, x), (row, column) = field.me, goal
@@ -216,94 +230,136 @@ def _is_open(field: Field, action: int) -> bool:
     return min(cell) >= 0 and all(food.cell != cell for food in field.foods)
 
 
-def _squared(food: Food, row: float, column: float) -> float:
+def _squared(food: Food, row: int, column: int) -> int:
     return (food.cell[0] - row) ** 2 + (food.cell[1] - column) ** 2
 
 
-def _from_me(field: Field, food: Food) -> tuple[float, ...]:
-    return (_squared(food, *field.me), *food.cell)
+def forager_card(summary: str) -> PartnerCard:
+    """Return the card of a forager."""
+    return PartnerCard(summary=summary, tasks=("foraging",), options={"uid": "seat it plays"})
 
 
-def _from_middle(field: Field, food: Food) -> tuple[float, ...]:
-    """Rank by the distance to the middle of both players, rounded to a cell, halves to even."""
-    row, column = (round((a + b) / 2) for a, b in zip(field.me, field.other, strict=True))
-    return (_squared(food, row, column), *food.cell)
+@register_partner("forager_lexicographic")
+class Lexicographic(Forager):
+    """Eats by row, then column."""
+
+    card = forager_card("Eats by row, then column.")
+
+    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
+        """Return row and column."""
+        del field
+        return food.cell
 
 
-def _by_steps(field: Field, food: Food) -> tuple[float, ...]:
-    return (steps_between(field.me, food.cell), *food.cell)
+@register_partner("forager_reverse")
+class Reverse(Forager):
+    """Eats by row, then column, the last first."""
+
+    card = forager_card("Eats by row, then column, the last first.")
+
+    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
+        """Return row and column, the largest first."""
+        del field
+        return -food.cell[0], -food.cell[1]
 
 
-def _register(name: str, base: type[Forager], summary: str, **rules: Callable[..., Any]) -> str:
-    """Make one forager known and return its name."""
-    members: dict[str, Any] = {key: staticmethod(rule) for key, rule in rules.items()}
-    members["__doc__"] = members["summary"] = summary
-    members["card"] = PartnerCard(
-        summary=summary, tasks=("foraging",), options={"uid": "seat it plays"}
-    )
-    title = "".join(part.capitalize() for part in name.split("_"))
-    register_partner(f"forager_{name}")(type(title, (base,), {"__module__": __name__, **members}))
-    return f"forager_{name}"
+@register_partner("forager_column")
+class Column(Forager):
+    """Eats by column, then row."""
+
+    card = forager_card("Eats by column, then row.")
+
+    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
+        """Return column and row."""
+        del field
+        return food.cell[::-1]
 
 
-def _always(field: Field, food: Food) -> bool:
-    del field, food
-    return True
+@register_partner("forager_reverse_column")
+class ReverseColumn(Forager):
+    """Eats by column, then row, the last first."""
+
+    card = forager_card("Eats by column, then row, the last first.")
+
+    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
+        """Return column and row, the largest first."""
+        del field
+        return -food.cell[1], -food.cell[0]
 
 
-#: Names of all foragers.
-FORAGERS: Final = (
-    _register(
-        "lexicographic", Forager, "Eats by row, then column.", rank=lambda _, food: food.cell
-    ),
-    _register(
-        "reverse",
-        Forager,
-        "Eats by row, then column, the last first.",
-        rank=lambda _, food: (-food.cell[0], -food.cell[1]),
-    ),
-    _register("column", Forager, "Eats by column, then row.", rank=lambda _, food: food.cell[::-1]),
-    _register(
-        "reverse_column",
-        Forager,
-        "Eats by column, then row, the last first.",
-        rank=lambda _, food: (-food.cell[1], -food.cell[0]),
-    ),
-    _register("nearest", Forager, "Eats what it reaches in the fewest steps.", rank=_by_steps),
-    _register(
-        "farthest",
-        Forager,
-        "Eats what is the most steps away.",
-        rank=lambda field, food: (-steps_between(field.me, food.cell), *food.cell),
-    ),
-    _register(
-        "entitled",
-        Entitled,
-        "Waits beside the nearest food until its partner has come there.",
-        rank=_by_steps,
-    ),
-    _register(
-        "h1", Heuristic, "Goes straight to the nearest food.", rank=_from_me, suits=_always
-    ),
-    _register(
-        "h2",
-        Heuristic,
-        "Goes straight to the food nearest to the middle of both players.",
-        rank=_from_middle,
-        suits=_always,
-    ),
-    _register(
-        "h3",
-        Heuristic,
-        "Goes straight to the nearest food that it can load alone.",
-        rank=_from_me,
-        suits=lambda field, food: food.level <= field.level,
-    ),
-    _register(
-        "h4",
-        Heuristic,
-        "Goes straight to the food nearest to both that they can load together.",
-        rank=_from_middle,
-        suits=lambda field, food: food.level <= field.level + field.other_level,
-    ),
-)
+@register_partner("forager_nearest")
+class Nearest(Forager):
+    """Eats what it reaches in the fewest steps."""
+
+    card = forager_card("Eats what it reaches in the fewest steps.")
+
+    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
+        """Return the steps to the food, its row and its column."""
+        return (steps_between(field.me, food.cell), *food.cell)
+
+
+@register_partner("forager_farthest")
+class Farthest(Forager):
+    """Eats what is the most steps away."""
+
+    card = forager_card("Eats what is the most steps away.")
+
+    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
+        """Return the steps to the food, the most first, its row and its column."""
+        return (-steps_between(field.me, food.cell), *food.cell)
+
+
+@register_partner("forager_entitled")
+class Entitled(Nearest):
+    """Waits beside the nearest food until its partner has come there."""
+
+    card = forager_card("Waits beside the nearest food until its partner has come there.")
+
+    def arrived(self, field: Field, goal: Food) -> int:
+        """Return to load if the other is there, too."""
+        return LOAD if steps_between(field.other, goal.cell) == 1 else NONE
+
+
+@register_partner("forager_h1")
+class H1(Heuristic):
+    """Goes straight to the nearest food."""
+
+    card = forager_card("Goes straight to the nearest food.")
+
+    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
+        """Return the squared distance from itself, row and column."""
+        return (_squared(food, *field.me), *food.cell)
+
+
+@register_partner("forager_h2")
+class H2(Heuristic):
+    """Goes straight to the food nearest to the middle of both players."""
+
+    card = forager_card("Goes straight to the food nearest to the middle of both players.")
+
+    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
+        """Return the squared distance from the middle, rounded to a cell, row and column."""
+        row, column = (round((a + b) / 2) for a, b in zip(field.me, field.other, strict=True))
+        return (_squared(food, row, column), *food.cell)
+
+
+@register_partner("forager_h3")
+class H3(H1):
+    """Goes straight to the nearest food that it can load alone."""
+
+    card = forager_card("Goes straight to the nearest food that it can load alone.")
+
+    def suits(self, field: Field, food: Food) -> bool:
+        """Return whether its own level suffices."""
+        return food.level <= field.level
+
+
+@register_partner("forager_h4")
+class H4(H2):
+    """Goes straight to the food nearest to both that they can load together."""
+
+    card = forager_card("Goes straight to the food nearest to both that they can load together.")
+
+    def suits(self, field: Field, food: Food) -> bool:
+        """Return whether both levels suffice."""
+        return food.level <= field.level + field.other_level

@@ -39,7 +39,9 @@ def crossing(**fields):
 @pytest.mark.parametrize("robots", [2, 3])
 def test_partner_of_another_task_is_refused(robots):
     push_partner = PartnerConfig(class_name="scripted_heuristic")
-    with pytest.raises(ConfigurationError, match=r"plays task 'crossing' \(.*crossing_chaser, ") as e:
+    with pytest.raises(
+        ConfigurationError, match=r"plays task 'crossing' \(.*crossing_chaser, "
+    ) as e:
         build_env(many(robots), root_seed=0, partner=push_partner)
     assert "got one of mpe_cooperative_push" in str(e.value)
 

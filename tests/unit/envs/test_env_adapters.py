@@ -183,7 +183,9 @@ def test_torchrl_view_passes_torchrls_check_and_gives_every_robot_a_group():
     assert list(env.group_map) == ["ego", "partner", "robot_2"]
     rollout = env.rollout(9)
     assert rollout["ego", "observation"].shape == (5, 1, 14)
-    assert rollout["next", "ego", "reward"].tolist() == rollout["next", "partner", "reward"].tolist()
+    assert (
+        rollout["next", "ego", "reward"].tolist() == rollout["next", "partner", "reward"].tolist()
+    )
     choosing = torchrl_env(ParallelTask(Matching()))
     utils.check_env_specs(choosing)
     assert choosing.rollout(3)["ego", "action"].shape == (3, 1)

@@ -6,7 +6,9 @@ import pytest
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig
 from cadenza.benchmark.builders import build_env, build_partner
+from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
+from tests.campaigns import size
 
 
 def foraging(**options):
@@ -18,6 +20,18 @@ def overcooked(layout, **options):
     pytest.importorskip("overcooked.mdp", reason="needs the package overcooked")
     task = EnvConfig(task=f"overcooked_{layout}", episode_length=400, options=options)
     return build_env(task, root_seed=0)
+
+
+def many_fields(copies, **options):
+    pytest.importorskip("lbforaging", reason="needs the extra teamwork")
+    from cadenza.envs.vector_foraging import VectorForaging
+
+    return VectorForaging(copies, **options)
+
+
+def states(obs, *row):
+    """Return the bytes of both states."""
+    return b"".join(obs["agent"][uid]["state"][row].tobytes() for uid in ("ego", "partner"))
 
 
 def joint(ego, partner):
@@ -62,6 +76,46 @@ def test_field_depends_on_its_seed_alone():
         assert fresh["agent"]["ego"]["state"].tobytes() == starts[seed].tobytes()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"size": 5, "foods": 4, "coop": 0}, {"size": 7, "levels": 1, "foods": 2}],
+    ids=["default", "alone", "no levels"],
+)
+def test_many_fields_have_the_bytes_of_the_package(options):
+    copies = 4
+    many = many_fields(copies, episode_length=20, **options)
+    task = EnvConfig(task="foraging", episode_length=20, options=options)
+    ones = [build_env(task, root_seed=0) for _ in range(copies)]
+    batch, _ = many.reset(seed=3)
+    seeds = [3 + i for i in range(copies)]
+    single = [one.reset(seed=seed)[0] for one, seed in zip(ones, seeds, strict=True)]
+    rng, eaten = np.random.default_rng(0), 0.0
+    for _ in range(size(100, 2500)):  # 10 000 steps of the package at full size
+        actions = {uid: rng.integers(6, size=(copies, 1)) for uid in ("ego", "partner")}
+        batch, *results, info = many.step(actions)
+        eaten += results[0].sum()
+        for i, one in enumerate(ones):
+            seen, reward, *ends, about = one.step({u: a[i] for u, a in actions.items()})
+            assert [float(reward), *ends] == [column[i] for column in results]
+            assert about["success"] == info["success"][i]
+            if any(ends):
+                assert states(info["final_observation"], i) == states(seen)
+                seeds[i] += copies
+                seen, _ = one.reset(seed=seeds[i])
+            single[i] = seen
+        assert [states(batch, i) for i in range(copies)] == [states(one) for one in single]
+    assert eaten > 0.0 or options.get("coop", 1)
+
+
+def test_many_fields_refuse_what_is_no_action():
+    env = many_fields(2)
+    env.reset(seed=0)
+    with pytest.raises(InputError, match=r"2 whole numbers from 0 to 5 as the actions of 'ego'"):
+        env.step({"ego": np.array([[1], [6]]), "partner": np.zeros((2, 1))})
+    assert env.single_action_space == foraging().action_space
+    assert env.single_observation_space == foraging().observation_space
+
+
 @pytest.mark.parametrize("coop", [0, 1])
 @pytest.mark.parametrize("rule", ["lexicographic", "reverse", "column", "reverse_column"])
 def test_two_sequential_foragers_eat_everything_at_7x7_without_levels(rule, coop):
@@ -84,7 +138,7 @@ def test_two_sequential_foragers_eat_everything_at_7x7_without_levels(rule, coop
 
 
 def test_one_cook_serves_a_soup_in_the_cramped_room():
-    """Onions at (0, 1), pot at (2, 0), dishes at (1, 3), service at (3, 3); the cook begins at (1, 2)."""
+    """Onions are at (0, 1), the pot at (2, 0), dishes at (1, 3), service at (3, 3); start (1, 2)."""
     north, south, east, west, stay, interact = range(6)
     fetch_onion = [west, interact, east, north, interact]
     plan = [
