@@ -87,8 +87,9 @@ def ego_spaces(
     actions = env.action_space[ego_uid]
     if discrete and not isinstance(actions, Box):
         actions = getattr(env, "single_action_space", env.action_space)[ego_uid]
+    states = _single(cast("Box", observations))
     if isinstance(actions, Box):
-        return _single(observations), _single(actions)
+        return states, _single(cast("Box", actions))
     if not discrete:
         raise ConfigurationTypeError(
             f"ego action space of {ego_uid!r}: expected gym.spaces.Box, got "
@@ -99,7 +100,7 @@ def ego_spaces(
             f"ego action space of {ego_uid!r}: expected gym.spaces.Box or Discrete, got "
             f"{type(actions).__name__}; wrap the environment."
         )
-    return _single(observations), actions
+    return states, cast("Discrete[Any]", actions)
 
 
 def _single(space: Box) -> Box:

@@ -93,10 +93,11 @@ def ego_seat(env: _HasSpaces, uid: str) -> EgoSeat:
             nor Discrete.
     """
     state_space = env.observation_space["agent"][uid]["state"]
-    action_space = env.action_space[uid]
+    action_space: Any = env.action_space[uid]
+    choice = action_space
     chooses = isinstance(action_space, spaces.Discrete)
     if chooses:
-        first, last = action_space.start, action_space.start + action_space.n - 1
+        first, last = choice.start, choice.start + choice.n - 1
         action_space = spaces.Box(float(first), float(last), (1,), np.float32)
     for name, space in (("state", state_space), ("action", action_space)):
         if not isinstance(space, spaces.Box) or len(space.shape) != 1:

@@ -43,10 +43,10 @@ class Foraging:
     """
 
     metadata: Final = {"name": "foraging", "is_parallelizable": True, "has_success": True}
-    possible_agents: Final[tuple[str, str]] = ("player_0", "player_1")
 
     def __init__(self, *, size: int = 8, foods: int = 3, levels: int = 2, coop: int = 1) -> None:
         environment = load_extra("lbforaging.foraging.environment")
+        self.possible_agents = ("player_0", "player_1")
         self.agents: tuple[str, ...] = ()
         self.game: Any = environment.ForagingEnv(
             players=2,

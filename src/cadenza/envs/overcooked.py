@@ -47,10 +47,10 @@ class Overcooked:
     """
 
     metadata: Final = {"name": "overcooked", "is_parallelizable": True}
-    possible_agents: Final[tuple[str, str]] = ("cook_0", "cook_1")
 
     def __init__(self, layout: str, *, shaping: int = 0) -> None:
         mdp = load_extra("overcooked.mdp")
+        self.possible_agents = ("cook_0", "cook_1")
         self.agents: tuple[str, ...] = ()
         self._actions: Any = mdp.Action.ALL_ACTIONS
         self._share = shaping / 100.0

@@ -13,6 +13,7 @@ Random:   ``reset(seed=k)`` resets with the integer of stream ``env.parallel.epi
 Limits:   a step has no duration, so ``control_timestep`` is 1.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
@@ -85,7 +86,7 @@ class _Seat:
         """
         array = np.asarray(value, dtype=np.float64)
         space: Any = self.actions
-        size = int(np.prod(space.shape))  # 1 for a Discrete
+        size = math.prod(space.shape)  # 1 for a Discrete
         if array.size != size or not np.isfinite(array).all():
             raise InputError(
                 f"ParallelTask: expected the action of {self.uid!r} to be {size} finite number(s) "
@@ -155,7 +156,8 @@ class ParallelTask(gym.Env[dict[str, Any], dict[str, NDArray[Any]]]):
         robots: dict[str, Any] = {
             seat.uid: spaces.Dict({"state": _flat_state(seat)}) for seat in self._seats
         }
-        self.observation_space: Any = spaces.Dict({"agent": spaces.Dict(robots)})
+        agent: Any = spaces.Dict(robots)
+        self.observation_space: Any = spaces.Dict({"agent": agent})
         self._states: dict[str, Float32Array] = {}
         self._steps = self._automatic = 0
 
@@ -256,13 +258,14 @@ def _flat_state(seat: _Seat) -> spaces.Box[Any]:
         flat: Any = cast("Any", spaces).flatten_space(seat.observations)  # partly typed
     except NotImplementedError:
         flat = None
-    if not isinstance(flat, spaces.Box):
+    is_box = isinstance(flat, spaces.Box)
+    if not is_box:
         raise ChamberEnvCompatibilityError(
             f"ParallelTask: expected observations of {seat.agent!r} that flatten to one Box, got "
             f"{seat.observations}; wrap the environment."
         )
-    box: Any = flat
-    low, high = (np.asarray(end, np.float32) for end in (box.low, box.high))
+    bounds = cast("Any", flat)
+    low, high = (np.asarray(end, np.float32) for end in (bounds.low, bounds.high))
     return spaces.Box(low, high, dtype=np.float32)
 
 
@@ -270,9 +273,10 @@ def _flat_actions(space: gym.Space[Any]) -> gym.Space[Any]:
     """Return the space of a seat's actions: the same Discrete, or a Box of rank 1, float32."""
     if isinstance(space, spaces.Discrete):
         return cast("gym.Space[Any]", space)
-    box: Any = space
-    if isinstance(space, spaces.Box) and np.issubdtype(box.dtype, np.floating):
-        low, high = (np.asarray(end, np.float32).reshape(-1) for end in (box.low, box.high))
+    bounds = cast("Any", space)
+    if isinstance(space, spaces.Box) and np.issubdtype(bounds.dtype, np.floating):
+        low = np.asarray(bounds.low, np.float32).reshape(-1)
+        high = np.asarray(bounds.high, np.float32).reshape(-1)
         return spaces.Box(low, high, dtype=np.float32)
     raise ChamberEnvCompatibilityError(
         f"ParallelTask: expected actions of Discrete or of a real Box, got {space}; wrap the "

@@ -138,7 +138,7 @@ def test_two_sequential_foragers_eat_everything_at_7x7_without_levels(rule, coop
 
 
 def test_one_cook_serves_a_soup_in_the_cramped_room():
-    """Onions are at (0, 1), the pot at (2, 0), dishes at (1, 3), service at (3, 3); start (1, 2)."""
+    """Onions are at (0, 1), the pot at (2, 0), dishes at (1, 3), service at (3, 3)."""
     north, south, east, west, stay, interact = range(6)
     fetch_onion = [west, interact, east, north, interact]
     plan = [
