@@ -21,7 +21,7 @@ BOUNDS := ego_accel=2.0/partner_accel=0.7/dts=[0.05,0.02] ego_accel=5.0/partner_
 	ego_accel=5.0/partner_accel=4.8/dts=[0.3,0.1] ego_accel=20.0/partner_accel=15.0/dts=[0.3,0.05]
 
 .DEFAULT_GOAL := help
-.PHONY: help demo postgresql test test-fast test-lerobot explore torn-reads nightly lint format bench docs clean clean-environments
+.PHONY: help demo postgresql test test-fast test-lerobot test-teamwork explore torn-reads nightly lint format bench docs clean clean-environments
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,12 @@ test-fast: $(VENV)/.installed-dev postgresql ## Run the tests that take seconds
 
 test-lerobot: $(VENV)/.installed-dev ## Load datasets and run a loop with the real LeRobot (8.5 GB once, minutes)
 	@python=$$($(LEROBOT)) && CADENZA_LEROBOT_PYTHON=$$python $(BIN)/python -m pytest tests/lerobot
+
+$(VENV)/overcooked: environments/overcooked.txt | $(VENV)/.installed-dev
+	@rm -rf $@ && $(PIP) --no-deps --target $@ --requirement $<
+
+test-teamwork: $(VENV)/overcooked ## Play foraging and Overcooked with their packages (150 MB once)
+	@PYTHONPATH=$< $(BIN)/python -m pytest tests/unit/envs/test_teamwork_envs.py
 
 explore: $(VENV)/.installed-dev ## Run the property tests on new random examples
 	@CADENZA_HYPOTHESIS=explore $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal tests/property

@@ -17,7 +17,7 @@ Limits:      state values are computed for the whole rollout at its end, in one 
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 import numpy as np
 import torch
@@ -100,7 +100,7 @@ class EgoRolloutTrainer(EgoSeatTrainer):
                 rows=cfg.env.num_envs,
                 observation_dim=seat.observation_dim,
                 critic_dim=seat.row_dim if self._central else None,
-                action_dim=seat.action_dim,
+                action_dim=None if seat.choices else seat.action_dim,
                 means=means,
             )
         )
@@ -261,7 +261,7 @@ class EgoPPOTrainer(EgoRolloutTrainer):
             cfg=cfg,
             ego_uid=ego_uid,
             ego_obs_space=observation_space,
-            ego_act_space=action_space,
+            ego_act_space=cast("Box", action_space),
             partner=partner,
             device=resolve_device(cfg.runtime.device),
             logger=logger,
@@ -421,7 +421,8 @@ class EgoOnPolicyTrainer(EgoRolloutTrainer):
         self._ppo = PPOLearner(
             settings,
             observation_dim=seat.observation_dim,
-            action_dim=seat.action_dim,
+            choices=seat.choices,
+            action_dim=None if seat.choices else seat.action_dim,
             critic_dim=seat.row_dim if seat.row_dim != seat.observation_dim else None,
             seed=cfg.seed,
             device=device,
@@ -444,10 +445,11 @@ class EgoOnPolicyTrainer(EgoRolloutTrainer):
         Raises:
             ConfigurationError: The partner has a trainable parameter.
             InputError: A space is not flat, or the ego's actions are unbounded.
+            TypeError: The ego's action space is neither Box nor Discrete.
             DeviceUnavailableError: The configured device is not on this machine.
         """
         assert_partner_is_frozen(partner)
-        seat = cls._seat_of(cfg, env, ego_uid, joint=cfg.algo == "mappo")
+        seat = cls._seat_of(cfg, env, ego_uid, joint=cfg.algo == "mappo", discrete=True)
         return cls(cfg=cfg, seat=seat, device=resolve_device(cfg.runtime.device), logger=logger)
 
     def act(self, obs: Observation, *, deterministic: bool = False) -> Float32Array:
@@ -455,7 +457,8 @@ class EgoOnPolicyTrainer(EgoRolloutTrainer):
 
         Args:
             obs: Holds the seats' states.
-            deterministic: Return the mean; draws nothing and may come at any time.
+            deterministic: Return the mean, or the most probable choice; draws nothing and may
+                come at any time.
 
         Raises:
             InputError: A state has the wrong shape or is not finite.
@@ -471,7 +474,9 @@ class EgoOnPolicyTrainer(EgoRolloutTrainer):
             if self._central:
                 judged = self._ppo.scale_critic(self._seat.rows(obs)[0], learn=True)
             self._buffer.stage(scaled, actions, judged)
-        if self._cfg.ppo.squash_actions:
+        if self._seat.choices:
+            within = actions[:, None].astype(np.float32) + self._seat.low
+        elif self._cfg.ppo.squash_actions:
             within = self._seat.from_unit(np.tanh(actions))
         else:
             within = np.clip(actions, self._seat.low, self._seat.high)
@@ -480,12 +485,14 @@ class EgoOnPolicyTrainer(EgoRolloutTrainer):
     def policy(self) -> MlpPolicy:
         """Return the action without chance as a policy of its own; it shares the weights."""
         moments = self._ppo.observation_moments
+        continuous = "tanh" if self._cfg.ppo.squash_actions else "mean"
         return MlpPolicy(
             weights=[p.detach() for p in self._ppo.network.actor.parameters()],
             activation="tanh",
-            output="tanh" if self._cfg.ppo.squash_actions else "mean",
+            output="choice" if self._seat.choices else continuous,
             low=torch.tensor(self._seat.low),
             high=torch.tensor(self._seat.high),
+            choices=self._seat.choice_table(),
             moments=None if moments is None else torch.tensor(np.stack(moments)),
         )
 

@@ -11,6 +11,7 @@ Randomness:  streams of the learner, see `cadenza.learn.learners`; ``training.eg
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, Final, TypedDict, cast
 
 from numpy.typing import NDArray
@@ -93,6 +94,7 @@ class EgoReplayTrainer(EgoSeatTrainer):
             ConfigurationError: The partner has a trainable parameter, or a device other than the
                 CPU is asked for.
             InputError: A space is not flat, or the ego's actions are unbounded.
+            TypeError: The algorithm cannot act on the ego's action space.
         """
         assert_partner_is_frozen(partner)
         if cfg.runtime.device not in ("auto", "cpu"):
@@ -100,12 +102,14 @@ class EgoReplayTrainer(EgoSeatTrainer):
                 f"algo={cfg.algo}: expected runtime.device=cpu or auto, got "
                 f"{cfg.runtime.device!r}; its small networks are fastest on the CPU."
             )
-        seat = cls._seat_of(cfg, env, ego_uid, joint=sees_joint_state(cfg.algo))
+        joint, discrete = sees_joint_state(cfg.algo), _name(cfg.algo) == "dqn"
+        seat = cls._seat_of(cfg, env, ego_uid, joint=joint, discrete=discrete)
         learner = build_replay_learner(
             cfg,
             observation_dim=seat.observation_dim,
             row_dim=seat.row_dim,
             action_dim=seat.action_dim,
+            choices=seat.choices,
         )
         return cls(cfg=cfg, seat=seat, learner=learner, logger=logger)
 
@@ -175,7 +179,8 @@ class EgoReplayTrainer(EgoSeatTrainer):
 
     def policy(self) -> MlpPolicy:
         """Return the greedy policy as one of its own; it shares the weights."""
-        return self._learner.policy(self._seat.low, self._seat.high)
+        policy = self._learner.policy(self._seat.low, self._seat.high)
+        return replace(policy, choices=self._seat.choice_table()) if self._seat.choices else policy
 
     def state_dict(self) -> dict[str, Any]:
         """Return the policy checkpoint: a policy anyone can play, and the whole learner."""
@@ -196,7 +201,12 @@ class EgoReplayTrainer(EgoSeatTrainer):
 
 
 def build_replay_learner(
-    cfg: EgoAHTConfig, *, observation_dim: int, row_dim: int, action_dim: int
+    cfg: EgoAHTConfig,
+    *,
+    observation_dim: int,
+    row_dim: int,
+    action_dim: int,
+    choices: int | None = None,
 ) -> ReplayLearner:
     """Return the learner of ``cfg.algo``.
 
@@ -205,11 +215,14 @@ def build_replay_learner(
         observation_dim: O.
         row_dim: S; more than O only if `sees_joint_state`.
         action_dim: A.
+        choices: Number of discrete choices, for DQN; None lets it choose on a grid.
 
     Raises:
         ConfigurationError: DQN's grid has too many actions.
     """
     sizes = _Sizes(observation_dim=observation_dim, action_dim=action_dim, seed=cfg.seed)
+    if choices is not None:
+        return _dqn(cfg, sizes, row_dim, bins=choices)
     return _BUILDERS[_name(cfg.algo)](cfg, sizes, row_dim)
 
 
@@ -231,8 +244,10 @@ class _Sizes(TypedDict):
     seed: int
 
 
-def _dqn(cfg: EgoAHTConfig, sizes: _Sizes, row_dim: int) -> ReplayLearner:
-    choices = action_grid(sizes["action_dim"], cfg.dqn.action_bins)
+def _dqn(
+    cfg: EgoAHTConfig, sizes: _Sizes, row_dim: int, *, bins: int | None = None
+) -> ReplayLearner:
+    choices = action_grid(sizes["action_dim"], bins or cfg.dqn.action_bins)
     return DQNLearner(observation_dim=row_dim, choices=choices, config=cfg.dqn, seed=cfg.seed)
 
 

@@ -1,7 +1,8 @@
 """The ego's seat: from the training loop's observations to rows that learners work on, and back.
 
 A row is the ego's own state, or the joint state: the ego's first, then the other seats'. Scalar
-observations become one row, so learners see batches only.
+observations become one row, so learners see batches only. Where the seat's actions are Discrete,
+an action is the number of a choice, (1,) or (N, 1): bounds are those of the numbers.
 
 Ends:  termination dominates. A step that both terminated and ran out of time has no future value;
        only a pure time limit continues with the value of its last observation (arXiv:1712.00378).
@@ -14,13 +15,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, cast
 
 import numpy as np
-from gymnasium.spaces import Box
+import torch
+from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
+from torch import Tensor
 
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.types import EventLogger
 from cadenza.core.arrays import Float32Array, FloatArray, require_finite
-from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, NotReadyError
+from cadenza.core.errors import (
+    CheckpointError,
+    ConfigurationError,
+    ConfigurationTypeError,
+    InputError,
+    NotReadyError,
+)
 from cadenza.core.types import Observation, PartnerLike
 from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
@@ -54,28 +63,44 @@ def assert_partner_is_frozen(partner: PartnerLike) -> None:
             )
 
 
-def ego_spaces(env: Any, ego_uid: str) -> tuple[Box, Box]:
+def ego_spaces(
+    env: Any, ego_uid: str, *, discrete: bool = False
+) -> tuple[Box, "Box | Discrete[Any]"]:
     """Return observation and action space of the ego's seat, for one environment.
 
     Args:
         env: Environment with Gymnasium spaces; ``observation_space["agent"][uid]["state"]`` and
-            ``action_space[uid]``, batched (N, D) or not (D,).
+            ``action_space[uid]``, batched (N, D) or not (D,). A batch with Discrete actions has
+            ``single_action_space``.
         ego_uid: The ego's seat.
+        discrete: Also take a Discrete action space.
 
     Raises:
-        TypeError: A space is not a ``gym.spaces.Box``.
+        TypeError: A space is of another kind.
     """
-    spaces: dict[str, Any] = {
-        "observation": env.observation_space["agent"][ego_uid]["state"],
-        "action": env.action_space[ego_uid],
-    }
-    for name, space in spaces.items():
-        if not isinstance(space, Box):
-            raise TypeError(
-                f"ego {name} space of {ego_uid!r}: expected gym.spaces.Box, "
-                f"got {type(space).__name__}."
-            )
-    return _single(spaces["observation"]), _single(spaces["action"])
+    observations = env.observation_space["agent"][ego_uid]["state"]
+    if not isinstance(observations, Box):
+        raise TypeError(
+            f"ego observation space of {ego_uid!r}: expected gym.spaces.Box, got "
+            f"{type(observations).__name__}."
+        )
+    actions = env.action_space[ego_uid]
+    if discrete and not isinstance(actions, Box):
+        actions = getattr(env, "single_action_space", env.action_space)[ego_uid]
+    states = _single(cast("Box", observations))
+    if isinstance(actions, Box):
+        return states, _single(cast("Box", actions))
+    if not discrete:
+        raise ConfigurationTypeError(
+            f"ego action space of {ego_uid!r}: expected gym.spaces.Box, got "
+            f"{type(actions).__name__}; ppo, mappo, dqn and random act on Discrete."
+        )
+    if not isinstance(actions, Discrete):
+        raise ConfigurationTypeError(
+            f"ego action space of {ego_uid!r}: expected gym.spaces.Box or Discrete, got "
+            f"{type(actions).__name__}; wrap the environment."
+        )
+    return states, cast("Discrete[Any]", actions)
 
 
 def _single(space: Box) -> Box:
@@ -167,6 +192,7 @@ class SeatRows:
     Attributes:
         observation_dim: O.
         row_dim: S.
+        choices: Number of discrete choices; None for continuous actions.
         low: Smallest action, (A,).
         high: Largest action, (A,).
 
@@ -180,13 +206,18 @@ class SeatRows:
         *,
         uids: Sequence[str],
         state_spaces: Sequence[Box],
-        action_space: Box,
+        action_space: "Box | Discrete[Any]",
         needs_bounds: bool = True,
     ) -> None:
         self._owner, self._uids = owner, tuple(uids)
         self._widths = [_flat_size(owner, "observation", space) for space in state_spaces]
         self.observation_dim = self._widths[0]
         self.row_dim = sum(self._widths)
+        self.choices: int | None = None
+        if isinstance(action_space, Discrete):
+            self.choices = int(action_space.n)
+            first = float(action_space.start)
+            action_space = Box(first, first + self.choices - 1, (1,), np.float32)
         self.action_dim = _flat_size(owner, "action", action_space)
         self.low: Float32Array = np.asarray(action_space.low, dtype=np.float32)
         self.high: Float32Array = np.asarray(action_space.high, dtype=np.float32)
@@ -222,9 +253,16 @@ class SeatRows:
         return np.atleast_2d(joint), joint.ndim > 1
 
     def from_unit(self, actions: Float32Array) -> Float32Array:
-        """Return actions in [−1, 1] scaled to the bounds, (N, A)."""
+        """Return actions in [−1, 1] scaled to the bounds, (N, A); choices are rounded."""
         share = (actions + np.float32(1.0)) * np.float32(0.5)
-        return (self.low + share * (self.high - self.low)).astype(np.float32, copy=False)
+        scaled = (self.low + share * (self.high - self.low)).astype(np.float32, copy=False)
+        return scaled if self.choices is None else np.rint(scaled)
+
+    def choice_table(self) -> Tensor:
+        """Return the action of every choice, (choices, 1); (0, A) for continuous actions."""
+        if self.choices is None:
+            return torch.zeros((0, self.action_dim))
+        return torch.arange(self.choices, dtype=torch.float32)[:, None] + torch.tensor(self.low)
 
     def outcome(
         self,
@@ -350,14 +388,17 @@ class EgoSeatTrainer(ABC):
         self._pending, self._batched = True, batched
 
     @classmethod
-    def _seat_of(cls, cfg: EgoAHTConfig, env: Any, ego_uid: str, *, joint: bool) -> SeatRows:
+    def _seat_of(
+        cls, cfg: EgoAHTConfig, env: Any, ego_uid: str, *, joint: bool, discrete: bool
+    ) -> SeatRows:
         """Return the reader of the seat's rows; with ``joint``, of all seats' states."""
         others = [uid for uid in cfg.env.agent_uids if uid != ego_uid] if joint else []
-        state_space, action_space = ego_spaces(env, ego_uid)
+        state_space, action_space = ego_spaces(env, ego_uid, discrete=discrete)
+        states = [ego_spaces(env, uid, discrete=discrete)[0] for uid in others]
         return SeatRows(
             cls.__name__,
             uids=(ego_uid, *others),
-            state_spaces=[state_space, *(ego_spaces(env, uid)[0] for uid in others)],
+            state_spaces=[state_space, *states],
             action_space=action_space,
         )
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
 from cadenza.aht.ego_seat import ego_spaces
@@ -22,22 +23,31 @@ ACTION_STREAM: Final = "training.ego_random"
 
 
 class RandomEgoTrainer:
-    """Uniform actions in [-1, 1] per component, float32.
+    """Uniform actions in [-1, 1] per component, float32, or uniform choices.
 
     Args:
         ego_uid: The ego's seat.
         action_dim: A, >= 1.
         root_seed: Root of the stream ``training.ego_random``.
+        choices: Numbers of discrete choices, (first, last); None for continuous actions.
 
     Raises:
         InputError: ``action_dim`` is below one.
     """
 
-    def __init__(self, *, ego_uid: str, action_dim: int, root_seed: int) -> None:
+    def __init__(
+        self,
+        *,
+        ego_uid: str,
+        action_dim: int,
+        root_seed: int,
+        choices: tuple[int, int] | None = None,
+    ) -> None:
         if action_dim < 1:
             raise InputError(f"RandomEgoTrainer: expected action_dim >= 1, got {action_dim}.")
         self.ego_uid = ego_uid
         self.action_dim = action_dim
+        self._choices = choices
         self._rng = derive_substream(ACTION_STREAM, root_seed=root_seed).default_rng()
 
     @classmethod
@@ -51,19 +61,27 @@ class RandomEgoTrainer:
         logger: "EventLogger | None" = None,  # noqa: ARG003 — nothing to report
     ) -> "RandomEgoTrainer":
         """Return a trainer with the action size of ``env``'s seat ``ego_uid``."""
-        _, action_space = ego_spaces(env, ego_uid)
-        return cls(ego_uid=ego_uid, action_dim=action_space.shape[0], root_seed=cfg.seed)
+        _, space = ego_spaces(env, ego_uid, discrete=True)
+        choices, size = None, 1
+        if isinstance(space, Discrete):
+            choices = int(space.start), int(space.start + space.n - 1)
+        else:
+            size = space.shape[0]
+        return cls(ego_uid=ego_uid, action_dim=size, root_seed=cfg.seed, choices=choices)
 
     def act(self, obs: Observation, *, deterministic: bool = False) -> Float32Array:
         """Return an action, shape (A,), or (N, A) if the ego's state is batched.
 
         Args:
             obs: Only the shape of the ego's state is read, and only if there is one.
-            deterministic: Return zeros and draw nothing.
+            deterministic: Return zeros, or the first choice, and draw nothing.
         """
         shape = (*self._batch_shape(obs), self.action_dim)
+        first, last = self._choices or (0, 0)
         if deterministic:
-            return np.zeros(shape, dtype=np.float32)
+            return np.full(shape, first, dtype=np.float32)
+        if self._choices:
+            return self._rng.integers(first, last, size=shape, endpoint=True).astype(np.float32)
         return self._rng.uniform(-1.0, 1.0, size=shape).astype(np.float32)
 
     def observe(

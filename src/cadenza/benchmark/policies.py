@@ -58,12 +58,14 @@ class EgoSeat:
         observation_dim: Length D of ``obs["agent"][uid]["state"]``.
         low: Smallest action, shape (A,).
         high: Largest action, shape (A,).
+        chooses: Whether the actions are Discrete: one whole number, that of a choice.
     """
 
     uid: str
     observation_dim: int
     low: Float32Array
     high: Float32Array
+    chooses: bool = False
 
     @property
     def action_dim(self) -> int:
@@ -90,10 +92,16 @@ def ego_seat(env: _HasSpaces, uid: str) -> EgoSeat:
     """Return the seat ``uid`` of ``env``.
 
     Raises:
-        InputError: The seat's state or action space is not a Box of rank 1.
+        InputError: The seat's state space is not a Box of rank 1, or its action space neither that
+            nor Discrete.
     """
     state_space = env.observation_space["agent"][uid]["state"]
-    action_space = env.action_space[uid]
+    action_space: Any = env.action_space[uid]
+    choice = action_space
+    chooses = isinstance(action_space, spaces.Discrete)
+    if chooses:
+        first, last = choice.start, choice.start + choice.n - 1
+        action_space = spaces.Box(float(first), float(last), (1,), np.float32)
     for name, space in (("state", state_space), ("action", action_space)):
         if not isinstance(space, spaces.Box) or len(space.shape) != 1:
             raise InputError(
@@ -105,6 +113,7 @@ def ego_seat(env: _HasSpaces, uid: str) -> EgoSeat:
         observation_dim=state_space.shape[0],
         low=np.asarray(action_space.low, dtype=np.float32),
         high=np.asarray(action_space.high, dtype=np.float32),
+        chooses=chooses,
     )
 
 
@@ -220,6 +229,7 @@ class ActorPolicy:
         self._actor = copy.deepcopy(actor).requires_grad_(False)
         first, *_, last = actor.parameters()
         _require_fit((first.shape[0], last.shape[0]), seat, source)
+        _require_choices(None, seat, source)
         self._uid = seat.uid
 
     def reset(self, *, seed: int) -> None:
@@ -246,6 +256,7 @@ class PortablePolicy:
 
     def __init__(self, policy: MlpPolicy, seat: EgoSeat, *, source: str = "policy") -> None:
         _require_fit((policy.observation_dim, policy.action_dim), seat, source)
+        _require_choices(len(policy.choices) if policy.output == "choice" else None, seat, source)
         self._policy, self._uid = policy, seat.uid
 
     def reset(self, *, seed: int) -> None:
@@ -267,9 +278,19 @@ def _require_fit(sizes: tuple[int, int], seat: EgoSeat, source: str) -> None:
         )
 
 
+def _require_choices(choices: int | None, seat: EgoSeat, source: str) -> None:
+    """Raise unless a policy that knows so many choices, or acts on a Box, fits ``seat``."""
+    wanted = int(seat.high[0] - seat.low[0]) + 1
+    if seat.chooses and choices != wanted:
+        raise CheckpointError(
+            f"{source}: expected a policy of {wanted} choices (seat {seat.uid!r}), got one of "
+            f"{choices or 'continuous actions'}; it was trained on another task."
+        )
+
+
 @register_policy("zero")
 class ZeroPolicy:
-    """Never acts: the floor that says what the partner does alone."""
+    """Never acts, or makes choice 0: the floor that says what the partner does alone."""
 
     def __init__(self, seat: EgoSeat) -> None:
         self._action = np.zeros(seat.action_dim, dtype=np.float32)
@@ -286,14 +307,14 @@ class ZeroPolicy:
 
 @register_policy("random")
 class RandomPolicy:
-    """Acts uniformly within the action bounds."""
+    """Acts uniformly within the action bounds, or chooses uniformly."""
 
     def __init__(self, seat: EgoSeat) -> None:
         if not (np.isfinite(seat.low).all() and np.isfinite(seat.high).all()):
             raise InputError(
                 f"random policy: expected finite action bounds, got {seat.low} and {seat.high}."
             )
-        self._low, self._high = seat.low, seat.high
+        self._low, self._high, self._chooses = seat.low, seat.high, seat.chooses
         self._rng = derive_substream("evaluation.policy.random").default_rng()
 
     def reset(self, *, seed: int) -> None:
@@ -303,6 +324,8 @@ class RandomPolicy:
     def act(self, obs: Observation) -> NDArray[Any]:
         """Return a uniform draw, float32, shape (A,)."""
         del obs
+        if self._chooses:
+            return np.floor(self._rng.uniform(self._low, self._high + 1.0)).astype(np.float32)
         return self._rng.uniform(self._low, self._high).astype(np.float32)
 
 

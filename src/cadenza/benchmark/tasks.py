@@ -4,6 +4,8 @@ A task is a description: how long an episode is, which partners play it, whether
 predicate and offers the safety hooks, which options its environment takes, and where the function
 that builds the environment is. `cadenza.benchmark.builders` turns it into live objects.
 
+PettingZoo:  any parallel environment of two agents is a task without registration, under the name
+             ``pettingzoo:module:env``; see `cadenza.envs.parallel_task`.
 Adding one:  a function `EnvRequest -> TaskEnv` anywhere, and one `register_task` call in a module
              that the entry-point group ``cadenza.tasks`` names, see `cadenza.core.plug_ins`.
 """
@@ -12,9 +14,9 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
 from cadenza.core.near_names import did_you_mean
@@ -23,6 +25,10 @@ from cadenza.core.types import ActionDict
 
 #: Values a configuration file can give to a task option.
 OptionValue: TypeAlias = bool | int | float | str
+#: What the name of a task begins with that is a PettingZoo environment.
+PETTINGZOO_PREFIX: Final = "pettingzoo:"
+#: Partners that play any task.
+ANY_TASK_PARTNERS: Final = ("random_actions", "constant_action")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +95,7 @@ class TaskEnv(Protocol):
 
     @property
     def action_space(self) -> Any:
-        """Dict of one Box per robot."""
+        """Dict of one Box or Discrete per robot; the number of a choice is an array (1,)."""
         ...
 
     @property
@@ -155,6 +161,8 @@ class TaskSpec(BaseModel):
         title: What it asks, in one line.
         summary: Robots, dynamics and score in a few sentences.
         env_factory: ``"module:function"`` that takes an `EnvRequest` and returns the environment.
+        interface: Whose interface that environment has; ``"pettingzoo"`` is a parallel one of two
+            agents, and its function takes the options as keywords.
         episode_length: Usual control steps per episode.
         max_robots: Most robots it can have, ego and partner included.
         has_success: Whether ``info["success"]`` exists; without it the score is the return.
@@ -164,7 +172,7 @@ class TaskSpec(BaseModel):
         supports_batches: Whether it can be stepped as a batch.
         supports_links: Whether an evaluation can put a link between ego and others: the environment
             has ``comm_state()`` and ``state_given(uid, known)``.
-        options: Settings of the environment by name.
+        options: Settings of the environment by name; None takes all and leaves checking them to it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -175,6 +183,7 @@ class TaskSpec(BaseModel):
     title: str
     summary: str
     env_factory: str = Field(pattern=r"^[\w.]+:\w+$")
+    interface: Literal["cadenza", "pettingzoo"] = "cadenza"
     episode_length: int = Field(gt=0)
     max_robots: int = Field(ge=2)
     has_success: bool
@@ -183,9 +192,9 @@ class TaskSpec(BaseModel):
     supports_safety: bool
     supports_batches: bool
     supports_links: bool = False
-    options: dict[str, TaskOption] = Field(default_factory=dict[str, TaskOption])
+    options: dict[str, TaskOption] | None = Field(default_factory=dict[str, TaskOption])
 
-    def load_factory(self) -> Callable[[EnvRequest], TaskEnv]:
+    def load_factory(self) -> Callable[..., Any]:
         """Import and return the function that builds the environment.
 
         Raises:
@@ -207,7 +216,10 @@ class TaskSpec(BaseModel):
         Raises:
             ConfigurationError: There is no such function, or it returned something else.
         """
-        env = self.load_factory()(request)
+        factory = self.load_factory()
+        if self.interface == "pettingzoo":
+            return _parallel_task(self.task_id, factory, request)
+        env = factory(request)
         missing = [name for name in vars(TaskEnv) if name[0] != "_" and not hasattr(env, name)]
         if missing:
             raise ConfigurationError(
@@ -226,6 +238,8 @@ class TaskSpec(BaseModel):
         Raises:
             ConfigurationError: A key is unknown, or a value is not what the option allows.
         """
+        if self.options is None:
+            return dict(given)
         unknown = sorted(set(given) - set(self.options))
         if unknown:
             known = ", ".join(sorted(self.options)) or "<none>"
@@ -364,7 +378,7 @@ COCARRY_MJ: Final = TaskSpec(
     },
 )
 
-_plug_ins: Final = PlugIns("cadenza.tasks")
+_plug_ins: Final = PlugIns("cadenza.tasks", ("cadenza.benchmark.teamwork_tasks",))
 #: Every version of every known task.
 _tasks: dict[tuple[str, int], TaskSpec] = {
     (task.task_id, task.version): task for task in (CROSSING, MPE_COOPERATIVE_PUSH, COCARRY_MJ)
@@ -415,7 +429,10 @@ def get_task(task_id: str, version: int | None = None) -> TaskSpec:
 
     Raises:
         UnknownNameError: No such task or version; lists the known ones.
+        ConfigurationError: The PettingZoo environment in the name does not exist.
     """
+    if task_id.startswith(PETTINGZOO_PREFIX) and version in (None, 1):
+        return pettingzoo_task(task_id)
     _plug_ins.load()
     versions = sorted(known for name, known in _tasks if name == task_id)
     wanted = version if version is not None else (versions[-1] if versions else 0)
@@ -428,6 +445,72 @@ def get_task(task_id: str, version: int | None = None) -> TaskSpec:
             f"{did_you_mean(task_id, {name for name, _ in _tasks})}.{_plug_ins.complaint()}"
         )
     return task
+
+
+def pettingzoo_task(task_id: str) -> TaskSpec:
+    """Return the task that a PettingZoo environment is.
+
+    The environment tells by ``metadata["has_success"]`` of its class that ``success`` is in the
+    ego's info; its options are the keywords of its constructor, and ``team_reward``.
+
+    Args:
+        task_id: ``pettingzoo:module:env``; env is a class or a function that returns a parallel
+            environment of two agents, e.g. ``pettingzoo:mpe2.simple_push_v3:parallel_env``.
+
+    Raises:
+        ConfigurationError: The name has another form, or there is no such environment.
+    """
+    entry = task_id.removeprefix(PETTINGZOO_PREFIX)
+    try:
+        task = TaskSpec(
+            task_id=task_id,
+            version=1,
+            tier=3,
+            title="Two agents of a PettingZoo environment.",
+            summary=f"What {entry} says; the reward is the ego's own.",
+            env_factory=entry,
+            interface="pettingzoo",
+            episode_length=100,
+            max_robots=2,
+            has_success=False,
+            partners=ANY_TASK_PARTNERS,
+            seen_partner=ANY_TASK_PARTNERS[0],
+            supports_safety=False,
+            supports_batches=False,
+            options=None,
+        )
+    except ValidationError as error:
+        raise ConfigurationError(
+            f"Task {task_id!r}: expected pettingzoo:module:env, e.g. "
+            "pettingzoo:mpe2.simple_push_v3:parallel_env."
+        ) from error
+    facts: Mapping[str, Any] = getattr(task.load_factory(), "metadata", {})
+    return task.model_copy(update={"has_success": bool(facts.get("has_success", False))})
+
+
+def _parallel_task(task_id: str, factory: Callable[..., Any], request: EnvRequest) -> TaskEnv:
+    """Return the environment of a task with PettingZoo's interface."""
+    from cadenza.envs.parallel_task import ParallelTask
+
+    keywords = dict(request.options)
+    team_reward = bool(keywords.pop("team_reward", False))
+    if request.render_mode is not None:
+        keywords["render_mode"] = request.render_mode
+    try:
+        env = factory(**keywords)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"Task {task_id!r}: expected options that its environment takes, got "
+            f"{sorted(keywords)}: {error}."
+        ) from error
+    return ParallelTask(
+        env,
+        agent_uids=request.seats,
+        episode_length=request.episode_length,
+        root_seed=request.root_seed,
+        team_reward=team_reward,
+        render_mode=request.render_mode,
+    )
 
 
 def list_tasks() -> list[TaskSpec]:

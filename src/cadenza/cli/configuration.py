@@ -19,17 +19,22 @@ Result = TypeVar("Result")
 def read_training_config(path: Path, overrides: Sequence[str]) -> "EgoAHTConfig":
     """Return the training configuration ``path``, a file or a shipped one, with ``overrides``.
 
+    ``pettingzoo:module:env`` is the shipped configuration ``train/pettingzoo`` with that task.
+
     Raises:
         ConfigurationError: The file is missing or unreadable, an override does not fit it, or a
             value is unknown, missing or out of range.
     """
     from cadenza.aht.config import EgoAHTConfig, load_config
+    from cadenza.benchmark.tasks import PETTINGZOO_PREFIX
     from cadenza.core.shipped_configs import find_config
 
+    changes = list(overrides)
+    if str(path).startswith(PETTINGZOO_PREFIX):
+        changes.insert(0, f"env.task='{path}'")
+        path = Path("pettingzoo")
     path = find_config(path, "train")
-    return explained(
-        path, EgoAHTConfig, lambda: load_config(config_path=path, overrides=list(overrides))
-    )
+    return explained(path, EgoAHTConfig, lambda: load_config(config_path=path, overrides=changes))
 
 
 def explained(path: Path, model: "type[BaseModel]", read: Callable[[], Result]) -> Result:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def train(
     config: Annotated[
-        Path, typer.Argument(help="YAML file, or the name of a shipped one, e.g. crossing.")
+        Path, typer.Argument(help="YAML file, the name of a shipped one, or pettingzoo:module:env.")
     ],
     overrides: Annotated[
         list[str] | None,

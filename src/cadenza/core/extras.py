@@ -12,6 +12,7 @@ _EXTRAS: Final = {
     "clarabel": "solvers",
     "hydra": "train",
     "imageio": "mujoco",
+    "lbforaging": "teamwork",
     "matplotlib": "train",
     "minari": "minari",
     "mjbatch": "mujoco",
@@ -19,6 +20,7 @@ _EXTRAS: Final = {
     "omegaconf": "train",
     "onnxruntime": "onnx",
     "osqp": "solvers",
+    "overcooked": "teamwork",
     "piqp": "solvers",
     "psutil": "train",
     "pyarrow": "lerobot",
@@ -26,6 +28,7 @@ _EXTRAS: Final = {
     "scipy": "train",
     "sqlalchemy": "loop",
     "tensordict": "tensordict",
+    "torchrl": "torchrl",
 }
 
 

@@ -8,7 +8,8 @@ Promise:     equal (root_seed, seed, actions) give equal bytes, on every machine
 May import:  `core`, `safety` (snapshots and bounds), `comm` (channels).  Must not import:
              `partners`, `aht`.
 Adding one:  one file per task with the attributes of `CrossingEnv`, then a `TaskSpec` in
-             `benchmark`; other interfaces come from `adapters`.
+             `benchmark`; other interfaces come from `adapters`, and `parallel_task` takes foreign
+             environments in.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from cadenza.envs.crossing import CrossingEnv
     from cadenza.envs.errors import ChamberEnvCompatibilityError
     from cadenza.envs.mpe import MPECooperativePushEnv
+    from cadenza.envs.parallel_task import ParallelTask
     from cadenza.envs.vector_crossing import VectorCrossingEnv
     from cadenza.envs.vector_mpe import VectorMPECooperativePushEnv
     from cadenza.envs.wrappers.action_repeat import PerAgentActionRepeatWrapper
@@ -33,6 +35,7 @@ __all__ = [
     "CrossingEnv",
     "EgoGymEnv",
     "MPECooperativePushEnv",
+    "ParallelTask",
     "PartnerIdAnnotationWrapper",
     "PerAgentActionRepeatWrapper",
     "TextureFilterObsWrapper",
@@ -47,6 +50,7 @@ _EXPORTS: Final = {
     "CrossingEnv": "crossing",
     "EgoGymEnv": "adapters",
     "MPECooperativePushEnv": "mpe",
+    "ParallelTask": "parallel_task",
     "PartnerIdAnnotationWrapper": "wrappers.partner_id",
     "PerAgentActionRepeatWrapper": "wrappers.action_repeat",
     "TextureFilterObsWrapper": "wrappers.texture_filter",

@@ -3,6 +3,7 @@
 `EgoGymEnv`:     single-agent Gymnasium: the ego's seat, everyone else driven by given partners.
 `ParallelView`:  PettingZoo parallel: every robot an agent. It needs the `pettingzoo` extra, so its
                  module is imported when the name is first used.
+`torchrl_env`:   TorchRL: every robot a group of one agent. It needs the `torchrl` extra.
 """
 
 from collections.abc import Mapping
@@ -12,14 +13,15 @@ import gymnasium as gym
 from numpy.typing import NDArray
 
 from cadenza.core.errors import InputError, NotReadyError
+from cadenza.core.extras import load_extra
 from cadenza.core.types import PartnerLike
 from cadenza.envs.errors import ChamberEnvCompatibilityError
-from cadenza.envs.spaces import sub_spaces
+from cadenza.envs.spaces import robot_state_space
 
 if TYPE_CHECKING:
     from cadenza.envs.parallel_view import ParallelView
 
-__all__ = ["EgoGymEnv", "ParallelView"]
+__all__ = ["EgoGymEnv", "ParallelView", "torchrl_env"]
 
 #: What the safety filter asks an environment for, see `cadenza.safety.runtime.env_hooks`.
 _SAFETY_HOOKS: Final = frozenset(
@@ -47,9 +49,10 @@ def __getattr__(name: str) -> Any:
 class EgoGymEnv(gym.Env[NDArray[Any], NDArray[Any]]):
     """The ego's seat of a multi-robot env as a plain Gymnasium env.
 
-    Observation: the ego's `state`. Action: the ego's action. On each step the partners act on the
-    observation the ego saw, then all move at once. ``reset(seed=k)`` hands k to the env and to
-    every partner.
+    Observation: the ego's `state`. Action: the ego's action, or the number of its choice. On each
+    step the partners act on the observation the ego saw, then all move at once. ``reset(seed=k)``
+    hands k to the env and to every partner. `cadenza.benchmark.gym_envs.ego_env` puts a registered
+    partner inside by its name.
 
     Attributes:
         multi_env: The env inside.
@@ -128,21 +131,24 @@ class EgoGymEnv(gym.Env[NDArray[Any], NDArray[Any]]):
         return observation["agent"][self._ego_uid]["state"]
 
 
-def robot_state_space(env: gym.Env[Any, Any], uid: str) -> gym.spaces.Box[Any]:
-    """Return the Box of robot ``uid``'s `state`.
+def torchrl_env(env: gym.Env[Any, Any], **options: Any) -> Any:
+    """Return ``env`` as a `torchrl.envs.PettingZooWrapper`: every robot a group of its own.
+
+    Entry ``(uid, "observation")`` is the robot's `state`, (1, D), ``(uid, "action")`` its action;
+    reward and ends are the shared ones.
+
+    Args:
+        env: Env with ``agent_uids`` and a `state` per robot.
+        **options: Of the wrapper, e.g. ``group_map={"robots": ["ego", "partner"]}`` for robots with
+            equal spaces, or ``categorical_actions=False``.
 
     Raises:
-        ChamberEnvCompatibilityError: The observation space has none.
+        ChamberEnvCompatibilityError: ``env`` has no ``agent_uids`` or a robot without `state`.
+        MissingExtraError: TorchRL or PettingZoo is not installed.
     """
-    space: gym.Space[Any] | None = env.observation_space
-    for key in ("agent", uid, "state"):
-        space = (sub_spaces(space) or {}).get(key)
-    if not isinstance(space, gym.spaces.Box):
-        raise ChamberEnvCompatibilityError(
-            f"{type(env).__name__}: expected a Box at observation_space['agent'][{uid!r}]"
-            f"['state'], got {type(space).__name__}."
-        )
-    return cast("gym.spaces.Box[Any]", space)
+    wrapper = load_extra("torchrl.envs").PettingZooWrapper
+    view = __getattr__("ParallelView")(env)
+    return wrapper(view, **{"group_map": {uid: [uid] for uid in view.possible_agents}, **options})
 
 
 def _by_uid(

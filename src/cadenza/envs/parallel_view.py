@@ -7,8 +7,8 @@ import gymnasium as gym
 from numpy.typing import NDArray
 
 from cadenza.core.errors import MissingExtraError, NotReadyError
-from cadenza.envs.adapters import robot_state_space
 from cadenza.envs.errors import ChamberEnvCompatibilityError
+from cadenza.envs.spaces import robot_state_space
 
 try:
     from pettingzoo import ParallelEnv  # pyright: ignore[reportMissingTypeStubs] # it ships none

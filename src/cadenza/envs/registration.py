@@ -1,16 +1,24 @@
 """Names under which Gymnasium makes the tasks: ``gym.make("cadenza/Crossing-v1")``.
 
+``cadenza/Ego-v1`` is the ego's seat of any task: ``gym.make("cadenza/Ego-v1", task="crossing")``.
 Gymnasium 1 finds no plug-ins by itself: somebody calls `register_envs`. The package does where
 Gymnasium was imported before it, and at the first use of an agent or of `cadenza.guard`.
 """
 
 from typing import Any, Final
 
-#: Gymnasium's names, and the tasks behind them.
-_TASKS: Final = {
+#: Gymnasium's names, and the tasks behind them; None leaves naming one to the caller.
+_TASKS: Final[dict[str, str | None]] = {
     "cadenza/Crossing-v1": "crossing",
     "cadenza/CooperativePush-v1": "mpe_cooperative_push",
     "cadenza/CoCarry-v1": "cocarry_mj",
+    "cadenza/Foraging-v1": "foraging",
+    "cadenza/OvercookedCrampedRoom-v1": "overcooked_cramped_room",
+    "cadenza/OvercookedAsymmetricAdvantages-v1": "overcooked_asymmetric_advantages",
+    "cadenza/OvercookedCoordinationRing-v1": "overcooked_coordination_ring",
+    "cadenza/OvercookedForcedCoordination-v1": "overcooked_forced_coordination",
+    "cadenza/OvercookedCounterCircuit-v1": "overcooked_counter_circuit",
+    "cadenza/Ego-v1": None,
 }
 
 
@@ -19,9 +27,10 @@ def register_envs() -> None:
     from gymnasium.envs import registration
 
     known: Any = registration  # partly typed
-
     for name, task in _TASKS.items():
         if name not in known.registry:
             known.register(
-                id=name, entry_point="cadenza.benchmark.gym_envs:ego_env", kwargs={"task": task}
+                id=name,
+                entry_point="cadenza.benchmark.gym_envs:ego_env",
+                kwargs={} if task is None else {"task": task},
             )

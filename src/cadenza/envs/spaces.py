@@ -6,6 +6,8 @@ from typing import Any, cast
 import gymnasium as gym
 import numpy as np
 
+from cadenza.envs.errors import ChamberEnvCompatibilityError
+
 
 def state_observation_space(uids: Iterable[str], state_dim: int) -> gym.spaces.Dict:
     """Return ``Dict{"agent": Dict{uid: Dict{"state": Box(state_dim)}}}``, unbounded float32."""
@@ -29,3 +31,20 @@ def sub_spaces(space: gym.Space[Any] | None) -> dict[str, gym.Space[Any]] | None
     if not isinstance(space, gym.spaces.Dict):
         return None
     return dict(cast("Mapping[str, gym.Space[Any]]", space.spaces))  # pyright: ignore[reportUnknownMemberType] # gymnasium leaves the element type open
+
+
+def robot_state_space(env: gym.Env[Any, Any], uid: str) -> gym.spaces.Box[Any]:
+    """Return the Box of robot ``uid``'s `state`.
+
+    Raises:
+        ChamberEnvCompatibilityError: The observation space has none.
+    """
+    space: gym.Space[Any] | None = env.observation_space
+    for key in ("agent", uid, "state"):
+        space = (sub_spaces(space) or {}).get(key)
+    if not isinstance(space, gym.spaces.Box):
+        raise ChamberEnvCompatibilityError(
+            f"{type(env).__name__}: expected a Box at observation_space['agent'][{uid!r}]"
+            f"['state'], got {type(space).__name__}."
+        )
+    return cast("gym.spaces.Box[Any]", space)

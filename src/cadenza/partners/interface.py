@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
+from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array, require_finite
@@ -62,7 +63,7 @@ class FrozenPartner(Protocol):
 
 
 class ActionBox(Protocol):
-    """The part of `gymnasium.spaces.Box` that `PartnerBase.bind` needs."""
+    """The part of `gymnasium.spaces.Box` that `PartnerBase.bind` needs of a continuous space."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -106,6 +107,7 @@ class PartnerBase:
 
     Attributes:
         card: Description shown by listings; set it in the subclass.
+        chooses: Whether the bound space is Discrete, so that an action is the number of a choice.
     """
 
     card: ClassVar[PartnerCard | None] = None
@@ -123,6 +125,7 @@ class PartnerBase:
         self._spec = spec
         self._low: NDArray[Any] | None = None
         self._high: NDArray[Any] | None = None
+        self.chooses = False
         self._automatic_episodes = 0
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -155,15 +158,21 @@ class PartnerBase:
         """Kind of this episode's behaviour, for partners that have several; results record it."""
         return None
 
-    def bind(self, action_space: ActionBox) -> None:
+    def bind(self, action_space: "ActionBox | Discrete[Any]") -> None:
         """From now on check every action's shape and finiteness and clip it to ``action_space``.
 
         Args:
-            action_space: The environment's Box for this partner's uid.
+            action_space: The environment's Box for this partner's uid; or its Discrete, for which
+                an action is the number of a choice, (1,).
 
         Raises:
             InputError: The Box is not of rank 1.
         """
+        self.chooses = isinstance(action_space, Discrete)
+        if isinstance(action_space, Discrete):
+            first, last = int(action_space.start), int(action_space.start + action_space.n - 1)
+            self._low, self._high = np.array([[first], [last]], dtype=np.float32)
+            return
         if len(action_space.shape) != 1:
             raise InputError(
                 f"{type(self).__name__}.bind: expected an action space of shape (A,), "
@@ -215,6 +224,31 @@ class PartnerBase:
         self._automatic_episodes += 1
         automatic = derive_substream(f"{name}.automatic", root_seed=self._spec.seed)
         return automatic.child(self._automatic_episodes - 1)
+
+
+class RowGenerators:
+    """Random generators of the rows of a batch: row 0 as alone, row i from child i of the stream.
+
+    Args:
+        episode: Stream of the episode, see `PartnerBase.episode_stream`.
+    """
+
+    def __init__(self, episode: Substream) -> None:
+        self._episode = episode
+        self._generators: list[np.random.Generator] = []
+
+    def of_row(self, row: int) -> np.random.Generator:
+        """Return the generator of ``row``."""
+        while len(self._generators) <= row:
+            new = len(self._generators)
+            stream = self._episode if new == 0 else self._episode.child(new)
+            self._generators.append(stream.default_rng())
+        return self._generators[row]
+
+    def restart(self, row: int, stream: Substream) -> None:
+        """Begin a new episode in ``row``."""
+        self.of_row(row)
+        self._generators[row] = stream.default_rng()
 
 
 def require_no_training_surface(cls: type) -> None:

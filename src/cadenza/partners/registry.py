@@ -30,6 +30,8 @@ _BUILT_IN_MODULES: Final = (
     "cadenza.partners.openvla",
     "cadenza.partners.remote",
     "cadenza.partners.cocarry_families",
+    "cadenza.partners.any_task",
+    "cadenza.partners.foraging",
 )
 
 PartnerClass = TypeVar("PartnerClass", bound=type)

@@ -219,3 +219,12 @@ def test_every_key_of_the_page_on_verification_is_one_of_the_configuration():
     words = re.findall(r" ([a-z_]+)=(\S+)", commands)
     assert len(words) > 5
     VerifierConfig.from_mapping({key: yaml.safe_load(value) for key, value in words})
+
+
+def test_views_of_our_environments_work_as_printed():
+    pytest.importorskip("stable_baselines3")
+    names = execute("how-to/use-our-envs-elsewhere.md")
+    assert names["push"].unwrapped.partners["partner"].spec.class_name == "constant_action"
+    assert list(names["env"].group_map) == ["ego", "partner", "robot_2"]
+    file = yaml.safe_load(blocks("how-to/use-our-envs-elsewhere.md", "yaml")[0])
+    assert EvaluationConfig.model_validate(file).task.startswith("pettingzoo:")

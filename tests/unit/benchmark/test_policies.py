@@ -8,6 +8,7 @@ from gymnasium import spaces
 from cadenza.benchmark.policies import (
     ActorPolicy,
     EgoSeat,
+    RandomPolicy,
     actor_from_checkpoint,
     ego_seat,
     load_policy,
@@ -132,7 +133,18 @@ def test_ego_seat_reads_sizes_and_bounds():
     np.testing.assert_array_equal(seat.high, [2.0, 2.0])
 
 
-BATCH, DISCRETE = spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(3)
+BATCH, CHOICES = spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(4, start=2)
+SEVERAL = spaces.MultiDiscrete([3, 3])
+
+
+def test_seat_with_choices_is_played_by_their_numbers():
+    seat = ego_seat(_Env((6,), CHOICES), "ego")
+    assert (seat.low.tolist(), seat.high.tolist(), seat.chooses) == ([2.0], [5.0], True)
+    policy = RandomPolicy(seat)
+    policy.reset(seed=0)
+    drawn = np.array([policy.act({}) for _ in range(200)])
+    assert drawn.shape == (200, 1)
+    assert sorted(set(drawn[:, 0].tolist())) == [2.0, 3.0, 4.0, 5.0]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +186,14 @@ BATCH, DISCRETE = spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(3)
         ),
         (lambda root: register_policy("zero"), InputError, "'zero', which is taken"),
         (lambda root: ego_seat(_Env((4, 6), BATCH), "ego"), InputError, "expected the state space"),
-        (lambda root: ego_seat(_Env((6,), DISCRETE), "ego"), InputError, "the action space"),
+        (lambda root: ego_seat(_Env((6,), SEVERAL), "ego"), InputError, "the action space"),
+        (
+            lambda root: ActorPolicy(
+                make_actor(observation_dim=6, action_dim=1), ego_seat(_Env((6,), CHOICES), "ego")
+            ),
+            CheckpointError,
+            "expected a policy of 4 choices .* got one of continuous",
+        ),
     ],
 )
 def test_policies_and_seats_that_do_not_fit_are_refused(tmp_path, attempt, error, told):

@@ -26,14 +26,21 @@ def changed(**fields) -> TaskSpec:
 
 def test_shipped_tasks_are_listed_by_tier():
     names = [task.task_id for task in list_tasks()]
-    assert names == ["mpe_cooperative_push", "crossing", "cocarry_mj"]
+    assert [name for name in names if not name.startswith("overcooked_")] == [
+        "foraging",
+        "mpe_cooperative_push",
+        "crossing",
+        "cocarry_mj",
+    ]
+    assert len(names) == 9
 
 
 @pytest.mark.parametrize("task", list_tasks(), ids=lambda task: task.task_id)
 def test_default_partners_of_a_task_exist_and_play_it(task):
     assert task.seen_partner in task.partners
     assert set(task.partners) <= set(list_registered())
-    assert all(task.task_id in partner_card(name).tasks for name in task.partners)
+    declared = [partner_card(name).tasks for name in task.partners]
+    assert all(not tasks or task.task_id in tasks for tasks in declared)
 
 
 def test_get_task_takes_the_latest_version_unless_told_otherwise():
@@ -46,7 +53,7 @@ def test_get_task_takes_the_latest_version_unless_told_otherwise():
 
 def test_get_task_of_an_unknown_name_lists_the_known_ones():
     with pytest.raises(
-        KeyError, match=r"Unknown env task 'crosing': .* crossing@v1, mpe_cooperative_push@v1"
+        KeyError, match=r"Unknown env task 'crosing': .* crossing@v1, .*mpe_cooperative_push@v1"
     ) as caught:
         get_task("crosing")
     assert isinstance(caught.value, UnknownNameError)
@@ -68,7 +75,8 @@ def test_manifest_is_plain_json_in_listing_order():
     entries = json.loads(json.dumps(manifest()))
     assert entries == manifest()
     assert [entry["task_id"] for entry in entries] == [task.task_id for task in list_tasks()]
-    assert entries[1]["options"]["num_robots"]["high"] == 8
+    crossing = next(entry for entry in entries if entry["task_id"] == "crossing")
+    assert crossing["options"]["num_robots"]["high"] == 8
 
 
 def test_options_are_completed_with_their_defaults():

@@ -1,0 +1,101 @@
+"""The tasks that the field already knows: level-based foraging and Overcooked, from their packages.
+
+Their rules are those of the packages, which the extra `teamwork` installs; `cadenza.envs.foraging`
+and `cadenza.envs.overcooked` say what an agent sees and gets. Both have discrete actions: train
+with ppo, mappo or dqn.
+"""
+
+from typing import Any, Final
+
+from cadenza.benchmark.tasks import (
+    ANY_TASK_PARTNERS,
+    EnvRequest,
+    TaskOption,
+    TaskSpec,
+    register_task,
+)
+from cadenza.core.errors import ConfigurationError
+from cadenza.envs.overcooked import HORIZON, LAYOUTS
+from cadenza.partners.foraging import FORAGERS
+
+
+def make_foraging_env(request: EnvRequest) -> Any:
+    """Build the foraging task; see `EnvRequest`."""
+    if request.render_mode is not None:
+        raise ConfigurationError(
+            f"foraging: expected render_mode None, got {request.render_mode!r}; it has no pictures."
+        )
+    options: Any = dict(request.options)
+    settings: dict[str, Any] = {
+        "agent_uids": request.seats,
+        "episode_length": request.episode_length,
+        "root_seed": request.root_seed,
+    }
+    if request.batched or request.num_envs > 1:
+        from cadenza.envs.vector_foraging import VectorForaging
+
+        return VectorForaging(request.num_envs, **options, **settings)
+    from cadenza.envs.foraging import Foraging
+    from cadenza.envs.parallel_task import ParallelTask
+
+    return ParallelTask(Foraging(**options), **settings)
+
+
+FORAGING: Final = register_task(
+    TaskSpec(
+        task_id="foraging",
+        version=1,
+        tier=0,
+        title="Two foragers eat all food of a grid world.",
+        summary=(
+            "Level-based foraging: whoever stands beside food loads; it is eaten if the levels of "
+            "those who load at once reach its own. Both get the share of food eaten, 1 in the end."
+        ),
+        env_factory="cadenza.benchmark.teamwork_tasks:make_foraging_env",
+        episode_length=50,
+        max_robots=2,
+        has_success=True,
+        partners=FORAGERS,
+        seen_partner="forager_lexicographic",
+        supports_safety=False,
+        supports_batches=True,
+        options={
+            "size": TaskOption(default=8, low=5, high=19, summary="rows and columns"),
+            "foods": TaskOption(default=3, low=1, high=4, summary="food in the beginning"),
+            "levels": TaskOption(
+                default=2, low=1, high=2, summary="highest level of a player; 1: no levels"
+            ),
+            "coop": TaskOption(default=1, low=0, high=1, summary="1: all food needs both"),
+        },
+    )
+)
+
+OVERCOOKED: Final = tuple(
+    register_task(
+        TaskSpec(
+            task_id=f"overcooked_{layout}",
+            version=1,
+            tier=0,
+            title=f"Two cooks serve onion soups: {layout.replace('_', ' ')}.",
+            summary=(
+                "Overcooked: three onions into a pot, wait, fetch a dish, take the soup, serve it. "
+                "Both get 20 per soup; starts are always the same."
+            ),
+            env_factory=f"cadenza.envs.overcooked:{layout}",
+            interface="pettingzoo",
+            episode_length=HORIZON,
+            max_robots=2,
+            has_success=False,
+            partners=ANY_TASK_PARTNERS,
+            seen_partner="random_actions",
+            supports_safety=False,
+            supports_batches=False,
+            options={
+                "shaping": TaskOption(
+                    default=0, low=0, high=100, summary="share of the shaped rewards added, percent"
+                )
+            },
+        )
+    )
+    for layout in LAYOUTS
+)

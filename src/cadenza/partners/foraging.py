@@ -1,0 +1,365 @@
+"""Scripted foragers: partners of level-based foraging that pursue food by one rule each.
+
+Rules:    lexicographic, reverse     the first or last food left, by row, then column
+          column, reverse_column     the first or last food left, by column, then row
+          nearest, farthest          by the fewest steps between, ties by row, then column
+          entitled                   as nearest, but loads only while the other stands there, too
+          h1                         the food nearest to itself
+          h2                         the food nearest to the middle of both players
+          h3                         as h1, among food that its own level suffices for
+          h4                         as h2, among food that both levels suffice for
+Paths:    the first seven keep to a food until it is gone, walk a shortest way round food and the
+          other player, draw one where several are shortest, and hesitate now and then near the
+          other, or both could step into one cell, where neither moves, or aside in turn for ever;
+          h1 to h4, as in their source, choose anew in every step, go straight, rows first, measure
+          by the straight line, and act at random where food is in the way or none suits them.
+Source:   h1 to h4 arXiv:2006.07869's package (arXiv:1907.09189 tells their idea).
+Random:   row i of a batch draws from child i of the episode's stream, row 0 from the stream itself.
+Reads:    the layout of `cadenza.envs.foraging`; acts by its numbers.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from cadenza.core.arrays import Float32Array
+from cadenza.core.errors import InputError
+from cadenza.partners.interface import PartnerBase, PartnerCard, RowGenerators
+from cadenza.partners.observations import read_state
+from cadenza.partners.options import refuse_unknown_options
+from cadenza.partners.registry import register_partner
+from cadenza.partners.spec import PartnerSpec
+
+#: Names of the partners of this module.
+FORAGERS: Final = tuple(
+    f"forager_{rule}"
+    for rule in (
+        "lexicographic",
+        "reverse",
+        "column",
+        "reverse_column",
+        "nearest",
+        "farthest",
+        "entitled",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+    )
+)
+
+#: Row and column.
+Cell: TypeAlias = tuple[int, int]
+
+#: Numbers of the actions: nothing, load, and the four moves with their direction.
+NONE: Final = 0
+LOAD: Final = 5
+MOVES: Final[dict[int, Cell]] = {1: (-1, 0), 2: (1, 0), 3: (0, -1), 4: (0, 1)}
+#: Probability of waiting before a step that ends near the other: large enough that two who are in
+#: each other's way part within a few steps, small enough to cost little.
+HESITATION: Final = 0.25
+#: Steps from the other within which a cell is near it.
+NEAR: Final = 2
+#: Numbers of a state that describe the two players.
+_PLAYERS: Final = 6
+
+
+class Food(NamedTuple):
+    """One food: where it is and its level."""
+
+    cell: Cell
+    level: int
+
+
+class Field(NamedTuple):
+    """What a forager sees: the food left by row and column, and both players."""
+
+    foods: tuple[Food, ...]
+    me: Cell
+    level: int
+    other: Cell
+    other_level: int
+
+    @classmethod
+    def of(cls, state: Sequence[float]) -> "Field":
+        """Read a state of `cadenza.envs.foraging`.
+
+        Raises:
+            InputError: It has another length.
+        """
+        if len(state) <= _PLAYERS or len(state) % 3:
+            raise InputError(
+                f"forager: expected a state of 3 numbers per food and player, got {len(state)}; "
+                "it plays the task 'foraging' only."
+            )
+        rows = [tuple(map(int, state[i : i + 3])) for i in range(0, len(state), 3)]
+        *foods, (y, x, level), (other_y, other_x, other_level) = rows
+        left = tuple(Food((row, column), power) for row, column, power in foods if power > 0)
+        return cls(left, (y, x), level, (other_y, other_x), other_level)
+
+
+def steps_between(a: Cell, b: Cell) -> int:
+    """Return the steps from ``a`` to ``b`` on an empty field."""
+    return abs(a[0] - b[0]) + abs(a[1] - b[1])
+
+
+def moved(cell: Cell, action: int) -> Cell:
+    """Return the cell that ``action`` leads to, if nothing is in the way."""
+    down, right = MOVES.get(action, (0, 0))
+    return cell[0] + down, cell[1] + right
+
+
+def first_moves(field: Field, goal: Cell) -> list[int]:
+    """Return the moves that begin a shortest way to a cell beside ``goal``; none if there is none.
+
+    The field's size is not seen, but food never lies on its rim, so that every cell up to one
+    beyond the last food or player is certainly on it.
+    """
+    cells = [food.cell for food in field.foods]
+    last_row = max([field.me[0], field.other[0], *(row + 1 for row, _ in cells)])
+    last_column = max([field.me[1], field.other[1], *(column + 1 for _, column in cells)])
+    closed = {field.other, *cells}
+    frontier = [moved(goal, action) for action in MOVES]
+    while frontier:  # breadth first, from the goal: one ring of equal distance after the other
+        ring: list[Cell] = []
+        for cell in frontier:
+            inside = 0 <= cell[0] <= last_row and 0 <= cell[1] <= last_column
+            if inside and cell not in closed:
+                closed.add(cell)
+                ring.append(cell)
+        here = [action for action in MOVES if moved(field.me, action) in ring]
+        if here:
+            return here
+        frontier = [moved(cell, action) for cell in ring for action in MOVES]
+    return []
+
+
+class Forager(PartnerBase):
+    """Goes to the food its rule names and loads it; base of the foragers that plan their way."""
+
+    def __init__(self, spec: PartnerSpec) -> None:
+        super().__init__(spec)
+        refuse_unknown_options(type(self).__name__, spec.extra, ())
+        self._uid = spec.extra.get("uid", "")
+        self._rows: RowGenerators | None = None
+        self._goals: dict[int, Food] = {}
+
+    def reset(self, *, seed: int | None = None) -> None:
+        """Open the random stream of a new episode."""
+        self._rows = RowGenerators(self.episode_stream(seed))
+        self._goals = {}
+
+    def reset_row(self, row: int, *, seed: int) -> None:
+        """Start a new episode in one row; see `PartnerBase.reset_row`."""
+        self._generators().restart(row, self.episode_stream(seed))
+        self._goals.pop(row, None)
+
+    def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
+        """Return the number of the action, (1,), or (N, 1) for a batch of states."""
+        del deterministic  # it draws only between ways that are equally good
+        states, rows = read_state(obs, self._uid), self._generators()
+        chosen = [
+            self.decide(Field.of(state), row, rows.of_row(row))
+            for row, state in enumerate(np.atleast_2d(states).tolist())
+        ]
+        return self.checked(np.array(chosen, dtype=np.float32).reshape(*states.shape[:-1], 1))
+
+    def decide(self, field: Field, row: int, rng: np.random.Generator) -> int:
+        """Return the number of the action on the field of one row."""
+        if not field.foods:
+            return NONE
+        goal = self._goals.get(row)
+        if goal is None or goal not in field.foods:
+            goal = min(field.foods, key=lambda food: self.rank(field, food))
+            self._goals[row] = goal
+        if steps_between(field.me, goal.cell) == 1:
+            return self.arrived(field, goal)
+        ways = first_moves(field, goal.cell)
+        if not ways:
+            return NONE
+        way = int(ways[rng.integers(len(ways))])
+        is_near = steps_between(moved(field.me, way), field.other) <= NEAR
+        return NONE if is_near and rng.random() < HESITATION else way
+
+    @abstractmethod
+    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
+        """Return what orders the food left; the smallest is pursued."""
+
+    def arrived(self, field: Field, goal: Food) -> int:
+        """Return the action beside its goal."""
+        del field, goal
+        return LOAD
+
+    def _generators(self) -> RowGenerators:
+        if self._rows is None:  # acting before the first reset plays automatic episodes
+            self._rows = RowGenerators(self.episode_stream(None))
+        return self._rows
+
+
+class Heuristic(Forager):
+    """Goes straight to the food its rule names; base of h1 to h4."""
+
+    def suits(self, field: Field, food: Food) -> bool:
+        """Return whether the rule pursues this food at all."""
+        del field, food
+        return True
+
+    def decide(self, field: Field, row: int, rng: np.random.Generator) -> int:
+        """Return the number of the action on the field of one row."""
+        del row
+        suitable = [food for food in field.foods if self.suits(field, food)]
+        if suitable:
+            goal = min(suitable, key=lambda food: self.rank(field, food)).cell
+            if steps_between(field.me, goal) == 1:
+                return LOAD
+            (y, x), (row, column) = field.me, goal
+            wanted = {1: row < y, 2: row > y, 4: column > x, 3: column < x}
+            for action, leads in wanted.items():
+                if leads and _is_open(field, action):
+                    return action
+        beside = any(steps_between(field.me, food.cell) == 1 for food in field.foods)
+        allowed = [NONE, *(a for a in MOVES if _is_open(field, a)), *([LOAD] if beside else [])]
+        return int(allowed[rng.integers(len(allowed))])
+
+
+def _is_open(field: Field, action: int) -> bool:
+    """Return whether no food and no near rim is in the way; the far rim is not seen."""
+    cell = moved(field.me, action)
+    return min(cell) >= 0 and all(food.cell != cell for food in field.foods)
+
+
+def _squared(food: Food, row: int, column: int) -> int:
+    return (food.cell[0] - row) ** 2 + (food.cell[1] - column) ** 2
+
+
+def forager_card(summary: str) -> PartnerCard:
+    """Return the card of a forager."""
+    return PartnerCard(summary=summary, tasks=("foraging",), options={"uid": "seat it plays"})
+
+
+@register_partner("forager_lexicographic")
+class Lexicographic(Forager):
+    """Eats by row, then column."""
+
+    card = forager_card("Eats by row, then column.")
+
+    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
+        """Return row and column."""
+        del field
+        return food.cell
+
+
+@register_partner("forager_reverse")
+class Reverse(Forager):
+    """Eats by row, then column, the last first."""
+
+    card = forager_card("Eats by row, then column, the last first.")
+
+    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
+        """Return row and column, the largest first."""
+        del field
+        return -food.cell[0], -food.cell[1]
+
+
+@register_partner("forager_column")
+class Column(Forager):
+    """Eats by column, then row."""
+
+    card = forager_card("Eats by column, then row.")
+
+    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
+        """Return column and row."""
+        del field
+        return food.cell[::-1]
+
+
+@register_partner("forager_reverse_column")
+class ReverseColumn(Forager):
+    """Eats by column, then row, the last first."""
+
+    card = forager_card("Eats by column, then row, the last first.")
+
+    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
+        """Return column and row, the largest first."""
+        del field
+        return -food.cell[1], -food.cell[0]
+
+
+@register_partner("forager_nearest")
+class Nearest(Forager):
+    """Eats what it reaches in the fewest steps."""
+
+    card = forager_card("Eats what it reaches in the fewest steps.")
+
+    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
+        """Return the steps to the food, its row and its column."""
+        return (steps_between(field.me, food.cell), *food.cell)
+
+
+@register_partner("forager_farthest")
+class Farthest(Forager):
+    """Eats what is the most steps away."""
+
+    card = forager_card("Eats what is the most steps away.")
+
+    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
+        """Return the steps to the food, the most first, its row and its column."""
+        return (-steps_between(field.me, food.cell), *food.cell)
+
+
+@register_partner("forager_entitled")
+class Entitled(Nearest):
+    """Waits beside the nearest food until its partner has come there."""
+
+    card = forager_card("Waits beside the nearest food until its partner has come there.")
+
+    def arrived(self, field: Field, goal: Food) -> int:
+        """Return to load if the other is there, too."""
+        return LOAD if steps_between(field.other, goal.cell) == 1 else NONE
+
+
+@register_partner("forager_h1")
+class H1(Heuristic):
+    """Goes straight to the nearest food."""
+
+    card = forager_card("Goes straight to the nearest food.")
+
+    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
+        """Return the squared distance from itself, row and column."""
+        return (_squared(food, *field.me), *food.cell)
+
+
+@register_partner("forager_h2")
+class H2(Heuristic):
+    """Goes straight to the food nearest to the middle of both players."""
+
+    card = forager_card("Goes straight to the food nearest to the middle of both players.")
+
+    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
+        """Return the squared distance from the middle, rounded to a cell, row and column."""
+        row, column = (round((a + b) / 2) for a, b in zip(field.me, field.other, strict=True))
+        return (_squared(food, row, column), *food.cell)
+
+
+@register_partner("forager_h3")
+class H3(H1):
+    """Goes straight to the nearest food that it can load alone."""
+
+    card = forager_card("Goes straight to the nearest food that it can load alone.")
+
+    def suits(self, field: Field, food: Food) -> bool:
+        """Return whether its own level suffices."""
+        return food.level <= field.level
+
+
+@register_partner("forager_h4")
+class H4(H2):
+    """Goes straight to the food nearest to both that they can load together."""
+
+    card = forager_card("Goes straight to the food nearest to both that they can load together.")
+
+    def suits(self, field: Field, food: Food) -> bool:
+        """Return whether both levels suffice."""
+        return food.level <= field.level + field.other_level
