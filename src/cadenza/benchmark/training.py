@@ -30,6 +30,7 @@ from cadenza.core.proportions import clopper_pearson_interval
 from cadenza.core.quantiles import student_quantile
 from cadenza.core.types import Observation
 from cadenza.evaluation.results import EpisodeResult
+from cadenza.partners.interface import PartnerBase
 
 
 def run_training(
@@ -58,14 +59,16 @@ def run_training(
         ConfigurationError: The parts do not fit, or the run has results already.
         CheckpointError: ``resume`` found only damaged training states.
         StorageError: The file system refused.
+        IntegrityError: The training has changed the partner's weights.
     """
     env = build_env(cfg.env, root_seed=cfg.seed, partner=cfg.partner)
     build_driver = build_safety_driver if cfg.env.num_envs == 1 else build_batched_safety_driver
+    partner = build_partner(cfg.partner, env=env)
     with closing(env), single_torch_thread(), flushed_denormals():
-        return train(
+        result = train(
             cfg,
             env=env,
-            partner=build_partner(cfg.partner, env=env),
+            partner=partner,
             trainer_factory=trainer_factory,
             repo_root=repo_root,
             safety=build_driver(env, cfg.safety),
@@ -74,6 +77,9 @@ def run_training(
             resume=resume,
             overwrite=overwrite,
         )
+    if isinstance(partner, PartnerBase):
+        partner.verify_weights()
+    return result
 
 
 class HeldOutEvaluator:

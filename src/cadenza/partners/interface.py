@@ -200,6 +200,14 @@ class PartnerBase:
         require_finite(f"{type(self).__name__} action", action)
         return np.minimum(np.maximum(action, self._low), self._high)
 
+    def verify_weights(self) -> str | None:
+        """Return the SHA-256 of the weights in memory; None for a partner without any.
+
+        Raises:
+            IntegrityError: A weight has changed since it was loaded.
+        """
+        return None
+
     def reset_row(self, row: int, *, seed: int) -> None:
         """Start a new episode in one row of a batch, for environments that reset by themselves.
 

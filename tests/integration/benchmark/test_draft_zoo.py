@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from cadenza.aht.config_models import PartnerConfig
+from cadenza.aht.config import EgoAHTConfig
+from cadenza.aht.config_models import EnvConfig, EvaluationConfig, PartnerConfig
+from cadenza.aht.random_ego import RandomEgoTrainer
 from cadenza.benchmark.builders import build_partner
+from cadenza.benchmark.training import run_training
 from cadenza.cli.main import app
 from cadenza.core.checkpoints import load_checkpoint
-from cadenza.core.errors import CheckpointError
+from cadenza.core.errors import CheckpointError, IntegrityError
 from cadenza.envs.mpe import MPECooperativePushEnv
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.partners import load_partner, make_phase0_draft_zoo
@@ -49,6 +52,30 @@ def test_trained_draft_zoo_loads_and_plays(tmp_path, monkeypatch):
     build_partner(config, weights_sha256=planned).reset(seed=0)
     with pytest.raises(CheckpointError, match="expected weights with SHA-256 0000"):
         build_partner(config, weights_sha256="0" * 64).reset(seed=0)
+
+    # A training that changes its partner is found out at its end.
+    class Meddler(RandomEgoTrainer):
+        def observe(self, *args, **kwargs):
+            super().observe(*args, **kwargs)
+            self.partner._actor.tensors[0].add_(1.0)
+
+        @classmethod
+        def from_config(cls, cfg, *, partner, **kwargs):
+            trainer = super().from_config(cfg, partner=partner, **kwargs)
+            trainer.partner = partner
+            return trainer
+
+    training = EgoAHTConfig(
+        algo="random",
+        total_frames=10,
+        artifacts_root=tmp_path,
+        log_dir=tmp_path,
+        env=EnvConfig(task="mpe_cooperative_push", episode_length=50),
+        partner=config,
+        evaluation=EvaluationConfig(episodes=1),
+    )
+    with pytest.raises(IntegrityError, match=r"frozen weights.*ADR-009"):
+        run_training(training, trainer_factory=Meddler.from_config)
 
     # The converted MAPPO actor is the policy that the run itself stored.
     (run,) = [
