@@ -39,6 +39,7 @@ __all__ = [
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
     "ConditionConfig": "conditions",
+    "PandaJacobianProvider": ".panda_kinematics",
     "PandaPartner": "panda_partner",
     "build_control_models_for_condition": "conditions",
     "make_stage0_env": "stage0",

@@ -156,4 +156,3 @@ def build_control_models_for_condition(
     if of_partner is None:
         of_partner = ACCEL_CAPACITY_MS2[partner]
     return {ego: model(ego, ACCEL_CAPACITY_MS2[ego]), partner: model(partner, of_partner)}
-

@@ -15,7 +15,7 @@ Units:       m, rad, s, N; quaternions (w, x, y, z); N = number of envs, the fir
 """
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from cadenza.core.errors import InputError
 from cadenza.core.extras import load_extra
 from cadenza.core.seeding import derive_substream
 from cadenza.envs.inputs import checked_integer, vector_action
+from cadenza.envs.maniskill.base_env import BaseEnv, sapien
 from cadenza.envs.maniskill.conditions import (
     EGO_UID,
     FETCH_SAFETY_RADIUS_M,
@@ -48,33 +49,6 @@ from cadenza.safety.bounds import Bounds
 from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.snapshot import AgentSnapshot
 
-if TYPE_CHECKING:
-
-    class BaseEnv:
-        """The part of ManiSkill's env that this module builds on."""
-
-        agent: Any
-        scene: Any
-        device: Any
-        obs_mode: str
-        elapsed_steps: torch.Tensor
-        control_timestep: float
-        num_envs: int
-        single_action_space: Any
-        _hidden_objects: list[Any]
-
-        def __init__(self, **settings: Any) -> None: ...
-        def _load_agent(self, options: dict[str, Any], poses: list[Any]) -> None: ...
-        def reset(self, seed: Any, options: dict[str, Any] | None) -> Any:
-            """Start an episode."""
-
-        def step(self, action: Any) -> Any:
-            """Advance by one control step."""
-
-else:
-    BaseEnv = load_extra("mani_skill.envs.sapien_env").BaseEnv
-
-_sapien: Final[Any] = load_extra("sapien")
 _actors: Final[Any] = load_extra("mani_skill.utils.building.actors")
 _table: Final[Any] = load_extra("mani_skill.utils.scene_builder.table")
 _camera: Final[Any] = load_extra("mani_skill.sensors.camera")
@@ -357,14 +331,15 @@ class Stage1PickPlaceEnv(BaseEnv):
                 stream = derive_substream(f"{name}.{purpose}", root_seed=self.root_seed)
                 streams[i] = stream.default_rng()
 
-    def _load_agent(self, options: dict[str, Any]) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] # ManiSkill's own hook has this shape
+    def _load_agent(self, options: dict[str, Any], initial_agent_poses: Any = None) -> None:
+        del initial_agent_poses
         if PandaPartner is None:
             raise InputError(f"{_OWNER}: expected ManiSkill's agents, got none; reinstall it.")
         half = self._partner_yaw / 2
-        partner = _sapien.Pose(
+        partner = sapien.Pose(
             p=[BASE_DISTANCE, 0.0, 0.0], q=[math.cos(half), 0.0, 0.0, math.sin(half)]
         )
-        super()._load_agent(options, [_sapien.Pose(p=[-BASE_DISTANCE, 0.0, 0.0]), partner])
+        super()._load_agent(options, [sapien.Pose(p=[-BASE_DISTANCE, 0.0, 0.0]), partner])
         name_robots_plainly(self.agent)
         self._base_rotation = {
             self.ego_uid: np.eye(3),
@@ -380,7 +355,7 @@ class Stage1PickPlaceEnv(BaseEnv):
             half_size=CUBE_HALF_SIZE,
             color=[1, 0, 0, 1],
             name="cube",
-            initial_pose=_sapien.Pose(p=[0, 0, CUBE_HALF_SIZE]),
+            initial_pose=sapien.Pose(p=[0, 0, CUBE_HALF_SIZE]),
         )
         self.goal_site: Any = _actors.build_sphere(
             self.scene,
@@ -389,7 +364,7 @@ class Stage1PickPlaceEnv(BaseEnv):
             name="goal_site",
             body_type="kinematic",
             add_collision=False,
-            initial_pose=_sapien.Pose(),
+            initial_pose=sapien.Pose(),
         )
         self._hidden_objects = [self.goal_site]
 
@@ -512,7 +487,7 @@ def draw_layout(rng: np.random.Generator) -> FloatArray:
 
 def length(vectors: torch.Tensor) -> torch.Tensor:
     """Return the Euclidean norm of each row, (N,)."""
-    return torch.linalg.vector_norm(vectors, dim=1)
+    return vectors.square().sum(dim=1).sqrt()
 
 
 def closeness(distance: torch.Tensor) -> torch.Tensor:

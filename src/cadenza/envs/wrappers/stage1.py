@@ -179,18 +179,21 @@ class Stage1AutoResetWrapper(ForwardingWrapper):
     def step(self, action: Any) -> tuple[dict[str, Any], Any, Any, Any, dict[str, Any]]:
         """Step, and reset exactly the envs that ended."""
         outcome: tuple[Any, Any, Any, Any, Any] = self.env.step(action)
-        terminated, truncated = outcome[2:4]
+        terminated: Any = outcome[2]
+        truncated: Any = outcome[3]
         ended = np.flatnonzero(as_array(terminated) | as_array(truncated))
         if len(ended) == 0:
             return outcome
-        observation, reward, _, _, info = outcome
+        observation: Any = outcome[0]
+        reward: Any = outcome[1]
+        info: Any = outcome[4]
         # A simulator may write its next observation into the arrays of the last.
         info = {**info, "final_observation": copied(observation)}
         indices: Any = ended.astype(np.int32)
-        if not isinstance(terminated, np.ndarray):
+        if not isinstance(reward, np.ndarray):
             import torch
 
-            indices = torch.as_tensor(indices, device=terminated.device)
+            indices = torch.as_tensor(indices, device=reward.device)
         observation, _ = self.env.reset(options={"env_idx": indices})
         return observation, reward, terminated, truncated, info
 
