@@ -392,6 +392,14 @@ class Stage1PickPlaceEnv(BaseEnv):
             "force_torque": self._force_torque(),
         }
 
+    def _get_obs_sensor_data(self, apply_texture_transforms: bool = True) -> dict[str, Any]:
+        """Return the images; depth is in mm, and 0 where nothing is near enough to be measured."""
+        images = super()._get_obs_sensor_data(apply_texture_transforms)
+        for camera in images.values():
+            if "depth" in camera:  # what is farther than 32.8 m overflows to negative numbers
+                camera["depth"] = camera["depth"].clamp(min=0)
+        return images
+
     def _force_torque(self) -> torch.Tensor:
         """Return the finger forces with noise, (N, 6), N."""
         robot = self._robot(self.ego_uid).robot

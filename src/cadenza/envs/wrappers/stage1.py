@@ -184,18 +184,15 @@ class Stage1AutoResetWrapper(ForwardingWrapper):
         ended = np.flatnonzero(as_array(terminated) | as_array(truncated))
         if len(ended) == 0:
             return outcome
-        observation: Any = outcome[0]
-        reward: Any = outcome[1]
-        info: Any = outcome[4]
         # A simulator may write its next observation into the arrays of the last.
-        info = {**info, "final_observation": copied(observation)}
+        info = {**outcome[4], "final_observation": copied(outcome[0])}
         indices: Any = ended.astype(np.int32)
-        if not isinstance(reward, np.ndarray):
+        if not isinstance(terminated, np.ndarray):  # a tensor: indices where the simulation is
             import torch
 
-            indices = torch.as_tensor(indices, device=reward.device)
+            indices = torch.as_tensor(indices, device=outcome[2].device)
         observation, _ = self.env.reset(options={"env_idx": indices})
-        return observation, reward, terminated, truncated, info
+        return observation, outcome[1], outcome[2], outcome[3], info
 
 
 def copied(value: Any) -> Any:
