@@ -17,7 +17,10 @@ UIDS = ("ego", "partner", *(f"robot_{k}" for k in range(2, 8)))
 
 
 def make(name, uid="partner"):
-    return load_partner(PartnerSpec(name, 0, extra={"uid": uid}))
+    extra = {"uid": uid}
+    if "action_dim" in partner_card(name).options:
+        extra["action_dim"] = "2"
+    return load_partner(PartnerSpec(name, 0, extra=extra))
 
 
 def fake_observations(robots, seed=0, rows=None, steps=STEPS):

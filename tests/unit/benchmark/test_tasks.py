@@ -24,7 +24,12 @@ def changed(**fields) -> TaskSpec:
 
 
 def test_shipped_tasks_are_listed_by_tier():
-    assert [task.task_id for task in list_tasks()] == ["mpe_cooperative_push", "crossing"]
+    assert [task.task_id for task in list_tasks()] == [
+        "mpe_cooperative_push",
+        "stage0_smoke",
+        "crossing",
+        "stage1_pickplace",
+    ]
 
 
 @pytest.mark.parametrize("task", list_tasks(), ids=lambda task: task.task_id)
@@ -66,7 +71,8 @@ def test_manifest_is_plain_json_in_listing_order():
     entries = json.loads(json.dumps(manifest()))
     assert entries == manifest()
     assert [entry["task_id"] for entry in entries] == [task.task_id for task in list_tasks()]
-    assert entries[1]["options"]["num_robots"]["high"] == 8
+    assert entries[2]["options"]["num_robots"]["high"] == 8
+    assert [entry["extra"] for entry in entries] == [None, "maniskill", None, "maniskill"]
 
 
 def test_options_are_completed_with_their_defaults():
