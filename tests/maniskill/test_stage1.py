@@ -328,6 +328,27 @@ def test_images_without_a_renderer_are_an_error(condition):
             make_stage1_pickplace_env(condition_id=condition, render_backend="cpu")
 
 
+def test_vision_only_ego_sees_and_feels_nothing():
+    if not can_render():
+        pytest.skip("SAPIEN finds no render device; Mesa 25 gives it one in software")
+    env = make_stage1_pickplace_env(
+        condition_id=OM_HOMO, render_mode="rgb_array", render_backend="cpu"
+    )
+    obs, _ = env.reset(seed=0)
+    hand = obs["sensor_data"]["panda_wristcam-0-hand_camera"]
+    assert hand["rgb"].shape == (1, 128, 128, 3)
+    red = (hand["rgb"][..., 0].int() - hand["rgb"][..., 1].int()) > 100
+    assert 50 < red.sum() < 8000  # the cube, from above
+    assert all(int(camera["depth"].min()) >= 0 for camera in obs["sensor_data"].values())
+    assert not obs["agent"]["panda_wristcam"]["qpos"].any()
+    assert not obs["extra"]["cube_pose"].any()
+    assert obs["extra"]["goal_pos"].any()
+    frame = env.unwrapped.render()[0].numpy()
+    assert frame.shape == (480, 640, 3)
+    assert frame.std() > 20.0
+    env.close()
+
+
 def test_two_scenes_in_one_simulation_need_cuda():
     with pytest.raises(ChamberEnvCompatibilityError, match="one scene on a CPU"):
         make_stage1_pickplace_env(condition_id=AS_HOMO, num_envs=2)
