@@ -1,12 +1,15 @@
 """The registered tasks: an ego is evaluated and trained beside a partner, behind the filter."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
+import cadenza
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.episodes import EpisodeTag, run_episode
 from cadenza.benchmark.tasks import STAGE0_SMOKE, STAGE1_PICKPLACE
 from cadenza.benchmark.worlds import open_world
+from cadenza.safety.wrappers import SafetyFilterWrapper
 from tests.maniskill.scripted_ego import ScriptedEgo
 
 pytestmark = pytest.mark.usefixtures("without_renderer")
@@ -76,3 +79,23 @@ def test_smoke_scene_is_played_as_a_task():
     ) as world:
         result = run_episode(world, tag(0))
     assert (result.n_steps, result.truncated, result.episode_return) == (20, True, 0.0)
+
+
+def test_gymnasium_knows_the_egos_seat_which_can_be_guarded():
+    cadenza.register_envs()
+    env = gym.make("cadenza/PickPlace-v1", condition_id=STAGE1_PICKPLACE.conditions[1])
+    guarded = SafetyFilterWrapper(env)
+    state, _ = guarded.reset(seed=0)
+    assert state.shape == env.observation_space.shape == (65,)
+    calm = np.zeros(8, np.float32)
+    _, reward, _, _, info = guarded.step(calm)
+    assert 0.0 < reward < 0.2
+    assert info["safety"]["intervened"] is False
+    assert info["success"] is False
+    env.close()
+
+
+def test_agent_of_the_front_door_takes_the_task():
+    agent = cadenza.PPO(lambda: gym.make("cadenza/PickPlace-v1", episode_length=20), seed=0)
+    agent.learn(40, progress=False)
+    assert agent.evaluate(episodes=1).lengths == (20,)

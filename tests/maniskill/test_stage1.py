@@ -10,8 +10,9 @@ import pytest
 from cadenza.core.errors import InputError
 from cadenza.envs import ChamberEnvCompatibilityError, make_stage1_pickplace_env
 from cadenza.envs.maniskill.conditions import AS_HETERO, AS_HOMO, OM_HETERO, OM_HOMO
+from cadenza.envs.maniskill.device import sapien_gpu_available
 from cadenza.envs.maniskill.scalar import ScalarManiSkillEnv
-from cadenza.envs.maniskill.simulator import can_render, ensure_buildable
+from cadenza.envs.maniskill.simulator import ensure_buildable
 from cadenza.safety.runtime.driver import SafetyDriver
 from cadenza.safety.runtime.options import SafetyOptions
 from tests.maniskill.scripted_ego import ScriptedEgo
@@ -323,13 +324,13 @@ def test_malformed_seed_is_named(envs, seed):
 def test_images_without_a_renderer_are_an_error(condition):
     with pytest.raises(ChamberEnvCompatibilityError, match="CHAMBER_RENDER_BACKEND='none'"):
         make_stage1_pickplace_env(condition_id=condition)
-    if not can_render():
+    if not sapien_gpu_available():
         with pytest.raises(ChamberEnvCompatibilityError, match="mesa-vulkan-drivers"):
             make_stage1_pickplace_env(condition_id=condition, render_backend="cpu")
 
 
 def test_vision_only_ego_sees_and_feels_nothing():
-    if not can_render():
+    if not sapien_gpu_available():
         pytest.skip("SAPIEN finds no render device; Mesa 25 gives it one in software")
     env = make_stage1_pickplace_env(
         condition_id=OM_HOMO, render_mode="rgb_array", render_backend="cpu"

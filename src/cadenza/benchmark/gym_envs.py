@@ -12,6 +12,7 @@ def ego_env(
     task: str,
     *,
     partner: str | None = None,
+    condition_id: str | None = None,
     episode_length: int | None = None,
     root_seed: int = 0,
     render_mode: str | None = None,
@@ -22,6 +23,7 @@ def ego_env(
     Args:
         task: Name of the task.
         partner: Class of the partner; None takes the one that training uses.
+        condition_id: The one of the task's conditions; None takes the usual one.
         episode_length: Control steps until truncation; None takes the task's.
         root_seed: Experiment seed that scopes every episode.
         render_mode: None or ``"rgb_array"``.
@@ -33,7 +35,10 @@ def ego_env(
     """
     spec = get_task(task)
     config = EnvConfig(
-        task=task, episode_length=episode_length or spec.episode_length, options=options
+        task=task,
+        condition_id=condition_id,
+        episode_length=episode_length or spec.episode_length,
+        options=options,
     )
     player = PartnerConfig(class_name=partner or spec.seen_partner)
     env = build_env(config, root_seed=root_seed, render_mode=render_mode, partner=player)

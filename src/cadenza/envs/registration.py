@@ -10,6 +10,7 @@ from typing import Any, Final
 _TASKS: Final = {
     "cadenza/Crossing-v1": "crossing",
     "cadenza/CooperativePush-v1": "mpe_cooperative_push",
+    "cadenza/PickPlace-v1": "stage1_pickplace",
 }
 
 

@@ -167,8 +167,8 @@ def test_render_backend_is_argument_then_variable_then_need(
     monkeypatch, argument, variable, images, renders, cuda, expected
 ):
     monkeypatch.setenv("CHAMBER_RENDER_BACKEND", variable)
-    monkeypatch.setattr(simulator, "can_render", lambda: renders)
-    monkeypatch.setattr(device, "torch_cuda_available", lambda: cuda)
+    monkeypatch.setattr(simulator, "sapien_gpu_available", lambda: renders)
+    monkeypatch.setattr(simulator, "torch_cuda_available", lambda: cuda)
     assert simulator.choose_render_backend("x", argument, images=images) == expected
 
 
@@ -185,13 +185,13 @@ def test_images_without_a_renderer_say_what_is_missing(
     monkeypatch, argument, variable, images, message
 ):
     monkeypatch.setenv("CHAMBER_RENDER_BACKEND", variable)
-    monkeypatch.setattr(simulator, "can_render", lambda: False)
+    monkeypatch.setattr(simulator, "sapien_gpu_available", lambda: False)
     with pytest.raises(ChamberEnvCompatibilityError, match=message):
         simulator.choose_render_backend("x", argument, images=images)
 
 
 def test_several_scenes_on_a_cpu_are_refused(monkeypatch):
-    monkeypatch.setattr(device, "torch_cuda_available", lambda: False)
+    monkeypatch.setattr(simulator, "torch_cuda_available", lambda: False)
     simulator.require_parallel("x", 1)
     with pytest.raises(ChamberEnvCompatibilityError, match="num_envs = 1 without CUDA, got 2"):
         simulator.require_parallel("x", 2)

@@ -2,6 +2,7 @@
 
 import importlib
 import warnings
+from typing import Any
 
 import torch
 
@@ -28,11 +29,11 @@ def sapien_gpu_available() -> bool:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            from cadenza.envs.maniskill.simulator import can_render
-
-            return can_render()
+            material: Any = importlib.import_module("sapien.render").RenderMaterial
+        material()
     except (ImportError, RuntimeError, OSError):
         return False
+    return material.__module__.startswith("sapien")  # no stand-in of `simulator`
 
 
 def sapien_cuda_renderer_available() -> bool:

@@ -14,12 +14,12 @@ import importlib
 import logging
 import os
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any, Final
 
 from cadenza.envs.errors import ChamberEnvCompatibilityError
+from cadenza.envs.maniskill.device import sapien_gpu_available, torch_cuda_available
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -58,48 +58,27 @@ class Inert:
             raise AttributeError(name)
 
 
-def load_simulator(owner: str) -> SimpleNamespace:
-    """Import ManiSkill, ready for this machine, and return its modules.
+def load_simulator(owner: str = "load_simulator") -> None:
+    """Import ManiSkill and make it ready for this machine: scenes can then be built.
 
     Args:
-        owner: Factory that asks, for the message.
-
-    Returns:
-        ``sapien``, ``mani_skill``, ``BaseEnv``, ``actors`` and further parts as attributes.
+        owner: Who asks, for the message.
 
     Raises:
         ChamberEnvCompatibilityError: ManiSkill or SAPIEN is not installed, or cannot be loaded.
     """
     try:
         with warnings.catch_warnings():
-            # SAPIEN warns that it found no Vulkan; `can_render` says so where somebody asks.
+            # No Vulkan is no reason to warn: `sapien_gpu_available` says so where somebody asks.
             warnings.filterwarnings("ignore", message="Failed to find system libvulkan")
-            sapien = importlib.import_module("sapien")
-            importlib.import_module("sapien.render")
-            mani_skill = importlib.import_module("mani_skill.envs")
+            for module in ("sapien", "sapien.render", "mani_skill.envs"):
+                importlib.import_module(module)
     except ImportError as error:  # a missing package as well as a library that cannot be loaded
         raise ChamberEnvCompatibilityError(
             f"{owner}: expected ManiSkill and SAPIEN, got {type(error).__name__}: {error}; "
             f"run: {_INSTALL_HINT}"
         ) from error
     ensure_buildable()
-    return SimpleNamespace(sapien=sapien, mani_skill=mani_skill)
-
-
-def can_render() -> bool:
-    """Return whether SAPIEN finds a device to render on, a GPU or a software one.
-
-    Raises:
-        ImportError: SAPIEN is not installed.
-    """
-    material: Any = importlib.import_module("sapien.render").RenderMaterial
-    if material is Inert:
-        return False
-    try:
-        material()
-    except RuntimeError:
-        return False
-    return True
 
 
 def ensure_buildable() -> None:
@@ -107,7 +86,7 @@ def ensure_buildable() -> None:
 
     Idempotent, for the whole process. The replaced classes could not be constructed anyway.
     """
-    if can_render():
+    if sapien_gpu_available():
         return
     for module_name in _RENDER_MODULES:
         module = importlib.import_module(module_name)
@@ -130,7 +109,8 @@ def choose_render_backend(owner: str, requested: str | None, *, images: bool) ->
     """
     chosen = requested or os.environ.get(RENDER_BACKEND_VARIABLE)
     if not chosen:
-        chosen = _automatic_backend() if images else NO_RENDERING
+        best = "gpu" if torch_cuda_available() else "cpu"
+        chosen = best if images else NO_RENDERING
     if chosen == NO_RENDERING:
         if images:
             source = "render_backend" if requested else RENDER_BACKEND_VARIABLE
@@ -138,19 +118,13 @@ def choose_render_backend(owner: str, requested: str | None, *, images: bool) ->
                 f"{owner}: expected a render backend for images, got {source}={NO_RENDERING!r}; "
                 "choose another one, or state observations without render_mode."
             )
-    elif not can_render():
+    elif not sapien_gpu_available():
         raise ChamberEnvCompatibilityError(
             f"{owner}: expected a device for render_backend={chosen!r}, got none that SAPIEN "
             f"accepts; {_RENDERER_HINT}. State observations need none: set "
             f"{RENDER_BACKEND_VARIABLE}={NO_RENDERING}."
         )
     return chosen
-
-
-def _automatic_backend() -> str:
-    from cadenza.envs.maniskill.device import torch_cuda_available
-
-    return "gpu" if torch_cuda_available() else "cpu"
 
 
 @contextmanager
@@ -177,8 +151,6 @@ def require_parallel(owner: str, num_envs: int) -> None:
     Raises:
         ChamberEnvCompatibilityError: More than one, and PhysX finds no CUDA.
     """
-    from cadenza.envs.maniskill.device import torch_cuda_available
-
     if num_envs > 1 and not torch_cuda_available():
         raise ChamberEnvCompatibilityError(
             f"{owner}: expected num_envs = 1 without CUDA, got {num_envs}: PhysX steps one scene "
@@ -200,5 +172,4 @@ def name_robots_plainly(agent: Any) -> None:
     def proprioception() -> dict[str, Any]:
         return {uid: robot.get_proprioception() for uid, robot in robots.items()}
 
-    sense: Callable[[], dict[str, Any]] = proprioception
-    agent.get_proprioception = sense
+    agent.get_proprioception = proprioception

@@ -15,13 +15,14 @@ Units:       m, rad, s, N; quaternions (w, x, y, z); N = number of envs, the fir
 """
 
 import math
+from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import torch
 
 from cadenza.core.arrays import FloatArray
-from cadenza.core.errors import InputError
 from cadenza.core.extras import load_extra
 from cadenza.core.seeding import derive_substream
 from cadenza.envs.inputs import checked_integer, vector_action
@@ -30,12 +31,10 @@ from cadenza.envs.maniskill.conditions import (
     EGO_UID,
     FETCH_SAFETY_RADIUS_M,
     FETCH_UID,
-    PANDA_ACTION_DIM,
     PANDA_CARTESIAN_ACCEL_CAPACITY_MS2,
     PANDA_PARTNER_UID,
     PANDA_SAFETY_RADIUS_M,
     ConditionConfig,
-    JacobianFn,
     build_control_models_for_condition,
 )
 from cadenza.envs.maniskill.panda_partner import PandaPartner
@@ -141,13 +140,16 @@ class Stage1PickPlaceEnv(BaseEnv):
             for uid in condition.agent_uids
         }
         self._kinematics = PandaJacobianProvider()
-        prefixes = [STREAM] if num_envs == 1 else [f"{STREAM}.env{i:04d}" for i in range(num_envs)]
-        self._numbered = [f"{prefix}.episode" for prefix in prefixes]
+        envs = range(num_envs)
+        self._prefixes = [STREAM] if num_envs == 1 else [f"{STREAM}.env{i:04d}" for i in envs]
+        self._numbered = [f"{prefix}.episode" for prefix in self._prefixes]
         self._auto_episodes = [0] * num_envs
-        self._prefixes = prefixes
-        self._draw_streams(range(num_envs), None)
+        self._layout: dict[int, np.random.Generator] = {}
+        self._noise: dict[int, np.random.Generator] = {}
+        self._open_streams(envs, None)
+        agents = {PANDA_PARTNER_UID: PandaPartner}
         super().__init__(
-            robot_uids=condition.agent_uids,
+            robot_uids=tuple(agents.get(uid, uid) for uid in condition.agent_uids),
             obs_mode=condition.obs_mode,
             control_mode="pd_joint_delta_pos",
             reward_mode="normalized_dense",
@@ -207,7 +209,8 @@ class Stage1PickPlaceEnv(BaseEnv):
         if not isinstance(seed, list):  # a list is ManiSkill's own first reset
             if seed is not None:
                 seed = checked_integer(_OWNER, "seed", seed, low=0)
-            self._draw_streams(_indices(options, self.num_envs), seed)
+            chosen: Any = (options or {}).get("env_idx", range(self.num_envs))
+            self._open_streams([int(i) for i in chosen], seed)
         return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[dict[str, Any], Any, Any, Any, dict[str, Any]]:
@@ -268,15 +271,14 @@ class Stage1PickPlaceEnv(BaseEnv):
 
         An arm's action is a joint step within the control step, a Fetch's base takes a velocity.
         """
-        arms = [uid for uid in self.agent_uids if uid != FETCH_UID]
-        jacobians: dict[str, JacobianFn] = {uid: self._jacobian_of(uid) for uid in self.agent_uids}
-        spaces = self.single_action_space
+        uids = self.agent_uids
+        dims = {uid: self.single_action_space[uid].shape[0] for uid in uids}
         return build_control_models_for_condition(
             self.condition_id,
-            jacobian_fn=jacobians,
-            bias_fn={uid: self._bias_of(uid) for uid in arms},
-            panda_action_dim=PANDA_ACTION_DIM,
-            fetch_action_dim=spaces[FETCH_UID].shape[0] if FETCH_UID in self.agent_uids else None,
+            jacobian_fn={uid: partial(self._action_jacobian, uid) for uid in uids},
+            bias_fn={uid: partial(self._bias_accel, uid) for uid in uids if uid != FETCH_UID},
+            panda_action_dim=dims[self.ego_uid],
+            fetch_action_dim=dims.get(FETCH_UID),
             control_timestep_s=self.control_timestep,
             partner_accel_capacity=self._partner_accel_capacity,
         )
@@ -315,11 +317,8 @@ class Stage1PickPlaceEnv(BaseEnv):
         self._require_one_env()
         return {"goal": _row(self.goal_site.pose.p)[:2], "cube": _row(self.cube.pose.p)[:2]}
 
-    def _draw_streams(self, indices: Any, seed: int | None) -> None:
+    def _open_streams(self, indices: Iterable[int], seed: int | None) -> None:
         """Open the streams of the next episode of each env in ``indices``."""
-        if not hasattr(self, "_layout"):
-            self._layout: dict[int, np.random.Generator] = {}
-            self._noise: dict[int, np.random.Generator] = {}
         for i in indices:
             if seed is None:
                 name = f"{self._numbered[i]}.auto.{self._auto_episodes[i]}"
@@ -333,17 +332,17 @@ class Stage1PickPlaceEnv(BaseEnv):
 
     def _load_agent(self, options: dict[str, Any], initial_agent_poses: Any = None) -> None:
         del initial_agent_poses
-        if PandaPartner is None:
-            raise InputError(f"{_OWNER}: expected ManiSkill's agents, got none; reinstall it.")
         half = self._partner_yaw / 2
-        partner = sapien.Pose(
-            p=[BASE_DISTANCE, 0.0, 0.0], q=[math.cos(half), 0.0, 0.0, math.sin(half)]
-        )
-        super()._load_agent(options, [sapien.Pose(p=[-BASE_DISTANCE, 0.0, 0.0]), partner])
+        turned = [math.cos(half), 0.0, 0.0, math.sin(half)]
+        poses = [
+            sapien.Pose(p=[-BASE_DISTANCE, 0.0, 0.0]),
+            sapien.Pose(p=[BASE_DISTANCE, 0.0, 0.0], q=turned),
+        ]
+        super()._load_agent(options, poses)
         name_robots_plainly(self.agent)
         self._base_rotation = {
-            self.ego_uid: np.eye(3),
-            self.partner_uid: quaternion_rotation(partner.q),
+            uid: quaternion_rotation(pose.q)
+            for uid, pose in zip(self.agent_uids, poses, strict=True)
         }
 
     def _load_scene(self, options: dict[str, Any]) -> None:
@@ -439,43 +438,26 @@ class Stage1PickPlaceEnv(BaseEnv):
         velocity = self._kinematics.world_jacobian(qpos[arm], rotation) @ qvel[arm]
         return _row(self._robot(uid).tcp.pose.p), velocity
 
-    def _jacobian_of(self, uid: str) -> JacobianFn:
-        """Return the map from a snapshot to metres (or m/s) per action unit, shape (3, A)."""
-        dim: int = self.single_action_space[uid].shape[0]
-        # A drive is an overdamped spring: this share of the step it is asked for is made in dt.
-        share = 1.0 - math.exp(-ARM_RATE * self.control_timestep)
+    def _action_jacobian(self, uid: str, state: AgentSnapshot) -> FloatArray:
+        """Return metres (of a Fetch: m/s) of the ball per action unit, shape (3, A)."""
+        del state  # it holds no joints, so the robot is asked
+        qpos, rotation = self._joints(uid)[0], self._base_rotation[uid]
+        jacobian = np.zeros((3, self.single_action_space[uid].shape[0]))
+        if uid == FETCH_UID:
+            heading = np.array([math.cos(qpos[2]), math.sin(qpos[2]), 0.0])
+            jacobian[:, FETCH_BASE_ACTION[0]] = rotation @ heading
+        else:
+            # A drive is an overdamped spring: it makes this share of the step it is asked for.
+            share = 1.0 - math.exp(-ARM_RATE * self.control_timestep)
+            arm = self._kinematics.world_jacobian(qpos[:PANDA_ARM_DOF], rotation)
+            jacobian[:, :PANDA_ARM_DOF] = share * ARM_STEP * arm
+        return jacobian
 
-        def arm(state: AgentSnapshot) -> FloatArray:
-            del state
-            jacobian = np.zeros((3, dim))
-            jacobian[:, :PANDA_ARM_DOF] = (
-                share
-                * ARM_STEP
-                * self._kinematics.world_jacobian(
-                    self._joints(uid)[0][:PANDA_ARM_DOF], self._base_rotation[uid]
-                )
-            )
-            return jacobian
-
-        def base(state: AgentSnapshot) -> FloatArray:
-            del state
-            yaw = self._joints(uid)[0][2]
-            jacobian = np.zeros((3, dim))
-            heading = np.array([math.cos(yaw), math.sin(yaw), 0.0])
-            jacobian[:, FETCH_BASE_ACTION[0]] = self._base_rotation[uid] @ heading
-            return jacobian
-
-        return base if uid == FETCH_UID else arm
-
-    def _bias_of(self, uid: str) -> JacobianFn:
-        """Return the map from a snapshot to J' q' of an arm, shape (3,), m/s^2."""
-
-        def bias(state: AgentSnapshot) -> FloatArray:
-            del state
-            qpos, qvel = (values[:PANDA_ARM_DOF] for values in self._joints(uid))
-            return self._base_rotation[uid] @ self._kinematics.bias_accel(qpos, qvel)
-
-        return bias
+    def _bias_accel(self, uid: str, state: AgentSnapshot) -> FloatArray:
+        """Return J' q' of an arm, shape (3,), m/s^2."""
+        del state
+        qpos, qvel = (values[:PANDA_ARM_DOF] for values in self._joints(uid))
+        return self._base_rotation[uid] @ self._kinematics.bias_accel(qpos, qvel)
 
     def _require_one_env(self) -> None:
         if self.num_envs > 1:
@@ -506,9 +488,3 @@ def closeness(distance: torch.Tensor) -> torch.Tensor:
 def _row(tensor: Any) -> FloatArray:
     """Return the only row of a tensor, float64."""
     return tensor[0].detach().cpu().numpy().astype(np.float64)
-
-
-def _indices(options: dict[str, Any] | None, num_envs: int) -> list[int]:
-    """Return the envs that a reset is about."""
-    chosen: Any = (options or {}).get("env_idx")
-    return list(range(num_envs)) if chosen is None else [int(i) for i in chosen]
