@@ -2,26 +2,29 @@
 
 import importlib
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from cadenza.core.device import resolve_device
+if TYPE_CHECKING:
+    import torch
 
 
 def torch_cuda_available() -> bool:
     """Return whether torch finds a CUDA device."""
+    import torch
+
     try:
         return torch.cuda.is_available() and torch.cuda.device_count() > 0
     except RuntimeError:  # a driver that does not fit
         return False
 
 
-def torch_device() -> torch.device:
+def torch_device() -> "torch.device":
     """Return the best device for networks: CUDA, else MPS, else the CPU."""
+    import torch
+
     if torch_cuda_available():
         return torch.device("cuda")
-    return torch.device("mps") if torch.backends.mps.is_available() else resolve_device("cpu")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
 def sapien_gpu_available() -> bool:
@@ -48,6 +51,8 @@ def sapien_cuda_renderer_available() -> bool:
 
 def device_report() -> str:
     """Return one line: torch, its best device, and what SAPIEN renders on."""
+    import torch
+
     renderer = "none"
     if sapien_gpu_available():
         renderer = "cuda" if sapien_cuda_renderer_available() else "present"
