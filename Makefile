@@ -11,6 +11,8 @@ export OMP_NUM_THREADS ?= 1
 # LeRobot needs another torch than ours, so it has an environment of its own: in the user's cache,
 # made once per machine. evdev, which it needs, is built from source.
 LEROBOT := $(PYTHON) environments/install.py environments/lerobot.txt --needs-header linux/input.h
+# ManiSkill is large and few tests need it, so it has one, too. The tests run in its Python.
+MANISKILL := $(PYTHON) environments/install.py environments/maniskill.txt
 # Output folder of `make demo`.
 DEMO   ?= runs/quickstart
 # Chunks that `make torn-reads` looks at beside one writer, and again beside two.
@@ -21,7 +23,7 @@ BOUNDS := ego_accel=2.0/partner_accel=0.7/dts=[0.05,0.02] ego_accel=5.0/partner_
 	ego_accel=5.0/partner_accel=4.8/dts=[0.3,0.1] ego_accel=20.0/partner_accel=15.0/dts=[0.3,0.05]
 
 .DEFAULT_GOAL := help
-.PHONY: help demo postgresql test test-fast test-lerobot test-teamwork explore torn-reads nightly lint format bench docs clean clean-environments
+.PHONY: help demo postgresql test test-fast test-lerobot test-teamwork test-maniskill explore torn-reads nightly lint format bench docs clean clean-environments
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +77,9 @@ $(VENV)/overcooked: environments/overcooked.txt | $(VENV)/.installed-dev
 test-teamwork: $(VENV)/overcooked ## Play foraging and Overcooked with their packages (150 MB once)
 	@PYTHONPATH=$< $(BIN)/python -m pytest tests/unit/envs/test_teamwork_envs.py
 
+test-maniskill: ## Run the ManiSkill tasks without a renderer, and with one where it is (3 GB once, minutes)
+	@python=$$($(MANISKILL)) && PYTHONPATH=src $$python -m pytest tests/maniskill
+
 explore: $(VENV)/.installed-dev ## Run the property tests on new random examples
 	@CADENZA_HYPOTHESIS=explore $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal tests/property
 
@@ -83,7 +88,7 @@ torn-reads: $(VENV)/.installed-dev ## Look for torn chunks among CHUNKS (ten mil
 
 nightly: $(VENV)/.installed-dev postgresql ## Run every campaign at full size: tests, new examples, torn reads, the filter (hours)
 	@CADENZA_TESTS=nightly $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
-	@$(MAKE) explore torn-reads
+	@$(MAKE) test-maniskill explore torn-reads
 	@set -e; for bounds in $(BOUNDS); do echo "== $$bounds"; \
 		$(BIN)/cadenza safety verify --quiet --plant zoh --partners 1 delays=[none] stationary=false \
 			steps=25000000 compared_share=0.0001 $$(echo $$bounds | tr / ' ') --out runs/nightly; done
@@ -111,5 +116,5 @@ clean: ## Remove .venv, caches and built pages (results in runs/ stay)
 	rm -rf $(VENV) site dist build .pytest_cache .ruff_cache .hypothesis .coverage .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-clean-environments: ## Remove what test-lerobot installed in the user's cache, for all checkouts
+clean-environments: ## Remove what test-lerobot and test-maniskill installed in the user's cache, for all checkouts
 	@$(PYTHON) environments/install.py --remove-all

@@ -32,6 +32,8 @@ from cadenza.safety.runtime.env_hooks import EnvHooks
 if TYPE_CHECKING:
     from cadenza.safety.batched.driver import BatchedSafetyDriver
 
+#: Acceleration that the partner of the pick-and-place task is taken to stay below, m/s^2.
+STAGE1_PARTNER_ACCEL: Final = 1.5
 #: Methods an environment must have for the safety filter to see what it guards.
 _SAFETY_HOOKS: Final = ("build_agent_snapshots", "build_control_models", "build_bounds")
 #: Likewise a batch of environments.
@@ -76,6 +78,7 @@ def build_env(
         root_seed=root_seed,
         render_mode=render_mode,
         options=task.complete_options(env_config.options),
+        condition_id=env_config.condition_id or next(iter(task.conditions), None),
     )
     env = task.make_env(request)
     if len(env.agent_uids) == SEATS:
@@ -271,6 +274,65 @@ def make_cocarry_env(request: EnvRequest) -> Any:
     if request.batched or request.num_envs > 1:
         return VectorCoCarryEnv(request.num_envs, options, **settings)
     return CoCarryEnv(options, **settings, render_mode=request.render_mode)
+def make_stage0_smoke_env(request: EnvRequest) -> Any:
+    """Build the three-robot scene, of which ego and partner are driven; see `EnvRequest`."""
+    from cadenza.envs.maniskill.stage0 import make_stage0_training_env
+
+    _refuse_pictures(request)
+    return make_stage0_training_env(
+        agent_uids=_fixed_seats(request, ("panda_wristcam", "fetch")),
+        episode_length=request.episode_length,
+        root_seed=request.root_seed,
+    )
+
+
+def make_stage1_pickplace_task_env(request: EnvRequest) -> Any:
+    """Build the pick-and-place task of one condition; see `EnvRequest`.
+
+    The filter takes a partner's ball to accelerate by at most `STAGE1_PARTNER_ACCEL`: with the
+    whole strength of a second Panda it would be the ego's equal, and nothing could be guaranteed.
+    """
+    from cadenza.envs.maniskill.conditions import resolve_condition
+    from cadenza.envs.maniskill.scalar import ScalarManiSkillEnv
+    from cadenza.envs.maniskill.stage1_pickplace import make_stage1_pickplace_env
+
+    _refuse_pictures(request)
+    condition = resolve_condition(str(request.condition_id))
+    _fixed_seats(request, condition.agent_uids)
+    return ScalarManiSkillEnv(
+        make_stage1_pickplace_env(
+            condition_id=condition.condition_id,
+            episode_length=request.episode_length,
+            root_seed=request.root_seed,
+            partner_accel_capacity=STAGE1_PARTNER_ACCEL,
+        )
+    )
+
+
+def _fixed_seats(request: EnvRequest, uids: tuple[str, str]) -> tuple[str, str]:
+    """Return ``uids``, the robots of a task that cannot be renamed.
+
+    Raises:
+        ConfigurationError: The request names others, and not the usual seats either.
+    """
+    if request.seats not in (uids, ("ego", "partner")):
+        raise ConfigurationError(
+            f"env.agent_uids: expected {uids}, the robots of this task, got {request.seats}."
+        )
+    return uids
+
+
+def _refuse_pictures(request: EnvRequest) -> None:
+    """Raise for a render mode that a ManiSkill task has only through its own factory.
+
+    Raises:
+        ConfigurationError: One is asked for.
+    """
+    if request.render_mode is not None:
+        raise ConfigurationError(
+            f"build_env: expected render_mode None, got {request.render_mode!r}; draw a ManiSkill "
+            "env of its own factory, e.g. cadenza.envs.make_stage1_pickplace_env(render_mode=...)."
+        )
 
 
 def _refuse_unused_settings(task: TaskSpec, env_config: EnvConfig, render_mode: str | None) -> None:
@@ -280,10 +342,11 @@ def _refuse_unused_settings(task: TaskSpec, env_config: EnvConfig, render_mode: 
             f"env.mask_partner_obs: expected False, got True; task {task.task_id!r} cannot hide "
             "the partner."
         )
-    if env_config.condition_id is not None:
+    if env_config.condition_id not in (None, *task.conditions):
+        expected = f"one of {task.conditions}" if task.conditions else "None"
         raise ConfigurationError(
-            f"env.condition_id: expected None, got {env_config.condition_id!r}; task "
-            f"{task.task_id!r} comes in one condition."
+            f"env.condition_id: expected {expected}, got {env_config.condition_id!r}; task "
+            f"{task.task_id!r} comes in {len(task.conditions) or 'one'} condition(s)."
         )
     if env_config.num_envs > 1 and not task.supports_batches:
         raise ConfigurationError(

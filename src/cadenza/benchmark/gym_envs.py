@@ -15,6 +15,7 @@ def ego_env(
     partner: str | None = None,
     partner_options: Mapping[str, str] | None = None,
     agent_uids: tuple[str, str] = ("ego", "partner"),
+    condition_id: str | None = None,
     episode_length: int | None = None,
     root_seed: int = 0,
     render_mode: str | None = None,
@@ -27,6 +28,7 @@ def ego_env(
         partner: Registered name of the partner inside; None takes the one that training uses.
         partner_options: Options of the partner.
         agent_uids: Names of the seats, the ego's first.
+        condition_id: The one of the task's conditions; None takes the usual one.
         episode_length: Control steps until truncation; None takes the task's.
         root_seed: Experiment seed that scopes every episode.
         render_mode: None or ``"rgb_array"``.
@@ -40,13 +42,14 @@ def ego_env(
     spec = get_task(task)
     config = EnvConfig(
         task=task,
+        condition_id=condition_id,
         episode_length=episode_length or spec.episode_length,
         agent_uids=agent_uids,
         options=options,
     )
     player = PartnerConfig(
-        class_name=partner or spec.seen_partner,
-        extra={"uid": agent_uids[1], **(partner_options or {})},
+        class_name=partner or spec.seen_partner, extra=dict(partner_options or {})
     )
     env = build_env(config, root_seed=root_seed, render_mode=render_mode, partner=player)
-    return EgoGymEnv(env, build_partner(player, env=env))
+    seated = player.model_copy(update={"extra": {"uid": env.agent_uids[1], **player.extra}})
+    return EgoGymEnv(env, build_partner(seated, env=env))

@@ -44,6 +44,7 @@ class EnvRequest:
         render_mode: None or ``"rgb_array"``.
         options: One value per option of the task, defaults filled in.
         batched: Ask for a batch even of one environment.
+        condition_id: The one of the task's conditions that is wanted; None for a task without.
     """
 
     episode_length: int
@@ -53,6 +54,7 @@ class EnvRequest:
     render_mode: str | None
     options: Mapping[str, OptionValue]
     batched: bool = False
+    condition_id: str | None = None
 
 
 class TaskEnv(Protocol):
@@ -173,6 +175,8 @@ class TaskSpec(BaseModel):
         supports_links: Whether an evaluation can put a link between ego and others: the environment
             has ``comm_state()`` and ``state_given(uid, known)``.
         options: Settings of the environment by name; None takes all and leaves checking them to it.
+        conditions: Ids of the conditions it comes in, the usual one first; empty for one form only.
+        extra: Extra of this package that its environment needs; None if it runs everywhere.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -193,6 +197,8 @@ class TaskSpec(BaseModel):
     supports_batches: bool
     supports_links: bool = False
     options: dict[str, TaskOption] | None = Field(default_factory=dict[str, TaskOption])
+    conditions: tuple[str, ...] = ()
+    extra: str | None = None
 
     def load_factory(self) -> Callable[..., Any]:
         """Import and return the function that builds the environment.
@@ -378,10 +384,55 @@ COCARRY_MJ: Final = TaskSpec(
     },
 )
 
+STAGE0_SMOKE: Final = TaskSpec(
+    task_id="stage0_smoke",
+    version=1,
+    tier=0,
+    title="Three robots with different bodies, rates and senses share an empty scene.",
+    summary=(
+        "A Panda at 20 Hz, a Fetch at 10 Hz and an idle Allegro hand in SAPIEN, stepped at 100 Hz. "
+        "There is no task: the reward is 0. It shows that everything fits together."
+    ),
+    env_factory="cadenza.benchmark.builders:make_stage0_smoke_env",
+    episode_length=100,
+    max_robots=2,
+    has_success=False,
+    partners=("arm_sway",),
+    seen_partner="arm_sway",
+    supports_safety=False,
+    supports_batches=False,
+    extra="maniskill",
+)
+
+STAGE1_PICKPLACE: Final = TaskSpec(
+    task_id="stage1_pickplace",
+    version=1,
+    tier=1,
+    title="A Panda carries a cube to a point in the air, beside another robot.",
+    summary=(
+        "SAPIEN's physics at 20 control steps per second. The partner is a second Panda or a "
+        "Fetch, which shares the table. The ego can succeed alone: a control task."
+    ),
+    env_factory="cadenza.benchmark.builders:make_stage1_pickplace_task_env",
+    episode_length=100,
+    max_robots=2,
+    has_success=True,
+    partners=("arm_sway",),
+    seen_partner="arm_sway",
+    supports_safety=True,
+    supports_batches=False,
+    conditions=(
+        "stage1_pickplace_panda_only_mappo_shared_param",
+        "stage1_pickplace_panda_plus_fetch_ego_aht_happo_per_agent",
+    ),
+    extra="maniskill",
+)
+
 _plug_ins: Final = PlugIns("cadenza.tasks", ("cadenza.benchmark.teamwork_tasks",))
 #: Every version of every known task.
 _tasks: dict[tuple[str, int], TaskSpec] = {
-    (task.task_id, task.version): task for task in (CROSSING, MPE_COOPERATIVE_PUSH, COCARRY_MJ)
+    (task.task_id, task.version): task
+    for task in (CROSSING, MPE_COOPERATIVE_PUSH, COCARRY_MJ, STAGE0_SMOKE, STAGE1_PICKPLACE)
 }
 
 

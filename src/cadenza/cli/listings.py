@@ -50,10 +50,15 @@ def tasks(as_json: JsonOption = False) -> None:
             print_json({"tasks": [task.model_dump(mode="json") for task in known]})
             return
         rows = [
-            (f"{task.task_id}@v{task.version}", task.title, str(task.episode_length))
+            (
+                f"{task.task_id}@v{task.version}",
+                task.title,
+                str(task.episode_length),
+                task.extra or "none",
+            )
             for task in known
         ]
-        print_table("Tasks", ("name", "what it asks", "steps"), rows)
+        print_table("Tasks", ("name", "what it asks", "steps", "extra"), rows)
 
 
 def configs(as_json: JsonOption = False) -> None:

@@ -2,7 +2,7 @@
 
 Start at:    `CrossingEnv` and `MPECooperativePushEnv`; `VectorCrossingEnv` and
              `VectorMPECooperativePushEnv` step thousands of copies with the bytes of one. Arms are
-             in `envs.mujoco`.
+             in `envs.mujoco`; `make_stage1_pickplace_env` has real robots (extra ``maniskill``).
 Promise:     equal (root_seed, seed, actions) give equal bytes, on every machine; malformed input is
              an error that names the robot.
 May import:  `core`, `safety` (snapshots and bounds), `comm` (channels).  Must not import:
@@ -20,42 +20,67 @@ if TYPE_CHECKING:
     from cadenza.envs.adapters import EgoGymEnv
     from cadenza.envs.crossing import CrossingEnv
     from cadenza.envs.errors import ChamberEnvCompatibilityError
+    from cadenza.envs.maniskill.conditions import (
+        ConditionConfig,
+        build_control_models_for_condition,
+        resolve_condition,
+    )
+    from cadenza.envs.maniskill.stage1_pickplace import make_stage1_pickplace_env
     from cadenza.envs.mpe import MPECooperativePushEnv
+    from cadenza.envs.panda_kinematics import PandaJacobianProvider
     from cadenza.envs.parallel_task import ParallelTask
     from cadenza.envs.vector_crossing import VectorCrossingEnv
     from cadenza.envs.vector_mpe import VectorMPECooperativePushEnv
     from cadenza.envs.wrappers.action_repeat import PerAgentActionRepeatWrapper
     from cadenza.envs.wrappers.comm_shaping import CommShapingWrapper
     from cadenza.envs.wrappers.partner_id import PartnerIdAnnotationWrapper
+    from cadenza.envs.wrappers.stage0_state import Stage0StateSynthesizer
+    from cadenza.envs.wrappers.stage1 import Stage1ASStateSynthesizer, Stage1OMChannelFilter
     from cadenza.envs.wrappers.texture_filter import TextureFilterObsWrapper
 
 __all__ = [
     "ChamberEnvCompatibilityError",
     "CommShapingWrapper",
+    "ConditionConfig",
     "CrossingEnv",
     "EgoGymEnv",
     "MPECooperativePushEnv",
+    "PandaJacobianProvider",
     "ParallelTask",
     "PartnerIdAnnotationWrapper",
     "PerAgentActionRepeatWrapper",
+    "Stage0StateSynthesizer",
+    "Stage1ASStateSynthesizer",
+    "Stage1OMChannelFilter",
     "TextureFilterObsWrapper",
     "VectorCrossingEnv",
     "VectorMPECooperativePushEnv",
+    "build_control_models_for_condition",
+    "make_stage1_pickplace_env",
+    "resolve_condition",
 ]
 
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
     "ChamberEnvCompatibilityError": "errors",
     "CommShapingWrapper": "wrappers.comm_shaping",
+    "ConditionConfig": "maniskill.conditions",
     "CrossingEnv": "crossing",
     "EgoGymEnv": "adapters",
     "MPECooperativePushEnv": "mpe",
+    "PandaJacobianProvider": "panda_kinematics",
     "ParallelTask": "parallel_task",
     "PartnerIdAnnotationWrapper": "wrappers.partner_id",
     "PerAgentActionRepeatWrapper": "wrappers.action_repeat",
+    "Stage0StateSynthesizer": "wrappers.stage0_state",
+    "Stage1ASStateSynthesizer": "wrappers.stage1",
+    "Stage1OMChannelFilter": "wrappers.stage1",
     "TextureFilterObsWrapper": "wrappers.texture_filter",
     "VectorCrossingEnv": "vector_crossing",
     "VectorMPECooperativePushEnv": "vector_mpe",
+    "build_control_models_for_condition": "maniskill.conditions",
+    "make_stage1_pickplace_env": "maniskill.stage1_pickplace",
+    "resolve_condition": "maniskill.conditions",
 }
 
 __dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

@@ -9,3 +9,7 @@ class ChamberEnvCompatibilityError(CadenzaError, RuntimeError):
     Raised instead of falling back in silence: a run with a wrapper that does nothing would look
     like evidence.
     """
+
+
+class ObservationLayoutError(ChamberEnvCompatibilityError, TypeError):
+    """An observation, or its space, lacks an entry that a wrapper reads, or has another kind."""

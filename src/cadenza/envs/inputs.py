@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.core.arrays import FloatArray
+from cadenza.core.arrays import FloatArray, require_finite
 from cadenza.core.errors import InputError
 
 #: Components of one planar action.
@@ -135,6 +135,34 @@ def checked_action(
             "check the policy that produced it."
         )
     return array
+
+
+def vector_action(
+    owner: str, action: Mapping[str, Any], uid: str, dim: int, *, rows: int = 1
+) -> FloatArray:
+    """Return ``action[uid]`` as finite float64 of shape (rows, dim).
+
+    Args:
+        owner: Environment name for the message.
+        action: Array of shape (dim,), for all rows, or (rows, dim) per uid; others are ignored.
+        uid: Robot whose action is read.
+        dim: Entries of one action.
+        rows: Environments that are stepped together.
+
+    Raises:
+        InputError: The uid is missing, or its action has another shape or is not finite.
+    """
+    try:
+        value = action[uid]
+    except (KeyError, IndexError, TypeError):
+        raise InputError(missing_uid_message(owner, action, uid)) from None
+    array = _as_float_array(owner, value, uid)
+    if array.shape not in ((dim,), (rows, dim)):
+        raise InputError(
+            f"{owner}: expected the action of {uid!r} to have shape ({dim},), got {array.shape}."
+        )
+    require_finite(f"{owner}: action of {uid!r}", array)
+    return np.broadcast_to(array, (rows, dim))
 
 
 def _as_float_array(owner: str, value: object, uid: str) -> NDArray[Any]:

@@ -19,6 +19,7 @@ _TASKS: Final[dict[str, str | None]] = {
     "cadenza/OvercookedForcedCoordination-v1": "overcooked_forced_coordination",
     "cadenza/OvercookedCounterCircuit-v1": "overcooked_counter_circuit",
     "cadenza/Ego-v1": None,
+    "cadenza/PickPlace-v1": "stage1_pickplace",
 }
 
 

@@ -32,6 +32,7 @@ _BUILT_IN_MODULES: Final = (
     "cadenza.partners.cocarry_families",
     "cadenza.partners.any_task",
     "cadenza.partners.foraging",
+    "cadenza.partners.arm_sway",
 )
 
 PartnerClass = TypeVar("PartnerClass", bound=type)

@@ -87,8 +87,11 @@ def test_fingerprint_tells_true_from_one():
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_shipped_configuration_loads(path):
-    ours = path.stem.startswith(("mpe_cooperative_push", "crossing"))
-    named = path.stem.removeprefix("mpe_cooperative_push").removeprefix("crossing").strip("_")
+    ours = path.stem.startswith(("mpe_cooperative_push", "crossing", "stage1_pickplace"))
+    named = path.stem
+    for task in ("mpe_cooperative_push", "crossing", "stage1_pickplace"):
+        named = named.removeprefix(task)
+    named = named.strip("_")
     assert load_config(config_path=path).algo == ((named or "ego_aht_happo") if ours else "ppo")
 
 

@@ -29,10 +29,12 @@ def test_shipped_tasks_are_listed_by_tier():
     assert [name for name in names if not name.startswith("overcooked_")] == [
         "foraging",
         "mpe_cooperative_push",
+        "stage0_smoke",
         "crossing",
+        "stage1_pickplace",
         "cocarry_mj",
     ]
-    assert len(names) == 9
+    assert len(names) == 11
 
 
 @pytest.mark.parametrize("task", list_tasks(), ids=lambda task: task.task_id)
@@ -75,8 +77,10 @@ def test_manifest_is_plain_json_in_listing_order():
     entries = json.loads(json.dumps(manifest()))
     assert entries == manifest()
     assert [entry["task_id"] for entry in entries] == [task.task_id for task in list_tasks()]
-    crossing = next(entry for entry in entries if entry["task_id"] == "crossing")
-    assert crossing["options"]["num_robots"]["high"] == 8
+    by_name = {entry["task_id"]: entry for entry in entries}
+    assert by_name["crossing"]["options"]["num_robots"]["high"] == 8
+    assert by_name["crossing"]["extra"] is None
+    assert by_name["stage1_pickplace"]["extra"] == "maniskill"
 
 
 def test_options_are_completed_with_their_defaults():

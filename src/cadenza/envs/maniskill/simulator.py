@@ -1,0 +1,175 @@
+"""ManiSkill on any machine: is it here, what can render, and physics without a renderer.
+
+Without a Vulkan device SAPIEN cannot construct a render material, and ManiSkill constructs one for
+every visual shape, even where nothing is rendered. There, two inert stand-ins take the place of
+material and texture, so that robots and actors are built without visuals. Where a renderer exists,
+nothing is replaced.
+
+Choice of the render backend: the factory's argument, else the environment variable
+``CHAMBER_RENDER_BACKEND``, else ``"none"`` for state observations and the GPU or, failing that,
+software rendering for images.
+"""
+
+import importlib
+import logging
+import os
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from cadenza.envs.errors import ChamberEnvCompatibilityError
+from cadenza.envs.maniskill.device import sapien_gpu_available, torch_cuda_available
+
+_LOGGER = logging.getLogger(__name__)
+
+#: Environment variable that every factory reads: ``none``, ``cpu``, ``gpu``, ``sapien_cuda:1`` ...
+RENDER_BACKEND_VARIABLE: Final = "CHAMBER_RENDER_BACKEND"
+#: Builds no visuals and no cameras.
+NO_RENDERING: Final = "none"
+#: Classes that only a render device can construct, and the modules that hold a reference of theirs.
+_RENDER_CLASSES: Final = ("RenderMaterial", "RenderTexture2D")
+_RENDER_MODULES: Final = (
+    "sapien.render",
+    "sapien.pysapien.render",
+    "sapien.wrapper.urdf_loader",
+    "mani_skill.utils.building._mjcf_loader",
+)
+_INSTALL_HINT: Final = "pip install 'cadenza[maniskill]'"
+_RENDERER_HINT: Final = (
+    "install a GPU driver with Vulkan, or Mesa >= 25 for rendering in software (package "
+    "mesa-vulkan-drivers; on Debian 12 from bookworm-backports)"
+)
+
+
+class Inert:
+    """Stands in for a render material or texture: takes any argument and any attribute."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        del args, kwargs
+
+    def __getattr__(self, name: str) -> None:
+        """Answer every public name with None.
+
+        Raises:
+            AttributeError: A private name; copying and inspection rely on that.
+        """
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+
+def load_simulator(owner: str = "load_simulator") -> None:
+    """Import ManiSkill and make it ready for this machine: scenes can then be built.
+
+    Args:
+        owner: Who asks, for the message.
+
+    Raises:
+        ChamberEnvCompatibilityError: ManiSkill or SAPIEN is not installed, or cannot be loaded.
+    """
+    try:
+        with warnings.catch_warnings():
+            # No Vulkan is no reason to warn: `sapien_gpu_available` says so where somebody asks.
+            warnings.filterwarnings("ignore", message="Failed to find system libvulkan")
+            for module in ("sapien", "sapien.render", "mani_skill.envs"):
+                importlib.import_module(module)
+    except ImportError as error:  # a missing package as well as a library that cannot be loaded
+        raise ChamberEnvCompatibilityError(
+            f"{owner}: expected ManiSkill and SAPIEN, got {type(error).__name__}: {error}; "
+            f"run: {_INSTALL_HINT}"
+        ) from error
+    ensure_buildable()
+
+
+def ensure_buildable() -> None:
+    """Let ManiSkill build scenes: without a render device, materials become inert.
+
+    Idempotent, for the whole process. The replaced classes could not be constructed anyway.
+    """
+    if sapien_gpu_available():
+        return
+    for module_name in _RENDER_MODULES:
+        module = importlib.import_module(module_name)
+        for name in _RENDER_CLASSES:
+            setattr(module, name, Inert)
+    _LOGGER.debug("SAPIEN has no render device: scenes are built without visuals.")
+
+
+def choose_render_backend(owner: str, requested: str | None, *, images: bool) -> str:
+    """Return the render backend to build an env with.
+
+    Args:
+        owner: Factory that asks, for messages.
+        requested: Its argument; None reads `RENDER_BACKEND_VARIABLE`, then decides by itself.
+        images: Whether cameras are observed or drawn.
+
+    Raises:
+        ChamberEnvCompatibilityError: Images are wanted from a backend that renders none, or a
+            backend is asked for that this machine does not have.
+    """
+    chosen = requested or os.environ.get(RENDER_BACKEND_VARIABLE)
+    if not chosen:
+        best = "gpu" if torch_cuda_available() else "cpu"
+        chosen = best if images else NO_RENDERING
+    if chosen == NO_RENDERING:
+        if images:
+            source = "render_backend" if requested else RENDER_BACKEND_VARIABLE
+            raise ChamberEnvCompatibilityError(
+                f"{owner}: expected a render backend for images, got {source}={NO_RENDERING!r}; "
+                "choose another one, or state observations without render_mode."
+            )
+    elif not sapien_gpu_available():
+        raise ChamberEnvCompatibilityError(
+            f"{owner}: expected a device for render_backend={chosen!r}, got none that SAPIEN "
+            f"accepts; {_RENDERER_HINT}. State observations need none: set "
+            f"{RENDER_BACKEND_VARIABLE}={NO_RENDERING}."
+        )
+    return chosen
+
+
+@contextmanager
+def construction(owner: str) -> Generator[None]:
+    """Turn what SAPIEN raises while an env is built into one error that says what to do.
+
+    Raises:
+        ChamberEnvCompatibilityError: SAPIEN could not be initialised.
+    """
+    try:
+        yield
+    except ChamberEnvCompatibilityError:
+        raise
+    except RuntimeError as error:
+        raise ChamberEnvCompatibilityError(
+            f"{owner}: expected SAPIEN to build the scene, got RuntimeError: {error}; without a "
+            f"renderer set {RENDER_BACKEND_VARIABLE}={NO_RENDERING}, for images {_RENDERER_HINT}."
+        ) from error
+
+
+def require_parallel(owner: str, num_envs: int) -> None:
+    """Raise unless this machine can step ``num_envs`` scenes in one simulation.
+
+    Raises:
+        ChamberEnvCompatibilityError: More than one, and PhysX finds no CUDA.
+    """
+    if num_envs > 1 and not torch_cuda_available():
+        raise ChamberEnvCompatibilityError(
+            f"{owner}: expected num_envs = 1 without CUDA, got {num_envs}: PhysX steps one scene "
+            "on a CPU; make one env per process (gymnasium.vector.AsyncVectorEnv)."
+        )
+
+
+def name_robots_plainly(agent: Any) -> None:
+    """Key the robots of a ManiSkill team by uid: ``fetch`` instead of ``fetch-1``.
+
+    Call it after the robots are loaded and before the first observation; a single robot stays as
+    it is. The uids must differ.
+    """
+    if not hasattr(agent, "agents"):
+        return
+    robots = {robot.uid: robot for robot in agent.agents}
+    agent.agents_dict = robots
+
+    def proprioception() -> dict[str, Any]:
+        return {uid: robot.get_proprioception() for uid, robot in robots.items()}
+
+    agent.get_proprioception = proprioception

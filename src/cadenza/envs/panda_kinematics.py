@@ -1,0 +1,268 @@
+"""Kinematics of the Franka Panda arm in closed form: pose of the tool centre, Jacobian, limits.
+
+Chain:     seven hinges in modified Denavit-Hartenberg form (Craig): joint i turns about its z-axis
+           after T_i = Rot_x(alpha_i) Trans_x(a_i) Trans_z(d_i); then the flange, the hand turned
+           by -pi/4, and the tool centre between the finger tips.
+Jacobian:  column i is [z_i x (p - o_i); z_i], with z_i and o_i axis and anchor of joint i.
+Source:    a, d, alpha: Franka Control Interface documentation, "Denavit-Hartenberg parameters";
+           Craig, Introduction to Robotics, section 3.4.
+Axes:      B = batch, any leading shape; vectors in the frame of the arm's base unless said.
+Units:     m, rad.
+Limits:    the arm alone: fingers open and close symmetrically and do not move the tool centre.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from cadenza.core.arrays import FloatArray, require_finite
+from cadenza.core.checks import real_array
+from cadenza.core.errors import InputError
+
+if TYPE_CHECKING:
+    from cadenza.safety.snapshot import AgentSnapshot
+
+#: Joints of the arm.
+PANDA_ARM_DOF: Final = 7
+#: Components of a point.
+CARTESIAN_POSITION_DIM: Final = 3
+#: a_i and d_i, m, and alpha_i, rad, of joints 1 ... 7.
+_A: Final = (0.0, 0.0, 0.0, 0.0825, -0.0825, 0.0, 0.088)
+_D: Final = (0.333, 0.0, 0.316, 0.0, 0.384, 0.0, 0.0)
+_ALPHA: Final = np.pi / 2 * np.array([0.0, -1.0, 1.0, 1.0, -1.0, 1.0, 1.0])
+#: Distance from the last joint to the flange, and from the flange to the tool centre, m.
+_FLANGE_M: Final = 0.107
+_TOOL_M: Final = 0.1034
+#: The hand is mounted turned by this angle about the flange's axis, rad.
+_HAND_ANGLE: Final = -np.pi / 4
+#: Joint limits of the arm, rad (Franka Emika, "Robot and interface specifications").
+PANDA_JOINT_LOWER: Final = np.array([-2.8973, -1.7628, -2.8973, -3.0718, -2.8973, -0.0175, -2.8973])
+PANDA_JOINT_UPPER: Final = np.array([2.8973, 1.7628, 2.8973, -0.0698, 2.8973, 3.7525, 2.8973])
+for _limits in (PANDA_JOINT_LOWER, PANDA_JOINT_UPPER):
+    _limits.setflags(write=False)
+#: Links at which the chain can end, and their distance from the flange along its axis, m.
+_END_LINKS: Final = {"panda_link8": 0.0, "panda_hand": 0.0, "panda_hand_tcp": _TOOL_M}
+
+
+def _constant_rows() -> tuple[FloatArray, FloatArray]:
+    """Return rotation, shape (7, 3, 3), and offset, shape (7, 3), of each joint at angle zero."""
+    cosine, sine = np.round(np.cos(_ALPHA)), np.round(np.sin(_ALPHA))  # right angles: -1, 0, 1
+    rotation, offset = np.zeros((7, 3, 3)), np.zeros((7, 3))
+    rotation[:, 0, 0] = 1.0
+    rotation[:, 1, 1], rotation[:, 1, 2] = cosine, -sine
+    rotation[:, 2, 1], rotation[:, 2, 2] = sine, cosine
+    offset[:, 0], offset[:, 1], offset[:, 2] = _A, -sine * _D, cosine * _D
+    return rotation, offset
+
+
+_ROTATION, _OFFSET = _constant_rows()
+
+
+def _frames(q: FloatArray, tool_m: float) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return axes (..., 7, 3), anchors (..., 7, 3), and tip (..., 3) and rotation (..., 3, 3)."""
+    batch = q.shape[:-1]
+    axes, anchors = np.empty((*batch, 7, 3)), np.empty((*batch, 7, 3))
+    rotation = np.broadcast_to(np.eye(3), (*batch, 3, 3))
+    position = np.zeros((*batch, 3))
+    cosine, sine = np.cos(q), np.sin(q)
+    for i in range(PANDA_ARM_DOF):
+        position = position + rotation @ _OFFSET[i]
+        turned = rotation @ _ROTATION[i]
+        rotation = _turned_about_z(turned, cosine[..., i], sine[..., i])
+        axes[..., i, :], anchors[..., i, :] = rotation[..., 2], position
+    tip = position + (_FLANGE_M + tool_m) * rotation[..., 2]
+    return axes, anchors, tip, rotation
+
+
+def _turned_about_z(rotation: FloatArray, cosine: FloatArray, sine: FloatArray) -> FloatArray:
+    """Return ``rotation @ Rot_z``; only the first two columns change."""
+    x, y = rotation[..., 0], rotation[..., 1]
+    c, s = cosine[..., None], sine[..., None]
+    return np.stack((c * x + s * y, c * y - s * x, rotation[..., 2]), axis=-1)
+
+
+class PandaJacobianProvider:
+    """Where a Panda's tool centre is, and how the seven arm joints move it.
+
+    Called with a snapshot and joint angles it returns the linear Jacobian, as the control model of
+    an arm wants it. A batch of angles gives a batch of answers. Everything is float64 and needs
+    neither simulator nor URDF: ``urdf_path`` is only looked at to check that the arm it describes
+    is this one.
+
+    Args:
+        urdf_path: A Panda's description to check against; None checks nothing.
+        ee_link: Where the chain ends: ``panda_hand_tcp``, ``panda_hand`` or ``panda_link8``.
+
+    Raises:
+        FileNotFoundError: ``urdf_path`` does not exist.
+        InputError: The description has another chain, or no such link is known.
+    """
+
+    def __init__(self, urdf_path: str | None = None, *, ee_link: str = "panda_hand_tcp") -> None:
+        if ee_link not in _END_LINKS:
+            raise InputError(
+                f"PandaJacobianProvider: expected ee_link to be one of {sorted(_END_LINKS)}, got "
+                f"{ee_link!r}."
+            )
+        if urdf_path is not None:
+            _require_seven_joints(Path(urdf_path), ee_link)
+        self._ee_link = ee_link
+        self._tool_m = _END_LINKS[ee_link]
+
+    @property
+    def ee_link(self) -> str:
+        """Link at which the chain ends."""
+        return self._ee_link
+
+    def __call__(self, snap: "AgentSnapshot | None", qpos_arm: FloatArray) -> FloatArray:
+        """Return the linear Jacobian in the base frame, shape (..., 3, 7), m per rad.
+
+        Args:
+            snap: Not read: a Jacobian depends on the joints alone.
+            qpos_arm: Joint angles, shape (..., 7), rad.
+
+        Raises:
+            InputError: Another shape, or not finite.
+        """
+        del snap
+        return self.jacobian_6x7(qpos_arm)[..., :3, :]
+
+    def fk_tcp_position(self, qpos_arm: FloatArray) -> FloatArray:
+        """Return the end of the chain in the base frame, shape (..., 3), m.
+
+        Raises:
+            InputError: Another shape than (..., 7), or not finite.
+        """
+        return _frames(_arm_angles(qpos_arm), self._tool_m)[2]
+
+    def fk_tcp_rotation(self, qpos_arm: FloatArray) -> FloatArray:
+        """Return its orientation in the base frame, shape (..., 3, 3).
+
+        Raises:
+            InputError: Another shape than (..., 7), or not finite.
+        """
+        rotation = _frames(_arm_angles(qpos_arm), self._tool_m)[3]
+        if self._ee_link == "panda_link8":
+            return rotation
+        cosine, sine = np.array(np.cos(_HAND_ANGLE)), np.array(np.sin(_HAND_ANGLE))
+        return _turned_about_z(rotation, cosine, sine)
+
+    def jacobian_6x7(self, qpos_arm: FloatArray) -> FloatArray:
+        """Return linear over angular rows in the base frame, shape (..., 6, 7).
+
+        Raises:
+            InputError: Another shape than (..., 7), or not finite.
+        """
+        axes, anchors, tip, _ = _frames(_arm_angles(qpos_arm), self._tool_m)
+        linear = np.cross(axes, tip[..., None, :] - anchors)
+        return np.swapaxes(np.concatenate((linear, axes), axis=-1), -1, -2)
+
+    def world_jacobian(self, qpos_arm: FloatArray, base_rotation: FloatArray) -> FloatArray:
+        """Return the linear Jacobian in the world frame, shape (..., 3, 7), m per rad.
+
+        Args:
+            qpos_arm: Joint angles, shape (..., 7), rad.
+            base_rotation: Orientation of the arm's base in the world, shape (3, 3).
+
+        Raises:
+            InputError: Another shape than (..., 7), or not finite.
+        """
+        return base_rotation @ self(None, qpos_arm)
+
+    def bias_accel(self, qpos_arm: FloatArray, qvel_arm: FloatArray) -> FloatArray:
+        """Return J' q' of the end of the chain in the base frame, shape (..., 3), m/s^2.
+
+        Source: differentiating column i, z_i' = w_{i-1} x z_i with w the angular velocity of what
+            carries joint i.
+
+        Args:
+            qpos_arm: Joint angles, shape (..., 7), rad.
+            qvel_arm: Joint velocities, shape (..., 7), rad/s.
+
+        Raises:
+            InputError: Another shape, or not finite.
+        """
+        qvel = _arm_angles(qvel_arm, "qvel_arm")
+        axes, anchors, tip, _ = _frames(_arm_angles(qpos_arm), self._tool_m)
+        rate = axes * qvel[..., None]
+        carrier = np.cumsum(rate, axis=-2) - rate  # angular velocity of what carries joint i
+        arm = tip[..., None, :] - anchors
+        tip_velocity = np.cross(rate, arm).sum(axis=-2)
+        # o_i is carried by the joints before i: its velocity is the sum of their turns about it.
+        reach = anchors[..., :, None, :] - anchors[..., None, :, :]  # (..., i, j, 3)
+        before = np.tril(np.ones((7, 7)), -1)[..., None]
+        anchor_velocity = (before * np.cross(rate[..., None, :, :], reach)).sum(axis=-2)
+        spread = tip_velocity[..., None, :] - anchor_velocity
+        return (np.cross(np.cross(carrier, rate), arm) + np.cross(rate, spread)).sum(axis=-2)
+
+    def manipulability(self, qpos_arm: FloatArray) -> FloatArray:
+        """Return sqrt(det(J J^T)) of the linear Jacobian, shape (...), m^3; 0 where it is singular.
+
+        Source: Yoshikawa (1985), doi:10.1177/027836498500400201.
+
+        Raises:
+            InputError: Another shape than (..., 7), or not finite.
+        """
+        return np.linalg.svd(self(None, qpos_arm), compute_uv=False).prod(axis=-1)
+
+
+def _arm_angles(values: FloatArray, name: str = "qpos_arm") -> FloatArray:
+    """Return seven finite numbers, or rows of them, as float64."""
+    q = real_array(name, values).astype(np.float64, copy=False)
+    if q.ndim < 1 or q.shape[-1] != PANDA_ARM_DOF:
+        raise InputError(
+            f"{name} shape: expected (..., {PANDA_ARM_DOF}), the arm joints without the fingers, "
+            f"got {q.shape}."
+        )
+    require_finite(name, q)
+    return q
+
+
+def _require_seven_joints(path: Path, ee_link: str) -> None:
+    """Raise unless the chain to ``ee_link`` has seven moving joints.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        InputError: Not a robot description, no such link, or another number of joints.
+    """
+    from xml.etree import ElementTree as ET
+
+    if not path.is_file():
+        raise FileNotFoundError(f"PandaJacobianProvider: expected a URDF file at {path}, got none.")
+    try:
+        root = ET.parse(path).getroot()  # noqa: S314 - a local file that the caller names
+    except ET.ParseError as error:
+        raise InputError(
+            f"{path}: expected a URDF, got XML that cannot be read: {error}."
+        ) from error
+    parents: dict[str, tuple[str, str]] = {}
+    for joint in root.iter("joint"):
+        child, parent = joint.find("child"), joint.find("parent")
+        if child is not None and parent is not None:
+            ends = (parent.get("link", ""), joint.get("type", ""))
+            parents[child.get("link", "")] = ends
+    moving: list[str] = []
+    link = ee_link
+    while link in parents:
+        link, kind = parents.pop(link)
+        if kind != "fixed":
+            moving.append(kind)
+    if len(moving) != PANDA_ARM_DOF:
+        raise InputError(
+            f"{path}: expected a chain of {PANDA_ARM_DOF} joints that ends at {ee_link!r}, got "
+            f"{len(moving)}; pass the description of a Panda."
+        )
+
+
+def quaternion_rotation(quaternion: Sequence[float] | FloatArray) -> FloatArray:
+    """Return the rotation of a unit quaternion (w, x, y, z), shape (3, 3)."""
+    w, x, y, z = (float(value) for value in quaternion)
+    return np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+        ]
+    )
