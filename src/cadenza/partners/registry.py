@@ -24,6 +24,7 @@ _BUILT_IN_MODULES: Final = (
     "cadenza.partners.crossing_wanderer",
     "cadenza.partners.crossing_late_braker",
     "cadenza.partners.crossing_chaser",
+    "cadenza.partners.zoo_member",
 )
 
 PartnerClass = TypeVar("PartnerClass", bound=type)

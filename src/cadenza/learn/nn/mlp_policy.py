@@ -90,8 +90,8 @@ class MlpPolicy:
         return int(self.low.shape[0])
 
     @torch.no_grad()
-    def act(self, states: NDArray[Any]) -> Float32Array:
-        """Return actions, (B, A) float32, for states (B, O)."""
+    def outputs(self, states: NDArray[Any]) -> Tensor:
+        """Return y, (B, A) or one logit per choice (B, C), for states (B, O)."""
         x = torch.tensor(np.asarray(states, dtype=np.float32))
         if self.moments is not None:
             x = scaled(x, self.moments)
@@ -99,7 +99,12 @@ class MlpPolicy:
         last = len(self.weights) - 2
         for i in range(0, last, 2):
             x = activation(nn.functional.linear(x, self.weights[i], self.weights[i + 1]))
-        y = nn.functional.linear(x, self.weights[last], self.weights[last + 1])
+        return nn.functional.linear(x, self.weights[last], self.weights[last + 1])
+
+    @torch.no_grad()
+    def act(self, states: NDArray[Any]) -> Float32Array:
+        """Return actions, (B, A) float32, for states (B, O)."""
+        y = self.outputs(states)
         if self.output == "choice":
             return self.choices[y.argmax(dim=-1)].numpy()
         if self.output == "mean":
