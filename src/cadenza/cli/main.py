@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cadenza import __version__
-from cadenza.cli import doctor, evaluate, job, listings, quickstart, safety, stream, train
+from cadenza.cli import doctor, evaluate, job, listings, quickstart, safety, stream, train, zoo
 from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.loop import loop_app
 from cadenza.cli.output import print_text, typed_exits
@@ -25,6 +25,7 @@ job_app = typer.Typer(help="Steps of an improvement loop.", no_args_is_help=True
 partners_app = typer.Typer(help="The partners an ego can meet.", no_args_is_help=True)
 safety_app = typer.Typer(help="Attack the safety filter, show its reports.", no_args_is_help=True)
 stream_app = typer.Typer(help="Watch streams of episodes.", no_args_is_help=True)
+zoo_app = typer.Typer(help="Populations of partners.", no_args_is_help=True)
 tasks_app = typer.Typer(help="The tasks an ego can be trained and judged on.", no_args_is_help=True)
 
 app.command("quickstart")(quickstart.quickstart)
@@ -45,6 +46,10 @@ safety_app.command("tables")(safety.tables)
 stream_app.command("top")(stream.top)
 partners_app.command("list")(listings.partners)
 tasks_app.command("list")(listings.tasks)
+zoo_app.command("train")(zoo.train)
+zoo_app.command("list")(zoo.list_zoos)
+zoo_app.command("show")(zoo.show)
+zoo_app.command("matrix")(zoo.matrix)
 app.add_typer(configs_app, name="configs")
 app.add_typer(eval_app, name="eval")
 app.add_typer(job_app, name="job")
@@ -53,6 +58,7 @@ app.add_typer(stream_app, name="stream")
 app.add_typer(loop_app, name="loop")
 app.add_typer(partners_app, name="partners")
 app.add_typer(tasks_app, name="tasks")
+app.add_typer(zoo_app, name="zoo")
 
 
 def _print_version(wanted: bool) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from cadenza.learn.nn.mlp_policy import MlpPolicy
+    from cadenza.partners.zoo_manifest import ZooMember
 
 #: Key of the partner's policy in a member's checkpoint; the ego's is `MLP_POLICY_KEY`.
 PARTNER_POLICY_KEY: Final = "partner_policy"
@@ -78,6 +79,14 @@ class MemberPolicies(NamedTuple):
         return cls(*policies, list(state[LOG_STD_KEY]))
 
 
+def digest_error(folder: Path, member: "ZooMember", found: str) -> IntegrityError:
+    """Return the refusal of a member whose weights are not those of its manifest."""
+    return IntegrityError(
+        f"zoo member {member.name!r} of {folder}: expected the weights with SHA-256 "
+        f"{member.sha256} that its manifest names, got {found}; restore the file or train it again."
+    )
+
+
 def load_member(folder: Path, name: str) -> MemberPolicies:
     """Return the policies of member ``name`` of the zoo in ``folder``.
 
@@ -92,10 +101,7 @@ def load_member(folder: Path, name: str) -> MemberPolicies:
     member = read_manifest(folder).member(name)
     payload, metadata = load_checkpoint(uri=f"local://{member.file}", artifacts_root=folder)
     if metadata.sha256 != member.sha256:
-        raise IntegrityError(
-            f"zoo member {name!r} of {folder}: expected the weights with SHA-256 {member.sha256} "
-            f"that its manifest names, got {metadata.sha256}; restore the file or train it again."
-        )
+        raise digest_error(folder, member, metadata.sha256)
     return MemberPolicies.from_state_dict(payload)
 
 
