@@ -1,6 +1,6 @@
 """`cadenza zoo train | list | show | select | matrix`: populations of partners."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +11,7 @@ from cadenza.core.progress import progress_bar
 
 if TYPE_CHECKING:
     from cadenza.benchmark.zoo.config import ZooConfig
+    from cadenza.partners.selection import Criterion
     from cadenza.partners.zoo_manifest import Skill, ZooManifest, ZooMember
 
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -128,6 +129,72 @@ def show(
         _print_zoo(zoo, manifest, as_json=as_json)
 
 
+def select(
+    zoos: _Zoos,
+    size: Annotated[int, typer.Option("--size", "-n", min=1, help="Members, at most.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the new zoo.")],
+    criterion: Annotated[
+        str,
+        typer.Option(
+            "--criterion",
+            "-c",
+            help="mep (they differ in what they do), pe (population entropy), fcp (every skill) or "
+            "br_div (they want different best responses).",
+        ),
+    ] = "mep",
+    quota: Annotated[
+        list[str] | None,
+        typer.Option("--quota", help="Most of a tier or family, e.g. final=4; repeatable."),
+    ] = None,
+    floor: Annotated[
+        float | None,
+        typer.Option("--floor", help="Least lower bound of the skill, of all but init."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Root of the draws.")] = 0,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Throw away the zoo there.")
+    ] = False,
+    as_json: _Json = False,
+) -> None:
+    """Choose members of zoos and seal them as a zoo of their own."""
+    with typed_exits(as_json=as_json):
+        from cadenza.benchmark.zoo.selecting import select_members
+        from cadenza.core.errors import ConfigurationError
+
+        known: dict[str, Criterion] = {"mep": "jsd", "pe": "pe", "fcp": "fcp", "br_div": "br_div"}
+        if criterion not in known:
+            raise ConfigurationError(
+                f"--criterion: expected one of {', '.join(known)}, got {criterion!r}."
+            )
+        most: dict[str, int] = {}
+        for text in quota or ():
+            name, _, count = text.partition("=")
+            if not count.isdecimal():
+                raise ConfigurationError(f"--quota: expected e.g. final=4, got {text!r}.")
+            most[name] = int(count)
+        manifest, chosen = select_members(
+            zoos,
+            size=size,
+            criterion=known[criterion],
+            out=out,
+            quota=most,
+            floor=floor,
+            seed=seed,
+            mode="overwrite" if overwrite else "new",
+        )
+        _print_zoo(out, manifest, as_json=as_json)
+        if as_json:
+            return
+        if chosen.trace:
+            kind = "determinant" if criterion == "br_div" else "diversity, nats"
+            print_text(f"{kind}: {', '.join(f'{value:.3g}' for value in chosen.trace)}")
+        if chosen.versus_fcp is not None:
+            gain, low, high = chosen.versus_fcp
+            print_text(f"more than by the criterion fcp: {gain:+.3g} [{low:.3g}, {high:.3g}]")
+        if chosen.stopped is not None:
+            print_text(f"stopped at {len(chosen.names)}: {chosen.stopped}")
+
+
 def matrix(
     zoos: _Zoos,
     out: Annotated[
@@ -146,14 +213,14 @@ def matrix(
     """Play every learned ego with every partner."""
     with typed_exits(as_json=as_json):
         from cadenza.benchmark.zoo.matrix import cross_play, write_matrix
+        from cadenza.benchmark.zoo.selecting import family_diversity
 
         with progress_bar("cross-play", quiet=quiet or as_json) as report:
-            result = cross_play(
-                zoos, egos=ego or (), episodes=episodes, seed=seed, progress=report
-            )
-        table, picture = write_matrix(out or zoos[0], result)
+            result = cross_play(zoos, egos=ego or (), episodes=episodes, seed=seed, progress=report)
+        diversity = family_diversity(zoos, seed=seed)
+        table, picture = write_matrix(out or zoos[0], result, diversity)
         if as_json:
-            print_json({**result.as_json(), "json": str(table), "picture": str(picture)})
+            print_text(table.read_text("utf-8").rstrip())
             return
         families = sorted({member.family for member in result.partners})
         rows: list[tuple[str, ...]] = []
@@ -168,9 +235,27 @@ def matrix(
             rows.append(
                 (name, *(f"{mean:.2f}" for mean in means), f"{_shown(worst)} {worst_member.name}")
             )
-        title = f"Mean {result.skills[0][0].metric} by family of partners, {episodes} episodes a cell"
+        title = (
+            f"Mean {result.skills[0][0].metric} by family of partners, {episodes} episodes a cell"
+        )
         print_table(title, ("ego", *families, "worst partner"), rows)
+        if diversity:
+            _print_diversity(diversity)
         print_text(f"matrix: {table}\nheat map: {picture}")
+
+
+def _print_diversity(diversity: "Mapping[str, Mapping[str, Any]]") -> None:
+    """Print how much the members of each family differ."""
+
+    def shown(told: Sequence[float] | None) -> str:
+        return "-" if told is None else "{:.3f} [{:.3f}, {:.3f}]".format(*told)
+
+    rows = [
+        (name, str(facts["members"]), shown(facts["jsd"]), shown(facts["minus_fcp"]))
+        for name, facts in diversity.items()
+    ]
+    title = "Diversity of the final members: Jensen-Shannon divergence, nats"
+    print_table(title, ("family", "members", "divergence", "less that of fcp"), rows)
 
 
 def _configured(method: str, task: str, settings: Sequence[str]) -> "ZooConfig":

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cadenza.partners.interface import FrozenPartner, PartnerBase
     from cadenza.partners.registry import list_registered, load_partner, register_partner
     from cadenza.partners.scripted_heuristic import ScriptedHeuristicPartner
+    from cadenza.partners.selection import select_zoo
     from cadenza.partners.spec import PartnerSpec
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "list_registered",
     "load_partner",
     "register_partner",
+    "select_zoo",
 ]
 
 #: Short names and the modules that define them; imported at first use.
@@ -35,6 +37,7 @@ _EXPORTS: Final = {
     "list_registered": "registry",
     "load_partner": "registry",
     "register_partner": "registry",
+    "select_zoo": "selection",
 }
 
 __dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

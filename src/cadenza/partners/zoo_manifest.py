@@ -123,7 +123,8 @@ class ZooManifest(FrozenModel):
         names = [member.name for member in self.members]
         if name not in names:
             raise UnknownNameError(
-                f"zoo member {name!r}: expected one of {', '.join(names)}{did_you_mean(name, names)}."
+                f"zoo member {name!r}: expected one of {', '.join(names)}"
+                f"{did_you_mean(name, names)}."
             )
         return self.members[names.index(name)]
 

@@ -75,8 +75,9 @@ class MemberPolicies(NamedTuple):
                 f"zoo member: expected a checkpoint of `cadenza zoo train`, got one without "
                 f"{', '.join(sorted(missing))}; name a file of a zoo's folder 'members'."
             )
-        policies = [MlpPolicy.from_state_dict(state[k]) for k in (MLP_POLICY_KEY, PARTNER_POLICY_KEY)]
-        return cls(*policies, list(state[LOG_STD_KEY]))
+        ego = MlpPolicy.from_state_dict(state[MLP_POLICY_KEY])
+        partner = MlpPolicy.from_state_dict(state[PARTNER_POLICY_KEY])
+        return cls(ego, partner, list(state[LOG_STD_KEY]))
 
 
 def digest_error(folder: Path, member: "ZooMember", found: str) -> IntegrityError:
@@ -190,11 +191,11 @@ class ZooMemberPartner(PartnerBase):
         """Return one draw per row, (N, A)."""
         policy = policies.partner
         outputs = policy.outputs(rows).numpy()
+        rngs, width = [self._row(k) for k in range(len(rows))], outputs.shape[1]
         if policy.output == "choice":
-            uniform = np.stack([self._row(k).random(outputs.shape[1]) for k in range(len(rows))])
-            gumbel = -np.log(-np.log(np.maximum(uniform, 1e-300)))
+            gumbel = np.array([rng.gumbel(size=width).tolist() for rng in rngs])
             return policy.choices.numpy()[np.argmax(outputs + gumbel, axis=-1)]
-        noise = np.stack([self._row(k).standard_normal(outputs.shape[1]) for k in range(len(rows))])
+        noise = np.array([rng.standard_normal(width).tolist() for rng in rngs])
         drawn = outputs + np.exp(policies.log_std[1].numpy()) * noise
         return np.clip(drawn, policy.low.numpy(), policy.high.numpy()).astype(np.float32)
 

@@ -29,7 +29,9 @@ def draw_preferences(choices: Sequence[float], events: int, count: int, *, seed:
     Raises:
         ConfigurationError: There are fewer of them.
     """
-    every = [w for w in product(sorted(set(choices)), repeat=events) if any(w)]
+    every: list[tuple[float, ...]] = [
+        w for w in product(sorted(set(choices)), repeat=events) if any(w)
+    ]
     if len(every) < count:
         raise ConfigurationError(
             f"population: expected at most {len(every)} behavior-preferring partners, as many as "

@@ -58,7 +58,11 @@ class Confederates(Population):
         self.iterations = config.population * config.iterations
         self.players = [
             PairPlayer(
-                config, env, robots=(robot,), identities=self.count, seed=self.seed(f"learner.{robot}")
+                config,
+                env,
+                robots=(robot,),
+                identities=self.count,
+                seed=self.seed(f"learner.{robot}"),
             )
             for robot in range(2)
         ]
@@ -66,14 +70,11 @@ class Confederates(Population):
     def cast(self, iteration: int) -> Cast:
         """Return both networks and the pairs that they play."""
         stream = derive_substream(f"zoo.{self.job}.pairs.{iteration}", root_seed=self.config.seed)
-        return Cast(
-            self.players, draw_pairs(self.count, self.env.num_envs, stream.default_rng())
-        )
+        return Cast(self.players, draw_pairs(self.count, self.env.num_envs, stream.default_rng()))
 
     def rewards(self, cast: Cast) -> RewardRule:
         """Return the task's rewards, weighted by the objective."""
-        assert cast.labels is not None
-        factors = reward_factors(cast.labels, self.config.beta)
+        factors = reward_factors(np.asarray(cast.labels), self.config.beta)
         return lambda moment: factors * shared_reward(moment)
 
     def member(self, index: int) -> MemberPolicies:

@@ -75,7 +75,9 @@ def train_zoo(
         _run(folder, config, origin, workers, executor, progress)
         for name in (JOBS_FOLDER, MEMBERS_FOLDER, WORK_FOLDER):
             remove_temporaries(folder / name)
-        members: list[ZooMember] = list(scripted_members(config)) if config.method == "scripted" else []
+        members: list[ZooMember] = (
+            list(scripted_members(config)) if config.method == "scripted" else []
+        )
         for key in job_keys(config):
             members += finished_members(folder, key) or []
         manifest = ZooManifest(

@@ -171,7 +171,9 @@ class ZooJobRunner:
                 name = f"{base}-{tier}" if self._config.method in _TIERED else base
                 policies = course.snapshot(position, index)
                 played = course.measure(final, policies)
-                members.append(self._store(name, last, tier, course.steps[position], policies, played))
+                members.append(
+                    self._store(name, last, tier, course.steps[position], policies, played)
+                )
         facts: dict[str, Any] = {
             "members": [member.model_dump(mode="json") for member in members],
             "steps": course.steps,
@@ -237,7 +239,10 @@ class _Course:
     def steps(self) -> list[int]:
         """Environment steps per policy at each evaluation."""
         share = self._config.num_envs * self._config.ppo.rollout_length
-        return [mark * share * self._config.iterations // self.population.iterations for mark in self._marks]
+        return [
+            mark * share * self._config.iterations // self.population.iterations
+            for mark in self._marks
+        ]
 
     def run(self) -> None:
         """Train to the end, from the newest state."""

@@ -6,11 +6,11 @@ Order:       rows and columns by average-linkage clustering of what they score.
 Axes:        I = egos, J = partners, M = episodes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,13 +163,7 @@ def cross_play(
         ConfigurationError: The zoos do not fit together, or there is no ego.
     """
     manifest, entries = open_zoos(folders)
-    config = ZooConfig(
-        method="scripted",
-        task=manifest.task,
-        episode_length=manifest.episode_length,
-        options=manifest.options,
-        seed=seed,
-    )
+    config = settings_of(manifest, seed)
     root = derive_substream("zoo.matrix", root_seed=seed).integer_seed()
     policies = {
         entry.member.name: load_member(entry.folder, entry.member.name).ego
@@ -204,12 +198,22 @@ def cross_play(
     )
 
 
+def settings_of(manifest: ZooManifest, seed: int) -> ZooConfig:
+    """Return how the members of a zoo are played."""
+    return ZooConfig(
+        method="scripted",
+        task=manifest.task,
+        episode_length=manifest.episode_length,
+        options=manifest.options,
+        seed=seed,
+    )
+
+
 def play_pair(
     env: PairEnv, config: ZooConfig, ego: PairPolicy, entry: ZooEntry, *, seed: int
 ) -> PairEpisodes:
     """Play one episode of ``ego`` and a member in every environment."""
-    partner = load_partner(entry.spec(env.uids[1]))
-    assert isinstance(partner, PartnerBase)
+    partner = cast("PartnerBase", load_partner(entry.spec(env.uids[1])))
     if env.choices is None:
         partner.bind(env.env.single_action_space[env.uids[1]])
     partner.reset(seed=seed)
@@ -266,15 +270,17 @@ def clustered(values: FloatArray) -> tuple[int, ...]:
     return tuple(int(k) for k in hierarchy.leaves_list(tree))
 
 
-def write_matrix(folder: Path, result: CrossPlay) -> tuple[Path, Path]:
-    """Write the matrix as JSON and as a heat map; return both paths.
+def write_matrix(
+    folder: Path, result: CrossPlay, diversity: Mapping[str, Any]
+) -> tuple[Path, Path]:
+    """Write the matrix as JSON, the families' ``diversity`` in it, and as a heat map.
 
     Raises:
         MissingExtraError: The extra ``train`` is not installed.
         StorageError: The file system refused.
     """
     paths = folder / MATRIX_JSON, folder / MATRIX_PNG
-    atomic_write_json(paths[0], result.as_json())
+    atomic_write_json(paths[0], {**result.as_json(), "diversity": dict(diversity)})
     canvas = _heat_map(result)
     with atomic_writer(paths[1]) as file:
         canvas.print_png(file, metadata={"Software": None})

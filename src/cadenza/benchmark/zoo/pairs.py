@@ -6,7 +6,6 @@ Axes:    2 = ego and partner, N = environments, O = state, A = action, M = episo
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,10 +19,10 @@ from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.events import TaskEvents
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.proportions import wilson_interval
 from cadenza.core.seeding import derive_substream
 from cadenza.evaluation.statistics.cluster_means import StudentT
 from cadenza.evaluation.statistics.means import mean_estimate
-from cadenza.core.proportions import wilson_interval
 from cadenza.partners.zoo_manifest import Skill
 
 
@@ -82,13 +81,15 @@ class PairEnv:
         actions = [env.single_action_space[uid] for uid in self.uids]
         self.observation_dims = [int(space.shape[0]) for space in states]
         self.observation_dim = max(self.observation_dims)
-        kinds = {type(space) for space in actions}
-        if kinds == {spaces.Box}:
+        if all(isinstance(space, spaces.Box) for space in actions):
             self.choices, self.action_dims = None, [int(space.shape[0]) for space in actions]
             self.action_dim: int | None = max(self.action_dims)
             self.low = [np.asarray(space.low, np.float32) for space in actions]
             self.high = [np.asarray(space.high, np.float32) for space in actions]
-        elif kinds == {spaces.Discrete} and actions[0].n == actions[1].n:
+        elif (
+            all(isinstance(space, spaces.Discrete) for space in actions)
+            and actions[0].n == actions[1].n
+        ):
             self.choices, self.action_dims, self.action_dim = int(actions[0].n), [1, 1], None
             self.low = [np.full(1, space.start, np.float32) for space in actions]
             self.high = [low + np.float32(self.choices - 1) for low in self.low]
@@ -238,7 +239,8 @@ def play(
     returns = np.zeros(env.num_envs)
     counts = np.zeros((env.num_envs, len(events.names)))
     successes = np.zeros(env.num_envs, dtype=np.bool_)
-    known, seen = False, []
+    known = False
+    seen: list[Float32Array] = []
     for _ in range(horizon):
         actions = (ego(states), partner(states))
         step = env.step(actions)

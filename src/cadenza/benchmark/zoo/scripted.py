@@ -29,7 +29,11 @@ RANGES: Final[Mapping[str, Mapping[str, Box]]] = {
         "crossing_stationary": {},
     },
     "mpe_cooperative_push": {
-        "scripted_heuristic": {"target_xy": (-0.8, 0.8), "gain": (0.5, 3.0), "max_speed": (0.3, 1.0)}
+        "scripted_heuristic": {
+            "target_xy": (-0.8, 0.8),
+            "gain": (0.5, 3.0),
+            "max_speed": (0.3, 1.0),
+        }
     },
 }
 #: Options that hold a point, "x,y".
@@ -40,7 +44,9 @@ def draw_options(box: Box, name: str, *, seed: int) -> dict[str, str]:
     """Return one value per option of ``box``, from the stream ``zoo.scripted.<name>``."""
     rng = derive_substream(f"zoo.scripted.{name}", root_seed=seed).default_rng()
     return {
-        key: ",".join(repr(round(float(rng.uniform(*box[key])), 4)) for _ in range(1 + (key in _POINTS)))
+        key: ",".join(
+            repr(round(float(rng.uniform(*box[key])), 4)) for _ in range(1 + (key in _POINTS))
+        )
         for key in sorted(box)
     }
 
@@ -61,7 +67,9 @@ def scripted_members(config: ZooConfig) -> Sequence[ZooMember]:
         )
     # A class without options is one partner, so it comes once; the others go on in turn.
     first = list(ranges)
-    classes = [first[k] if k < len(first) else varied[k % len(varied)] for k in range(config.population)]
+    classes = [
+        first[k] if k < len(first) else varied[k % len(varied)] for k in range(config.population)
+    ]
     members: list[ZooMember] = []
     for index, class_name in enumerate(classes):
         name = f"scripted-s{config.seed}-{index}"

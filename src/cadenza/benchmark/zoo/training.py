@@ -14,7 +14,7 @@ Axes:        2 = ego and partner, N = environments, O = state, K = identities, R
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -127,8 +127,7 @@ class PairPlayer:
         Which robot and identity it is are constant inputs, so they become part of the first bias,
         and the scaling to the robot's bounds becomes part of the last layer.
         """
-        env, actor, head = self._env, self.learner.network.actor, self.learner.network.head
-        assert isinstance(actor, TanhMlp)
+        env, actor = self._env, cast("TanhMlp", self.learner.network.actor)
         dim, width = env.observation_dims[robot], env.observation_dim
         weights = [p.detach().double() for layer in actor.layers for p in layer.parameters()]
         constant = torch.zeros(2 + self._identities, dtype=torch.float64)
@@ -149,7 +148,7 @@ class PairPlayer:
             actions = len(half)
             weights[-2] = weights[-2][:actions] * half[:, None]
             weights[-1] = weights[-1][:actions] * half + (high + low).double() / 2.0
-            assert isinstance(head, DiagonalGaussianHead)
+            head = cast("DiagonalGaussianHead", self.learner.network.head)
             log_std = (head.log_std.detach()[:actions].double() + half.log()).float()
         else:
             choices = torch.arange(env.choices, dtype=torch.float32)[:, None] + low
@@ -176,7 +175,7 @@ class PairPlayer:
     def _robot_rows(
         self, states: Float32Array, robot: int, labels: Labels | None
     ) -> NDArray[np.float32]:
-        columns = [states[robot], _one_hot(np.full(states.shape[1], robot), 2)]
+        columns = [states[robot], _one_hot(np.full(states.shape[1], robot, np.int64), 2)]
         if labels is not None:
             columns.append(_one_hot(labels[robot], self._identities))
         return np.concatenate(columns, axis=1, dtype=np.float32)
@@ -186,7 +185,7 @@ class PairPlayer:
         both = [] if labels is None else [_one_hot(each, self._identities) for each in labels]
         envs = states.shape[1]
         parts = [
-            np.concatenate((*states, _one_hot(np.full(envs, robot), 2), *both), axis=1)
+            np.concatenate((*states, _one_hot(np.full(envs, robot, np.int64), 2), *both), axis=1)
             for robot in self.robots
         ]
         return np.concatenate(parts, dtype=np.float32)
@@ -312,4 +311,6 @@ def member_of(ego: PairPlayer, partner: PairPlayer, identity: int = 0) -> Member
     """Return the policies of two players, or of one that plays both robots."""
     first, first_std = ego.policy(0, identity)
     second, second_std = partner.policy(1, identity)
-    return MemberPolicies(first, second, [std for std in (first_std, second_std) if std is not None])
+    return MemberPolicies(
+        first, second, [std for std in (first_std, second_std) if std is not None]
+    )
