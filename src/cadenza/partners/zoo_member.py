@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
-from cadenza.core.arrays import Float32Array
+from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, IntegrityError
 from cadenza.core.seeding import Substream
 from cadenza.partners.interface import PartnerBase, PartnerCard
@@ -191,11 +191,11 @@ class ZooMemberPartner(PartnerBase):
         """Return one draw per row, (N, A)."""
         policy = policies.partner
         outputs = policy.outputs(rows).numpy()
-        rngs, width = [self._row(k) for k in range(len(rows))], outputs.shape[1]
+        rngs, width = [self._row(k) for k in range(len(rows))], int(outputs.shape[1])
         if policy.output == "choice":
-            gumbel = np.array([rng.gumbel(size=width).tolist() for rng in rngs])
+            gumbel = _stacked([rng.gumbel(size=width) for rng in rngs])
             return policy.choices.numpy()[np.argmax(outputs + gumbel, axis=-1)]
-        noise = np.array([rng.standard_normal(width).tolist() for rng in rngs])
+        noise = _stacked([rng.standard_normal(width) for rng in rngs])
         drawn = outputs + np.exp(policies.log_std[1].numpy()) * noise
         return np.clip(drawn, policy.low.numpy(), policy.high.numpy()).astype(np.float32)
 
@@ -212,6 +212,10 @@ class ZooMemberPartner(PartnerBase):
             self._loaded = load_member(self._folder, self._name)
             self._digest = _digest_of(self._loaded)
         return self._loaded
+
+
+def _stacked(draws: list[FloatArray]) -> FloatArray:
+    return np.stack(draws)
 
 
 def _digest_of(policies: MemberPolicies) -> str:

@@ -39,7 +39,8 @@ def draw_preferences(choices: Sequence[float], events: int, count: int, *, seed:
             "declare more preferences."
         )
     rng = derive_substream("zoo.behavior.preferences", root_seed=seed).default_rng()
-    return np.array([every[k] for k in rng.permutation(len(every))[:count]])
+    table = np.array(every, dtype=np.float64)
+    return table[rng.permutation(len(table))[:count]]
 
 
 class PreferringSelfPlay(SelfPlay):

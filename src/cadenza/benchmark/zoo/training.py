@@ -175,20 +175,26 @@ class PairPlayer:
     def _robot_rows(
         self, states: Float32Array, robot: int, labels: Labels | None
     ) -> NDArray[np.float32]:
-        columns = [states[robot], _one_hot(np.full(states.shape[1], robot, np.int64), 2)]
+        columns = [states[robot], _marks(robot, states.shape[1])]
         if labels is not None:
             columns.append(_one_hot(labels[robot], self._identities))
         return np.concatenate(columns, axis=1, dtype=np.float32)
 
     def _critic_rows(self, states: Float32Array, labels: Labels | None) -> NDArray[np.float32]:
         """Return both robots' states, whose row it is and both identities, (R, S)."""
-        both = [] if labels is None else [_one_hot(each, self._identities) for each in labels]
+        both: list[Float32Array] = []
+        if labels is not None:
+            both = [_one_hot(labels[robot], self._identities) for robot in range(2)]
         envs = states.shape[1]
         parts = [
-            np.concatenate((*states, _one_hot(np.full(envs, robot, np.int64), 2), *both), axis=1)
-            for robot in self.robots
+            np.concatenate((*states, _marks(robot, envs), *both), axis=1) for robot in self.robots
         ]
         return np.concatenate(parts, dtype=np.float32)
+
+
+def _marks(robot: int, envs: int) -> NDArray[np.float32]:
+    """Return which robot the rows of one are of, (N, 2)."""
+    return np.tile(np.eye(2, dtype=np.float32)[robot], (envs, 1))
 
 
 def _one_hot(labels: Labels, count: int) -> NDArray[np.float32]:
