@@ -66,12 +66,10 @@ def scripted_members(config: ZooConfig) -> Sequence[ZooMember]:
             "ranges for its partners in cadenza.benchmark.zoo.scripted.RANGES."
         )
     # A class without options is one partner, so it comes once; the others go on in turn.
-    first = list(ranges)
-    classes = [
-        first[k] if k < len(first) else varied[k % len(varied)] for k in range(config.population)
-    ]
+    classes = list(ranges)
+    classes += [varied[k % len(varied)] for k in range(config.population - len(classes))]
     members: list[ZooMember] = []
-    for index, class_name in enumerate(classes):
+    for index, class_name in enumerate(classes[: config.population]):
         name = f"scripted-s{config.seed}-{index}"
         options = draw_options(ranges[class_name], name, seed=config.seed)
         members.append(
