@@ -96,19 +96,6 @@ class ZooSelection:
     probe_sha256: str | None = None
     versus_fcp: tuple[float, float, float] | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the selection as JSON values."""
-        return {
-            "names": list(self.names),
-            "criterion": self.criterion,
-            "trace": list(self.trace),
-            "stopped": self.stopped,
-            "below_floor": list(self.below_floor),
-            "exact": self.exact,
-            "probe_sha256": self.probe_sha256,
-            "versus_fcp": None if self.versus_fcp is None else list(self.versus_fcp),
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Densities:

@@ -57,7 +57,7 @@ def train_zoo(
     Args:
         config: Settings.
         out: Folder of the zoo.
-        workers: Jobs at a time; by default one per core. On Ray, CPUs decide.
+        workers: Jobs at a time; by default one per core; None on Ray.
         executor: Processes of this machine, or a Ray cluster whose nodes all see ``out``.
         mode: ``"resume"`` goes on with the same request, ``"overwrite"`` starts over.
         progress: Told (rollouts done, rollouts in all, jobs).
@@ -68,6 +68,10 @@ def train_zoo(
         StorageError: The file system refused; finished jobs are kept.
     """
     config.spec.complete_options(config.options)
+    if executor == "ray" and workers is not None:
+        raise ConfigurationError(
+            f"zoo: expected no number of workers on Ray, got {workers}; the cluster's CPUs decide."
+        )
     with open_output_folder(out, mode=mode):
         folder = out.resolve()
         code = code_digest(config.spec, ())

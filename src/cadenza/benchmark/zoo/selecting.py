@@ -8,6 +8,7 @@ Axes:          n = candidates, M = probe states, O = state, A = action.
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -78,9 +79,8 @@ def select_members(
     )
     by_name = {entry.member.name: entry for entry in entries}
     chosen = [by_name[name] for name in selection.names]
-    ids = {entry.member.name: entry.member.sha256 or entry.member.name for entry in chosen}
-    public = [ids[e.member.name] for e in chosen if e.member.split == "public"]
-    split = compute_split(public)
+    ids = {e.member.name: f"{e.member.sha256} {e.member.name}" for e in chosen}
+    split = compute_split(ids[e.member.name] for e in chosen if e.member.split == "public")
     sealed = manifest.model_copy(
         update={
             "members": tuple(
@@ -90,7 +90,7 @@ def select_members(
                 for entry in chosen
             ),
             "requests": [{"zoos": [str(folder) for folder in folders], "size": size, "seed": seed}],
-            "selection": selection.as_json(),
+            "selection": asdict(selection),
         }
     )
     with open_output_folder(out, mode=mode):
