@@ -14,6 +14,7 @@ from cadenza.benchmark.builders import code_digest
 from cadenza.benchmark.executor import Job, default_workers, run_jobs
 from cadenza.benchmark.output_folder import OutputMode, open_output_folder
 from cadenza.benchmark.zoo.config import ZooConfig
+from cadenza.benchmark.zoo.events import events_of
 from cadenza.benchmark.zoo.jobs import (
     JOBS_FOLDER,
     REQUEST_NAME,
@@ -111,7 +112,13 @@ def _run(
     keys = job_keys(config)
     missing = [key for key in keys if finished_members(folder, key) is None]
     jobs = [Job(key=key, label=f"zoo job {key}") for key in missing]
-    factory = ZooJobFactory(folder=folder, config=config, task=config.spec, origin=origin)
+    factory = ZooJobFactory(
+        folder=folder,
+        config=config,
+        task=config.spec,
+        origin=origin,
+        modules=(events_of(config.task).count.__module__,),
+    )
     with _watched(folder, keys, missing, rollouts_of(config), progress):
         if executor == "ray":
             from cadenza.benchmark.ray_jobs import run_jobs_on_ray

@@ -87,16 +87,18 @@ class ZooJobFactory:
         config: Settings.
         task: The task.
         origin: Commit and digest of the project file, as the request stores them.
+        modules: Modules whose import registers the task's events.
     """
 
     folder: Path
     config: ZooConfig
     task: TaskSpec
     origin: tuple[str, str]
+    modules: tuple[str, ...]
 
     def __call__(self) -> "ZooJobRunner":
         """Return the runner."""
-        adopt(self.task, ())
+        adopt(self.task, self.modules)
         return ZooJobRunner(self)
 
 
@@ -115,19 +117,15 @@ class ZooJobRunner:
             closing(open_pairs(config, config.episodes)) as stage,
         ):
             course = _Course(self, key, _build(config, env, key), stage)
-            course.run()
+            course.run(progress_path(self._folder, key))
             self._publish(key, course)
-        for leftover in (self.state_path(key), sidecar_path(self.state_path(key))):
+        state = self.state_path(key)
+        for leftover in (state, sidecar_path(state), progress_path(self._folder, key)):
             leftover.unlink(missing_ok=True)
-        self.progress_path(key).unlink(missing_ok=True)
 
     def state_path(self, key: str) -> Path:
         """Return where the state of an unfinished job is."""
         return self._folder / WORK_FOLDER / f"{key}.pt"
-
-    def progress_path(self, key: str) -> Path:
-        """Return the file that holds one byte per finished rollout."""
-        return progress_path(self._folder, key)
 
     def metadata(self, run_id: str, step: int, **extra: Any) -> CheckpointMetadata:
         """Return the origin of a file of the zoo."""
@@ -244,10 +242,11 @@ class _Course:
             for mark in self._marks
         ]
 
-    def run(self) -> None:
-        """Train to the end, from the newest state."""
+    def run(self, progress_file: Path) -> None:
+        """Train to the end, from the newest state; ``progress_file`` gets a byte per rollout."""
         begin = self._resume()
-        with self._runner.progress_path(self._key).open("ab") as progress:
+        progress_file.parent.mkdir(parents=True, exist_ok=True)
+        with progress_file.open("ab") as progress:
             progress.truncate(begin)
             for iteration in range(begin, self.population.iterations + 1):
                 if iteration in self._marks[len(self._returns) :]:
@@ -287,7 +286,6 @@ class _Course:
 
     def _resume(self) -> int:
         state = self._runner.load_state(self._key)
-        self._runner.progress_path(self._key).parent.mkdir(parents=True, exist_ok=True)
         if state is None:
             return 0
         self.population.load_state_dict(state["population"])
