@@ -6,6 +6,7 @@ Needs:   the extra ``ray``; a folder that all nodes see at the same path; the sa
 
 import importlib
 import os
+import socket
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ from cadenza.core.errors import MissingExtraError, NotReadyError
 
 #: Namespace of the tasks.
 _NAMESPACE: Final = "cadenza-jobs"
+#: Seconds within which the head of a cluster accepts a connection.
+_CONNECT_S: Final = 10.0
 
 
 def run_jobs_on_ray(jobs: Sequence[Job], factory: RunnerFactory) -> None:
@@ -76,10 +79,18 @@ def _connected() -> Any:
     if not ray.is_initialized():
         address = os.environ.get("RAY_ADDRESS") or "auto"
         try:
+            _require_listener(address)
             ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False)
-        except ConnectionError as error:
+        except OSError as error:
             raise NotReadyError(
                 f"jobs on Ray: expected a cluster at {address!r}, got '{error}'; start one (ray "
                 "start --head), name it in RAY_ADDRESS, or use --executor local."
             ) from error
     return ray
+
+
+def _require_listener(address: str) -> None:
+    """Raise `OSError` if nobody listens at ``HOST:PORT``; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and "/" not in host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
