@@ -30,7 +30,14 @@ MAX_LOST_WORKERS: Final = 2
 #: Seconds a worker gets to leave by itself before it is killed.
 _GRACE_S: Final = 5.0
 #: Errors a job may raise that are reported by name; any other is a bug and ends its worker.
-_REPORTED: Final = (CadenzaError, ArithmeticError, LookupError, OSError, RuntimeError, ValueError)
+REPORTED_ERRORS: Final = (
+    CadenzaError,
+    ArithmeticError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    ValueError,
+)
 
 FailurePolicy: TypeAlias = Literal["strict", "best_effort"]
 
@@ -194,7 +201,7 @@ def _run_inline(jobs: Sequence[Job], factory: RunnerFactory, board: _Board) -> N
     for job in jobs:
         try:
             runner(job.key)
-        except _REPORTED as error:
+        except REPORTED_ERRORS as error:
             board.record_failure(job, type(error).__name__, str(error))
         else:
             board.record_success(job)
@@ -339,7 +346,7 @@ def _work(connection: Connection, factory: RunnerFactory) -> None:
     ):  # the parent is gone: nobody is left to tell
         try:
             runner = factory()
-        except _REPORTED as error:
+        except REPORTED_ERRORS as error:
             _send(connection, "failed", error)
             return
         _send(connection, "ready")
@@ -350,7 +357,7 @@ def _work(connection: Connection, factory: RunnerFactory) -> None:
                 return  # the parent closed the pipe or died
             try:
                 runner(key)
-            except _REPORTED as error:
+            except REPORTED_ERRORS as error:
                 _send(connection, "failed", error)
             else:
                 _send(connection, "done")

@@ -19,6 +19,7 @@ from cadenza.cli import (
     stream,
     task_files,
     train,
+    zoo,
 )
 from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.loop import loop_app
@@ -37,6 +38,7 @@ job_app = typer.Typer(help="Steps of an improvement loop.", no_args_is_help=True
 partners_app = typer.Typer(help="The partners an ego can meet.", no_args_is_help=True)
 safety_app = typer.Typer(help="Attack the safety filter, show its reports.", no_args_is_help=True)
 stream_app = typer.Typer(help="Watch streams of episodes.", no_args_is_help=True)
+zoo_app = typer.Typer(help="Populations of partners.", no_args_is_help=True)
 tasks_app = typer.Typer(help="The tasks an ego can be trained and judged on.", no_args_is_help=True)
 
 app.command("quickstart")(quickstart.quickstart)
@@ -62,6 +64,11 @@ tasks_app.command("list")(listings.tasks)
 tasks_app.command("admit")(task_files.admit)
 tasks_app.command("film")(task_files.film)
 tasks_app.command("freeze")(task_files.freeze)
+zoo_app.command("train")(zoo.train)
+zoo_app.command("select")(zoo.select)
+zoo_app.command("list")(zoo.list_zoos)
+zoo_app.command("show")(zoo.show)
+zoo_app.command("matrix")(zoo.matrix)
 app.add_typer(configs_app, name="configs")
 app.add_typer(eval_app, name="eval")
 app.add_typer(job_app, name="job")
@@ -70,6 +77,7 @@ app.add_typer(stream_app, name="stream")
 app.add_typer(loop_app, name="loop")
 app.add_typer(partners_app, name="partners")
 app.add_typer(tasks_app, name="tasks")
+app.add_typer(zoo_app, name="zoo")
 
 
 def _print_version(wanted: bool) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cadenza.partners.registry import list_registered, load_partner, register_partner
     from cadenza.partners.remote import CrossFormerPartner, LeRobotPartner
     from cadenza.partners.scripted_heuristic import ScriptedHeuristicPartner
+    from cadenza.partners.selection import select_zoo
     from cadenza.partners.spec import PartnerSpec
     from cadenza.partners.static import ExploratoryStaticPartnerOverride, PartnerAblatedZero
 
@@ -41,6 +42,7 @@ __all__ = [
     "load_partner",
     "make_phase0_draft_zoo",
     "register_partner",
+    "select_zoo",
 ]
 
 #: Short names and the modules that define them; imported at first use.
@@ -62,6 +64,7 @@ _EXPORTS: Final = {
     "load_partner": "registry",
     "make_phase0_draft_zoo": "draft_zoo",
     "register_partner": "registry",
+    "select_zoo": "selection",
 }
 
 __dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

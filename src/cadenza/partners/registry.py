@@ -33,6 +33,7 @@ _BUILT_IN_MODULES: Final = (
     "cadenza.partners.any_task",
     "cadenza.partners.foraging",
     "cadenza.partners.arm_sway",
+    "cadenza.partners.zoo_member",
 )
 
 PartnerClass = TypeVar("PartnerClass", bound=type)

@@ -98,8 +98,8 @@ class MlpPolicy:
         return int(self.low.shape[0])
 
     @torch.no_grad()
-    def act(self, states: NDArray[Any]) -> Float32Array:
-        """Return actions, (B, A) float32, for states (B, O)."""
+    def outputs(self, states: NDArray[Any]) -> Tensor:
+        """Return y, (B, A) or one logit per choice (B, C), for states (B, O)."""
         x = torch.tensor(np.asarray(states, dtype=np.float32))
         if self.moments is not None:
             x = scaled(x, self.moments, self.limit)
@@ -110,7 +110,12 @@ class MlpPolicy:
             if self.norms:
                 x = nn.functional.layer_norm(x, x.shape[1:], self.norms[i], self.norms[i + 1])
             x = activation(x)
-        y = nn.functional.linear(x, self.weights[last], self.weights[last + 1])
+        return nn.functional.linear(x, self.weights[last], self.weights[last + 1])
+
+    @torch.no_grad()
+    def act(self, states: NDArray[Any]) -> Float32Array:
+        """Return actions, (B, A) float32, for states (B, O)."""
+        y = self.outputs(states)
         if self.output == "choice":
             return self.choices[y.argmax(dim=-1)].numpy()
         if self.output == "mean":

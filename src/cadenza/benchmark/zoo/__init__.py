@@ -1,0 +1,8 @@
+"""Partner populations: train them, measure them, play everybody with everybody.
+
+Start at:    `build.train_zoo` (a configuration in, a sealed zoo out), `matrix.cross_play`.
+Promise:     a zoo is a pure function of its configuration: workers, executor and kills change no
+             byte.
+May import:  everything below `loop`.
+Adding one:  a method is one file with a `training.Population`, and one entry in `methods.py`.
+"""

@@ -1,0 +1,189 @@
+"""From a configuration to a zoo: jobs side by side, then one sealed manifest.
+
+Killed at any point, the same call with ``resume`` goes on and ends with the same bytes.
+"""
+
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import cadenza
+from cadenza.benchmark.builders import code_digest
+from cadenza.benchmark.executor import Job, default_workers, run_jobs
+from cadenza.benchmark.output_folder import OutputMode, open_output_folder
+from cadenza.benchmark.zoo.config import ZooConfig
+from cadenza.benchmark.zoo.events import events_of
+from cadenza.benchmark.zoo.jobs import (
+    JOBS_FOLDER,
+    REQUEST_NAME,
+    WORK_FOLDER,
+    ZooJobFactory,
+    finished_members,
+    job_keys,
+    progress_path,
+    rollouts_of,
+)
+from cadenza.benchmark.zoo.scripted import scripted_members
+from cadenza.core.errors import ConfigurationError
+from cadenza.core.files import remove_temporaries
+from cadenza.core.progress import ProgressReport
+from cadenza.core.provenance import compute_run_metadata
+from cadenza.core.sealed_json import read_sealed_json, write_sealed_json
+from cadenza.partners.zoo_manifest import (
+    MEMBERS_FOLDER,
+    ZooManifest,
+    ZooMember,
+    write_manifest,
+)
+
+Executor: TypeAlias = Literal["local", "ray"]
+_REQUEST_KIND: Final = "zoo request"
+#: Seconds between two looks at how far the jobs are.
+_LOOK_S: Final = 1.0
+
+
+def train_zoo(
+    config: ZooConfig,
+    *,
+    out: Path,
+    workers: int | None = None,
+    executor: Executor = "local",
+    mode: OutputMode = "new",
+    progress: ProgressReport | None = None,
+) -> ZooManifest:
+    """Train a population and seal it.
+
+    Args:
+        config: Settings.
+        out: Folder of the zoo.
+        workers: Jobs at a time; by default one per core; None on Ray.
+        executor: Processes of this machine, or a Ray cluster whose nodes all see ``out``.
+        mode: ``"resume"`` goes on with the same request, ``"overwrite"`` starts over.
+        progress: Told (rollouts done, rollouts in all, jobs).
+
+    Raises:
+        ConfigurationError: A setting or the folder does not fit.
+        CadenzaError: A job failed; finished jobs are kept.
+        StorageError: The file system refused; finished jobs are kept.
+    """
+    config.spec.complete_options(config.options)
+    if executor == "ray" and workers is not None:
+        raise ConfigurationError(
+            f"zoo: expected no number of workers on Ray, got {workers}; the cluster's CPUs decide."
+        )
+    with open_output_folder(out, mode=mode):
+        folder = out.resolve()
+        code = code_digest(config.spec, ())
+        origin = _store_request(folder, config, code)
+        _run(folder, config, origin, workers, executor, progress)
+        for name in (JOBS_FOLDER, MEMBERS_FOLDER, WORK_FOLDER):
+            remove_temporaries(folder / name)
+        members: list[ZooMember] = (
+            list(scripted_members(config)) if config.method == "scripted" else []
+        )
+        for key in job_keys(config):
+            members += finished_members(folder, key) or []
+        manifest = ZooManifest(
+            task=config.task,
+            task_version=config.spec.version,
+            task_sha256=config.task_sha256(),
+            episode_length=config.horizon,
+            options=config.options,
+            code_sha256=code,
+            package_version=cadenza.__version__,
+            requests=[config.facts()],
+            members=tuple(members),
+        )
+        write_manifest(folder, manifest)
+    return manifest
+
+
+def _run(
+    folder: Path,
+    config: ZooConfig,
+    origin: tuple[str, str],
+    workers: int | None,
+    executor: Executor,
+    progress: ProgressReport | None,
+) -> None:
+    """Do the jobs that are not finished."""
+    keys = job_keys(config)
+    missing = [key for key in keys if finished_members(folder, key) is None]
+    jobs = [Job(key=key, label=f"zoo job {key}") for key in missing]
+    factory = ZooJobFactory(
+        folder=folder,
+        config=config,
+        task=config.spec,
+        origin=origin,
+        modules=(events_of(config.task).count.__module__,),
+    )
+    with _watched(folder, keys, missing, rollouts_of(config), progress):
+        if executor == "ray":
+            from cadenza.benchmark.ray_jobs import run_jobs_on_ray
+
+            run_jobs_on_ray(jobs, factory)
+        else:
+            run_jobs(jobs, factory, workers=default_workers() if workers is None else workers)
+
+
+@contextmanager
+def _watched(
+    folder: Path,
+    keys: Sequence[str],
+    missing: Sequence[str],
+    rollouts: int,
+    progress: ProgressReport | None,
+) -> Generator[None]:
+    """Report how many rollouts are done while the body runs."""
+    if progress is None:
+        yield
+        return
+    total, ended = rollouts * len(keys), threading.Event()
+
+    def look() -> None:
+        done = finished = 0
+        for key in keys:
+            if key not in missing or (folder / JOBS_FOLDER / f"{key}.json").exists():
+                done, finished = done + rollouts, finished + 1
+                continue
+            path = progress_path(folder, key)
+            done += path.stat().st_size if path.exists() else 0
+        progress(done, total, f"{finished} of {len(keys)} jobs finished")
+
+    def watch() -> None:
+        while not ended.wait(_LOOK_S):
+            look()
+
+    watcher = threading.Thread(target=watch, name="cadenza-zoo-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+    look()
+
+
+def _store_request(folder: Path, config: ZooConfig, code: str) -> tuple[str, str]:
+    """Store what was asked for, or check that it is the same; return commit and project digest.
+
+    Raises:
+        ConfigurationError: The folder holds a zoo of another request or code.
+    """
+    path = folder / REQUEST_NAME
+    asked: dict[str, Any] = {"config": config.facts(), "code_sha256": code}
+    if path.exists():
+        stored = read_sealed_json(path, kind=_REQUEST_KIND)
+        if {key: stored[key] for key in asked} != asked:
+            raise ConfigurationError(
+                f"{path}: expected the request of this zoo, got another one (other settings or "
+                "code); choose another folder or start over with --overwrite."
+            )
+        return stored["git_sha"], stored["pyproject_hash"]
+    context = compute_run_metadata(seed=config.seed, run_kind="zoo", repo_root=None)
+    origin = (context.git_sha, context.pyproject_hash)
+    facts = {**asked, "git_sha": origin[0], "pyproject_hash": origin[1]}
+    write_sealed_json(path, facts, kind=_REQUEST_KIND)
+    return origin

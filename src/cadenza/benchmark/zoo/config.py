@@ -1,0 +1,100 @@
+"""Settings of a zoo's training: the only place where their defaults stand."""
+
+from typing import Any, Literal, Self, TypeAlias
+
+from pydantic import Field, model_validator
+
+from cadenza.benchmark.tasks import TaskSpec, get_task
+from cadenza.core.files import canonical_json, sha256_bytes
+from cadenza.learn.configs import Count, FrozenModel, PPOConfig
+
+Method: TypeAlias = Literal["fcp", "mep", "brdiv", "behavior", "scripted"]
+
+
+def _ppo() -> PPOConfig:
+    """Return settings with which both planar tasks are learned within 300 000 steps."""
+    return PPOConfig(
+        rollout_length=200,
+        batch_size=1024,
+        epochs=8,
+        learning_rate=1e-3,
+        gamma=0.97,
+        max_gradient_norm=10.0,
+        normalize_rewards=True,
+        initial_log_std=-0.5,
+    )
+
+
+class ZooConfig(FrozenModel):
+    """One population.
+
+    Attributes:
+        method: ``fcp``, ``mep``, ``brdiv``, ``behavior`` or ``scripted``.
+        task: Registered task with two robots.
+        episode_length: Control steps until truncation; None takes the task's.
+        options: Settings of the task's environment.
+        population: Policies K; ``fcp`` and ``mep`` keep three checkpoints of each.
+        steps: Environment steps that each of the K policies is trained for.
+        num_envs: Copies of the environment stepped as one.
+        seed: Root seed.
+        snapshots: Evaluations of the learning curve, from the second on a checkpoint each.
+        smoothing: Evaluations that the curve is averaged over, see `fcp.halfway`.
+        episodes: Episodes of every measurement.
+        alpha: Weight of the population's entropy in ``mep``.
+        beta: Weight of cross-play in ``brdiv``.
+        preferences: Weights that ``behavior`` draws from; None takes the task's.
+        ppo: The learner; every rollout begins with new episodes, so states after
+            ``rollout_length`` steps are met only if an episode ended before.
+    """
+
+    method: Method
+    task: str
+    episode_length: int | None = Field(default=None, gt=0)
+    options: dict[str, bool | int | float | str] = Field(
+        default_factory=dict[str, bool | int | float | str]
+    )
+    population: Count = Field(default=4, ge=1)
+    steps: Count = Field(default=300_000, ge=1)
+    num_envs: Count = Field(default=32, ge=2)
+    seed: Count = Field(default=0, ge=0)
+    snapshots: Count = Field(default=20, ge=2)
+    smoothing: Count = Field(default=3, ge=1)
+    episodes: Count = Field(default=100, ge=2)
+    alpha: float = Field(default=0.01, ge=0.0)
+    beta: float = Field(default=1.0, ge=0.0)
+    preferences: tuple[float, ...] | None = Field(default=None, min_length=1)
+    ppo: PPOConfig = Field(default_factory=_ppo)
+
+    @model_validator(mode="after")
+    def _population_is_a_population(self) -> Self:
+        if self.method == "brdiv" and self.population < 2:
+            raise ValueError(f"population: expected at least 2 for brdiv, got {self.population}")
+        return self
+
+    @property
+    def spec(self) -> TaskSpec:
+        """The task."""
+        return get_task(self.task)
+
+    @property
+    def horizon(self) -> int:
+        """Control steps of an episode."""
+        return self.episode_length or self.spec.episode_length
+
+    @property
+    def iterations(self) -> int:
+        """Rollouts, and updates, of each of the K policies."""
+        return max(1, self.steps // (self.num_envs * self.ppo.rollout_length))
+
+    def facts(self) -> dict[str, Any]:
+        """Return the settings as JSON values."""
+        return self.model_dump(mode="json")
+
+    def task_sha256(self) -> str:
+        """Return the digest of the task's description and of how it is played."""
+        played = {
+            "task": self.spec.model_dump(mode="json"),
+            "episode_length": self.horizon,
+            "options": self.spec.complete_options(self.options),
+        }
+        return sha256_bytes(canonical_json(played))

@@ -1,0 +1,73 @@
+"""Fictitious co-play: independent self-play runs, and partners of every skill from each.
+
+One policy plays both robots, told which it is. Of the learning curve R(t), smoothed over a few
+evaluations, with R_0 its first value and R_∞ the mean of the last 5 % of its evaluations:
+    mid = earliest evaluation with R(t) >= R_0 + (R_∞ − R_0) / 2
+Partners are the policies at the start, at mid and at the end.
+
+Source:  arXiv:2110.08176.
+Axes:    T = evaluations.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Final
+
+import numpy as np
+
+from cadenza.benchmark.zoo.config import ZooConfig
+from cadenza.benchmark.zoo.pairs import PairEnv
+from cadenza.benchmark.zoo.training import (
+    Cast,
+    PairPlayer,
+    Population,
+    RewardRule,
+    member_of,
+    shared_reward,
+)
+from cadenza.core.arrays import FloatArray
+from cadenza.partners.zoo_member import MemberPolicies
+
+#: Share of the evaluations, at the end, whose mean is R_∞.
+FINAL_SHARE: Final = 0.05
+
+
+def smoothed(returns: Sequence[float], window: int) -> FloatArray:
+    """Return means over the last ``window`` evaluations, fewer at the beginning, (T,)."""
+    values = np.asarray(returns, dtype=np.float64)
+    return np.array([values[max(0, k + 1 - window) : k + 1].mean() for k in range(len(values))])
+
+
+def halfway(returns: Sequence[float], *, window: int = 1) -> int:
+    """Return the index of the evaluation at which half of the way is done; 0 if nothing rose.
+
+    Args:
+        returns: R at every evaluation, (T,), from before the first update to the end.
+        window: Evaluations that R is smoothed over.
+    """
+    curve = smoothed(returns, window)
+    last = curve[-ceil(FINAL_SHARE * len(curve)) :].mean()
+    return int(np.argmax(curve >= curve[0] + 0.5 * (last - curve[0]))) if last > curve[0] else 0
+
+
+class SelfPlay(Population):
+    """One policy that plays with itself."""
+
+    def __init__(self, config: ZooConfig, env: PairEnv, job: str) -> None:
+        super().__init__(config, env, job)
+        self.players = [PairPlayer(config, env, seed=self.seed("learner"))]
+        self.count, self.iterations = 1, config.iterations
+
+    def cast(self, iteration: int) -> Cast:
+        """Return the policy, for both robots."""
+        del iteration
+        return Cast(self.players)
+
+    def rewards(self, cast: Cast) -> RewardRule:
+        """Return the task's rewards."""
+        del cast
+        return shared_reward
+
+    def member(self, index: int) -> MemberPolicies:
+        """Return the policy as it is now."""
+        return member_of(self.players[index], self.players[index])

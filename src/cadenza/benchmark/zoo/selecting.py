@@ -1,0 +1,209 @@
+"""Selection on the members of zoos: probe states, action distributions, a new sealed zoo.
+
+Probe states:  partner states met beside each candidate's counterpart, equally many of every
+               candidate, drawn from the stream ``zoo.probe``.
+Axes:          n = candidates, M = probe states, O = state, A = action.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cadenza.benchmark.output_folder import OutputMode, open_output_folder
+from cadenza.benchmark.torch_threads import single_torch_thread
+from cadenza.benchmark.zoo.config import ZooConfig
+from cadenza.benchmark.zoo.matrix import ZooEntry, ego_policy, open_zoos, play_pair, settings_of
+from cadenza.benchmark.zoo.pairs import PairEnv, PairPolicy, open_pairs
+from cadenza.core.checkpoints import sidecar_path
+from cadenza.core.errors import ConfigurationError
+from cadenza.core.files import make_folder
+from cadenza.core.seeding import derive_substream
+from cadenza.partners.interface import PartnerBase
+from cadenza.partners.registry import load_partner
+from cadenza.partners.selection import (
+    Criterion,
+    ZooCandidate,
+    ZooSelection,
+    bootstrap_interval,
+    log_densities,
+    select_zoo,
+)
+from cadenza.partners.zoo_manifest import (
+    MEMBERS_FOLDER,
+    ZooManifest,
+    compute_split,
+    write_manifest,
+)
+from cadenza.partners.zoo_member import ZOO_MEMBER, load_member
+
+#: Probe states in all, about, and episodes that they are drawn from, for each candidate.
+PROBE_STATES: Final = 512
+_EPISODES: Final = 16
+
+
+def select_members(
+    folders: Sequence[Path],
+    *,
+    size: int,
+    criterion: Criterion,
+    out: Path,
+    quota: Mapping[str, int] | None = None,
+    floor: float | None = None,
+    seed: int = 0,
+    mode: OutputMode = "new",
+) -> tuple[ZooManifest, ZooSelection]:
+    """Choose members of zoos of one task and seal them as a zoo of its own.
+
+    Public members are split anew by `compute_split` over their digests; held-out families stay so.
+
+    Raises:
+        ConfigurationError: The zoos do not fit together, or the folder is in use.
+        InputError: A member lacks what the criterion reads.
+        IntegrityError: A member is not the one that its manifest names.
+    """
+    manifest, entries = open_zoos(folders)
+    candidates = probed(manifest, entries, seed=seed, probe=criterion in ("jsd", "pe"))
+    selection = select_zoo(
+        candidates,
+        size=size,
+        criterion=criterion,
+        stratum_quota=quota,
+        floor=floor,
+        root_seed=seed,
+    )
+    by_name = {entry.member.name: entry for entry in entries}
+    chosen = [by_name[name] for name in selection.names]
+    ids = {e.member.name: f"{e.member.sha256} {e.member.name}" for e in chosen}
+    split = compute_split(ids[e.member.name] for e in chosen if e.member.split == "public")
+    sealed = manifest.model_copy(
+        update={
+            "members": tuple(
+                entry.member.model_copy(
+                    update={"split": split.get(ids[entry.member.name], "held_out")}
+                )
+                for entry in chosen
+            ),
+            "requests": [{"zoos": [str(folder) for folder in folders], "size": size, "seed": seed}],
+            "selection": asdict(selection),
+        }
+    )
+    with open_output_folder(out, mode=mode):
+        make_folder(out / MEMBERS_FOLDER)
+        for entry in chosen:
+            if entry.member.sha256 is not None:
+                load_member(entry.folder, entry.member.name)  # refuses what was changed
+                for path in (Path(entry.member.file), sidecar_path(Path(entry.member.file))):
+                    shutil.copyfile(entry.folder / path, out / path)
+        write_manifest(out, sealed)
+    return sealed, selection
+
+
+def family_diversity(folders: Sequence[Path], *, seed: int = 0) -> dict[str, dict[str, Any]]:
+    """Return how much the final members of each family differ, as JSON values by family.
+
+    The measure is the Jensen-Shannon divergence of as many members of each family, nats, with its
+    95 % interval over probe states; ``minus_fcp`` is the paired difference to the family ``fcp``.
+    """
+    manifest, entries = open_zoos(folders)
+    entries = [entry for entry in entries if entry.member.tier == "final"]
+    families: dict[str, list[int]] = {}
+    for index, entry in enumerate(entries):
+        families.setdefault(entry.member.family, []).append(index)
+    size = min(map(len, families.values()))
+    if size < 2:
+        return {}
+    densities = log_densities(probed(manifest, entries, seed=seed, probe=True), root_seed=seed)
+    scores = {name: densities.diversity(k[:size], "jsd") for name, k in families.items()}
+
+    def told(values: NDArray[Any]) -> list[float]:
+        return [float(values.mean()), *bootstrap_interval(values, seed)]
+
+    base = scores.get("fcp")
+    return {
+        name: {
+            "members": size,
+            "jsd": told(score),
+            "minus_fcp": None if base is None or name == "fcp" else told(score - base),
+        }
+        for name, score in scores.items()
+    }
+
+
+def probed(
+    manifest: ZooManifest, entries: Sequence[ZooEntry], *, seed: int, probe: bool
+) -> list[ZooCandidate]:
+    """Return the members as candidates, with their actions on common probe states if ``probe``."""
+    actions: list[tuple[NDArray[Any], NDArray[Any] | None, bool]] = []
+    if probe:
+        config = settings_of(manifest, seed)
+        with single_torch_thread(), closing(open_pairs(config, _EPISODES)) as env:
+            states = _probe_states(env, config, entries)
+            actions = [_distribution(env, entry, states) for entry in entries]
+    return [
+        ZooCandidate(
+            name=entry.member.name,
+            tier=entry.member.tier,
+            skill=None if entry.member.skill is None else entry.member.skill.value,
+            skill_low=None if entry.member.skill is None else entry.member.skill.low,
+            group=entry.member.family,
+            actions=actions[k][0] if probe else None,
+            deviation=actions[k][1] if probe else None,
+            chooses=probe and actions[k][2],
+            features=np.array([entry.member.features[n] for n in sorted(entry.member.features)]),
+        )
+        for k, entry in enumerate(entries)
+    ]
+
+
+def _probe_states(
+    env: PairEnv, config: ZooConfig, entries: Sequence[ZooEntry]
+) -> NDArray[np.float32]:
+    """Return the partner's states that candidates meet, (M, O)."""
+    rng = derive_substream("zoo.probe", root_seed=config.seed).default_rng()
+    each = -(-PROBE_STATES // len(entries))
+    met: list[NDArray[Any]] = []
+    for entry in entries:
+        ego = _counterpart(env, entry, entries)
+        seed = derive_substream(f"zoo.probe.{entry.member.name}", root_seed=config.seed)
+        states = play_pair(env, config, ego, entry, seed=seed.integer_seed()).states
+        flat = states.reshape(-1, states.shape[-1])
+        met.append(flat[rng.integers(len(flat), size=each)])
+    return np.concatenate(met)[:, : env.observation_dims[1]]
+
+
+def _counterpart(env: PairEnv, entry: ZooEntry, entries: Sequence[ZooEntry]) -> PairPolicy:
+    """Return the ego beside which a candidate is met: its own, else the first learned one's."""
+    name, folder = entry.member.counterpart, entry.folder
+    if name is None:
+        learned = [e for e in entries if e.member.counterpart is not None]
+        if not learned:
+            raise ConfigurationError(
+                "zoo select: expected at least one learned zoo, whose policies meet the scripted "
+                "members, got scripted ones only."
+            )
+        name, folder = learned[0].member.counterpart or "", learned[0].folder
+    return ego_policy(env, load_member(folder, name).ego, name)
+
+
+def _distribution(
+    env: PairEnv, entry: ZooEntry, states: NDArray[np.float32]
+) -> tuple[NDArray[Any], NDArray[Any] | None, bool]:
+    """Return actions on the probe states, deviations, and whether the actions are logits."""
+    low, high = env.low[1], env.high[1]
+    half, middle = (high - low) / 2.0, (high + low) / 2.0
+    if entry.member.class_name == ZOO_MEMBER:
+        policies = load_member(entry.folder, entry.member.name)
+        outputs = policies.partner.outputs(states).numpy()
+        if env.choices is not None:
+            return outputs, None, True
+        return (outputs - middle) / half, np.exp(policies.log_std[1].numpy()) / half, False
+    partner = cast("PartnerBase", load_partner(entry.spec(env.uids[1])))
+    partner.reset(seed=0)
+    acted = partner.act({"agent": {env.uids[1]: {"state": states}}})
+    return (acted - middle) / half, None, False

@@ -1,0 +1,332 @@
+"""`cadenza zoo train | list | show | select | matrix`: populations of partners."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cadenza.cli.output import print_json, print_table, print_text, typed_exits
+from cadenza.core.progress import progress_bar
+
+if TYPE_CHECKING:
+    from cadenza.benchmark.zoo.config import ZooConfig
+    from cadenza.partners.selection import Criterion
+    from cadenza.partners.zoo_manifest import Skill, ZooManifest, ZooMember
+
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+_Zoos = Annotated[list[Path], typer.Argument(help="Folders of zoos of one task.")]
+_COLUMNS = ("member", "family", "tier", "split", "steps", "skill", "events per episode")
+
+
+def train(
+    method: Annotated[
+        str, typer.Argument(help="fcp, mep, brdiv, behavior (held out) or scripted (no training).")
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Values to change, e.g. alpha=0.05 ppo.learning_rate=5e-4.", show_default=False
+        ),
+    ] = None,
+    task: Annotated[str, typer.Option("--task", "-t", help="Registered task.")] = "crossing",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder of the zoo; runs/zoo-TASK-METHOD without it."),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", "-j", min=1, help="Jobs at a time; one per core by default."),
+    ] = None,
+    executor: Annotated[
+        str, typer.Option("--executor", help="local, or ray: a cluster that sees the folder.")
+    ] = "local",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the zoo there.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Throw away the zoo there.")
+    ] = False,
+    as_json: _Json = False,
+    quiet: _Quiet = False,
+) -> None:
+    """Train a population of partners and seal it."""
+    with typed_exits(as_json=as_json):
+        from cadenza.benchmark.zoo.build import train_zoo
+        from cadenza.core.errors import ConfigurationError
+
+        if resume and overwrite:
+            raise ConfigurationError("zoo train: expected --resume or --overwrite, got both.")
+        if executor not in ("local", "ray"):
+            raise ConfigurationError(f"--executor: expected local or ray, got {executor!r}.")
+        config = _configured(method, task, settings or [])
+        folder = out or Path("runs") / f"zoo-{task}-{method}"
+        with progress_bar("training", quiet=quiet or as_json) as report:
+            manifest = train_zoo(
+                config,
+                out=folder,
+                workers=workers,
+                executor=executor,
+                mode="resume" if resume else "overwrite" if overwrite else "new",
+                progress=report,
+            )
+        _print_zoo(folder, manifest, as_json=as_json)
+
+
+def list_zoos(
+    root: Annotated[Path, typer.Argument(help="Folder to look in.")] = Path("runs"),
+    as_json: _Json = False,
+) -> None:
+    """List the zoos in a folder."""
+    with typed_exits(as_json=as_json):
+        from cadenza.core.errors import IntegrityError
+        from cadenza.partners.zoo_manifest import MANIFEST_NAME, read_manifest
+
+        rows: list[dict[str, Any]] = []
+        for path in sorted(root.glob(f"**/{MANIFEST_NAME}")):
+            try:
+                manifest = read_manifest(path.parent)
+            except IntegrityError as error:
+                typer.echo(f"left out: {error}", err=True)
+                continue
+            families = sorted({member.family for member in manifest.members})
+            public = sum(member.split == "public" for member in manifest.members)
+            rows.append(
+                {
+                    "zoo": str(path.parent),
+                    "task": f"{manifest.task}@v{manifest.task_version}",
+                    "families": families,
+                    "members": len(manifest.members),
+                    "public": public,
+                }
+            )
+        if as_json:
+            print_json({"zoos": rows})
+            return
+        cells = [
+            (r["zoo"], r["task"], ", ".join(r["families"]), str(r["members"]), str(r["public"]))
+            for r in rows
+        ]
+        print_table("Zoos", ("zoo", "task", "families", "members", "public"), cells)
+
+
+def show(
+    zoo: Annotated[Path, typer.Argument(help="Folder of the zoo.")],
+    as_partners: Annotated[
+        bool, typer.Option("--as-partners", help="Print them for an evaluation's file (YAML).")
+    ] = False,
+    as_json: _Json = False,
+) -> None:
+    """Show the members of a zoo, after checking every weight against the manifest."""
+    with typed_exits(as_json=as_json):
+        from cadenza.benchmark.zoo.jobs import verify_members
+        from cadenza.partners.zoo_manifest import read_manifest
+
+        manifest = read_manifest(zoo)
+        verify_members(zoo, manifest)
+        if as_partners:
+            print_text("\n".join(["partners:", *(_as_partner(zoo, m) for m in manifest.members)]))
+            return
+        _print_zoo(zoo, manifest, as_json=as_json)
+
+
+def select(
+    zoos: _Zoos,
+    size: Annotated[int, typer.Option("--size", "-n", min=1, help="Members, at most.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the new zoo.")],
+    criterion: Annotated[
+        str,
+        typer.Option(
+            "--criterion",
+            "-c",
+            help="mep (they differ in what they do), pe (population entropy), fcp (every skill) or "
+            "br_div (they want different best responses).",
+        ),
+    ] = "mep",
+    quota: Annotated[
+        list[str] | None,
+        typer.Option("--quota", help="Most of a tier or family, e.g. final=4; repeatable."),
+    ] = None,
+    floor: Annotated[
+        float | None,
+        typer.Option("--floor", help="Least lower bound of the skill, of all but init."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Root of the draws.")] = 0,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Throw away the zoo there.")
+    ] = False,
+    as_json: _Json = False,
+) -> None:
+    """Choose members of zoos and seal them as a zoo of their own."""
+    with typed_exits(as_json=as_json):
+        from cadenza.benchmark.zoo.selecting import select_members
+        from cadenza.core.errors import ConfigurationError
+
+        known: dict[str, Criterion] = {"mep": "jsd", "pe": "pe", "fcp": "fcp", "br_div": "br_div"}
+        if criterion not in known:
+            raise ConfigurationError(
+                f"--criterion: expected one of {', '.join(known)}, got {criterion!r}."
+            )
+        most: dict[str, int] = {}
+        for text in quota or ():
+            name, _, count = text.partition("=")
+            if not count.isdecimal():
+                raise ConfigurationError(f"--quota: expected e.g. final=4, got {text!r}.")
+            most[name] = int(count)
+        manifest, chosen = select_members(
+            zoos,
+            size=size,
+            criterion=known[criterion],
+            out=out,
+            quota=most,
+            floor=floor,
+            seed=seed,
+            mode="overwrite" if overwrite else "new",
+        )
+        _print_zoo(out, manifest, as_json=as_json)
+        if as_json:
+            return
+        if chosen.trace:
+            kind = "determinant" if criterion == "br_div" else "diversity, nats"
+            print_text(f"{kind}: {', '.join(f'{value:.3g}' for value in chosen.trace)}")
+        if chosen.versus_fcp is not None:
+            gain, low, high = chosen.versus_fcp
+            print_text(f"more than by the criterion fcp: {gain:+.3g} [{low:.3g}, {high:.3g}]")
+        if chosen.stopped is not None:
+            print_text(f"stopped at {len(chosen.names)}: {chosen.stopped}")
+
+
+def matrix(
+    zoos: _Zoos,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder for matrix.json and matrix.png; the first zoo's."),
+    ] = None,
+    ego: Annotated[
+        list[Path] | None,
+        typer.Option("--ego", help="Checkpoint of a further ego (PPO), repeatable."),
+    ] = None,
+    episodes: Annotated[int, typer.Option("--episodes", min=2, help="Episodes of a cell.")] = 50,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Root of the episodes.")] = 0,
+    as_json: _Json = False,
+    quiet: _Quiet = False,
+) -> None:
+    """Play every learned ego with every partner."""
+    with typed_exits(as_json=as_json):
+        from cadenza.benchmark.zoo.matrix import cross_play, write_matrix
+        from cadenza.benchmark.zoo.selecting import family_diversity
+
+        with progress_bar("cross-play", quiet=quiet or as_json) as report:
+            result = cross_play(zoos, egos=ego or (), episodes=episodes, seed=seed, progress=report)
+        diversity = family_diversity(zoos, seed=seed)
+        table, picture = write_matrix(out or zoos[0], result, diversity)
+        if as_json:
+            print_text(table.read_text("utf-8").rstrip())
+            return
+        families = sorted({member.family for member in result.partners})
+        rows: list[tuple[str, ...]] = []
+        for name, skills in zip(result.egos, result.skills, strict=True):
+            pairs = list(zip(result.partners, skills, strict=True))
+            means = [
+                sum(s.value for m, s in pairs if m.family == family)
+                / sum(m.family == family for m, _ in pairs)
+                for family in families
+            ]
+            worst_member, worst = min(pairs, key=lambda pair: pair[1].value)
+            rows.append(
+                (name, *(f"{mean:.2f}" for mean in means), f"{_shown(worst)} {worst_member.name}")
+            )
+        title = (
+            f"Mean {result.skills[0][0].metric} by family of partners, {episodes} episodes a cell"
+        )
+        print_table(title, ("ego", *families, "worst partner"), rows)
+        if diversity:
+            _print_diversity(diversity)
+        print_text(f"matrix: {table}\nheat map: {picture}")
+
+
+def _print_diversity(diversity: "Mapping[str, Mapping[str, Any]]") -> None:
+    """Print how much the members of each family differ."""
+
+    def shown(told: Sequence[float] | None) -> str:
+        return "-" if told is None else "{:.3f} [{:.3f}, {:.3f}]".format(*told)
+
+    rows = [
+        (name, str(facts["members"]), shown(facts["jsd"]), shown(facts["minus_fcp"]))
+        for name, facts in diversity.items()
+    ]
+    title = "Diversity of the final members: Jensen-Shannon divergence, nats"
+    print_table(title, ("family", "members", "divergence", "less that of fcp"), rows)
+
+
+def _configured(method: str, task: str, settings: Sequence[str]) -> "ZooConfig":
+    """Return the configuration; ``settings`` are ``key=value``, a dot for what is inside ppo."""
+    import yaml
+
+    from cadenza.benchmark.zoo.config import ZooConfig
+    from cadenza.core.errors import ConfigurationError
+
+    plain: dict[str, Any] = {}
+    learner: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise ConfigurationError(f"settings: expected key=value, got {setting!r}.")
+        inside = key.startswith("ppo.")
+        (learner if inside else plain)[key.removeprefix("ppo.")] = yaml.safe_load(text)
+    config = ZooConfig(method=method, task=task, **plain)  # pyright: ignore[reportArgumentType] # the model checks it
+    if learner:
+        ppo = type(config.ppo)(**{**config.ppo.model_dump(), **learner})
+        config = config.model_copy(update={"ppo": ppo})
+    return config
+
+
+def _print_zoo(folder: Path, manifest: "ZooManifest", *, as_json: bool) -> None:
+    if as_json:
+        print_json({"zoo": str(folder), **manifest.model_dump(mode="json")})
+        return
+    rows = [
+        (
+            m.name,
+            m.family,
+            m.tier,
+            m.split.replace("_", " "),
+            str(m.step),
+            _shown(m.skill),
+            _described(m),
+        )
+        for m in manifest.members
+    ]
+    print_table(f"{folder}: {len(rows)} members on {manifest.task}", _COLUMNS, rows)
+
+
+def _described(member: "ZooMember") -> str:
+    """Return its mean events, or its options if it was not measured."""
+    if not member.features:
+        return ", ".join(f"{key} {value}" for key, value in member.options.items()) or "-"
+    return ", ".join(f"{name} {count:.2g}" for name, count in member.features.items())
+
+
+def _shown(skill: "Skill | None") -> str:
+    if skill is None:
+        return "-"
+    scale, digits = (100.0, 0) if skill.metric == "success" else (1.0, 1)
+    unit = " %" if skill.metric == "success" else ""
+    text = f"{scale * skill.value:.{digits}f}{unit}"
+    if skill.low is None or skill.high is None:
+        return text
+    return f"{text} [{scale * skill.low:.{digits}f}, {scale * skill.high:.{digits}f}]"
+
+
+def _as_partner(zoo: Path, member: "ZooMember") -> str:
+    """Return a partner of an evaluation's file, whose addresses begin at the current folder."""
+    lines = [f"  - name: {member.name}", f"    class_name: {member.class_name}"]
+    if member.sha256 is not None:
+        lines += [
+            f"    seed: {member.seed}",
+            f"    checkpoint_step: {member.step}",
+            f"    weights_uri: local://{zoo.as_posix()}/{member.file}",
+        ]
+    if member.options:
+        lines.append("    extra:")
+        lines += [f"      {key}: '{value}'" for key, value in member.options.items()]
+    return "\n".join(lines)

@@ -1,0 +1,164 @@
+"""What a zoo of partners holds: the sealed list of its members, with their digests and skill.
+
+Layout of a zoo's folder:
+    manifest.json         the `ZooManifest`, sealed: changed on disk means refused
+    members/NAME.pt       a learned member's policies, with the sidecar of every checkpoint
+Split:    of N ids in ascending order the first ⌈0.7 N⌉ are public, the rest are held out
+          (`compute_split`); whole families are held out where their method says so.
+"""
+
+from collections.abc import Iterable
+from math import ceil
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+from pydantic import Field, ValidationError
+
+from cadenza.core.errors import InputError, IntegrityError, UnknownNameError
+from cadenza.core.near_names import did_you_mean
+from cadenza.core.sealed_json import read_sealed_json, write_sealed_json
+from cadenza.learn.configs import FrozenModel
+
+#: Share of the ids that `compute_split` makes public.
+PUBLIC_SHARE: Final = 0.7
+MANIFEST_NAME: Final = "manifest.json"
+MEMBERS_FOLDER: Final = "members"
+_KIND: Final = "partner zoo"
+
+Tier: TypeAlias = Literal["init", "mid", "final"]
+Split: TypeAlias = Literal["public", "held_out"]
+
+
+class Skill(FrozenModel):
+    """How well a member does with its counterpart in the ego's place.
+
+    Attributes:
+        metric: ``"success"`` or ``"return"``.
+        value: Mean over the episodes.
+        low: Lower end of its 95 % interval; None where the episodes do not tell.
+        high: Upper end.
+        episodes: Number of episodes.
+    """
+
+    metric: Literal["success", "return"]
+    value: float
+    low: float | None
+    high: float | None
+    episodes: int
+
+
+class ZooMember(FrozenModel):
+    """One partner of a zoo.
+
+    Attributes:
+        name: Its name, unique in the zoo.
+        family: What made it: ``fcp``, ``mep``, ``brdiv``, ``behavior`` or ``scripted``.
+        class_name: Registered partner class that plays it.
+        options: Options of that class, text to text.
+        sha256: Digest of the bytes of its checkpoint; None for a scripted member.
+        seed: Seed of its training.
+        step: Environment steps it was trained for.
+        tier: Where in its training it was taken.
+        split: Whether egos may train with it.
+        counterpart: Member whose policy plays the ego in ``skill`` and ``features``; None if a
+            scripted member has none.
+        skill: Return or success beside the counterpart; None without one.
+        features: Mean events per episode beside the counterpart, by name.
+        preference: Weights of the events it was trained to seek or shun; empty if none.
+    """
+
+    name: str = Field(pattern=r"^[\w.-]+$")
+    family: str
+    class_name: str
+    options: dict[str, str] = Field(default_factory=dict[str, str])
+    sha256: str | None = None
+    seed: int = 0
+    step: int = 0
+    tier: Tier = "final"
+    split: Split = "public"
+    counterpart: str | None = None
+    skill: Skill | None = None
+    features: dict[str, float] = Field(default_factory=dict[str, float])
+    preference: dict[str, float] = Field(default_factory=dict[str, float])
+
+    @property
+    def file(self) -> str:
+        """Name of its checkpoint below the zoo's folder."""
+        return f"{MEMBERS_FOLDER}/{self.name}.pt"
+
+
+class ZooManifest(FrozenModel):
+    """A zoo.
+
+    Attributes:
+        task: Registered task.
+        task_version: Its version.
+        task_sha256: Digest of the task's description and of the settings it was played with.
+        episode_length: Control steps until truncation.
+        options: Settings of the task's environment.
+        code_sha256: Digest of the code that trained and measured the members.
+        package_version: Version of the package.
+        requests: What was asked for: one training configuration or one selection.
+        members: The partners.
+        selection: How they were selected, as JSON values; None in a zoo that was trained.
+    """
+
+    task: str
+    task_version: int
+    task_sha256: str
+    episode_length: int
+    options: dict[str, bool | int | float | str]
+    code_sha256: str
+    package_version: str
+    requests: list[dict[str, Any]]
+    members: tuple[ZooMember, ...]
+    selection: dict[str, Any] | None = None
+
+    def member(self, name: str) -> ZooMember:
+        """Return the member called ``name``.
+
+        Raises:
+            UnknownNameError: There is none; lists the known names.
+        """
+        names = [member.name for member in self.members]
+        if name not in names:
+            raise UnknownNameError(
+                f"zoo member {name!r}: expected one of {', '.join(names)}"
+                f"{did_you_mean(name, names)}."
+            )
+        return self.members[names.index(name)]
+
+
+def write_manifest(folder: Path, manifest: ZooManifest) -> None:
+    """Seal ``manifest`` into ``folder``.
+
+    Raises:
+        StorageError: The file system refused.
+    """
+    write_sealed_json(folder / MANIFEST_NAME, manifest.model_dump(mode="json"), kind=_KIND)
+
+
+def read_manifest(folder: Path) -> ZooManifest:
+    """Return the manifest of the zoo in ``folder``.
+
+    Raises:
+        IntegrityError: It is missing, changed or of another kind.
+    """
+    facts = read_sealed_json(folder / MANIFEST_NAME, kind=_KIND)
+    try:
+        return ZooManifest.model_validate(facts)
+    except ValidationError as error:
+        raise IntegrityError(f"{folder / MANIFEST_NAME}: expected a zoo, got {error}") from error
+
+
+def compute_split(ids: Iterable[str]) -> dict[str, Split]:
+    """Return public or held out for every id: the first ⌈0.7 N⌉ in ascending order are public.
+
+    Raises:
+        InputError: An id occurs twice.
+    """
+    ordered = sorted(ids)
+    if len(set(ordered)) != len(ordered):
+        raise InputError(f"compute_split: expected distinct ids, got {ordered}.")
+    public = ceil(PUBLIC_SHARE * len(ordered))
+    return {name: "public" if k < public else "held_out" for k, name in enumerate(ordered)}

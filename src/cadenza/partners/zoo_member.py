@@ -1,0 +1,226 @@
+"""A partner that plays a member of a zoo, as `cadenza.partners.zoo_manifest` lays it out.
+
+Weights:   the bytes that are loaded must have the digest that the zoo's sealed manifest names; the
+           tensors are hashed when they are loaded and again at every reset.
+Action:    the mean, or the most probable choice; with ``deterministic=False`` a draw from the
+           partner's own generator, one per row.
+Axes:      N = rows, O = state, A = action, C = choices.
+"""
+
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+import numpy as np
+
+from cadenza.core.arrays import Float32Array, FloatArray
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, IntegrityError
+from cadenza.core.seeding import Substream
+from cadenza.partners.interface import PartnerBase, PartnerCard
+from cadenza.partners.observations import read_state
+from cadenza.partners.options import refuse_unknown_options
+from cadenza.partners.registry import register_partner
+from cadenza.partners.spec import PartnerSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cadenza.learn.nn.mlp_policy import MlpPolicy
+    from cadenza.partners.zoo_manifest import ZooMember
+
+#: Key of the partner's policy in a member's checkpoint; the ego's is `MLP_POLICY_KEY`.
+PARTNER_POLICY_KEY: Final = "partner_policy"
+#: Key of the log-deviations of both policies' actions, ego's first; [] for choices.
+LOG_STD_KEY: Final = "log_std"
+#: Name the class is registered under.
+ZOO_MEMBER: Final = "zoo_member"
+
+
+class MemberPolicies(NamedTuple):
+    """What a member's checkpoint holds.
+
+    Attributes:
+        ego: Policy for the ego's place.
+        partner: Policy for the partner's place.
+        log_std: Log-deviations of their actions, (A,) each; empty for choices.
+    """
+
+    ego: "MlpPolicy"
+    partner: "MlpPolicy"
+    log_std: "list[Tensor]"
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the payload of a checkpoint, tensors and strings."""
+        from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY
+
+        return {
+            MLP_POLICY_KEY: self.ego.state_dict(),
+            PARTNER_POLICY_KEY: self.partner.state_dict(),
+            LOG_STD_KEY: list(self.log_std),
+        }
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> "MemberPolicies":
+        """Return what `state_dict` described.
+
+        Raises:
+            CheckpointError: Something is missing or does not fit together.
+        """
+        from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
+
+        missing = {MLP_POLICY_KEY, PARTNER_POLICY_KEY, LOG_STD_KEY} - set(state)
+        if missing:
+            raise CheckpointError(
+                f"zoo member: expected a checkpoint of `cadenza zoo train`, got one without "
+                f"{', '.join(sorted(missing))}; name a file of a zoo's folder 'members'."
+            )
+        ego = MlpPolicy.from_state_dict(state[MLP_POLICY_KEY])
+        partner = MlpPolicy.from_state_dict(state[PARTNER_POLICY_KEY])
+        return cls(ego, partner, list(state[LOG_STD_KEY]))
+
+
+def digest_error(folder: Path, member: "ZooMember", found: str) -> IntegrityError:
+    """Return the refusal of a member whose weights are not those of its manifest."""
+    return IntegrityError(
+        f"zoo member {member.name!r} of {folder}: expected the weights with SHA-256 "
+        f"{member.sha256} that its manifest names, got {found}; restore the file or train it again."
+    )
+
+
+def load_member(folder: Path, name: str) -> MemberPolicies:
+    """Return the policies of member ``name`` of the zoo in ``folder``.
+
+    Raises:
+        IntegrityError: The manifest was changed, or the member is not the one that it names.
+        CheckpointError: The checkpoint is missing or damaged.
+        UnknownNameError: There is no such member.
+    """
+    from cadenza.core.checkpoints import load_checkpoint
+    from cadenza.partners.zoo_manifest import read_manifest
+
+    member = read_manifest(folder).member(name)
+    payload, metadata = load_checkpoint(uri=f"local://{member.file}", artifacts_root=folder)
+    if metadata.sha256 != member.sha256:
+        raise digest_error(folder, member, metadata.sha256)
+    return MemberPolicies.from_state_dict(payload)
+
+
+@register_partner(ZOO_MEMBER)
+class ZooMemberPartner(PartnerBase):
+    """Plays a member of a zoo that ``cadenza zoo train`` made.
+
+    ``weights_uri`` is ``local://<zoo>/members/<name>.pt``, relative to the folder that the option
+    ``root`` names.
+
+    Raises:
+        ConfigurationError: ``weights_uri`` is missing or not of this form, or an option is unknown.
+    """
+
+    card: ClassVar[PartnerCard | None] = PartnerCard(
+        summary="Plays a learned member of a partner zoo (cadenza zoo train).",
+        options={
+            "uid": "robot it drives",
+            "root": "folder that its address is relative to (default: the current one)",
+        },
+    )
+
+    def __init__(self, spec: PartnerSpec) -> None:
+        super().__init__(spec)
+        owner = type(self).__name__
+        refuse_unknown_options(owner, spec.extra, ("root",))
+        self._uid = spec.extra.get("uid", "partner")
+        relative = Path((spec.weights_uri or "").removeprefix("local://"))
+        if not spec.weights_uri or relative.parent.name != "members" or relative.suffix != ".pt":
+            raise ConfigurationError(
+                f"{owner}: expected weights_uri 'local://<zoo>/members/<name>.pt', got "
+                f"{spec.weights_uri!r}; `cadenza zoo show` prints the members of a zoo."
+            )
+        self._folder = Path(spec.extra.get("root", "")) / relative.parent.parent
+        self._name = relative.stem
+        self._loaded: MemberPolicies | None = None
+        self._digest = ""
+        self._rows: dict[int, np.random.Generator] = {}
+        self._episode: Substream | None = None
+
+    def reset(self, *, seed: int | None = None) -> None:
+        """Load the weights if need be, check them, and open the episode's generator.
+
+        Raises:
+            CheckpointError: The weights are missing or damaged.
+            IntegrityError: They are not those of the manifest, or have changed since.
+        """
+        self._episode, self._rows = self.episode_stream(seed), {}
+        if _digest_of(self._policies()) != self._digest:
+            raise IntegrityError(
+                f"zoo member {self._name!r}: expected frozen weights, got others than were loaded: "
+                "something changed them (ADR-009); load the partner again and find what trains it."
+            )
+
+    def reset_row(self, row: int, *, seed: int) -> None:
+        """Start a new episode in one row; see `PartnerBase.reset_row`."""
+        self._rows[row] = self.episode_stream(seed).default_rng()
+
+    def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
+        """Return the member's action.
+
+        Args:
+            obs: Holds ``obs["agent"][uid]["state"]``, (O,) or (N, O).
+            deterministic: The mean or most probable choice; otherwise a draw.
+
+        Returns:
+            Action, float32, (A,) or (N, A); a choice is its number, A = 1.
+
+        Raises:
+            InputError: The state is missing or of another length.
+            CheckpointError: The weights are missing or damaged.
+        """
+        policies = self._policies()
+        state = read_state(obs, self._uid)
+        if state.shape[-1] != policies.partner.observation_dim:
+            raise InputError(
+                f"zoo member {self._name!r}: expected a state of length "
+                f"{policies.partner.observation_dim}, got {state.shape[-1]}; it was trained on "
+                "another task or number of robots."
+            )
+        rows = np.ascontiguousarray(np.atleast_2d(state), dtype=np.float32)
+        actions = policies.partner.act(rows) if deterministic else self._drawn(policies, rows)
+        return self.checked(actions if state.ndim == 2 else actions[0])
+
+    def _drawn(self, policies: MemberPolicies, rows: Float32Array) -> Float32Array:
+        """Return one draw per row, (N, A)."""
+        policy = policies.partner
+        outputs = policy.outputs(rows).numpy()
+        rngs, width = [self._row(k) for k in range(len(rows))], int(outputs.shape[1])
+        if policy.output == "choice":
+            gumbel = _stacked([rng.gumbel(size=width) for rng in rngs])
+            return policy.choices.numpy()[np.argmax(outputs + gumbel, axis=-1)]
+        noise = _stacked([rng.standard_normal(width) for rng in rngs])
+        drawn = outputs + np.exp(policies.log_std[1].numpy()) * noise
+        return np.clip(drawn, policy.low.numpy(), policy.high.numpy()).astype(np.float32)
+
+    def _row(self, row: int) -> np.random.Generator:
+        if self._episode is None:  # acting before the first reset plays an automatic episode
+            self._episode = self.episode_stream(None)
+        if row not in self._rows:
+            stream = self._episode if row == 0 else self._episode.child(row)
+            self._rows[row] = stream.default_rng()
+        return self._rows[row]
+
+    def _policies(self) -> MemberPolicies:
+        if self._loaded is None:
+            self._loaded = load_member(self._folder, self._name)
+            self._digest = _digest_of(self._loaded)
+        return self._loaded
+
+
+def _stacked(draws: list[FloatArray]) -> FloatArray:
+    return np.stack(draws)
+
+
+def _digest_of(policies: MemberPolicies) -> str:
+    """Return SHA-256 of the weights that the partner plays."""
+    material = sha256()
+    for tensor in (*policies.partner.weights, *policies.log_std):
+        material.update(tensor.numpy().tobytes())
+    return material.hexdigest()

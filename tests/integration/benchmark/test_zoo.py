@@ -1,0 +1,199 @@
+"""Zoos from end to end: trained, killed, resumed, measured, selected, played."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from cadenza.benchmark.zoo import jobs
+from cadenza.benchmark.zoo.build import train_zoo
+from cadenza.benchmark.zoo.config import ZooConfig
+from cadenza.benchmark.zoo.events import events_of
+from cadenza.benchmark.zoo.jobs import episode_seed
+from cadenza.benchmark.zoo.matrix import cross_play, write_matrix
+from cadenza.benchmark.zoo.pairs import open_pairs, play
+from cadenza.benchmark.zoo.selecting import family_diversity, select_members
+from cadenza.benchmark.zoo.training import PairPlayer
+from cadenza.core.errors import ConfigurationError
+from cadenza.partners.zoo_manifest import read_manifest
+from cadenza.partners.zoo_member import load_member
+from tests.zoo_samples import bytes_of, made, tiny
+
+#: Trains the tiny zoo and is killed at the given call of `save_state` or, after the members, before
+#: the result of the job.
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from cadenza.benchmark.zoo import jobs
+from tests.zoo_samples import tiny
+from cadenza.benchmark.zoo.build import train_zoo
+
+owner, name = jobs, "write_sealed_json"
+if sys.argv[3] == "state":
+    owner, name = jobs.ZooJobRunner, "save_state"
+original, calls = getattr(owner, name), []
+
+def fatal(*args, **kwargs):
+    calls.append(1)
+    if len(calls) == int(sys.argv[4]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(*args, **kwargs)
+
+setattr(owner, name, fatal)
+train_zoo(tiny(sys.argv[1]), out=Path(sys.argv[2]), workers=1, mode="resume")
+"""
+
+
+@pytest.fixture(scope="module")
+def fcp(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fcp")
+    made(folder, "fcp")
+    return folder
+
+
+def test_killed_at_any_time_and_resumed_gives_the_same_bytes(tmp_path):
+    method = "mep"
+    made(tmp_path / "whole", method)
+    for where, count in (("state", "3"), ("result", "1")):
+        child = [sys.executable, "-c", CHILD, method, str(tmp_path / "killed"), where, count]
+        ended = subprocess.run(child, env={**os.environ}, check=False)
+        assert ended.returncode == -signal.SIGKILL
+    train_zoo(tiny(method), out=tmp_path / "killed", workers=1, mode="resume")
+    assert bytes_of(tmp_path / "killed") == bytes_of(tmp_path / "whole")
+
+
+def test_two_workers_give_the_bytes_of_one(fcp, tmp_path):
+    train_zoo(tiny("fcp"), out=tmp_path, workers=2)
+    assert bytes_of(tmp_path) == bytes_of(fcp)
+
+
+@pytest.mark.parametrize("method", ["brdiv", "behavior"])
+def test_interrupted_job_goes_on_from_its_newest_state(method, tmp_path, monkeypatch):
+    made(tmp_path / "whole", method)
+    original, saves = jobs.ZooJobRunner.save_state, []
+
+    def save(self, *arguments):
+        original(self, *arguments)
+        saves.append(arguments)
+        if len(saves) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(jobs.ZooJobRunner, "save_state", save)
+        with pytest.raises(KeyboardInterrupt):
+            made(tmp_path / "stopped", method)
+    train_zoo(tiny(method), out=tmp_path / "stopped", workers=1, mode="resume")
+    assert bytes_of(tmp_path / "stopped") == bytes_of(tmp_path / "whole")
+
+
+def test_folder_of_another_request_is_refused(fcp):
+    with pytest.raises(ConfigurationError, match="other settings"):
+        train_zoo(tiny("fcp", alpha=0.5), out=fcp, workers=1, mode="resume")
+
+
+def test_members_are_start_halfway_and_end_of_every_run(fcp):
+    manifest = read_manifest(fcp)
+    assert [(m.name, m.tier) for m in manifest.members[:3]] == [
+        ("fcp-s0-0-init", "init"),
+        ("fcp-s0-0-mid", "mid"),
+        ("fcp-s0-0-final", "final"),
+    ]
+    first, middle, last = manifest.members[:3]
+    assert (first.step, last.step) == (0, 240)
+    assert middle.step in (0, 80, 160, 240)
+    assert {m.counterpart for m in manifest.members[:3]} == {last.name}
+    assert first.sha256 != last.sha256
+
+
+def test_behavior_family_is_held_out_with_its_preferences(tmp_path):
+    manifest = made(tmp_path, "behavior", preferences=(-1.0, 0.0, 1.0))
+    assert {m.split for m in manifest.members} == {"held_out"}
+    weights = [m.preference for m in manifest.members]
+    assert weights[0] != weights[1]
+    assert set(weights[0]) == set(events_of("mpe_cooperative_push").names)
+
+
+def test_skill_is_the_mean_return_of_the_pair_it_names(fcp):
+    config, member = tiny("fcp"), read_manifest(fcp).member("fcp-s0-1-init")
+    env = open_pairs(config, config.episodes)
+    ego, partner = load_member(fcp, member.counterpart).ego, load_member(fcp, member.name).partner
+    played = play(
+        env,
+        lambda states: ego.act(states[0]),
+        lambda states: partner.act(states[1]),
+        horizon=10,
+        events=events_of(config.task),
+        seed=episode_seed(config),
+    )
+    assert member.skill.value == played.returns.mean()
+    assert member.features["waits"] == pytest.approx(played.events[:, 2].mean())
+
+
+@pytest.mark.parametrize(("robot", "identity"), [(0, 0), (1, 2)])
+def test_plain_policy_acts_as_the_network_with_robot_and_identity_told(robot, identity):
+    config = tiny("brdiv", population=3, task="crossing", episode_length=20)
+    env = open_pairs(config, 4)
+    player = PairPlayer(config, env, robots=(robot,), identities=3, seed=1)
+    with torch.no_grad():  # first weights give almost no action
+        player.learner.network.actor.layers[-1].weight *= 100.0
+    labels = np.full((2, 4), identity)
+    states = env.reset(0)
+    for _ in range(5):  # moments of the observations
+        decided = player.decide(states, labels)
+        states = env.step([env.scaled(r, decided[0]) for r in range(2)]).states
+    rows = player.learner.scale(player.rows(states, labels), learn=False)
+    unit = player.learner.act(rows, deterministic=True)
+    policy, log_std = player.policy(robot, identity)
+    assert policy.act(states[robot]) == pytest.approx(env.scaled(robot, unit), abs=1e-5)
+    half = float(env.high[robot][0])  # the bounds are symmetric
+    head = player.learner.network.head.log_std.detach().numpy()
+    assert log_std.numpy() == pytest.approx(head + np.log(half), abs=1e-6)
+
+
+def test_cross_play_plays_learned_egos_with_everybody(fcp, tmp_path):
+    made(tmp_path / "scripted", "scripted", population=3)
+    result = cross_play([fcp, tmp_path / "scripted"], episodes=4)
+    assert result.egos == ("fcp-s0-0-final", "fcp-s0-1-final")
+    assert result.values.shape == (2, 9)
+    assert sorted(result.column_order) == list(range(9))
+    again = cross_play([tmp_path / "scripted", fcp], episodes=4)
+    assert again.values[:, 3:].tolist() == result.values[:, :6].tolist()  # starts are common
+    diversity = family_diversity([fcp, tmp_path / "scripted"])
+    assert diversity["scripted"]["members"] == 2
+    assert diversity["scripted"]["minus_fcp"][0] > 0.0
+    table, picture = write_matrix(tmp_path, result, diversity)
+    assert json.loads(table.read_text())["cells"][0][0]["episodes"] == 4
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_selected_zoo_is_a_zoo_and_holds_the_chosen_weights(fcp, tmp_path):
+    manifest, selection = select_members([fcp], size=2, criterion="br_div", out=tmp_path / "new")
+    assert read_manifest(tmp_path / "new") == manifest
+    for name in selection.names:
+        chosen, source = (load_member(folder, name) for folder in (tmp_path / "new", fcp))
+        assert torch.equal(chosen.partner.weights[0], source.partner.weights[0])
+
+
+def test_zoos_of_other_settings_are_not_mixed(fcp, tmp_path):
+    made(tmp_path, "scripted", episode_length=11)
+    with pytest.raises(ConfigurationError, match=r"10 steps.*11 steps"):
+        cross_play([fcp, tmp_path], episodes=4)
+
+
+@pytest.mark.slow
+def test_ray_cluster_gives_the_bytes_of_one_process(fcp, tmp_path):
+    from tests.integration.loop.ray_cluster import quiet_ray, running_cluster
+
+    with quiet_ray(), running_cluster():
+        train_zoo(tiny("fcp"), out=tmp_path, executor="ray")
+    assert bytes_of(tmp_path) == bytes_of(fcp)
+
+
+def test_wrong_settings_are_named():
+    with pytest.raises(ConfigurationError, match="population: expected at least 2 for brdiv"):
+        ZooConfig(method="brdiv", task="crossing", population=1)

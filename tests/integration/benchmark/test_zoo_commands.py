@@ -1,0 +1,93 @@
+"""`cadenza zoo`, through the command line."""
+
+import json
+import shutil
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from cadenza.benchmark.evaluation_config import EvaluationConfig
+from cadenza.benchmark.evaluation_run import run_evaluation
+from cadenza.cli.main import app
+
+TINY = (
+    "population=1 steps=240 num_envs=4 episode_length=10 snapshots=3 episodes=4 "
+    "ppo.rollout_length=10 ppo.batch_size=40 ppo.epochs=1 ppo.hidden_sizes=[8]"
+)
+
+
+def cadenza(line):
+    return CliRunner().invoke(app, ["zoo", *line.split()])
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("zoos") / "z"
+    ended = cadenza(f"train fcp --task mpe_cooperative_push -j 1 --json --out {folder} {TINY}")
+    assert ended.exit_code == 0, ended.output
+    made = json.loads(ended.stdout)
+    assert (made["task"], len(made["members"])) == ("mpe_cooperative_push", 3)
+    assert made["requests"][0]["ppo"]["hidden_sizes"] == [8]
+    return folder
+
+
+def test_zoo_is_listed_and_shown(zoo):
+    listed = json.loads(cadenza(f"list {zoo.parent} --json").stdout)["zoos"]
+    assert [(row["zoo"], row["members"], row["public"]) for row in listed] == [(str(zoo), 3, 3)]
+    assert "fcp-s0-0-mid" in cadenza(f"show {zoo}").stdout
+
+
+def test_printed_partners_play_in_an_evaluation_with_a_member_as_ego(zoo, tmp_path, monkeypatch):
+    monkeypatch.chdir(zoo.parent)
+    printed = yaml.safe_load(cadenza("show z --as-partners").stdout)
+    config = EvaluationConfig.model_validate(
+        {
+            "task": "mpe_cooperative_push",
+            "episode_length": 10,
+            "policies": [{"name": "ego", "source": printed["partners"][2]["weights_uri"]}],
+            "conditions": [{"name": "plain"}],
+            "seeds": [0],
+            "episodes_per_seed": 2,
+            **printed,
+        }
+    )
+    played = run_evaluation(config, out=tmp_path / "out", workers=1).episodes["ego"]
+    assert {episode.partner for episode in played} == {p["name"] for p in printed["partners"]}
+
+
+def test_selection_and_matrix_are_written(zoo, tmp_path):
+    chosen = cadenza(f"select {zoo} -n 2 -c fcp --out {tmp_path / 's'} --json")
+    assert json.loads(chosen.stdout)["selection"]["criterion"] == "fcp"
+    ended = cadenza(f"matrix {zoo} --episodes 4 --out {tmp_path}")
+    assert ended.exit_code == 0, ended.output
+    assert len(json.loads((tmp_path / "matrix.json").read_text())["cells"][0]) == 3
+
+
+def test_swapped_weights_end_with_the_code_of_damaged_data(zoo, tmp_path):
+    copy = tmp_path / "z"
+    shutil.copytree(zoo, copy)
+    for suffix in (".pt", ".pt.json"):
+        members = copy / "members"
+        shutil.copyfile(members / f"fcp-s0-0-init{suffix}", members / f"fcp-s0-0-final{suffix}")
+    ended = cadenza(f"show {copy}")
+    assert ended.exit_code == 10
+    assert "zoo member 'fcp-s0-0-final'" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("train fcp steps", "expected key=value, got 'steps'"),
+        ("train fcp stepz=1", "stepz"),
+        ("train fcq", "ZooConfig.method"),
+        ("train fcp --executor slurm", "expected local or ray"),
+        ("train fcp --resume --overwrite", "got both"),
+        ("select z -n 1 -o s --criterion best", "expected one of mep, pe, fcp, br_div"),
+        ("select z -n 1 -o s --quota final", "expected e.g. final=4"),
+    ],
+)
+def test_wrong_words_are_told(line, told):
+    ended = cadenza(line)
+    assert ended.exit_code == 2
+    assert told in " ".join(ended.stderr.split())
