@@ -20,6 +20,7 @@ from cadenza.core.seeding import derive_substream
 from cadenza.envs.batched_streams import named_uniforms
 from cadenza.envs.crossing import CrossingEnv
 from cadenza.envs.mpe import LAYOUT_DRAWS, STREAM, MPECooperativePushEnv
+from cadenza.envs.mujoco import CoCarryEnv, VectorCoCarryEnv
 from cadenza.envs.vector_base import PlanarVectorEnv
 from cadenza.envs.vector_crossing import VectorCrossingEnv
 from cadenza.envs.vector_mpe import VectorMPECooperativePushEnv
@@ -29,6 +30,8 @@ from perf.timing import Row, measure_rate, measure_us, print_table
 COPIES = 4096
 #: Copies of the slow peer; its rate per copy does not depend on them.
 PEER_COPIES = 256
+#: Copies of the task whose physics dominates.
+CARRYING_COPIES = 64
 REPEATS = 5000
 #: Promised time per step of one copy, microseconds.
 BUDGET_PUSH_US = 25.0
@@ -39,7 +42,7 @@ BUDGET_VECTOR_RATE = 1_000_000.0
 
 def rows() -> list[Row]:
     """Return all measurements of the environments."""
-    return [*scalar_rows(), *vector_rows(), *seeding_rows()]
+    return [*scalar_rows(), *vector_rows(), *seeding_rows(), *carrying_rows()]
 
 
 def scalar_rows() -> list[Row]:
@@ -99,6 +102,26 @@ def vector_rows() -> list[Row]:
     ]
 
 
+def carrying_rows() -> list[Row]:
+    """Measure ticks per second of two simulated arms, one copy and many on one thread."""
+    scalar, batch = CoCarryEnv(), VectorCoCarryEnv(CARRYING_COPIES)
+    still = {uid: np.zeros((CARRYING_COPIES, 3)) for uid in batch.agent_uids}
+    batch.reset(seed=0)
+    alone = 1e6 / measure_us(stepper(scalar, shape=(3,)), 500)
+    many = measure_rate(lambda: batch.step(still), work_per_call=CARRYING_COPIES)
+    return [
+        Row("co-carry: 1 copy", alone, unit="ticks/s", better="higher"),
+        Row(
+            f"co-carry: {CARRYING_COPIES} copies",
+            many,
+            alone,
+            unit="ticks/s",
+            better="higher",
+            peer_name="one copy",
+        ),
+    ]
+
+
 def seeding_rows() -> list[Row]:
     """Time opening many named substreams, the cost of resetting many copies."""
     indices = np.arange(COPIES)
@@ -122,9 +145,9 @@ def seeding_rows() -> list[Row]:
     ]
 
 
-def stepper(env: gym.Env[Any, Any]) -> Callable[[], object]:
+def stepper(env: gym.Env[Any, Any], shape: tuple[int, ...] = (2,)) -> Callable[[], object]:
     """Return a call that steps one copy, resetting it when its episode ends."""
-    actions = random_actions(env.action_space, shape=(2,))
+    actions = random_actions(env.action_space, shape=shape)
     env.reset(seed=0)
 
     def step() -> None:

@@ -1,7 +1,8 @@
 """Envs: the tasks robots share, what changes how they sense and act, and pictures of both.
 
 Start at:    `CrossingEnv` and `MPECooperativePushEnv`; `VectorCrossingEnv` and
-             `VectorMPECooperativePushEnv` step thousands of copies with the bytes of one.
+             `VectorMPECooperativePushEnv` step thousands of copies with the bytes of one. Arms are
+             in `envs.mujoco`.
 Promise:     equal (root_seed, seed, actions) give equal bytes, on every machine; malformed input is
              an error that names the robot.
 May import:  `core`, `safety` (snapshots and bounds).  Must not import: `partners`, `aht`.

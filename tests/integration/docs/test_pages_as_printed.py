@@ -81,7 +81,7 @@ def test_oscbf_page_runs(tmp_path):
 
 def test_co_carry_page_carries_the_bar(tmp_path):
     pytest.importorskip("mjbatch")
-    assert run("co-carry.md", tmp_path).startswith("True 4.6")
+    assert run("co-carry.md", tmp_path).startswith("True 4.7 s, 5 N")
 
 
 def test_page_on_agents_trains_keeps_guards_and_judges_them(tmp_path):

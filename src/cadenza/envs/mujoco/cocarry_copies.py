@@ -164,7 +164,21 @@ class CoCarryOptions:
 
 
 class Carrying:
-    """N copies of the task: physics, measures and views; knows no spaces and no resets."""
+    """N copies of the task: physics, measures and views; knows no spaces and no seeds.
+
+    Attributes:
+        options: Choices of the environment.
+        copies: N.
+        simulations: Their physics.
+        holds: Whether the partner's end of the bar is tied to its grip.
+        limit: Internal force below which an episode must stay, N.
+        goals: Of the bar's centre, (N, 3), m; `starts` where it was first.
+        grips: Tool centre points in the world, (N, 2, 3), m.
+        steps: Ticks of the running episodes, (N,).
+        reached: Whether the bar has rested at its goal, limits or not, (N,).
+        energy: Work of all actuators, (N,), J.
+        now: Measures of the last tick.
+    """
 
     def __init__(self, options: CoCarryOptions, copies: int, simulations: Simulations) -> None:
         self.options, self.copies, self.simulations = options, copies, simulations
@@ -192,7 +206,7 @@ class Carrying:
         self.reached = np.zeros(copies, dtype=np.bool_)
         self._broken = np.zeros(copies, dtype=np.bool_)
         self.energy = np.zeros(copies)
-        self.force_sum = np.zeros(copies)
+        self._force_sum = np.zeros(copies)
         zeros = np.zeros(copies)
         self.now = Measures(*(zeros.copy() for _ in range(7)))
         self._kinematics: Kinematics = kinematics(np.zeros((2 * copies, JOINTS)))
@@ -219,7 +233,7 @@ class Carrying:
         self.simulations.start(rows, np.concatenate((joints, start, level), axis=1), joints)
         self.goals[rows], self.starts[rows] = goal, start
         self._start_joints[rows] = joints
-        for counter in (self.steps, self._held, self._rested, self.energy, self.force_sum):
+        for counter in (self.steps, self._held, self._rested, self.energy, self._force_sum):
             counter[rows] = 0
         self.reached[rows] = self._broken[rows] = False
         self._speeds[rows] = 0.0
@@ -255,7 +269,7 @@ class Carrying:
         self._locate()
         self._speeds[:] = (self.grips - before) / CONTROL_TIMESTEP
         self._measure(self._internal_force(forces), slice(None))
-        self.force_sum += np.abs(self.now.force)
+        self._force_sum += np.abs(self.now.force)
         self._seen = np.concatenate((self._partner_facts()[None], self._seen[:-1]))
         return self._judge(distance)
 
@@ -395,7 +409,7 @@ class Carrying:
             "internal_force": now.force.copy(),
             "max_tilt_deg": now.max_tilt.copy(),
             "max_force": now.max_force.copy(),
-            "mean_force": self.force_sum / np.maximum(self.steps, 1),
+            "mean_force": self._force_sum / np.maximum(self.steps, 1),
             "energy": self.energy.copy(),
             "time": self.steps * CONTROL_TIMESTEP,
         }
