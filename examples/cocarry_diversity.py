@@ -48,7 +48,7 @@ def main() -> None:
     """Train and judge every set."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=50_000, help="environment steps of each ego")
+    parser.add_argument("--steps", type=int, default=15_000, help="environment steps of each ego")
     parser.add_argument("--episodes", type=int, default=100, help="beside each held-out partner")
     parser.add_argument("--smoke", action="store_true", help="only show that it runs")
     options = parser.parse_args()
