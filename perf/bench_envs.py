@@ -104,9 +104,8 @@ def vector_rows() -> list[Row]:
 def foraging_rows() -> list[Row]:
     """Measure env-steps per second of foraging beside its package, resets included."""
     rng = np.random.default_rng(0)
-    game: Any = gym.make(
-        "lbforaging:Foraging-8x8-2p-3f-coop-v3", disable_env_checker=True
-    ).unwrapped
+    name = "lbforaging:Foraging-8x8-2p-3f-coop-v3"
+    game: Any = gym.make(name, disable_env_checker=True).unwrapped
     game.reset(seed=0)
 
     def one() -> None:

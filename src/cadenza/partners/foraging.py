@@ -236,9 +236,8 @@ def _squared(food: Food, row: int, column: int) -> int:
 
 def forager_card(summary: str) -> PartnerCard:
     """Return the card of a forager."""
-    return PartnerCard(
-        summary=summary, tasks=("foraging",), options={"uid": "seat it plays (default partner)"}
-    )
+    options = {"uid": "seat it plays (default partner)"}
+    return PartnerCard(summary=summary, tasks=("foraging",), options=options)
 
 
 @register_partner("forager_lexicographic")
