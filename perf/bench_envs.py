@@ -3,6 +3,7 @@
 Scalar peer:  `mpe2.simple_spread_v3` (two agents, continuous actions, PettingZoo parallel API), the
               public task that cooperative push simplifies.
 Vector peer:  `gymnasium.vector.SyncVectorEnv` over our own scalar env: same work, one Python loop.
+Foraging:     the package `lbforaging`, one copy: what many fields at once are byte-equal to.
 Protocol:     steps are timed with automatic resets included, on one thread; see `perf.timing`.
 
 Usage:  python -m perf.bench_envs
@@ -23,6 +24,7 @@ from cadenza.envs.mpe import LAYOUT_DRAWS, STREAM, MPECooperativePushEnv
 from cadenza.envs.mujoco import CoCarryEnv, VectorCoCarryEnv
 from cadenza.envs.vector_base import PlanarVectorEnv
 from cadenza.envs.vector_crossing import VectorCrossingEnv
+from cadenza.envs.vector_foraging import VectorForaging
 from cadenza.envs.vector_mpe import VectorMPECooperativePushEnv
 from perf.timing import Row, measure_rate, measure_us, print_table
 
@@ -42,7 +44,13 @@ BUDGET_VECTOR_RATE = 1_000_000.0
 
 def rows() -> list[Row]:
     """Return all measurements of the environments."""
-    return [*scalar_rows(), *vector_rows(), *seeding_rows(), *carrying_rows()]
+    return [
+        *scalar_rows(),
+        *vector_rows(),
+        *foraging_rows(),
+        *seeding_rows(),
+        *carrying_rows(),
+    ]
 
 
 def scalar_rows() -> list[Row]:
@@ -120,6 +128,39 @@ def carrying_rows() -> list[Row]:
             peer_name="one copy",
         ),
     ]
+
+
+def foraging_rows() -> list[Row]:
+    """Measure env-steps per second of foraging beside its package, resets included."""
+    rng = np.random.default_rng(0)
+    name = "lbforaging:Foraging-8x8-2p-3f-coop-v3"
+    game: Any = gym.make(name, disable_env_checker=True).unwrapped
+    game.reset(seed=0)
+
+    def one() -> None:
+        if game.step(rng.integers(6, size=2).tolist())[2]:
+            game.reset()
+
+    package = measure_rate(one, work_per_call=1)
+    return [
+        Row(
+            f"foraging: {copies} copies",
+            measure_rate(foraging_stepper(copies), work_per_call=copies),
+            package,
+            unit="env-steps/s",
+            better="higher",
+            peer_name="lbforaging, one copy",
+        )
+        for copies in (64, 1024)
+    ]
+
+
+def foraging_stepper(copies: int) -> Callable[[], object]:
+    """Return a call that steps many fields with the same random actions."""
+    env, rng = VectorForaging(copies), np.random.default_rng(0)
+    actions = {uid: rng.integers(6, size=(copies, 1)) for uid in env.agent_uids}
+    env.reset(seed=0)
+    return partial(env.step, actions)
 
 
 def seeding_rows() -> list[Row]:

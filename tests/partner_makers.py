@@ -1,15 +1,16 @@
-"""Partners that need more than the name of their robot, in the layout of the crossing task."""
+"""Partners that need more than the name of their robot, and what each of them sees and does."""
 
 import json
 from typing import ClassVar
 
 import numpy as np
 import torch
+from gymnasium import spaces
 
 from cadenza.core.checkpoints import CheckpointMetadata, save_checkpoint
 from cadenza.learn.nn.gaussian_actor import GaussianActor
 from cadenza.partners.openvla import OpenVLAPartner
-from cadenza.partners.registry import load_partner
+from cadenza.partners.registry import load_partner, partner_card
 from cadenza.partners.remote import close_processes
 from cadenza.partners.spec import PartnerSpec
 from tests.foreign_policies import install_foreign_python
@@ -25,14 +26,25 @@ def state_dim(robots):
     return 6 + 4 * (robots - 1)
 
 
-class Box:
-    """The part of a Gymnasium Box that partners read, of two components."""
+def plays(name, task):
+    """Return whether a partner is made for one task."""
+    return partner_card(name).tasks == (task,)
 
-    shape = (2,)
 
-    def __init__(self, bound):
-        self.low = np.full(2, -bound, dtype=np.float32)
-        self.high = np.full(2, bound, dtype=np.float32)
+def states(name, robots, rng, batch=()):
+    """Return random states of its robot: foragers see cells, arms 20 numbers, others crossing's."""
+    if plays(name, "foraging"):  # three foods and two players
+        return rng.integers(0, 8, (*batch, 15)).astype(np.float32)
+    width = 20 if plays(name, "cocarry_mj") else state_dim(robots)
+    return rng.uniform(-2, 2, (*batch, width)).astype(np.float32)
+
+
+def own_space(name):
+    """Return what it acts within before it is bound; learned partners know no bounds."""
+    if plays(name, "foraging"):
+        return spaces.Box(0.0, 5.0, (1,))
+    bound = 0.5 if "crossing" in partner_card(name).tasks else 1.0
+    return spaces.Box(-bound, bound, (3,) if plays(name, "cocarry_mj") else (2,))
 
 
 class EchoBackend:
@@ -59,7 +71,7 @@ class Makers:
     def make(self, name, robots):
         """Return a new partner for the robot ``partner`` among ``robots``."""
         extra, uri = {"uid": "partner"}, None
-        if name == "partner_ablated_zero":
+        if "action_dim" in partner_card(name).options:
             extra["action_dim"] = "2"
         elif name in NETWORKS:
             uri = self._network(name, state_dim(robots))

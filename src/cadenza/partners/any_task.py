@@ -30,7 +30,7 @@ class _AnyTaskPartner(PartnerBase):
     def __init__(self, spec: PartnerSpec, known: tuple[str, ...] = ()) -> None:
         super().__init__(spec)
         refuse_unknown_options(type(self).__name__, spec.extra, known)
-        self._uid = spec.extra.get("uid", "")
+        self._uid = spec.extra.get("uid", "partner")
 
     def _bounds(self) -> tuple[Float32Array, Float32Array]:
         if self._low is None or self._high is None:
@@ -43,7 +43,7 @@ class RandomActions(_AnyTaskPartner):
     """Acts uniformly at random within its bounds, anew in every step."""
 
     card: ClassVar[PartnerCard | None] = PartnerCard(
-        summary="Acts uniformly at random.", options={"uid": "seat it plays"}
+        summary="Acts uniformly at random.", options={"uid": "seat it plays (default partner)"}
     )
 
     def __init__(self, spec: PartnerSpec) -> None:
@@ -92,7 +92,7 @@ class ConstantAction(_AnyTaskPartner):
 
     card: ClassVar[PartnerCard | None] = PartnerCard(
         summary="Does the same in every step, by default as little as it can.",
-        options={"uid": "seat it plays", _VALUE.key: _VALUE.summary},
+        options={"uid": "seat it plays (default partner)", _VALUE.key: _VALUE.summary},
     )
 
     def __init__(self, spec: PartnerSpec) -> None:

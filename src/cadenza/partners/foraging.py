@@ -142,7 +142,7 @@ class Forager(PartnerBase):
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)
         refuse_unknown_options(type(self).__name__, spec.extra, ())
-        self._uid = spec.extra.get("uid", "")
+        self._uid = spec.extra.get("uid", "partner")
         self._rows: RowGenerators | None = None
         self._goals: dict[int, Food] = {}
 
@@ -236,7 +236,8 @@ def _squared(food: Food, row: int, column: int) -> int:
 
 def forager_card(summary: str) -> PartnerCard:
     """Return the card of a forager."""
-    return PartnerCard(summary=summary, tasks=("foraging",), options={"uid": "seat it plays"})
+    options = {"uid": "seat it plays (default partner)"}
+    return PartnerCard(summary=summary, tasks=("foraging",), options=options)
 
 
 @register_partner("forager_lexicographic")

@@ -5,8 +5,8 @@ import time
 import numpy as np
 import pytest
 
+from cadenza.benchmark.stream_experts import EXPERTS
 from cadenza.benchmark.stream_tasks import stream_config, stream_partners
-from cadenza.benchmark.tasks import list_tasks
 from cadenza.stream import OnlineDataEngine
 from cadenza.stream.bridges.episodes import Episode, EpisodeReader
 from cadenza.stream.producer import producer_seed
@@ -39,7 +39,7 @@ def streamed(task: str) -> list[Episode]:
     return episodes[:WANTED]
 
 
-@pytest.mark.parametrize("task", [t.task_id for t in list_tasks() if t.supports_batches])
+@pytest.mark.parametrize("task", sorted({expert.task for expert in EXPERTS.values()}))
 def test_episodes_of_a_producer_are_replayed_step_by_step_by_the_scalar_task(task):
     episodes = streamed(task)
     first = producer_seed(ROOT_SEED, 0, 0, "environment")
