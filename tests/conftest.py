@@ -24,7 +24,8 @@ if PROFILE == "fixed":
         "hypothesis.internal.conjecture.providers._get_local_constants", Constants
     )
 
-# A shell starts what runs in the background with SIGINT ignored, nohup with SIGHUP; tests send both.
+# A shell starts what runs in the background with SIGINT ignored, nohup with SIGHUP; tests send
+# both.
 for number, handler in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGHUP, signal.SIG_DFL),

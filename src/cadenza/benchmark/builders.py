@@ -274,6 +274,8 @@ def make_cocarry_env(request: EnvRequest) -> Any:
     if request.batched or request.num_envs > 1:
         return VectorCoCarryEnv(request.num_envs, options, **settings)
     return CoCarryEnv(options, **settings, render_mode=request.render_mode)
+
+
 def make_stage0_smoke_env(request: EnvRequest) -> Any:
     """Build the three-robot scene, of which ego and partner are driven; see `EnvRequest`."""
     from cadenza.envs.maniskill.stage0 import make_stage0_training_env
