@@ -55,7 +55,7 @@ if __name__ == "__main__":
     main(
         train,
         name="cocarry_dagger",
-        steps=50_000,
+        steps=25_000,
         smoke_steps=60,
         episodes=150,
         measure="squared error of imitated actions",
