@@ -11,7 +11,7 @@ _EXTRAS: Final = {
     "alembic": "loop",
     "clarabel": "solvers",
     "hydra": "train",
-    "lbforaging": "teamwork",
+    "lbforaging": "foraging",
     "matplotlib": "train",
     "minari": "minari",
     "mujoco": "mujoco",
