@@ -1,8 +1,8 @@
 """The tasks that the field already knows: level-based foraging and Overcooked, from their packages.
 
-Their rules are those of the packages, which the extra `teamwork` installs; `cadenza.envs.foraging`
-and `cadenza.envs.overcooked` say what an agent sees and gets. Both have discrete actions: train
-with ppo, mappo or dqn.
+Their rules are those of the packages, which the extras `foraging` and `teamwork` install;
+`cadenza.envs.foraging` and `cadenza.envs.overcooked` say what an agent sees and gets. Both have
+discrete actions: train with ppo, mappo or dqn.
 """
 
 from typing import Any, Final

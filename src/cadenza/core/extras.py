@@ -12,7 +12,7 @@ _EXTRAS: Final = {
     "clarabel": "solvers",
     "hydra": "train",
     "imageio": "mujoco",
-    "lbforaging": "teamwork",
+    "lbforaging": "foraging",
     "mani_skill": "maniskill",
     "matplotlib": "train",
     "minari": "minari",

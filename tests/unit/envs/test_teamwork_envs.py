@@ -12,7 +12,7 @@ from tests.campaigns import size
 
 
 def foraging(**options):
-    pytest.importorskip("lbforaging", reason="needs the extra teamwork")
+    pytest.importorskip("lbforaging", reason="needs the extra foraging")
     return build_env(EnvConfig(task="foraging", options=options), root_seed=0)
 
 
@@ -23,7 +23,7 @@ def overcooked(layout, **options):
 
 
 def many_fields(copies, **options):
-    pytest.importorskip("lbforaging", reason="needs the extra teamwork")
+    pytest.importorskip("lbforaging", reason="needs the extra foraging")
     from cadenza.envs.vector_foraging import VectorForaging
 
     return VectorForaging(copies, **options)
