@@ -67,6 +67,7 @@ def test_killed_at_any_time_and_resumed_gives_the_same_bytes(tmp_path):
     assert bytes_of(tmp_path / "killed") == bytes_of(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_two_workers_give_the_bytes_of_one(fcp, tmp_path):
     train_zoo(tiny("fcp"), out=tmp_path, workers=2)
     assert bytes_of(tmp_path) == bytes_of(fcp)

@@ -5,6 +5,7 @@ Probe states:  partner states met beside each candidate's counterpart, equally m
 Axes:          n = candidates, M = probe states, O = state, A = action.
 """
 
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -22,7 +23,7 @@ from cadenza.benchmark.zoo.matrix import ZooEntry, ego_policy, open_zoos, play_p
 from cadenza.benchmark.zoo.pairs import PairEnv, PairPolicy, open_pairs
 from cadenza.core.checkpoints import sidecar_path
 from cadenza.core.errors import ConfigurationError
-from cadenza.core.files import make_folder
+from cadenza.core.files import canonical_json, make_folder
 from cadenza.core.seeding import derive_substream
 from cadenza.partners.interface import PartnerBase
 from cadenza.partners.registry import load_partner
@@ -90,7 +91,7 @@ def select_members(
                 for entry in chosen
             ),
             "requests": [{"zoos": [str(folder) for folder in folders], "size": size, "seed": seed}],
-            "selection": asdict(selection),
+            "selection": json.loads(canonical_json(asdict(selection))),  # tuples become lists
         }
     )
     with open_output_folder(out, mode=mode):
