@@ -1,11 +1,7 @@
-"""Kinematics of the Franka Panda arm in closed form: pose of the tool centre, Jacobian, limits.
+"""A Panda's tool centre for control models: pose, Jacobian and its rate, checked at the door.
 
-Chain:     seven hinges in modified Denavit-Hartenberg form (Craig): joint i turns about its z-axis
-           after T_i = Rot_x(alpha_i) Trans_x(a_i) Trans_z(d_i); then the flange, the hand turned
-           by -pi/4, and the tool centre between the finger tips.
+Chain:     `cadenza.envs.mujoco.panda`, the one place of the arm's lengths and twists.
 Jacobian:  column i is [z_i x (p - o_i); z_i], with z_i and o_i axis and anchor of joint i.
-Source:    a, d, alpha: Franka Control Interface documentation, "Denavit-Hartenberg parameters";
-           Craig, Introduction to Robotics, section 3.4.
 Axes:      B = batch, any leading shape; vectors in the frame of the arm's base unless said.
 Units:     m, rad.
 Limits:    the arm alone: fingers open and close symmetrically and do not move the tool centre.
@@ -20,67 +16,48 @@ import numpy as np
 from cadenza.core.arrays import FloatArray, require_finite
 from cadenza.core.checks import real_array
 from cadenza.core.errors import InputError
+from cadenza.envs.mujoco.panda import (
+    HAND_TCP,
+    HAND_TURN,
+    JOINT_HIGH,
+    JOINT_LOW,
+    JOINTS,
+    kinematics,
+)
 
 if TYPE_CHECKING:
     from cadenza.safety.snapshot import AgentSnapshot
 
 #: Joints of the arm.
-PANDA_ARM_DOF: Final = 7
+PANDA_ARM_DOF: Final = JOINTS
 #: Components of a point.
 CARTESIAN_POSITION_DIM: Final = 3
-#: a_i and d_i, m, and alpha_i, rad, of joints 1 ... 7.
-_A: Final = (0.0, 0.0, 0.0, 0.0825, -0.0825, 0.0, 0.088)
-_D: Final = (0.333, 0.0, 0.316, 0.0, 0.384, 0.0, 0.0)
-_ALPHA: Final = np.pi / 2 * np.array([0.0, -1.0, 1.0, 1.0, -1.0, 1.0, 1.0])
-#: Distance from the last joint to the flange, and from the flange to the tool centre, m.
-_FLANGE_M: Final = 0.107
-_TOOL_M: Final = 0.1034
-#: The hand is mounted turned by this angle about the flange's axis, rad.
-_HAND_ANGLE: Final = -np.pi / 4
-#: Joint limits of the arm, rad (Franka Emika, "Robot and interface specifications").
-PANDA_JOINT_LOWER: Final = np.array([-2.8973, -1.7628, -2.8973, -3.0718, -2.8973, -0.0175, -2.8973])
-PANDA_JOINT_UPPER: Final = np.array([2.8973, 1.7628, 2.8973, -0.0698, 2.8973, 3.7525, 2.8973])
-for _limits in (PANDA_JOINT_LOWER, PANDA_JOINT_UPPER):
-    _limits.setflags(write=False)
+#: Joint limits of the arm, rad.
+PANDA_JOINT_LOWER: Final = JOINT_LOW
+PANDA_JOINT_UPPER: Final = JOINT_HIGH
 #: Links at which the chain can end, and their distance from the flange along its axis, m.
-_END_LINKS: Final = {"panda_link8": 0.0, "panda_hand": 0.0, "panda_hand_tcp": _TOOL_M}
-
-
-def _constant_rows() -> tuple[FloatArray, FloatArray]:
-    """Return rotation, shape (7, 3, 3), and offset, shape (7, 3), of each joint at angle zero."""
-    cosine, sine = np.round(np.cos(_ALPHA)), np.round(np.sin(_ALPHA))  # right angles: -1, 0, 1
-    rotation, offset = np.zeros((7, 3, 3)), np.zeros((7, 3))
-    rotation[:, 0, 0] = 1.0
-    rotation[:, 1, 1], rotation[:, 1, 2] = cosine, -sine
-    rotation[:, 2, 1], rotation[:, 2, 2] = sine, cosine
-    offset[:, 0], offset[:, 1], offset[:, 2] = _A, -sine * _D, cosine * _D
-    return rotation, offset
-
-
-_ROTATION, _OFFSET = _constant_rows()
+_END_LINKS: Final = {"panda_link8": 0.0, "panda_hand": 0.0, "panda_hand_tcp": HAND_TCP}
+#: From the axes of the hand to those of the flange.
+_HAND_TO_FLANGE: Final = np.array(
+    [
+        [np.cos(HAND_TURN), np.sin(HAND_TURN), 0.0],
+        [-np.sin(HAND_TURN), np.cos(HAND_TURN), 0.0],
+        [0.0, 0.0, 1.0],
+    ]
+)
 
 
 def _frames(q: FloatArray, tool_m: float) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Return axes (..., 7, 3), anchors (..., 7, 3), and tip (..., 3) and rotation (..., 3, 3)."""
+    """Return axes (..., 7, 3), anchors (..., 7, 3), tip (..., 3) and the hand's (..., 3, 3)."""
     batch = q.shape[:-1]
-    axes, anchors = np.empty((*batch, 7, 3)), np.empty((*batch, 7, 3))
-    rotation = np.broadcast_to(np.eye(3), (*batch, 3, 3))
-    position = np.zeros((*batch, 3))
-    cosine, sine = np.cos(q), np.sin(q)
-    for i in range(PANDA_ARM_DOF):
-        position = position + rotation @ _OFFSET[i]
-        turned = rotation @ _ROTATION[i]
-        rotation = _turned_about_z(turned, cosine[..., i], sine[..., i])
-        axes[..., i, :], anchors[..., i, :] = rotation[..., 2], position
-    tip = position + (_FLANGE_M + tool_m) * rotation[..., 2]
+    found = kinematics(q.reshape(-1, JOINTS))
+    tip = found.tcp - (HAND_TCP - tool_m) * found.axes[:, -1]
+    shapes = ((JOINTS, 3), (JOINTS, 3), (3,), (3, 3))
+    parts = (found.axes, found.origins, tip, found.rotation)
+    axes, anchors, tip, rotation = (
+        part.reshape(*batch, *shape) for part, shape in zip(parts, shapes, strict=True)
+    )
     return axes, anchors, tip, rotation
-
-
-def _turned_about_z(rotation: FloatArray, cosine: FloatArray, sine: FloatArray) -> FloatArray:
-    """Return ``rotation @ Rot_z``; only the first two columns change."""
-    x, y = rotation[..., 0], rotation[..., 1]
-    c, s = cosine[..., None], sine[..., None]
-    return np.stack((c * x + s * y, c * y - s * x, rotation[..., 2]), axis=-1)
 
 
 class PandaJacobianProvider:
@@ -144,10 +121,7 @@ class PandaJacobianProvider:
             InputError: Another shape than (..., 7), or not finite.
         """
         rotation = _frames(_arm_angles(qpos_arm), self._tool_m)[3]
-        if self._ee_link == "panda_link8":
-            return rotation
-        cosine, sine = np.array(np.cos(_HAND_ANGLE)), np.array(np.sin(_HAND_ANGLE))
-        return _turned_about_z(rotation, cosine, sine)
+        return rotation @ _HAND_TO_FLANGE if self._ee_link == "panda_link8" else rotation
 
     def jacobian_6x7(self, qpos_arm: FloatArray) -> FloatArray:
         """Return linear over angular rows in the base frame, shape (..., 6, 7).

@@ -32,6 +32,8 @@ JOINT_LOW: Final[FloatArray] = np.array(
     [-2.8973, -1.7628, -2.8973, -3.0718, -2.8973, -0.0175, -2.8973]
 )
 JOINT_HIGH: Final[FloatArray] = np.array([2.8973, 1.7628, 2.8973, -0.0698, 2.8973, 3.7525, 2.8973])
+for _limits in (JOINT_LOW, JOINT_HIGH):
+    _limits.setflags(write=False)
 #: Pose in which the hand points straight down in front of the arm, rad.
 READY: Final[FloatArray] = np.pi * np.array([0.0, 1 / 8, 0.0, -5 / 8, 0.0, 3 / 4, -1 / 4])
 #: Pose with the hand drawn back out of the way, rad.
