@@ -4,7 +4,8 @@
 the arrays is one simulation, and a row has the same bytes in both.
 
 Axes:    N = simulations; the rest as in MuJoCo: qpos (N, nq), qvel (N, nv), ctrl (N, nu),
-         sensordata (N, ns), site_xmat (N, sites, 9), xmat (N, bodies, 9).
+         sensordata (N, ns), site_xmat (N, sites, 9), xmat (N, bodies, 9),
+         eq_active (N, constraints), which may be written between steps.
 Time:    after `step` the sensors and everything derived are those of the last physics step's start.
 """
 
@@ -30,6 +31,7 @@ class Simulations(Protocol):
     site_xmat: FloatArray
     xmat: FloatArray
     actuator_force: FloatArray
+    eq_active: NDArray[np.uint8]
 
     def parameters(self, field: str) -> NDArray[Any]:
         """Return a field of the model, one row per simulation; call `apply` after writing."""
@@ -73,6 +75,7 @@ class OneSimulation:
         self.data = self._mujoco.MjData(self.model)
         for field in _FIELDS:
             setattr(self, field, getattr(self.data, field)[None])
+        self.eq_active = self.data.eq_active[None]
 
     qpos: FloatArray
     qvel: FloatArray
@@ -81,6 +84,7 @@ class OneSimulation:
     site_xmat: FloatArray
     xmat: FloatArray
     actuator_force: FloatArray
+    eq_active: NDArray[np.uint8]
 
     def parameters(self, field: str) -> NDArray[Any]:
         """See `Simulations`."""
@@ -125,6 +129,7 @@ class ManySimulations:
         self._states: FloatArray = self._batch.bind("state")
         for field in _FIELDS:
             setattr(self, field, self._batch.bind(field, dtype=np.float64))
+        self.eq_active = self._batch.bind("eq_active")
 
     qpos: FloatArray
     qvel: FloatArray
@@ -133,6 +138,7 @@ class ManySimulations:
     site_xmat: FloatArray
     xmat: FloatArray
     actuator_force: FloatArray
+    eq_active: NDArray[np.uint8]
 
     def parameters(self, field: str) -> NDArray[Any]:
         """See `Simulations`."""
