@@ -11,6 +11,7 @@ _TASKS: Final = {
     "cadenza/Crossing-v1": "crossing",
     "cadenza/CooperativePush-v1": "mpe_cooperative_push",
     "cadenza/CoCarry-v1": "cocarry_mj",
+    "cadenza/Handover-v1": "handover_mj",
 }
 
 

@@ -25,6 +25,7 @@ _BUILT_IN_MODULES: Final = (
     "cadenza.partners.crossing_late_braker",
     "cadenza.partners.crossing_chaser",
     "cadenza.partners.cocarry_families",
+    "cadenza.partners.handover",
 )
 
 PartnerClass = TypeVar("PartnerClass", bound=type)
