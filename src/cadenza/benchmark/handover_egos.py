@@ -23,8 +23,10 @@ from cadenza.partners.handover import GRIP_STEP, TURN_STEP
 VIEW_SCALE: Final[FloatArray] = np.array(
     ([0.2] * 3 + [0.5] * 3) * 2 + [0.1] * 6 + [0.2] * 3 + [0.5] * 6 + [1.0] * 2 + [75.0, 11.0]
 )
-#: Closing is tried within this distance of the handle's point, m; less than the weld's tolerance.
+#: Closing is tried within this distance of the handle's point, m: by the receiver that observes,
+#: less than the weld's tolerance; by those that trust their grasp, on their way.
 CLOSE_WITHIN: Final = 0.0006
+CLOSE_EARLY: Final = 0.01
 #: Height above the handle and above the seat at which a hand first arrives, m.
 ABOVE_HANDLE: Final = 0.04
 ABOVE_SEAT: Final = 0.045
@@ -51,7 +53,8 @@ def receive(view: FloatArray, *, point_only: bool, nominal_grasp: bool) -> Float
     far = _beside(gap, turn, HANDLE_ERRORS)
     reach = gap + np.where(far, ABOVE_HANDLE, 0.0)[:, None] * [0.0, 0.0, 1.0]
     distance = np.sqrt((gap * gap).sum(axis=1))
-    closing = np.where((distance < CLOSE_WITHIN) & ~far, 1.0, -1.0)
+    within = CLOSE_EARLY if nominal_grasp else CLOSE_WITHIN
+    closing = np.where((distance < within) & ~far, 1.0, -1.0)
     holding, handing = view[:, 27] > 0.5, view[:, 28] > 0.5
 
     seat, straighten = view[:, 6:9], view[:, 9:12]

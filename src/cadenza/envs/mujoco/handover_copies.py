@@ -3,8 +3,8 @@
 The scalar and the batched environment of `cadenza.envs.mujoco.handover` are this, with resets and
 spaces around it; states and actions are described there.
 
-Grasp:     a receiver that closes within the weld tolerance of the handle's point holds the peg as
-           it is then; the presenter lets go `RELEASE_TICKS` later.
+Grasp:     a receiver that closes, or is closed, within the weld tolerance of the handle's point
+           holds the peg as it is then; the presenter lets go `RELEASE_TICKS` later.
 Success:   `DWELL` ticks in a row with the peg at least `SEATED` deep, within the windows and with
            a contact force below `FORCE_LIMIT`, before the takt ends.
 Axes:      N = copies, R = rows that begin an episode; robot 0 is the ego, robot 1 the presenter.
@@ -58,7 +58,7 @@ JOINT_STEP: Final = 0.1
 ZONE: Final[FloatArray] = np.array([-0.06, 0.0, 0.30])
 #: Where the point to grasp begins, where it stays frozen, and by which turn.
 PICKED_UP: Final[FloatArray] = np.array([0.0, -0.14, 0.33])
-FROZEN: Final[FloatArray] = np.array([0.0, -0.26, 0.33])
+FROZEN: Final[FloatArray] = np.array([0.02, -0.36, 0.33])
 FROZEN_TURN: Final = np.radians(40.0)
 #: Where the receiver's grip begins, and by how much that varies per axis.
 RECEIVER_START: Final[FloatArray] = np.array([-0.10, 0.12, 0.36])
@@ -170,7 +170,6 @@ class Handing:
         self._peg_axes = np.zeros((copies, 3, 3))
         self._peg_speeds = np.zeros((copies, 3))
         self._start_joints = np.zeros((copies, 2 * JOINTS))
-        self._closed = np.zeros(copies, dtype=np.bool_)
         self._changed = np.zeros(copies, dtype=np.bool_)
         self.holds = np.zeros((copies, 2), dtype=np.bool_)
         self._held_ticks = np.zeros(copies, dtype=np.int64)
@@ -221,7 +220,7 @@ class Handing:
         self.simulations.start(rows, pose, joints)
         self._start_joints[rows] = joints
         self.holds[rows] = [False, True]
-        for counter in (self._closed, self.grasped, self.reached, self._held_ticks, self._dwelt):
+        for counter in (self.grasped, self.reached, self._held_ticks, self._dwelt):
             counter[rows] = 0
         self.steps[rows] = self.force[rows] = self.max_force[rows] = 0
         self._locate()
@@ -328,7 +327,7 @@ class Handing:
         """Let receivers grasp or let go, and presenters that have waited let go."""
         gap = self._points - self.grips[:, 0]
         near = np.sqrt((gap * gap).sum(axis=1)) <= self.options.weld_tolerance_m
-        grasping = closing & ~self._closed & near
+        grasping = closing & ~self.holds[:, 0] & near
         rows = np.flatnonzero(grasping)
         if len(rows):
             self._set_weld(
@@ -339,7 +338,6 @@ class Handing:
                 self._points[rows],
                 self._peg_axes[rows],
             )
-        self._closed = closing
         before = self.holds[:, 0].copy()
         self.holds[:, 0] = grasping | (before & closing)
         self._changed = self.holds[:, 0] != before
