@@ -24,6 +24,8 @@ def sizes(name, robots=2):
     """Entries of a state and of an action of the task that the partner plays."""
     if "cocarry_mj" in partner_card(name).tasks:
         return 20, 3
+    if "handover_mj" in partner_card(name).tasks:
+        return 18, 6
     return 6 + 4 * (robots - 1), 2
 
 

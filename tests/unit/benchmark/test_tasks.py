@@ -26,7 +26,7 @@ def changed(**fields) -> TaskSpec:
 
 def test_shipped_tasks_are_listed_by_tier():
     names = [task.task_id for task in list_tasks()]
-    assert names == ["mpe_cooperative_push", "crossing", "cocarry_mj"]
+    assert names == ["mpe_cooperative_push", "crossing", "cocarry_mj", "handover_mj"]
 
 
 @pytest.mark.parametrize("task", list_tasks(), ids=lambda task: task.task_id)
