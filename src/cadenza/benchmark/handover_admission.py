@@ -12,8 +12,8 @@ from cadenza.benchmark.tasks import HANDOVER_MJ
 #: Takt that leaves time for a presenter frozen aside, s.
 LONG_TAKT_S: Final = 25.0
 #: Errors of a presenter that grasps badly, and a weld tolerance that is too coarse.
-LARGE_ERRORS: Final = {"grasp_error_m": 0.01, "yaw_error_deg": 25.0}
-COARSE_WELD: Final = {"weld_tolerance_m": 0.004}
+LARGE_ERRORS: Final[dict[str, Any]] = {"grasp_error_m": 0.01, "yaw_error_deg": 25.0}
+COARSE_WELD: Final[dict[str, Any]] = {"weld_tolerance_m": 0.004}
 
 
 def _limits() -> Mapping[str, float]:
@@ -21,7 +21,9 @@ def _limits() -> Mapping[str, float]:
     return {"time": float(takt)}
 
 
-def _row(name: str, ego: str = "reference", partner: str = "presenter", **rest: Any) -> AdmissionRow:
+def _row(
+    name: str, ego: str = "reference", partner: str = "presenter", **rest: Any
+) -> AdmissionRow:
     return AdmissionRow(
         name=name,
         ego=f"handover_{ego}",

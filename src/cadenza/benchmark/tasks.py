@@ -406,7 +406,8 @@ HANDOVER_MJ: Final = TaskSpec(
 _plug_ins: Final = PlugIns("cadenza.tasks")
 #: Every version of every known task.
 _tasks: dict[tuple[str, int], TaskSpec] = {
-    (task.task_id, task.version): task for task in (CROSSING, MPE_COOPERATIVE_PUSH, COCARRY_MJ, HANDOVER_MJ)
+    (task.task_id, task.version): task
+    for task in (CROSSING, MPE_COOPERATIVE_PUSH, COCARRY_MJ, HANDOVER_MJ)
 }
 
 

@@ -69,7 +69,8 @@ def test_every_copy_has_the_bytes_of_the_scalar_environment_through_grasp_and_re
                 obs, _ = env.reset(seed=seed)
             assert env.state_hash() == hashes[tick][row]
             assert reward == rewards[tick][row]
-        assert grasped and seed == 10 + row
+        assert grasped
+        assert seed == 10 + row
 
 
 def test_the_hash_tells_how_the_presenter_holds_the_peg():
@@ -85,12 +86,18 @@ def test_the_presenter_lets_go_a_fifth_of_a_second_after_the_grasp_and_the_peg_i
     _, told = play(HandoverEnv(), 0)
     holds = np.array([view[27:29] for view, _, _ in told])
     both = (holds == 1.0).all(axis=1).sum()
-    assert both == 4 and holds[0].tolist() == [0, 1] and holds[-1].tolist() == [1, 0]
+    assert both == 4
+    assert holds[0].tolist() == [0, 1]
+    assert holds[-1].tolist() == [1, 0]
     gap_at_grasp = told[int(np.argmax(holds[:, 0]))][0][:3]
     assert np.linalg.norm(gap_at_grasp) < 1.5e-3
     info = told[-1][2]
-    assert info["success"] and info["depth"] >= 0.027 and info["lateral"] <= 1e-3
-    assert info["angle_deg"] <= 5.0 and info["time"] < 11.0 and told[-1][1] > 2.5
+    assert info["success"]
+    assert info["depth"] >= 0.027
+    assert info["lateral"] <= 1e-3
+    assert info["angle_deg"] <= 5.0
+    assert info["time"] < 11.0
+    assert told[-1][1] > 2.5
 
 
 def test_closing_beside_the_handle_grasps_nothing_and_letting_go_drops_the_peg():
@@ -109,7 +116,9 @@ def test_closing_beside_the_handle_grasps_nothing_and_letting_go_drops_the_peg()
             action[6] = -1.0
         obs, reward, done, truncated, info = env.step({"ego": action, "partner": partner.act(obs)})
         assert not truncated
-    assert info["grasped"] and not info["success"] and reward < -0.9
+    assert info["grasped"]
+    assert not info["success"]
+    assert reward < -0.9
 
 
 def test_the_key_keeps_a_turned_peg_out_of_the_hole():
@@ -123,7 +132,8 @@ def test_the_key_keeps_a_turned_peg_out_of_the_hole():
         obs, _, terminated, _, info = env.step({"ego": ego, "partner": partner.act(obs)})
         deepest, hardest = max(deepest, info["depth"]), max(hardest, info["force"])
         assert not terminated
-    assert deepest < 0.005 and info["angle_deg"] > 80.0
+    assert deepest < 0.005
+    assert info["angle_deg"] > 80.0
 
 
 @pytest.mark.parametrize("condition", ["presenter_absent", "presenter_frozen"])
@@ -139,13 +149,17 @@ def test_conditions_keep_the_presenter_where_it_is(condition):
 def test_an_ego_that_sees_only_itself_is_told_nothing_of_the_peg():
     seen, own = HandoverEnv(), HandoverEnv(HandoverOptions(ego_sees="own"))
     full, masked = (env.reset(seed=2)[0]["agent"]["ego"]["state"] for env in (seen, own))
-    assert (masked[:12] == 0).all() and (masked[15:18] == 0).all() and masked[28] == 0
+    assert (masked[:12] == 0).all()
+    assert (masked[15:18] == 0).all()
+    assert masked[28] == 0
     kept = [*range(12, 15), *range(18, 28), 29, 30]
-    assert (masked[kept] == full[kept]).all() and np.abs(full[:3]).max() > 0.1
+    assert (masked[kept] == full[kept]).all()
+    assert np.abs(full[:3]).max() > 0.1
 
 
 def test_partners_and_egos_read_the_view_with_the_environments_scale():
-    assert (presenters.VIEW_SCALE == PRESENTER_SCALE).all() and (VIEW_SCALE == EGO_SCALE).all()
+    assert (presenters.VIEW_SCALE == PRESENTER_SCALE).all()
+    assert (VIEW_SCALE == EGO_SCALE).all()
 
 
 def test_errors():
@@ -167,4 +181,5 @@ def test_pictures_show_the_red_key():
     image = env.render()
     env.close()
     red = (image[..., 0] > 120) & (image[..., 1] < 70) & (image[..., 2] < 70)
-    assert image.shape == (480, 640, 3) and red.sum() > 5
+    assert image.shape == (480, 640, 3)
+    assert red.sum() > 5

@@ -461,7 +461,7 @@ def _telemetry(carrying: Carrying) -> dict[str, FloatArray]:
 
 
 def _comm_states(carrying: Carrying, uids: tuple[str, ...]) -> list[dict[str, Any]]:
-    quaternions = quaternions(carrying.rotations())
+    rotations = quaternions(carrying.rotations())
     return [
         {
             "pose": {
@@ -473,7 +473,7 @@ def _comm_states(carrying: Carrying, uids: tuple[str, ...]) -> list[dict[str, An
             },
         }
         for grips, turns, force in zip(
-            carrying.grips, quaternions, carrying.now.force.tolist(), strict=True
+            carrying.grips, rotations, carrying.now.force.tolist(), strict=True
         )
     ]
 

@@ -206,10 +206,11 @@ class HandoverEnv(gym.Env[dict[str, Any], dict[str, Any]]):
         if self.render_mode is None:
             return None
         handing = self._require_reset()
-        from cadenza.envs.mujoco.rendering import Pictures
+        from cadenza.envs.mujoco.rendering import Camera, Pictures
 
         if self._pictures is None:
-            self._pictures = Pictures(self.simulation)
+            camera = Camera(looks_at=(0.0, 0.08, 0.24), distance=1.3, azimuth=-70.0)
+            self._pictures = Pictures(self.simulation, camera)
         within = bool(handing.max_force[0] < FORCE_LIMIT)
         return self._pictures.draw(handing.fixtures[0] - [0.0, 0.0, 0.06], within_limits=within)
 
