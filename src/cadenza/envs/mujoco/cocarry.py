@@ -56,7 +56,60 @@ STREAM: Final = "env.cocarry_mj"
 _SEED_BOUND: Final = 1 << 62
 
 
-class CoCarryEnv(gym.Env[dict[str, Any], dict[str, Any]]):
+class _Hooks:
+    """What both environments tell beside `step`; a scalar one tells of its only copy."""
+
+    agent_uids: tuple[str, ...]
+    _carrying: Carrying
+    _ready: bool = False
+    #: Picks the only copy, or all of them.
+    _pick: Any = slice(None)
+
+    def get_telemetry(self) -> dict[str, Any]:
+        """Return tilt (degrees), force (N), distance (m) and the episode's maxima."""
+        now = self._require_reset().now
+        return {
+            "tilt_deg": now.tilt[self._pick].copy(),
+            "stress": np.abs(now.force[self._pick]),
+            "centroid_to_goal": now.distance[self._pick].copy(),
+            "max_tilt_deg": now.max_tilt[self._pick].copy(),
+            "max_stress": now.max_force[self._pick].copy(),
+        }
+
+    def task_view(self, uid: str) -> FloatArray:
+        """Return the task view of ``uid``, (20,) or (N, 20), whatever the ego may see."""
+        return self._require_reset().task_view(self.agent_uids.index(uid))[self._pick]
+
+    def comm_state(self) -> Any:
+        """Return poses and predicates of both robots, as a channel sends them; a list for copies.
+
+        Each uid has its tool centre point, ``xyz`` (m) and ``quat_wxyz``, in the world, and the
+        force that the bar's ends hold against each other.
+        """
+        states: Any = _comm_states(self._require_reset(), self.agent_uids)
+        return states[self._pick]
+
+    def robot_positions(self) -> dict[str, FloatArray]:
+        """Return where each robot's grip is on the floor, (2,) or (N, 2), m."""
+        return self._on_the_floor(self._require_reset().grips)
+
+    def goal_positions(self) -> dict[str, FloatArray]:
+        """Return where the grips end up with a level bar at its goal, (2,) or (N, 2), m."""
+        return self._on_the_floor(self._require_reset().goal_ends())
+
+    def _on_the_floor(self, points: FloatArray) -> dict[str, FloatArray]:
+        picked = points[self._pick]
+        return {uid: picked[..., k, :2].copy() for k, uid in enumerate(self.agent_uids)}
+
+    def _require_reset(self) -> Carrying:
+        if not self._ready:
+            raise NotReadyError(
+                f"{type(self).__name__}: expected a state, got none yet; call reset() first."
+            )
+        return self._carrying
+
+
+class CoCarryEnv(_Hooks, gym.Env[dict[str, Any], dict[str, Any]]):
     """One copy of co-carry; observation, action and units in the module.
 
     An episode terminates on success and truncates after ``episode_length`` ticks; with
@@ -71,6 +124,7 @@ class CoCarryEnv(gym.Env[dict[str, Any], dict[str, Any]]):
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 20}  # pyright: ignore[reportIncompatibleVariableOverride] # gymnasium declares an instance variable
     control_timestep: Final = CONTROL_TIMESTEP
+    _pick = 0
 
     def __init__(
         self,
@@ -106,7 +160,7 @@ class CoCarryEnv(gym.Env[dict[str, Any], dict[str, Any]]):
         self._carrying = Carrying(self.options, 1, self.simulation)
         self._episode_name = f"{STREAM}.episode"
         self._auto_episodes = 0
-        self._running = self._ready = False
+        self._running = False
         self._pictures: Any = None
 
     def reset(
@@ -172,36 +226,10 @@ class CoCarryEnv(gym.Env[dict[str, Any], dict[str, Any]]):
             {name: values[0].item() for name, values in info.items()},
         )
 
-    def get_telemetry(self) -> dict[str, float]:
-        """Return tilt (degrees), force (N), distance (m) and the episode's maxima."""
-        return {name: values[0] for name, values in _telemetry(self._require_reset()).items()}
-
-    def task_view(self, uid: str) -> FloatArray:
-        """Return the task view of ``uid``, (20,), whatever the ego is allowed to see."""
-        return self._require_reset().task_view(self.agent_uids.index(uid))[0]
-
     def state_hash(self) -> str:
         """Return SHA-256 over everything that determines the physics' future."""
         self._require_reset()
         return sha256(self.simulation.state(0).tobytes()).hexdigest()
-
-    def comm_state(self) -> dict[str, Any]:
-        """Return poses and predicates of both robots, as a channel sends them.
-
-        Each uid has its tool centre point, ``xyz`` (m) and ``quat_wxyz``, in the world, and the
-        force that the bar's ends hold against each other.
-        """
-        return _comm_states(self._require_reset(), self.agent_uids)[0]
-
-    def robot_positions(self) -> dict[str, FloatArray]:
-        """Return where each robot's grip is on the floor, (2,), m."""
-        grips = self._require_reset().grips[0]
-        return {uid: grips[k, :2].copy() for k, uid in enumerate(self.agent_uids)}
-
-    def goal_positions(self) -> dict[str, FloatArray]:
-        """Return where each robot's grip ends up with a level bar at its goal, (2,), m."""
-        ends = self._require_reset().goal_ends()[0]
-        return {uid: ends[k, :2].copy() for k, uid in enumerate(self.agent_uids)}
 
     def render(self) -> NDArray[np.uint8] | None:  # pyright: ignore[reportIncompatibleMethodOverride] # gymnasium leaves the frame type open
         """Return the scene as an image of shape (H, W, 3), or None without a render mode.
@@ -229,13 +257,8 @@ class CoCarryEnv(gym.Env[dict[str, Any], dict[str, Any]]):
         ego, partner = _states(self._carrying)
         return _nested(self.agent_uids, ego[0], partner[0])
 
-    def _require_reset(self) -> Carrying:
-        if not self._ready:
-            raise NotReadyError("CoCarryEnv: expected a state, got none yet; call reset() first.")
-        return self._carrying
 
-
-class VectorCoCarryEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]):
+class VectorCoCarryEnv(_Hooks, gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]):
     """N copies of co-carry on a pool of threads; every copy has the bytes of `CoCarryEnv`.
 
     Copy i plays episodes seed_i + e N, e = 0, 1, ..., of the scalar env; ``reset(seed=s)`` sets
@@ -294,7 +317,6 @@ class VectorCoCarryEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]
         self._carrying = Carrying(self.options, num_envs, self._simulations)
         self._seeds: NDArray[np.int64] = np.arange(num_envs, dtype=np.int64)
         self._episodes: NDArray[np.int64] = np.full(num_envs, -1, dtype=np.int64)
-        self._ready = False
 
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
@@ -362,32 +384,10 @@ class VectorCoCarryEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]
             self._start(rows)
         return self._observation(), reward, terminated, truncated, info
 
-    def get_telemetry(self) -> dict[str, FloatArray]:
-        """Return tilt (degrees), force (N), distance (m) and the episodes' maxima, (N,) each."""
-        return _telemetry(self._require_reset())
-
-    def task_view(self, uid: str) -> FloatArray:
-        """Return the task view of ``uid``, (N, 20), whatever the ego is allowed to see."""
-        return self._require_reset().task_view(self.agent_uids.index(uid))
-
     def state_hash(self, row: int) -> str:
         """Return SHA-256 over everything that determines the future of one copy's physics."""
         self._require_reset()
         return sha256(self._simulations.state(row).tobytes()).hexdigest()
-
-    def comm_state(self) -> list[dict[str, Any]]:
-        """Return `CoCarryEnv.comm_state` of every copy."""
-        return _comm_states(self._require_reset(), self.agent_uids)
-
-    def robot_positions(self) -> dict[str, FloatArray]:
-        """Return where each robot's grip is on the floor, (N, 2), m."""
-        grips = self._require_reset().grips
-        return {uid: grips[:, k, :2].copy() for k, uid in enumerate(self.agent_uids)}
-
-    def goal_positions(self) -> dict[str, FloatArray]:
-        """Return where each robot's grip ends up with a level bar at its goal, (N, 2), m."""
-        ends = self._require_reset().goal_ends()
-        return {uid: ends[:, k, :2].copy() for k, uid in enumerate(self.agent_uids)}
 
     def _start(self, rows: NDArray[np.int64]) -> None:
         episodes = self._seeds[rows] + self._episodes[rows] * self.num_envs
@@ -398,11 +398,6 @@ class VectorCoCarryEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]
 
     def _observation(self) -> dict[str, Any]:
         return _nested(self.agent_uids, *_states(self._carrying))
-
-    def _require_reset(self) -> Carrying:
-        if not self._ready:
-            raise NotReadyError("VectorCoCarryEnv: expected a state, got none; call reset() first.")
-        return self._carrying
 
 
 def _spaces(
@@ -447,17 +442,6 @@ def _ends(
     if carrying.options.training:
         return violation, (success | late) & ~violation
     return success, late & ~success
-
-
-def _telemetry(carrying: Carrying) -> dict[str, FloatArray]:
-    now = carrying.now
-    return {
-        "tilt_deg": now.tilt.copy(),
-        "stress": np.abs(now.force),
-        "centroid_to_goal": now.distance.copy(),
-        "max_tilt_deg": now.max_tilt.copy(),
-        "max_stress": now.max_force.copy(),
-    }
 
 
 def _comm_states(carrying: Carrying, uids: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -9,7 +9,8 @@ Axes:    N = simulations; the rest as in MuJoCo: qpos (N, nq), qvel (N, nv), ctr
 Time:    after `step` the sensors and everything derived are those of the last physics step's start.
 """
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +19,19 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.extras import load_extra
 
 #: Arrays of the simulations' data that a task may read.
-_FIELDS = ("qpos", "qvel", "ctrl", "sensordata", "site_xmat", "xmat", "actuator_force")
+_FIELDS: Final = ("qpos", "qvel", "ctrl", "sensordata", "site_xmat", "xmat", "actuator_force")
 
 
-class Simulations(Protocol):
-    """N simulations of one model; the arrays are live views, so read them anew or copy."""
+class Simulations(ABC):
+    """N simulations of one model; the arrays are live views, so read them anew or copy.
+
+    Attributes:
+        model: MuJoCo's model.
+        data: MuJoCo's data: of the one simulation, or to work with.
+
+    Raises:
+        MissingExtraError: MuJoCo or mjbatch is not installed.
+    """
 
     qpos: FloatArray
     qvel: FloatArray
@@ -32,59 +41,51 @@ class Simulations(Protocol):
     xmat: FloatArray
     actuator_force: FloatArray
     eq_active: NDArray[np.uint8]
-
-    def parameters(self, field: str) -> NDArray[Any]:
-        """Return a field of the model, one row per simulation; call `apply` after writing."""
-        ...
-
-    def apply(self) -> None:
-        """Recompute what follows from written parameters; then `start` every simulation."""
-        ...
-
-    def start(self, rows: NDArray[np.int64], qpos: FloatArray, ctrl: FloatArray) -> None:
-        """Set the simulations ``rows`` to rest at ``qpos``, (R, nq), with ``ctrl``, (R, nu)."""
-        ...
-
-    def step(self, count: int) -> None:
-        """Advance every simulation by ``count`` physics steps."""
-        ...
-
-    def state(self, row: int) -> FloatArray:
-        """Return a copy of everything that determines the future of one simulation."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the threads."""
-        ...
-
-
-class OneSimulation:
-    """One simulation; the arrays have one row.
-
-    Attributes:
-        model: MuJoCo's model.
-        data: MuJoCo's data.
-
-    Raises:
-        MissingExtraError: MuJoCo is not installed.
-    """
 
     def __init__(self, xml: str) -> None:
         self._mujoco = load_extra("mujoco")
         self.model = self._mujoco.MjModel.from_xml_string(xml)
         self.data = self._mujoco.MjData(self.model)
+
+    @abstractmethod
+    def parameters(self, field: str) -> NDArray[Any]:
+        """Return a field of the model, one row per simulation; call `apply` after writing."""
+
+    @abstractmethod
+    def apply(self) -> None:
+        """Recompute what follows from written parameters; then `start` every simulation."""
+
+    @abstractmethod
+    def start(self, rows: NDArray[np.int64], qpos: FloatArray, ctrl: FloatArray) -> None:
+        """Set the simulations ``rows`` to rest at ``qpos``, (R, nq), with ``ctrl``, (R, nu)."""
+
+    @abstractmethod
+    def step(self, count: int) -> None:
+        """Advance every simulation by ``count`` physics steps."""
+
+    @abstractmethod
+    def state(self, row: int) -> FloatArray:
+        """Return a copy of everything that determines the future of one simulation."""
+
+    def _reset(self, qpos: FloatArray, ctrl: FloatArray) -> None:
+        self._mujoco.mj_resetData(self.model, self.data)
+        self.data.qpos[:], self.data.ctrl[:] = qpos, ctrl
+
+    def _integration_state(self) -> FloatArray:
+        kind = self._mujoco.mjtState.mjSTATE_INTEGRATION
+        state = np.empty(self._mujoco.mj_stateSize(self.model, kind))
+        self._mujoco.mj_getState(self.model, self.data, state, kind)
+        return state
+
+
+class OneSimulation(Simulations):
+    """One simulation, stepped by MuJoCo itself; the arrays have one row."""
+
+    def __init__(self, xml: str) -> None:
+        super().__init__(xml)
         for field in _FIELDS:
             setattr(self, field, getattr(self.data, field)[None])
         self.eq_active = self.data.eq_active[None]
-
-    qpos: FloatArray
-    qvel: FloatArray
-    ctrl: FloatArray
-    sensordata: FloatArray
-    site_xmat: FloatArray
-    xmat: FloatArray
-    actuator_force: FloatArray
-    eq_active: NDArray[np.uint8]
 
     def parameters(self, field: str) -> NDArray[Any]:
         """See `Simulations`."""
@@ -97,8 +98,7 @@ class OneSimulation:
     def start(self, rows: NDArray[np.int64], qpos: FloatArray, ctrl: FloatArray) -> None:
         """See `Simulations`."""
         del rows
-        self._mujoco.mj_resetData(self.model, self.data)
-        self.data.qpos[:], self.data.ctrl[:] = qpos[0], ctrl[0]
+        self._reset(qpos[0], ctrl[0])
         self._mujoco.mj_forward(self.model, self.data)
 
     def step(self, count: int) -> None:
@@ -108,37 +108,19 @@ class OneSimulation:
     def state(self, row: int) -> FloatArray:
         """See `Simulations`."""
         del row
-        return _integration_state(self._mujoco, self.model, self.data)
-
-    def close(self) -> None:
-        """See `Simulations`."""
+        return self._integration_state()
 
 
-class ManySimulations:
-    """N simulations on a pool of threads.
-
-    Raises:
-        MissingExtraError: MuJoCo or mjbatch is not installed.
-    """
+class ManySimulations(Simulations):
+    """N simulations on a pool of threads."""
 
     def __init__(self, xml: str, count: int, *, threads: int) -> None:
-        self._mujoco = load_extra("mujoco")
-        self._model = self._mujoco.MjModel.from_xml_string(xml)
-        self._data = self._mujoco.MjData(self._model)
-        self._batch: Any = load_extra("mjbatch").Batch(self._model, count, threads)
+        super().__init__(xml)
+        self._batch: Any = load_extra("mjbatch").Batch(self.model, count, threads)
         self._states: FloatArray = self._batch.bind("state")
         for field in _FIELDS:
             setattr(self, field, self._batch.bind(field, dtype=np.float64))
         self.eq_active = self._batch.bind("eq_active")
-
-    qpos: FloatArray
-    qvel: FloatArray
-    ctrl: FloatArray
-    sensordata: FloatArray
-    site_xmat: FloatArray
-    xmat: FloatArray
-    actuator_force: FloatArray
-    eq_active: NDArray[np.uint8]
 
     def parameters(self, field: str) -> NDArray[Any]:
         """See `Simulations`."""
@@ -150,11 +132,9 @@ class ManySimulations:
 
     def start(self, rows: NDArray[np.int64], qpos: FloatArray, ctrl: FloatArray) -> None:
         """See `Simulations`."""
-        data = self._data
         for row, q, control in zip(rows.tolist(), qpos, ctrl, strict=True):
-            self._mujoco.mj_resetData(self._model, data)
-            data.qpos[:], data.ctrl[:] = q, control
-            self._states[row] = _integration_state(self._mujoco, self._model, data)
+            self._reset(q, control)
+            self._states[row] = self._integration_state()
         self._batch.forward(rows.astype(np.int32))
 
     def step(self, count: int) -> None:
@@ -164,13 +144,3 @@ class ManySimulations:
     def state(self, row: int) -> FloatArray:
         """See `Simulations`."""
         return self._states[row].copy()
-
-    def close(self) -> None:
-        """See `Simulations`."""
-
-
-def _integration_state(mujoco: Any, model: Any, data: Any) -> FloatArray:
-    kind = mujoco.mjtState.mjSTATE_INTEGRATION
-    state = np.empty(mujoco.mj_stateSize(model, kind))
-    mujoco.mj_getState(model, data, state, kind)
-    return state
