@@ -63,7 +63,53 @@ ACTION_DIMS: Final = (7, 6)
 _SEED_BOUND: Final = 1 << 62
 
 
-class HandoverEnv(gym.Env[dict[str, Any], dict[str, Any]]):
+class _Hooks:
+    """What both environments tell beside `step`; a scalar one tells of its only copy."""
+
+    agent_uids: tuple[str, ...]
+    _handing: Handing
+    _ready: bool = False
+    #: Picks the only copy, or all of them.
+    _pick: Any = slice(None)
+
+    def state_hash(self, row: int = 0) -> str:
+        """Return SHA-256 over everything that determines the future of one copy.
+
+        The welds' poses and the fixture's, which live in the model, are part of it.
+        """
+        handing = self._require_reset()
+        digest = sha256(handing.simulations.state(row).tobytes())
+        digest.update(handing.model_state(row).tobytes())
+        return digest.hexdigest()
+
+    def comm_state(self) -> Any:
+        """Return tool centre poses (m, wxyz) and predicates of both robots; a list for copies."""
+        states: Any = _comm_states(self._require_reset(), self.agent_uids)
+        return states[self._pick]
+
+    def robot_positions(self) -> dict[str, FloatArray]:
+        """Return where each robot's grip is on the floor, (2,) or (N, 2), m."""
+        return self._on_the_floor(self._require_reset().grips)
+
+    def goal_positions(self) -> dict[str, FloatArray]:
+        """Return the ego's fixture and the presenting hand's place, (2,) or (N, 2), m."""
+        fixtures = self._require_reset().fixtures
+        presented = np.broadcast_to(ZONE + PRESENTER_AT, fixtures.shape)
+        return self._on_the_floor(np.stack((fixtures, presented), axis=1))
+
+    def _on_the_floor(self, points: FloatArray) -> dict[str, FloatArray]:
+        picked = points[self._pick]
+        return {uid: picked[..., k, :2].copy() for k, uid in enumerate(self.agent_uids)}
+
+    def _require_reset(self) -> Handing:
+        if not self._ready:
+            raise NotReadyError(
+                f"{type(self).__name__}: expected a state, got none yet; call reset() first."
+            )
+        return self._handing
+
+
+class HandoverEnv(_Hooks, gym.Env[dict[str, Any], dict[str, Any]]):
     """One copy of the handover; observation, action and units in the module.
 
     An episode terminates on success or where nobody holds the peg any more and it falls, and
@@ -78,6 +124,7 @@ class HandoverEnv(gym.Env[dict[str, Any], dict[str, Any]]):
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 20}  # pyright: ignore[reportIncompatibleVariableOverride] # gymnasium declares an instance variable
     control_timestep: Final = CONTROL_TIMESTEP
+    _pick = 0
 
     def __init__(
         self,
@@ -113,7 +160,7 @@ class HandoverEnv(gym.Env[dict[str, Any], dict[str, Any]]):
         self._handing = Handing(self.options, 1, self.simulation)
         self._episode_name = f"{STREAM}.episode"
         self._auto_episodes = 0
-        self._running = self._ready = False
+        self._running = False
         self._pictures: Any = None
 
     def reset(
@@ -179,24 +226,6 @@ class HandoverEnv(gym.Env[dict[str, Any], dict[str, Any]]):
             {name: values[0].item() for name, values in info.items()},
         )
 
-    def state_hash(self) -> str:
-        """Return SHA-256 over everything that determines the future, the welds' poses included."""
-        return _state_hash(self._require_reset(), 0)
-
-    def comm_state(self) -> dict[str, Any]:
-        """Return tool centre poses (m, quaternion wxyz) and predicates of both robots."""
-        return _comm_states(self._require_reset(), self.agent_uids)[0]
-
-    def robot_positions(self) -> dict[str, FloatArray]:
-        """Return where each robot's grip is on the floor, (2,), m."""
-        grips = self._require_reset().grips[0]
-        return {uid: grips[k, :2].copy() for k, uid in enumerate(self.agent_uids)}
-
-    def goal_positions(self) -> dict[str, FloatArray]:
-        """Return the fixture for the ego and the presenting hand's place, (2,), m."""
-        goals = _goals(self._require_reset())[0]
-        return {uid: goals[k].copy() for k, uid in enumerate(self.agent_uids)}
-
     def render(self) -> NDArray[np.uint8] | None:  # pyright: ignore[reportIncompatibleMethodOverride] # gymnasium leaves the frame type open
         """Return the scene as an image of shape (H, W, 3), or None without a render mode.
 
@@ -223,13 +252,8 @@ class HandoverEnv(gym.Env[dict[str, Any], dict[str, Any]]):
     def _observation(self) -> dict[str, Any]:
         return _observations(self._handing, self.agent_uids, row=0)
 
-    def _require_reset(self) -> Handing:
-        if not self._ready:
-            raise NotReadyError("HandoverEnv: expected a state, got none yet; call reset() first.")
-        return self._handing
 
-
-class VectorHandoverEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]):
+class VectorHandoverEnv(_Hooks, gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]):
     """N copies of the handover on a pool of threads; every copy has the bytes of `HandoverEnv`.
 
     Episodes, seeds and automatic resets are those of `cadenza.envs.mujoco.VectorCoCarryEnv`.
@@ -286,7 +310,6 @@ class VectorHandoverEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any
         )
         self._seeds: NDArray[np.int64] = np.arange(num_envs, dtype=np.int64)
         self._episodes: NDArray[np.int64] = np.full(num_envs, -1, dtype=np.int64)
-        self._ready = False
 
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
@@ -356,37 +379,12 @@ class VectorHandoverEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any
             self._start(rows)
         return _observations(handing, self.agent_uids), reward, terminated, truncated, info
 
-    def state_hash(self, row: int) -> str:
-        """Return SHA-256 over everything that determines the future of one copy."""
-        return _state_hash(self._require_reset(), row)
-
-    def comm_state(self) -> list[dict[str, Any]]:
-        """Return `HandoverEnv.comm_state` of every copy."""
-        return _comm_states(self._require_reset(), self.agent_uids)
-
-    def robot_positions(self) -> dict[str, FloatArray]:
-        """Return where each robot's grip is on the floor, (N, 2), m."""
-        grips = self._require_reset().grips
-        return {uid: grips[:, k, :2].copy() for k, uid in enumerate(self.agent_uids)}
-
-    def goal_positions(self) -> dict[str, FloatArray]:
-        """Return the fixture for the ego and the presenting hand's place, (N, 2), m."""
-        goals = _goals(self._require_reset())
-        return {uid: goals[:, k].copy() for k, uid in enumerate(self.agent_uids)}
-
     def _start(self, rows: NDArray[np.int64]) -> None:
         episodes = self._seeds[rows] + self._episodes[rows] * self.num_envs
         draws = named_uniforms(
             f"{STREAM}.episode.", episodes, root_seed=self.root_seed, count=DRAWS
         )
         self._handing.begin(rows, draws)
-
-    def _require_reset(self) -> Handing:
-        if not self._ready:
-            raise NotReadyError(
-                "VectorHandoverEnv: expected a state, got none yet; call reset() first."
-            )
-        return self._handing
 
 
 def _spaces(uids: tuple[str, ...]) -> tuple[gym.spaces.Dict, gym.spaces.Dict]:
@@ -420,17 +418,6 @@ def _late(handing: Handing, episode_length: int) -> NDArray[np.bool_]:
     """Return whose time is over, (N,)."""
     takt = round(handing.options.takt_s / CONTROL_TIMESTEP)
     return handing.steps >= min(takt, episode_length)
-
-
-def _state_hash(handing: Handing, row: int) -> str:
-    digest = sha256(handing.simulations.state(row).tobytes())
-    digest.update(handing.model_state(row).tobytes())
-    return digest.hexdigest()
-
-
-def _goals(handing: Handing) -> FloatArray:
-    presented = np.broadcast_to((ZONE + PRESENTER_AT)[:2], (handing.copies, 2))
-    return np.stack((handing.fixtures[:, :2], presented), axis=1)
 
 
 def _comm_states(handing: Handing, uids: tuple[str, ...]) -> list[dict[str, Any]]:
