@@ -32,10 +32,11 @@ def plays(name, task):
 
 
 def states(name, robots, rng, batch=()):
-    """Return random states of its robot: foragers see cells, arms 20 numbers, others crossing's."""
+    """Return random states of its robot: foragers see cells, arms what their task tells."""
     if plays(name, "foraging"):  # three foods and two players
         return rng.integers(0, 8, (*batch, 15)).astype(np.float32)
-    width = 20 if plays(name, "cocarry_mj") else state_dim(robots)
+    widths = {("cocarry_mj",): 20, ("handover_mj",): 18}
+    width = widths.get(partner_card(name).tasks, state_dim(robots))
     return rng.uniform(-2, 2, (*batch, width)).astype(np.float32)
 
 
@@ -44,7 +45,8 @@ def own_space(name):
     if plays(name, "foraging"):
         return spaces.Box(0.0, 5.0, (1,))
     bound = 0.5 if "crossing" in partner_card(name).tasks else 1.0
-    return spaces.Box(-bound, bound, (3,) if plays(name, "cocarry_mj") else (2,))
+    sizes = {("cocarry_mj",): 3, ("handover_mj",): 6}
+    return spaces.Box(-bound, bound, (sizes.get(partner_card(name).tasks, 2),))
 
 
 class EchoBackend:

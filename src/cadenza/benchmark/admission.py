@@ -40,7 +40,10 @@ A4_BROKEN: Final = 0.5
 #: Episodes played side by side.
 COPIES: Final = 25
 #: Modules that hold the plans of the tasks.
-PLANS: Final = {"cocarry_mj": "cadenza.benchmark.cocarry_admission"}
+PLANS: Final = {
+    "cocarry_mj": "cadenza.benchmark.cocarry_admission",
+    "handover_mj": "cadenza.benchmark.handover_admission",
+}
 
 
 class _BatchEgo(EgoPolicy, Protocol):

@@ -276,6 +276,23 @@ def make_cocarry_env(request: EnvRequest) -> Any:
     return CoCarryEnv(options, **settings, render_mode=request.render_mode)
 
 
+def make_handover_env(request: EnvRequest) -> Any:
+    """Build the handover task; see `EnvRequest`."""
+    from cadenza.envs.mujoco.handover import HandoverEnv, VectorHandoverEnv
+    from cadenza.envs.mujoco.handover_copies import HandoverOptions
+
+    given: dict[str, Any] = dict(request.options)
+    options = HandoverOptions(**given)
+    settings: dict[str, Any] = {
+        "agent_uids": request.seats,
+        "episode_length": request.episode_length,
+        "root_seed": request.root_seed,
+    }
+    if request.batched or request.num_envs > 1:
+        return VectorHandoverEnv(request.num_envs, options, **settings)
+    return HandoverEnv(options, **settings, render_mode=request.render_mode)
+
+
 def make_stage0_smoke_env(request: EnvRequest) -> Any:
     """Build the three-robot scene, of which ego and partner are driven; see `EnvRequest`."""
     from cadenza.envs.maniskill.stage0 import make_stage0_training_env

@@ -85,7 +85,9 @@ class _HasSpaces(Protocol):
 
 PolicyClass = TypeVar("PolicyClass", bound=Callable[[EgoSeat], EgoPolicy])
 _BUILT_IN: dict[str, Callable[[EgoSeat], EgoPolicy]] = {}
-_plug_ins: Final = PlugIns("cadenza.policies", ("cadenza.benchmark.cocarry_egos",))
+_plug_ins: Final = PlugIns(
+    "cadenza.policies", ("cadenza.benchmark.cocarry_egos", "cadenza.benchmark.handover_egos")
+)
 
 
 def ego_seat(env: _HasSpaces, uid: str) -> EgoSeat:

@@ -384,6 +384,52 @@ COCARRY_MJ: Final = TaskSpec(
     },
 )
 
+HANDOVER_MJ: Final = TaskSpec(
+    task_id="handover_mj",
+    version=1,
+    tier=2,
+    title="A presenter hands a keyed peg over, and the receiver seats it before the takt ends.",
+    summary=(
+        "Two simulated Pandas. The ego grasps the peg where and as it is presented, within a "
+        "millimetre, and seats it in a keyed fixture with a clearance of 1 mm, softly and in time."
+    ),
+    env_factory="cadenza.benchmark.builders:make_handover_env",
+    episode_length=600,
+    max_robots=2,
+    has_success=True,
+    partners=(
+        "handover_presenter",
+        "handover_nominal",
+        "handover_biased",
+        "handover_late",
+        "handover_yielding",
+        "handover_reactive",
+    ),
+    seen_partner="handover_presenter",
+    supports_safety=False,
+    supports_batches=True,
+    options={
+        "condition": TaskOption(
+            default="matched",
+            choices=("matched", "presenter_absent", "presenter_frozen"),
+            summary="what the presenter does",
+        ),
+        "ego_sees": TaskOption(
+            default="all", choices=("all", "own"), summary="hide presenter and peg from the ego"
+        ),
+        "takt_s": TaskOption(default=11.0, low=1.0, high=30.0, summary="s until the episode ends"),
+        "weld_tolerance_m": TaskOption(
+            default=0.001, low=0.0005, high=0.01, summary="m from the handle's point to grasp it"
+        ),
+        "grasp_error_m": TaskOption(
+            default=0.003, low=0.0, high=0.02, summary="of the presenter's grasp, per axis"
+        ),
+        "yaw_error_deg": TaskOption(
+            default=10.0, low=0.0, high=40.0, summary="of the presenter's grasp; roll is a third"
+        ),
+    },
+)
+
 STAGE0_SMOKE: Final = TaskSpec(
     task_id="stage0_smoke",
     version=1,
@@ -432,7 +478,14 @@ _plug_ins: Final = PlugIns("cadenza.tasks", ("cadenza.benchmark.teamwork_tasks",
 #: Every version of every known task.
 _tasks: dict[tuple[str, int], TaskSpec] = {
     (task.task_id, task.version): task
-    for task in (CROSSING, MPE_COOPERATIVE_PUSH, COCARRY_MJ, STAGE0_SMOKE, STAGE1_PICKPLACE)
+    for task in (
+        CROSSING,
+        MPE_COOPERATIVE_PUSH,
+        COCARRY_MJ,
+        HANDOVER_MJ,
+        STAGE0_SMOKE,
+        STAGE1_PICKPLACE,
+    )
 }
 
 

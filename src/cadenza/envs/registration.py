@@ -20,6 +20,7 @@ _TASKS: Final[dict[str, str | None]] = {
     "cadenza/OvercookedCounterCircuit-v1": "overcooked_counter_circuit",
     "cadenza/Ego-v1": None,
     "cadenza/PickPlace-v1": "stage1_pickplace",
+    "cadenza/Handover-v1": "handover_mj",
 }
 
 

@@ -86,6 +86,11 @@ def test_co_carry_page_carries_the_bar(tmp_path):
     assert run("co-carry.md", tmp_path).startswith("True 4.7 s, 5 N")
 
 
+def test_handover_page_seats_the_peg(tmp_path):
+    pytest.importorskip("mjbatch")
+    assert run("handover.md", tmp_path).startswith("True 8.0 s, 30 mm")
+
+
 def test_page_on_agents_trains_keeps_guards_and_judges_them(tmp_path):
     printed = run("how-to/train-an-agent.md", tmp_path)
     assert "SACConfig.tau" in printed

@@ -33,8 +33,9 @@ def test_shipped_tasks_are_listed_by_tier():
         "crossing",
         "stage1_pickplace",
         "cocarry_mj",
+        "handover_mj",
     ]
-    assert len(names) == 11
+    assert len(names) == 12
 
 
 @pytest.mark.parametrize("task", list_tasks(), ids=lambda task: task.task_id)

@@ -1,6 +1,7 @@
 """Arms in MuJoCo: tasks that two manipulators can only solve together.
 
-Start at:    `CoCarryEnv` and `VectorCoCarryEnv`: two arms carry one rigid bar; `panda` holds the
+Start at:    `CoCarryEnv` and `VectorCoCarryEnv`: two arms carry one rigid bar; `HandoverEnv` and
+             `VectorHandoverEnv`: one hands a peg to the other, which seats it; `panda` holds the
              arm's kinematics in closed form.
 Promise:     equal (root_seed, seed, actions) give equal bytes, in a fresh, a used and a reset
              environment, in one simulation and in each of many.
@@ -15,14 +16,26 @@ from cadenza.core.lazy_names import lazy_names
 if TYPE_CHECKING:
     from cadenza.envs.mujoco.cocarry import CoCarryEnv, VectorCoCarryEnv
     from cadenza.envs.mujoco.cocarry_copies import CoCarryOptions
+    from cadenza.envs.mujoco.handover import HandoverEnv, VectorHandoverEnv
+    from cadenza.envs.mujoco.handover_copies import HandoverOptions
 
-__all__ = ["CoCarryEnv", "CoCarryOptions", "VectorCoCarryEnv"]
+__all__ = [
+    "CoCarryEnv",
+    "CoCarryOptions",
+    "HandoverEnv",
+    "HandoverOptions",
+    "VectorCoCarryEnv",
+    "VectorHandoverEnv",
+]
 
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
     "CoCarryEnv": "cocarry",
     "CoCarryOptions": "cocarry_copies",
+    "HandoverEnv": "handover",
+    "HandoverOptions": "handover_copies",
     "VectorCoCarryEnv": "cocarry",
+    "VectorHandoverEnv": "handover",
 }
 
 __dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

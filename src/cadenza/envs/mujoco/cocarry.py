@@ -45,7 +45,7 @@ from cadenza.envs.mujoco.cocarry_copies import (
     CoCarryOptions,
 )
 from cadenza.envs.mujoco.cocarry_rules import force_limit
-from cadenza.envs.mujoco.panda import JOINTS
+from cadenza.envs.mujoco.panda import JOINTS, quaternions
 from cadenza.envs.mujoco.simulations import ManySimulations, OneSimulation
 
 #: Ticks per episode: 15 s.
@@ -445,7 +445,7 @@ def _ends(
 
 
 def _comm_states(carrying: Carrying, uids: tuple[str, ...]) -> list[dict[str, Any]]:
-    quaternions = _quaternions(carrying.rotations())
+    rotations = quaternions(carrying.rotations())
     return [
         {
             "pose": {
@@ -457,28 +457,9 @@ def _comm_states(carrying: Carrying, uids: tuple[str, ...]) -> list[dict[str, An
             },
         }
         for grips, turns, force in zip(
-            carrying.grips, quaternions, carrying.now.force.tolist(), strict=True
+            carrying.grips, rotations, carrying.now.force.tolist(), strict=True
         )
     ]
-
-
-def _quaternions(rotations: FloatArray) -> FloatArray:
-    """Return unit quaternions wxyz, (..., 4), of rotations (..., 3, 3)."""
-    m = rotations
-    trace = [
-        1.0 + m[..., 0, 0] + m[..., 1, 1] + m[..., 2, 2],
-        1.0 + m[..., 0, 0] - m[..., 1, 1] - m[..., 2, 2],
-        1.0 - m[..., 0, 0] + m[..., 1, 1] - m[..., 2, 2],
-        1.0 - m[..., 0, 0] - m[..., 1, 1] + m[..., 2, 2],
-    ]
-    wx, wy, wz = (m[..., j, i] - m[..., i, j] for i, j in ((1, 2), (2, 0), (0, 1)))
-    xy, xz, yz = (m[..., i, j] + m[..., j, i] for i, j in ((0, 1), (0, 2), (1, 2)))
-    rows = ((trace[0], wx, wy, wz), (wx, trace[1], xy, xz), (wy, xy, trace[2], yz))
-    rows = (*rows, (wz, xz, yz, trace[3]))
-    candidates = np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
-    best = np.argmax(np.stack(trace, axis=-1), axis=-1)
-    chosen = np.take_along_axis(candidates, best[..., None, None], axis=-2)[..., 0, :]
-    return chosen / np.linalg.norm(chosen, axis=-1, keepdims=True)
 
 
 def _checked_seed(owner: str, seed: object) -> int:

@@ -43,6 +43,8 @@ RETRACTED: Final[FloatArray] = np.pi * np.array([0.0, -1 / 4, 0.0, -7 / 8, 0.0, 
 _DAMPING: Final = 0.02
 #: Length that turns the tilt of the hand into a row of the same unit as the position, m.
 _TOOL_WEIGHT: Final = 0.1
+#: The same for `twist_to_joints`, whose turns are wanted as exactly as its positions.
+_TURN_WEIGHT: Final = 0.3
 #: Share of the hand's tilt that one step takes back.
 _TOOL_GAIN: Final = 0.5
 #: Share of the way to `READY` that one step takes where the task leaves the arm free.
@@ -163,3 +165,47 @@ def inverse_kinematics(tcp: FloatArray) -> FloatArray:
         force = np.linalg.solve(gram, error[..., None])
         q = q + (jacobian.transpose(0, 2, 1) @ force)[..., 0]
     return q
+
+
+def twist_to_joints(q: FloatArray, kin: Kinematics, twist: FloatArray) -> FloatArray:
+    """Return joint steps that move and turn the grips and stay near `READY`.
+
+    Damped least squares as in `grip_to_joints`, with all three turns of the hand in place of its
+    tilt.
+
+    Args:
+        q: Joint angles, (N, 7), rad.
+        kin: `kinematics` of ``q``.
+        twist: Wanted steps of the TCPs, m, then of the hands' turns, rad, in the frames of the
+            bases, (N, 6).
+
+    Returns:
+        Steps of the joints, (N, 7), rad; limits are the caller's business.
+    """
+    scale = np.array([1.0, 1.0, 1.0, _TURN_WEIGHT, _TURN_WEIGHT, _TURN_WEIGHT])
+    jacobian = scale[:, None] * kin.jacobian()
+    pull = _READY_GAIN * (READY - q)
+    gram = jacobian @ jacobian.transpose(0, 2, 1)
+    gram[:, range(6), range(6)] += _DAMPING * _DAMPING
+    rest = scale * twist - (jacobian @ pull[..., None])[..., 0]
+    force = np.linalg.solve(gram, rest[..., None])
+    return pull + (jacobian.transpose(0, 2, 1) @ force)[..., 0]
+
+
+def quaternions(rotations: FloatArray) -> FloatArray:
+    """Return unit quaternions wxyz, (..., 4), of rotations (..., 3, 3)."""
+    m = rotations
+    trace = [
+        1.0 + m[..., 0, 0] + m[..., 1, 1] + m[..., 2, 2],
+        1.0 + m[..., 0, 0] - m[..., 1, 1] - m[..., 2, 2],
+        1.0 - m[..., 0, 0] + m[..., 1, 1] - m[..., 2, 2],
+        1.0 - m[..., 0, 0] - m[..., 1, 1] + m[..., 2, 2],
+    ]
+    wx, wy, wz = (m[..., j, i] - m[..., i, j] for i, j in ((1, 2), (2, 0), (0, 1)))
+    xy, xz, yz = (m[..., i, j] + m[..., j, i] for i, j in ((0, 1), (0, 2), (1, 2)))
+    rows = ((trace[0], wx, wy, wz), (wx, trace[1], xy, xz), (wy, xy, trace[2], yz))
+    rows = (*rows, (wz, xz, yz, trace[3]))
+    candidates = np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
+    best = np.argmax(np.stack(trace, axis=-1), axis=-1)
+    chosen = np.take_along_axis(candidates, best[..., None, None], axis=-2)[..., 0, :]
+    return chosen / np.linalg.norm(chosen, axis=-1, keepdims=True)

@@ -6,6 +6,7 @@ Limits:    no shadows, which cost most of the time in software.
 """
 
 import os
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
@@ -22,25 +23,41 @@ WIDTH: Final = 640
 HEIGHT: Final = 480
 #: Contexts that need no display, in the order tried.
 _CONTEXTS: Final = ("egl", "osmesa")
-#: Camera: the point looked at, m, its distance, m, and its angles, degrees.
-_LOOKS_AT: Final = (0.0, 0.0, 0.32)
-_DISTANCE: Final = 1.65
-_AZIMUTH: Final = 115.0
-_ELEVATION: Final = -26.0
 #: Goal marker: its radius, m, and its colours while the limits hold and after.
 _GOAL_RADIUS: Final = 0.03
 _GOAL_COLOUR: Final = (0.0, 0.62, 0.45, 0.55)
 _ALARM_COLOUR: Final = (0.84, 0.15, 0.16, 0.55)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Camera:
+    """From where a scene is seen.
+
+    Attributes:
+        looks_at: Point in the middle of the image, m.
+        distance: From there, m.
+        azimuth: Direction of view about z, degrees; 90 looks along +y.
+        elevation: Of the direction of view, degrees; negative looks down.
+    """
+
+    looks_at: tuple[float, float, float] = (0.0, 0.0, 0.32)
+    distance: float = 1.65
+    azimuth: float = 115.0
+    elevation: float = -26.0
+
+
 class Pictures:
     """Draws one simulation; `close` it.
+
+    Args:
+        simulation: What is drawn.
+        camera: From where.
 
     Raises:
         ConfigurationError: No context can be opened.
     """
 
-    def __init__(self, simulation: OneSimulation) -> None:
+    def __init__(self, simulation: OneSimulation, camera: Camera = Camera()) -> None:
         mujoco: Any = load_extra("mujoco")
         self._mujoco, self._simulation = mujoco, simulation
         self._gl = _open_context()
@@ -50,9 +67,9 @@ class Pictures:
         self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
         self._camera = mujoco.MjvCamera()
-        self._camera.lookat[:] = _LOOKS_AT
-        self._camera.distance, self._camera.azimuth = _DISTANCE, _AZIMUTH
-        self._camera.elevation = _ELEVATION
+        self._camera.lookat[:] = camera.looks_at
+        self._camera.distance, self._camera.azimuth = camera.distance, camera.azimuth
+        self._camera.elevation = camera.elevation
         self._view = mujoco.MjrRect(0, 0, WIDTH, HEIGHT)
 
     def draw(self, goal: FloatArray, *, within_limits: bool) -> NDArray[np.uint8]:

@@ -4,7 +4,8 @@
 the arrays is one simulation, and a row has the same bytes in both.
 
 Axes:    N = simulations; the rest as in MuJoCo: qpos (N, nq), qvel (N, nv), ctrl (N, nu),
-         sensordata (N, ns), site_xmat (N, sites, 9), xmat (N, bodies, 9).
+         sensordata (N, ns), site_xmat (N, sites, 9), xmat (N, bodies, 9),
+         eq_active (N, constraints), which may be written between steps.
 Time:    after `step` the sensors and everything derived are those of the last physics step's start.
 """
 
@@ -39,6 +40,7 @@ class Simulations(ABC):
     site_xmat: FloatArray
     xmat: FloatArray
     actuator_force: FloatArray
+    eq_active: NDArray[np.uint8]
 
     def __init__(self, xml: str) -> None:
         self._mujoco = load_extra("mujoco")
@@ -83,6 +85,7 @@ class OneSimulation(Simulations):
         super().__init__(xml)
         for field in _FIELDS:
             setattr(self, field, getattr(self.data, field)[None])
+        self.eq_active = self.data.eq_active[None]
 
     def parameters(self, field: str) -> NDArray[Any]:
         """See `Simulations`."""
@@ -117,6 +120,7 @@ class ManySimulations(Simulations):
         self._states: FloatArray = self._batch.bind("state")
         for field in _FIELDS:
             setattr(self, field, self._batch.bind(field, dtype=np.float64))
+        self.eq_active = self._batch.bind("eq_active")
 
     def parameters(self, field: str) -> NDArray[Any]:
         """See `Simulations`."""
