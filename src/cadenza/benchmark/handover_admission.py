@@ -17,8 +17,7 @@ COARSE_WELD: Final[dict[str, Any]] = {"weld_tolerance_m": 0.004}
 
 
 def _limits() -> Mapping[str, float]:
-    takt = HANDOVER_MJ.options["takt_s"].default
-    return {"time": float(takt)}
+    return {"time": float(HANDOVER_MJ.complete_options({})["takt_s"])}
 
 
 def _row(
