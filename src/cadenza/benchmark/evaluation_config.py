@@ -26,6 +26,7 @@ from cadenza.evaluation.schema_types import MIN_RESAMPLES
 from cadenza.evaluation.summary import SummarySettings
 from cadenza.partners.registry import list_registered
 from cadenza.partners.weights import weights_digest
+from cadenza.partners.zoo_member import ZOO_MEMBER
 
 _Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 #: Episodes per cell: a few seconds of work, so that little is lost and the pool stays busy.
@@ -102,6 +103,7 @@ class EvaluationConfig(_ConfigModel):
     Attributes:
         task: Registered task.
         task_version: Its version; by default the latest.
+        condition_id: The one of the task's conditions; by default the usual one.
         episode_length: Control steps until truncation; by default the task's.
         agent_uids: Names of ego and partner seat.
         options: Further settings of the task's environment.
@@ -123,6 +125,7 @@ class EvaluationConfig(_ConfigModel):
 
     task: str
     task_version: int | None = None
+    condition_id: str | None = None
     episode_length: int | None = Field(default=None, gt=0)
     agent_uids: tuple[str, str] = ("ego", "partner")
     options: dict[str, OptionValue] = Field(default_factory=dict[str, OptionValue])
@@ -175,6 +178,7 @@ def make_plan(config: EvaluationConfig) -> EvaluationPlan:
             task_version=task.version,
             env=EnvConfig(
                 task=config.task,
+                condition_id=config.condition_id,
                 episode_length=config.episode_length or task.episode_length,
                 agent_uids=config.agent_uids,
                 options=dict(task.complete_options(config.options)),
@@ -239,15 +243,18 @@ def _partners(config: EvaluationConfig) -> tuple[PartnerChoice, ...]:
 
 
 def _partner_entry(choice: PartnerChoice, config: EvaluationConfig) -> PartnerEntry:
-    digest = None
+    digest, extra = None, {"uid": config.agent_uids[1], **choice.extra}
+    if choice.class_name == ZOO_MEMBER:  # reads relative to its own option
+        extra.setdefault("root", str(config.artifacts_root))
     if choice.weights_uri is not None:
-        digest = weights_digest(choice.weights_uri, artifacts_root=config.artifacts_root)
+        root = Path(extra.get("root", config.artifacts_root))
+        digest = weights_digest(choice.weights_uri, artifacts_root=root)
     partner = PartnerConfig(
         class_name=choice.class_name,
         seed=choice.seed,
         checkpoint_step=choice.checkpoint_step,
         weights_uri=choice.weights_uri,
-        extra={"uid": config.agent_uids[1], **choice.extra},
+        extra=extra,
     )
     build_partner(partner)  # refuses unknown and wrong options before anything is written
     return PartnerEntry(name=choice.name, partner=partner, seen=choice.seen, weights_sha256=digest)

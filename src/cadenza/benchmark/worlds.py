@@ -38,6 +38,9 @@ def open_world(
     live_env = build_env(env, root_seed=root_seed, partner=partner)
     with closing(live_env):
         seat = ego_seat(live_env, live_env.ego_uid)
+        if partner.extra.get("uid") not in live_env.agent_uids:  # robots with names of their own
+            seated = {**partner.extra, "uid": live_env.partner_uid}
+            partner = partner.model_copy(update={"extra": seated})
         ego_link = None if link is None else EgoLink(live_env, link)
         yield EpisodeWorld(
             env=live_env,

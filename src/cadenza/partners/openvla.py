@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
-from cadenza.core.errors import ConfigurationError, InputError, MissingExtraError
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, MissingExtraError
 from cadenza.core.extras import load_extra
+from cadenza.core.tree_digest import tree_digest
 from cadenza.partners.chunked import (
     CHUNK_OPTIONS,
     Channels,
@@ -35,7 +36,7 @@ from cadenza.partners.chunked import (
 from cadenza.partners.interface import PartnerCard
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec
-from cadenza.partners.weights import ARTIFACTS_SCHEME, local_folder
+from cadenza.partners.weights import ARTIFACTS_SCHEME, local_folder, weights_path
 
 #: Text tokens of the model without padding: 32064 - 64.
 VOCABULARY: Final = 32_000
@@ -247,6 +248,7 @@ class OpenVLAPartner(ChunkedPolicyPartner):
         "revision",
         "trust_remote_code",
         "adapter",
+        "adapter_sha256",
         "dtype",
         "device",
     )
@@ -260,7 +262,8 @@ class OpenVLAPartner(ChunkedPolicyPartner):
             "action_map": "the environment's action, e.g. '0,1*10,gripper' (default 0,...,gripper)",
             "revision": "commit of the model's repository, 40 hex digits; not for a local folder",
             "trust_remote_code": "'yes' lets the repository's code run",
-            "adapter": "folder of a LoRA adapter, with its dataset_statistics.json",
+            "adapter": "address of a LoRA adapter's folder, local://artifacts/...",
+            "adapter_sha256": "digest of that folder (cadenza.core.tree_digest)",
             "dtype": "bfloat16 (default), float16 or float32",
             "device": "where the model computes (default cuda)",
         },
@@ -372,9 +375,12 @@ class TransformersBackend:
         self._stats: Mapping[str, Any] = dict(getattr(model, "norm_stats", {}))
         adapter = extra.get("adapter")
         if adapter is not None:
+            folder = _adapter_folder(adapter, extra.get("adapter_sha256"))
             peft = _library("peft")
-            model = peft.PeftModel.from_pretrained(model, adapter).merge_and_unload()
-            own = Path(adapter) / "dataset_statistics.json"
+            model = peft.PeftModel.from_pretrained(
+                model, str(folder), local_files_only=True
+            ).merge_and_unload()
+            own = folder / "dataset_statistics.json"
             if own.is_file():
                 self._stats = json.loads(own.read_text("utf-8"))
         self._model = model.to(self._device).eval().requires_grad_(False)
@@ -414,6 +420,28 @@ def _library(name: str) -> Any:
             f"OpenVLAPartner: expected the package {name}, got {error}; run: pip install "
             "'transformers==4.40.1' 'timm>=0.9.10,<1' 'peft==0.11.1'"
         ) from error
+
+
+def _adapter_folder(uri: str, sha256: str | None) -> Path:
+    """Return the folder of a low-rank adapter, checked against its digest.
+
+    Raises:
+        CheckpointError: It lies elsewhere than in the artifacts folder, has no safetensors (peft
+            would read a pickle), or is not the one that ``sha256`` names.
+    """
+    folder = weights_path(uri).resolve()
+    if not (folder / "adapter_model.safetensors").is_file():
+        raise CheckpointError(
+            f"OpenVLAPartner: option 'adapter': expected adapter_model.safetensors in {folder}, "
+            "got none; save the adapter with safe_serialization=True."
+        )
+    found = tree_digest(folder)
+    if found != sha256:
+        raise CheckpointError(
+            f"OpenVLAPartner: option 'adapter_sha256': expected the adapter's digest, got "
+            f"{sha256!r} where {folder} has {found}; restore the folder or correct the option."
+        )
+    return folder
 
 
 def _require_pinned(spec: PartnerSpec) -> None:

@@ -22,6 +22,7 @@ from cadenza.partners.observations import read_state
 from cadenza.partners.options import refuse_unknown_options
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec
+from cadenza.partners.weights import require_digest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -130,8 +131,11 @@ class ZooMemberPartner(PartnerBase):
         owner = type(self).__name__
         refuse_unknown_options(owner, spec.extra, ("root",))
         self._uid = spec.extra.get("uid", "partner")
-        relative = Path((spec.weights_uri or "").removeprefix("local://"))
-        if not spec.weights_uri or relative.parent.name != "members" or relative.suffix != ".pt":
+        uri = spec.weights_uri or ""
+        relative = Path(uri.removeprefix("local://"))
+        is_member = relative.parent.name == "members" and relative.suffix == ".pt"
+        is_confined = not relative.is_absolute() and ".." not in relative.parts
+        if not (uri.startswith("local://") and is_member and is_confined):
             raise ConfigurationError(
                 f"{owner}: expected weights_uri 'local://<zoo>/members/<name>.pt', got "
                 f"{spec.weights_uri!r}; `cadenza zoo show` prints the members of a zoo."
@@ -144,13 +148,22 @@ class ZooMemberPartner(PartnerBase):
         self._episode: Substream | None = None
 
     def reset(self, *, seed: int | None = None) -> None:
-        """Load the weights if need be, check them, and open the episode's generator.
+        """Open the episode's generator, and check the weights.
 
         Raises:
             CheckpointError: The weights are missing or damaged.
             IntegrityError: They are not those of the manifest, or have changed since.
         """
         self._episode, self._rows = self.episode_stream(seed), {}
+        self.verify_weights()
+
+    def verify_weights(self) -> None:
+        """Load the weights if need be, and check that they are still those that were loaded.
+
+        Raises:
+            CheckpointError: The weights are missing or damaged.
+            IntegrityError: They are not those of the manifest, or have changed since.
+        """
         if _digest_of(self._policies()) != self._digest:
             raise IntegrityError(
                 f"zoo member {self._name!r}: expected frozen weights, got others than were loaded: "
@@ -209,6 +222,10 @@ class ZooMemberPartner(PartnerBase):
 
     def _policies(self) -> MemberPolicies:
         if self._loaded is None:
+            from cadenza.partners.zoo_manifest import read_manifest
+
+            named = read_manifest(self._folder).member(self._name)
+            require_digest(type(self).__name__, self._spec, named.sha256)
             self._loaded = load_member(self._folder, self._name)
             self._digest = _digest_of(self._loaded)
         return self._loaded
@@ -219,8 +236,12 @@ def _stacked(draws: list[FloatArray]) -> FloatArray:
 
 
 def _digest_of(policies: MemberPolicies) -> str:
-    """Return SHA-256 of the weights that the partner plays."""
+    """Return SHA-256 of all that the partner plays with: weights, scaling, bounds, choices."""
     material = sha256()
-    for tensor in (*policies.partner.weights, *policies.log_std):
-        material.update(tensor.numpy().tobytes())
+    state: dict[str, Any] = {**policies.partner.state_dict(), LOG_STD_KEY: policies.log_std}
+    for key in sorted(state):
+        value = state[key]
+        for entry in value if isinstance(value, list) else [value]:
+            is_array = hasattr(entry, "numpy")
+            material.update(entry.numpy().tobytes() if is_array else repr(entry).encode())
     return material.hexdigest()

@@ -58,6 +58,7 @@ NO_NETWORKS = {
     "Deployed",
     "EncodedNetwork",
     "HLGaussLoss",
+    "InputScale",
     "Normalizer",
     "Policy",
     "Scaling",

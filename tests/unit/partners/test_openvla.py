@@ -295,17 +295,30 @@ def test_local_folder_is_pinned_by_its_digest(transformers, monkeypatch, tmp_pat
 def test_adapter_brings_its_own_statistics(transformers, monkeypatch, tmp_path):
     merged = []
 
-    def merge(model, folder):
+    def merge(model, folder, *, local_files_only):
+        assert local_files_only
         merged.append(folder)
         return types.SimpleNamespace(merge_and_unload=lambda: model)
 
     module = types.SimpleNamespace(PeftModel=types.SimpleNamespace(from_pretrained=merge))
     monkeypatch.setitem(sys.modules, "peft", module)
     own = {"mine": {"action": {"q01": [5.0], "q99": [5.0]}}}
-    (tmp_path / "dataset_statistics.json").write_text(json.dumps(own))
-    vla = partner(**ALLOWED, adapter=str(tmp_path), action_map="0")
+    monkeypatch.setenv("CADENZA_ARTIFACTS_ROOT", str(tmp_path))
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    (folder / "dataset_statistics.json").write_text(json.dumps(own))
+    options = {**ALLOWED, "adapter": "local://artifacts/adapter", "action_map": "0"}
+    (folder / "adapter_model.bin").touch()
+    with pytest.raises(CheckpointError, match="expected adapter_model.safetensors"):
+        partner(**options).act(OBS)
+    (folder / "adapter_model.safetensors").touch()
+    with pytest.raises(CheckpointError, match="'adapter_sha256': expected the adapter's digest"):
+        partner(**options).act(OBS)
+    vla = partner(**options, adapter_sha256=tree_digest(folder))
     assert vla.act(OBS).tolist() == [5.0]
-    assert merged == [str(tmp_path)]
+    assert merged == [str(folder)]
+    with pytest.raises(CheckpointError):
+        partner(**options | {"adapter": "local://artifacts/../elsewhere"}).act(OBS)
 
 
 def test_absent_library_is_named_with_what_installs_it(monkeypatch):

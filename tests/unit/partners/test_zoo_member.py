@@ -1,6 +1,7 @@
 """A member of a zoo as a partner: what it plays, and what it refuses."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -65,12 +66,21 @@ def test_member_offers_nothing_that_trains(zoo):
         member.train  # noqa: B018 - the lookup is the test
 
 
-def test_weights_changed_in_memory_are_noticed_at_the_next_reset(zoo):
+@pytest.mark.parametrize("part", [lambda policy: policy.weights[0], lambda policy: policy.high])
+def test_what_it_plays_with_changed_in_memory_is_noticed(zoo, part):
     member = partner(zoo)
     member.reset(seed=0)
-    member._loaded.partner.weights[0][0, 0] += 1.0
+    part(member._loaded.partner).view(-1)[0] += 1.0
+    with pytest.raises(IntegrityError, match="something changed them"):
+        member.verify_weights()
     with pytest.raises(IntegrityError, match="something changed them"):
         member.reset(seed=1)
+
+
+def test_member_that_a_plan_knows_by_other_weights_is_refused(zoo):
+    spec = replace(partner(zoo).spec, weights_sha256="0" * 64)
+    with pytest.raises(CheckpointError, match="expected weights with SHA-256 0000"):
+        load_partner(spec).reset(seed=0)
 
 
 def test_member_with_other_weights_than_the_manifest_names_is_refused(zoo, tmp_path):
@@ -96,6 +106,11 @@ def test_changed_manifest_is_refused(zoo, tmp_path):
     [
         (PartnerSpec("zoo_member", 0), ConfigurationError, "weights_uri"),
         (PartnerSpec("zoo_member", 0, 1, "local://x.pt"), ConfigurationError, "<zoo>/members"),
+        (
+            PartnerSpec("zoo_member", 0, 1, "local://../z/members/x.pt"),
+            ConfigurationError,
+            "<zoo>/members",
+        ),
         (
             PartnerSpec("zoo_member", 0, 1, "local://z/members/x.pt", extra={"gain": "1"}),
             ConfigurationError,
