@@ -309,7 +309,7 @@ def test_adapter_brings_its_own_statistics(transformers, monkeypatch, tmp_path):
     (folder / "dataset_statistics.json").write_text(json.dumps(own))
     options = {**ALLOWED, "adapter": "local://artifacts/adapter", "action_map": "0"}
     (folder / "adapter_model.bin").touch()
-    with pytest.raises(CheckpointError, match="expected adapter_model.safetensors"):
+    with pytest.raises(CheckpointError, match=r"expected adapter_model\.safetensors"):
         partner(**options).act(OBS)
     (folder / "adapter_model.safetensors").touch()
     with pytest.raises(CheckpointError, match="'adapter_sha256': expected the adapter's digest"):
