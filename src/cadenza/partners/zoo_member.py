@@ -10,7 +10,7 @@ Axes:      N = rows, O = state, A = action, C = choices.
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
 
 import numpy as np
 
@@ -225,7 +225,7 @@ class ZooMemberPartner(PartnerBase):
             from cadenza.partners.zoo_manifest import read_manifest
 
             named = read_manifest(self._folder).member(self._name)
-            require_digest(type(self).__name__, self._spec, named.sha256)
+            require_digest(type(self).__name__, self._spec, str(named.sha256))
             self._loaded = load_member(self._folder, self._name)
             self._digest = _digest_of(self._loaded)
         return self._loaded
@@ -241,7 +241,8 @@ def _digest_of(policies: MemberPolicies) -> str:
     state: dict[str, Any] = {**policies.partner.state_dict(), LOG_STD_KEY: policies.log_std}
     for key in sorted(state):
         value = state[key]
-        for entry in value if isinstance(value, list) else [value]:
+        entries = cast("list[Any]", value if isinstance(value, list) else [value])
+        for entry in entries:
             is_array = hasattr(entry, "numpy")
             material.update(entry.numpy().tobytes() if is_array else repr(entry).encode())
     return material.hexdigest()
