@@ -25,7 +25,8 @@ def changed(**fields) -> TaskSpec:
 
 
 def test_shipped_tasks_are_listed_by_tier():
-    names = [task.task_id for task in list_tasks()]
+    known = [task.task_id for task in list_tasks()]
+    names = [name for name in known if ":" not in name]  # other tests name tasks of PettingZoo
     assert [name for name in names if not name.startswith("overcooked_")] == [
         "foraging",
         "mpe_cooperative_push",
