@@ -45,11 +45,19 @@ _MODULES = {
 
         class PreTrainedConfig:
             @staticmethod
-            def from_pretrained(path, revision=None):
+            def from_pretrained(path):
                 print("loading", path)  # the real one prints as well
                 file = pathlib.Path(path) / "config.json"
-                own = json.loads(file.read_text()) if revision is None else {}
-                return types.SimpleNamespace(type="toy", **own)
+                return types.SimpleNamespace(type="toy", **json.loads(file.read_text()))
+    """,
+    "huggingface_hub.py": """
+        import pathlib
+
+        def snapshot_download(repository, revision):
+            folder = pathlib.Path(__file__).parent / "snapshots" / repository / revision
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "config.json").write_text("{}")
+            return str(folder)
     """,
     "lerobot/policies/__init__.py": "",
     "lerobot/policies/factory.py": """
@@ -59,7 +67,7 @@ _MODULES = {
 
         class Toy:
             @classmethod
-            def from_pretrained(cls, path, config, revision=None):
+            def from_pretrained(cls, path, config):
                 toy = cls()
                 toy.width = getattr(config, "actions", 4)
                 return toy
@@ -80,6 +88,7 @@ _MODULES = {
             return {"toy": Toy}[name]
 
         def make_pre_post_processors(config, pretrained_path, preprocessor_overrides):
+            assert os.path.isdir(pretrained_path)  # a repository's name has no commit
             assert preprocessor_overrides == {"device_processor": {"device": config.device}}
             return dict, lambda action: action
     """,

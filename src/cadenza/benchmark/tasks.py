@@ -10,6 +10,7 @@ Adding one:  a function `EnvRequest -> TaskEnv` anywhere, and one `register_task
              that the entry-point group ``cadenza.tasks`` names, see `cadenza.core.plug_ins`.
 """
 
+import inspect
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -601,14 +602,14 @@ def _parallel_task(task_id: str, factory: Callable[..., Any], request: EnvReques
     if request.render_mode is not None:
         keywords["render_mode"] = request.render_mode
     try:
-        env = factory(**keywords)
+        inspect.signature(factory).bind(**keywords)
     except TypeError as error:
         raise ConfigurationError(
             f"Task {task_id!r}: expected options that its environment takes, got "
             f"{sorted(keywords)}: {error}."
         ) from error
     return ParallelTask(
-        env,
+        factory(**keywords),
         agent_uids=request.seats,
         episode_length=request.episode_length,
         root_seed=request.root_seed,

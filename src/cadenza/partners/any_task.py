@@ -10,10 +10,11 @@ import numpy as np
 
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import InputError
-from cadenza.partners.interface import PartnerBase, PartnerCard, RowGenerators
+from cadenza.partners.interface import PartnerBase, PartnerCard
 from cadenza.partners.observations import read_state
 from cadenza.partners.options import NumberOption, refuse_unknown_options
 from cadenza.partners.registry import register_partner
+from cadenza.partners.row_generators import RowGenerators
 from cadenza.partners.spec import PartnerSpec
 
 _VALUE: Final = NumberOption(
@@ -72,7 +73,7 @@ class RandomActions(_AnyTaskPartner):
                 "another partner or bound the environment's actions."
             )
         ahead, rows = read_state(obs, self._uid).shape[:-1], self._generators()
-        drawn = np.array([rows.of_row(row).random(len(low)) for row in range(int(np.prod(ahead)))])
+        drawn = np.array([rows[row].random(len(low)) for row in range(int(np.prod(ahead)))])
         share = drawn.reshape(*ahead, len(low))
         if self.chooses:
             action = np.floor(low + share * (high - low + 1.0))

@@ -26,10 +26,11 @@ import numpy as np
 
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import InputError
-from cadenza.partners.interface import PartnerBase, PartnerCard, RowGenerators
+from cadenza.partners.interface import PartnerBase, PartnerCard
 from cadenza.partners.observations import read_state
 from cadenza.partners.options import refuse_unknown_options
 from cadenza.partners.registry import register_partner
+from cadenza.partners.row_generators import RowGenerators
 from cadenza.partners.spec import PartnerSpec
 
 #: Names of the partners of this module.
@@ -161,7 +162,7 @@ class Forager(PartnerBase):
         del deterministic  # it draws only between ways that are equally good
         states, rows = read_state(obs, self._uid), self._generators()
         chosen = [
-            self.decide(Field.of(state), row, rows.of_row(row))
+            self.decide(Field.of(state), row, rows[row])
             for row, state in enumerate(np.atleast_2d(states).tolist())
         ]
         return self.checked(np.array(chosen, dtype=np.float32).reshape(*states.shape[:-1], 1))

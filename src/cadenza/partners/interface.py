@@ -234,31 +234,6 @@ class PartnerBase:
         return automatic.child(self._automatic_episodes - 1)
 
 
-class RowGenerators:
-    """Random generators of the rows of a batch: row 0 as alone, row i from child i of the stream.
-
-    Args:
-        episode: Stream of the episode, see `PartnerBase.episode_stream`.
-    """
-
-    def __init__(self, episode: Substream) -> None:
-        self._episode = episode
-        self._generators: list[np.random.Generator] = []
-
-    def of_row(self, row: int) -> np.random.Generator:
-        """Return the generator of ``row``."""
-        while len(self._generators) <= row:
-            new = len(self._generators)
-            stream = self._episode if new == 0 else self._episode.child(new)
-            self._generators.append(stream.default_rng())
-        return self._generators[row]
-
-    def restart(self, row: int, stream: Substream) -> None:
-        """Begin a new episode in ``row``."""
-        self.of_row(row)
-        self._generators[row] = stream.default_rng()
-
-
 def require_no_training_surface(cls: type) -> None:
     """Raise if instances of ``cls`` would offer a name of `_FORBIDDEN_ATTRS`.
 

@@ -16,11 +16,11 @@ import numpy as np
 
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, IntegrityError
-from cadenza.core.seeding import Substream
 from cadenza.partners.interface import PartnerBase, PartnerCard
 from cadenza.partners.observations import read_state
 from cadenza.partners.options import refuse_unknown_options
 from cadenza.partners.registry import register_partner
+from cadenza.partners.row_generators import RowGenerators
 from cadenza.partners.spec import PartnerSpec
 from cadenza.partners.weights import require_digest
 
@@ -144,8 +144,7 @@ class ZooMemberPartner(PartnerBase):
         self._name = relative.stem
         self._loaded: MemberPolicies | None = None
         self._digest = ""
-        self._rows: dict[int, np.random.Generator] = {}
-        self._episode: Substream | None = None
+        self._rows: RowGenerators | None = None
 
     def reset(self, *, seed: int | None = None) -> None:
         """Open the episode's generator, and check the weights.
@@ -154,7 +153,7 @@ class ZooMemberPartner(PartnerBase):
             CheckpointError: The weights are missing or damaged.
             IntegrityError: They are not those of the manifest, or have changed since.
         """
-        self._episode, self._rows = self.episode_stream(seed), {}
+        self._rows = RowGenerators(self.episode_stream(seed))
         self.verify_weights()
 
     def verify_weights(self) -> None:
@@ -172,7 +171,7 @@ class ZooMemberPartner(PartnerBase):
 
     def reset_row(self, row: int, *, seed: int) -> None:
         """Start a new episode in one row; see `PartnerBase.reset_row`."""
-        self._rows[row] = self.episode_stream(seed).default_rng()
+        self._generators().restart(row, self.episode_stream(seed))
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
         """Return the member's action.
@@ -204,7 +203,8 @@ class ZooMemberPartner(PartnerBase):
         """Return one draw per row, (N, A)."""
         policy = policies.partner
         outputs = policy.outputs(rows).numpy()
-        rngs, width = [self._row(k) for k in range(len(rows))], int(outputs.shape[1])
+        generators, width = self._generators(), int(outputs.shape[1])
+        rngs = [generators[row] for row in range(len(rows))]
         if policy.output == "choice":
             gumbel = _stacked([rng.gumbel(size=width) for rng in rngs])
             return policy.choices.numpy()[np.argmax(outputs + gumbel, axis=-1)]
@@ -212,13 +212,10 @@ class ZooMemberPartner(PartnerBase):
         drawn = outputs + np.exp(policies.log_std[1].numpy()) * noise
         return np.clip(drawn, policy.low.numpy(), policy.high.numpy()).astype(np.float32)
 
-    def _row(self, row: int) -> np.random.Generator:
-        if self._episode is None:  # acting before the first reset plays an automatic episode
-            self._episode = self.episode_stream(None)
-        if row not in self._rows:
-            stream = self._episode if row == 0 else self._episode.child(row)
-            self._rows[row] = stream.default_rng()
-        return self._rows[row]
+    def _generators(self) -> RowGenerators:
+        if self._rows is None:  # acting before the first reset plays an automatic episode
+            self._rows = RowGenerators(self.episode_stream(None))
+        return self._rows
 
     def _policies(self) -> MemberPolicies:
         if self._loaded is None:

@@ -85,15 +85,17 @@ def lerobot(options: Mapping[str, str]) -> Policy:
     factory = importlib.import_module("lerobot.policies.factory")
     configs = importlib.import_module("lerobot.configs.policies")
     path, device = options["path"], options.get("device", "cpu")
-    pinned = {"revision": options["revision"]} if "revision" in options else {}
-    config = configs.PreTrainedConfig.from_pretrained(path, **pinned)
+    if "revision" in options:  # the processors of a policy know no revision, a folder has but one
+        hub = importlib.import_module("huggingface_hub")
+        path = hub.snapshot_download(path, revision=options["revision"])
+    config = configs.PreTrainedConfig.from_pretrained(path)
     if getattr(config, "n_obs_steps", 1) != 1:
         raise ValueError(
             f"expected a policy that plans from one observation, got {config.type!r} with "
             f"n_obs_steps = {config.n_obs_steps}; train it with n_obs_steps = 1"
         )
     config.device = device
-    policy = factory.get_policy_class(config.type).from_pretrained(path, config=config, **pinned)
+    policy = factory.get_policy_class(config.type).from_pretrained(path, config=config)
     before, after = factory.make_pre_post_processors(
         config,
         pretrained_path=path,
