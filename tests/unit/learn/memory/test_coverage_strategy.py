@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import CheckpointError, ConfigurationError
-from cadenza.learn.memory.builder import DictObsNStepMemoryTable
 from cadenza.learn.memory.column import Column
 from cadenza.learn.memory.coverage_based_strategy import (
     CoverageBasedEjectionStrategy,
@@ -12,45 +11,7 @@ from cadenza.learn.memory.coverage_based_strategy import (
 )
 from cadenza.learn.memory.table import ArrayMemoryTable
 from cadenza.learn.memory.uniform_strategy import UniformSampleStrategy
-from tests.unit.learn.memory.memory_episodes import SPACES
 from tests.unit.learn.memory.test_uniform_and_fifo_strategies import tracked
-
-
-class Recording(CoverageBasedSampleStrategy):
-    """Remembers which episodes were sampled."""
-
-    drawn = ()
-
-    def sample_rows(self, count, transition_count):
-        rows = super().sample_rows(count, transition_count)
-        self.drawn += tuple(point[0] for point in self._rows.points(rows, transition_count))
-        return rows
-
-
-def episode(steps=10):
-    return {
-        "obs": np.zeros((steps + 1, 3)),
-        "actions": np.zeros((steps, 2)),
-        "rewards": np.zeros(steps),
-    }
-
-
-@pytest.mark.parametrize(("alpha", "least"), [(0.0, 0.4), (1.0, 0.8)])
-def test_second_wave_of_episodes_catches_up_the_faster_the_larger_alpha(alpha, least):
-    sampler = Recording(alpha, seed=3)
-    memory = DictObsNStepMemoryTable(
-        spaces=SPACES, use_terminal_column=False, maxlen=4096, sampler=sampler, device="cpu"
-    )
-    for identity in range(204):
-        memory.add_sequence(identity, episode())
-    for _ in range(1024):
-        memory.sample(5, 8)
-    sampler.drawn = ()
-    for identity in range(204, 408):
-        memory.add_sequence(identity, episode())
-    for _ in range(1024):
-        memory.sample(5, 8)
-    assert np.mean(np.array(sampler.drawn) >= 204) > least
 
 
 def test_alpha_zero_is_uniform_sampling_draw_by_draw():

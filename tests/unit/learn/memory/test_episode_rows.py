@@ -207,20 +207,6 @@ def ring_with_a_past():
     return rows
 
 
-def test_loaded_ring_goes_on_exactly_like_the_saved_one():
-    first = ring_with_a_past()
-    second = EpisodeRows(first.capacity)
-    second.load_state_dict(first.state_dict())
-    for rows in (first, second):
-        rows.add(100, 4)
-        rows.remove(3)
-    for length in (1, 4):
-        draws = [r.draw_windows(np.random.default_rng(5), 50, length) for r in (first, second)]
-        np.testing.assert_array_equal(*draws)
-    assert first.state_dict() == second.state_dict()
-    np.testing.assert_array_equal(first.remaining, second.remaining)
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [

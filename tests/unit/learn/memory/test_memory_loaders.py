@@ -1,9 +1,6 @@
 """Loaders: shapes and keys of batches, readiness, prefetching, joint batches, warm-up."""
 
-import gc
 import threading
-import time
-import weakref
 
 import pytest
 import torch
@@ -161,19 +158,6 @@ def test_closing_a_loader_stops_its_threads(alive):
             next(one)
 
 
-def test_forgotten_iterator_stops_its_thread(alive):
-    batches = iter(loader(prefetch=1))
-    next(batches)
-    gone = weakref.ref(batches)
-    del batches
-    gc.collect()
-    assert gone() is None
-    deadline = time.monotonic() + PATIENCE_S
-    while alive() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert alive() == set()
-
-
 def test_joint_loader_unites_one_batch_of_each():
     joint = JointMemoryLoader(
         [loader(group="a"), loader(count=2, length=5, group="b")], size_key="total"
@@ -203,22 +187,6 @@ def test_joint_loader_is_ready_when_all_are_and_draws_from_none_before():
     play(MemoryTableProxy(second, use_terminal=True), 1, 5)
     assert joint.is_ready()
     assert next(batches)["batch_size"] == 12
-
-
-def test_joint_loader_draws_from_none_while_one_has_no_long_enough_episode():
-    def joint_of(first, second):
-        return iter(JointMemoryLoader([loader(first, group="a"), loader(second, 1, 5, group="b")]))
-
-    first, second = filled(), table()
-    play(MemoryTableProxy(second, use_terminal=True), 0, 3)
-    play(MemoryTableProxy(second, use_terminal=True), 1, 3)
-    batches = joint_of(first, second)
-    for _ in range(2):
-        with pytest.raises(NotReadyError, match="at least 5 steps, got 2 episodes of at most 3"):
-            next(batches)
-    play(MemoryTableProxy(second, use_terminal=True), 2, 5)
-    unasked = next(joint_of(filled(), filled()))  # the first table's draws had it never refused
-    assert torch.equal(next(batches)["a"]["rewards"], unasked["a"]["rewards"])
 
 
 def test_joint_loader_in_a_group_goes_on_for_ever():

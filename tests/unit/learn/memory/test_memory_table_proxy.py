@@ -4,7 +4,6 @@ import logging
 
 import numpy as np
 import pytest
-import torch
 
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.core.payloads import deserialise, serialise
@@ -30,30 +29,6 @@ def test_episode_copies_arrays_that_the_environment_reuses():
     episode = Episode.from_initial({"a": buffer})
     buffer[0] = 9.0
     assert episode.data["a"][0].tolist() == [1.0]
-
-
-def test_finished_episode_has_one_observation_more_than_actions_and_rewards():
-    memory = proxy()
-    play(memory, 7, 3)
-    rows = memory.memory_table.episode(7)
-    assert rows["obs"][:, 0].tolist() == [700.0, 701.0, 702.0, 703.0]
-    assert rows["actions"][:, 0].tolist() == [700.5, 701.5, 702.5]
-    assert rows["rewards"].tolist() == [[1.0], [2.0], [3.0]]
-    assert rows["terminal"].tolist() == [0.0]
-    assert memory.size() == 3
-
-
-def test_agents_of_one_call_build_their_own_episodes():
-    memory = proxy()
-    memory.add(
-        {1: observation(1, 0, INITIAL), 2: observation(2, 0, INITIAL)},
-        {1: response(1, 0), 2: response(2, 0)},
-    )
-    memory.add({1: observation(1, 1, TERMINAL), 2: observation(2, 1)}, {2: response(2, 1)})
-    assert memory.memory_table.identities() == [1]
-    memory.add({2: observation(2, 2, TERMINAL), 3: observation(3, 0, INITIAL)}, {3: response(3, 0)})
-    assert memory.memory_table.identities() == [1, 2]
-    assert memory.size() == 3
 
 
 def test_short_episodes_are_dropped_and_counted():
@@ -177,32 +152,6 @@ def test_episode_that_is_partly_stored_goes_on_after_a_resume():
 
 def state_through_disk(memory):
     return deserialise(serialise(memory.state_dict()), max_bytes=1 << 24)
-
-
-def test_resumed_proxy_goes_on_exactly_where_it_was():
-    memory = proxy(minimum_length_threshold=2)
-    play(memory, 1, 4)
-    play(memory, 2, 1)
-    play(memory, 3, 3, ending=None)
-    other = proxy(minimum_length_threshold=2)
-    other.load_state_dict(state_through_disk(memory))
-    batches = []
-    for each in (memory, other):
-        each.add({3: observation(3, 3, TERMINAL)}, {})
-        play(each, 4, 2)
-        batches.append([each.memory_table.sample(4, 2) for _ in range(3)])
-        assert each.counters() == {
-            "episodes_added": 3,
-            "episodes_dropped_short": 1,
-            "episodes_joined_late": 0,
-        }
-    for mine, theirs in zip(*batches, strict=True):
-        assert torch.equal(mine["rewards"], theirs["rewards"])
-        assert torch.equal(mine["observation"]["obs"], theirs["observation"]["obs"])
-    assert (
-        other.memory_table.episode(3)["obs"].tolist()
-        == memory.memory_table.episode(3)["obs"].tolist()
-    )
 
 
 @pytest.mark.parametrize("spoil", ["open", "completed", "counters"])

@@ -102,30 +102,6 @@ def test_columns_that_differ_are_errors(file, columns, message):
         read(file, columns=columns)
 
 
-@pytest.mark.parametrize(
-    ("change", "extra", "message"),
-    [
-        (lambda content: content[:-3], {}, r"'obs.npy': expected 180 bytes .*, got 177"),
-        (lambda content: content + b"x", {}, r"'obs.npy': expected 180 bytes .*, got 181"),
-        (lambda content: content, {"../../evil.npy": b"x"}, r"unknown ones \['../../evil.npy'\]"),
-    ],
-)
-def test_entries_of_another_size_and_unknown_ones_are_errors(file, change, extra, message):
-    rewrite(file, lambda name, old: change(old) if name == "obs.npy" else old, extra)
-    with pytest.raises(IntegrityError, match=message):
-        read(file)
-
-
-def test_flipped_bit_is_one_error(file):
-    content = bytearray(file.read_bytes())
-    with zipfile.ZipFile(file) as archive:
-        offset = archive.getinfo("obs.npy").header_offset
-    content[offset + 200] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(IntegrityError, match=r"entry 'obs.npy': .*Bad CRC-32"):
-        read(file)
-
-
 def npy(array):
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=True)
@@ -203,18 +179,6 @@ def test_wrong_fields_are_one_error_each(file, field, value, message):
 
 
 @pytest.mark.parametrize(
-    "state", [{}, {"shape": [3]}, {"shape": [-1], "dtype": "float32"}, {"shape": 3, "dtype": "f4"}]
-)
-def test_malformed_column_state_is_one_error(file, state):
-    def change(configuration):
-        configuration["columns"][0][2] = state
-
-    rewrite_json(file, CONFIGURATION, change)
-    with pytest.raises(IntegrityError, match="column 'obs': expected"):
-        read(file)
-
-
-@pytest.mark.parametrize(
     ("compression", "field", "value", "message"),
     [
         (zipfile.ZIP_STORED, "file_size", 10**12, "equal sizes packed and unpacked"),
@@ -281,15 +245,6 @@ def test_data_that_end_before_the_promised_size_are_an_error(file):
 def test_other_compression_is_an_error(file, method):
     rewrite(file, lambda name, content: content, compression=method)
     with pytest.raises(IntegrityError, match="stored or deflated, got compression"):
-        read(file)
-
-
-def test_entry_that_begins_before_the_file_is_an_error(file):
-    """The size of the directory is too large, so every offset becomes negative."""
-    content = bytearray(file.read_bytes())
-    content[-10:-6] = (int.from_bytes(content[-10:-6], "little") + 10**6).to_bytes(4, "little")
-    file.write_bytes(content)
-    with pytest.raises(IntegrityError, match=r"memory\.zip: "):
         read(file)
 
 

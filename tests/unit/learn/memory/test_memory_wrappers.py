@@ -7,7 +7,6 @@ import torch
 from cadenza.core.errors import StorageError
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.core.types import EpisodeState, MetaData
-from cadenza.learn.callbacks.checkpointing import Checkpointer, CheckpointLoader
 from cadenza.learn.memory.callbacks import MemoryImporterCallback
 from cadenza.learn.memory.memory import (
     LoggingProxyWrapper,
@@ -153,18 +152,6 @@ def test_logging_state_goes_through_disk_with_the_memory():
     assert (other.completed_inferences, other.completed_episodes) == (4, 1)
     assert other.get_report(["a"]) == ({"a": 4.0, "a/cumulative": 4.0}, {"a": [4.0]})
     assert other.size() == 3
-
-
-def test_logging_proxy_is_a_restoree(tmp_path):
-    wrapper, _ = logging_proxy(name="collected")
-    play(wrapper, 1, 3)
-    saver = Checkpointer(restorees=[wrapper], run_root=str(tmp_path), checkpoint_interval=1)
-    saver.begin_training()
-    saver.end_cycle(1, 10)
-    other, _ = logging_proxy(name="collected")
-    loader = CheckpointLoader(restorees=[other], run_root=str(tmp_path), checkpoint_index=0)
-    loader.restore_state()
-    assert (other.completed_inferences, other.size()) == (4, 3)
 
 
 class Clock:
