@@ -139,15 +139,6 @@ def test_training_goes_on_after_an_environment_was_left_within_a_step(tmp_path, 
     assert_same(loaded.learn(100, progress=False), agent)
 
 
-@pytest.mark.parametrize("name", ["SAC", "PPO"])
-def test_one_training_is_two_halves(name):
-    kind = getattr(cadenza, name)
-    _, env, config = next(row for row in SOLO if row[0] == name)
-    whole = kind(env, seed=1, **config).learn(200, progress=False)
-    halves = kind(env, seed=1, **config).learn(70, progress=False).learn(130, progress=False)
-    assert_same(halves, whole)
-
-
 @pytest.mark.parametrize(("name", "config"), TEAMS)
 def test_team_learns_is_judged_and_goes_on_from_a_file(tmp_path, name, config):
     kind = getattr(cadenza, name)
@@ -301,7 +292,7 @@ def test_module_of_ones_own_sees_observations_in_their_shape(tmp_path):
 def test_vector_environments_of_every_kind_of_reset(name, mode):
     envs = gym.make_vec("Pendulum-v1", num_envs=3, vector_kwargs={"autoreset_mode": mode})
     config = REPLAY if name == "SAC" else ROLLOUT
-    agent = getattr(cadenza, name)(envs, **config).learn(1_300, progress=False)
+    agent = getattr(cadenza, name)(envs, **config).learn(650, progress=False)
     assert agent.updates > 0
     assert -2_000.0 < agent.mean_return < 0.0
 
@@ -513,7 +504,7 @@ def test_team_is_saved_without_its_memory(tmp_path):
 
 def test_progress_is_a_line_where_there_is_no_terminal(monkeypatch, capsys):
     monkeypatch.setattr("cadenza.core.progress.LINE_EVERY_S", 0.01)
-    cadenza.DQN("CartPole-v1", **REPLAY).learn(2_000)
+    cadenza.DQN("CartPole-v1", **REPLAY).learn(500)
     assert "DQN: " in capsys.readouterr().err
 
 

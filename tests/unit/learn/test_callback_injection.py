@@ -39,20 +39,6 @@ def test_hook_that_is_not_overridden_accepts_anything_and_returns_nothing(hook):
     assert getattr(Callback(), hook)(1, "two", three=3) is None
 
 
-def test_result_for_the_group_is_merged_in_place_and_the_rest_is_returned():
-    callback, group = Recorder("default"), {"rewards": 8}
-    rest = callback.begin_batch(default=group, bp_step=4)
-    assert group == {"rewards": 8, "scaled": 16}
-    assert rest == {"count": 5}
-
-
-@pytest.mark.parametrize("group", [None, ""])
-def test_no_group_means_the_state_itself(group):
-    callback = Recorder(group)
-    callback.begin_batch(rewards=1, bp_step=2, default={"rewards": 9})
-    assert callback.seen == [(1, 2, 2)]
-
-
 def test_group_of_the_class_counts_when_the_instance_has_none():
     class Grouped(Callback):
         DATA_GROUP = "rl"

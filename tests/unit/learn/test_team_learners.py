@@ -190,20 +190,6 @@ def test_hatd3_refuses_columns_outside_the_joint_state():
         HATD3Learner(columns=[(0, 4)], joint_dim=3, action_dims=[1], config=HATD3Config())
 
 
-def test_hatd3_that_blows_up_says_so():
-    hatd3_learner = learner()
-    batch = transitions()
-    broken = TeamBatch(
-        states=batch.states,
-        actions=batch.actions,
-        rewards=batch.rewards * float("inf"),
-        next_states=batch.next_states,
-        masks=batch.masks,
-    )
-    with pytest.raises(InputError, match="expected finite losses"):
-        hatd3_learner.update(broken)
-
-
 def test_hatd3_learner_refuses_foreign_states():
     with pytest.raises(CheckpointError, match="HATD3Learner: expected a state of version 1"):
         learner().load_state_dict({})

@@ -171,20 +171,6 @@ def test_grouped_result_is_merged_into_the_group_and_an_ungrouped_one_replaces_i
     assert ungrouped.state["default"] == {"shaped": 1}
 
 
-def test_groups_of_the_previous_batch_do_not_survive():
-    class Once(Callback):
-        def begin_batch(self, bp_step):
-            if bp_step == 1:
-                return {"rl": {"q_target": 1}, "inf_step": 7}
-            return None
-
-    loader = [{"batch_size": 1, "extra": {"a": 1}, "flag": 3}, {"batch_size": 1}]
-    trainer = Trainer([Once()], loader)
-    trainer.train()
-    assert set(trainer.state) == {"bp_step", "bp_samples", "batch_size", "inf_step"}
-    assert trainer.state.persistent() == {"bp_step": 2, "bp_samples": 2, "inf_step": 7}
-
-
 def test_group_written_at_the_start_of_a_cycle_stays():
     class Phase(Callback):
         def __init__(self):
@@ -371,9 +357,3 @@ def test_batch_of_the_loader_is_not_changed():
     batch = {"batch_size": 1, "default": {"rewards": 5}}
     Trainer([Reward("default")], [batch, batch]).train()
     assert batch == {"batch_size": 1, "default": {"rewards": 5}}
-
-
-def test_lenient_trainer_accepts_two_writers():
-    trainer = Trainer([Reward("default"), Reward("default")], batches(1, default={}))
-    trainer.train()
-    assert trainer.state["default"] == {"shaped": 1}

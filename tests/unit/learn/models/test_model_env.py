@@ -165,19 +165,6 @@ def test_fixed_members_keep_one_member_per_episode():
     assert average.step(np.zeros((2, 1)))[0].tolist() == [[37.0], [47.0]]
 
 
-def test_new_episodes_draw_a_new_member():
-    simulated = ModelEnv(
-        num_envs=300, model=learned(-50.0), termination_fn=never, fixed_members=True
-    )
-    observations = simulated.dict_reset(torch.zeros(300, 1), 1)
-    ends: list[np.ndarray] = []
-    for _ in range(2):
-        observations, _ = simulated.dict_step(responses(observations, 0.0))
-        final = [v for v in values(observations).values() if v != 0.0]
-        ends.append(np.array(final))
-    assert 0.5 < float((ends[0] != ends[1]).mean()) < 0.8  # 2/3 draw another one
-
-
 def test_resumed_env_goes_on_exactly():
     def fresh() -> ModelEnv:
         return ModelEnv(num_envs=4, model=learned(0.0), fixed_members=True)
