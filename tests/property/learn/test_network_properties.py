@@ -308,3 +308,11 @@ def test_a_compiled_network_computes_the_same_also_with_new_weights(case):
     weights = other_weights(net, 1)
     compiled._orig_mod.load_state_dict({**net.state_dict(), **weights}, assign=True)
     assert_same(compiled(*inputs), written_in_place(net, weights)(*inputs))
+
+
+def test_a_replaced_layer_leaves_the_batch_as_it_was():
+    network = relu_mlp(D, [D], A)
+    network[0] = nn.Identity()
+    batch = -torch.ones(B, D)
+    network(batch)
+    assert torch.equal(batch, -torch.ones(B, D))

@@ -160,6 +160,23 @@ def test_file_written_between_two_updates_goes_on_bit_for_bit(tmp_path, own):
     assert_same(half.learn(60, progress=False), whole)
 
 
+def test_training_goes_on_after_an_environment_was_left_within_a_step():
+    class Fragile(Drift):
+        left = 40
+
+        def step(self, action):
+            Fragile.left -= 1
+            if not Fragile.left:
+                raise KeyboardInterrupt
+            return super().step(action)
+
+    agent = cadenza.DAgger(Fragile, **SMALL)
+    with pytest.raises(KeyboardInterrupt):
+        agent.learn(60, progress=False)
+    assert agent.learn(60, progress=False).steps == 120  # 39 before, and the round is finished
+    assert len(agent.learner.demonstrations) == 120
+
+
 def test_file_without_memory_is_judged_but_holds_no_demonstration(tmp_path):
     agent = cadenza.DAgger(Drift, **SMALL).learn(60, progress=False)
     loaded = cadenza.DAgger.load(agent.save(tmp_path / "small", memory=False), Drift)

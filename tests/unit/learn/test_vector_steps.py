@@ -92,6 +92,20 @@ def test_a_record_is_refused_by_environments_that_keep_none():
         steps_of(AutoresetMode.SAME_STEP).load_state_dict(recorded.state_dict())
 
 
+def test_attribute_error_of_an_environment_is_not_taken_for_a_missing_record():
+    recorded = steps_of(AutoresetMode.SAME_STEP, wrap=True)
+    recorded.reset(0)
+    state = recorded.state_dict()
+    broken = steps_of(AutoresetMode.SAME_STEP, wrap=True)
+
+    def fail(**_):
+        raise AttributeError("the simulator has no arm")
+
+    broken.envs.envs[0].env.reset = fail
+    with pytest.raises(AttributeError, match=r"^the simulator has no arm$"):
+        broken.load_state_dict(state)
+
+
 def test_step_before_reset_is_refused():
     with pytest.raises(NotReadyError, match=r"expected reset\(\) before"):
         steps_of(AutoresetMode.SAME_STEP).step(ACTION)

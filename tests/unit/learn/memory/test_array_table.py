@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.core.errors import InputError
+from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.learn.memory.column import Column, TagColumn, VirtualColumn
 from cadenza.learn.memory.errors import (
     DuplicateEpisodeError,
@@ -20,7 +20,7 @@ from cadenza.learn.memory.storage import (
 )
 from cadenza.learn.memory.strategy import SampleStrategy
 from cadenza.learn.memory.table import ArrayMemoryTable
-from cadenza.learn.memory.uniform_strategy import UniformEjectionStrategy
+from cadenza.learn.memory.uniform_strategy import UniformEjectionStrategy, UniformSampleStrategy
 
 
 def columns():
@@ -257,6 +257,16 @@ def test_strategies_with_only_the_list_interface_work():
     table.add_sequence(0, episode(0, 2))
     with pytest.raises(InputError, match="correct the sample strategy"):
         table.sample(1, 5)
+
+
+@pytest.mark.parametrize("redefined", ["sample", "sample_rows"])
+def test_sampler_that_returns_too_few_windows_is_named(redefined):
+    def fewer(self, count, transition_count):
+        return getattr(UniformSampleStrategy, redefined)(self, count - 1, transition_count)
+
+    table = filled([4, 5], sampler=type("Lazy", (UniformSampleStrategy,), {redefined: fewer})())
+    with pytest.raises(ConfigurationError, match=r"Lazy\.sample: expected 3 windows, got 2"):
+        table.sample(3, 2)
 
 
 def test_episodes_without_any_window_can_be_ejected():

@@ -189,6 +189,22 @@ def test_joint_loader_is_ready_when_all_are_and_draws_from_none_before():
     assert next(batches)["batch_size"] == 12
 
 
+def test_joint_loader_draws_from_none_while_one_has_no_long_enough_episode():
+    def joint_of(first, second):
+        return iter(JointMemoryLoader([loader(first, group="a"), loader(second, 1, 5, group="b")]))
+
+    first, second = filled(), table()
+    play(MemoryTableProxy(second, use_terminal=True), 0, 3)
+    play(MemoryTableProxy(second, use_terminal=True), 1, 3)
+    batches = joint_of(first, second)
+    for _ in range(2):
+        with pytest.raises(NotReadyError, match="at least 5 steps, got 2 episodes of at most 3"):
+            next(batches)
+    play(MemoryTableProxy(second, use_terminal=True), 2, 5)
+    unasked = next(joint_of(filled(), filled()))  # the first table's draws had it never refused
+    assert torch.equal(next(batches)["a"]["rewards"], unasked["a"]["rewards"])
+
+
 def test_joint_loader_in_a_group_goes_on_for_ever():
     joint = JointMemoryLoaderWithDataGroup([loader(group="a"), loader(group="b")], "both")
     batches = iter(joint)
