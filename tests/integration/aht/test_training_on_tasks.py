@@ -52,14 +52,6 @@ def run(config, folder: Path, *, stop_at: int | None = None, resume: bool = Fals
     )
 
 
-def test_push_run_begins_with_the_recorded_numbers(tmp_path):
-    curve = run(shipped("mpe_cooperative_push", tmp_path, "total_frames=100"), tmp_path).curve
-    assert curve.per_step_ego_rewards[:3] == pytest.approx(
-        [-1.88605888, -1.84606193, -1.81625015], abs=1e-6
-    )
-    assert curve.per_episode_ego_rewards[0] == pytest.approx(-85.11106, abs=1e-3)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", size([0], [0, 1, 2]))
 def test_push_run_of_the_shipped_configuration_learns(tmp_path, seed):
@@ -156,7 +148,7 @@ RESUME_CASES = {
     "guarded batch": (
         "crossing",
         [
-            "total_frames=3000",
+            "total_frames=1800",
             "checkpoint_every=1000",
             "env.num_envs=8",
             "env.episode_length=60",
