@@ -48,11 +48,6 @@ def test_settings_that_an_algorithm_reads_enter_the_identity(algo, sections):
     assert config_fingerprint(config(algo, **sections)) != config_fingerprint(config(algo))
 
 
-def test_unknown_keys_are_refused():
-    with pytest.raises(ValidationError, match=r"sac\.alpha\s+Extra inputs are not permitted"):
-        config("sac", sac={"alpha": 0.1})
-
-
 @pytest.mark.parametrize(
     ("algo", "sections", "message"),
     [
