@@ -94,23 +94,23 @@ def touched(curve) -> bool:
 
 
 def test_crossing_batch_is_guarded_and_its_telemetry_follows_the_scenes(tmp_path):
-    overrides = ["total_frames=16384", "env.num_envs=64", "happo.rollout_length=64"]
+    overrides = ["total_frames=8192", "env.num_envs=64", "happo.rollout_length=64"]
     result = run(shipped("crossing", tmp_path, *overrides), tmp_path)
     events = [json.loads(line) for line in result.outcome.log_path.read_text().splitlines()]
     final = next(e for e in events if e["event"] == "safety_telemetry_final")
-    assert final["n_filter_calls"] == 16384
+    assert final["n_filter_calls"] == 8192
     assert final["loss_positive_fraction"] > 0.0
     assert final["lambda_var"] > 1e-9
     assert (final["n_qp_infeasible"], final["n_uncertified"]) == (0, 0)
     assert final["intervention_max"] > 0.0
     windows = [e for e in events if e["event"] == "safety_telemetry"]
-    assert [window["n_obs"] for window in windows] == [64 * 64] * 4
+    assert [window["n_obs"] for window in windows] == [64 * 64] * 2
     assert audit_run_log(result.outcome.log_path).passed
     assert not touched(result.curve)
 
 
 def test_crossing_batch_without_the_filter_would_touch(tmp_path):
-    overrides = ["total_frames=16384", "env.num_envs=64", "happo.rollout_length=64"]
+    overrides = ["total_frames=8192", "env.num_envs=64", "happo.rollout_length=64"]
     config = shipped("crossing", tmp_path, *overrides, "safety.enabled=false")
     curve = run(config, tmp_path).curve
     assert touched(curve)
