@@ -67,10 +67,10 @@ def test_push_run_of_the_shipped_configuration_learns(tmp_path, seed):
 
 
 def test_crossing_run_is_guarded_and_its_telemetry_follows_the_scene(tmp_path):
-    result = run(shipped("crossing", tmp_path, "total_frames=4096"), tmp_path)
+    result = run(shipped("crossing", tmp_path, "total_frames=2048"), tmp_path)
     events = [json.loads(line) for line in result.outcome.log_path.read_text().splitlines()]
     final = next(e for e in events if e["event"] == "safety_telemetry_final")
-    assert final["n_filter_calls"] == 4096
+    assert final["n_filter_calls"] == 2048
     assert final["loss_positive_fraction"] > 0.0
     assert final["lambda_var"] > 1e-9
     assert (final["n_qp_infeasible"], final["n_uncertified"]) == (0, 0)
