@@ -52,14 +52,6 @@ def run(config, folder: Path, *, stop_at: int | None = None, resume: bool = Fals
     )
 
 
-def test_push_run_begins_with_the_recorded_numbers(tmp_path):
-    curve = run(shipped("mpe_cooperative_push", tmp_path, "total_frames=100"), tmp_path).curve
-    assert curve.per_step_ego_rewards[:3] == pytest.approx(
-        [-1.88605888, -1.84606193, -1.81625015], abs=1e-6
-    )
-    assert curve.per_episode_ego_rewards[0] == pytest.approx(-85.11106, abs=1e-3)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", size([0], [0, 1, 2]))
 def test_push_run_of_the_shipped_configuration_learns(tmp_path, seed):
@@ -75,10 +67,10 @@ def test_push_run_of_the_shipped_configuration_learns(tmp_path, seed):
 
 
 def test_crossing_run_is_guarded_and_its_telemetry_follows_the_scene(tmp_path):
-    result = run(shipped("crossing", tmp_path, "total_frames=4096"), tmp_path)
+    result = run(shipped("crossing", tmp_path, "total_frames=2048"), tmp_path)
     events = [json.loads(line) for line in result.outcome.log_path.read_text().splitlines()]
     final = next(e for e in events if e["event"] == "safety_telemetry_final")
-    assert final["n_filter_calls"] == 4096
+    assert final["n_filter_calls"] == 2048
     assert final["loss_positive_fraction"] > 0.0
     assert final["lambda_var"] > 1e-9
     assert (final["n_qp_infeasible"], final["n_uncertified"]) == (0, 0)
@@ -102,23 +94,23 @@ def touched(curve) -> bool:
 
 
 def test_crossing_batch_is_guarded_and_its_telemetry_follows_the_scenes(tmp_path):
-    overrides = ["total_frames=16384", "env.num_envs=64", "happo.rollout_length=64"]
+    overrides = ["total_frames=8192", "env.num_envs=64", "happo.rollout_length=64"]
     result = run(shipped("crossing", tmp_path, *overrides), tmp_path)
     events = [json.loads(line) for line in result.outcome.log_path.read_text().splitlines()]
     final = next(e for e in events if e["event"] == "safety_telemetry_final")
-    assert final["n_filter_calls"] == 16384
+    assert final["n_filter_calls"] == 8192
     assert final["loss_positive_fraction"] > 0.0
     assert final["lambda_var"] > 1e-9
     assert (final["n_qp_infeasible"], final["n_uncertified"]) == (0, 0)
     assert final["intervention_max"] > 0.0
     windows = [e for e in events if e["event"] == "safety_telemetry"]
-    assert [window["n_obs"] for window in windows] == [64 * 64] * 4
+    assert [window["n_obs"] for window in windows] == [64 * 64] * 2
     assert audit_run_log(result.outcome.log_path).passed
     assert not touched(result.curve)
 
 
 def test_crossing_batch_without_the_filter_would_touch(tmp_path):
-    overrides = ["total_frames=16384", "env.num_envs=64", "happo.rollout_length=64"]
+    overrides = ["total_frames=8192", "env.num_envs=64", "happo.rollout_length=64"]
     config = shipped("crossing", tmp_path, *overrides, "safety.enabled=false")
     curve = run(config, tmp_path).curve
     assert touched(curve)
@@ -156,7 +148,7 @@ RESUME_CASES = {
     "guarded batch": (
         "crossing",
         [
-            "total_frames=3000",
+            "total_frames=1800",
             "checkpoint_every=1000",
             "env.num_envs=8",
             "env.episode_length=60",

@@ -42,9 +42,7 @@ def config(tmp_path, algo, **settings):
     )
 
 
-@pytest.mark.parametrize(
-    ("algo", "settings"), [("ppo", PPO), ("mappo", PPO), ("dqn", DQN)], ids=["ppo", "mappo", "dqn"]
-)
+@pytest.mark.parametrize(("algo", "settings"), [("mappo", PPO), ("dqn", DQN)], ids=["mappo", "dqn"])
 def test_ego_learns_to_choose_and_plays_from_its_checkpoint(tmp_path, algo, settings):
     trained = run_training(config(tmp_path, algo, **settings))
     assert trained.curve.evaluations[-1].results["success_rate"] >= 0.9  # by chance 3^-8

@@ -329,7 +329,7 @@ def test_loaded_checkpoint_brings_its_action_noise():
 
     def noise(one):
         mean = one.act(observation(STATE), deterministic=True)
-        return np.std([one.act(observation(STATE)) - mean for _ in range(4000)], axis=0)
+        return np.std([one.act(observation(STATE)) - mean for _ in range(2000)], axis=0)
 
     deviation = 0.5 * learner.state_dict()["actor"]["act.action_out.log_std"].sigmoid().numpy()
     assert np.allclose(noise(other), deviation, rtol=0.05)

@@ -52,8 +52,7 @@ def assert_equal_weights(mine, reference):
         assert torch.equal(actual[f"critic.net.{name}"], value), name
 
 
-@pytest.mark.parametrize("num_envs", [None, 1, 6])
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize(("num_envs", "seed"), [(None, 0), (1, 3), (6, 3)])
 def test_three_updates_equal_the_reference(num_envs, seed):
     settings = config(seed=seed)
     mine, task = trainer(seed=seed, num_envs=num_envs), MadeUpTask(seed, num_envs)

@@ -40,8 +40,7 @@ def leaves(tree):
     return [tree]
 
 
-@pytest.mark.parametrize("num_envs", [None, 3])
-@pytest.mark.parametrize("stop", [0, 7, 12, 29])
+@pytest.mark.parametrize(("stop", "num_envs"), [(0, 3), (7, None), (7, 3), (12, None), (29, 3)])
 def test_resumed_run_equals_unbroken_run(stop, num_envs):
     settings = {"num_envs": num_envs, "extras": {"lr_decay": True}, "total_frames": 100}
     unbroken, task = trainer(**settings), MadeUpTask(2, num_envs)

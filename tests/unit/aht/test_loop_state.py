@@ -1,17 +1,9 @@
 """Counters, reward curve and rollout window of the training loop."""
 
-from pathlib import Path
-
 import numpy as np
 
 from cadenza.aht.loop_state import LoopState, RolloutWindow
 from cadenza.aht.types import EpisodeRecord, EvaluationRecord
-from cadenza.core.payloads import deserialise, serialise
-
-
-def stored(state):
-    """``state`` after a trip through a checkpoint file."""
-    return deserialise(serialise(state), max_bytes=1 << 20)
 
 
 def test_window_figures_of_a_hand_example():
@@ -70,35 +62,9 @@ def test_state_counts_steps_frames_and_episodes():
     assert state.last_return == 1.0
 
 
-def test_state_end_of_run_keeps_cut_off_episodes_out_of_the_returns():
-    state = filled_state()
-    state.finish_run(upstream_list=False)
-    assert state.curve.per_episode_ego_rewards == [1.0]
-    tail = [(e.episode_return, e.length, e.complete) for e in state.curve.episodes[1:]]
-    assert tail == [(1.5, 3, False), (7.0, 1, False)]
-
-
 def test_state_end_of_run_with_the_upstream_list_appends_even_empty_episodes():
     state = filled_state()
     state.finish_episode(0, success=None)
     state.finish_run(upstream_list=True)
     assert state.curve.per_episode_ego_rewards == [1.0, 1.5, 0.0, 7.0]
     assert [e.complete for e in state.curve.episodes] == [True, True, False]
-
-
-def test_state_survives_storage_and_goes_on_alike():
-    first, second = filled_state(), LoopState("run", 2, 0)
-    paths = [Path("/a/x_step2.pt")]
-    second.load_state_dict(stored(first.state_dict()), paths=paths)
-    for state in (first, second):
-        state.record_step((4.0, 5.0), {})
-        state.finish_episode(0, success=None)
-    assert second.curve.checkpoint_paths == paths
-    assert second.curve.episodes == first.curve.episodes
-    assert second.curve.evaluations == first.curve.evaluations
-    assert second.curve.per_step_ego_rewards == first.curve.per_step_ego_rewards
-    assert second.curve.per_episode_ego_rewards == first.curve.per_episode_ego_rewards
-    assert second.window.figures() == first.window.figures()
-    assert (second.replay.seed, len(second.replay)) == (9, 1)
-    assert second.last_return == first.last_return
-    assert serialise(second.state_dict()) == serialise(first.state_dict())

@@ -32,15 +32,6 @@ def test_replay_ends_in_the_same_observation():
     assert observation_digest(again) == observation_digest(obs)
 
 
-def test_replay_survives_storage():
-    obs, replay = played(seed=5, steps=4)
-    copy = EpisodeReplay(0)
-    copy.load_state_dict(replay.state_dict())
-    assert (copy.seed, len(copy)) == (5, 4)
-    again = copy.play(NoisyPointEnv(horizon=99), NoisyPartner(), UIDS)
-    assert observation_digest(again) == observation_digest(obs)
-
-
 def test_replay_keeps_its_own_copy_of_an_action():
     replay, action = EpisodeReplay(0), np.array([1.0], dtype=np.float32)
     replay.append(action)

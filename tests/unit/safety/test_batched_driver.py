@@ -61,7 +61,7 @@ def test_batch_equals_single_drivers_step_for_step(num_envs, num_robots, options
     twins = Twins(num_envs, num_robots, episode_length=40, **options)
     changed = infeasible = 0
     reasons = set()
-    for _ in range(70):
+    for _ in range(50):
         batched, scalar = twins.step()
         assert_equal_steps(batched, scalar, twins.driver.partner_uids)
         changed += int((batched.intervention > 0.0).sum())
@@ -240,7 +240,7 @@ ROWWISE = [
 def test_every_other_option_is_followed_environment_by_environment(options):
     twins = Twins(3, 3, seed=2, episode_length=40, **options)
     assert not twins.driver.vectorised
-    for _ in range(60):
+    for _ in range(45):
         batched, scalar = twins.step("a")
         assert_equal_steps(batched, scalar, twins.driver.partner_uids)
         assert batched.action.tobytes() == np.array([step.action for step in scalar]).tobytes()

@@ -55,21 +55,6 @@ def vectors(actions):
 # --- what the rows demand ----------------------------------------------------------------------
 
 
-def test_centralized_shares_the_braking_equally():
-    # The row reads u_a,x - u_b,x <= LEVEL < 0; from rest both change by half of it.
-    actions, info = call(centralized(), REST, HEAD_ON)
-    assert actions["a"] == pytest.approx([LEVEL / 2.0, 0.0], abs=1e-12)
-    assert actions["b"] == pytest.approx([-LEVEL / 2.0, 0.0], abs=1e-12)
-    assert info["status"] == "optimal"
-    assert info["slack"].tolist() == [0.0]
-    assert info["margin"] == pytest.approx([0.6])
-    assert info["intervention"] == pytest.approx(-LEVEL / math.sqrt(2.0))
-    assert not info["uncertified"]
-    # h = (-alpha dt + sqrt(alpha^2 dt^2 + 8 alpha e)) / 2 - w with w = 2: just safe.
-    assert (-0.2 + math.sqrt(0.04 + 19.2)) / 2.0 - 2.0 > 0.0
-    assert info["constraint_violation"].tolist() == [0.0]
-
-
 def test_shared_control_leaves_the_rest_to_the_ego():
     actions, info = call(shared(), REST, HEAD_ON, ego_uid="a", partner_action_bound=0.3)
     assert actions["a"] == pytest.approx([LEVEL + 0.3, 0.0], abs=1e-12)

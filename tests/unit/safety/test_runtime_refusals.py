@@ -226,18 +226,12 @@ def arm(capacity, **options):
     )
 
 
-def test_runtime_refuses_an_impossible_point_mass_at_construction():
+def test_runtime_refuses_more_authority_than_the_box_gives_unless_the_action_explains_it():
     with pytest.raises(ConfigurationError, match=r"0.1414 m/s\^2 .* against 10 m/s\^2 declared"):
         guarding(DoubleIntegratorControlModel("ego", 2))
-
-
-def test_runtime_refuses_an_impossible_arm_at_its_first_step():
-    guarded = guarding(arm(10.0))
+    guarded = guarding(arm(10.0))  # its map is known from the first step on
     with pytest.raises(ConfigurationError, match=r"0.15 m/s.* in the weakest .* against 10 m/s"):
         guarded.step(np.zeros(2), APART)
-
-
-def test_runtime_takes_the_same_declaration_once_the_action_is_what_it_is():
     # Position steps of 0.1 rad in 0.02 s are 2500 times what accelerations of 0.1 rad/s^2 are.
     model = arm(10.0, action_kind="joint_position_delta", control_timestep_s=0.02)
     assert not guarding(model).step(np.zeros(2), APART).uncertified

@@ -264,6 +264,7 @@ def test_partner_identity_and_forces_reach_the_runtime():
         (np.zeros(3, dtype=np.float32), r"shape \(2,\), got \(3,\)"),
         (np.array(["a", "b"]), "real numbers"),
         (np.array([np.nan, 0.0], dtype=np.float32), "finite"),
+        (np.ma.masked_array(np.ones(2, np.float32), mask=[True, False]), "without a mask"),
     ],
 )
 def test_malformed_actions_are_refused(action, message):
