@@ -10,12 +10,7 @@ import numpy as np
 import pytest
 
 from tests.campaigns import nightly, size
-from tests.integration.loop.command_line_runs import (
-    EVERYTHING,
-    LITTLE,
-    LoopCommands,
-    kill,
-)
+from tests.integration.loop.command_line_runs import EVERYTHING, LITTLE, LoopCommands, kill
 from tests.integration.loop.job_harness import wait_for
 from tests.integration.loop.what_is_left import differences, what_is_left
 
