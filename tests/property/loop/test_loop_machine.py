@@ -211,7 +211,7 @@ class Walk:
 
 
 @given(data=st.data())
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_promises_hold_whatever_the_steps_bring(data):
     walk = Walk(data, StateAlone(data.draw(st.sampled_from([None, GIVEN]))), config_of(data))
     walk.to_the_end(walk.check)

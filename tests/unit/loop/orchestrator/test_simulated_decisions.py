@@ -87,7 +87,7 @@ def test_giving_back_the_level_of_looks_that_were_not_taken_would_fail_the_claim
     assert wrong > MOST_WRONG
 
 
-@pytest.mark.parametrize("rate", [0.3, 0.45, 0.5, 0.8])
+@pytest.mark.parametrize("rate", [0.3, 0.5])
 @pytest.mark.parametrize("concentration", [ALIKE, SHARED])
 def test_shipped_plan_sees_a_true_gain_of_ten_points_at_once(rate, concentration):
     scenario = Scenario(reference=rate, gain=0.1, concentration=concentration)
