@@ -68,9 +68,6 @@ def test_stop_request_holds_until_somebody_takes_the_run_to_work_on_it(store, le
     assert not store.stop_requested("run")
 
 
-# Leases
-
-
 def test_lease_is_exclusive_until_it_is_released(store, lease):
     with pytest.raises(LeaseHeldError, match="first works on"):
         store.leases.acquire("run", "second", ttl_s=60.0, gone=alive)
@@ -163,9 +160,6 @@ def test_taken_over_controller_writes_nothing_anywhere(store, lease):
     assert [row.status for row in store.jobs.of_run("run")] == ["pending"]
     assert store.approvals.pending("run") == []
     assert store.replies.get("run", 0, "plan", 0) is None
-
-
-# Jobs
 
 
 def job(stage, command=("cadenza", "job", "train"), device="cpu"):

@@ -55,9 +55,6 @@ def checkpoint(tmp_path):
     return CheckpointRecord(policy_type="bc", path=str(path), cycle=2)
 
 
-# Training
-
-
 def test_worker_on_its_own_may_read_what_it_is_given_and_no_more(
     bus, stack, tmp_path, checkpoint, dataset, monkeypatch
 ):
@@ -78,9 +75,6 @@ def test_worker_on_its_own_may_read_what_it_is_given_and_no_more(
     )
     with pytest.raises(ConstitutionError, match="path_outside_roots"):
         play.run(**place, checkpoint=checkpoint)
-
-
-# Improvement
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from tools.simulate_loop_decisions import (
     STOP,
     Scenario,
     decisions,
-    first_blessing,
     look_levels,
     plan_of,
     simulate,
@@ -97,19 +96,6 @@ def test_shipped_plan_sees_a_true_gain_of_ten_points_at_once(rate, concentration
 def test_half_the_budget_would_fail_the_claim():
     result = simulated(Scenario(reference=0.5, gain=0.1), comparisons=1, plan=plan_of(240))
     assert result.promoted_at_once < LEAST_RIGHT
-
-
-def blessing_plan(most):
-    return plan_of(most, first=10)
-
-
-@pytest.mark.parametrize("most", [10, 50, 420])
-@pytest.mark.parametrize("bar", [0.05, 0.3, 0.9])
-def test_run_of_policies_at_the_bar_blesses_one_with_at_most_the_level(most, bar):
-    limits = ThresholdConfig(min_promote=bar)
-    cycles = range(4)
-    plan = blessing_plan(most)
-    assert sum(first_blessing(bar, plan, limits, cycle=cycle)[0] for cycle in cycles) <= 0.05
 
 
 # Scores
