@@ -4,7 +4,6 @@ A look takes a `Lab` and a configuration and returns what it saw. A configuratio
 ``FOLDER``.
 """
 
-import contextlib
 import itertools
 import json
 import re
@@ -17,22 +16,10 @@ from cadenza.loop.backends.registry import make_backend
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import ConstitutionError
 from cadenza.loop.dry_run import DryBackend, dry_jobs
-from cadenza.loop.errors import JobFailedError, LLMCallError
-from cadenza.loop.jobs import durable_runner
-from cadenza.loop.jobs.attempt_files import AttemptEnd
-from cadenza.loop.jobs.durable_runner import DurableRunner
-from cadenza.loop.jobs.programs import ProgramTable
-from cadenza.loop.jobs.ray_runner import RayJobRunner
-from cadenza.loop.jobs.spec import JobKey, JobSpec
-from cadenza.loop.jobs.stopping import StopLevel, never
+from cadenza.loop.errors import LLMCallError
 from cadenza.loop.llm.protocol import Answer
 from cadenza.loop.orchestrator import build_loop
 from cadenza.loop.orchestrator.assembly import new_run_id, run_folder
-from cadenza.loop.orchestrator.decision import judge
-from cadenza.loop.orchestrator.evidence import Evidence
-from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
-from cadenza.loop.orchestrator.state import PastCandidate
-from cadenza.loop.store import JobStore
 from tests.integration.loop.loop_harness import built
 from tests.loop_fakes import FakeBackend, FakeStack
 
@@ -106,70 +93,14 @@ class Lab:
             }
         return self._known[text]
 
-    def fake(self, config, rates=(0.5,), *, model=None, stop=never, seconds=1.0):
-        """Return a run over the fake stack: summary, events, replies and the loop's parts."""
+    def fake(self, config, rates=(0.5,), *, model=None, seconds=1.0):
+        """Return a run over the fake stack: its summary, and the model's first reply."""
         stack = FakeStack(rates, seconds=seconds)
         self.patch.setattr("cadenza.loop.llm.recording.make_llm", lambda spec: model)
-        told = []
-
-        if model is None:
-            self.patch.undo()
-        with built(config, stack, stop=never if stop is never else lambda: stop(told)) as loop:
-            loop.bus.subscribe(lambda event: told.append(event.kind))
+        with built(config, stack) as loop:
             summary = loop.run()
-            events = loop.store.events.after(RUN, 0)
-            return types.SimpleNamespace(
-                summary=summary,
-                stack=stack,
-                payloads={event.kind: json.loads(event.payload) for event in events},
-                reply=loop.store.replies.get(RUN, 0, "propose", 0),
-                approvals=[
-                    loop.store.approvals.get(RUN, 0, gate) for gate in config.approval.gates
-                ],
-                workers=loop.controller._workers,
-            )
-
-    def job(self, config, exit_code):
-        """Return what became of a job whose attempts all end with ``exit_code``."""
-        requests, clock = [], types.SimpleNamespace(now=0.0)
-        clock.monotonic = lambda: clock.now
-        clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)
-        self.patch.setattr(durable_runner, "time", clock)
-
-        class Hosts:
-            def require_room(self, device): ...
-            def obstacle(self, device, *, waited_s): ...
-            def expected(self, folder): ...
-            def kill(self, folder, attempt): ...
-            def collect(self, folder): ...
-
-            def start(self, folder, lock, device):
-                requests.append(folder.read_request())
-                end = AttemptEnd(
-                    attempt=len(requests), exit_code=exit_code, duration_s=0.1, reason="finished"
-                )
-                folder.write_end(end)
-
-        class Runner(DurableRunner):
-            @staticmethod
-            def open_hosts(config):
-                return Hosts()
-
-        folder = config.workdir / RUN / "cycle_0"
-        with JobStore(config.workdir / "cadenza.db") as store:
-            store.create_run(RUN, "{}")
-            lease = store.leases.acquire(RUN, "me", ttl_s=600.0)
-            runner = Runner(store, lease, config.jobs, ProgramTable.native())
-            spec = JobSpec(
-                key=JobKey(run_id=RUN, cycle=0, stage="train"),
-                command=("cadenza", "job", "train"),
-                output_dir=folder / "train",
-                log_path=folder / "train.log",
-            )
-            with contextlib.suppress(JobFailedError):
-                runner.run(spec)
-        self.patch.undo()
-        return types.SimpleNamespace(requests=requests, waited_s=clock.now)
+            reply = loop.store.replies.get(RUN, 0, "propose", 0)
+            return types.SimpleNamespace(summary=summary, reply=reply)
 
     def _number(self, config):
         return next(
@@ -238,39 +169,6 @@ def decisions(*rates: float) -> Look:
     return lambda lab, config: " ".join(lab.fake(config, rates).summary.decisions)
 
 
-def judgement(difference: float, margin: float, *, baseline: float = 0.5, ties: int = 0) -> Look:
-    """Return the look at the decision on a difference known to within a margin, after ties."""
-    history = (PastCandidate(score=baseline, difference=0.0, half_width=margin),) * ties
-    evidence = Evidence(
-        candidate=baseline + difference,
-        baseline=baseline,
-        difference=difference,
-        lower=difference - margin,
-        upper=difference + margin,
-        n_pairs=100,
-        method="test",
-    )
-
-    def look(lab, config):
-        judged = judge(evidence, history, config.thresholds, warm_up=False, looks_left=0)
-        return None if judged.decision is None else judged.decision.value
-
-    return look
-
-
-def looks(lab, config):
-    return SequentialPlan.of_run(config).sizes
-
-
-def level(lab, config):
-    return round(sum(SequentialPlan.of_run(config).alphas(0.0)), 9)
-
-
-def first_measure(lab, config):
-    """What is compared, of a policy that solves 4 of 10 initial states and scores 0.47."""
-    return round(lab.fake(config, [0.47]).payloads["decision"]["evidence"]["candidate"], 9)
-
-
 def question(what: Callable[[Any], Any]) -> Look:
     """Return the look at something of the first question to the model."""
 
@@ -317,62 +215,3 @@ def prompt_fits_8000(lab, config):
 def cost(lab, config):
     """What a million tokens each way cost."""
     return lab.fake(config, model=Model()).reply.cost_usd
-
-
-def runner_made(lab, config):
-    made = []
-
-    def maker(name):
-        def make(store, lease, jobs, programs, **options):
-            made.append(name)
-            return types.SimpleNamespace(
-                hosts=types.SimpleNamespace(require_room=lambda device: None)
-            )
-
-        return make
-
-    lab.patch.setattr("cadenza.loop.jobs.durable_runner.LocalJobRunner", maker("local"))
-    lab.patch.setattr("cadenza.loop.jobs.ray_runner.RayJobRunner", maker("ray"))
-    with build_loop(config, RUN, backend=FakeBackend()) as loop:
-        incidents = types.SimpleNamespace(note_job=None)
-        session = types.SimpleNamespace(
-            store=loop.store, lease=None, run_id=RUN, incidents=incidents
-        )
-        loop.controller._open_jobs(session, never)
-    lab.patch.undo()
-    return made[0]
-
-
-def cluster(lab, config):
-    lab.patch.setattr("cadenza.loop.jobs.ray_runner.RayHosts", lambda address: address)
-    found = RayJobRunner.open_hosts(config.jobs)
-    lab.patch.undo()
-    return found
-
-
-def attempts(exit_code: int) -> Look:
-    """Return the look at how often a job is tried whose attempts end with ``exit_code``."""
-    return lambda lab, config: len(lab.job(config, exit_code).requests)
-
-
-def pause(lab, config):
-    """The whole seconds waited by a job that fails twice; looking costs some hundredths."""
-    return int(lab.job(config, 1).waited_s)
-
-
-def request(name: str) -> Look:
-    """Return the look at something that the host of a job is asked for."""
-    return lambda lab, config: getattr(lab.job(config, 1).requests[0], name)
-
-
-def asks_a_person(lab, config):
-    """Whether a decision waits for a person."""
-    stop = lambda told: StopLevel.END if "approval_requested" in told else StopLevel.NONE  # noqa: E731
-    return "approval_requested" in lab.fake(config, stop=stop).payloads
-
-
-def time_to_answer(lab, config):
-    """How long a person has to answer, whole seconds."""
-    stop = lambda told: StopLevel.END if "approval_requested" in told else StopLevel.NONE  # noqa: E731
-    (row,) = lab.fake(config, stop=stop).approvals
-    return None if row.deadline is None else round(row.deadline - row.requested_at)

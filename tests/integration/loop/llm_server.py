@@ -1,7 +1,6 @@
 """A server on this machine that speaks Anthropic's Messages and OpenAI's chat completions."""
 
 import json
-import socket
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -19,13 +18,11 @@ class Request:
 
 @dataclass
 class Reply:
-    """What the server sends; ``cut`` closes the connection after so many bytes of the body."""
+    """What the server sends."""
 
     status: int = 200
     body: bytes = b"{}"
-    content_type: str = "application/json"
     headers: dict[str, str] = field(default_factory=dict)
-    cut: int | None = None
     before: Callable[[], None] = lambda: None
 
 
@@ -55,16 +52,13 @@ def serving():
             reply.before()
             try:
                 self.send_response(reply.status)
-                self.send_header("content-type", reply.content_type)
+                self.send_header("content-type", "application/json")
                 self.send_header("content-length", str(len(reply.body)))
                 for name, value in reply.headers.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(reply.body if reply.cut is None else reply.body[: reply.cut])
+                self.wfile.write(reply.body)
                 self.wfile.flush()
-                if reply.cut is not None:
-                    self.connection.shutdown(socket.SHUT_RDWR)
-                    self.close_connection = True
             except (BrokenPipeError, ConnectionResetError):
                 self.close_connection = True
 

@@ -10,12 +10,7 @@ import numpy as np
 import pytest
 
 from tests.campaigns import nightly, size
-from tests.integration.loop.command_line_runs import (
-    EVERYTHING,
-    LITTLE,
-    LoopCommands,
-    kill,
-)
+from tests.integration.loop.command_line_runs import EVERYTHING, LITTLE, LoopCommands, kill
 from tests.integration.loop.job_harness import wait_for
 from tests.integration.loop.what_is_left import differences, what_is_left
 
@@ -26,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 STOP = "stop"
 #: What is struck at least once; the full run kills at random 44 times more.
 VICTIMS = size(
-    ["controller", STOP, "everything"],
+    [STOP, "everything"],
     ["controller", "host", "command", "controller and host", STOP, "everything"],
 )
 MORE = size(0, 44)

@@ -51,9 +51,6 @@ def _incidents(loop):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-# Budgets
-
-
 def test_run_out_of_budget_goes_on_only_when_there_is_more(new, workdir):
     stack = FakeStack([0.5, 0.9], seconds=0.5 * HOUR_S)
     budget = {"max_cycles": 2, "max_gpu_hours": 1.6}
@@ -67,9 +64,6 @@ def test_run_out_of_budget_goes_on_only_when_there_is_more(new, workdir):
     assert (summary.stop_reason, summary.decisions) == ("budget: max_cycles", ["promote"] * 2)
     assert richer.events().count(("orchestrator", "run_finished")) == 2
     assert statuses(richer) == ("finished", "budget: max_cycles")
-
-
-# Gates
 
 
 def answer_later(loop, status, *, cycle=0, gate="promote"):
@@ -149,9 +143,6 @@ def test_waiting_run_can_be_stopped_and_waits_on_when_resumed(new, monkeypatch):
     thread.join()
 
 
-# Stops
-
-
 def test_signal_stops_between_steps_and_leaves_only_an_incident(new):
     level = [StopLevel.NONE]
     loop = new(
@@ -169,9 +160,6 @@ def test_signal_stops_between_steps_and_leaves_only_an_incident(new):
     level[0] = StopLevel.NONE
     assert loop.run().stop_reason == "budget: max_cycles"
     assert incidents(loop) == ["stopped", "resumed"]
-
-
-# Failures
 
 
 def test_failed_run_is_told_raised_and_goes_on_when_the_cause_is_mended(new):
@@ -198,9 +186,6 @@ def test_failed_run_is_told_raised_and_goes_on_when_the_cause_is_mended(new):
     assert started.count("train") == 3
     seqs = [event.seq for event in loop.store.events.after("run", 0)]
     assert seqs == list(range(1, len(seqs) + 1))
-
-
-# Other controllers and other configurations
 
 
 def test_controller_that_was_replaced_changes_nothing_more(new):

@@ -7,9 +7,7 @@ import yaml
 from typer.testing import CliRunner
 
 from cadenza.cli.main import app
-from cadenza.core.shipped_configs import shipped_config
 from cadenza.loop import demo
-from cadenza.loop.config import LoopConfig
 from cadenza.loop.jobs.callable_runner import CallableRunner
 from cadenza.loop.orchestrator import assembly
 from tests.loop_fakes import FakeBackend, FakeStack
@@ -23,16 +21,6 @@ TINY = {
     "budgets": {"max_cycles": 1},
     "thresholds": {"min_promote": 0.0},
 }
-
-
-def test_the_shipped_demonstration_fits_its_folder(tmp_path):
-    settings = demo.write_demo_config(tmp_path / "runs", tmp_path / "pages")
-    assert settings == LoopConfig.from_yaml(tmp_path / "runs" / "demo.yaml")
-    assert (settings.workdir, settings.knowledge.root) == (tmp_path / "runs", tmp_path / "pages")
-    shipped = LoopConfig.from_yaml(shipped_config("loop/demo.yaml"))
-    changed = {"workdir", "knowledge"}
-    assert settings.model_dump(exclude=changed) == shipped.model_dump(exclude=changed)
-    assert settings.budgets.max_cycles >= 3
 
 
 def test_the_demonstration_runs_to_its_end_and_only_once(tmp_path, monkeypatch):

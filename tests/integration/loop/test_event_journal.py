@@ -88,35 +88,6 @@ def test_repeated_step_repeats_no_event(store, open_journal, log_path):
     assert kinds(log_path)[2:] == [(3, "job_started")]
 
 
-def test_step_that_goes_another_way_when_repeated_loses_nothing(open_journal, log_path):
-    journal = open_journal()
-    with journal.step("0/train"):
-        journal.emit(event("job_started"))
-        journal.emit(event("warning"))
-    with journal.step("0/train"):
-        journal.emit(event("job_started"))
-        journal.emit(event("constitution_denied"))
-    assert [kind for _, kind in kinds(log_path)] == [
-        "job_started",
-        "warning",
-        "constitution_denied",
-    ]
-
-
-def test_draft_becomes_an_event_with_the_commit(store, lease, open_journal, log_path):
-    journal = open_journal()
-    seen = []
-    journal.subscribe(lambda told: seen.append((told.kind, told.payload)))
-    state, version = store.load_state("run")
-    with journal.step("0/decide"):
-        drafts = [journal.draft(event("decision", stage="decide", decision="promote"))]
-        assert kinds(log_path) == []
-        store.commit(lease, version, state, events=drafts)
-        journal.publish()
-    assert kinds(log_path) == [(1, "decision")]
-    assert seen == [("decision", {"decision": "promote"})]
-
-
 def test_log_gets_what_it_lacks_and_subscribers_what_they_were_not_told(
     store, lease, open_journal, log_path
 ):

@@ -1,7 +1,7 @@
 """Each key of a configuration changes what the loop does; a new key needs an entry here.
 
 Each entry changes one key and looks at the cheapest place where that must show: a command of a dry
-run, a decision, a plan, a prompt, a file.
+run, a decision, a prompt, a file. Keys of decisions, looks and attempts have tests of their own.
 """
 
 import shutil
@@ -41,15 +41,6 @@ CURATED = {**MODEL, "curation": {"enabled": True}}
 PRICES = {"usd_per_million_input": 1.0, "usd_per_million_output": 1.0}
 PRICED = {**MODEL, "llm_calls": PRICES}
 GATED = {"approval": {"gates": ["promote"], "timeout_s": 1e-9}}
-#: Those in units of the metric, which have no defaults for scores.
-SCORES = {
-    "promote_delta": 0.05,
-    "regression_delta": 0.05,
-    "plateau_epsilon": 0.01,
-    "escalate_floor": 0.05,
-    "min_promote": 0.05,
-}
-QUICK = {"jobs": {"backoff_s": 0.0, "max_attempts": 3}}
 SEEDS = [str(SeedLedger(seed).range("data", 0, count=20).start) for seed in (0, 1)]
 
 
@@ -124,28 +115,7 @@ CASES = [
         "budgets.max_wall_hours", 0.4, see.why_it_ends, "budget: max_cycles",
         "budget: max_wall_hours", TWO,
     ),
-    Case("thresholds.promote_delta", 0.3, see.judgement(0.2, 0.1), "promote", "iterate"),
-    Case("thresholds.regression_delta", 0.3, see.judgement(-0.2, 0.1), "rollback", "iterate"),
-    Case(
-        "thresholds.plateau_epsilon", 0.04, see.judgement(0.03, 0.01, ties=1),
-        "iterate", "escalate",
-    ),
-    Case(
-        "thresholds.plateau_cycles", 3, see.judgement(0.0, 0.01, ties=1),
-        "escalate", "iterate",
-    ),
-    Case(
-        "thresholds.escalate_floor", 0.6, see.judgement(0.0, 0.01, ties=1),
-        "escalate", "iterate",
-    ),
     Case("thresholds.min_promote", 0.9, see.decisions(0.5), "promote", "provisional"),
-    Case("thresholds.alpha", 0.2, see.level, 0.025, 0.1),
-    Case(
-        # no better twice, so the second rung begins; its first policy is much worse
-        "thresholds.warm_up_cycles", 0, see.decisions(0.9, 0.9, 0.9, 0.1),
-        "promote iterate escalate iterate", "promote iterate escalate rollback",
-        {"budgets": {"max_cycles": 4}, "eval": {"n_episodes": 40, "max_episodes": 40}},
-    ),
     Case("train.steps", 3000, flag("train", "steps"), "2000", "3000"),
     Case("train.batch_size", 32, flag("train", "batch-size"), "256", "32"),
     Case(
@@ -167,12 +137,6 @@ CASES = [
         {"eval": {"max_episodes": 12}},
     ),
     Case("eval.batch_size", 3, flag("eval_candidate_0", "batch-size"), "10", "3"),
-    Case("eval.max_episodes", 40, see.looks, (10,), (10, 20, 40)),
-    Case(
-        "eval.extension_growth", 4.0, see.looks, (10, 20, 40), (10, 40),
-        {"eval": {"max_episodes": 40}},
-    ),
-    Case("eval.metric", "score", see.first_measure, 0.4, 0.47, {"thresholds": SCORES}),
     Case(
         "eval.extra_args", ["--filter=on"], flag("eval_candidate_0", "filter"), None, "on"
     ),
@@ -188,28 +152,18 @@ CASES = [
     Case("curation.enabled", True, see.proposer, "LLMProposer", "CuratedProposer", MODEL),
     Case("curation.candidates", 5, see.question(see.plans_asked_for), 3, 5, CURATED),
     Case("curation.max_tokens", 99, see.question(lambda q: q.max_tokens), 8192, 99, CURATED),
-    Case("jobs.runner", "ray", see.runner_made, "local", "ray"),
-    Case("jobs.max_attempts", 2, see.attempts(1), 3, 2, QUICK),
-    Case(
-        "jobs.max_interruptions", 2, see.attempts(-9), 5, 3,
-        {"jobs": {"max_attempts": 1, "max_interruptions": 4}},
-    ),
-    Case("jobs.backoff_s", 2.0, see.pause, 0, 6, QUICK),  # 2 s after the first, 4 s after the other
-    Case("jobs.time_limit_s", 60.0, see.request("time_limit_s"), None, 60.0, QUICK),
-    Case("jobs.silent_limit_s", 60.0, see.request("silent_limit_s"), None, 60.0, QUICK),
-    Case(
-        "jobs.max_kills", 2, see.attempts(-9), 6, 3, {"jobs": {"max_attempts": 1}}
-    ),
-    Case("jobs.grace_s", 3.0, see.request("grace_s"), 10.0, 3.0, QUICK),
-    Case(
-        "jobs.ray_address", "ray://host:1", see.cluster, None, "ray://host:1",
-        {"jobs": {"runner": "ray"}},
-    ),
-    Case("approval.gates", ["promote"], see.asks_a_person, False, True),
-    Case("approval.timeout_s", 50.0, see.time_to_answer, None, 50,
-         {"approval": {"gates": ["promote"]}}),
     Case("approval.on_timeout", "approve", see.decisions(0.5), "iterate", "promote", GATED),
 ]  # fmt: skip
+
+#: Keys whose effect tests of their own show: of decisions, plans, runners, attempts and gates.
+ELSEWHERE = {
+    *(f"thresholds.{name}" for name in ("promote_delta", "regression_delta", "plateau_epsilon")),
+    *(f"thresholds.{name}" for name in ("plateau_cycles", "escalate_floor", "alpha")),
+    *("thresholds.warm_up_cycles", "eval.max_episodes", "eval.extension_growth", "eval.metric"),
+    *(f"jobs.{name}" for name in ("runner", "ray_address", "max_attempts", "max_interruptions")),
+    *(f"jobs.{name}" for name in ("max_kills", "backoff_s", "time_limit_s", "silent_limit_s")),
+    *("jobs.grace_s", "approval.gates", "approval.timeout_s"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -266,4 +220,4 @@ def test_key_changes_what_the_loop_does(case, lab):
 
 
 def test_every_key_has_an_entry():
-    assert sorted(case.key for case in CASES) == sorted(dotted_keys(LoopConfig))
+    assert sorted([*ELSEWHERE, *(case.key for case in CASES)]) == sorted(dotted_keys(LoopConfig))

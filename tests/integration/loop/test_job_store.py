@@ -40,9 +40,6 @@ def event(ordinal, kind="cycle_started", step="0/propose"):
     )  # fmt: skip
 
 
-# Runs
-
-
 def test_second_run_of_one_id_is_refused_and_the_first_is_kept(store):
     store.create_run("run", "{}")
     with pytest.raises(DuplicateRunError, match="resume that run"):
@@ -69,12 +66,6 @@ def test_stop_request_holds_until_somebody_takes_the_run_to_work_on_it(store, le
     store.leases.release(lease)
     store.leases.acquire("run", "a controller", ttl_s=60.0, to_work=True)
     assert not store.stop_requested("run")
-
-
-# Cycles and checkpoints
-
-
-# Leases
 
 
 def test_lease_is_exclusive_until_it_is_released(store, lease):
@@ -123,27 +114,6 @@ def test_keeper_notices_that_the_run_was_taken_over(store):
     assert store.leases.holder("run") == "second"
 
 
-# State
-
-
-def test_commit_changes_state_rows_and_events_together(store, lease):
-    state, version = store.load_state("run")
-    new = state.model_copy(update={"step": "data", "baseline": 0.25})
-    rows = [
-        changes.start_cycle(0, rung="bc"),
-        changes.add_checkpoint(0, "bc", "/p"),
-        changes.bless("/p"),
-        changes.finish_cycle(0, "promote"),
-        changes.set_run_status("pending_approval"),
-    ]
-    assert store.commit(lease, version, new, events=[event(0), event(1)], rows=rows) == 1
-    assert store.load_state("run") == (new, 1)
-    assert store.blessed_checkpoint("run")["path"] == "/p"
-    assert store.cycles_for("run")[0]["decision"] == "promote"
-    assert store.get_run("run")["status"] == "pending_approval"
-    assert [stored.seq for stored in store.events.after("run", 0)] == [1, 2]
-
-
 def test_commit_of_another_runs_state_is_refused(store, lease):
     state, version = store.load_state("run")
     with pytest.raises(InputError, match="expected a state of run 'run'"):
@@ -190,12 +160,6 @@ def test_taken_over_controller_writes_nothing_anywhere(store, lease):
     assert [row.status for row in store.jobs.of_run("run")] == ["pending"]
     assert store.approvals.pending("run") == []
     assert store.replies.get("run", 0, "plan", 0) is None
-
-
-# Events
-
-
-# Jobs
 
 
 def job(stage, command=("cadenza", "job", "train"), device="cpu"):
@@ -283,8 +247,6 @@ def test_job_methods_refuse_what_is_out_of_order(store, lease):
             jobs.heartbeat(lease, key, attempt_s=seconds)
 
 
-# Evidence
-
 OUTCOMES = [
     EpisodeOutcome(task="a", seed=2**40, success=True, score=0.5),
     EpisodeOutcome(task="b", seed=8, success=False),
@@ -296,9 +258,6 @@ def test_other_outcomes_for_a_recorded_look_are_refused(store, lease):
     with pytest.raises(RecordConflictError, match="must repeat its outcomes"):
         store.apply(lease, changes.record_episodes(0, "candidate", 0, OUTCOMES[:1]))
     assert store.episodes("run", 0, "candidate") == OUTCOMES
-
-
-# Approvals
 
 
 def test_approval_is_asked_once_and_decided_once(store, lease):
@@ -337,15 +296,10 @@ def test_approval_needs_a_reason_a_name_and_a_question(store, lease):
         store.approvals.request(lease, 1, "promote", timeout_s=0.0)
 
 
-# Replies
-
 REPLY = ReplyRow(
     provider="anthropic", model="m", prompt_sha256="p", text="{}", tokens_in=3, tokens_out=4,
     cost_usd=0.25,
 )  # fmt: skip
-
-
-# Many at once
 
 
 def test_of_many_controllers_that_want_a_run_exactly_one_gets_it(store_url, store):

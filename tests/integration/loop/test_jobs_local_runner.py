@@ -18,13 +18,7 @@ from cadenza.loop.errors import (
 )
 from cadenza.loop.jobs.results import last_lines
 from cadenza.loop.jobs.stopping import StopLevel
-from tests.integration.loop.job_harness import (
-    UNTIL,
-    bench_in,
-    is_alive,
-    nothing_left_of,
-    spec_of,
-)
+from tests.integration.loop.job_harness import UNTIL, bench_in, is_alive, nothing_left_of, spec_of
 
 #: Time limits, s: a busy machine may need longer than the first for a command to get to its work.
 LIMITS_S = (1.0, 10.0, 100.0)

@@ -13,7 +13,6 @@ from cadenza.loop.jobs.stopping import StopLevel
 from cadenza.loop.orchestrator.assembly import build_loop
 from cadenza.loop.store import JobStore
 from tests.campaigns import nightly
-from tests.integration.loop.job_controller import STOPPED
 from tests.integration.loop.job_harness import (
     RUN,
     bench_in,
@@ -89,19 +88,6 @@ def test_job_of_a_killed_controller_is_adopted_by_its_name(address, tmp_path):
         assert (end.attempts, bench.kinds) == (1, ["adopted"])
     assert running.read_text() == pid
     assert done(running) == "done\n"
-
-
-@nightly
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signal_to_the_controller_ends_the_job_on_the_cluster(address, tmp_path, number):
-    """Ray itself would abort a process that gets SIGTERM."""
-    spec, running = work_of(tmp_path)
-    first = start_controller(tmp_path, spec, address)
-    wait_for(running.exists)
-    first.send_signal(number)
-    assert first.wait(120.0) == STOPPED
-    assert files_of(spec).read_end(1).reason == "stopped"
-    assert nothing_left_of(spec)
 
 
 @nightly

@@ -102,18 +102,18 @@ def test_killed_host_takes_the_command_and_its_hidden_children_with_it(work, tmp
 def test_kills_without_getting_further_count_as_failures_in_the_end(work, tmp_path):
     """Most likely it needs too much memory, where the kernel does not tell."""
     spec = spec_of(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    config = JobsConfig(max_attempts=2, max_kills=3, backoff_s=0.0)
+    config = JobsConfig(max_attempts=2, max_kills=1, backoff_s=0.0)
     with bench_in(tmp_path) as bench:
-        with pytest.raises(JobFailedError, match="in the last of 5 attempts") as caught:
+        with pytest.raises(JobFailedError, match="in the last of 3 attempts") as caught:
             bench.runner(config).run(spec)
-        assert "5 times in a row without getting further; most likely it needs more" in str(
+        assert "3 times in a row without getting further; most likely it needs more" in str(
             caught.value
         )
-        assert bench.kinds == ["interrupted"] * 3 + ["attempt_failed"] * 2
+        assert bench.kinds == ["interrupted", "attempt_failed", "attempt_failed"]
         course = read_course(files_of(spec))
-        assert (course.attempt, course.failed, course.kills) == (5, 1, 4)
+        assert (course.attempt, course.failed, course.kills) == (3, 1, 2)
         bench.store.jobs.reopen(bench.lease, spec.key)  # a person resumes the run
-        with pytest.raises(JobFailedError, match="in the last of 10 attempts"):
+        with pytest.raises(JobFailedError, match="in the last of 6 attempts"):
             bench.runner(config).run(spec)
 
 
@@ -188,7 +188,7 @@ finish(sys.argv[1])
 
 def test_a_command_that_hangs_is_ended_at_the_limit_of_silence(tmp_path):
     spec = spec_of(tmp_path, HANGS, str(tmp_path / "hung"))
-    config = JobsConfig(max_attempts=50, silent_limit_s=2.0, grace_s=0.2, backoff_s=0.0)
+    config = JobsConfig(max_attempts=50, silent_limit_s=1.0, grace_s=0.2, backoff_s=0.0)
     with bench_in(tmp_path) as bench:
         # a busy machine may need longer to start the command: that attempt is silent, too
         assert bench.runner(config).run(spec).attempts == 1 + len(bench.incidents)
@@ -216,7 +216,7 @@ def test_kills_at_random_moments_neither_lose_nor_repeat_a_job(tmp_path, control
     """Of new controllers and of adopting ones; before, during and after the command."""
     rng, struck = np.random.default_rng(6), 0
     ended = tmp_path / "ended.json"
-    for number in range(size(2, 4)):
+    for number in range(size(1, 4)):
         folder = tmp_path / f"round_{number}"
         folder.mkdir()
         spec, running = work_of(folder, 0.3, stage=f"stage_{number}")

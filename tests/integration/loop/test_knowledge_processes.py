@@ -17,7 +17,7 @@ from cadenza.loop.knowledge.page import read_page
 from tests.campaigns import size
 
 #: Kills, and seconds that a process gets before each of them at most.
-KILLS, LONGEST_S = size(5, 20), 0.15
+KILLS, LONGEST_S = size(3, 20), 0.15
 
 
 def ingest_all(root, run, cycles, times=1):
@@ -51,7 +51,7 @@ def everything(root):
 
 
 def test_processes_that_ingest_at_once_lose_nothing(tmp_path, start):
-    root, cycles, runs = tmp_path / "knowledge", size(6, 12), ["a", "b", "c"]
+    root, cycles, runs = tmp_path / "knowledge", size(4, 12), ["a", "b", "c"]
     processes = [start(root, run, cycles) for run in runs]
     for process in processes:
         process.join(timeout=800)
@@ -71,7 +71,7 @@ def test_processes_that_ingest_at_once_lose_nothing(tmp_path, start):
 
 def test_killed_ingest_ends_like_an_undisturbed_one(tmp_path, start):
     rng = np.random.default_rng(6)
-    undisturbed, disturbed, cycles = tmp_path / "calm", tmp_path / "killed", 30
+    undisturbed, disturbed, cycles = tmp_path / "calm", tmp_path / "killed", size(12, 30)
     ingest_all(undisturbed, "r", cycles)
     for _ in range(KILLS):
         process = start(disturbed, "r", cycles, 10_000)  # it does not end before it is killed

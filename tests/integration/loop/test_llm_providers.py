@@ -114,17 +114,14 @@ UNUSABLE = {
         openai_body(None, refusal="no"),
     ),
     "empty content": ("no text", anthropic_body(), openai_body(None)),
-    "blank": ("no text", anthropic_body(" \n"), openai_body(" \n")),
     "other shape": ("expected", anthropic_body(content={"a": 1}), openai_body("x", choices=[])),
     "non-text content": (
         "no text|expected",
         anthropic_body(content=[7, None, {"type": "image"}]),
         openai_body("x", choices=[{"message": {"content": 7}}]),
     ),
-    "a list": ("no JSON", b"[]", b"[]"),
     "NaN": ("no JSON", b'{"a": NaN}', b'{"a": NaN}'),
     "garbage": ("no JSON", b"\xff{{garbage", b"<html>gateway</html>"),
-    "nothing": ("no JSON", b"", b""),
     "deep": ("no JSON", b'{"a":' + b"[" * 200_000, b'{"a":' + b"[" * 200_000),
 }
 
@@ -154,7 +151,7 @@ def test_counts_that_are_none_leave_the_text_and_cost_the_most(server, provider,
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("status", [400, 401, 422])
+@pytest.mark.parametrize("status", [400, 401])
 def test_refused_request_is_not_repeated(server, provider, status):
     body = error_body(
         provider, "some_error", f"Incorrect key {KEY} or AIzaSyOther1234 or sk-other1234 given"
@@ -171,7 +168,7 @@ def test_refused_request_is_not_repeated(server, provider, status):
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("status", [408, 429, 503, 529])
+@pytest.mark.parametrize("status", [429, 529])
 def test_passing_failure_is_repeated_with_doubled_pauses(server, provider, status):
     failure = Reply(status=status, body=error_body(provider, "overloaded_error", "Overloaded"))
     server.say(failure, failure, good(provider))

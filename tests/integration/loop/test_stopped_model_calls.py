@@ -37,7 +37,6 @@ class Hanging:
 @pytest.mark.parametrize(
     ("text", "priced", "by"),
     [
-        ("Cycle: 0\n", True, "signal"),
         ("Rewrite the lessons.", True, "store"),
         ("Cycle: 0\n", False, "signal"),
     ],

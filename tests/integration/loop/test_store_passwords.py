@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from cadenza.cli.main import app
 from cadenza.core.errors import ConfigurationError
-from cadenza.loop.errors import StoreAccessError
 from cadenza.loop.resuming import stored_config
 from cadenza.loop.store import JobStore
 from cadenza.loop.store.models import Base
@@ -47,22 +46,6 @@ def everything_in(url):
         found = [row for table in tables for row in connection.execute(select(table))]
     engine.dispose()
     return "\n".join(map(str, found))
-
-
-@pytest.mark.parametrize("password", [None, "***"])
-def test_missing_password_is_asked_for(url, password):
-    location = url if password is None else with_password(url, password)
-    with pytest.raises(StoreAccessError, match=r"expected this user's password, got none; set PG"):
-        JobStore(location)
-
-
-def test_wrong_password_is_refused_and_not_shown(url, monkeypatch):
-    with pytest.raises(StoreAccessError, match="got a wrong one; set PGPASSWORD") as caught:
-        JobStore.open_existing(with_password(url, "letmein"))
-    assert "letmein" not in str(caught.value)
-    monkeypatch.setenv("PGPASSWORD", "letmein")
-    with pytest.raises(StoreAccessError, match="got a wrong one"):
-        JobStore(url)
 
 
 def test_password_is_taken_from_the_url_the_environment_or_a_file(url, monkeypatch, tmp_path):

@@ -194,9 +194,6 @@ def test_foreign_file_is_refused_and_left_byte_by_byte(tmp_path, tables, mode):
     assert [file.name for file in tmp_path.iterdir()] == ["theirs.db"]
 
 
-# SQLite
-
-
 def test_sqlite_file_is_durable_and_strict(tmp_path):
     path = tmp_path / "deep" / "folder" / "cadenza.db"
     with JobStore(path) as store, store._database.read() as connection:
@@ -238,9 +235,6 @@ def test_writer_that_waits_too_long_says_so(tmp_path, monkeypatch):
 def test_location_that_cannot_hold_a_store_is_refused(location, message):
     with pytest.raises(ConfigurationError, match=message):
         JobStore(location)
-
-
-# PostgreSQL
 
 
 def test_server_that_is_not_there_is_named():

@@ -127,7 +127,7 @@ def require_inside(job):
             assert path.is_relative_to(RUN) or path.is_relative_to(SEED)
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(mutated())
 def test_cleared_command_is_inside_and_reads_the_same_again(argv):
     verdict, job = judge(argv)
@@ -142,7 +142,7 @@ def test_cleared_command_is_inside_and_reads_the_same_again(argv):
     assert again.argv() == job.argv()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.one_of(st.text(), st.sampled_from(VALUES), st.integers()), max_size=6))
 def test_arbitrary_words_are_refused(words):
     with pytest.raises(ConstitutionError):
@@ -156,13 +156,3 @@ def test_least_command_of_every_program_is_cleared(program):
     keys = list(dict.fromkeys(groups))
     argv = [*program.words, *(f"--{key}={good_value(key)}" for key in keys)]
     require_inside(CONSTITUTION.clear(argv, ROOTS))
-
-
-@settings(max_examples=100, deadline=None)
-@given(steps=st.integers(1, 2**63 - 1))
-def test_limit_of_steps_is_exact(steps):
-    argv = ["cadenza", "job", "train", "--rung=bc", f"--dataset={SEED}", f"--steps={steps}"]
-    argv += ["--batch-size=1", "--seed=0", f"--out={RUN}/o", f"--result-json={RUN}/r"]
-    verdict = CONSTITUTION.check_command(argv)
-    assert verdict.allowed == (steps <= 200_000) == CONSTITUTION.check_train(steps).allowed
-    assert verdict.rule == (None if steps <= 200_000 else "max_train_steps")

@@ -131,7 +131,7 @@ class Controllers(RuleBasedStateMachine):
             )
 
 
-Controllers.TestCase.settings = settings(max_examples=25, stateful_step_count=25)
+Controllers.TestCase.settings = settings(max_examples=25, stateful_step_count=15)
 TestControllers = Controllers.TestCase
 
 _TEMPLATES = []

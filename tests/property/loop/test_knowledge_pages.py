@@ -1,12 +1,9 @@
 import re
-import tempfile
-from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.loop.knowledge.lessons import MAX_BULLET_CHARS, MAX_BULLETS, bounded_lessons
-from cadenza.loop.knowledge.lint import findings
 from cadenza.loop.knowledge.observations import (
     Observation,
     Observations,
@@ -97,15 +94,6 @@ observations = st.lists(
     ),
     max_size=8,
 ).map(lambda seen: seen * 2)  # each twice: the second changes nothing
-sections = st.lists(
-    st.one_of(
-        st.text(max_size=40),
-        observations.map(lambda seen: "\n".join(o.line() for o in seen[:3])),
-        st.just("| r | s | p | 0-9, 3 | 50.0% of 1 | 999.9% of 3 | a b, c 2 | 2020-99-99 |"),
-        st.just("- 2026-01-02 · run r · cycle 3 · s · policy p · success 999.9% · decision d"),
-    ),
-    max_size=8,
-).map("\n".join)
 
 
 @given(seen=observations)
@@ -117,12 +105,6 @@ def test_observations_are_read_back_and_never_lost(seen):
     assert all(found.has(one.run, one.cycle) for one in seen)
 
 
-@given(text=sections)
-def test_any_section_is_read_and_writing_settles(text):
-    once = read_observations(text).text()
-    assert read_observations(once).text() == once
-
-
 @given(reply=st.text() | st.lists(st.text("-* <>/abc#\n`1.", max_size=20)).map("\n- ".join))
 def test_lessons_of_a_model_are_bounded_bullets(reply):
     bullets = [line for line in bounded_lessons(reply).split("\n") if line]
@@ -132,15 +114,3 @@ def test_lessons_of_a_model_are_bounded_bullets(reply):
         assert 2 < len(bullet) <= MAX_BULLET_CHARS + 2
         assert bullet.isprintable()
         assert re.search(r"<[A-Za-z/!?]", bullet) is None
-
-
-@given(data=st.lists(fragments, min_size=1, max_size=3), text=sections)
-def test_lint_judges_any_page(data, text):
-    with tempfile.TemporaryDirectory() as folder:
-        for number, content in enumerate(data):
-            page = content + f"\n## Observations\n{text}\n## Lessons\n- p improves\n".encode(
-                "utf-8", "replace"
-            )
-            Path(folder, f"{number}.md").write_bytes(page)
-        for finding in findings(Path(folder)):
-            assert set(finding) == {"page", "problem"}

@@ -8,10 +8,8 @@ import threading
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from cadenza.cli.exit_codes import ExitCode
-from cadenza.cli.main import app
 from cadenza.cli.output import (
     OutputClosedError,
     TerminationError,
@@ -194,18 +192,3 @@ def test_text_a_stream_cannot_show_is_escaped(monkeypatch):
     text, *_, last = raw.getvalue().decode("ascii").splitlines()
     assert text == r"r\xe9sum\xe9"
     assert json.loads(last) == {"name": "\u00e9 \udcc3"}
-
-
-@pytest.mark.parametrize(
-    ("kind", "cells"),
-    [
-        ("tasks", ("crossing@v1", "200")),
-        ("partners", ("crossing_chaser", "Adversary")),
-        ("configs", ("train/crossing",)),
-    ],
-)
-def test_listings_show_their_rows(kind, cells):
-    listed = CliRunner().invoke(app, [kind, "list"])
-    assert listed.exit_code == ExitCode.OK
-    for cell in cells:
-        assert cell in listed.output

@@ -2,25 +2,15 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.loop.backends.base import SeedRange
 from cadenza.loop.backends.native import NativeBackend
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.contracts.records import CheckpointRecord
 from cadenza.loop.dry_run import DryBackend, commands_of, dry_jobs, throw_away
 from cadenza.loop.orchestrator import build_loop
-
-POLICY = CheckpointRecord(policy_type="bc", path="/p", cycle=0)
-SEEDS = SeedRange(start=7, count=10)
 
 
 def config(**changes):
     fixed = {"run_name": "r", "seed_dataset": "local/d", "data": {"initial_episodes": 4}}
     return LoopConfig(**(fixed | changes))
-
-
-@pytest.fixture
-def backend():
-    return DryBackend(NativeBackend(config()))
 
 
 def test_nothing_outside_a_folder_that_goes_is_written_asked_or_waited_for(tmp_path):

@@ -6,9 +6,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cadenza.loop.config import ThresholdConfig
-from cadenza.loop.contracts.records import EpisodeOutcome
 from cadenza.loop.orchestrator.decision import Decision, judge
-from cadenza.loop.orchestrator.evidence import Evidence, first_evidence
+from cadenza.loop.orchestrator.evidence import Evidence
 from cadenza.loop.orchestrator.mean_bounds import mean_bounds
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
 
@@ -52,28 +51,6 @@ def test_sum_within_the_root_of_the_squares_is_never_shown_to_be_positive(values
 
 
 limits = st.builds(ThresholdConfig, min_promote=st.floats(0.0, 1.0))
-
-
-@given(
-    solved=st.lists(st.booleans(), min_size=1, max_size=60),
-    alpha=st.sampled_from([0.3, 0.05, 1e-3, 1e-30]),
-    thresholds=limits,
-    looks_left=st.integers(0, 2),
-    data=st.data(),
-)
-def test_more_successes_never_take_a_first_blessing(solved, alpha, thresholds, looks_left, data):
-    def decision(successes):
-        outcomes = [EpisodeOutcome(task="t", seed=i, success=s) for i, s in enumerate(successes)]
-        found = first_evidence(outcomes, metric="success", alpha=alpha, look=0, seed=0)
-        assert 0.0 <= found.candidate_lower <= found.candidate <= found.candidate_upper <= 1.0
-        return judge(found, (), thresholds, warm_up=False, looks_left=looks_left).decision
-
-    more = data.draw(st.sets(st.sampled_from(range(len(solved)))))
-    before = decision(solved)
-    after = decision([s or i in more for i, s in enumerate(solved)])
-    assert before is not Decision.PROMOTE or after is Decision.PROMOTE
-    assert after is not Decision.PROVISIONAL or before is Decision.PROVISIONAL
-    assert looks_left or None not in (before, after)
 
 
 @given(

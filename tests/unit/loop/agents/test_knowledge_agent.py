@@ -148,9 +148,6 @@ def test_lines_and_keys_of_a_person_are_kept(root, bus):
     assert after.count("· cycle ") == 2
 
 
-# Lessons
-
-
 def test_lessons_are_derived_from_the_observations(root, bus):
     ingest(agent(root, bus), cycle=0, success=0.25, decision="provisional")
     ingest(agent(root, bus), cycle=1, success=0.75)
@@ -203,9 +200,6 @@ def test_page_in_the_prompt_is_untrusted_data(root, bus):
 def test_lost_lease_ends_the_ingest(root, bus):
     with pytest.raises(StaleLeaseError, match="lost"):
         ingest(agent(root, bus, ScriptedLLM(StaleLeaseError("lost"))))
-
-
-# Damaged pages, hostile names
 
 
 DAMAGED = {

@@ -55,12 +55,6 @@ def checkpoint(tmp_path):
     return CheckpointRecord(policy_type="bc", path=str(path), cycle=2)
 
 
-# Data
-
-
-# Training
-
-
 def test_worker_on_its_own_may_read_what_it_is_given_and_no_more(
     bus, stack, tmp_path, checkpoint, dataset, monkeypatch
 ):
@@ -81,15 +75,6 @@ def test_worker_on_its_own_may_read_what_it_is_given_and_no_more(
     )
     with pytest.raises(ConstitutionError, match="path_outside_roots"):
         play.run(**place, checkpoint=checkpoint)
-
-
-# Evaluation
-
-
-# Improvement
-
-
-# Commands as LeAgents builds them
 
 
 @pytest.mark.parametrize(
@@ -134,9 +119,6 @@ def test_job_that_fails_or_leaves_nothing_usable_is_an_error_of_its_worker(
         with pytest.raises(error, match="expected a result, got none") as caught:
             run()
         assert isinstance(caught.value, IntegrityError)  # what a run ends with names its kind
-
-
-# Programs
 
 
 def test_default_runner_starts_the_back_ends_program_and_not_one_of_the_path(

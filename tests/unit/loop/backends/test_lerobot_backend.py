@@ -13,11 +13,9 @@ from cadenza.loop.backends.base import DataRequest, MergeRequest, SeedRange, Tra
 from cadenza.loop.backends.lerobot import LeRobotBackend
 from cadenza.loop.backends.lerobot_probe import LeRobotTools
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
+from cadenza.loop.contracts.records import DatasetRef, Proposal
 from cadenza.loop.errors import ImproveError
 from tests.unit.loop.backends.test_lerobot_probe import TEXTS, environment
-
-POLICY = CheckpointRecord(policy_type="act", path="/p", cycle=0)
 
 
 @pytest.fixture(autouse=True)

@@ -100,7 +100,6 @@ EVASIONS = [
     ("empty_command", []),
     ("empty_command", "lerobot-train --steps=1"),
     ("not_text", [*train(), 7]),
-    ("control_character", train("--job_name=a\x00b")),
     ("control_character", train("--job_name=a\u202eb")),  # right-to-left override
     ("too_long", train("--job_name=" + "x" * (131_072 - 11))),
     ("forbidden_args", train("--robot.type=so100")),
@@ -111,7 +110,6 @@ EVASIONS = [
     ("short_flag", train("-s=9")),
     # flags
     ("repeated_flag", train("--steps=300000")),
-    ("repeated_flag", train("--dataset.root={tmp}/run/cycle_0")),
     ("repeated_flag", evaluate("--env_type=aloha")),
     ("spelling", train("--batch-size=9")),
     ("abbreviation", evaluate("--policy={tmp}/evil.yaml")),
@@ -140,7 +138,6 @@ EVASIONS = [
     ("name", train("--dataset.repo_id=../../etc", without=("--dataset.repo_id",))),
     ("name", train("--policy.device=cuda;rm")),
     ("list", train("--dataset.episodes=0,1")),
-    ("list", train("--dataset.episodes=[0,1")),
     ("whole_number", train("--dataset.episodes=[0, 1_0]")),
     ("renaming", train('--rename_map={"a": 1}')),
     ("long_text", [*HARVEST, "--episodes=5", "--task-text=" + "x" * 501]),
@@ -163,7 +160,6 @@ EVASIONS = [
     ("allowed_env_types", evaluate("--env.type=gym_manipulator", without=("--env.type",))),
     # what a program does without being told
     ("missing_flag", train("--env.type=pusht", "--eval_freq=1")),  # 50 episodes each time
-    ("missing_flag", train("--env.type=pusht", "--eval.n_episodes=5")),
     ("missing_flag", [*COLLECT, "--episodes=10"]),  # five attempts for each
     ("missing_flag", native("--mix-ratio=0.5")),
     # episodes that are played again and again
@@ -202,12 +198,7 @@ EVASIONS = [
         for place in ("events.jsonl", "cycle_0", "cycle_0/train.log", "way_in/jobs/train/end.json")
     ),
     ("overlapping_paths", native("--out={tmp}/run/cycle_0/train.json", without=("--out",))),
-    ("overlapping_paths", native("--out={tmp}/run/cycle_0/data", without=("--out",))),
     ("overlapping_paths", native("--init={tmp}/run/cycle_0/train/policy")),
-    (
-        "overlapping_paths",
-        evaluate("--output_dir={tmp}/run/cycle_0/train", without=("--output_dir",)),
-    ),
     (
         "overlapping_paths",
         [

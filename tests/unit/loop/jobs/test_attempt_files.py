@@ -4,11 +4,7 @@ import re
 import pytest
 
 from cadenza.core.errors import IntegrityError
-from cadenza.loop.jobs.attempt_files import (
-    AttemptEnd,
-    AttemptFolder,
-    HostRequest,
-)
+from cadenza.loop.jobs.attempt_files import AttemptEnd, AttemptFolder, HostRequest
 from cadenza.loop.jobs.outcomes import judge
 
 REQUEST = HostRequest(

@@ -3,13 +3,7 @@ import signal
 
 import pytest
 
-from cadenza.loop.jobs.stopping import (
-    StopLevel,
-    StopSignals,
-    asked_in_store,
-    most_urgent,
-    never,
-)
+from cadenza.loop.jobs.stopping import StopLevel, StopSignals, asked_in_store, most_urgent, never
 
 
 def test_signals_ask_to_end_then_to_kill_and_the_third_interrupts():

@@ -202,13 +202,6 @@ def test_judge_tells_numbers_to_people():
     assert verdict.reason.endswith("[+0.020, +0.180] at over 99.99 %.")
 
 
-# Plateaus
-
-
-def final(found, history, limits=THRESHOLDS):
-    return judge(found, history, limits, warm_up=False, looks_left=0).decision
-
-
 @pytest.mark.parametrize("decision", [Decision.ITERATE, Decision.ROLLBACK])
 def test_state_keeps_how_a_candidate_compared_in_its_own_cycle(decision):
     checkpoint = CheckpointRecord(policy_type="bc", path="/c", cycle=1)

@@ -27,9 +27,6 @@ def schedule(**more):
     return DeterministicProposer(SEED, **({"initial_episodes": 10, "max_episodes": 50} | more))
 
 
-# The schedule
-
-
 def test_schedule_grows_up_to_the_cap():
     counts = [schedule().propose(cycle, None).num_episodes for cycle in (0, 1, 2, 3, 4095)]
     assert counts == [10, 20, 40, 50, 50]
@@ -54,9 +51,6 @@ def test_schedule_out_of_range_is_refused():
                     {"growth": float("nan")}, {"failing_threshold": 1.5}):  # fmt: skip
         with pytest.raises(ConfigurationError, match=f"{next(iter(changes))}: expected"):
             schedule(**changes)
-
-
-# One call of a language model
 
 
 def llm_proposer(tmp_path, *replies, **more):
@@ -97,9 +91,6 @@ def test_focus_names_tasks_of_the_report_only(tmp_path):
     assert proposer.propose(0, report(rates)).focus == ("b", "c")
     proposer, _ = llm_proposer(tmp_path, wanted | {"action": "reuse_seed"})
     assert proposer.propose(0, report(rates)).focus == ()
-
-
-# Propose, score, refine
 
 
 def curated(tmp_path, *replies, cap=None, bus=None, **more):
