@@ -20,7 +20,8 @@ list_registered()
 load_partner(spec)
 make_phase0_draft_zoo()
 register_partner(class_name)
-select_zoo(candidates)
+select_zoo(candidates, *, size, stratum_quota=..., floor=..., alpha_quality=0.0, criterion="jsd",
+    sigma_kernel=0.1, root_seed=...)
 """
 
 
