@@ -77,7 +77,8 @@ def test_comparison_runs_both_sides_and_subtracts(task, tmp_path):
     assert math.isfinite(difference)
 
 
-@pytest.mark.parametrize("name", size(["first_steps"], SHORT))
+@nightly
+@pytest.mark.parametrize("name", SHORT)
 def test_short_example_prints_an_interval(name, tmp_path):
     assert re.search(r"-?\d+\.\d \[-?\d+\.\d, -?\d+\.\d\]", run(name, cwd=tmp_path).out)
 

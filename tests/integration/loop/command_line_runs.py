@@ -46,18 +46,21 @@ class LoopCommands:
         run_id: The run.
     """
 
-    def __init__(self, folder, config, run_id):
+    def __init__(self, folder, config, run_id, store=None):
         folder.mkdir(exist_ok=True)
         self.folder = folder
         self.run_id = run_id
+        self._store = store
         self._config = folder / f"{run_id}.yaml"
-        self._config.write_text(config)
+        more = "" if store is None else f"store: {store}\n"
+        self._config.write_text(config + more)
 
     @property
     def words(self):
         """What is typed to begin the run, or to go on with it once it has a folder."""
         if self.run_folder.exists():
-            return ["loop", "resume", self.run_id]
+            more = [] if self._store is None else ["--store", self._store]
+            return ["loop", "resume", self.run_id, *more]
         return ["loop", "run", "--config", str(self._config), "--run-id", self.run_id]
 
     @property

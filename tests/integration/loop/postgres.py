@@ -55,6 +55,16 @@ class PostgresServer:
         """Remove a database, whoever is connected to it."""
         self._run(f'DROP DATABASE "{name}" WITH (FORCE)')
 
+    def close_database(self, name: str) -> None:
+        """End every connection to a database and let nobody in."""
+        self._run(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+        ending = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+        self._run(ending, name)
+
+    def open_database(self, name: str) -> None:
+        """Let people in again."""
+        self._run(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+
     def url(self, name: str) -> str:
         """Return the SQLAlchemy URL of a database."""
         return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/{name}"

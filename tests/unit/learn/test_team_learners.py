@@ -250,3 +250,17 @@ def test_spaces_without_a_batch_are_refused():
     env.action_space["two"] = env.action_space["two"].__class__(-1.0, 1.0, (1,), np.float32)
     with pytest.raises(ConfigurationError, match=r"batched Box spaces of shape \(1, D\) for 'two'"):
         TeamSteps(env, env.uids)
+
+
+def test_hatd3_that_blows_up_says_so():
+    hatd3_learner = learner()
+    batch = transitions()
+    broken = TeamBatch(
+        states=batch.states,
+        actions=batch.actions,
+        rewards=batch.rewards * float("inf"),
+        next_states=batch.next_states,
+        masks=batch.masks,
+    )
+    with pytest.raises(InputError, match="expected finite losses"):
+        hatd3_learner.update(broken)

@@ -317,3 +317,18 @@ def test_calling_the_class_without_a_mode_protects_the_ego_alone():
         ExpCBFQP(control_models=models(), dt=DT)
     with pytest.raises(ConfigurationError, match="expected a SafetyMode, got 'centralized'"):
         ExpCBFQP(control_models=models(), mode="centralized", dt=DT)
+
+
+def test_centralized_shares_the_braking_equally():
+    # The row reads u_a,x - u_b,x <= LEVEL < 0; from rest both change by half of it.
+    actions, info = call(centralized(), REST, HEAD_ON)
+    assert actions["a"] == pytest.approx([LEVEL / 2.0, 0.0], abs=1e-12)
+    assert actions["b"] == pytest.approx([-LEVEL / 2.0, 0.0], abs=1e-12)
+    assert info["status"] == "optimal"
+    assert info["slack"].tolist() == [0.0]
+    assert info["margin"] == pytest.approx([0.6])
+    assert info["intervention"] == pytest.approx(-LEVEL / math.sqrt(2.0))
+    assert not info["uncertified"]
+    # h = (-alpha dt + sqrt(alpha^2 dt^2 + 8 alpha e)) / 2 - w with w = 2: just safe.
+    assert (-0.2 + math.sqrt(0.04 + 19.2)) / 2.0 - 2.0 > 0.0
+    assert info["constraint_violation"].tolist() == [0.0]

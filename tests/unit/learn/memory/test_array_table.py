@@ -316,3 +316,25 @@ def test_resize_only_raises_the_limit():
     assert (table.size(), table.maxlen, table.full()) == (12, 12, False)
     with pytest.raises(ValueError, match="at least the present maxlen 12, got 11"):
         table.resize(11)
+
+
+def test_keys_of_virtual_columns_are_ignored():
+    table = make()
+    table.add_sequence(0, sequence(dones=[True] * 4))
+    assert table.sample(30, 1)["dones"].float().mean() < 1
+
+
+def test_shift_of_the_length_column_itself():
+    made = [
+        Column("actions", (), np.int64),
+        VirtualColumn("next_actions", (), np.int64, "actions", NextElementMapper),
+        VirtualColumn("dones", (1,), bool, "actions", SyntheticDones),
+    ]
+    table = ArrayMemoryTable(columns=made, maxlen=100)
+    table.add_sequence(0, {"actions": np.arange(5)})
+    table.add_sequence(1, {"actions": [9]})  # no window has a next action
+    batch = table.sample(200, 1)
+    assert set(batch["actions"].tolist()) == {0, 1, 2, 3}
+    torch.testing.assert_close(batch["next_actions"], batch["actions"] + 1)
+    assert not batch["dones"].any()
+    assert table.size() == 6

@@ -122,3 +122,8 @@ def test_post_import_forgets_negative_ids_and_moves_the_rest():
         strategy.track(identity, 2)
     strategy.post_import()
     assert strategy.sample(4) == [-1, -8]
+
+
+def test_fifo_per_episode_is_random_even_if_told_otherwise():
+    strategy = tracked(FifoSampleStrategy(per_episode=True, random_offset=False), [100])
+    assert len({point[1] for point in strategy.sample(20, 1)}) > 1

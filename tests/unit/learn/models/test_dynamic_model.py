@@ -193,3 +193,17 @@ def test_deterministic_model_starts_near_zero_and_trains_to_a_line():
         model.loss(x, 2.0 * x)[0].backward()
         optimizer.step()
     assert model.loss(x, 2.0 * x)[0].item() < 0.01 * first
+
+
+def test_deterministic_sample_is_the_same_for_a_row_in_any_batch():
+    model = DeterministicModel(2, 1, "cpu", hidden_size=8, num_hidden_layers=1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3)
+    batch = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
+    buffers = {name: value.clone() for name, value in model.named_buffers()}
+    together = model.sample(batch, RNG)
+    alone = model.sample(batch[:1], RNG)
+    torch.testing.assert_close(together[:1], alone)
+    assert model.training
+    assert all(torch.equal(value, buffers[name]) for name, value in model.named_buffers())

@@ -194,3 +194,16 @@ def test_predictions_that_are_not_finite_are_refused():
     exploding.reset(START, 2)
     with pytest.raises(ModelDivergedError, match="NaN or infinity in step 0 of 2"):
         exploding.step(np.zeros((2, 1)))
+
+
+def test_new_episodes_draw_a_new_member():
+    simulated = ModelEnv(
+        num_envs=300, model=learned(-50.0), termination_fn=never, fixed_members=True
+    )
+    observations = simulated.dict_reset(torch.zeros(300, 1), 1)
+    ends: list[np.ndarray] = []
+    for _ in range(2):
+        observations, _ = simulated.dict_step(responses(observations, 0.0))
+        final = [v for v in values(observations).values() if v != 0.0]
+        ends.append(np.array(final))
+    assert 0.5 < float((ends[0] != ends[1]).mean()) < 0.8  # 2/3 draw another one
