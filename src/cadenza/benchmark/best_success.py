@@ -85,7 +85,8 @@ class BestSuccess(Callback):
                 raise InputError(f"BestSuccess: expected {key}, an int >= 1, got {value!r}.")
         self._order = ORDER_CHECKPOINT
         self._agent, self.file = agent, Path(file)
-        self._task, self._partners, self._options = task, list(partners), options
+        self._task, self._partners = task, list(partners)
+        self._options: dict[str, Any] = dict(options)
         self._every, self._episodes, self._report = every, episodes, report
         self._judged_at = agent.steps
         self.best: Successes | None = None
