@@ -85,7 +85,7 @@ if __name__ == "__main__":
     main(
         train,
         name="cocarry_sac",
-        steps=12_000,
+        steps=10_000,
         smoke_steps=40,
         episodes=100,
         measure="validation episodes that succeed (%)",

@@ -3,7 +3,7 @@
     envs = imitation_batch("cocarry_mj", 4, expert=None, training=1, reward="proximity")
     agent = cadenza.SAC(envs, seed=0)
     best = BestSuccess(agent, "runs/best", "cocarry_mj", ["cocarry_leader"], every=2_000)
-    agent.learn(12_000, callbacks=best)
+    agent.learn(10_000, callbacks=best)
     agent = cadenza.SAC.load(best.file, envs)
 
 A reward that shapes the training says little about success, and what was learned may be lost again:
