@@ -2,14 +2,18 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cadenza.benchmark.policies import ego_seat, load_policy
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.envs.mujoco import CoCarryEnv, CoCarryOptions, VectorCoCarryEnv
 from cadenza.envs.mujoco import cocarry_rules as rules
 from cadenza.envs.mujoco.cocarry_copies import TASK_SCALE
+from cadenza.partners.registry import load_partner
+from cadenza.partners.spec import PartnerSpec
 
 pytest.importorskip("mjbatch")
 ZERO = np.zeros(3)
@@ -193,6 +197,16 @@ def test_task_reward_pays_for_progress_and_the_proximity_reward_for_staying():
     assert rules.proximity_reward(near, yes, no, 40.0)[0] == 1.0
 
 
+@pytest.mark.parametrize(("force", "cost"), [(20.0, 0.0), (30.0, 1.0), (-40.0, 2.0)])
+def test_proximity_reward_charges_force_from_half_of_the_limit_on(force, cost):
+    # Onset 0.5 f_max, scale 0.25 f_max, a fifth of the reward.
+    no = np.array([False])
+    calm, strained = (
+        rules.proximity_reward(measures(force=each), no, no, 40.0)[0] for each in (0.0, force)
+    )
+    assert calm - strained == pytest.approx(np.tanh(cost) / 5.0)
+
+
 def test_force_limit_follows_from_its_manifest():
     import json
 
@@ -293,6 +307,23 @@ def test_training_ends_where_a_limit_breaks_and_tightens_the_force():
     judged.step(hard)
     with pytest.raises(NotReadyError, match="expected an episode in progress"):
         training.step(hard)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_success_ends_an_episode_for_good_but_cuts_it_short_in_training(training):
+    env = CoCarryEnv(CoCarryOptions(training=training, reward="proximity"))
+    ego = load_policy("cocarry_reference", seat=ego_seat(env, "ego"), artifacts_root=Path())
+    leader = load_partner(PartnerSpec("cocarry_nominal", 0))
+    obs, _ = env.reset(seed=1)
+    over = False
+    while not over:
+        actions = {"ego": ego.act(obs), "partner": leader.act(obs)}
+        obs, reward, terminated, truncated, info = env.step(actions)
+        over = terminated or truncated
+    assert info["success"]
+    assert info["time"] < 15.0
+    assert reward == 1.0
+    assert (terminated, truncated) == (not training, training)
 
 
 def test_poses_for_a_channel_are_those_of_the_grips():

@@ -2,6 +2,7 @@
 
 Start at:    `action_repeat` (control rates), `texture_filter` (who sees which channel),
              `partner_id` (who the partner is), `comm_shaping` (what they hear from one another);
+             `residual` (a policy corrects a law);
              `stage0_state` and `stage1` give robots of a simulator the flat states and the senses
              of their task.
 Promise:     a wrapper whose assumption fails raises at construction, never silently does nothing;

@@ -1,0 +1,57 @@
+"""The agent of a training that succeeded most often is kept."""
+
+import numpy as np
+import pytest
+
+from cadenza.benchmark.best_success import BestSuccess
+from cadenza.benchmark.policies import goal_pull
+from cadenza.core.errors import InputError
+
+
+class Pupil:
+    """Goes to its goal at some steps, and nowhere at others."""
+
+    def __init__(self, able_at):
+        self.steps, self._able_at, self.saved = 0, able_at, []
+
+    def predict(self, states):
+        pull = np.clip(goal_pull(states), -2.0, 2.0)
+        return (pull if self.steps in self._able_at else 0.0 * pull).astype(np.float32)
+
+    def save(self, path, *, memory=True):
+        self.saved.append((self.steps, memory))
+        return path
+
+
+def test_first_agent_with_the_most_successes_is_kept_without_its_memory(tmp_path):
+    pupil, told = Pupil(able_at=(20, 30)), []
+    best = BestSuccess(
+        pupil,
+        tmp_path / "best",
+        "crossing",
+        ["crossing_wanderer"],
+        every=10,
+        episodes=4,
+        report=lambda steps, won: told.append((steps, won.count)),
+    )
+    for pupil.steps in range(4, 45, 4):
+        best.end_batch()
+    best.end_training()
+    steps = [at for at, _ in told]
+    assert steps == [12, 20, 32, 40, 44]  # the first batch of every ten steps, and the end
+    assert best.best_steps == 20
+    assert best.best.count == max(count for _, count in told) > 0
+    assert pupil.saved == [(12, False), (20, False)]
+
+
+def test_broken_training_is_not_judged(tmp_path):
+    pupil = Pupil(able_at=())
+    best = BestSuccess(pupil, tmp_path / "best", "crossing", ["crossing_wanderer"], every=10)
+    best.end_training(RuntimeError("broken"))
+    assert best.best is None
+    assert pupil.saved == []
+
+
+def test_judgements_need_a_rhythm(tmp_path):
+    with pytest.raises(InputError, match="expected every, an int >= 1, got 0"):
+        BestSuccess(Pupil(()), tmp_path, "crossing", ["crossing_wanderer"], every=0)
