@@ -22,6 +22,7 @@ from cadenza.benchmark.zoo.training import PairPlayer
 from cadenza.core.errors import ConfigurationError
 from cadenza.partners.zoo_manifest import read_manifest
 from cadenza.partners.zoo_member import load_member
+from tests.campaigns import nightly
 from tests.zoo_samples import bytes_of, made, tiny
 
 #: Trains the tiny zoo and is killed at the given call of `save_state` or, after the members, before
@@ -30,6 +31,7 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from cadenza.benchmark.zoo import jobs
+from tests.campaigns import nightly
 from tests.zoo_samples import tiny
 from cadenza.benchmark.zoo.build import train_zoo
 
@@ -186,7 +188,7 @@ def test_zoos_of_other_settings_are_not_mixed(fcp, tmp_path):
         cross_play([fcp, tmp_path], episodes=4)
 
 
-@pytest.mark.slow
+@nightly
 def test_ray_cluster_gives_the_bytes_of_one_process(fcp, tmp_path):
     from tests.integration.loop.ray_cluster import quiet_ray, running_cluster
 
