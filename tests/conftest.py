@@ -4,25 +4,24 @@ And the order of the tests: the long ones first.
 """
 
 import gc
+import importlib
 import os
+import pkgutil
 import signal
+from contextlib import suppress
 
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.internal.constants_ast import Constants
+
+import cadenza
+from cadenza.core.errors import MissingExtraError
 
 PROFILE = os.environ.get("CADENZA_HYPOTHESIS", "fixed")
 # How long an example takes, or to draw it, says more about the machine than about the code.
 UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("fixed", derandomize=True, **UNTIMED)
+settings.register_profile("fixed", derandomize=True, print_blob=True, **UNTIMED)
 settings.register_profile("explore", print_blob=True, **UNTIMED)
 settings.load_profile(PROFILE)
-if PROFILE == "fixed":
-    # Hypothesis also draws numbers and words that stand in the modules imported so far: which ones
-    # depends on the tests before. Where the name is gone, this fails and has to be looked at.
-    pytest.MonkeyPatch().setattr(
-        "hypothesis.internal.conjecture.providers._get_local_constants", Constants
-    )
 
 # A shell starts what runs in the background with SIGINT ignored, nohup with SIGHUP; tests send
 # both.
@@ -41,9 +40,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let garbage collections of the tests pass over what imports and collection made.
+    """Import the package whole in a worker, and let garbage collections pass over all there is.
 
-    With thousands of tests and torch in memory, one collection takes 0.7 s otherwise.
+    Hypothesis also draws numbers and words that stand in the modules imported so far; with all of
+    them imported, the examples do not depend on the tests before. With thousands of tests and torch
+    in memory, one collection takes 0.7 s otherwise.
     """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        for module in pkgutil.walk_packages(cadenza.__path__, "cadenza."):
+            if not module.name.endswith("__main__"):
+                with suppress(MissingExtraError):
+                    importlib.import_module(module.name)
     gc.collect()
     gc.freeze()

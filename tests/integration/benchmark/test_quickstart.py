@@ -71,6 +71,9 @@ def test_quickstart_meets_every_crossing_partner_under_both_conditions(reference
     assert [way for _, _, way in result.partners] == [True, True, True, True, False]
     assert result.n_episodes == 5 * 2 * 10
     assert {c.success.n for c in result.cells} == {10}
+    for condition in ("filter_on", "filter_off"):
+        cells = [c.contact for c in result.cells if c.condition == condition]
+        assert result.contacts(condition) == round(10 * sum(cell.value for cell in cells))
 
 
 def test_quickstart_seals_a_bundle_that_verifies_and_writes_the_report(reference):

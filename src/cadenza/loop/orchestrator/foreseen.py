@@ -7,6 +7,7 @@ to weights that the rules do not allow.
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -217,7 +218,7 @@ def _require(config: LoopConfig, rules: Constitution, keys: str, verdict: Verdic
             f"`{'`, `'.join(lacking)}`"
         )
     reason = f"{keys}: {verdict.reason}; {remedy}"
-    raise ConstitutionError(Verdict(allowed=False, rule=verdict.rule, reason=reason))
+    raise ConstitutionError(replace(verdict, reason=reason))
 
 
 _PROGRAMS: Final = {"lerobot": LEROBOT_PROGRAMS, "native": NATIVE_PROGRAMS}
