@@ -368,6 +368,11 @@ COCARRY_MJ: Final = TaskSpec(
         "reward": TaskOption(
             default="task", choices=("task", "proximity"), summary="what a step is worth"
         ),
+        "guard": TaskOption(
+            default="off",
+            choices=("off", "watch", "on"),
+            summary="tell contacts of the ego's arm, or prevent them",
+        ),
         "training": TaskOption(
             default=0, low=0, high=1, summary="tighter limits that end the episode"
         ),
@@ -427,6 +432,11 @@ HANDOVER_MJ: Final = TaskSpec(
         ),
         "yaw_error_deg": TaskOption(
             default=10.0, low=0.0, high=40.0, summary="of the presenter's grasp; roll is a third"
+        ),
+        "guard": TaskOption(
+            default="off",
+            choices=("off", "watch", "on"),
+            summary="tell contacts of the ego's arm, or prevent them",
         ),
     },
 )

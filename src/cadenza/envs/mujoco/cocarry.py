@@ -18,6 +18,7 @@ Units:       m, m/s, rad, rad/s, N, s.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, ClassVar, Final
 
@@ -60,10 +61,16 @@ class _Hooks:
     """What both environments tell beside `step`; a scalar one tells of its only copy."""
 
     agent_uids: tuple[str, ...]
+    options: CoCarryOptions
     _carrying: Carrying
     _ready: bool = False
     #: Picks the only copy, or all of them.
     _pick: Any = slice(None)
+
+    def guard_arm(self) -> None:
+        """Put the operational-space filter in front of the ego's arm, see `arm_guard`."""
+        self.options = replace(self.options, guard="on")
+        self._carrying.set_guard(self.options.guard)
 
     def get_telemetry(self) -> dict[str, Any]:
         """Return tilt (degrees), force (N), distance (m) and the episode's maxima."""

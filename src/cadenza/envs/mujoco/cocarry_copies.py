@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 from cadenza.envs.inputs import checked_integer
+from cadenza.envs.mujoco.arm_guard import ArmGuard, Guarding, arm_state
 from cadenza.envs.mujoco.cocarry_rules import (
     DWELL,
     TRAINING_SHARE,
@@ -98,6 +99,8 @@ class CoCarryOptions:
         action_track: The ego's actions, ``"grip"`` or ``"joint"`` (hard).
         partner_delay: Ticks by which the ego sees the partner late.
         reward: ``"task"``, or ``"proximity"``, which pays every tick near the goal.
+        guard: Whether the ego's arm is kept off the other arm, the floor and itself (``"on"``, see
+            `arm_guard`), or contacts are only told (``"watch"``).
         training: Tighten the force limit, end an episode that breaks a limit, and let success
             truncate instead of terminate, so that learners bootstrap.
         bar_length: m.
@@ -113,6 +116,7 @@ class CoCarryOptions:
     action_track: Track = "grip"
     partner_delay: int = 0
     reward: Reward = "task"
+    guard: Guarding = "off"
     training: bool = False
     bar_length: float = BAR_LENGTH
     bar_mass: float | Sequence[float] = 0.4
@@ -135,6 +139,7 @@ class CoCarryOptions:
             ("view", View),
             ("action_track", Track),
             ("reward", Reward),
+            ("guard", Guarding),
         )
         for name, kind in choices:
             if getattr(self, name) not in get_args(kind):
@@ -210,6 +215,15 @@ class Carrying:
         zeros = np.zeros(copies)
         self.now = Measures(*(zeros.copy() for _ in range(7)))
         self._kinematics: Kinematics = kinematics(np.zeros((2 * copies, JOINTS)))
+        self._guard = None
+        if options.guard != "off":
+            self._guard = ArmGuard(
+                base_x=base_x,
+                dt=CONTROL_TIMESTEP,
+                copies=copies,
+                active=options.guard == "on",
+                growth=GRIP_STEP * options.partner_delay,
+            )
         #: What the ego may see of the partner, newest first: grip, speed, joints, joint rates.
         self._seen = np.zeros((options.partner_delay + 1, copies, 6 + 2 * JOINTS))
 
@@ -336,6 +350,9 @@ class Carrying:
         moves = np.clip(moves.reshape(self.copies, -1), -JOINT_STEP, JOINT_STEP)
         if options.action_track == "joint":
             moves[:, :JOINTS] = JOINT_STEP * ego
+        if self._guard is not None:
+            seen = self._seen[-1, :, 6:]
+            moves[:, :JOINTS] = self._guard.step(self._arm(0), seen, moves[:, :JOINTS])
         target = np.clip(joints + moves, _LOW, _HIGH)
         if options.condition in ("static_partner", "single_arm"):
             target[:, JOINTS:] = self._start_joints[:, JOINTS:]
@@ -400,7 +417,8 @@ class Carrying:
         return reward, success, violation, self._info(success)
 
     def _info(self, success: NDArray[np.bool_]) -> dict[str, Any]:
-        now = self.now
+        now, guard = self.now, self._guard
+        told = {} if guard is None else guard.report(self._arm(0), self._arm(1))
         return {
             "success": success,
             "goal_distance": now.distance.copy(),
@@ -412,19 +430,15 @@ class Carrying:
             "mean_force": self._force_sum / np.maximum(self.steps, 1),
             "energy": self.energy.copy(),
             "time": self.steps * CONTROL_TIMESTEP,
+            **told,
         }
 
     def _partner_facts(self) -> FloatArray:
-        simulations, own = self.simulations, slice(JOINTS, 2 * JOINTS)
-        return np.concatenate(
-            (
-                self.grips[:, 1],
-                self._speeds[:, 1],
-                simulations.qpos[:, own],
-                simulations.qvel[:, own],
-            ),
-            axis=1,
-        )
+        return np.concatenate((self.grips[:, 1], self._speeds[:, 1], self._arm(1)), axis=1)
+
+    def _arm(self, robot: int) -> FloatArray:
+        """Return joint angles and rates of one robot, (N, 14)."""
+        return arm_state(self.simulations, robot)
 
     def goal_ends(self) -> FloatArray:
         """Return where the grips are with a level bar at its goal, (N, 2, 3), m."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
+from cadenza.envs.mujoco.arm_guard import ArmGuard, Guarding, arm_state
 from cadenza.envs.mujoco.handover_scene import (
     BASE_X,
     DEPTH,
@@ -121,6 +122,8 @@ class HandoverOptions:
         weld_tolerance_m: How near to the handle's point closing must be to grasp.
         grasp_error_m: Standard deviation, per axis, of where the presenter holds the handle.
         yaw_error_deg: Likewise of how it is turned about z; a third of it about the handle.
+        guard: Whether the ego's arm is kept off the presenter's, the floor and itself (``"on"``,
+            see `arm_guard`), or contacts are only told (``"watch"``).
     """
 
     condition: Condition = "matched"
@@ -129,9 +132,11 @@ class HandoverOptions:
     weld_tolerance_m: float = 0.001
     grasp_error_m: float = 0.003
     yaw_error_deg: float = 10.0
+    guard: Guarding = "off"
 
     def __post_init__(self) -> None:
-        for name, kind in (("condition", Condition), ("ego_sees", Sight)):
+        choices = (("condition", Condition), ("ego_sees", Sight), ("guard", Guarding))
+        for name, kind in choices:
             if getattr(self, name) not in get_args(kind):
                 raise InputError(
                     f"HandoverOptions: expected {name} to be one of {', '.join(get_args(kind))}, "
@@ -179,6 +184,11 @@ class Handing:
         self.reached = np.zeros(copies, dtype=np.bool_)
         self.force = np.zeros(copies)
         self.max_force = np.zeros(copies)
+        self._guard = None
+        if options.guard != "off":
+            self._guard = ArmGuard(
+                base_x=BASE_X, dt=CONTROL_TIMESTEP, copies=copies, active=options.guard == "on"
+            )
         #: The pose of the fixture and the welds' relative poses live in the model.
         self._body_pos = simulations.parameters("body_pos")
         self._body_quat = simulations.parameters("body_quat")
@@ -368,6 +378,9 @@ class Handing:
         twists = twists * _FACING[:, None, :] * np.array([GRIP_STEP, TURN_STEP])[:, None]
         moves = twist_to_joints(joints.reshape(-1, JOINTS), self._kin, twists.reshape(-1, 6))
         moves = np.clip(moves.reshape(self.copies, -1), -JOINT_STEP, JOINT_STEP)
+        if self._guard is not None:
+            arms = (arm_state(self.simulations, robot) for robot in range(2))
+            moves[:, :JOINTS] = self._guard.step(*arms, moves[:, :JOINTS])
         target = np.clip(joints + moves, _LOW, _HIGH)
         if self.options.condition != "matched":
             target[:, JOINTS:] = self._start_joints[:, JOINTS:]
@@ -394,6 +407,8 @@ class Handing:
         self, success: NDArray[np.bool_], depth: FloatArray, lateral: FloatArray, angle: FloatArray
     ) -> dict[str, Any]:
         way = self.fixtures - self._tips()
+        arms = (arm_state(self.simulations, robot) for robot in range(2))
+        told = {} if self._guard is None else self._guard.report(*arms)
         return {
             "success": success,
             "goal_distance": np.sqrt((way * way).sum(axis=1)),
@@ -405,6 +420,7 @@ class Handing:
             "force": self.force.copy(),
             "max_force": self.max_force.copy(),
             "time": self.steps * CONTROL_TIMESTEP,
+            **told,
         }
 
 

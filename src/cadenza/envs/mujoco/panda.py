@@ -35,9 +35,9 @@ JOINT_HIGH: Final[FloatArray] = np.array([2.8973, 1.7628, 2.8973, -0.0698, 2.897
 for _limits in (JOINT_LOW, JOINT_HIGH):
     _limits.setflags(write=False)
 #: Pose in which the hand points straight down in front of the arm, rad.
-READY: Final[FloatArray] = np.pi * np.array([0.0, 1 / 8, 0.0, -5 / 8, 0.0, 3 / 4, -1 / 4])
+READY: Final[FloatArray] = np.pi * np.array([0.0, 1 / 8, 0.0, -5 / 8, 0.0, 3 / 4, 1 / 4])
 #: Pose with the hand drawn back out of the way, rad.
-RETRACTED: Final[FloatArray] = np.pi * np.array([0.0, -1 / 4, 0.0, -7 / 8, 0.0, 5 / 8, -1 / 4])
+RETRACTED: Final[FloatArray] = np.pi * np.array([0.0, -1 / 4, 0.0, -7 / 8, 0.0, 5 / 8, 1 / 4])
 
 #: Damping of `grip_to_joints`, m: far below the arm's singular values (0.2 to 1 m) near `READY`.
 _DAMPING: Final = 0.02

@@ -12,10 +12,11 @@ from cadenza.safety.wrappers.single import SafetyFilterWrapper
 from cadenza.safety.wrappers.vector import VectorSafetyFilterWrapper
 
 
-def guard(
-    env: str | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], **task: Any
-) -> SafetyFilterWrapper | VectorSafetyFilterWrapper:
+def guard(env: str | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], **task: Any) -> Any:
     """Return ``env`` with the safety filter in front of the ego's action.
+
+    A task of two arms has the operational-space filter of the whole arm inside: it is switched on
+    with `guard_arm`, and ``env`` itself is returned.
 
     Args:
         env: Gymnasium id, environment or vector environment.
@@ -32,6 +33,10 @@ def guard(
             "guard: expected the id of a Gymnasium environment, an environment or a vector "
             f"environment, got {made!r}."
         )
+    guard_arm = getattr(made.unwrapped, "guard_arm", None)
+    if callable(guard_arm) and not task:
+        guard_arm()
+        return made
     kind: Any = VectorSafetyFilterWrapper if isinstance(made, VectorEnv) else SafetyFilterWrapper
     known = inspect.signature(kind).parameters
     for name in task.keys() - known.keys():
