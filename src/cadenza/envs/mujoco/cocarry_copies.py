@@ -215,17 +215,21 @@ class Carrying:
         zeros = np.zeros(copies)
         self.now = Measures(*(zeros.copy() for _ in range(7)))
         self._kinematics: Kinematics = kinematics(np.zeros((2 * copies, JOINTS)))
-        self._guard = None
-        if options.guard != "off":
-            self._guard = ArmGuard(
-                base_x=base_x,
-                dt=CONTROL_TIMESTEP,
-                copies=copies,
-                active=options.guard == "on",
-                growth=GRIP_STEP * options.partner_delay,
-            )
+        self.set_guard(options.guard)
         #: What the ego may see of the partner, newest first: grip, speed, joints, joint rates.
         self._seen = np.zeros((options.partner_delay + 1, copies, 6 + 2 * JOINTS))
+
+    def set_guard(self, guarding: Guarding) -> None:
+        """Watch, guard or leave alone the ego's arm from now on."""
+        self._guard = None
+        if guarding != "off":
+            self._guard = ArmGuard(
+                base_x=float(self._bases[1, 0]),
+                dt=CONTROL_TIMESTEP,
+                copies=self.copies,
+                active=guarding == "on",
+                growth=GRIP_STEP * self.options.partner_delay,
+            )
 
     def begin(self, rows: NDArray[np.int64], draws: FloatArray) -> None:
         """Start an episode in the copies ``rows`` from uniform draws, (R, 7)."""

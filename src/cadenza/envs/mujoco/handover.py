@@ -21,6 +21,7 @@ Units:       m, m/s, rad, N, s.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, ClassVar, Final
 
@@ -67,10 +68,16 @@ class _Hooks:
     """What both environments tell beside `step`; a scalar one tells of its only copy."""
 
     agent_uids: tuple[str, ...]
+    options: HandoverOptions
     _handing: Handing
     _ready: bool = False
     #: Picks the only copy, or all of them.
     _pick: Any = slice(None)
+
+    def guard_arm(self) -> None:
+        """Put the operational-space filter in front of the ego's arm, see `arm_guard`."""
+        self.options = replace(self.options, guard="on")
+        self._handing.set_guard(self.options.guard)
 
     def state_hash(self, row: int = 0) -> str:
         """Return SHA-256 over everything that determines the future of one copy.

@@ -184,15 +184,22 @@ class Handing:
         self.reached = np.zeros(copies, dtype=np.bool_)
         self.force = np.zeros(copies)
         self.max_force = np.zeros(copies)
-        self._guard = None
-        if options.guard != "off":
-            self._guard = ArmGuard(
-                base_x=BASE_X, dt=CONTROL_TIMESTEP, copies=copies, active=options.guard == "on"
-            )
+        self.set_guard(options.guard)
         #: The pose of the fixture and the welds' relative poses live in the model.
         self._body_pos = simulations.parameters("body_pos")
         self._body_quat = simulations.parameters("body_quat")
         self._welds = simulations.parameters("eq_data")
+
+    def set_guard(self, guarding: Guarding) -> None:
+        """Watch, guard or leave alone the ego's arm from now on."""
+        self._guard = None
+        if guarding != "off":
+            self._guard = ArmGuard(
+                base_x=BASE_X,
+                dt=CONTROL_TIMESTEP,
+                copies=self.copies,
+                active=guarding == "on",
+            )
 
     def begin(self, rows: NDArray[np.int64], draws: FloatArray) -> None:
         """Start an episode in the copies ``rows`` from uniform draws, (R, 12)."""
