@@ -14,9 +14,9 @@ from cadenza.envs.mujoco import (
 
 pytest.importorskip("mjbatch")
 
-TICKS = 60
-#: What drives the ego's arm at the presenter, and at the floor; the bar is let go, since an arm that
-#: is tied to another one goes where that one drags it.
+TICKS = 80
+#: What drives the ego's arm at the presenter, and at the floor; the bar is let go, since an arm
+#: that is tied to another one goes where that one drags it.
 DRIVEN = {
     "presenter": (
         lambda guard: HandoverEnv(HandoverOptions(guard=guard)),

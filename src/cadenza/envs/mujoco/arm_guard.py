@@ -13,10 +13,10 @@ the two arms hold is no obstacle: they are meant to touch it, and it keeps their
 
 Axes:    N = copies, 7 = joints of an arm.
 Units:   m, rad, s.
-Limits:  the proof is that of a plant which follows the command within a tick (docs/oscbf.md). These
-         arms lag, so that a braking arm still moves a little: the margin is for that. An arm that
-         holds one end of a bar goes where the other end drags it; no command prevents that. Links are
-         covered by balls up to a tenth thicker than the capsules, and gaps are those of the balls.
+Limits:  the proof is that of a plant which follows the command within a tick (docs/oscbf.md).
+         These arms lag, so that a braking arm still moves a little: the margin is for that. An arm
+         that holds one end of a bar goes where the other end drags it; no command prevents that.
+         Links are covered by balls up to a tenth thicker than the capsules; gaps are the balls'.
 """
 
 from typing import Any, Final, Literal

@@ -28,15 +28,15 @@ def guard(env: str | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], **task:
             it.
     """
     made: Any = gymnasium.make(env) if isinstance(env, str) else env
+    guard_arm: Any = getattr(getattr(made, "unwrapped", None), "guard_arm", None)
+    if guard_arm is not None and not task:
+        guard_arm()
+        return made
     if not isinstance(made, gymnasium.Env | VectorEnv):
         raise ConfigurationError(
             "guard: expected the id of a Gymnasium environment, an environment or a vector "
             f"environment, got {made!r}."
         )
-    guard_arm = getattr(made.unwrapped, "guard_arm", None)
-    if callable(guard_arm) and not task:
-        guard_arm()
-        return made
     kind: Any = VectorSafetyFilterWrapper if isinstance(made, VectorEnv) else SafetyFilterWrapper
     known = inspect.signature(kind).parameters
     for name in task.keys() - known.keys():
