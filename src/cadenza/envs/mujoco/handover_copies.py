@@ -386,8 +386,8 @@ class Handing:
         moves = twist_to_joints(joints.reshape(-1, JOINTS), self._kin, twists.reshape(-1, 6))
         moves = np.clip(moves.reshape(self.copies, -1), -JOINT_STEP, JOINT_STEP)
         if self._guard is not None:
-            arms = (arm_state(self.simulations, robot) for robot in range(2))
-            moves[:, :JOINTS] = self._guard.step(*arms, moves[:, :JOINTS])
+            own, other = (arm_state(self.simulations, robot) for robot in range(2))
+            moves[:, :JOINTS] = self._guard.step(own, other, moves[:, :JOINTS])
         target = np.clip(joints + moves, _LOW, _HIGH)
         if self.options.condition != "matched":
             target[:, JOINTS:] = self._start_joints[:, JOINTS:]
@@ -414,8 +414,8 @@ class Handing:
         self, success: NDArray[np.bool_], depth: FloatArray, lateral: FloatArray, angle: FloatArray
     ) -> dict[str, Any]:
         way = self.fixtures - self._tips()
-        arms = (arm_state(self.simulations, robot) for robot in range(2))
-        told = {} if self._guard is None else self._guard.report(*arms)
+        own, other = (arm_state(self.simulations, robot) for robot in range(2))
+        told = {} if self._guard is None else self._guard.report(own, other)
         return {
             "success": success,
             "goal_distance": np.sqrt((way * way).sum(axis=1)),
