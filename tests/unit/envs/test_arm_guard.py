@@ -12,24 +12,26 @@ from cadenza.envs.mujoco import (
     VectorCoCarryEnv,
 )
 
-pytest.importorskip("mjbatch")
+pytest.importorskip("mjbatch", reason="needs the extra mujoco")
 
-TICKS = 80
-#: What drives the ego's arm at the presenter, and at the floor; the bar is let go, since an arm
-#: that is tied to another one goes where that one drags it.
+TICKS = 120
+#: What drives the ego's arm at the presenter, at the floor, and over a partner that holds the other
+#: end of the bar: the load makes an arm creep.
 DRIVEN = {
     "presenter": (
         lambda guard: HandoverEnv(HandoverOptions(guard=guard)),
         [1, -1, -0.2, 0, 0, 0, -1],
         6,
     ),
-    "floor": (lambda guard: let_go(guard, "grip"), [0, 0, -1], 3),
-    "elbow": (lambda guard: let_go(guard, "joint"), [0, 1, 0, 1, 0, -1, 0], 3),
+    "floor": (lambda guard: carrying(guard, "single_arm"), [0, 0, -1], 3),
+    "elbow": (lambda guard: carrying(guard, "single_arm", "joint"), [0, 1, 0, 1, 0, -1, 0], 3),
+    "load": (lambda guard: carrying(guard, "static_partner"), [1, 0, 1], 3),
+    "loaded elbow": (lambda guard: carrying(guard, "matched", "joint"), [0, 1, 0, 0, 0, 0, 0], 3),
 }
 
 
-def let_go(guard, track):
-    return CoCarryEnv(CoCarryOptions(guard=guard, condition="single_arm", action_track=track))
+def carrying(guard, condition, track="grip"):
+    return CoCarryEnv(CoCarryOptions(guard=guard, condition=condition, action_track=track))
 
 
 def driven(case, guard):
@@ -39,6 +41,18 @@ def driven(case, guard):
     env.reset(seed=1)
     actions = {"ego": np.array(action, dtype=float), "partner": np.zeros(partner)}
     return [env.step(actions)[-1] for _ in range(TICKS)]
+
+
+def test_contact_is_never_certified():
+    env = CoCarryEnv(CoCarryOptions(guard="watch", condition="static_partner"))
+    env.reset(seed=1)
+    actions = {"ego": np.array([1.0, 0.0, 1.0]), "partner": np.zeros(3)}
+    while env.step(actions)[-1]["arm_gap"] > -0.03:
+        pass
+    env.guard_arm()
+    *_, info = env.step(actions)
+    assert info["contact"]
+    assert not info["guard_certified"]
 
 
 @pytest.mark.parametrize("case", DRIVEN)

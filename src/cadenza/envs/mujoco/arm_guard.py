@@ -1,22 +1,26 @@
 """The operational-space filter around the ego's arm in the tasks of two arms.
 
-Before every tick the steps that the task asks of the ego's joints become nominal joint velocities,
-and `VelocityOSCBF` returns the closest ones that keep
+Before every tick `VelocityOSCBF` changes the steps that the task asks of the ego's joints as little
+as possible so that
 
     gap of every pair (own link, link of the other arm) >= MARGIN
     gap of every own link to the floor                  >= MARGIN
     gap of every pair of own links                      >= 0
     joints within their limits
 
-each approached no faster than `h' >= -GAIN h`. Where no such velocities exist the arm brakes. What
-the two arms hold is no obstacle: they are meant to touch it, and it keeps their hands apart.
+each approached no faster than `h' >= -GAIN h`. Where no such step exists the arm brakes. What the
+two arms hold is no obstacle: they are meant to touch it, and it keeps their hands apart.
+
+An arm does not go where it is told: its joints move by `RESPONSE` times the step, and by load and
+momentum, w = q' - RESPONSE * last step. A row with gradient g counts w where it goes the wrong way:
+h' = g RESPONSE step + min(g w, 0) + what the obstacle does. A step that pulls a loaded arm back may
+so be larger than any that the task asks for; the motors' torque limits it.
 
 Axes:    N = copies, 7 = joints of an arm.
 Units:   m, rad, s.
-Limits:  the proof is that of a plant which follows the command within a tick (docs/oscbf.md).
-         These arms lag, so that a braking arm still moves a little: the margin is for that. An arm
-         that holds one end of a bar goes where the other end drags it; no command prevents that.
-         Links are covered by balls up to a tenth thicker than the capsules; gaps are the balls'.
+Limits:  the proof is that of a plant which does what the last line says (docs/oscbf.md); w is that
+         of the tick before, and the margin is for the difference. Links are covered by balls up to
+         a tenth thicker than the capsules, and gaps are those of the balls.
 """
 
 from typing import Any, Final, Literal
@@ -39,6 +43,7 @@ from cadenza.safety.oscbf import (
     SelfCollisionRule,
     VelocityOSCBF,
 )
+from cadenza.safety.oscbf.rows import BarrierRows
 from cadenza.safety.oscbf.rules import Priority
 
 #: ``"off"``; ``"watch"``: contacts are told; ``"on"``: and prevented.
@@ -47,6 +52,8 @@ Guarding = Literal["off", "watch", "on"]
 MARGIN: Final = 0.01
 #: Share of a gap that one second of approach may take, 1/s.
 GAIN: Final = 5.0
+#: Speed of an unloaded joint over the step it was told, 1/s: measured at `STIFFNESS_SCALE`.
+RESPONSE: Final = 4.85
 #: Links whose balls overlap in every pose.
 _ALWAYS_NEAR: Final = (("ego_link5", "ego_link7"),)
 
@@ -94,8 +101,13 @@ class ArmGuard:
                 joint_gain=GAIN,
             ),
         )
+        self._last = np.zeros((copies, JOINTS))
         self._changed: NDArray[np.bool_] = np.zeros(copies, dtype=np.bool_)
         self._certified: NDArray[np.bool_] = np.zeros(copies, dtype=np.bool_)
+
+    def restart(self, rows: NDArray[np.int64]) -> None:
+        """Forget the last steps of the copies ``rows``, which begin an episode at rest."""
+        self._last[rows] = 0.0
 
     def step(self, own: FloatArray, other: FloatArray, moves: FloatArray) -> FloatArray:
         """Return the steps to take.
@@ -112,16 +124,24 @@ class ArmGuard:
         if not self._active:
             return moves
         for row in range(len(moves)):
-            nominal = moves[row] / self._dt
-            result = self._filter.solve(
-                self._state(0, own[row]),
-                q_dot_nom=nominal,
-                obstacles=self._obstacles(self._state(1, other[row])),
+            nominal = RESPONSE * moves[row]
+            state = self._state(0, own[row])
+            rows = self._filter.rows(state, self._obstacles(self._state(1, other[row])))
+            load = rows.gradient @ (state.q_dot - RESPONSE * self._last[row])
+            loaded = BarrierRows(
+                gradient=rows.gradient,
+                h=rows.h,
+                drift=rows.drift + np.minimum(load, 0.0),
+                bias=rows.bias,
+                priorities=rows.priorities,
+                names=rows.names,
             )
+            result = self._filter.solve(state, q_dot_nom=nominal, rows=loaded)
             self._certified[row] = result.certified
             self._changed[row] = not np.array_equal(result.q_dot, nominal)
             if self._changed[row]:
-                moves[row] = result.q_dot * self._dt
+                moves[row] = result.q_dot / RESPONSE
+        self._last[:] = moves
         return moves
 
     def report(self, own: FloatArray, other: FloatArray) -> dict[str, NDArray[Any]]:
@@ -129,14 +149,15 @@ class ArmGuard:
 
         ``arm_gap`` is the smallest gap of an own link to the other arm or the floor, m, and
         ``contact`` whether it is negative; an active guard also tells whether it changed the step
-        (``guard_changed``) and whether everything above holds for it (``guard_certified``).
+        (``guard_changed``), and whether the step met every row and ended without a contact
+        (``guard_certified``).
         """
         rows = range(len(own))
         gap = np.array([self._gap(self._state(0, own[k]), self._state(1, other[k])) for k in rows])
         told: dict[str, NDArray[Any]] = {"arm_gap": gap, "contact": gap < 0.0}
         if self._active:
             told["guard_changed"] = self._changed.copy()
-            told["guard_certified"] = self._certified.copy()
+            told["guard_certified"] = self._certified & (gap >= 0.0)
         return told
 
     def _state(self, arm: int, joints: FloatArray) -> ArmState:

@@ -251,6 +251,8 @@ class Carrying:
         self.simulations.start(rows, np.concatenate((joints, start, level), axis=1), joints)
         self.goals[rows], self.starts[rows] = goal, start
         self._start_joints[rows] = joints
+        if self._guard is not None:
+            self._guard.restart(rows)
         for counter in (self.steps, self._held, self._rested, self.energy, self._force_sum):
             counter[rows] = 0
         self.reached[rows] = self._broken[rows] = False

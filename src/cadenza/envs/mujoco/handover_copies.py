@@ -236,6 +236,8 @@ class Handing:
         pose = np.concatenate((joints, origin, quaternions(axes)), axis=1)
         self.simulations.start(rows, pose, joints)
         self._start_joints[rows] = joints
+        if self._guard is not None:
+            self._guard.restart(rows)
         self.holds[rows] = [False, True]
         for counter in (self.grasped, self.reached, self._held_ticks, self._dwelt):
             counter[rows] = 0
