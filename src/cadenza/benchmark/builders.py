@@ -261,36 +261,29 @@ def make_mpe_cooperative_push_env(request: EnvRequest) -> Any:
 
 def make_cocarry_env(request: EnvRequest) -> Any:
     """Build the co-carry task; see `EnvRequest`."""
-    from cadenza.envs.mujoco.cocarry import CoCarryEnv, VectorCoCarryEnv
-    from cadenza.envs.mujoco.cocarry_copies import CoCarryOptions
+    from cadenza.envs.mujoco import CoCarryEnv, CoCarryOptions, VectorCoCarryEnv
 
     given: dict[str, Any] = {**request.options, "training": bool(request.options["training"])}
-    options = CoCarryOptions(**given)
-    settings: dict[str, Any] = {
-        "agent_uids": request.seats,
-        "episode_length": request.episode_length,
-        "root_seed": request.root_seed,
-    }
-    if request.batched or request.num_envs > 1:
-        return VectorCoCarryEnv(request.num_envs, options, **settings)
-    return CoCarryEnv(options, **settings, render_mode=request.render_mode)
+    return _two_arms(request, CoCarryEnv, VectorCoCarryEnv, CoCarryOptions(**given))
 
 
 def make_handover_env(request: EnvRequest) -> Any:
     """Build the handover task; see `EnvRequest`."""
-    from cadenza.envs.mujoco.handover import HandoverEnv, VectorHandoverEnv
-    from cadenza.envs.mujoco.handover_copies import HandoverOptions
+    from cadenza.envs.mujoco import HandoverEnv, HandoverOptions, VectorHandoverEnv
 
     given: dict[str, Any] = dict(request.options)
-    options = HandoverOptions(**given)
+    return _two_arms(request, HandoverEnv, VectorHandoverEnv, HandoverOptions(**given))
+
+
+def _two_arms(request: EnvRequest, scalar: Any, batched: Any, options: Any) -> Any:
     settings: dict[str, Any] = {
         "agent_uids": request.seats,
         "episode_length": request.episode_length,
         "root_seed": request.root_seed,
     }
     if request.batched or request.num_envs > 1:
-        return VectorHandoverEnv(request.num_envs, options, **settings)
-    return HandoverEnv(options, **settings, render_mode=request.render_mode)
+        return batched(request.num_envs, options, **settings)
+    return scalar(options, **settings, render_mode=request.render_mode)
 
 
 def make_stage0_smoke_env(request: EnvRequest) -> Any:

@@ -9,7 +9,7 @@ Units:   m, m/s, rad, rad/s, N, s.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 from cadenza.envs.inputs import checked_integer
-from cadenza.envs.mujoco.arm_guard import ArmGuard, Guarding, arm_state
+from cadenza.envs.mujoco.arm_guard import Guarding
 from cadenza.envs.mujoco.cocarry_rules import (
     DWELL,
     TRAINING_SHARE,
@@ -31,8 +31,6 @@ from cadenza.envs.mujoco.cocarry_rules import (
 )
 from cadenza.envs.mujoco.cocarry_scene import BAR, BAR_LENGTH, Scene, set_parameters
 from cadenza.envs.mujoco.panda import (
-    JOINT_HIGH,
-    JOINT_LOW,
     JOINTS,
     RETRACTED,
     Kinematics,
@@ -40,7 +38,17 @@ from cadenza.envs.mujoco.panda import (
     inverse_kinematics,
     kinematics,
 )
-from cadenza.envs.mujoco.simulations import Simulations
+from cadenza.envs.mujoco.simulations import OneSimulation, Simulations
+from cadenza.envs.mujoco.two_arms import (
+    CHUNKS,
+    CONTROL_TIMESTEP,
+    FACING,
+    HIGH,
+    JOINT_STEP,
+    LOW,
+    Copies,
+    Flags,
+)
 
 Condition = Literal["matched", "single_arm", "static_partner", "zero_partner"]
 Sight = Literal["all", "own"]
@@ -48,13 +56,8 @@ View = Literal["task", "full"]
 Track = Literal["grip", "joint"]
 Reward = Literal["task", "proximity"]
 
-#: Seconds per tick.
-CONTROL_TIMESTEP: Final = 0.05
-#: Steps of ramp and force reading within a tick.
-CHUNKS: Final = 5
-#: Largest step of a grip, m per tick and axis, and of a joint, rad per tick.
+#: Largest step of a grip, m per tick and axis.
 GRIP_STEP: Final = 0.03
-JOINT_STEP: Final = 0.1
 #: Where the bar's centre starts, m, and by how much that varies per axis.
 START: Final[FloatArray] = np.array([0.0, 0.0, 0.22])
 START_SPREAD: Final = 0.01
@@ -70,19 +73,12 @@ TASK_SCALE: Final[FloatArray] = np.array(
 TASK_DIM: Final = 20
 FULL_DIM: Final = 47
 
-#: Uniform draws of an episode.
-DRAWS: Final = 7
 #: Entries of the task view that tell of the partner or of the bar; see `CoCarryOptions.ego_sees`.
 _NOT_OWN: Final = [*range(3, 6), *range(9, 15), 19]
 #: The same in the full view, as far as an own joint does not feel it.
 _NOT_OWN_FULL: Final = slice(18, 43)
 #: Index of the bar's body in the model; the scene's order fixes it, as that of sites and sensors.
 _BAR_BODY: Final = 21
-#: Limits of both arms' joints, (14,), rad.
-_LOW: Final[FloatArray] = np.tile(JOINT_LOW, 2)
-_HIGH: Final[FloatArray] = np.tile(JOINT_HIGH, 2)
-#: Signs that turn the partner's base, which looks back, to the world.
-_FACING: Final[FloatArray] = np.array([[1.0, 1.0, 1.0], [-1.0, -1.0, 1.0]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +128,15 @@ class CoCarryOptions:
             partner_holds=self.condition != "single_arm",
         )
 
+    @property
+    def base_x(self) -> float:
+        """How far each arm's base is from the middle, m."""
+        return self.scene().base_x
+
+    def xml(self) -> str:
+        """Return the model in MJCF."""
+        return self.scene().xml()
+
     def __post_init__(self) -> None:
         choices = (
             ("condition", Condition),
@@ -168,30 +173,28 @@ class CoCarryOptions:
             )
 
 
-class Carrying:
-    """N copies of the task: physics, measures and views; knows no spaces and no seeds.
+class Carrying(Copies):
+    """N copies of co-carry: physics, measures and views.
 
     Attributes:
-        options: Choices of the environment.
-        copies: N.
-        simulations: Their physics.
         holds: Whether the partner's end of the bar is tied to its grip.
         limit: Internal force below which an episode must stay, N.
         goals: Of the bar's centre, (N, 3), m; `starts` where it was first.
-        grips: Tool centre points in the world, (N, 2, 3), m.
-        steps: Ticks of the running episodes, (N,).
         reached: Whether the bar has rested at its goal, limits or not, (N,).
         energy: Work of all actuators, (N,), J.
         now: Measures of the last tick.
     """
 
+    stream: ClassVar[str] = "env.cocarry_mj"
+    draws: ClassVar[int] = 7
+    default_episode_length: ClassVar[int] = 300  # 15 s
+    object_class: ClassVar[str] = "bar"
+
     def __init__(self, options: CoCarryOptions, copies: int, simulations: Simulations) -> None:
-        self.options, self.copies, self.simulations = options, copies, simulations
+        super().__init__(options, copies, simulations)
         self.holds = options.condition != "single_arm"
         self.limit = force_limit() * (TRAINING_SHARE if options.training else 1.0)
         self._substeps = round(CONTROL_TIMESTEP / CHUNKS / options.physics_step_s)
-        base_x = options.scene().base_x
-        self._bases = np.array([[-base_x, 0.0, 0.0], [base_x, 0.0, 0.0]])
         #: From a robot's own grip to where the other one should be.
         self._reach = np.array([[options.bar_length, 0.0, 0.0], [-options.bar_length, 0.0, 0.0]])
         per_copy = {
@@ -201,11 +204,8 @@ class Carrying:
         set_parameters(simulations, _BAR_BODY, bar_length=options.bar_length, **per_copy)
         self.goals = np.zeros((copies, 3))
         self.starts = np.zeros((copies, 3))
-        self.grips = np.zeros((copies, 2, 3))
         self._start_grips = np.zeros((copies, 2, 3))
         self._speeds = np.zeros((copies, 2, 3))
-        self._start_joints = np.zeros((copies, 2 * JOINTS))
-        self.steps = np.zeros(copies, dtype=np.int64)
         self._held = np.zeros(copies, dtype=np.int64)
         self._rested = np.zeros(copies, dtype=np.int64)
         self.reached = np.zeros(copies, dtype=np.bool_)
@@ -215,24 +215,22 @@ class Carrying:
         zeros = np.zeros(copies)
         self.now = Measures(*(zeros.copy() for _ in range(7)))
         self._kinematics: Kinematics = kinematics(np.zeros((2 * copies, JOINTS)))
-        self.set_guard(options.guard)
         #: What the ego may see of the partner, newest first: grip, speed, joints, joint rates.
         self._seen = np.zeros((options.partner_delay + 1, copies, 6 + 2 * JOINTS))
 
-    def set_guard(self, guarding: Guarding) -> None:
-        """Watch, guard or leave alone the ego's arm from now on."""
-        self._guard = None
-        if guarding != "off":
-            self._guard = ArmGuard(
-                base_x=float(self._bases[1, 0]),
-                dt=CONTROL_TIMESTEP,
-                copies=self.copies,
-                active=guarding == "on",
-                growth=GRIP_STEP * self.options.partner_delay,
-            )
+    @classmethod
+    def default_options(cls) -> CoCarryOptions:
+        """See `Copies`."""
+        return CoCarryOptions()
+
+    @staticmethod
+    def sizes(options: CoCarryOptions) -> tuple[tuple[int, int], tuple[int, int]]:
+        """See `Copies`."""
+        seen = FULL_DIM if options.view == "full" else TASK_DIM
+        return (seen, TASK_DIM), (JOINTS if options.action_track == "joint" else 3, 3)
 
     def begin(self, rows: NDArray[np.int64], draws: FloatArray) -> None:
-        """Start an episode in the copies ``rows`` from uniform draws, (R, 7)."""
+        """See `Copies`."""
         start = START + START_SPREAD * (2.0 * draws[:, :3] - 1.0)
         side = np.where(draws[:, 5] < 0.5, -1.0, 1.0)
         goal = np.stack(
@@ -265,16 +263,8 @@ class Carrying:
 
     def advance(
         self, ego: FloatArray, partner: FloatArray
-    ) -> tuple[FloatArray, NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Move every copy by one tick.
-
-        Args:
-            ego: Actions within [-1, 1], (N, 3) or (N, 7).
-            partner: Likewise, (N, 3).
-
-        Returns:
-            Reward, success, violation, each (N,), and the info.
-        """
+    ) -> tuple[FloatArray, Flags, Flags, dict[str, Any]]:
+        """See `Copies`; an episode fails where a limit breaks."""
         simulations = self.simulations
         before, distance = self.grips.copy(), self.now.distance.copy()
         target, old = self._targets(ego, partner), simulations.ctrl.copy()
@@ -311,10 +301,37 @@ class Carrying:
             view[:, :3] = (self.goals - self.starts - moved) / TASK_SCALE[:3]
         return view
 
+    def states(self) -> tuple[FloatArray, FloatArray]:
+        """See `Copies`."""
+        return self.ego_state(), self.task_view(1)
+
+    def ends(self, success: Flags, failure: Flags, episode_length: int) -> tuple[Flags, Flags]:
+        """See `Copies`."""
+        late = self.steps >= episode_length
+        if self.options.training:
+            return failure, (success | late) & ~failure
+        return success, late & ~success
+
+    def unseen_motion(self) -> float:
+        """See `Copies`."""
+        return GRIP_STEP * self.options.partner_delay
+
+    def contact_force(self) -> FloatArray:
+        """Return how strongly the bar's ends are held against each other, (N,), N."""
+        return np.abs(self.now.force)
+
+    def draw(self, simulation: OneSimulation, pictures: Any) -> tuple[Any, NDArray[np.uint8]]:
+        """See `Copies`."""
+        from cadenza.envs.mujoco.rendering import Pictures
+
+        pictures = pictures or Pictures(simulation)
+        within = bool(self.now.within_limits(force_limit())[0])
+        return pictures, pictures.draw(self.goals[0], within_limits=within)
+
     def rotations(self) -> FloatArray:
-        """Return the axes of both hands in the world as columns, (N, 2, 3, 3)."""
+        """See `Copies`."""
         local = self._kinematics.rotation.reshape(self.copies, 2, 3, 3)
-        return local * _FACING[:, :, None]
+        return local * FACING[:, :, None]
 
     def _view(self, robot: int, other: FloatArray, other_speed: FloatArray) -> FloatArray:
         own = self.grips[:, robot]
@@ -351,15 +368,15 @@ class Carrying:
         if options.condition == "zero_partner":
             partner = np.zeros_like(partner)
         first = ego if options.action_track == "grip" else np.zeros_like(partner)
-        steps = GRIP_STEP * np.stack((first, partner), axis=1) * _FACING
+        steps = GRIP_STEP * np.stack((first, partner), axis=1) * FACING
         moves = grip_to_joints(joints.reshape(-1, JOINTS), self._kinematics, steps.reshape(-1, 3))
         moves = np.clip(moves.reshape(self.copies, -1), -JOINT_STEP, JOINT_STEP)
         if options.action_track == "joint":
             moves[:, :JOINTS] = JOINT_STEP * ego
         if self._guard is not None:
             seen = self._seen[-1, :, 6:]
-            moves[:, :JOINTS] = self._guard.step(self._arm(0), seen, moves[:, :JOINTS])
-        target = np.clip(joints + moves, _LOW, _HIGH)
+            moves[:, :JOINTS] = self._guard.step(self.arm(0), seen, moves[:, :JOINTS])
+        target = np.clip(joints + moves, LOW, HIGH)
         if options.condition in ("static_partner", "single_arm"):
             target[:, JOINTS:] = self._start_joints[:, JOINTS:]
         return target
@@ -389,7 +406,7 @@ class Carrying:
     def _locate(self) -> None:
         joints = self.simulations.qpos[:, : 2 * JOINTS].reshape(-1, JOINTS)
         self._kinematics = kinematics(joints)
-        self.grips = self._kinematics.tcp.reshape(-1, 2, 3) * _FACING + self._bases
+        self.grips = self._kinematics.tcp.reshape(-1, 2, 3) * FACING + self.bases
 
     def _measure(self, force: FloatArray, rows: Any) -> None:
         qpos, now = self.simulations.qpos, self.now
@@ -403,9 +420,7 @@ class Carrying:
         now.max_tilt[rows] = np.maximum(now.max_tilt, tilt)[rows]
         now.max_force[rows] = np.maximum(now.max_force, np.abs(force))[rows]
 
-    def _judge(
-        self, distance: FloatArray
-    ) -> tuple[FloatArray, NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+    def _judge(self, distance: FloatArray) -> tuple[FloatArray, Flags, Flags, dict[str, Any]]:
         now, limit = self.now, self.limit
         placed = now.placed()
         self._rested = np.where(placed, self._rested + 1, 0)
@@ -422,9 +437,8 @@ class Carrying:
             reward = proximity_reward(now, success, violation, limit)
         return reward, success, violation, self._info(success)
 
-    def _info(self, success: NDArray[np.bool_]) -> dict[str, Any]:
-        now, guard = self.now, self._guard
-        told = {} if guard is None else guard.report(self._arm(0), self._arm(1))
+    def _info(self, success: Flags) -> dict[str, Any]:
+        now = self.now
         return {
             "success": success,
             "goal_distance": now.distance.copy(),
@@ -436,22 +450,18 @@ class Carrying:
             "mean_force": self._force_sum / np.maximum(self.steps, 1),
             "energy": self.energy.copy(),
             "time": self.steps * CONTROL_TIMESTEP,
-            **told,
+            **self.guard_report(),
         }
 
     def _partner_facts(self) -> FloatArray:
-        return np.concatenate((self.grips[:, 1], self._speeds[:, 1], self._arm(1)), axis=1)
+        return np.concatenate((self.grips[:, 1], self._speeds[:, 1], self.arm(1)), axis=1)
 
-    def _arm(self, robot: int) -> FloatArray:
-        """Return joint angles and rates of one robot, (N, 14)."""
-        return arm_state(self.simulations, robot)
-
-    def goal_ends(self) -> FloatArray:
+    def goal_places(self) -> FloatArray:
         """Return where the grips are with a level bar at its goal, (N, 2, 3), m."""
         return self.goals[:, None, :] - 0.5 * self._reach
 
     def _to_base(self, points: FloatArray) -> FloatArray:
-        return (points - self._bases) * _FACING
+        return (points - self.bases) * FACING
 
 
 def _per_copy(name: str, value: float | Sequence[float], copies: int) -> FloatArray:

@@ -12,14 +12,14 @@ Units:     m, m/s, rad, N, s.
 """
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
-from cadenza.envs.mujoco.arm_guard import ArmGuard, Guarding, arm_state
+from cadenza.envs.mujoco.arm_guard import Guarding
 from cadenza.envs.mujoco.handover_scene import (
     BASE_X,
     DEPTH,
@@ -31,8 +31,6 @@ from cadenza.envs.mujoco.handover_scene import (
     handover_xml,
 )
 from cadenza.envs.mujoco.panda import (
-    JOINT_HIGH,
-    JOINT_LOW,
     JOINTS,
     READY,
     RETRACTED,
@@ -41,20 +39,27 @@ from cadenza.envs.mujoco.panda import (
     quaternions,
     twist_to_joints,
 )
-from cadenza.envs.mujoco.simulations import Simulations
+from cadenza.envs.mujoco.simulations import OneSimulation, Simulations
+from cadenza.envs.mujoco.two_arms import (
+    CHUNKS,
+    CONTROL_TIMESTEP,
+    FACING,
+    HIGH,
+    JOINT_STEP,
+    LOW,
+    Copies,
+    Flags,
+)
 
 Condition = Literal["matched", "presenter_absent", "presenter_frozen"]
 Sight = Literal["all", "own"]
 
-#: Seconds per tick, steps of ramp within it, and the physics step.
-CONTROL_TIMESTEP: Final = 0.05
-CHUNKS: Final = 5
+#: Seconds per physics step.
 PHYSICS_STEP: Final = 0.002
-#: Largest step of a grip, m per tick and axis, of its turn, and of a joint, rad per tick. Targets
-#: lead the joints, so that an arm moves at about a quarter of them a tick.
+#: Largest step of a grip, m per tick and axis, and of its turn, rad per tick. Targets lead the
+#: joints, so that an arm moves at about a quarter of them a tick.
 GRIP_STEP: Final = 0.02
 TURN_STEP: Final = 0.2
-JOINT_STEP: Final = 0.1
 #: Middle of the zone in which the point to grasp is presented.
 ZONE: Final[FloatArray] = np.array([-0.06, 0.0, 0.30])
 #: Where the point to grasp begins, where it stays frozen, and by which turn.
@@ -90,8 +95,6 @@ PRESENTER_SCALE: Final[FloatArray] = np.array(
 )
 EGO_DIM: Final = len(EGO_SCALE)
 PRESENTER_DIM: Final = len(PRESENTER_SCALE)
-#: Uniform draws of an episode.
-DRAWS: Final = 12
 
 #: Entries of the ego's view that tell of the presenter or of the peg.
 _NOT_OWN: Final = [*range(12), *range(15, 18), 28]
@@ -99,12 +102,8 @@ _NOT_OWN: Final = [*range(12), *range(15, 18), 28]
 _TURNED_BACK: Final = 2.6
 #: A peg below this height has been dropped, m.
 _FLOOR: Final = 0.03
-_LOW: Final[FloatArray] = np.tile(JOINT_LOW, 2)
-_HIGH: Final[FloatArray] = np.tile(JOINT_HIGH, 2)
-_FACING: Final[FloatArray] = np.array([[1.0, 1.0, 1.0], [-1.0, -1.0, 1.0]])
-_BASES: Final[FloatArray] = np.array([[-BASE_X, 0.0, 0.0], [BASE_X, 0.0, 0.0]])
 #: Axes of the hands, in the world, that hold a peg which stands straight, (2, 3, 3).
-_STRAIGHT: Final[FloatArray] = kinematics(READY[None]).rotation * _FACING[:, :, None]
+_STRAIGHT: Final[FloatArray] = kinematics(READY[None]).rotation * FACING[:, :, None]
 #: The fixture is the last body of the model.
 _FIXTURE_BODY: Final = -1
 _WELD_PLACE, _WELD_TURN = slice(3, 6), slice(6, 10)
@@ -134,6 +133,9 @@ class HandoverOptions:
     yaw_error_deg: float = 10.0
     guard: Guarding = "off"
 
+    #: How far each arm's base is from the middle, m.
+    base_x: ClassVar[float] = BASE_X
+
     def __post_init__(self) -> None:
         choices = (("condition", Condition), ("ego_sees", Sight), ("guard", Guarding))
         for name, kind in choices:
@@ -152,57 +154,54 @@ class HandoverOptions:
         return handover_xml(PHYSICS_STEP)
 
 
-class Handing:
-    """N copies of the task: physics, grasps and views; knows no spaces and no seeds.
+class Handing(Copies):
+    """N copies of the handover: physics, grasps and views.
 
     Attributes:
-        options: Choices of the environment.
-        simulations: Physics of the copies.
-        grips: Tool centre points in the world, (N, 2, 3), m.
         fixtures: Where the fixtures are, (N, 3), m.
         holds: Whether presenter and receiver hold the peg, (N, 2), receiver first.
-        steps: Ticks of the running episodes, (N,).
     """
 
+    stream: ClassVar[str] = "env.handover_mj"
+    draws: ClassVar[int] = 12
+    default_episode_length: ClassVar[int] = 600  # the takt usually ends an episode sooner
+    object_class: ClassVar[str] = "peg"
+
     def __init__(self, options: HandoverOptions, copies: int, simulations: Simulations) -> None:
-        self.options, self.copies, self.simulations = options, copies, simulations
+        super().__init__(options, copies, simulations)
         self.fixtures = np.zeros((copies, 3))
         self._fixture_axes = np.zeros((copies, 3, 3))
-        self.grips = np.zeros((copies, 2, 3))
         self._axes = np.zeros((copies, 2, 3, 3))
         self._grip_speeds = np.zeros((copies, 2, 3))
         self._points = np.zeros((copies, 3))
         self._peg_axes = np.zeros((copies, 3, 3))
         self._peg_speeds = np.zeros((copies, 3))
-        self._start_joints = np.zeros((copies, 2 * JOINTS))
         self._changed = np.zeros(copies, dtype=np.bool_)
         self.holds = np.zeros((copies, 2), dtype=np.bool_)
         self._held_ticks = np.zeros(copies, dtype=np.int64)
         self._dwelt = np.zeros(copies, dtype=np.int64)
-        self.steps = np.zeros(copies, dtype=np.int64)
         self.grasped = np.zeros(copies, dtype=np.bool_)
         self.reached = np.zeros(copies, dtype=np.bool_)
         self.force = np.zeros(copies)
         self.max_force = np.zeros(copies)
-        self.set_guard(options.guard)
         #: The pose of the fixture and the welds' relative poses live in the model.
         self._body_pos = simulations.parameters("body_pos")
         self._body_quat = simulations.parameters("body_quat")
         self._welds = simulations.parameters("eq_data")
 
-    def set_guard(self, guarding: Guarding) -> None:
-        """Watch, guard or leave alone the ego's arm from now on."""
-        self._guard = None
-        if guarding != "off":
-            self._guard = ArmGuard(
-                base_x=BASE_X,
-                dt=CONTROL_TIMESTEP,
-                copies=self.copies,
-                active=guarding == "on",
-            )
+    @classmethod
+    def default_options(cls) -> HandoverOptions:
+        """See `Copies`."""
+        return HandoverOptions()
+
+    @staticmethod
+    def sizes(options: HandoverOptions) -> tuple[tuple[int, int], tuple[int, int]]:
+        """See `Copies`."""
+        del options
+        return (EGO_DIM, PRESENTER_DIM), (7, 6)
 
     def begin(self, rows: NDArray[np.int64], draws: FloatArray) -> None:
-        """Start an episode in the copies ``rows`` from uniform draws, (R, 12)."""
+        """See `Copies`."""
         options, count = self.options, len(rows)
         spread = 2.0 * draws - 1.0
         fixture, turn = np.tile(FIXTURE, (count, 1)), FIXTURE_TURN * spread[:, 2]
@@ -214,7 +213,7 @@ class Handing:
         places = np.empty((count, 2, 3))
         places[:, 0] = RECEIVER_START + START_SPREAD * spread[:, 9:12]
         places[:, 1] = (FROZEN if frozen else PICKED_UP) + PRESENTER_AT
-        joints = inverse_kinematics(((places - _BASES) * _FACING).reshape(-1, 3))
+        joints = inverse_kinematics(((places - self.bases) * FACING).reshape(-1, 3))
         joints = joints.reshape(-1, 2 * JOINTS)
         if frozen:
             joints[:, -1] += FROZEN_TURN
@@ -226,7 +225,7 @@ class Handing:
         yaw = np.radians(options.yaw_error_deg) * normals[:, 3]
         held = about_z(yaw) @ _about_x(np.radians(options.yaw_error_deg) / 3.0 * normals[:, 4])
         kin = kinematics(joints[:, JOINTS:].copy())
-        hand, grip = kin.rotation * _FACING[1][:, None], kin.tcp * _FACING[1] + _BASES[1]
+        hand, grip = kin.rotation * FACING[1][:, None], kin.tcp * FACING[1] + self.bases[1]
         axes = hand @ _STRAIGHT[1].T @ held
         origin = grip - (axes @ place[..., None])[..., 0]
         self._welds[rows, RECEIVER_WELD, :3] = self._welds[rows, PRESENTER_WELD, :3] = 0.0
@@ -246,21 +245,13 @@ class Handing:
         self._grip_speeds[rows] = self._peg_speeds[rows] = 0.0
 
     def advance(
-        self, ego: FloatArray, presenter: FloatArray
-    ) -> tuple[FloatArray, NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Move every copy by one tick.
-
-        Args:
-            ego: Actions within [-1, 1], (N, 7).
-            presenter: Likewise, (N, 6).
-
-        Returns:
-            Reward, success, dropped, each (N,), and the info.
-        """
+        self, ego: FloatArray, partner: FloatArray
+    ) -> tuple[FloatArray, Flags, Flags, dict[str, Any]]:
+        """See `Copies`; an episode fails where the peg is dropped."""
         simulations = self.simulations
         grips, points, way = self.grips.copy(), self._points.copy(), self._way()
         self._grasp(ego[:, 6] > 0.0)
-        target, old = self._targets(ego[:, :6], presenter), simulations.ctrl.copy()
+        target, old = self._targets(ego[:, :6], partner), simulations.ctrl.copy()
         force = np.zeros(self.copies)
         for chunk in range(1, CHUNKS + 1):
             simulations.ctrl[:] = old + (chunk / CHUNKS) * (target - old)
@@ -286,6 +277,35 @@ class Handing:
             + DROP_REWARD * dropped
         )
         return reward, success, dropped, self._info(success, depth, lateral, angle)
+
+    def states(self) -> tuple[FloatArray, FloatArray]:
+        """See `Copies`."""
+        return self.ego_state(), self.presenter_state()
+
+    def ends(self, success: Flags, failure: Flags, episode_length: int) -> tuple[Flags, Flags]:
+        """See `Copies`."""
+        takt = round(self.options.takt_s / CONTROL_TIMESTEP)
+        terminated = success | failure
+        return terminated, (self.steps >= min(takt, episode_length)) & ~terminated
+
+    def goal_places(self) -> FloatArray:
+        """Return the ego's fixture and the presenting hand's place, (N, 2, 3), m."""
+        presented = np.broadcast_to(ZONE + PRESENTER_AT, self.fixtures.shape)
+        return np.stack((self.fixtures, presented), axis=1)
+
+    def contact_force(self) -> FloatArray:
+        """Return the force at the fixture, (N,), N."""
+        return self.force
+
+    def draw(self, simulation: OneSimulation, pictures: Any) -> tuple[Any, NDArray[np.uint8]]:
+        """See `Copies`."""
+        from cadenza.envs.mujoco.rendering import Camera, Pictures
+
+        if pictures is None:
+            camera = Camera(looks_at=(0.0, 0.08, 0.24), distance=1.3, azimuth=-70.0)
+            pictures = Pictures(simulation, camera)
+        within = bool(self.max_force[0] < FORCE_LIMIT)
+        return pictures, pictures.draw(self.fixtures[0] - [0.0, 0.0, 0.06], within_limits=within)
 
     def ego_state(self) -> FloatArray:
         """Return what the ego sees, (N, 31)."""
@@ -329,7 +349,7 @@ class Handing:
         return depth, lateral, np.degrees(np.sqrt((turn * turn).sum(axis=1)))
 
     def model_state(self, row: int) -> FloatArray:
-        """Return what of the future of one copy lives in its model: welds and fixture."""
+        """See `Copies`: welds and fixture."""
         return np.concatenate(
             (
                 self._welds[row].ravel(),
@@ -339,10 +359,10 @@ class Handing:
         )
 
     def rotations(self) -> FloatArray:
-        """Return the axes of both hands in the world as columns, (N, 2, 3, 3)."""
+        """See `Copies`."""
         return self._axes
 
-    def _grasp(self, closing: NDArray[np.bool_]) -> None:
+    def _grasp(self, closing: Flags) -> None:
         """Let receivers grasp or let go, and presenters that have waited let go."""
         gap = self._points - self.grips[:, 0]
         near = np.sqrt((gap * gap).sum(axis=1)) <= self.options.weld_tolerance_m
@@ -384,13 +404,12 @@ class Handing:
         """Return the joint targets of one tick, (N, 14)."""
         joints = self.simulations.qpos[:, : 2 * JOINTS].copy()
         twists = np.stack((ego, presenter), axis=1).reshape(self.copies, 2, 2, 3)
-        twists = twists * _FACING[:, None, :] * np.array([GRIP_STEP, TURN_STEP])[:, None]
+        twists = twists * FACING[:, None, :] * np.array([GRIP_STEP, TURN_STEP])[:, None]
         moves = twist_to_joints(joints.reshape(-1, JOINTS), self._kin, twists.reshape(-1, 6))
         moves = np.clip(moves.reshape(self.copies, -1), -JOINT_STEP, JOINT_STEP)
         if self._guard is not None:
-            own, other = (arm_state(self.simulations, robot) for robot in range(2))
-            moves[:, :JOINTS] = self._guard.step(own, other, moves[:, :JOINTS])
-        target = np.clip(joints + moves, _LOW, _HIGH)
+            moves[:, :JOINTS] = self._guard.step(self.arm(0), self.arm(1), moves[:, :JOINTS])
+        target = np.clip(joints + moves, LOW, HIGH)
         if self.options.condition != "matched":
             target[:, JOINTS:] = self._start_joints[:, JOINTS:]
         return target
@@ -398,8 +417,8 @@ class Handing:
     def _locate(self) -> None:
         qpos = self.simulations.qpos
         self._kin = kinematics(qpos[:, : 2 * JOINTS].reshape(-1, JOINTS))
-        self.grips = self._kin.tcp.reshape(-1, 2, 3) * _FACING + _BASES
-        self._axes = self._kin.rotation.reshape(-1, 2, 3, 3) * _FACING[:, :, None]
+        self.grips = self._kin.tcp.reshape(-1, 2, 3) * FACING + self.bases
+        self._axes = self._kin.rotation.reshape(-1, 2, 3, 3) * FACING[:, :, None]
         peg = qpos[:, PEG]
         self._points, self._peg_axes = peg[:, :3].copy(), _matrices(peg[:, 3:])
 
@@ -413,11 +432,9 @@ class Handing:
         return np.sqrt((way * way).sum(axis=1))
 
     def _info(
-        self, success: NDArray[np.bool_], depth: FloatArray, lateral: FloatArray, angle: FloatArray
+        self, success: Flags, depth: FloatArray, lateral: FloatArray, angle: FloatArray
     ) -> dict[str, Any]:
         way = self.fixtures - self._tips()
-        own, other = (arm_state(self.simulations, robot) for robot in range(2))
-        told = {} if self._guard is None else self._guard.report(own, other)
         return {
             "success": success,
             "goal_distance": np.sqrt((way * way).sum(axis=1)),
@@ -429,7 +446,7 @@ class Handing:
             "force": self.force.copy(),
             "max_force": self.max_force.copy(),
             "time": self.steps * CONTROL_TIMESTEP,
-            **told,
+            **self.guard_report(),
         }
 
 

@@ -1,0 +1,522 @@
+"""Environments of two arms: one copy of a task, or many, with spaces, seeds and resets around it.
+
+Task:     a subclass of `Copies` has physics, judgement and views; `TwoArmEnv` plays one copy of it,
+          `VectorTwoArmEnv` N on a pool of threads, and every copy has the bytes of the former.
+Episodes: episode k draws from the stream ``f"{stream}.episode.{k}"`` under ``root_seed``.
+Axes:     N = copies, R = rows that begin an episode; robot 0 is the ego, robot 1 the partner.
+Units:    m, m/s, rad, rad/s, N, s.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from cadenza.core.arrays import FloatArray
+from cadenza.core.errors import InputError, NotReadyError
+from cadenza.envs.batched_streams import named_uniforms
+from cadenza.envs.inputs import (
+    checked_action,
+    checked_agent_uids,
+    checked_integer,
+    checked_render_mode,
+)
+from cadenza.envs.mujoco.arm_guard import ArmGuard, Guarding, arm_state
+from cadenza.envs.mujoco.panda import JOINT_HIGH, JOINT_LOW, JOINTS, quaternions
+from cadenza.envs.mujoco.simulations import ManySimulations, OneSimulation, Simulations
+
+#: Seconds per tick, and steps of ramp within it.
+CONTROL_TIMESTEP: Final = 0.05
+CHUNKS: Final = 5
+#: Largest step of a joint, rad per tick.
+JOINT_STEP: Final = 0.1
+#: Limits of both arms' joints, (14,), rad.
+LOW: Final[FloatArray] = np.tile(JOINT_LOW, 2)
+HIGH: Final[FloatArray] = np.tile(JOINT_HIGH, 2)
+#: Signs that turn each arm's base to the world: the partner's looks back.
+FACING: Final[FloatArray] = np.array([[1.0, 1.0, 1.0], [-1.0, -1.0, 1.0]])
+
+_SEED_BOUND: Final = 1 << 62
+
+Flags = NDArray[np.bool_]
+
+
+class Copies(ABC):
+    """N copies of a task; knows no spaces and no seeds.
+
+    Attributes:
+        stream: Name of the stream family of its episodes.
+        draws: Uniform draws of an episode.
+        default_episode_length: Ticks.
+        object_class: What the arms hold, as a channel names it.
+        options: Choices of the environment; they have ``guard`` and ``base_x``, how far each arm's
+            base is from the middle (m), and build their model, ``xml()``.
+        copies: N.
+        simulations: Their physics.
+        grips: Tool centre points in the world, (N, 2, 3), m.
+        steps: Ticks of the running episodes, (N,).
+    """
+
+    stream: ClassVar[str]
+    draws: ClassVar[int]
+    default_episode_length: ClassVar[int]
+    object_class: ClassVar[str]
+
+    def __init__(self, options: Any, copies: int, simulations: Simulations) -> None:
+        self.options, self.copies, self.simulations = options, copies, simulations
+        self.bases = np.array([[-options.base_x, 0.0, 0.0], [options.base_x, 0.0, 0.0]])
+        self.grips = np.zeros((copies, 2, 3))
+        self.steps: NDArray[np.int64] = np.zeros(copies, dtype=np.int64)
+        self._start_joints = np.zeros((copies, 2 * JOINTS))
+        self.set_guard(options.guard)
+
+    @classmethod
+    @abstractmethod
+    def default_options(cls) -> Any:
+        """Return the choices of an environment that nobody chose otherwise."""
+
+    @staticmethod
+    @abstractmethod
+    def sizes(options: Any) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return the entries of both robots' states and of their actions."""
+
+    @abstractmethod
+    def begin(self, rows: NDArray[np.int64], draws: FloatArray) -> None:
+        """Start an episode in the copies ``rows`` from uniform draws, (R, ``draws``)."""
+
+    @abstractmethod
+    def advance(
+        self, ego: FloatArray, partner: FloatArray
+    ) -> tuple[FloatArray, Flags, Flags, dict[str, Any]]:
+        """Move every copy by one tick.
+
+        Args:
+            ego: Actions within [-1, 1], (N, size).
+            partner: Likewise.
+
+        Returns:
+            Reward, success, failure, each (N,), and the info of `TwoArmEnv.step`.
+        """
+
+    @abstractmethod
+    def ends(self, success: Flags, failure: Flags, episode_length: int) -> tuple[Flags, Flags]:
+        """Return which copies terminate and which truncate, (N,) each, never both."""
+
+    @abstractmethod
+    def states(self) -> tuple[FloatArray, FloatArray]:
+        """Return what ego and partner see, (N, size) each."""
+
+    @abstractmethod
+    def rotations(self) -> FloatArray:
+        """Return the axes of both hands in the world as columns, (N, 2, 3, 3)."""
+
+    @abstractmethod
+    def goal_places(self) -> FloatArray:
+        """Return where the grips should end up, (N, 2, 3), m."""
+
+    @abstractmethod
+    def contact_force(self) -> FloatArray:
+        """Return the force that a channel tells, (N,), N."""
+
+    @abstractmethod
+    def draw(self, simulation: OneSimulation, pictures: Any) -> tuple[Any, NDArray[np.uint8]]:
+        """Return a picture of copy 0, and who makes it: ``pictures``, or a new one for None."""
+
+    def model_state(self, row: int) -> FloatArray:
+        """Return what of the future of one copy lives in its model."""
+        del row
+        return np.zeros(0)
+
+    def unseen_motion(self) -> float:
+        """Return how far the other arm may have moved since the ego saw it, m."""
+        return 0.0
+
+    def set_guard(self, guarding: Guarding) -> None:
+        """Watch, guard or leave alone the ego's arm from now on."""
+        self._guard = None
+        if guarding != "off":
+            self._guard = ArmGuard(
+                base_x=self.options.base_x,
+                dt=CONTROL_TIMESTEP,
+                copies=self.copies,
+                active=guarding == "on",
+                growth=self.unseen_motion(),
+            )
+
+    def arm(self, robot: int) -> FloatArray:
+        """Return joint angles and rates of one robot, (N, 14)."""
+        return arm_state(self.simulations, robot)
+
+    def guard_report(self) -> dict[str, Any]:
+        """Return what the arm's guard tells of the last tick; nothing where there is none."""
+        return {} if self._guard is None else self._guard.report(self.arm(0), self.arm(1))
+
+
+CopiesT = TypeVar("CopiesT", bound=Copies)
+
+
+class TwoArms(Generic[CopiesT]):
+    """What both environments tell beside `step`; a scalar one tells of its only copy."""
+
+    #: The task.
+    task: type[CopiesT]
+    agent_uids: tuple[str, ...]
+    options: Any
+    _copies: CopiesT
+    _ready: bool = False
+    #: Picks the only copy, or all of them.
+    _pick: Any = slice(None)
+
+    def guard_arm(self) -> None:
+        """Put the operational-space filter in front of the ego's arm, see `arm_guard`."""
+        self.options = replace(self.options, guard="on")
+        self._copies.set_guard(self.options.guard)
+
+    def state_hash(self, row: int = 0) -> str:
+        """Return SHA-256 over everything that determines the future of one copy.
+
+        What lives in its model, as the poses of welds, is part of it.
+        """
+        copies = self._require_reset()
+        digest = sha256(copies.simulations.state(row).tobytes())
+        digest.update(copies.model_state(row).tobytes())
+        return digest.hexdigest()
+
+    def comm_state(self) -> Any:
+        """Return poses and predicates of both robots, as a channel sends them; a list for copies.
+
+        Each uid has its tool centre point, ``xyz`` (m) and ``quat_wxyz``, in the world, and the
+        force at what the arms hold.
+        """
+        copies = self._require_reset()
+        turns, forces = quaternions(copies.rotations()), copies.contact_force().tolist()
+        states: Any = [
+            {
+                "pose": {
+                    uid: {"xyz": tuple(grips[k].tolist()), "quat_wxyz": tuple(turn[k].tolist())}
+                    for k, uid in enumerate(self.agent_uids)
+                },
+                "task_state": {
+                    uid: {"object_class": copies.object_class, "contact_force": force}
+                    for uid in self.agent_uids
+                },
+            }
+            for grips, turn, force in zip(copies.grips, turns, forces, strict=True)
+        ]
+        return states[self._pick]
+
+    def robot_positions(self) -> dict[str, FloatArray]:
+        """Return where each robot's grip is on the floor, (2,) or (N, 2), m."""
+        return self._on_the_floor(self._require_reset().grips)
+
+    def goal_positions(self) -> dict[str, FloatArray]:
+        """Return where the grips should end up, on the floor, (2,) or (N, 2), m."""
+        return self._on_the_floor(self._require_reset().goal_places())
+
+    def _on_the_floor(self, points: FloatArray) -> dict[str, FloatArray]:
+        picked = points[self._pick]
+        return {uid: picked[..., k, :2].copy() for k, uid in enumerate(self.agent_uids)}
+
+    def _require_reset(self) -> CopiesT:
+        if not self._ready:
+            raise NotReadyError(
+                f"{type(self).__name__}: expected a state, got none yet; call reset() first."
+            )
+        return self._copies
+
+    def _take(
+        self, options: Any, agent_uids: tuple[str, ...], episode_length: int | None, root_seed: int
+    ) -> tuple[gym.spaces.Dict, gym.spaces.Dict]:
+        """Keep what both environments are built with; return the spaces of one copy."""
+        owner, task = type(self).__name__, self.task
+        if episode_length is None:
+            episode_length = task.default_episode_length
+        self.options = task.default_options() if options is None else options
+        self.agent_uids = checked_agent_uids(owner, agent_uids, low=2, high=2)
+        self.ego_uid, self.partner_uid = self.agent_uids
+        self.episode_length = checked_integer(owner, "episode_length", episode_length, low=1)
+        self.root_seed = checked_integer(owner, "root_seed", root_seed, low=0)
+        dims, sizes = task.sizes(self.options)
+        states: dict[str, gym.Space[Any]] = {
+            uid: gym.spaces.Dict({"state": gym.spaces.Box(-np.inf, np.inf, (dim,), np.float32)})
+            for uid, dim in zip(self.agent_uids, dims, strict=True)
+        }
+        actions: dict[str, gym.Space[Any]] = {
+            uid: gym.spaces.Box(-1.0, 1.0, (size,), np.float32)
+            for uid, size in zip(self.agent_uids, sizes, strict=True)
+        }
+        return gym.spaces.Dict({"agent": gym.spaces.Dict(states)}), gym.spaces.Dict(actions)
+
+    def _actions(self, given: Mapping[str, Any], *lead: int) -> tuple[FloatArray, FloatArray]:
+        """Return the clipped actions of ego and partner, shape ``lead`` and their size."""
+        owner, sizes = type(self).__name__, self.task.sizes(self.options)[1]
+        ego, partner = (
+            np.clip(checked_action(owner, given, uid, (*lead, size)), -1.0, 1.0)
+            for uid, size in zip(self.agent_uids, sizes, strict=True)
+        )
+        return ego, partner
+
+    def _draws(self, prefix: str, episodes: NDArray[np.int64]) -> FloatArray:
+        return named_uniforms(prefix, episodes, root_seed=self.root_seed, count=self.task.draws)
+
+    def _observation(self) -> dict[str, Any]:
+        states = zip(self.agent_uids, self._copies.states(), strict=True)
+        return {
+            "agent": {uid: {"state": state[self._pick].astype(np.float32)} for uid, state in states}
+        }
+
+
+class TwoArmEnv(TwoArms[CopiesT], gym.Env[dict[str, Any], dict[str, Any]]):
+    """One copy of a task.
+
+    Attributes:
+        agent_uids: Ego and partner.
+        options: Choices of this environment.
+        episode_length: Ticks until truncation.
+        root_seed: Experiment seed that scopes every episode.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 20}  # pyright: ignore[reportIncompatibleVariableOverride] # gymnasium declares an instance variable
+    control_timestep: Final = CONTROL_TIMESTEP
+    _pick = 0
+
+    def __init__(
+        self,
+        options: Any = None,
+        *,
+        agent_uids: tuple[str, ...] = ("ego", "partner"),
+        episode_length: int | None = None,
+        root_seed: int = 0,
+        render_mode: str | None = None,
+    ) -> None:
+        """Build the env; call `reset` before `step`.
+
+        Args:
+            options: The task's choices; None takes its defaults.
+            agent_uids: Names of ego and partner.
+            episode_length: Ticks until truncation, >= 1; None takes the task's.
+            root_seed: Experiment seed, >= 0.
+            render_mode: None or ``"rgb_array"``.
+
+        Raises:
+            InputError: An argument is out of range.
+            MissingExtraError: MuJoCo is not installed.
+        """
+        self.observation_space, self.action_space = self._take(
+            options, agent_uids, episode_length, root_seed
+        )
+        self.render_mode = checked_render_mode(type(self).__name__, render_mode)
+        self.simulation = OneSimulation(self.options.xml())
+        self._copies = self.task(self.options, 1, self.simulation)
+        self._episode_name = f"{self.task.stream}.episode"
+        self._auto_episodes = 0
+        self._running = False
+        self._pictures: Any = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start an episode.
+
+        Args:
+            seed: Episode index under ``root_seed``: equal pairs give equal episodes. None starts
+                the next of the unnumbered episodes that follow the last numbered one.
+            options: Part of Gymnasium's interface; these tasks have none and ignore them.
+
+        Raises:
+            InputError: ``seed`` is not an integer >= 0.
+        """
+        del options
+        if seed is None:
+            prefix, index = f"{self._episode_name}.auto.", self._auto_episodes
+            self._auto_episodes += 1
+        else:
+            prefix = f"{self.task.stream}.episode."
+            index = _checked_seed(type(self).__name__, seed)
+            self._episode_name, self._auto_episodes = f"{prefix}{index}", 0
+        draws = self._draws(prefix, np.array([index], dtype=np.int64))
+        self._copies.begin(np.zeros(1, dtype=np.int64), draws)
+        self._running = self._ready = True
+        return self._observation(), {}
+
+    def step(
+        self, action: Mapping[str, NDArray[Any]]
+    ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Advance by one tick.
+
+        Args:
+            action: Array within [-1, 1] per uid, of the size in the task's module, clipped.
+
+        Returns:
+            Observation, shared reward, terminated, truncated, info as in the task's module.
+
+        Raises:
+            NotReadyError: No episode is in progress.
+            InputError: A uid is missing, or an action has another shape or is not finite.
+        """
+        if not self._running:
+            raise NotReadyError(
+                f"{type(self).__name__}.step: expected an episode in progress; call reset()."
+            )
+        ego, partner = self._actions(action)
+        reward, success, failure, info = self._copies.advance(ego[None], partner[None])
+        terminated, truncated = self._copies.ends(success, failure, self.episode_length)
+        self._running = not (terminated[0] or truncated[0])
+        return (
+            self._observation(),
+            float(reward[0]),
+            bool(terminated[0]),
+            bool(truncated[0]),
+            {name: values[0].item() for name, values in info.items()},
+        )
+
+    def render(self) -> NDArray[np.uint8] | None:  # pyright: ignore[reportIncompatibleMethodOverride] # gymnasium leaves the frame type open
+        """Return the scene as an image of shape (H, W, 3), or None without a render mode.
+
+        Raises:
+            NotReadyError: `reset` was never called.
+        """
+        if self.render_mode is None:
+            return None
+        self._pictures, picture = self._require_reset().draw(self.simulation, self._pictures)
+        return picture
+
+    def close(self) -> None:
+        """Close the renderer."""
+        if self._pictures is not None:
+            self._pictures.close()
+            self._pictures = None
+
+
+class VectorTwoArmEnv(TwoArms[CopiesT], gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]):
+    """N copies of a task on a pool of threads; every copy has the bytes of the scalar environment.
+
+    Copy i plays episodes seed_i + e N, e = 0, 1, ..., of the scalar env; ``reset(seed=s)`` sets
+    seed_i = s + i and e = 0, ``reset()`` moves every copy to its next episode. The step that ends
+    an episode returns the next one's first observation, and ``info["final_observation"]`` holds
+    those before the reset.
+
+    Attributes:
+        agent_uids: Ego and partner.
+        options: Choices of this environment.
+        episode_length: Ticks until truncation.
+        root_seed: Experiment seed that scopes every episode.
+    """
+
+    control_timestep: Final = CONTROL_TIMESTEP
+
+    def __init__(
+        self,
+        num_envs: int,
+        options: Any = None,
+        *,
+        agent_uids: tuple[str, ...] = ("ego", "partner"),
+        episode_length: int | None = None,
+        root_seed: int = 0,
+        threads: int = 1,
+    ) -> None:
+        """Build N copies; call `reset` before `step`.
+
+        Args:
+            num_envs: Copies N, >= 1.
+            options: The task's choices; None takes its defaults.
+            agent_uids: Names of ego and partner.
+            episode_length: Ticks until truncation, >= 1; None takes the task's.
+            root_seed: Experiment seed, >= 0.
+            threads: That step the physics, >= 1; the bytes do not depend on it.
+
+        Raises:
+            InputError: An argument is out of range.
+            MissingExtraError: MuJoCo or mjbatch is not installed.
+        """
+        owner = type(self).__name__
+        self.num_envs = checked_integer(owner, "num_envs", num_envs, low=1)
+        self.single_observation_space, self.single_action_space = self._take(
+            options, agent_uids, episode_length, root_seed
+        )
+        threads = checked_integer(owner, "threads", threads, low=1)
+        self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        simulations = ManySimulations(self.options.xml(), num_envs, threads=threads)
+        self._copies = self.task(self.options, num_envs, simulations)
+        self._seeds: NDArray[np.int64] = np.arange(num_envs, dtype=np.int64)
+        self._episodes: NDArray[np.int64] = np.full(num_envs, -1, dtype=np.int64)
+
+    def reset(
+        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start an episode in every copy.
+
+        Args:
+            seed: First episode index of copy 0, or one per copy; None moves every copy to its next
+                episode (to episode i in copy i the first time).
+            options: Part of Gymnasium's interface; these tasks have none and ignore them.
+
+        Raises:
+            InputError: A seed is not an integer in [0, 2^62), or there is not one per copy.
+        """
+        del options
+        owner, copies = type(self).__name__, self.num_envs
+        if seed is None:
+            self._episodes += 1
+        elif isinstance(seed, Sequence | np.ndarray):
+            if len(seed) != copies:
+                raise InputError(f"{owner}: expected {copies} seeds, got {len(seed)}.")
+            self._seeds = np.array([_checked_seed(owner, s) for s in seed], dtype=np.int64)
+            self._episodes[:] = 0
+        else:
+            self._seeds = _checked_seed(owner, seed) + np.arange(copies, dtype=np.int64)
+            self._episodes[:] = 0
+        self._start(np.arange(copies, dtype=np.int64))
+        self._ready = True
+        return self._observation(), {}
+
+    def step(
+        self, actions: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], FloatArray, Flags, Flags, dict[str, Any]]:
+        """Advance every copy by one tick.
+
+        Args:
+            actions: Array per uid, (N, size) as in the task's module, clipped to [-1, 1].
+
+        Returns:
+            Batched observation; reward, terminated, truncated of shape (N,); info with the arrays
+            of the scalar `step`, (N,) each, and in a step that ends episodes also
+            ``final_observation`` (batched, before the reset), its alias ``final_obs``,
+            ``final_info`` and the masks ``_final_obs``, ``_final_info``.
+
+        Raises:
+            NotReadyError: `reset` was never called.
+            InputError: A uid is missing, or its actions have another shape or are not finite.
+        """
+        copies = self._require_reset()
+        reward, success, failure, info = copies.advance(*self._actions(actions, self.num_envs))
+        terminated, truncated = copies.ends(success, failure, self.episode_length)
+        finished = terminated | truncated
+        if finished.any():
+            info["final_info"] = dict(info)
+            info["final_observation"] = info["final_obs"] = self._observation()
+            info["_final_obs"] = info["_final_info"] = finished.copy()
+            rows = np.flatnonzero(finished)
+            self._episodes[rows] += 1
+            self._start(rows)
+        return self._observation(), reward, terminated, truncated, info
+
+    def _start(self, rows: NDArray[np.int64]) -> None:
+        episodes = self._seeds[rows] + self._episodes[rows] * self.num_envs
+        self._copies.begin(rows, self._draws(f"{self.task.stream}.episode.", episodes))
+
+
+def _checked_seed(owner: str, seed: object) -> int:
+    value = checked_integer(owner, "seed", seed, low=0)
+    if value >= _SEED_BOUND:
+        raise InputError(f"{owner}: expected seed < 2^62, got {value}.")
+    return value
