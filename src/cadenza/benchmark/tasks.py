@@ -347,6 +347,7 @@ COCARRY_MJ: Final = TaskSpec(
     seen_partner="cocarry_leader",
     supports_safety=False,
     supports_batches=True,
+    extra="mujoco",
     options={
         "condition": TaskOption(
             default="matched",
@@ -414,6 +415,7 @@ HANDOVER_MJ: Final = TaskSpec(
     seen_partner="handover_presenter",
     supports_safety=False,
     supports_batches=True,
+    extra="mujoco",
     options={
         "condition": TaskOption(
             default="matched",

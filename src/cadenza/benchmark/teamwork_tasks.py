@@ -59,6 +59,7 @@ FORAGING: Final = register_task(
         seen_partner="forager_lexicographic",
         supports_safety=False,
         supports_batches=True,
+        extra="foraging",
         options={
             "size": TaskOption(default=8, low=5, high=19, summary="rows and columns"),
             "foods": TaskOption(default=3, low=1, high=4, summary="food in the beginning"),
@@ -90,6 +91,7 @@ OVERCOOKED: Final = tuple(
             seen_partner="random_actions",
             supports_safety=False,
             supports_batches=False,
+            extra="teamwork",
             options={
                 "shaping": TaskOption(
                     default=0, low=0, high=100, summary="share of the shaped rewards added, percent"

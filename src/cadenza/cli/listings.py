@@ -1,4 +1,4 @@
-"""`cadenza partners list`, `tasks list` and `configs list | show | copy`."""
+"""`cadenza partners list`, `tasks list | show` and `configs list | show | copy`."""
 
 from itertools import takewhile
 from pathlib import Path
@@ -59,6 +59,25 @@ def tasks(as_json: JsonOption = False) -> None:
             for task in known
         ]
         print_table("Tasks", ("name", "what it asks", "steps", "extra"), rows)
+
+
+def show_task(
+    task: Annotated[
+        str | None, typer.Argument(help="Its name; all tasks without it.", show_default=False)
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print a task's card in Markdown: robots, sizes, score, partners and options."""
+    with typed_exits(as_json=as_json):
+        from cadenza.benchmark.task_cards import task_card
+        from cadenza.benchmark.tasks import get_task, list_tasks
+
+        known = list_tasks() if task is None else [get_task(task)]
+        if as_json:
+            print_json({"tasks": [spec.model_dump(mode="json") for spec in known]})
+            return
+        title = [] if task else ["# Task cards"]
+        print_text("\n\n".join([*title, *map(task_card, known)]))
 
 
 def configs(as_json: JsonOption = False) -> None:
