@@ -8,6 +8,8 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --con
 JOBS   ?= 2
 # Networks here are small: one thread each beats threads that wait for one another.
 export OMP_NUM_THREADS ?= 1
+# Commands start hundreds of times in the tests: each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 # LeRobot needs another torch than ours, so it has an environment of its own: in the user's cache,
 # made once per machine. evdev, which it needs, is built from source.
 LEROBOT := $(PYTHON) environments/install.py environments/lerobot.txt --needs-header linux/input.h
