@@ -32,7 +32,7 @@ def test_no_chunk_is_torn(writers: int) -> None:
 )
 def test_no_chunk_is_torn_whatever_is_drawn(options: dict[str, str]) -> None:
     how = DrawOptions(**options)  # pyright: ignore[reportArgumentType]
-    found = search(size(5_000, 100_000), 1, options=how, least_redraws=1)
+    found = search(size(3_000, 100_000), 1, options=how, least_redraws=1)
     assert found.faults == 0
     assert found.redraws > 0
 
@@ -40,7 +40,7 @@ def test_no_chunk_is_torn_whatever_is_drawn(options: dict[str, str]) -> None:
 @pytest.mark.parametrize("options", [pytest.param({}, marks=nightly), {"weighting": "step"}])
 def test_no_chunk_of_threads_that_share_a_reader_is_torn(options: dict[str, str]) -> None:
     how = DrawOptions(**options)  # pyright: ignore[reportArgumentType]
-    found = search(size(20_000, 300_000), 1, threads=3, options=how, least_redraws=1)
+    found = search(size(8_000, 300_000), 1, threads=3, options=how, least_redraws=1)
     assert found.faults == 0
     assert found.redraws > 0
 
