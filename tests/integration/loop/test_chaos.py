@@ -1,6 +1,7 @@
 """The loop as people run it, killed again and again: what it leaves shows nothing.
 
-Each strike falls into a job: `test_controller_crashes` has the writes between them.
+Each strike falls into a job: `test_controller_crashes` has the writes between them, and
+`test_jobs_survive_kills` the kills of controller, host and command of one job.
 """
 
 import signal
@@ -9,28 +10,22 @@ import time
 import numpy as np
 import pytest
 
-from tests.campaigns import nightly, size
-from tests.integration.loop.command_line_runs import EVERYTHING, LITTLE, LoopCommands, kill
+from tests.campaigns import nightly
+from tests.integration.loop.command_line_runs import EVERYTHING, LoopCommands, kill
 from tests.integration.loop.job_harness import wait_for
 from tests.integration.loop.what_is_left import differences, what_is_left
 
 #: Whole runs on a busy machine.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [nightly, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 #: SIGTERM to the controller, which ends the job before it leaves.
 STOP = "stop"
-#: What is struck at least once; the full run kills at random 44 times more.
-VICTIMS = size(
-    [STOP, "everything"],
-    ["controller", "host", "command", "controller and host", STOP, "everything"],
-)
-MORE = size(0, 44)
-#: One cycle of three jobs shows a loss after every kind of kill; the full run also harvests, merges
-#: and extends comparisons.
-CONFIG = size(f"{LITTLE}jobs: {{backoff_s: 0.0, grace_s: 1.0}}\n", EVERYTHING)
+#: What is struck at least once, and how many times more at random.
+VICTIMS = ["controller", "host", "command", "controller and host", STOP, "everything"]
+MORE = 44
 #: What has happened, and what must have been survived.
-KINDS = size({"decision"}, {"undecided", "rollouts_merged", "decision"})
-SURVIVED = size({"resumed"}, {"resumed", "adopted", "interrupted", "stopped"})
+KINDS = {"undecided", "rollouts_merged", "decision"}
+SURVIVED = {"resumed", "adopted", "interrupted", "stopped"}
 #: Exit code of a controller that was stopped by SIGTERM once it is at work.
 STOPPED_BY_TERM = 143
 
@@ -96,13 +91,13 @@ def left_by_a_calm_run(folder, config):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """What a run leaves that nobody disturbs."""
-    return left_by_a_calm_run(tmp_path_factory.mktemp("undisturbed") / "run", CONFIG)
+    return left_by_a_calm_run(tmp_path_factory.mktemp("undisturbed") / "run", EVERYTHING)
 
 
 @pytest.fixture
 def disturbed(tmp_path):
     """A run to be disturbed; nothing of its jobs stays."""
-    run = LoopCommands(tmp_path / "disturbed", CONFIG, "chaos")
+    run = LoopCommands(tmp_path / "disturbed", EVERYTHING, "chaos")
     yield run
     run.kill_all()
 
@@ -127,8 +122,7 @@ def test_run_killed_again_and_again_leaves_what_an_undisturbed_one_leaves(undist
     assert disturbed.locked() == []
 
 
-@nightly
 def test_run_of_another_seed_differs_in_much(undisturbed, tmp_path):
-    other = left_by_a_calm_run(tmp_path / "other", f"{CONFIG}seed: 1\n")
+    other = left_by_a_calm_run(tmp_path / "other", f"{EVERYTHING}seed: 1\n")
     sections = {line.partition("[")[0] for line in differences(undisturbed, other)}
     assert sections >= {"table events", "table seed_ranges", "blessed policies"}
