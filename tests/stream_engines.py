@@ -2,8 +2,6 @@
 
 import gc
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -15,8 +13,8 @@ from cadenza.core.errors import NotReadyError
 from cadenza.stream.config import OnlineDataEngineCfg
 from cadenza.stream.engine import OnlineDataEngine
 from cadenza.stream.shared_file import MEMORY_FOLDER
+from tests.e2e.commands import REPOSITORY, Started
 
-REPOSITORY = Path(__file__).parents[1]
 WORLDS = "tests.stream_worlds"
 HALF = {"factory": f"{WORLDS}:HalfPolicy"}
 
@@ -59,19 +57,13 @@ def failing(how: str, after: int, **places: Path) -> dict[str, Any]:
     return {"factory": f"{WORLDS}:FailingPolicy", "kwargs": {"how": how, "after": after, **named}}
 
 
-def program(folder: Path, text: str, *words: str) -> "subprocess.Popen[str]":
-    """Start a program of its own session, as a terminal does."""
+def program(folder: Path, text: str, *words: str) -> Started:
+    """Start a program of its own session in ``folder``, as a terminal does."""
     script = folder / "program.py"
     script.write_text(text)
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, str(script), *words],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {"PYTHONPATH": os.pathsep.join(paths)}
+    return Started(script, *words, cwd=folder, variables=variables, new_session=True)
 
 
 def all_run(engine: OnlineDataEngine) -> bool:

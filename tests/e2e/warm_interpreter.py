@@ -28,6 +28,7 @@ from pathlib import Path
 LIBRARIES = (
     "numpy",
     "torch",
+    "tensordict",
     "scipy.stats",
     "scipy.sparse.linalg",
     "scipy.optimize",
@@ -39,6 +40,8 @@ LIBRARIES = (
     "typer",
     "rich.table",
     "yaml",
+    "sqlalchemy.orm",
+    "alembic.context",
     "matplotlib.figure",
     "matplotlib.backends.backend_agg",
     "PIL.Image",

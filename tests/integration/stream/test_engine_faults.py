@@ -15,6 +15,7 @@ from cadenza.core.errors import ConfigurationError, OnlineDataWorkerError, Stora
 from cadenza.stream import OnlineDataEngine, OnlineDataEngineState
 from cadenza.stream.processes import is_same_process, started_at
 from tests.campaigns import nightly
+from tests.e2e.commands import wait_for
 from tests.stream_engines import (
     HALF,
     WORLDS,
@@ -239,28 +240,28 @@ def test_log_that_cannot_be_opened_is_refused_before_anything_starts(tmp_path: P
 
 OWNER = """
 import sys, time
+from pathlib import Path
 from cadenza.stream import OnlineDataEngine
 from tests.stream_engines import all_run, eventually, small_cfg
 if __name__ == "__main__":
     engine = OnlineDataEngine(small_cfg(mode="continuous", producers=2, worlds={"pause_s": 0.01}))
     engine.start()
     eventually(lambda: all_run(engine), "both run")  # one may have filled the buffer alone
-    sys.stdout.write("ready\\n")
-    sys.stdout.flush()
+    Path("ready").touch()
     if sys.argv[1] == "wait":
         time.sleep(3600)
 """
 
 
 def test_producers_end_when_their_owner_is_killed(tmp_path: Path) -> None:
-    with program(tmp_path, OWNER, "wait") as owner:
-        assert owner.stdout is not None
-        first = owner.stdout.readline()
-        below = {pid: started_at(pid) for pid in descendants(owner.pid)}
-        blocks = mapped_blocks(owner.pid)
-        held = [blocks & mapped_blocks(pid) for pid in below]
-        owner.kill()
-    assert first == "ready\n"
+    owner = program(tmp_path, OWNER, "wait")
+    wait_for((tmp_path / "ready").exists, owner.process)
+    pid = owner.process.pid
+    below = {child: started_at(child) for child in descendants(pid)}
+    blocks = mapped_blocks(pid)
+    held = [blocks & mapped_blocks(child) for child in below]
+    owner.process.kill()
+    assert owner.outcome(0.0).code == -signal.SIGKILL
     assert len(below) >= 3  # the fork server and two producers
     # Both producers hold the block of the episodes, and none that is for readers.
     assert [len(some) for some in held if some] == [1, 1]
@@ -283,10 +284,8 @@ def mapped_blocks(pid: int) -> set[str]:
 
 @nightly
 def test_program_that_forgets_to_stop_ends_by_itself(tmp_path: Path) -> None:
-    with program(tmp_path, OWNER, "leave") as owner:
-        out, _ = owner.communicate(timeout=800)
-    assert out == "ready\n"
-    assert owner.returncode == 0
+    assert program(tmp_path, OWNER, "leave").outcome(800.0).code == 0
+    assert (tmp_path / "ready").exists()
 
 
 def test_abandoned_engine_ends_its_producers() -> None:

@@ -8,10 +8,12 @@ import pytest
 
 from cadenza.core.errors import OnlineDataWorkerError
 from cadenza.stream import OnlineDataEngine, OnlineDataEngineState
+from tests.e2e.commands import Outcome, wait_for
 from tests.stream_engines import WORLDS, eventually, failing, program, small_cfg
 
 INTERRUPTED = """
 import sys, time
+from pathlib import Path
 from cadenza.stream import OnlineDataEngine
 from tests.stream_engines import all_run, eventually, small_cfg
 if __name__ == "__main__":
@@ -19,8 +21,7 @@ if __name__ == "__main__":
     with OnlineDataEngine(cfg) as engine:
         eventually(lambda: all_run(engine), "both run")
         try:
-            sys.stdout.write("ready\\n")
-            sys.stdout.flush()
+            Path("ready").touch()
             time.sleep(600)
         except KeyboardInterrupt:
             before = engine.status()["producers"]
@@ -34,12 +35,10 @@ if __name__ == "__main__":
 
 
 def test_interrupt_from_the_terminal_is_for_the_owner_alone(tmp_path: Path) -> None:
-    with program(tmp_path, INTERRUPTED) as owner:
-        assert owner.stdout is not None
-        assert owner.stdout.readline() == "ready\n"
-        os.killpg(owner.pid, signal.SIGINT)
-        out, err = owner.communicate(timeout=800)
-    assert (owner.returncode, out, err) == (0, "READY [(0, None), (0, None)]", "")
+    owner = program(tmp_path, INTERRUPTED)
+    wait_for((tmp_path / "ready").exists, owner.process)
+    os.killpg(owner.process.pid, signal.SIGINT)
+    assert owner.outcome(800.0) == Outcome(0, "READY [(0, None), (0, None)]", "")
 
 
 def test_producer_that_still_builds_its_environment_ends_at_once_and_is_no_error(
@@ -99,9 +98,8 @@ OnlineDataEngine(small_cfg(restart_backoff=600.0)).start()
 
 
 def test_program_without_a_guard_is_told_so(tmp_path: Path) -> None:
-    with program(tmp_path, UNGUARDED) as owner:
-        _, err = owner.communicate(timeout=800)
-    assert owner.returncode == 1
-    assert err.count("Traceback") == 1  # the producer tells by its exit code only
+    done = program(tmp_path, UNGUARDED).outcome(800.0)
+    assert done.code == 1
+    assert done.err.count("Traceback") == 1  # the producer tells by its exit code only
     told = 'failed with exit: the main module starts its engine without `if __name__ == "__main__"'
-    assert told in err
+    assert told in done.err
