@@ -2,13 +2,11 @@
 
 import shlex
 import signal
-from contextlib import chdir
 
 import pytest
-from typer.testing import CliRunner
 
-from cadenza.cli.main import app
 from tests.e2e.commands import LIMIT_S, cadenza, held_at
+from tests.e2e.in_process import here
 
 COLLECT = shlex.split(
     "job collect --task=crossing --partners=crossing_stationary --episodes=2 --seed-start=5 "
@@ -27,19 +25,13 @@ def train(out, steps=20):
     )
 
 
-def here(*words, cwd):
-    """Run ``cadenza <words>`` in this process, as the commands' own processes would."""
-    with chdir(cwd):
-        return CliRunner().invoke(app, list(words))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with a dataset and a policy."""
     root = tmp_path_factory.mktemp("jobs")
     for command in (COLLECT, train("train")):
         done = here(*command, cwd=root)
-        assert done.exit_code == 0, done.stderr
+        assert done.code == 0, done.err
     return root
 
 
@@ -74,8 +66,8 @@ def test_wrong_flag_is_one_clear_error(folder, changes, code, message):
     others = [] if flag == "--out" else ["--out=other"]
     words = [word for word in words if not others or not word.startswith("--out=")]
     done = here(*words, *others, changes, cwd=folder)
-    assert done.exit_code == code, done.stderr
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: ")
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert done.code == code, done.err
+    assert done.out == ""
+    assert done.err.startswith("error: ")
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1

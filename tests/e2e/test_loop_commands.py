@@ -1,9 +1,13 @@
-"""`cadenza loop status | stop | approve | doctor`: what they print, and how they end."""
+"""`cadenza loop status | stop | approve | doctor`: what they print, and how they end.
+
+One is a process, the others run in this one.
+"""
 
 import pytest
 
 from cadenza.loop.store.owners import readable, this_process
 from tests.e2e.commands import REPOSITORY, cadenza
+from tests.e2e.in_process import here
 from tests.loop_runs import REASON, RUN, begun_run
 
 
@@ -15,7 +19,7 @@ def runs(tmp_path):
 
 
 def loop(*words, cwd):
-    return cadenza("loop", *words, cwd=cwd)
+    return here("loop", *words, cwd=cwd)
 
 
 def test_status_shows_cycles_decisions_intervals_jobs_hours_and_pages(runs):
@@ -36,9 +40,11 @@ def test_status_shows_cycles_decisions_intervals_jobs_hours_and_pages(runs):
     assert f"go on with: cadenza loop resume {RUN}" in lines
 
 
-@pytest.mark.parametrize("words", [["status"], ["stop", RUN]])
-def test_without_a_store_commands_end_with_1_and_make_none(tmp_path, words):
-    done = loop(*words, cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("command", "words"), [(cadenza, ["status"]), (here, ["stop", RUN])], ids=["process", "here"]
+)
+def test_without_a_store_commands_end_with_1_and_make_none(tmp_path, command, words):
+    done = command("loop", *words, cwd=tmp_path)
     assert done.code == 1
     assert done.err == (
         "error: runs/cadenza.db: expected a job store, got no file; start a run first, or name "
@@ -98,7 +104,7 @@ def test_doctor_fails_for_a_configuration_that_cannot_run_here(tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text(text + "\nstore: postgresql+psycopg://me:secret@127.0.0.1:9/x\n")
     words = ("loop", "doctor", "--config", config, "--json")
-    done = cadenza(*words, cwd=tmp_path, timeout=800)  # an installed LeRobot is asked once
+    done = here(*words, cwd=tmp_path)
     assert done.code == 1
     assert not done.json["ok"]
     failed = {check["name"]: check for check in done.json["checks"] if check["level"] == "fail"}

@@ -1,4 +1,4 @@
-"""`cadenza loop run | resume | demo`: real runs in small form, stopped, answered, refused."""
+"""`cadenza loop run | resume`: real runs in small form, stopped, answered, refused."""
 
 import signal
 
@@ -6,6 +6,7 @@ import pytest
 
 from tests.campaigns import size
 from tests.e2e.commands import LIMIT_S, REPOSITORY, Started, cadenza, wait_for, wait_until_held
+from tests.e2e.in_process import here
 
 TINY = """
 run_name: tiny
@@ -24,8 +25,14 @@ NOTE = (
 )
 
 
-def loop(*words, cwd, timeout=LIMIT_S):
-    return cadenza("loop", *words, cwd=cwd, timeout=timeout)
+def loop(*words, cwd):
+    """Run a command that runs jobs, or could."""
+    return cadenza("loop", *words, cwd=cwd, timeout=LIMIT_S)
+
+
+def ask(*words, cwd):
+    """Run a command that only reads, records or refuses."""
+    return here("loop", *words, cwd=cwd)
 
 
 def configured(folder, more=""):
@@ -36,11 +43,13 @@ def configured(folder, more=""):
 
 
 @pytest.mark.parametrize("name", size(SHIPPED[:2], SHIPPED))
-def test_dry_run_of_a_shipped_configuration_shows_its_commands_and_keeps_nothing(name, tmp_path):
+def test_dry_run_of_a_shipped_configuration_shows_its_commands_and_keeps_nothing(
+    name, tmp_path, monkeypatch
+):
     config = REPOSITORY / "configs" / "loop" / f"{name}.yaml"
-    words = ("loop", "run", "--config", config, "--dry-run", "--run-id", "dry", "--json")
-    cache = {"XDG_CACHE_HOME": str(tmp_path)}  # a LeRobot environment makes no difference here
-    done = Started("cadenza", *words, cwd=tmp_path, variables=cache).outcome(LIMIT_S)
+    words = ("run", "--config", config, "--dry-run", "--run-id", "dry", "--json")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # a LeRobot makes no difference here
+    done = ask(*words, cwd=tmp_path)
     assert done.code == 0, done.err
     assert done.json["dry_run"]
     assert (done.json["constitution"], len(done.json["constitution_sha256"])) == (None, 64)
@@ -60,19 +69,19 @@ def test_a_run_waits_for_an_answer_goes_on_with_it_and_ends(tmp_path):
     assert "stopped; finished work is kept, go on with: cadenza loop resume asks" in done.err
     assert "[cycle 0] decide/approval_requested" in done.err
     assert "answer with: cadenza loop approve asks --by NAME --reason TEXT [--reject]" in done.err
-    assert "waits for approval: promote in cycle 0" in loop("status", cwd=tmp_path).out
-    again = loop("run", "-c", config, "--run-id", "asks", cwd=tmp_path)
+    assert "waits for approval: promote in cycle 0" in ask("status", cwd=tmp_path).out
+    again = ask("run", "-c", config, "--run-id", "asks", cwd=tmp_path)
     assert again.code == 2
     assert "expected a new id, got one that the store has" in again.err
-    loop("approve", "asks", "--by", "Ada", "--reason", "fine", cwd=tmp_path)
+    ask("approve", "asks", "--by", "Ada", "--reason", "fine", cwd=tmp_path)
     done = loop("resume", "asks", "--json", cwd=tmp_path)
     assert done.code == 0, done.err
     assert done.err == ""
     assert (done.json["status"], done.json["decisions"]) == ("finished", ["promote"])
-    shown = loop("status", cwd=tmp_path).out
+    shown = ask("status", cwd=tmp_path).out
     assert "Run asks: finished (budget: max_cycles)" in shown
     assert "Approved: fine" in shown
-    ended = loop("resume", "asks", cwd=tmp_path)
+    ended = ask("resume", "asks", cwd=tmp_path)
     assert ended.code == 0
     assert "run asks: finished (budget: max_cycles)" in ended.out
 
@@ -111,15 +120,15 @@ def test_signals_stop_the_run_so_that_it_can_be_resumed(collecting, signals, cod
     assert "\nrules: the shipped ones, SHA-256 " in done.err
     assert done.err.splitlines()[0] == NOTE
     assert "run long: stopped (stop requested)" in done.out
-    [run] = loop("status", "--json", cwd=tmp_path).json["runs"]
+    [run] = ask("status", "--json", cwd=tmp_path).json["runs"]
     assert (run["status"], run["jobs"]) == ("stopped", [])
 
 
 def test_a_live_run_is_stopped_from_outside_and_not_run_twice(collecting, tmp_path):
-    second = loop("resume", "long", cwd=tmp_path)
+    second = ask("resume", "long", cwd=tmp_path)
     assert second.code == 13
     assert "expected a free run, got one that process " in second.err
-    assert " was asked to stop it" in loop("stop", "long", cwd=tmp_path).out
+    assert " was asked to stop it" in ask("stop", "long", cwd=tmp_path).out
     assert collecting.outcome(LIMIT_S).code == 130
 
 
@@ -140,7 +149,7 @@ def test_a_failing_job_ends_with_its_code_its_log_and_the_way_on(tmp_path):
     assert done.err.splitlines()[-1] == (
         "when that is mended, go on with: cadenza loop resume fails"
     )
-    shown = loop("status", cwd=tmp_path).out.splitlines()
+    shown = ask("status", cwd=tmp_path).out.splitlines()
     assert shown[0].startswith("Run fails: failed, begun ")
     [failed] = [line for line in shown if line.startswith("failed: ")]
     assert failed == (
@@ -148,9 +157,9 @@ def test_a_failing_job_ends_with_its_code_its_log_and_the_way_on(tmp_path):
         f"see its log {log}; mend the cause and resume the run."
     )
     assert shown[-1] == "go on with: cadenza loop resume fails"
-    unknown = loop("resume", "other", cwd=tmp_path)
+    unknown = ask("resume", "other", cwd=tmp_path)
     assert (unknown.code, "expected a run of this store" in unknown.err) == (2, True)
     config.write_text(config.read_text().replace("steps: 20", "steps: 21"))
-    changed = loop("resume", "fails", "--config", config, cwd=tmp_path)
+    changed = ask("resume", "fails", "--config", config, cwd=tmp_path)
     assert changed.code == 2
     assert "got other values for train.steps" in changed.err
