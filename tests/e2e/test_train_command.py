@@ -1,17 +1,23 @@
 import json
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.commands import LIMIT_S, REPOSITORY, arguments, cadenza, environment, wait_for
+from tests.e2e.commands import LIMIT_S, REPOSITORY, Started, cadenza, wait_for
 
 MPE = REPOSITORY / "configs" / "train" / "mpe_cooperative_push.yaml"
 CROSSING = REPOSITORY / "configs" / "train" / "crossing.yaml"
+#: Two episodes at the end, where a hundred are usual.
+BRIEFLY_SHOWN = "++evaluation.episodes=2"
 #: A crossing run of two short rollouts.
-SHORT = ("total_frames=1024", "happo.rollout_length=512", "evaluation.every_frames=0")
+SHORT = (
+    "total_frames=1024",
+    "happo.rollout_length=512",
+    "evaluation.every_frames=0",
+    BRIEFLY_SHOWN,
+)
 #: A partner that never moves, whose forecasts therefore are never wrong.
 NEVER_MOVES = (
     "partner.class_name=crossing_stationary",
@@ -22,9 +28,9 @@ NEVER_MOVES = (
 
 @pytest.fixture(scope="module")
 def short_training():
-    """Words that train for 2 560 frames."""
-    sizes = ("happo.rollout_length=256", "happo.batch_size=128")
-    return ["train", MPE, "total_frames=2560", "checkpoint_every=512", *sizes]
+    """Words that train for 1 280 frames."""
+    sizes = ("happo.rollout_length=256", "happo.batch_size=128", BRIEFLY_SHOWN)
+    return ["train", MPE, "total_frames=1280", "checkpoint_every=512", *sizes]
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +50,8 @@ def copy_of_trained(trained, tmp_path):
 
 def test_train_reports_the_run_as_one_json_object(trained):
     folder, summary = trained
-    assert summary["frames"] == 2560
-    assert summary["n_episodes"] == 51  # 2 560 frames hold 51 whole episodes of 50 steps
+    assert summary["frames"] == 1280
+    assert summary["n_episodes"] == 25  # 1 280 frames hold 25 whole episodes of 50 steps
     assert summary["status"] == "completed"
     assert (folder / summary["checkpoint"]).is_file()
     name = Path(summary["checkpoint"]).name
@@ -106,7 +112,7 @@ def test_a_setting_without_effect_is_an_error(tmp_path):
     [
         ((CROSSING, *SHORT), 0, "passed."),
         ((CROSSING, *SHORT, *NEVER_MOVES), 9, "gate B: the prediction loss was 0 in all"),
-        ((MPE, "total_frames=1024"), 3, "the run had no filter"),
+        ((MPE, "total_frames=256", BRIEFLY_SHOWN), 3, "the run had no filter"),
     ],
 )
 def test_train_with_check_safety_ends_with_the_verdict_on_the_filters_record(
@@ -131,19 +137,17 @@ def test_train_with_a_tampered_state_refuses_to_resume(short_training, copy_of_t
 
 @pytest.mark.slow
 def test_training_that_is_asked_to_stop_says_how_to_go_on_and_keeps_its_checkpoints(tmp_path):
-    words = ["train", CROSSING, "total_frames=6000000", "checkpoint_every=1024", *SHORT[1:]]
-    with subprocess.Popen(
-        arguments(*words), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            # older ones are deleted
-            wait_for(lambda: any(tmp_path.rglob("*-state_step*.pt.json")), process)
-            process.send_signal(signal.SIGTERM)
-            _, err = process.communicate(timeout=LIMIT_S)
-        finally:
-            process.kill()
-    assert process.returncode == 143
-    assert err.splitlines()[-1] == (  # after lines of progress on a slow machine
+    words = ["train", CROSSING, "total_frames=6000000", "checkpoint_every=512", *SHORT[1:]]
+    started = Started("cadenza", *words, cwd=tmp_path)
+    try:
+        # older ones are deleted
+        wait_for(lambda: any(tmp_path.rglob("*-state_step*.pt.json")), started.process)
+        started.process.send_signal(signal.SIGTERM)
+        done = started.outcome(LIMIT_S)
+    finally:
+        started.process.kill()
+    assert done.code == 143
+    assert done.err.splitlines()[-1] == (  # after lines of progress on a slow machine
         "error: stopped; finished work is kept, run the same command with --resume to go on"
     )
     (log,) = tmp_path.rglob("*.jsonl")

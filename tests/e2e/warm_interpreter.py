@@ -29,12 +29,14 @@ LIBRARIES = (
     "numpy",
     "torch",
     "tensordict",
+    "torch._dynamo",  # which the first optimiser imports
     "scipy.stats",
     "scipy.sparse.linalg",
     "scipy.optimize",
     "gymnasium",
     "gymnasium.vector",
-    "pydantic",
+    "pydantic.main",  # the package's own names wait for their first use
+    "pydantic.type_adapter",
     "hydra",
     "structlog",
     "typer",
