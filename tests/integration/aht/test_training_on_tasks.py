@@ -16,7 +16,7 @@ from cadenza.benchmark.builders import (
     build_safety_driver,
 )
 from cadenza.core.payloads import serialise
-from tests.campaigns import size
+from tests.campaigns import nightly, size
 
 CONFIGS = Path(__file__).parents[3] / "configs" / "train"
 
@@ -52,16 +52,14 @@ def run(config, folder: Path, *, stop_at: int | None = None, resume: bool = Fals
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", size([0], [0, 1, 2]))
+@nightly
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_push_run_of_the_shipped_configuration_learns(tmp_path, seed):
-    frames = size(50_000, 100_000)  # 100 000 are the shipped number
-    overrides = [f"seed={seed}", f"total_frames={frames}"]
-    curve = run(shipped("mpe_cooperative_push", tmp_path, *overrides), tmp_path).curve
-    assert len(curve.per_episode_ego_rewards) == frames / 50
+    curve = run(shipped("mpe_cooperative_push", tmp_path, f"seed={seed}"), tmp_path).curve
+    assert len(curve.per_episode_ego_rewards) == 2000
     report = check_positive_learning_slope(curve)
     assert report.slope > 0
-    assert report.p_value < size(1e-5, 1e-8)
+    assert report.p_value < 1e-8
     assert report.slope_interval[0] > 0
     assert report.last_window_mean > report.first_window_mean + 5
 

@@ -1,11 +1,8 @@
 """Evaluations on the real crossing task: equal bytes whatever happens on the way."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -21,6 +18,7 @@ from cadenza.benchmark.tasks import CROSSING
 from cadenza.benchmark.verify import verify_bundle_dir
 from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
 from tests.campaigns import nightly, size
+from tests.e2e.commands import LIMIT_S, Started
 
 SETTINGS = {
     "task": "crossing",
@@ -155,28 +153,32 @@ def kill_workers(done, total, label):
 def start_child(tmp_path, workers, program=CHILD):
     script = tmp_path / "child.py"
     script.write_text(program)
-    command = [sys.executable, str(script), config().model_dump_json()]
-    return subprocess.Popen([*command, str(tmp_path / "out"), str(workers)])
+    words = [config().model_dump_json(), tmp_path / "out", str(workers)]
+    return Started(script, *words, cwd=tmp_path)
 
 
-@pytest.mark.slow
+def end_of(child):
+    done = child.outcome(LIMIT_S)
+    assert done.code == 0, done.err
+
+
 def test_run_killed_at_random_moments_resumes_to_the_same_bytes(reference, tmp_path):
     cells = tmp_path / "out" / "cells"
+    workers = size(1, 2)
     for more in size([3], [1, 5, 4]):
-        child = start_child(tmp_path, workers=2)
+        child = start_child(tmp_path, workers)
         before = len(list(cells.glob("*.jsonl")))
-        while child.poll() is None and len(list(cells.glob("*.jsonl"))) < before + more:
+        while child.process.poll() is None and len(list(cells.glob("*.jsonl"))) < before + more:
             time.sleep(0.002)
-        if child.poll() is None:
-            os.kill(child.pid, signal.SIGKILL)
-        child.wait()
-    assert start_child(tmp_path, workers=2).wait() == 0
+        child.process.kill()
+        assert child.outcome(LIMIT_S).code in (0, -signal.SIGKILL)
+    end_of(start_child(tmp_path, workers))
     assert bundle_bytes(tmp_path / "out") == bundle_bytes(reference)
 
 
 @nightly
 def test_run_with_killed_workers_ends_with_the_same_bytes(reference, tmp_path):
-    assert start_child(tmp_path, workers=2, program=KILLS_WORKERS).wait() == 0
+    end_of(start_child(tmp_path, workers=2, program=KILLS_WORKERS))
     assert (tmp_path / "out" / "killed").read_text() == "2 of 23 cells before the end"
     assert bundle_bytes(tmp_path / "out") == bundle_bytes(reference)
 

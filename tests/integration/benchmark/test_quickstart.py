@@ -20,9 +20,10 @@ from tests.campaigns import nightly
 
 #: Two rollouts; enough for a checkpoint and a learning curve, not for a skill.
 OVERRIDES = (
-    "total_frames=4096",
-    "checkpoint_every=1024",
-    "++evaluation.every_frames=4096",
+    "total_frames=1024",
+    "checkpoint_every=256",
+    "happo.rollout_length=512",
+    "++evaluation.every_frames=1024",
     "++evaluation.episodes=2",
     "env.episode_length=60",
 )

@@ -1,10 +1,8 @@
 """Zoos from end to end: trained, killed, resumed, measured, selected, played."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +21,7 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.partners.zoo_manifest import read_manifest
 from cadenza.partners.zoo_member import load_member
 from tests.campaigns import nightly
+from tests.e2e.commands import LIMIT_S, warm
 from tests.zoo_samples import bytes_of, made, tiny
 
 #: Trains the tiny zoo and is killed at the given call of `save_state` or, after the members, before
@@ -30,8 +29,9 @@ from tests.zoo_samples import bytes_of, made, tiny
 CHILD = """
 import os, signal, sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path.cwd()))
 from cadenza.benchmark.zoo import jobs
-from tests.campaigns import nightly
 from tests.zoo_samples import tiny
 from cadenza.benchmark.zoo.build import train_zoo
 
@@ -59,12 +59,13 @@ def fcp(tmp_path_factory):
 
 
 def test_killed_at_any_time_and_resumed_gives_the_same_bytes(tmp_path):
-    method = "mep"
+    method, script = "mep", tmp_path / "child.py"
+    script.write_text(CHILD)
     made(tmp_path / "whole", method)
     for where, count in (("state", "3"), ("result", "1")):
-        child = [sys.executable, "-c", CHILD, method, str(tmp_path / "killed"), where, count]
-        ended = subprocess.run(child, env={**os.environ}, check=False)
-        assert ended.returncode == -signal.SIGKILL
+        words = (method, tmp_path / "killed", where, count)
+        ended = warm(script, *words, cwd=Path.cwd(), timeout=LIMIT_S)
+        assert ended.code == -signal.SIGKILL, ended.err
     train_zoo(tiny(method), out=tmp_path / "killed", workers=1, mode="resume")
     assert bytes_of(tmp_path / "killed") == bytes_of(tmp_path / "whole")
 

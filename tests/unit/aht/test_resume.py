@@ -339,7 +339,7 @@ def count_of_fsyncs(folder: Path) -> int:
 def test_every_write_that_fails_or_is_cut_short_leaves_a_run_that_resumes(tmp_path, whole):
     count = count_of_fsyncs(tmp_path / "count")
     assert count > 30
-    for fails_at in range(1, count + 1, size(7, 1)):
+    for fails_at in range(1, count + 1, size(13, 1)):
         for error, raised in [
             (OSError(errno.ENOSPC, "No space left on device"), StorageError),
             (StopError(), StopError),
