@@ -1,8 +1,6 @@
 """The programs of the pages run as printed, in an empty folder, and do what the text says."""
 
 import re
-import subprocess
-import sys
 import threading
 from contextlib import chdir
 from pathlib import Path
@@ -21,7 +19,7 @@ from cadenza.benchmark.zoo import events
 from cadenza.partners.registry import isolated_registry
 from cadenza.safety.verifier.config import VerifierConfig
 from tests.campaigns import nightly, size
-from tests.e2e.commands import environment, warm
+from tests.e2e.commands import warm
 from tests.integration.docs.pages import ROOT, blocks, execute, text
 
 
@@ -33,7 +31,10 @@ def _empty_folder(tmp_path, monkeypatch):
 #: Sizes of pages, and those that serve outside of `make nightly`.
 SMALLER = {
     "learn(20_000)": "learn(2_500)",
-    "learn(2_000": "learn(500",
+    "learn(2_000": "learn(300",
+    "learn(500": "learn(40",
+    "learn(300, progress": "learn(120, progress",
+    "own.learn(200,": "own.learn(120,",
     "learn(1_000, ": "learn(200, ",
     "learn(10_000, ": "learn(500, ",
     "evaluate_every=500": "evaluate_every=100",
@@ -50,19 +51,11 @@ def sized(page: str) -> str:
 
 
 def run(page: str, folder: Path) -> str:
-    """Run a page's programs in a new process and return what they print."""
+    """Run a page's programs in a process of their own and return what they print."""
     (folder / "page.py").write_text(sized(page), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "page.py"],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    done = warm(folder / "page.py", cwd=folder, timeout=800.0)
+    assert done.code == 0, done.err
+    return done.out
 
 
 def test_conformal_page_brakes_an_ego_that_would_meet_its_partner(tmp_path):
