@@ -16,6 +16,8 @@ seeds: [0, 1]
 episodes_per_seed: 2
 block_size: 20
 """
+#: In the command's own process: workers are tested elsewhere, and each imports everything.
+ALONE = ("--workers", "1")
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +25,7 @@ def evaluated(tmp_path_factory):
     """A folder with a finished small evaluation, and what the command printed."""
     folder = tmp_path_factory.mktemp("evaluated")
     (folder / "small.yaml").write_text(CONFIG, encoding="utf-8")
-    done = cadenza("eval", "run", "small.yaml", "--out", "run", "--json", cwd=folder)
+    done = cadenza("eval", "run", "small.yaml", "--out", "run", *ALONE, "--json", cwd=folder)
     assert done.code == 0, done.err
     return folder, done.json
 
@@ -62,7 +64,7 @@ def test_eval_bundle_names_a_command_that_repeats_it(evaluated, tmp_path):
     line = (folder / summary["bundles"]["zero"] / "REPRO.txt").read_text(encoding="utf-8")
     assert line == "cadenza eval run small.yaml --out runs/small\n"
     (tmp_path / "small.yaml").write_text(CONFIG, encoding="utf-8")
-    again = cadenza(*shlex.split(line)[1:], "--json", cwd=tmp_path, fresh=True)
+    again = cadenza(*shlex.split(line)[1:], *ALONE, "--json", cwd=tmp_path, fresh=True)
     assert again.json["results"] == summary["results"]
 
 
@@ -103,7 +105,7 @@ def test_eval_run_with_links_shows_what_they_cost(tmp_path):
         f"conditions:\n{links}",
         encoding="utf-8",
     )
-    done = cadenza("eval", "run", "links.yaml", "--out", "run", cwd=tmp_path)
+    done = cadenza("eval", "run", "links.yaml", "--out", "run", *ALONE, cwd=tmp_path)
     assert done.code == 0, done.err
     _, costs = done.out.split("what a link costs, against perfect")
     # 300 ms are three steps of 0.1 s: ages 0, 0.1, 0.2, then 0.3 over 51 observations
