@@ -31,9 +31,12 @@ def _empty_folder(tmp_path, monkeypatch):
 #: Sizes of pages, and those that serve outside of `make nightly`.
 SMALLER = {
     "learn(20_000)": "learn(2_500)",
-    "learn(2_000": "learn(300",
-    "learn(500": "learn(40",
-    "learn(300, progress": "learn(120, progress",
+    "agent.learn(2_000": "agent.learn(300",
+    "learn(2_000, progress": "learn(500, progress",  # HAPPO updates once in 400
+    "again.learn(500)": "again.learn(40)",
+    "learn(500, callbacks": "learn(40, callbacks",
+    "% 500 == 0": "% 20 == 0",  # what it prints is printed in 40 steps, too
+    "ego.learn(300,": "ego.learn(120,",
     "own.learn(200,": "own.learn(120,",
     "learn(1_000, ": "learn(200, ",
     "learn(10_000, ": "learn(500, ",
@@ -87,6 +90,7 @@ def test_handover_page_seats_the_peg(tmp_path):
 def test_page_on_agents_trains_keeps_guards_and_judges_them(tmp_path):
     printed = run("how-to/train-an-agent.md", tmp_path)
     assert "SACConfig.tau" in printed
+    assert re.search(r"^\d+ 1\.0 \d", printed, re.MULTILINE)  # steps, reward, mean return
     assert (tmp_path / "runs/kept/best").is_file()
 
 
