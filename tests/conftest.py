@@ -15,11 +15,14 @@ from hypothesis import HealthCheck, settings
 
 import cadenza
 from cadenza.core.errors import MissingExtraError
+from tests.campaigns import size
 
 PROFILE = os.environ.get("CADENZA_HYPOTHESIS", "fixed")
 # How long an example takes, or to draw it, says more about the machine than about the code.
 UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("fixed", derandomize=True, print_blob=True, **UNTIMED)
+settings.register_profile(
+    "fixed", derandomize=True, print_blob=True, max_examples=size(50, 100), **UNTIMED
+)
 settings.register_profile("explore", print_blob=True, **UNTIMED)
 settings.load_profile(PROFILE)
 

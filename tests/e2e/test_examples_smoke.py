@@ -28,12 +28,8 @@ SCORED = [
 ]
 #: Scripts that print a line or two.
 SHORT = ["cooperative_push", "first_steps", "own_network_and_loss"]
-#: Run by `make test`: a task with a discrete action, a team, and live producers.
-OFTEN = [
-    ("cartpole_dqn",),
-    ("scores", "cooperative_push_hatd3"),
-    ("crossing_behaviour_cloning",),
-]
+#: Run by `make test`: a task with a discrete action, and a team.
+OFTEN = [("cartpole_dqn",), ("scores", "cooperative_push_hatd3")]
 #: A curve is shown in the documentation, so it stays small.
 MAX_CURVE_BYTES = 60_000
 

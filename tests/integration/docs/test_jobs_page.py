@@ -11,6 +11,7 @@ from typer.main import get_command
 
 from cadenza.cli.in_process import run_in_process
 from cadenza.cli.main import job_app
+from tests.campaigns import nightly
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "jobs.md").read_text(encoding="utf-8")
 COMMANDS = get_command(job_app).commands
@@ -94,6 +95,7 @@ def test_every_field_of_a_result_is_explained(results):
             assert document.keys() <= told, job
 
 
+@nightly
 def test_quick_loop_of_the_page_promotes(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     program = re.search(r"## In one process.*?```python\n(.*?)```", PAGE, flags=re.DOTALL).group(1)

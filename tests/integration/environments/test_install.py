@@ -123,6 +123,7 @@ def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
         time.sleep(0.02)
 
 
+@nightly
 def test_failed_install_is_said_and_a_complete_one_is_kept_until_all_are_removed(
     tmp_path: Path, pins: Path, package: Path
 ) -> None:

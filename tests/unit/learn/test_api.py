@@ -15,6 +15,7 @@ from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.envs import VectorMPECooperativePushEnv
 from cadenza.learn import Callback
 from cadenza.learn.callbacks.checkpointing import Checkpointer, CheckpointLoader
+from tests.campaigns import size
 
 SMALL = {"hidden_sizes": (16, 16), "batch_size": 16}
 REPLAY = {**SMALL, "warmup_steps": 40, "memory_size": 1_000}
@@ -173,7 +174,11 @@ def test_predictions_are_actions_of_the_environment(name, env, config):
     np.testing.assert_allclose(agent.predict(observations)[1], agent.predict(observations[1]))
 
 
-@pytest.mark.parametrize(("name", "env", "config"), SOLO)
+@pytest.mark.parametrize(
+    ("name", "env", "config"),
+    # HLGauss and MBPO have SAC's policy, GRPO has PPO's
+    [row for row in SOLO if row[0] in size({"SAC", "TD3", "DQN", "PPO"}, {row[0] for row in SOLO})],
+)
 def test_exported_file_decides_as_the_agent_does(tmp_path, name, env, config):
     onnxruntime = pytest.importorskip("onnxruntime")
     config = {**config, **({"normalize_observations": True} if name == "PPO" else {})}
