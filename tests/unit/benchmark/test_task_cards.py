@@ -12,12 +12,16 @@ from cadenza.cli.main import app
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "task-cards.md"
 #: With one of them the cards of its tasks say more than the page.
-OPTIONAL = ("mani_skill", "overcooked_ai_py")
+OPTIONAL = ("mani_skill", "overcooked")
+
+pytest.importorskip("mjbatch", reason="needs the extra mujoco")
+pytest.importorskip("lbforaging", reason="needs the extra foraging")
 
 
-@pytest.mark.skipif(any(map(find_spec, OPTIONAL)), reason="a package of optional tasks is there")
+@pytest.mark.skipif(
+    any(map(find_spec, OPTIONAL)), reason="with ManiSkill or Overcooked cards say more"
+)
 def test_page_is_what_the_command_prints():
-    pytest.importorskip("mjbatch")
     done = CliRunner().invoke(app, ["tasks", "show"])
     assert done.exit_code == 0, done.output
     assert done.stdout == PAGE.read_text("utf-8"), f"run: cadenza tasks show > {PAGE.name}"
@@ -34,3 +38,4 @@ def test_card_has_sizes_of_both_seats_and_every_option():
 def test_card_of_a_task_that_is_not_installed_says_what_installs_it():
     card = task_card(get_task("stage0_smoke"))
     assert "pip install 'cadenza[maniskill]'" in card
+    assert ("| State |" in card) == bool(find_spec("mani_skill"))
