@@ -19,7 +19,7 @@ from cadenza.core.errors import InputError
 from cadenza.core.types import Observation
 from cadenza.partners.handover import GRIP_STEP, TURN_STEP
 
-#: What the view's entries were divided by; `cadenza.envs.mujoco.handover_copies` has the same.
+#: What the view's entries were divided by; `cadenza.envs.mujoco.handover` has the same.
 VIEW_SCALE: Final[FloatArray] = np.array(
     ([0.2] * 3 + [0.5] * 3) * 2 + [0.1] * 6 + [0.2] * 3 + [0.5] * 6 + [1.0] * 2 + [75.0, 11.0]
 )

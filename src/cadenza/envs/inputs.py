@@ -17,6 +17,9 @@ from cadenza.core.errors import InputError
 #: Components of one planar action.
 PLANAR: tuple[int, ...] = (2,)
 
+#: Copies count on from a seed, within 64 bits.
+_SEED_BOUND = 1 << 62
+
 
 def checked_agent_uids(owner: str, uids: object, *, low: int, high: int) -> tuple[str, ...]:
     """Return ``uids`` as a tuple of ``low`` ... ``high`` distinct, non-empty strings.
@@ -52,6 +55,31 @@ def checked_integer(owner: str, name: str, value: object, *, low: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
         raise InputError(f"{owner}: expected {name} to be an integer >= {low}, got {value!r}.")
     return int(cast("int", value))
+
+
+def checked_seed(owner: str, seed: object) -> int:
+    """Return ``seed``, an episode's index, as an int in [0, 2^62).
+
+    Raises:
+        InputError: It is none.
+    """
+    value = checked_integer(owner, "seed", seed, low=0)
+    if value >= _SEED_BOUND:
+        raise InputError(f"{owner}: expected seed < 2^62, got {value}.")
+    return value
+
+
+def checked_seeds(owner: str, seed: int | Sequence[int], copies: int) -> NDArray[np.int64]:
+    """Return the first episode index of every copy, (N,): one each, or counted from copy 0's.
+
+    Raises:
+        InputError: A seed is not an integer in [0, 2^62), or there is not one per copy.
+    """
+    if not isinstance(seed, Sequence | np.ndarray):
+        return checked_seed(owner, seed) + np.arange(copies, dtype=np.int64)
+    if len(seed) != copies:
+        raise InputError(f"{owner}: expected {copies} seeds, got {len(seed)}.")
+    return np.array([checked_seed(owner, s) for s in seed], dtype=np.int64)
 
 
 def checked_render_mode(owner: str, mode: str | None) -> str | None:

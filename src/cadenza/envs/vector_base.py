@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.envs.backends import ArrayBackend
 from cadenza.envs.batched_streams import counter_uniforms, named_uniforms
-from cadenza.envs.inputs import checked_integer
+from cadenza.envs.inputs import checked_integer, checked_seeds
 from cadenza.envs.spaces import planar_action_space, state_observation_space
 
 Autoreset = Literal["same_step", "next_step"]
@@ -34,7 +34,6 @@ Stream = Literal["substream", "philox"]
 
 _MODES = {"same_step": AutoresetMode.SAME_STEP, "next_step": AutoresetMode.NEXT_STEP}
 #: Seeds stay below this, so that adding copies and episodes cannot overflow 64 bits.
-_SEED_BOUND = 1 << 62
 #: Every copy at once, where an index of copies is wanted.
 _ALL = slice(None)
 
@@ -143,17 +142,10 @@ class PlanarVectorEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any])
             InputError: A seed is not an integer in [0, 2^62), or there is not one per copy.
         """
         del options
-        owner = self._task.owner
         if seed is None:
             self._episodes += 1
-        elif isinstance(seed, Sequence | np.ndarray):
-            if len(seed) != self.num_envs:
-                raise InputError(f"{owner}: expected {self.num_envs} seeds, got {len(seed)}.")
-            self._seeds = np.array([_checked_seed(owner, s) for s in seed], dtype=np.int64)
-            self._episodes[:] = 0
         else:
-            first = _checked_seed(owner, seed)
-            self._seeds = first + np.arange(self.num_envs, dtype=np.int64)
+            self._seeds = checked_seeds(self._task.owner, seed, self.num_envs)
             self._episodes[:] = 0
         self._start(np.arange(self.num_envs, dtype=np.int64))
         self._finished[:] = False
@@ -260,10 +252,3 @@ class PlanarVectorEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any])
         return {
             "agent": {uid: {"state": states[robot]} for robot, uid in enumerate(self.agent_uids)}
         }
-
-
-def _checked_seed(owner: str, seed: object) -> int:
-    value = checked_integer(owner, "seed", seed, low=0)
-    if value >= _SEED_BOUND:
-        raise InputError(f"{owner}: expected seed < 2^62, got {value}.")
-    return value

@@ -26,7 +26,7 @@ from cadenza.partners.options import refuse_unknown_options
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec
 
-#: What the view's entries were divided by; `cadenza.envs.mujoco.handover_copies` has the same.
+#: What the view's entries were divided by; `cadenza.envs.mujoco.handover` has the same.
 VIEW_SCALE: Final[FloatArray] = np.array(
     [0.2] * 3 + [0.5] * 3 + [0.2] * 3 + [0.1] * 6 + [1.0] * 2 + [11.0]
 )

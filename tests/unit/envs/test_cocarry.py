@@ -11,7 +11,7 @@ from cadenza.benchmark.policies import ego_seat, load_policy
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.envs.mujoco import CoCarryEnv, CoCarryOptions, VectorCoCarryEnv
 from cadenza.envs.mujoco import cocarry_rules as rules
-from cadenza.envs.mujoco.cocarry_copies import TASK_SCALE
+from cadenza.envs.mujoco.cocarry import TASK_SCALE
 from cadenza.partners.registry import load_partner
 from cadenza.partners.spec import PartnerSpec
 

@@ -46,7 +46,7 @@ def law(role=LEADER, **traits):
 
 
 def test_scale_of_the_view_is_that_of_the_environment():
-    copies = pytest.importorskip("cadenza.envs.mujoco.cocarry_copies")
+    copies = pytest.importorskip("cadenza.envs.mujoco.cocarry")
     assert copies.TASK_SCALE.tolist() == VIEW_SCALE.tolist()
     assert (copies.GRIP_STEP, copies.CONTROL_TIMESTEP) == (GRIP_STEP, 0.05)
 

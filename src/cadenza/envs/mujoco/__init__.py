@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Final
 from cadenza.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from cadenza.envs.mujoco.cocarry import CoCarryEnv, VectorCoCarryEnv
-    from cadenza.envs.mujoco.cocarry_copies import CoCarryOptions
-    from cadenza.envs.mujoco.handover import HandoverEnv, VectorHandoverEnv
-    from cadenza.envs.mujoco.handover_copies import HandoverOptions
+    from cadenza.envs.mujoco.cocarry import CoCarryEnv, CoCarryOptions, VectorCoCarryEnv
+    from cadenza.envs.mujoco.handover import HandoverEnv, HandoverOptions, VectorHandoverEnv
 
 __all__ = [
     "CoCarryEnv",
@@ -32,9 +30,9 @@ __all__ = [
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
     "CoCarryEnv": "cocarry",
-    "CoCarryOptions": "cocarry_copies",
+    "CoCarryOptions": "cocarry",
     "HandoverEnv": "handover",
-    "HandoverOptions": "handover_copies",
+    "HandoverOptions": "handover",
     "VectorCoCarryEnv": "cocarry",
     "VectorHandoverEnv": "handover",
 }

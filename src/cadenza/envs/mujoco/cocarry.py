@@ -18,17 +18,464 @@ State:       view "task", (20,), each entry divided by its entry of `TASK_SCALE`
 Info:        ``success``, ``goal_distance`` (m), ``reached`` (the bar has rested at its goal, limits
              or not), ``tilt_deg``, ``internal_force`` (N), their episode maxima ``max_tilt_deg``
              and ``max_force``, ``mean_force`` (N), ``energy`` (J) and ``time`` (s).
-Axes:        N = copies.
+Axes:        N = copies, R = rows that begin an episode; robot 0 is the ego, robot 1 the partner.
 Units:       m, m/s, rad, rad/s, N, s.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
-from cadenza.envs.mujoco.cocarry_copies import Carrying
-from cadenza.envs.mujoco.two_arms import TwoArmEnv, TwoArms, VectorTwoArmEnv
+from cadenza.core.errors import InputError
+from cadenza.envs.inputs import checked_integer
+from cadenza.envs.mujoco.arm_guard import Guarding
+from cadenza.envs.mujoco.cocarry_rules import (
+    DWELL,
+    TRAINING_SHARE,
+    VIOLATION_FACTOR,
+    Measures,
+    force_limit,
+    internal_force,
+    proximity_reward,
+    task_reward,
+    tilt_deg,
+)
+from cadenza.envs.mujoco.cocarry_scene import BAR, BAR_LENGTH, Scene, set_parameters
+from cadenza.envs.mujoco.panda import (
+    JOINTS,
+    RETRACTED,
+    Kinematics,
+    grip_to_joints,
+    inverse_kinematics,
+    kinematics,
+)
+from cadenza.envs.mujoco.simulations import Simulations
+from cadenza.envs.mujoco.two_arms import (
+    CHUNKS,
+    CONTROL_TIMESTEP,
+    FACING,
+    HIGH,
+    JOINT_STEP,
+    LOW,
+    Copies,
+    Flags,
+    TwoArmEnv,
+    TwoArms,
+    VectorTwoArmEnv,
+)
+
+Condition = Literal["matched", "single_arm", "static_partner", "zero_partner"]
+Sight = Literal["all", "own"]
+View = Literal["task", "full"]
+Track = Literal["grip", "joint"]
+Reward = Literal["task", "proximity"]
+
+#: Largest step of a grip, m per tick and axis.
+GRIP_STEP: Final = 0.03
+#: Where the bar's centre starts, m, and by how much that varies per axis.
+START: Final[FloatArray] = np.array([0.0, 0.0, 0.22])
+START_SPREAD: Final = 0.01
+#: Goal: |x|, range of |y|, and range of the height above the start, m.
+GOAL_X: Final = 0.03
+GOAL_Y: Final = (0.27, 0.35)
+GOAL_LIFT: Final = (0.05, 0.20)
+#: What the entries of the task view are divided by; `cadenza.partners.cocarry` has the same.
+TASK_SCALE: Final[FloatArray] = np.array(
+    [0.2] * 3 + [0.02] * 3 + [0.2] * 6 + [0.1] * 2 + [20.0] + [0.2] * 3 + [5.0] + [1.0]
+)
+#: Entries of the views.
+TASK_DIM: Final = 20
+FULL_DIM: Final = 47
+
+#: Entries of the task view that tell of the partner or of the bar; see `CoCarryOptions.ego_sees`.
+_NOT_OWN: Final = [*range(3, 6), *range(9, 15), 19]
+#: The same in the full view, as far as an own joint does not feel it.
+_NOT_OWN_FULL: Final = slice(18, 43)
+#: Index of the bar's body in the model; the scene's order fixes it, as that of sites and sensors.
+_BAR_BODY: Final = 21
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoCarryOptions:
+    """Choices of one co-carry environment.
+
+    Attributes:
+        condition: ``"matched"``; ``"single_arm"``: the partner's arm is drawn back and the bar's
+            end free; ``"static_partner"``: it holds its joints; ``"zero_partner"``: its actions
+            count as zero.
+        ego_sees: ``"all"``, or ``"own"`` to hide partner and bar: the goal is then told from where
+            the bar would be if it followed the own grip.
+        view: What the ego's `state` holds, ``"task"`` or ``"full"``.
+        action_track: The ego's actions, ``"grip"`` or ``"joint"`` (hard).
+        partner_delay: Ticks by which the ego sees the partner late.
+        reward: ``"task"``, or ``"proximity"``, which pays every tick near the goal.
+        guard: Whether the ego's arm is kept off the other arm, the floor and itself (``"on"``, see
+            `arm_guard`), or contacts are only told (``"watch"``).
+        training: Tighten the force limit, end an episode that breaks a limit, and let success
+            truncate instead of terminate, so that learners bootstrap.
+        bar_length: m.
+        bar_mass: kg; in a batch also one per copy.
+        stiffness_scale: Of the arms' actuators; in a batch also one per copy.
+        time_constant_s: Of the bar's ties, 0.004 is rigid; in a batch also one per copy.
+        physics_step_s: Physics step; a fifth of a tick must be a multiple of it.
+    """
+
+    condition: Condition = "matched"
+    ego_sees: Sight = "all"
+    view: View = "task"
+    action_track: Track = "grip"
+    partner_delay: int = 0
+    reward: Reward = "task"
+    guard: Guarding = "off"
+    training: bool = False
+    bar_length: float = BAR_LENGTH
+    bar_mass: float | Sequence[float] = 0.4
+    stiffness_scale: float | Sequence[float] = 0.4
+    time_constant_s: float | Sequence[float] = 0.004
+    physics_step_s: float = 0.002
+
+    def scene(self) -> Scene:
+        """Return what the model is built from."""
+        return Scene(
+            bar_length=self.bar_length,
+            timestep_s=self.physics_step_s,
+            partner_holds=self.condition != "single_arm",
+        )
+
+    @property
+    def base_x(self) -> float:
+        """How far each arm's base is from the middle, m."""
+        return self.scene().base_x
+
+    def xml(self) -> str:
+        """Return the model in MJCF."""
+        return self.scene().xml()
+
+    def __post_init__(self) -> None:
+        choices = (
+            ("condition", Condition),
+            ("ego_sees", Sight),
+            ("view", View),
+            ("action_track", Track),
+            ("reward", Reward),
+            ("guard", Guarding),
+        )
+        for name, kind in choices:
+            if getattr(self, name) not in get_args(kind):
+                raise InputError(
+                    f"CoCarryOptions: expected {name} to be one of {', '.join(get_args(kind))}, "
+                    f"got {getattr(self, name)!r}."
+                )
+        checked_integer("CoCarryOptions", "partner_delay", self.partner_delay, low=0)
+        for name in (
+            "bar_length",
+            "bar_mass",
+            "stiffness_scale",
+            "time_constant_s",
+            "physics_step_s",
+        ):
+            values = np.asarray(getattr(self, name), dtype=np.float64)
+            if not (values > 0.0).all() or not np.isfinite(values).all():
+                raise InputError(
+                    f"CoCarryOptions: expected {name} > 0, got {getattr(self, name)!r}."
+                )
+        steps = CONTROL_TIMESTEP / CHUNKS / self.physics_step_s
+        if abs(steps - round(steps)) > 1e-9 or steps < 1.0 - 1e-9:
+            raise InputError(
+                f"CoCarryOptions: expected physics_step_s to divide {CONTROL_TIMESTEP / CHUNKS} s, "
+                f"got {self.physics_step_s!r}; choose for example 0.002 or 0.005."
+            )
+
+
+class Carrying(Copies):
+    """N copies of co-carry: physics, measures and views.
+
+    Attributes:
+        holds: Whether the partner's end of the bar is tied to its grip.
+        limit: Internal force below which an episode must stay, N.
+        goals: Of the bar's centre, (N, 3), m; `starts` where it was first.
+        reached: Whether the bar has rested at its goal, limits or not, (N,).
+        energy: Work of all actuators, (N,), J.
+        now: Measures of the last tick.
+    """
+
+    stream: ClassVar[str] = "env.cocarry_mj"
+    draws: ClassVar[int] = 7
+    default_episode_length: ClassVar[int] = 300  # 15 s
+    object_class: ClassVar[str] = "bar"
+
+    def __init__(self, options: CoCarryOptions, copies: int, simulations: Simulations) -> None:
+        super().__init__(options, copies, simulations)
+        self.holds = options.condition != "single_arm"
+        self.limit = force_limit() * (TRAINING_SHARE if options.training else 1.0)
+        self._substeps = round(CONTROL_TIMESTEP / CHUNKS / options.physics_step_s)
+        #: From a robot's own grip to where the other one should be.
+        self._reach = np.array([[options.bar_length, 0.0, 0.0], [-options.bar_length, 0.0, 0.0]])
+        per_copy = {
+            name: _per_copy(name, getattr(options, name), copies)
+            for name in ("bar_mass", "stiffness_scale", "time_constant_s")
+        }
+        set_parameters(simulations, _BAR_BODY, bar_length=options.bar_length, **per_copy)
+        self.goals = np.zeros((copies, 3))
+        self.starts = np.zeros((copies, 3))
+        self._start_grips = np.zeros((copies, 2, 3))
+        self._speeds = np.zeros((copies, 2, 3))
+        self._held = np.zeros(copies, dtype=np.int64)
+        self._rested = np.zeros(copies, dtype=np.int64)
+        self.reached = np.zeros(copies, dtype=np.bool_)
+        self._broken = np.zeros(copies, dtype=np.bool_)
+        self.energy = np.zeros(copies)
+        self._force_sum = np.zeros(copies)
+        zeros = np.zeros(copies)
+        self.now = Measures(*(zeros.copy() for _ in range(7)))
+        self._kinematics: Kinematics = kinematics(np.zeros((2 * copies, JOINTS)))
+        #: What the ego may see of the partner, newest first: grip, speed, joints, joint rates.
+        self._seen = np.zeros((options.partner_delay + 1, copies, 6 + 2 * JOINTS))
+
+    @classmethod
+    def default_options(cls) -> CoCarryOptions:
+        """See `Copies`."""
+        return CoCarryOptions()
+
+    @staticmethod
+    def sizes(options: CoCarryOptions) -> tuple[tuple[int, int], tuple[int, int]]:
+        """See `Copies`."""
+        seen = FULL_DIM if options.view == "full" else TASK_DIM
+        return (seen, TASK_DIM), (JOINTS if options.action_track == "joint" else 3, 3)
+
+    def begin(self, rows: NDArray[np.int64], draws: FloatArray) -> None:
+        """See `Copies`."""
+        start = START + START_SPREAD * (2.0 * draws[:, :3] - 1.0)
+        side = np.where(draws[:, 5] < 0.5, -1.0, 1.0)
+        goal = np.stack(
+            (
+                GOAL_X * (2.0 * draws[:, 3] - 1.0),
+                side * (GOAL_Y[0] + (GOAL_Y[1] - GOAL_Y[0]) * draws[:, 4]),
+                start[:, 2] + GOAL_LIFT[0] + (GOAL_LIFT[1] - GOAL_LIFT[0]) * draws[:, 6],
+            ),
+            axis=1,
+        )
+        ends = start[:, None, :] - 0.5 * self._reach
+        joints = inverse_kinematics(self._to_base(ends).reshape(-1, 3)).reshape(-1, 2 * JOINTS)
+        if not self.holds:
+            joints[:, JOINTS:] = RETRACTED
+        level = np.tile([1.0, 0.0, 0.0, 0.0], (len(rows), 1))
+        self.simulations.start(rows, np.concatenate((joints, start, level), axis=1), joints)
+        self.goals[rows], self.starts[rows] = goal, start
+        self._start_joints[rows] = joints
+        if self._guard is not None:
+            self._guard.restart(rows)
+        for counter in (self.steps, self._held, self._rested, self.energy, self._force_sum):
+            counter[rows] = 0
+        self.reached[rows] = self._broken[rows] = False
+        self._speeds[rows] = 0.0
+        self._locate()
+        self._start_grips[rows] = self.grips[rows]
+        self.now.max_tilt[rows] = self.now.max_force[rows] = 0.0
+        self._measure(self._internal_force([self._forces()]), rows)
+        self._seen[:, rows] = self._partner_facts()[rows]
+
+    def advance(
+        self, ego: FloatArray, partner: FloatArray
+    ) -> tuple[FloatArray, Flags, Flags, dict[str, Any]]:
+        """See `Copies`; an episode fails where a limit breaks."""
+        simulations = self.simulations
+        before, distance = self.grips.copy(), self.now.distance.copy()
+        target, old = self._targets(ego, partner), simulations.ctrl.copy()
+        forces: list[tuple[FloatArray, FloatArray, FloatArray]] = []
+        for chunk in range(1, CHUNKS + 1):
+            simulations.ctrl[:] = old + (chunk / CHUNKS) * (target - old)
+            simulations.step(self._substeps)
+            forces.append(self._forces())
+            power = np.abs(simulations.actuator_force * simulations.qvel[:, : 2 * JOINTS])
+            self.energy += power.sum(axis=1) * (CONTROL_TIMESTEP / CHUNKS)
+        self.steps += 1
+        self._locate()
+        self._speeds[:] = (self.grips - before) / CONTROL_TIMESTEP
+        self._measure(self._internal_force(forces), slice(None))
+        self._force_sum += np.abs(self.now.force)
+        self._seen = np.concatenate((self._partner_facts()[None], self._seen[:-1]))
+        return self._judge(distance)
+
+    def task_view(self, robot: int) -> FloatArray:
+        """Return the task view of robot 0 or 1, unmasked and on time, (N, 20)."""
+        other = 1 - robot
+        return self._view(robot, self.grips[:, other], self._speeds[:, other])
+
+    def ego_state(self) -> FloatArray:
+        """Return what the ego sees, (N, 20) or (N, 47)."""
+        seen = self._seen[-1]
+        blind = self.options.ego_sees == "own"
+        if self.options.view == "full":
+            return self._full_view(seen, blind=blind)
+        view = self._view(0, seen[:, :3], seen[:, 3:6])
+        if blind:
+            view[:, _NOT_OWN] = 0.0
+            moved = self.grips[:, 0] - self._start_grips[:, 0]
+            view[:, :3] = (self.goals - self.starts - moved) / TASK_SCALE[:3]
+        return view
+
+    def states(self) -> tuple[FloatArray, FloatArray]:
+        """See `Copies`."""
+        return self.ego_state(), self.task_view(1)
+
+    def ends(self, success: Flags, failure: Flags, episode_length: int) -> tuple[Flags, Flags]:
+        """See `Copies`."""
+        late = self.steps >= episode_length
+        if self.options.training:
+            return failure, (success | late) & ~failure
+        return success, late & ~success
+
+    def unseen_motion(self) -> float:
+        """See `Copies`."""
+        return GRIP_STEP * self.options.partner_delay
+
+    def contact_force(self) -> FloatArray:
+        """Return how strongly the bar's ends are held against each other, (N,), N."""
+        return np.abs(self.now.force)
+
+    def marker(self) -> tuple[FloatArray, bool]:
+        """See `Copies`."""
+        return self.goals[0], bool(self.now.within_limits(force_limit())[0])
+
+    def rotations(self) -> FloatArray:
+        """See `Copies`."""
+        local = self._kinematics.rotation.reshape(self.copies, 2, 3, 3)
+        return local * FACING[:, :, None]
+
+    def _view(self, robot: int, other: FloatArray, other_speed: FloatArray) -> FloatArray:
+        own = self.grips[:, robot]
+        bar = self.simulations.qpos[:, BAR]
+        w, x, y, z = (bar[:, k] for k in range(3, 7))
+        view = np.empty((self.copies, TASK_DIM))
+        view[:, 0:3] = self.goals - bar[:, :3]
+        view[:, 3:6] = other - own - self._reach[robot]
+        view[:, 6:9] = self._speeds[:, robot]
+        view[:, 9:12] = other_speed
+        view[:, 12] = np.arcsin(np.clip(2.0 * (x * z - w * y), -1.0, 1.0))
+        view[:, 13] = np.arctan2(2.0 * (x * y + w * z), 1.0 - 2.0 * (y * y + z * z))
+        view[:, 14] = self.now.force
+        view[:, 15:18] = own - self._start_grips[:, robot]
+        view[:, 18] = self.steps * CONTROL_TIMESTEP
+        view[:, 19] = self.now.max_force / force_limit()
+        return view / TASK_SCALE
+
+    def _full_view(self, seen: FloatArray, *, blind: bool) -> FloatArray:
+        view = np.zeros((self.copies, FULL_DIM))
+        qpos, qvel = self.simulations.qpos, self.simulations.qvel
+        view[:, 0:7], view[:, 9:16] = qpos[:, :JOINTS], qvel[:, :JOINTS]
+        view[:, 18:25], view[:, 27:34] = seen[:, 6:13], seen[:, 13:20]
+        view[:, 36:43], view[:, 43:46] = qpos[:, BAR], self.goals
+        view[:, 46] = self.now.max_force / force_limit()
+        if blind:
+            view[:, _NOT_OWN_FULL] = view[:, 46:] = 0.0
+        return view
+
+    def _targets(self, ego: FloatArray, partner: FloatArray) -> FloatArray:
+        """Return the joint targets of one tick, (N, 14)."""
+        options = self.options
+        joints = self.simulations.qpos[:, : 2 * JOINTS].copy()
+        if options.condition == "zero_partner":
+            partner = np.zeros_like(partner)
+        first = ego if options.action_track == "grip" else np.zeros_like(partner)
+        steps = GRIP_STEP * np.stack((first, partner), axis=1) * FACING
+        moves = grip_to_joints(joints.reshape(-1, JOINTS), self._kinematics, steps.reshape(-1, 3))
+        moves = np.clip(moves.reshape(self.copies, -1), -JOINT_STEP, JOINT_STEP)
+        if options.action_track == "joint":
+            moves[:, :JOINTS] = JOINT_STEP * ego
+        if self._guard is not None:
+            seen = self._seen[-1, :, 6:]
+            moves[:, :JOINTS] = self._guard.step(self.arm(0), seen, moves[:, :JOINTS])
+        target = np.clip(joints + moves, LOW, HIGH)
+        if options.condition in ("static_partner", "single_arm"):
+            target[:, JOINTS:] = self._start_joints[:, JOINTS:]
+        return target
+
+    def _forces(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return the sensors, the grips' axes and the bar's direction of the last physics step."""
+        simulations = self.simulations
+        return (
+            simulations.sensordata.copy(),
+            simulations.site_xmat[:, :2].copy(),
+            simulations.xmat[:, _BAR_BODY, ::3].copy(),
+        )
+
+    def _internal_force(
+        self, forces: list[tuple[FloatArray, FloatArray, FloatArray]]
+    ) -> FloatArray:
+        """Return the mean signed internal force of some physics steps, (N,), N."""
+        if not self.holds:
+            return np.zeros(self.copies)
+        times = len(forces)
+        sensors, grips, axes = (np.stack(parts) for parts in zip(*forces, strict=True))
+        grips = grips.reshape(times, -1, 2, 3, 3)
+        local = (grips * axes[:, :, None, :, None]).sum(axis=3)  # the bar's axis seen by the grips
+        along = (local * sensors.reshape(times, -1, 2, 3)).sum(axis=3)
+        return internal_force(along[..., 0], along[..., 1]).sum(axis=0) / times
+
+    def _locate(self) -> None:
+        joints = self.simulations.qpos[:, : 2 * JOINTS].reshape(-1, JOINTS)
+        self._kinematics = kinematics(joints)
+        self.grips = self._kinematics.tcp.reshape(-1, 2, 3) * FACING + self.bases
+
+    def _measure(self, force: FloatArray, rows: Any) -> None:
+        qpos, now = self.simulations.qpos, self.now
+        centre = qpos[:, BAR][:, :3]
+        way = self.goals - centre
+        tilt = tilt_deg(qpos[:, BAR][:, 3:])
+        now.distance[rows] = np.sqrt((way * way).sum(axis=1))[rows]
+        now.transport[rows] = np.abs(centre[:, 1] - self.starts[:, 1])[rows]
+        now.speed[rows] = np.abs(self.simulations.qvel[:, : 2 * JOINTS]).max(axis=1)[rows]
+        now.tilt[rows], now.force[rows] = tilt[rows], force[rows]
+        now.max_tilt[rows] = np.maximum(now.max_tilt, tilt)[rows]
+        now.max_force[rows] = np.maximum(now.max_force, np.abs(force))[rows]
+
+    def _judge(self, distance: FloatArray) -> tuple[FloatArray, Flags, Flags, dict[str, Any]]:
+        now, limit = self.now, self.limit
+        placed = now.placed()
+        self._rested = np.where(placed, self._rested + 1, 0)
+        self._held = np.where(placed & now.within_limits(limit), self._held + 1, 0)
+        self.reached |= self._rested >= DWELL
+        success = self._held >= DWELL
+        hard = VIOLATION_FACTOR * limit if self.options.training else limit
+        broken = ~now.within_limits(hard)
+        violation = broken & ~self._broken
+        self._broken |= broken
+        if self.options.reward == "task":
+            reward = task_reward(distance - now.distance, now, success, violation, limit)
+        else:
+            reward = proximity_reward(now, success, violation, limit)
+        return reward, success, violation, self._info(success)
+
+    def _info(self, success: Flags) -> dict[str, Any]:
+        now = self.now
+        return {
+            "success": success,
+            "goal_distance": now.distance.copy(),
+            "reached": self.reached.copy(),
+            "tilt_deg": now.tilt.copy(),
+            "internal_force": now.force.copy(),
+            "max_tilt_deg": now.max_tilt.copy(),
+            "max_force": now.max_force.copy(),
+            "mean_force": self._force_sum / np.maximum(self.steps, 1),
+            "energy": self.energy.copy(),
+            "time": self.steps * CONTROL_TIMESTEP,
+            **self.guard_report(),
+        }
+
+    def _partner_facts(self) -> FloatArray:
+        return np.concatenate((self.grips[:, 1], self._speeds[:, 1], self.arm(1)), axis=1)
+
+    def goal_places(self) -> FloatArray:
+        """Return where the grips are with a level bar at its goal, (N, 2, 3), m."""
+        return self.goals[:, None, :] - 0.5 * self._reach
+
+    def _to_base(self, points: FloatArray) -> FloatArray:
+        return (points - self.bases) * FACING
 
 
 class _CoCarry(TwoArms[Carrying]):
@@ -56,3 +503,13 @@ class CoCarryEnv(_CoCarry, TwoArmEnv[Carrying]):
 
 class VectorCoCarryEnv(_CoCarry, VectorTwoArmEnv[Carrying]):
     """N copies of co-carry on a pool of threads; every copy has the bytes of `CoCarryEnv`."""
+
+
+def _per_copy(name: str, value: float | Sequence[float], copies: int) -> FloatArray:
+    values = np.asarray(value, dtype=np.float64)
+    if values.shape not in ((), (copies,)):
+        raise InputError(
+            f"CoCarryOptions: expected {name} to be a number or one per copy ({copies}), got "
+            f"shape {values.shape}."
+        )
+    return np.broadcast_to(values, copies)

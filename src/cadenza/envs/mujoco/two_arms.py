@@ -20,16 +20,19 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
-from cadenza.core.errors import InputError, NotReadyError
+from cadenza.core.errors import NotReadyError
 from cadenza.envs.batched_streams import named_uniforms
 from cadenza.envs.inputs import (
     checked_action,
     checked_agent_uids,
     checked_integer,
     checked_render_mode,
+    checked_seed,
+    checked_seeds,
 )
 from cadenza.envs.mujoco.arm_guard import ArmGuard, Guarding, arm_state
 from cadenza.envs.mujoco.panda import JOINT_HIGH, JOINT_LOW, JOINTS, quaternions
+from cadenza.envs.mujoco.rendering import Camera, Pictures
 from cadenza.envs.mujoco.simulations import ManySimulations, OneSimulation, Simulations
 
 #: Seconds per tick, and steps of ramp within it.
@@ -43,8 +46,6 @@ HIGH: Final[FloatArray] = np.tile(JOINT_HIGH, 2)
 #: Signs that turn each arm's base to the world: the partner's looks back.
 FACING: Final[FloatArray] = np.array([[1.0, 1.0, 1.0], [-1.0, -1.0, 1.0]])
 
-_SEED_BOUND: Final = 1 << 62
-
 Flags = NDArray[np.bool_]
 
 
@@ -56,6 +57,7 @@ class Copies(ABC):
         draws: Uniform draws of an episode.
         default_episode_length: Ticks.
         object_class: What the arms hold, as a channel names it.
+        camera: From where its pictures are taken.
         options: Choices of the environment; they have ``guard`` and ``base_x``, how far each arm's
             base is from the middle (m), and build their model, ``xml()``.
         copies: N.
@@ -68,6 +70,7 @@ class Copies(ABC):
     draws: ClassVar[int]
     default_episode_length: ClassVar[int]
     object_class: ClassVar[str]
+    camera: ClassVar[Camera] = Camera()
 
     def __init__(self, options: Any, copies: int, simulations: Simulations) -> None:
         self.options, self.copies, self.simulations = options, copies, simulations
@@ -126,8 +129,8 @@ class Copies(ABC):
         """Return the force that a channel tells, (N,), N."""
 
     @abstractmethod
-    def draw(self, simulation: OneSimulation, pictures: Any) -> tuple[Any, NDArray[np.uint8]]:
-        """Return a picture of copy 0, and who makes it: ``pictures``, or a new one for None."""
+    def marker(self) -> tuple[FloatArray, bool]:
+        """Return where copy 0's pictures mark the goal, (3,), m, and if it keeps the limits."""
 
     def model_state(self, row: int) -> FloatArray:
         """Return what of the future of one copy lives in its model."""
@@ -339,7 +342,7 @@ class TwoArmEnv(TwoArms[CopiesT], gym.Env[dict[str, Any], dict[str, Any]]):
             self._auto_episodes += 1
         else:
             prefix = f"{self.task.stream}.episode."
-            index = _checked_seed(type(self).__name__, seed)
+            index = checked_seed(type(self).__name__, seed)
             self._episode_name, self._auto_episodes = f"{prefix}{index}", 0
         draws = self._draws(prefix, np.array([index], dtype=np.int64))
         self._copies.begin(np.zeros(1, dtype=np.int64), draws)
@@ -385,8 +388,10 @@ class TwoArmEnv(TwoArms[CopiesT], gym.Env[dict[str, Any], dict[str, Any]]):
         """
         if self.render_mode is None:
             return None
-        self._pictures, picture = self._require_reset().draw(self.simulation, self._pictures)
-        return picture
+        place, within = self._require_reset().marker()
+        if self._pictures is None:
+            self._pictures = Pictures(self.simulation, self.task.camera)
+        return self._pictures.draw(place, within_limits=within)
 
     def close(self) -> None:
         """Close the renderer."""
@@ -464,18 +469,12 @@ class VectorTwoArmEnv(TwoArms[CopiesT], gym.vector.VectorEnv[dict[str, Any], dic
             InputError: A seed is not an integer in [0, 2^62), or there is not one per copy.
         """
         del options
-        owner, copies = type(self).__name__, self.num_envs
         if seed is None:
             self._episodes += 1
-        elif isinstance(seed, Sequence | np.ndarray):
-            if len(seed) != copies:
-                raise InputError(f"{owner}: expected {copies} seeds, got {len(seed)}.")
-            self._seeds = np.array([_checked_seed(owner, s) for s in seed], dtype=np.int64)
-            self._episodes[:] = 0
         else:
-            self._seeds = _checked_seed(owner, seed) + np.arange(copies, dtype=np.int64)
+            self._seeds = checked_seeds(type(self).__name__, seed, self.num_envs)
             self._episodes[:] = 0
-        self._start(np.arange(copies, dtype=np.int64))
+        self._start(np.arange(self.num_envs, dtype=np.int64))
         self._ready = True
         return self._observation(), {}
 
@@ -513,10 +512,3 @@ class VectorTwoArmEnv(TwoArms[CopiesT], gym.vector.VectorEnv[dict[str, Any], dic
     def _start(self, rows: NDArray[np.int64]) -> None:
         episodes = self._seeds[rows] + self._episodes[rows] * self.num_envs
         self._copies.begin(rows, self._draws(f"{self.task.stream}.episode.", episodes))
-
-
-def _checked_seed(owner: str, seed: object) -> int:
-    value = checked_integer(owner, "seed", seed, low=0)
-    if value >= _SEED_BOUND:
-        raise InputError(f"{owner}: expected seed < 2^62, got {value}.")
-    return value
