@@ -96,6 +96,17 @@ def test_q_loss_with_two_hot_targets_moves_two_bins_up():
     assert net.logit_net.logits.tolist() == pytest.approx([-0.25, 0.25, 0.25, -0.25], abs=1e-6)
 
 
+def test_each_row_of_a_classification_has_a_loss_of_its_own():
+    loss, _ = q_loss([0.0, 1.0, 2.0, -1.0], target_encoding="two_hot")
+    rows = data_with(0.25) | {"q_target": torch.tensor([[0.25], [-0.75]])}
+    actions, observations = rows["actions"], rows["observation"]
+    values, losses = loss.rows(observations, actions, rows["q_target"])
+    # Each target is the middle of a bin, so its loss is -log softmax at that bin
+    expected = -torch.log_softmax(torch.tensor([0.0, 1.0, 2.0, -1.0]), 0)[[2, 0]]
+    assert values.shape == (2, 1)
+    torch.testing.assert_close(losses, expected[:, None])
+
+
 def test_q_loss_clamps_targets_beyond_the_support():
     values = []
     for target in (1.0, 50.0):
