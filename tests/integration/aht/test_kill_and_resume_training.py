@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from cadenza.core.payloads import serialise
-from tests.campaigns import nightly
+from tests.campaigns import nightly, size
 from tests.e2e.commands import REPOSITORY
 from tests.integration.aht.killed_training import (
     RunFolder,
@@ -21,7 +21,7 @@ from tests.integration.aht.killed_training import (
     within_a_save_of,
 )
 
-FRAMES = 1200
+FRAMES = size(800, 1200)
 #: Falls into the middle of episodes (50 steps), rollouts and pairs of updates.
 EVERY = 136
 ROLLOUT = 20
@@ -154,7 +154,7 @@ def assert_counted_once(run: RunFolder) -> None:
     window = ROLLOUT * num_envs
     assert steps["rollout_update"] == list(range(window, FRAMES + 1, window))
     assert steps["checkpoint_saved"] == [*range(EVERY, FRAMES, EVERY), FRAMES]
-    assert steps["eval"] == [400, 800, 1200]
+    assert steps["eval"] == list(range(400, FRAMES + 1, 400))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

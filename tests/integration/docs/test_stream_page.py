@@ -28,7 +28,7 @@ PAGE, MOVING = "stream.md", "how-to/coming-from-embodichain.md"
 
 @pytest.mark.slow
 def test_quick_start_clones_the_expert(tmp_path: Path) -> None:
-    program = block(PAGE, "def main").replace("range(500)", size("range(150)", "range(500)"))
+    program = block(PAGE, "def main").replace("range(500)", size("range(100)", "range(500)"))
     (tmp_path / "expert.py").write_text(block(PAGE, "class Expert"), encoding="utf-8")
     (tmp_path / "train.py").write_text(program, encoding="utf-8")
     done = subprocess.run(

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 #: Steps of the whole training, 2N; PPO counts rollouts.
-STEPS = size(120, 240)
+STEPS = size(60, 240)
 #: Sleep per step of the runs that are killed, so that a random moment is inside the training.
 PACE_S = 0.02
 PATIENCE_S = 800.0

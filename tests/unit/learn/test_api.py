@@ -176,8 +176,8 @@ def test_predictions_are_actions_of_the_environment(name, env, config):
 
 @pytest.mark.parametrize(
     ("name", "env", "config"),
-    # HLGauss and MBPO have SAC's policy, GRPO has PPO's
-    [row for row in SOLO if row[0] in size({"SAC", "TD3", "DQN", "PPO"}, {row[0] for row in SOLO})],
+    # HLGauss and MBPO have SAC's policy, TD3 has its mean, GRPO has PPO's
+    [row for row in SOLO if row[0] in size({"SAC", "DQN", "PPO"}, {row[0] for row in SOLO})],
 )
 def test_exported_file_decides_as_the_agent_does(tmp_path, name, env, config):
     onnxruntime = pytest.importorskip("onnxruntime")
@@ -237,7 +237,7 @@ def test_images_are_seen(tmp_path, name, space):
         "PPO": {**ROLLOUT, "num_envs": 4, "gamma": 0.0, "epochs": 8, "learning_rate": 1e-3},
     }[name]
     agent = getattr(cadenza, name)(lambda: Camera(space), seed=0, **config)
-    agent.learn(600, progress=False)
+    agent.learn(400, progress=False)
     assert agent.evaluate(3).mean == 8.0
     loaded = type(agent).load(agent.save(tmp_path / "agent"), lambda: Camera(space))
     assert loaded.evaluate(3).returns == agent.evaluate(3).returns

@@ -58,7 +58,7 @@ def test_discrete_bandit_is_solved(mode):
 def test_continuous_bandit_is_solved(squash):
     # Smaller steps at the end, so that where it ends does not depend on the last bits of sums.
     agent = trained(
-        vector(discrete=False), 8_000, seed=1, squash_actions=squash, decay_learning_rate=True
+        vector(discrete=False), 5_000, seed=1, squash_actions=squash, decay_learning_rate=True
     )
     actions = agent.predict(np.array([[1.0], [-1.0]], np.float32))[:, 0]
     np.testing.assert_allclose(actions, [1.0, -1.0], atol=0.25)

@@ -47,9 +47,7 @@ def build(name, seed=0, **changes):
     return getattr(cadenza, name)(env, seed=seed, **{**SETTINGS[name], **changes})
 
 
-@pytest.mark.parametrize(
-    ("name", "steps"), [("MAPPO", 12_000), ("HAPPO", 12_000), ("HATD3", 8_000)]
-)
+@pytest.mark.parametrize(("name", "steps"), [("MAPPO", 8_000), ("HAPPO", 8_000), ("HATD3", 5_000)])
 def test_team_learns_different_policies_for_different_robots(name, steps):
     team = build(name).learn(steps, progress=False)
     widths = team.team.observation_dims
