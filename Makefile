@@ -4,7 +4,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# Bytecode is written at the first import of each module: pip would compile all of torch.
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 JOBS   ?= 2
 # Networks here are small: one thread each beats threads that wait for one another.
 export OMP_NUM_THREADS ?= 1
