@@ -17,7 +17,7 @@ from cadenza.core.errors import InputError
 #: Components of one planar action.
 PLANAR: tuple[int, ...] = (2,)
 
-#: Copies count on from a seed, within 64 bits.
+#: Seeds stay below this, so that adding copies and episodes cannot overflow 64 bits.
 _SEED_BOUND = 1 << 62
 
 

@@ -33,7 +33,6 @@ Autoreset = Literal["same_step", "next_step"]
 Stream = Literal["substream", "philox"]
 
 _MODES = {"same_step": AutoresetMode.SAME_STEP, "next_step": AutoresetMode.NEXT_STEP}
-#: Seeds stay below this, so that adding copies and episodes cannot overflow 64 bits.
 #: Every copy at once, where an index of copies is wanted.
 _ALL = slice(None)
 

@@ -55,7 +55,7 @@ def test_disk_space_is_judged_by_what_the_back_end_needs(
     ("version", "level"), [((3, 10), "fail"), ((3, 11), "ok"), ((3, 12), "ok"), ((3, 13), "fail")]
 )
 def test_python_is_one_that_the_package_supports(version, level, tmp_path, monkeypatch):
-    monkeypatch.setattr(machine.sys, "version_info", (*version, 1, "final", 0))
+    monkeypatch.setattr(machine, "sys", SimpleNamespace(version_info=(*version, 1, "final", 0)))
     assert examined(tmp_path, None)["python"].level == level
 
 
