@@ -7,6 +7,7 @@ from cadenza.benchmark.handover_egos import VIEW_SCALE, receive
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.envs.mujoco import HandoverEnv, HandoverOptions, VectorHandoverEnv
 from cadenza.envs.mujoco.handover import EGO_SCALE, PRESENTER_SCALE
+from cadenza.envs.mujoco.handover_scene import TIP
 from cadenza.partners import handover as presenters
 from cadenza.partners.registry import load_partner
 from cadenza.partners.spec import PartnerSpec
@@ -71,6 +72,16 @@ def test_every_copy_has_the_bytes_of_the_scalar_environment_through_grasp_and_re
             assert reward == rewards[tick][row]
         assert grasped
         assert seed == 10 + row
+
+
+def test_grips_should_end_up_at_the_fixture_and_in_the_zone():
+    env = VectorHandoverEnv(2)
+    obs, _ = env.reset(seed=0)
+    goals, grips = env.goal_positions(), env.robot_positions()
+    ego = obs["agent"]["ego"]["state"] * EGO_SCALE  # from the grip to the seated handle
+    partner = obs["agent"]["partner"]["state"] * PRESENTER_SCALE
+    assert goals["ego"] - grips["ego"] == pytest.approx(ego[:, 18:20] + TIP[:2], abs=1e-5)
+    assert goals["partner"] - grips["partner"] == pytest.approx(partner[:, :2], abs=1e-5)
 
 
 def test_the_hash_tells_how_the_presenter_holds_the_peg():

@@ -27,6 +27,19 @@ def test_kinematics_and_jacobian_are_those_of_the_simulated_arm():
         assert theirs == pytest.approx(jacobians[row], abs=1e-12)
 
 
+def test_every_link_is_as_thick_and_as_near_to_its_joint_as_an_arm_of_a_metre_is():
+    model = mujoco.MjModel.from_xml_string(Scene().xml())
+    names = [*(f"ego_link{joint + 1}" for joint in range(7)), "ego_hand"]
+    links = [model.body(name).id for name in names]
+    capsules = np.flatnonzero(np.isin(model.geom_bodyid, links))
+    assert set(model.geom_bodyid[capsules]) == set(links)
+    radius, half_length = model.geom_size[capsules, 0], model.geom_size[capsules, 1]
+    reach = np.linalg.norm(model.geom_pos[capsules], axis=1) + half_length + radius
+    assert (radius > 0.008).all()
+    assert (radius < 0.065).all()
+    assert (reach < 0.32).all()
+
+
 def test_ready_pose_points_straight_down_at_the_documented_place():
     ready = panda.kinematics(panda.READY[None])
     assert ready.tcp[0] == pytest.approx([0.615, 0.0, 0.1698], abs=1e-4)

@@ -48,6 +48,7 @@ def left_of(jobs, running, elapsed_s, folder):
         ("cadenza job evaluate --episodes=100", "cadenza job evaluate --episodes=400", 190.0),
         ("cadenza job train --episodes=1,2 --steps=10", "cadenza job train --steps=20", 90.0),
         ("cadenza job merge", "cadenza job merge", 40.0),
+        ("cadenza job train --episodes=1,2", "cadenza job train --steps=20", 40.0),
         ("cadenza job train --rung=bc", "cadenza job train --rung=x", None),
         ("lerobot-train --policy.type=act", "lerobot-train --policy.type=diffusion", None),
         ("cadenza job collect", "cadenza job harvest", None),

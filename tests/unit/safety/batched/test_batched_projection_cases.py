@@ -60,15 +60,15 @@ def test_first_row_that_is_none_is_refused_or_stays_in_its_environment(row):
 
 @pytest.mark.parametrize("fixed_shape", [False, True])
 def test_bad_numbers_stay_in_their_environment(fixed_shape):
-    u = torch.ones(4, 2, dtype=F)
-    A = torch.ones(4, 2, 2, dtype=F)
-    b = torch.ones(4, 2, dtype=F)
+    u = torch.ones(5, 2, dtype=F)
+    A = torch.ones(5, 2, 2, dtype=F)
+    b = torch.ones(5, 2, dtype=F)
     good = project_batch(u, A, b, -2.0, 2.0)
-    u[1, 0], A[2, 1, 1], b[3, 0] = torch.nan, torch.inf, torch.nan
+    u[1, 0], A[2, 1, 1], b[3, 0], b[4, 0] = torch.nan, torch.inf, torch.nan, -torch.inf
     answer = project_batch(u, A, b, 0.25, 2.0, validate=False, fixed_shape=fixed_shape)
-    assert answer.status.tolist() == [OPTIMAL, BAD_INPUT, BAD_INPUT, BAD_INPUT]
+    assert answer.status.tolist() == [OPTIMAL, BAD_INPUT, BAD_INPUT, BAD_INPUT, BAD_INPUT]
     assert answer.u[0].tolist() == good.u[0].tolist()
-    assert answer.u[1:].tolist() == [[0.25, 0.25]] * 3  # the point of the box nearest to zero
+    assert answer.u[1:].tolist() == [[0.25, 0.25]] * 4  # the point of the box nearest to zero
 
 
 def last_is_none(*shape):
