@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol, cast
 import numpy as np
 
 import cadenza
-from cadenza.benchmark.policies import EgoPolicy, EgoSeat, load_policy
+from cadenza.benchmark.policies import EgoPolicy, ego_seat, load_policy
 from cadenza.benchmark.tasks import EnvRequest, OptionValue, TaskSpec, get_task
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.progress import ProgressReport
@@ -147,14 +147,7 @@ def play_row(task: TaskSpec, row: AdmissionRow, *, episodes: int | None = None) 
 
 
 def _load_ego(row: AdmissionRow, env: Any) -> _BatchEgo:
-    action = env.single_action_space["ego"]
-    seat = EgoSeat(
-        uid="ego",
-        observation_dim=env.single_observation_space["agent"]["ego"]["state"].shape[0],
-        low=action.low,
-        high=action.high,
-    )
-    ego = load_policy(row.ego, seat=seat, artifacts_root=Path())
+    ego = load_policy(row.ego, seat=ego_seat(env, "ego"), artifacts_root=Path())
     if not hasattr(ego, "reset_row"):
         raise ConfigurationError(
             f"admission row {row.name!r}: expected a scripted ego that acts on a batch, got "
@@ -307,15 +300,15 @@ def _gap(reference: Sequence[Outcome], other: Sequence[Outcome]) -> dict[str, An
 
 def as_markdown(record: Mapping[str, Any]) -> str:
     """Return the table and the verdicts of `admit`."""
-    keys = list(record["limits"])
+    keys, own = list(record["limits"]), record["task"].removesuffix("mj")
     heads = ["ego", "partner", "success", "95 %", "reached", *(f"{key} (p50, max)" for key in keys)]
     lines = [f"| {' | '.join(['row', *heads])} |", "|---" * (len(heads) + 1) + "|"]
     for row in record["rows"]:
         low, high = row["interval"]
         cells = [
             row["name"],
-            row["ego"].removeprefix("cocarry_"),
-            row["partner"].removeprefix("cocarry_"),
+            row["ego"].removeprefix(own),
+            row["partner"].removeprefix(own),
             f"{row['successes']} of {row['episodes']}",
             f"{low:.2f} to {high:.2f}",
             str(row["reached"]),

@@ -143,12 +143,7 @@ class TaughtBatch(EgoVectorEnv):
             UnknownNameError: No registry knows ``expert`` or a partner.
         """
         super().__init__(env, partners)
-        seat = EgoSeat(
-            uid=self.ego_uid,
-            observation_dim=env.single_observation_space["agent"][self.ego_uid]["state"].shape[0],
-            low=self.action_low,
-            high=self.action_high,
-        )
+        seat = ego_seat(env, self.ego_uid)
         rows = range(0 if expert is None else self.num_envs)
         self._experts = [find_expert(str(expert), seat) for _ in rows]
         self._wanted: NDArray[Any] | None = None

@@ -73,16 +73,6 @@ class EgoSeat:
         return self.low.shape[0]
 
 
-class _HasSpaces(Protocol):
-    """The part of an environment that `ego_seat` reads."""
-
-    @property
-    def observation_space(self) -> Any: ...
-
-    @property
-    def action_space(self) -> Any: ...
-
-
 PolicyClass = TypeVar("PolicyClass", bound=Callable[[EgoSeat], EgoPolicy])
 _BUILT_IN: dict[str, Callable[[EgoSeat], EgoPolicy]] = {}
 _plug_ins: Final = PlugIns(
@@ -90,15 +80,16 @@ _plug_ins: Final = PlugIns(
 )
 
 
-def ego_seat(env: _HasSpaces, uid: str) -> EgoSeat:
-    """Return the seat ``uid`` of ``env``.
+def ego_seat(env: Any, uid: str) -> EgoSeat:
+    """Return the seat ``uid`` of ``env``, an environment or a batch of equal ones.
 
     Raises:
         InputError: The seat's state space is not a Box of rank 1, or its action space neither that
             nor Discrete.
     """
-    state_space = env.observation_space["agent"][uid]["state"]
-    action_space: Any = env.action_space[uid]
+    single = "single_" if hasattr(env, "single_action_space") else ""
+    state_space = getattr(env, f"{single}observation_space")["agent"][uid]["state"]
+    action_space: Any = getattr(env, f"{single}action_space")[uid]
     choice = action_space
     chooses = isinstance(action_space, spaces.Discrete)
     if chooses:
@@ -108,7 +99,7 @@ def ego_seat(env: _HasSpaces, uid: str) -> EgoSeat:
         if not isinstance(space, spaces.Box) or len(space.shape) != 1:
             raise InputError(
                 f"seat {uid!r}: expected the {name} space to be a gym.spaces.Box of rank 1, got "
-                f"{space}; evaluate on a single environment, not a batch."
+                f"{space}."
             )
     return EgoSeat(
         uid=uid,
