@@ -47,7 +47,7 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $(VENV)/.installed $@
 
 $(VENV)/.installed-bench: $(VENV)/.installed-dev
-	@$(PIP) --editable '.[dev,bench-jax]'
+	@$(PIP) --editable '.[dev,bench-jax,bench-vmas]'
 	@touch $@
 
 demo: $(VENV)/.installed ## Train, guard and evaluate an ego robot; write the report (about four minutes, twice that on a slow machine)

@@ -3,6 +3,7 @@
 Scalar peer:  `mpe2.simple_spread_v3` (two agents, continuous actions, PettingZoo parallel API), the
               public task that cooperative push simplifies.
 Vector peer:  `gymnasium.vector.SyncVectorEnv` over our own scalar env: same work, one Python loop.
+VMAS:         `simple_spread`, vectorised in PyTorch, without resets; left out where it is missing.
 Foraging:     the package `lbforaging`, one copy: what many fields at once are byte-equal to.
 Protocol:     steps are timed with automatic resets included, on one thread; see `perf.timing`.
 
@@ -15,6 +16,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 from mpe2 import simple_spread_v3
 
 from cadenza.core.seeding import derive_substream
@@ -32,6 +34,8 @@ from perf.timing import Row, measure_rate, measure_us, print_table
 COPIES = 4096
 #: Copies of the slow peer; its rate per copy does not depend on them.
 PEER_COPIES = 256
+#: Copies beside VMAS.
+VMAS_COPIES = 1024
 #: Copies of the task whose physics dominates.
 CARRYING_COPIES = 64
 REPEATS = 5000
@@ -47,6 +51,7 @@ def rows() -> list[Row]:
     return [
         *scalar_rows(),
         *vector_rows(),
+        *vmas_rows(),
         *foraging_rows(),
         *seeding_rows(),
         *carrying_rows(),
@@ -107,6 +112,34 @@ def vector_rows() -> list[Row]:
             peer_name="" if scalar is None else "gymnasium SyncVectorEnv",
         )
         for name, env, scalar, budget in cases
+    ]
+
+
+def vmas_rows() -> list[Row]:
+    """Measure env-steps per second beside a simulator that is vectorised, too."""
+    try:
+        import vmas
+    except ModuleNotFoundError:
+        print(
+            "note: VMAS is not installed (pip install 'cadenza[bench-vmas]'); its row is left out"
+        )
+        return []
+    theirs = vmas.make_env(
+        "simple_spread", num_envs=VMAS_COPIES, device="cpu", continuous_actions=True, n_agents=2
+    )
+    theirs.reset()
+    actions = [torch.rand(VMAS_COPIES, agent.action_size) for agent in theirs.agents]
+    return [
+        Row(
+            f"push: {VMAS_COPIES} copies",
+            measure_rate(
+                vector_stepper(VectorMPECooperativePushEnv(VMAS_COPIES)), work_per_call=VMAS_COPIES
+            ),
+            measure_rate(lambda: theirs.step(actions), work_per_call=VMAS_COPIES),
+            unit="env-steps/s",
+            better="higher",
+            peer_name="VMAS simple_spread",
+        )
     ]
 
 
