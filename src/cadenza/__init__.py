@@ -6,9 +6,9 @@ Floors:      `cli > web > loop > benchmark > aht > envs, partners, stream, evalu
              learn, safety > core`; a folder imports only from lower floors.
 """
 
-import sys
-from typing import Any, Final
+from typing import Final
 
+from cadenza.core.after_import import after_import
 from cadenza.core.lazy_names import lazy_names
 
 __version__ = "0.1.0"
@@ -31,15 +31,7 @@ _EXPORTS: Final = {
 }
 
 __all__ = ["__version__", *sorted(_EXPORTS)]  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use
-__dir__, _load = lazy_names(__name__, _EXPORTS)
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
 
-
-def __getattr__(name: str) -> Any:
-    """Return a lazy name; whoever uses one may name our tasks to Gymnasium."""
-    if name in _EXPORTS:
-        _load("register_envs")()
-    return _load(name)
-
-
-if "gymnasium" in sys.modules:
-    _load("register_envs")()
+# Whichever of the two is imported first: gym.make("cadenza/Crossing-v1") works.
+after_import("gymnasium", lambda: __getattr__("register_envs")())

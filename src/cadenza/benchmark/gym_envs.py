@@ -10,7 +10,7 @@ from cadenza.envs.adapters import EgoGymEnv
 
 
 def ego_env(
-    task: str,
+    task: str = "",
     *,
     partner: str | None = None,
     partner_options: Mapping[str, str] | None = None,

@@ -32,6 +32,7 @@ _SAFETY_HOOKS: Final = frozenset(
         "build_control_models",
         "control_timestep",
         "ego_uid",
+        "guard_arm",
         "plant",
     }
 )

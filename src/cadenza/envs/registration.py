@@ -1,8 +1,8 @@
 """Names under which Gymnasium makes the tasks: ``gym.make("cadenza/Crossing-v1")``.
 
 ``cadenza/Ego-v1`` is the ego's seat of any task: ``gym.make("cadenza/Ego-v1", task="crossing")``.
-Gymnasium 1 finds no plug-ins by itself: somebody calls `register_envs`. The package does where
-Gymnasium was imported before it, and at the first use of an agent or of `cadenza.guard`.
+Gymnasium 1 finds no plug-ins by itself, so ``import cadenza`` registers them, before or after
+``import gymnasium``; alone, ``gym.make("cadenza:cadenza/Crossing-v1")`` imports it first.
 """
 
 from typing import Any, Final
