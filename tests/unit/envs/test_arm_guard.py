@@ -110,3 +110,10 @@ def test_one_line_guards_a_task_of_two_arms():
     env.reset(seed=1)
     *_, info = env.step({"ego": np.zeros(7), "partner": np.zeros(6)})
     assert info["guard_certified"]
+
+
+def test_the_egos_seat_of_a_task_of_two_arms_is_guarded_by_its_name():
+    env = cadenza.guard("cadenza/CoCarry-v1")
+    env.reset(seed=1)
+    *_, info = env.step(np.zeros(env.action_space.shape, np.float32))
+    assert info["guard_certified"]

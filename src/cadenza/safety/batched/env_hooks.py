@@ -9,6 +9,7 @@ from cadenza.safety.bounds import Bounds
 from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.rows.barrier import Plant
 from cadenza.safety.runtime.agent_batch import AgentBatch
+from cadenza.safety.runtime.env_hooks import REMEDY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ def batch_hook(env: object, name: str) -> Any:
         layer = getattr(layer, "env", None)
     raise ConfigurationError(
         f"BatchedSafetyDriver: expected a batch with {name}, got {type(env).__name__} without it; "
-        "only tasks that offer safety hooks can be guarded."
+        f"{REMEDY}."
     )
 
 

@@ -8,7 +8,7 @@ Optional:  ``build_contact_forces()``: force per partner id or per pair of ids, 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import Bounds
@@ -17,6 +17,11 @@ from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.rows.barrier import Plant
 from cadenza.safety.snapshot import AgentSnapshot
 
+#: What to do where an environment lacks a hook.
+REMEDY: Final = (
+    "let the environment offer it, or pass cadenza.guard what it lacks: snapshots= (agents= for a "
+    "batch), control_models=, bounds=, control_timestep=, plant="
+)
 #: Measured force, N, per partner id (against the ego) or per pair of ids.
 ContactForces: TypeAlias = Mapping[str | tuple[str, str], float]
 
@@ -82,8 +87,8 @@ def hook(env: object, name: str) -> Any:
         return _look_up(env, name)
     except AttributeError as error:
         raise ConfigurationError(
-            f"SafetyDriver: expected an env with {name}, got {type(env).__name__} without it; "
-            "only tasks that offer safety hooks can be guarded."
+            f"SafetyDriver: expected an env with {name}, got {type(unwrapped(env)).__name__} "
+            f"without it; {REMEDY}."
         ) from error
 
 

@@ -37,8 +37,20 @@ def guard(env: str | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], **task:
             "guard: expected the id of a Gymnasium environment, an environment or a vector "
             f"environment, got {made!r}."
         )
+    if _is_guarded(made):
+        raise ConfigurationError(
+            "guard: expected an environment without a filter, got one that is guarded already."
+        )
     kind: Any = VectorSafetyFilterWrapper if isinstance(made, VectorEnv) else SafetyFilterWrapper
     known = inspect.signature(kind).parameters
     for name in task.keys() - known.keys():
         raise ConfigurationError(f"guard: {name}: unknown option{did_you_mean(name, known)}.")
     return kind(made, **task)
+
+
+def _is_guarded(env: Any) -> bool:
+    """Return whether a wrapper of ``env`` is the filter's."""
+    if isinstance(env, SafetyFilterWrapper | VectorSafetyFilterWrapper):
+        return True
+    inner: Any = getattr(env, "env", None)
+    return inner is not None and _is_guarded(inner)
