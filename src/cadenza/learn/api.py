@@ -260,9 +260,12 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
                 empty one and new episodes.
 
         Raises:
+            InputError: ``path`` is a folder.
             StorageError: The file system refused; an older file is still there.
         """
         target = Path(path)
+        if target.is_dir():
+            raise InputError(f"{self.name}.save: expected a file, got the folder {target}.")
         metadata = CheckpointMetadata(
             run_id=target.name,
             seed=self.seed,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import gymnasium
 import numpy as np
@@ -15,6 +15,10 @@ from cadenza.core.quantiles import student_quantile
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.callback import ORDER_CHECKPOINT, Callback
 from cadenza.learn.trainer import TrainingShutdownException
+
+#: Root of the episodes that choose the best policy, apart from those that judge it later: the best
+#: of many on the same episodes would look better than it is.
+SELECTION_SEED: Final = 2_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +100,7 @@ class Judged(Protocol):
     steps: int
     best_return: float | None
 
-    def evaluate(self, episodes: int) -> Evaluation:
+    def evaluate(self, episodes: int, *, seed: int) -> Evaluation:
         """Play greedy episodes."""
         ...
 
@@ -110,7 +114,7 @@ class Judged(Protocol):
 
 
 class BestPolicy(Callback):
-    """Saves an agent now and then, and its best evaluation apart.
+    """Saves an agent now and then, and the one that did best on episodes of `SELECTION_SEED`.
 
     Args:
         agent: Whose turn it is.
@@ -127,25 +131,25 @@ class BestPolicy(Callback):
         self._order = ORDER_CHECKPOINT
         self._agent, self._folder = agent, Path(folder)
         self._every, self._episodes = every, episodes
-        self._judged = agent.steps // every
+        self._judged_at = agent.steps
 
     def end_batch(self) -> None:
         """Judge and save the agent if its turn has come."""
-        turn = self._agent.steps // self._every
-        if turn > self._judged:
-            self._judged = turn
+        if self._agent.steps // self._every > self._judged_at // self._every:
             self._judge()
 
     def end_training(self, exception: BaseException | None = None) -> None:
         """Judge and save what there is at the end; after an error or Ctrl-C only save it."""
-        if exception is None or isinstance(exception, TrainingShutdownException):
+        is_orderly = exception is None or isinstance(exception, TrainingShutdownException)
+        if is_orderly and (self._agent.best_return is None or self._agent.steps > self._judged_at):
             self._judge()
         else:
             self._agent.save(self._folder / "last")
 
     def _judge(self) -> None:
         agent = self._agent
-        mean = agent.evaluate(self._episodes).mean
+        self._judged_at = agent.steps
+        mean = agent.evaluate(self._episodes, seed=SELECTION_SEED).mean
         agent.log_scalar("evaluation/mean_return", mean)
         if agent.best_return is None or mean > agent.best_return:
             agent.best_return = mean

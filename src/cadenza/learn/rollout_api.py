@@ -17,6 +17,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import nn
 
+from cadenza.core.arrays import require_finite
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.action_codec import ActionCodec
 from cadenza.learn.algorithms.grpo import GRPOLearner, group_seeds, reset_groups
@@ -107,7 +108,9 @@ class RolloutAgent(SoloAgent[RolloutConfig]):
         self._count(step, ends)
 
     def _seen(self, observations: NDArray[Any], *, learn: bool) -> NDArray[Any]:
-        return self.learner.scale(observations.reshape(len(observations), -1), learn=learn)
+        rows = observations.reshape(len(observations), -1)
+        require_finite(f"{self.name}: observations", rows)
+        return self.learner.scale(rows, learn=learn)
 
     def _forget_episodes(self) -> None:
         super()._forget_episodes()

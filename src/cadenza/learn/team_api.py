@@ -11,10 +11,11 @@ Axes:  N = environments, n = robots, O_i, A_i = state and action of robot i, S =
        state, K = environments that a time limit cut off.
 """
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -22,7 +23,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from cadenza.core.arrays import Float32Array, FloatArray
+from cadenza.core.arrays import Float32Array, FloatArray, require_finite, require_shape
+from cadenza.core.checks import is_whole
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.spaces import BoxSpace
@@ -151,7 +153,9 @@ class TeamSteps:
 
     def _joint(self, observation: Any) -> Float32Array:
         columns = [np.asarray(observation["agent"][uid]["state"]) for uid in self.uids]
-        return np.concatenate(columns, axis=-1).astype(np.float32, copy=False)
+        joint = np.concatenate(columns, axis=-1).astype(np.float32, copy=False)
+        require_finite("TeamSteps: the robots' states", joint)
+        return joint
 
 
 class TeamWorlds:
@@ -159,16 +163,30 @@ class TeamWorlds:
 
     Args:
         source: A batch, see `TeamSteps`, or a function from a number of environments to a batch.
-        count: How many; None takes ``default``.
+        count: How many; None takes ``default``. A ready batch has its own number.
         default: How many unless told otherwise.
+
+    Raises:
+        ConfigurationError: ``source`` is something else, or ready while ``count`` is given.
     """
 
     id: str | None = None
 
     def __init__(self, source: Any, *, count: int | None, default: int) -> None:
-        self._make = source if callable(source) else None
         self.can_make: bool = callable(source)
-        self.vector: Any = source(count or default) if callable(source) else source
+        self._make = source if callable(source) else None
+        if self._make is None and count is not None:
+            raise ConfigurationError(
+                f"num_envs: expected None beside a ready batch, got {count}; pass a function from "
+                "a number of environments to a batch."
+            )
+        self.vector: Any = source if self._make is None else self._made(count or default)
+        if not (hasattr(self.vector, "agent_uids") and hasattr(self.vector, "num_envs")):
+            raise ConfigurationError(
+                "env: expected a batch of a task with several robots (num_envs, agent_uids), or a "
+                "function from a number of environments to one, e.g. cadenza.HAPPO(lambda n: "
+                f"VectorMPECooperativePushEnv(n)), got {self.vector!r}."
+            )
         self.uids: tuple[str, ...] = tuple(self.vector.agent_uids)
 
     @property
@@ -187,7 +205,18 @@ class TeamWorlds:
                 "evaluate: expected a batch to judge in, for the team's own is in use; pass "
                 "env=..., or make the team from a function: HAPPO(lambda n: MyEnvs(n))."
             )
-        return self._make(count)
+        return self._made(count)
+
+    def _made(self, count: int) -> Any:
+        make = cast("Any", self._make)
+        try:
+            inspect.signature(make).bind(count)
+        except TypeError as error:
+            raise ConfigurationError(
+                "env: expected a function from a number of environments to a batch, e.g. "
+                f"lambda n: VectorMPECooperativePushEnv(n), got {make!r}: {error}."
+            ) from error
+        return make(count)
 
 
 class TeamAgent(Agent[Config]):
@@ -236,8 +265,15 @@ class TeamAgent(Agent[Config]):
         self._returns[step.boundaries] = 0.0
 
     def predict(self, joint: NDArray[Any]) -> list[NDArray[Any]]:
-        """Return every robot's greedy action, (N, A) each, for joint states, (N, S)."""
-        actions = self._greedy(np.atleast_2d(np.asarray(joint, dtype=np.float32)))
+        """Return every robot's greedy action, (N, A) each, for joint states, (N, S).
+
+        Raises:
+            InputError: ``joint`` has another shape, or is not finite.
+        """
+        states = np.atleast_2d(np.asarray(joint, dtype=np.float32))
+        require_shape(f"{self.name}.predict: joint", states, (len(states), self.team.joint_dim))
+        require_finite(f"{self.name}.predict: joint", states)
+        actions = self._greedy(states)
         bounds = self.team.bounds
         return [np.clip(a, low, high) for a, (low, high) in zip(actions, bounds, strict=True)]
 
@@ -248,7 +284,18 @@ class TeamAgent(Agent[Config]):
             episodes: How many, >= 1.
             env: Batch of as many environments; None makes one.
             seed: Root of the episodes' seeds.
+
+        Raises:
+            InputError: ``episodes`` is below 1, ``env`` has another number of environments, or
+                there is no way to make one.
         """
+        if not is_whole(episodes) or episodes < 1:
+            raise InputError(f"evaluate: expected episodes, an int >= 1, got {episodes!r}.")
+        if env is not None and env.num_envs != episodes:
+            raise InputError(
+                f"evaluate: expected a batch of episodes = {episodes} environments, got "
+                f"{env.num_envs}; each plays one."
+            )
         team = TeamSteps(self.envs.make(episodes) if env is None else env, self.envs.uids)
         stream = derive_substream("learn.evaluation.team", root_seed=seed)
         joint = team.reset(stream.integer_seed())
@@ -569,7 +616,7 @@ class HATD3(TeamAgent[HATD3Config]):
     def _batches(self) -> Generator[dict[str, Any]]:
         config = self.config
         while True:
-            while self._due:
+            while self._due and self.memory.size() > 0:
                 self._due -= 1
                 batch = self.memory.sample(config.batch_size)
                 yield {"default": batch, "batch_size": config.batch_size, "inf_step": self.steps}
@@ -578,9 +625,9 @@ class HATD3(TeamAgent[HATD3Config]):
             before = self.steps
             self._step(self._states())
             self._show()
-            if self.steps > config.warmup_steps and self.memory.size() > 0:
+            if self.steps > config.warmup_steps:
                 due = self.steps // config.train_every - before // config.train_every
-                self._due = due * config.updates
+                self._due += due * config.updates
 
     def _step(self, joint: Float32Array) -> None:
         if self.steps < self.config.warmup_steps:

@@ -1,5 +1,7 @@
 """The front door: every algorithm trains, acts, is judged, saved, loaded and exported."""
 
+import subprocess
+import sys
 from contextlib import nullcontext
 
 import gymnasium as gym
@@ -11,11 +13,13 @@ from gymnasium.vector import AutoresetMode
 from torch import nn
 
 import cadenza
-from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, UnknownNameError
 from cadenza.envs import VectorMPECooperativePushEnv
 from cadenza.learn import Callback
 from cadenza.learn.callbacks.checkpointing import Checkpointer, CheckpointLoader
+from cadenza.learn.judging import SELECTION_SEED, BestPolicy, Evaluation
 from tests.campaigns import size
+from tests.unit.learn.counting_envs import CountingEnv
 
 SMALL = {"hidden_sizes": (16, 16), "batch_size": 16}
 REPLAY = {**SMALL, "warmup_steps": 40, "memory_size": 1_000}
@@ -358,10 +362,37 @@ def test_best_and_last_policy_are_kept(tmp_path):
     agent.learn(300, folder=tmp_path, evaluate_every=100, evaluation_episodes=2, progress=False)
     best, last = (cadenza.DQN.load(tmp_path / name) for name in ("best", "last"))
     assert_same(last, agent)
-    assert best.evaluate(2).mean == agent.best_return
+    assert best.evaluate(2, seed=SELECTION_SEED).mean == agent.best_return
     assert agent.scalar_logs["evaluation/mean_return"] <= agent.best_return
     assert last.memory.size() > best.memory.size() == 0
     assert best.learn(100, progress=False).updates > 0
+
+
+def test_the_best_policy_is_chosen_once_a_turn_on_episodes_of_their_own(tmp_path):
+    class Judged:
+        steps, best_return = 0, None
+
+        def __init__(self):
+            self.asked, self.saved = [], []
+
+        def evaluate(self, episodes, *, seed):
+            self.asked.append((self.steps, episodes, seed))
+            return Evaluation.of([-self.steps], [1])
+
+        def save(self, path, *, memory=True):
+            self.saved.append((path.name, self.steps, memory))
+
+        def log_scalar(self, key, value):
+            pass
+
+    agent = Judged()
+    best = BestPolicy(agent, tmp_path, every=10, episodes=3)
+    for agent.steps in (9, 10, 19, 20):
+        best.end_batch()
+    best.end_training()
+    assert agent.asked == [(10, 3, SELECTION_SEED), (20, 3, SELECTION_SEED)]
+    kept = [("best", 10, False), ("last", 10, True), ("last", 20, True), ("last", 20, True)]
+    assert agent.saved == kept
 
 
 def test_every_step_after_the_warm_up_is_an_update():
@@ -436,6 +467,26 @@ REFUSED = [
         ConfigurationError,
         "at most 4096",
     ),
+    (lambda: cadenza.HAPPO("Pendulum-v1"), ConfigurationError, "a batch of a task with several"),
+    (lambda: cadenza.MAPPO(lambda: None), ConfigurationError, "from a number of environments"),
+    (lambda: cadenza.HATD3(pushes(3), num_envs=7), ConfigurationError, "beside a ready batch"),
+    (lambda: cadenza.HAPPO(pushes).evaluate(0), InputError, "episodes, an int >= 1"),
+    (lambda: cadenza.HAPPO(pushes).evaluate(5, env=pushes(3)), InputError, "got 3; each plays one"),
+    (lambda: cadenza.MAPPO(pushes).predict(np.zeros(3)), InputError, r"shape \(1, 20\)"),
+    (lambda: cadenza.MAPPO(pushes).predict(np.full(20, np.nan)), InputError, "finite"),
+    (lambda: cadenza.PPO("CartPole-v1").save("."), InputError, "expected a file, got the folder"),
+    (
+        lambda: cadenza.PPO("CartPole-v1").evaluate(env=gym.make_vec("CartPole-v1", 2)),
+        InputError,
+        "expected one environment",
+    ),
+    (lambda: cadenza.guard("Pendulum-v1"), ConfigurationError, "got PendulumEnv .* snapshots="),
+    (
+        lambda: cadenza.guard(cadenza.guard("cadenza/Crossing-v1")),
+        ConfigurationError,
+        "guarded already",
+    ),
+    (lambda: gym.make("cadenza/Ego-v1"), UnknownNameError, "expected one of cocarry_mj"),
     (lambda: cadenza.guard(3), ConfigurationError, "guard: expected the id"),
     (
         lambda: cadenza.guard("cadenza/Crossing-v1", option=1),
@@ -524,8 +575,40 @@ def test_progress_is_a_line_where_there_is_no_terminal(monkeypatch, capsys):
     assert "DQN: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import cadenza, gymnasium; name = 'cadenza/Crossing-v1'",
+        "import gymnasium, cadenza; name = 'cadenza/Crossing-v1'",
+        "import gymnasium; name = 'cadenza:cadenza/Crossing-v1'",
+    ],
+)
+def test_gymnasium_knows_the_tasks_whichever_package_is_imported_first(imports):
+    program = f"{imports}; gymnasium.make(name).reset(seed=0)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("name", ["PPO", "GRPO"])
+def test_no_action_is_decided_on_what_is_not_finite(name):
+    class Breaks(CountingEnv):
+        def _observation(self):
+            return super()._observation() if self.count < 2 else np.full(2, np.nan, np.float32)
+
+    made = []
+
+    def make():
+        made.append(Breaks(horizon=9))
+        return made[-1]
+
+    agent = getattr(cadenza, name)(
+        make, num_envs=2, **({"group_size": 2} if name == "GRPO" else {})
+    )
+    with pytest.raises(InputError, match=f"{name}: observations: expected finite"):
+        agent.learn(32, progress=False)
+    assert max(len(env.actions) for env in made) == 2
+
+
 def test_registered_environments_are_the_tasks():
-    cadenza.register_envs()
     env = cadenza.guard("cadenza/Crossing-v1", options=None)
     observation, _ = env.reset(seed=0)
     assert observation.shape == (10,)

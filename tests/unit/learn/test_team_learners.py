@@ -96,6 +96,18 @@ def test_states_that_do_not_fit_are_refused(name):
         build(name, hidden_sizes=(4,)).load_state_dict(state)
 
 
+@pytest.mark.parametrize("name", SETTINGS)
+def test_states_that_are_not_finite_are_refused_before_anybody_acts(name):
+    class Broken(TargetTeam):
+        def _observation(self):
+            self.x[:] = np.nan
+            return super()._observation()
+
+    team = getattr(cadenza, name)(Broken(8), **SETTINGS[name])
+    with pytest.raises(InputError, match="the robots' states: expected finite"):
+        team.learn(8, progress=False)
+
+
 def test_mappo_refuses_robots_of_different_widths():
     with pytest.raises(ConfigurationError, match="equally wide states and actions"):
         cadenza.MAPPO(TargetTeam(2, widths=(1, 2)))

@@ -114,6 +114,11 @@ class Environments:
             InputError: It is the learner's own or None, and that came ready made.
         """
         given: Any = env
+        if isinstance(given, VectorEnv):
+            raise InputError(
+                f"evaluate: expected one environment, got the vector environment {given}; pass an "
+                "id, a function that makes one, or an environment."
+            )
         if isinstance(env, gymnasium.Env) and given.unwrapped is not self._own:
             return given
         make = self._make if env is None else _maker(given)
