@@ -89,15 +89,25 @@ explore: $(VENV)/.installed-dev ## Run the property tests on new random examples
 torn-reads: $(VENV)/.installed-dev ## Look for torn chunks among CHUNKS (ten million) beside one and two writers (minutes)
 	@$(BIN)/python -m tests.integration.stream.torn_reads_table --chunks $(CHUNKS)
 
-nightly: $(VENV)/.installed-dev postgresql ## Run every campaign at full size: tests, new examples, torn reads, the filter (hours)
-	@CADENZA_TESTS=nightly $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
-	@$(MAKE) test-maniskill explore torn-reads
-	@set -e; for bounds in $(BOUNDS); do echo "== $$bounds"; \
-		$(BIN)/cadenza safety verify --quiet --plant zoh --partners 1 delays=[none] stationary=false \
-			steps=25000000 compared_share=0.0001 $$(echo $$bounds | tr / ' ') --out runs/nightly; done
-	@$(BIN)/cadenza safety verify --quiet --plant zoh --partners 2 --partners 3 several_steps=1000000 \
-		multi_partner=passive contact_speed=0.25 --out runs/nightly
-	@$(MAKE) bench
+# Every campaign is run, whatever became of those before it.
+nightly: $(VENV)/.installed-dev postgresql ## Run every campaign at full size: tests, coverage, Python 3.12, new examples, torn reads, the filter, speed (hours)
+	@failed=0; run() { echo "== $$*"; "$$@" || failed=1; }; \
+	run env CADENZA_TESTS=nightly $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal \
+		--cov=cadenza --cov-report=html:runs/nightly/coverage; \
+	if python3.12 -c '' 2>/dev/null; then \
+		run $(MAKE) test PYTHON=python3.12 VENV=$(VENV)/python3.12; \
+	else \
+		echo "No python3.12: not tested with it" >&2; \
+	fi; \
+	for part in test-maniskill test-teamwork explore torn-reads; do run $(MAKE) $$part; done; \
+	for bounds in $(BOUNDS); do \
+		run $(BIN)/cadenza safety verify --quiet --plant zoh --partners 1 delays=[none] stationary=false \
+			steps=25000000 compared_share=0.0001 $$(echo $$bounds | tr / ' ') --out runs/nightly; \
+	done; \
+	run $(BIN)/cadenza safety verify --quiet --plant zoh --partners 2 --partners 3 several_steps=1000000 \
+		multi_partner=passive contact_speed=0.25 --out runs/nightly; \
+	run $(MAKE) bench; \
+	exit $$failed
 
 lint: $(VENV)/.installed-dev ## Check style, types and the import floors
 	@$(BIN)/ruff check .
