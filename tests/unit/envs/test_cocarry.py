@@ -309,21 +309,24 @@ def test_training_ends_where_a_limit_breaks_and_tightens_the_force():
         training.step(hard)
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_success_ends_an_episode_for_good_but_cuts_it_short_in_training(training):
-    env = CoCarryEnv(CoCarryOptions(training=training, reward="proximity"))
+@pytest.mark.parametrize(
+    ("training", "reward", "is_cut"),
+    [(False, "proximity", False), (True, "proximity", True), (True, "task", False)],
+)
+def test_success_ends_an_episode_for_good_unless_more_reward_would_follow(training, reward, is_cut):
+    env = CoCarryEnv(CoCarryOptions(training=training, reward=reward))
     ego = load_policy("cocarry_reference", seat=ego_seat(env, "ego"), artifacts_root=Path())
     leader = load_partner(PartnerSpec("cocarry_nominal", 0))
     obs, _ = env.reset(seed=1)
     over = False
     while not over:
         actions = {"ego": ego.act(obs), "partner": leader.act(obs)}
-        obs, reward, terminated, truncated, info = env.step(actions)
+        obs, paid, terminated, truncated, info = env.step(actions)
         over = terminated or truncated
     assert info["success"]
     assert info["time"] < 15.0
-    assert reward == 1.0
-    assert (terminated, truncated) == (not training, training)
+    assert paid == 1.0 if reward == "proximity" else paid > 2.9
+    assert (terminated, truncated) == (not is_cut, is_cut)
 
 
 def test_poses_for_a_channel_are_those_of_the_grips():

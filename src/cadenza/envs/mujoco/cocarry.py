@@ -3,7 +3,9 @@
 Robots:      the ego holds the bar's -x end, the partner the +x end (`cocarry_scene`).
 Task:        bring the bar's centre to the goal, keep it level, do not fight (`cocarry_rules`). An
              episode terminates on success and truncates after ``episode_length`` ticks; with
-             ``training`` it also terminates where a limit breaks, and success truncates.
+             ``training`` it also terminates where a limit breaks, and success truncates beside the
+             reward "proximity", which would go on. The other one pays for success once: a learner
+             that took what follows success for more of it would value it without bound.
 Action:      track "grip": step of the own grip, (3,), in units of `GRIP_STEP` m per tick, world
              axes; track "joint": steps of the seven joints, (7,), in units of `JOINT_STEP` rad.
              Targets start from the present joint angles and the control ramps to them within the
@@ -115,8 +117,9 @@ class CoCarryOptions:
         reward: ``"task"``, or ``"proximity"``, which pays every tick near the goal.
         guard: Whether the ego's arm is kept off the other arm, the floor and itself (``"on"``, see
             `arm_guard`), or contacts are only told (``"watch"``).
-        training: Tighten the force limit, end an episode that breaks a limit, and let success
-            truncate instead of terminate, so that learners bootstrap.
+        training: Tighten the force limit, end an episode that breaks a limit, and beside the
+            reward ``"proximity"`` let success truncate instead of terminate, so that learners
+            bootstrap.
         bar_length: m.
         bar_mass: kg; in a batch also one per copy.
         stiffness_scale: Of the arms' actuators; in a batch also one per copy.
@@ -326,9 +329,10 @@ class Carrying(Copies):
     def ends(self, success: Flags, failure: Flags, episode_length: int) -> tuple[Flags, Flags]:
         """See `Copies`."""
         late = self.steps >= episode_length
-        if self.options.training:
+        if self.options.training and self.options.reward == "proximity":
             return failure, (success | late) & ~failure
-        return success, late & ~success
+        terminated = (success | failure) if self.options.training else success
+        return terminated, late & ~terminated
 
     def unseen_motion(self) -> float:
         """See `Copies`."""
