@@ -20,6 +20,7 @@ SCORED = [
     "car_racing_curl",
     "cartpole_dqn",
     "cocarry_dagger",
+    "cocarry_residual_ppo",
     "cocarry_sac",
     "crossing_behaviour_cloning",
     "hit_the_middle_sac",

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 from numpy.typing import NDArray
 
-from cadenza.benchmark.imitation import Partner, Successes, success_by_partner
+from cadenza.benchmark.imitation import Partner, Policy, Successes, success_by_partner
 from cadenza.benchmark.tasks import OptionValue
 from cadenza.core.checks import is_whole
 from cadenza.core.errors import InputError
@@ -51,6 +51,8 @@ class BestSuccess(Callback):
         partners: Each plays all episodes.
         every: Environment steps between judgements, >= 1.
         episodes: Episodes beside each partner, >= 1.
+        policy: What plays, observations (N, O) to actions (N, A), e.g. a law that the agent
+            corrects; None takes the agent's ``predict``.
         report: Called after each judgement with the agent's steps and the successes of all
             partners together; None tells nobody.
         **options: Options of the task that the episodes have.
@@ -70,6 +72,7 @@ class BestSuccess(Callback):
         *,
         every: int,
         episodes: int = 50,
+        policy: Policy | None = None,
         report: Callable[[int, Successes], None] | None = None,
         **options: OptionValue,
     ) -> None:
@@ -84,6 +87,7 @@ class BestSuccess(Callback):
                 raise InputError(f"BestSuccess: expected {key}, an int >= 1, got {value!r}.")
         self._order = ORDER_CHECKPOINT
         self._agent, self.file = agent, Path(file)
+        self._policy: Policy = agent.predict if policy is None else policy
         self._task, self._partners = task, list(partners)
         self._options: dict[str, Any] = dict(options)
         self._every, self._episodes, self._report = every, episodes, report
@@ -105,7 +109,7 @@ class BestSuccess(Callback):
         agent = self._agent
         self._judged_at = agent.steps
         judged = success_by_partner(
-            agent.predict,
+            self._policy,
             self._task,
             self._partners,
             episodes=self._episodes,

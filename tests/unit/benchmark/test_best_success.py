@@ -44,6 +44,21 @@ def test_first_agent_with_the_most_successes_is_kept_without_its_memory(tmp_path
     assert pupil.saved == [(12, False), (20, False)]
 
 
+def test_a_law_that_the_agent_corrects_is_judged_in_its_place(tmp_path):
+    pupil = Pupil(able_at=())
+    best = BestSuccess(
+        pupil,
+        tmp_path / "best",
+        "crossing",
+        ["crossing_wanderer"],
+        every=10,
+        episodes=4,
+        policy=lambda states: Pupil((0,)).predict(states) + pupil.predict(states),
+    )
+    best.end_training()
+    assert best.best.count > 0
+
+
 def test_broken_training_is_not_judged(tmp_path):
     pupil = Pupil(able_at=())
     best = BestSuccess(pupil, tmp_path / "best", "crossing", ["crossing_wanderer"], every=10)
