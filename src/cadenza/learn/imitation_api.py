@@ -132,10 +132,11 @@ class DAgger(SoloAgent[DAggerConfig]):
         if asked is not None:
             actions = asked(rows.reshape(-1, *space.shape) if is_box(space) else rows)
         else:
-            call = getattr(self.envs.vector.unwrapped, "call", None)
             try:
-                actions = cast("Any", call)(EXPERT_ACTION)
-            except (AttributeError, TypeError) as error:
+                actions = cast("Any", self.envs.vector.unwrapped).call(EXPERT_ACTION)
+            except AttributeError as error:
+                if error.name != "call" and EXPERT_ACTION not in str(error):
+                    raise  # the expert's own
                 raise InputError(
                     f"{self.name}.learn: expected expert=..., a function of observations, or "
                     f"environments with a method {EXPERT_ACTION}(), got neither: {error}."

@@ -262,6 +262,16 @@ def test_experts_that_cannot_be_followed_are_refused(expert, told):
         cadenza.DAgger(Silent, expert=expert, **SMALL).learn(30, progress=False)
 
 
+@pytest.mark.parametrize("error", [TypeError("no torque"), AttributeError("no arm")])
+def test_what_goes_wrong_within_an_expert_is_told_as_it_is(error):
+    class Broken(Drift):
+        def expert_action(self):
+            raise error
+
+    with pytest.raises(type(error), match=str(error)):
+        cadenza.DAgger(Broken, **SMALL).learn(30, progress=False)
+
+
 def test_demonstrations_of_other_widths_are_refused(tmp_path):
     agent = cadenza.DAgger(Drift, **SMALL).learn(30, progress=False)
     state = agent.state_dict()
