@@ -57,7 +57,7 @@ def train(run: Run) -> Outcome:
 
     def report(steps: int, won: Successes) -> None:
         run.report(steps, 100.0 * won.count / len(won.won))
-        say(run, f"{steps} steps, validation {won}, {time.perf_counter() - began:.0f} s")
+        run.say(f"{steps} steps, validation {won}, {time.perf_counter() - began:.0f} s")
 
     best = BestSuccess(
         agent,
@@ -70,7 +70,7 @@ def train(run: Run) -> Outcome:
         report=report,
     )
     agent.learn(run.steps, callbacks=best, progress=False)
-    say(run, f"trained in {time.perf_counter() - began:.0f} s, best after {best.best_steps} steps")
+    run.say(f"trained in {time.perf_counter() - began:.0f} s, best after {best.best_steps} steps")
     kept = worlds.policy(cadenza.PPO.load(best.file, worlds).predict)
     families = STRATA[2:] if run.smoke else (*STRATA, *HELD_OUT_EASY, *HELD_OUT_HARD)
     judged: dict[str, Successes] = {}
@@ -78,14 +78,9 @@ def train(run: Run) -> Outcome:
         judged = success_by_partner(policy, TASK, families, episodes=run.episodes)
         for family, successes in judged.items():
             total[f"{family}, {name}"] += successes
-            say(run, f"{family}, {name}: {successes}")
+            run.say(f"{family}, {name}: {successes}")
     returns = [float(won) for won in judged[FOLLOWER].won]
     return Outcome(returns=returns, env_steps=agent.steps, updates=agent.updates)
-
-
-def say(run: Run, told: str) -> None:
-    """Print a line about a seed beside the results."""
-    sys.stderr.write(f"seed {run.seed}, {told}\n")
 
 
 if __name__ == "__main__":

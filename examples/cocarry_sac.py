@@ -52,7 +52,7 @@ def train(run: Run) -> Outcome:
 
     def report(steps: int, won: Successes) -> None:
         run.report(steps, 100.0 * won.count / len(won.won))
-        say(run, f"{steps} steps, validation {won}, CPU {time.process_time() - clocks[1]:.0f} s")
+        run.say(f"{steps} steps, validation {won}, CPU {time.process_time() - clocks[1]:.0f} s")
 
     best = BestSuccess(
         agent,
@@ -65,20 +65,15 @@ def train(run: Run) -> Outcome:
     )
     agent.learn(run.steps, callbacks=best, progress=False)
     wall, cpu = time.perf_counter() - clocks[0], time.process_time() - clocks[1]
-    say(run, f"trained in {wall:.0f} s ({cpu:.0f} s of CPU), best after {best.best_steps} steps")
+    run.say(f"trained in {wall:.0f} s ({cpu:.0f} s of CPU), best after {best.best_steps} steps")
     kept = cadenza.SAC.load(best.file, envs)
     families = STRATA[:1] if run.smoke else (*STRATA, *HELD_OUT_EASY, *HELD_OUT_HARD)
     judged = success_by_partner(kept.predict, TASK, families, episodes=run.episodes)
     for family, successes in judged.items():
         total[family] += successes
-        say(run, f"{family}: {successes}")
+        run.say(f"{family}: {successes}")
     returns = [float(won) for won in judged[LEADER].won]
     return Outcome(returns=returns, env_steps=agent.steps, updates=agent.updates)
-
-
-def say(run: Run, told: str) -> None:
-    """Print a line about a seed beside the results."""
-    sys.stderr.write(f"seed {run.seed}, {told}\n")
 
 
 if __name__ == "__main__":

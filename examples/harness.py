@@ -57,6 +57,10 @@ class Run:
         self.curve.append((int(env_steps), float(value)))
         self.show(min(env_steps if done is None else done, self.steps), self.steps, f"{value:.1f}")
 
+    def say(self, told: str) -> None:
+        """Print a line about the seed beside the results."""
+        sys.stderr.write(f"seed {self.seed}, {told}\n")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
