@@ -106,7 +106,7 @@ nightly: $(VENV)/.installed-dev postgresql ## Run every campaign at full size: t
 	done; \
 	run $(BIN)/cadenza safety verify --quiet --plant zoh --partners 2 --partners 3 several_steps=1000000 \
 		multi_partner=passive contact_speed=0.25 --out runs/nightly; \
-	run $(MAKE) bench; \
+	python=$$($(MANISKILL)) || failed=1; run env CADENZA_MANISKILL_PYTHON=$$python $(MAKE) bench; \
 	exit $$failed
 
 lint: $(VENV)/.installed-dev ## Check style, types and the import floors

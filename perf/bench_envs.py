@@ -4,12 +4,16 @@ Scalar peer:  `mpe2.simple_spread_v3` (two agents, continuous actions, PettingZo
               public task that cooperative push simplifies.
 Vector peer:  `gymnasium.vector.SyncVectorEnv` over our own scalar env: same work, one Python loop.
 VMAS:         `simple_spread`, vectorised in PyTorch, without resets; left out where it is missing.
+PickCube:     ManiSkill's task of one arm, in the Python that ``CADENZA_MANISKILL_PYTHON`` names:
+              its packages do not fit beside ours; left out without it.
 Foraging:     the package `lbforaging`, one copy: what many fields at once are byte-equal to.
 Protocol:     steps are timed with automatic resets included, on one thread; see `perf.timing`.
 
 Usage:  python -m perf.bench_envs
 """
 
+import os
+import subprocess
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -150,17 +154,44 @@ def carrying_rows() -> list[Row]:
     batch.reset(seed=0)
     alone = 1e6 / measure_us(stepper(scalar, shape=(3,)), 500)
     many = measure_rate(lambda: batch.step(still), work_per_call=CARRYING_COPIES)
+    cube = pickcube_rate()
+    peer = "" if cube is None else "ManiSkill PickCube, one scene"
     return [
-        Row("co-carry: 1 copy", alone, unit="ticks/s", better="higher"),
+        Row("co-carry: 1 copy", alone, cube, "ticks/s", better="higher", peer_name=peer),
+        Row(
+            f"co-carry: {CARRYING_COPIES} copies",
+            many,
+            cube,
+            "ticks/s",
+            better="higher",
+            peer_name=peer,
+        ),
         Row(
             f"co-carry: {CARRYING_COPIES} copies",
             many,
             alone,
-            unit="ticks/s",
+            "ticks/s",
             better="higher",
             peer_name="one copy",
         ),
     ]
+
+
+def pickcube_rate() -> float | None:
+    """Return ManiSkill's steps per second, measured by its own Python; None without one."""
+    python = os.environ.get("CADENZA_MANISKILL_PYTHON")
+    if not python:
+        print("note: CADENZA_MANISKILL_PYTHON is not set; PickCube is left out")
+        return None
+    command = [python, "-m", "perf.pickcube"]
+    told = subprocess.run(  # noqa: S603 - no shell; the user names the program
+        command,
+        env=os.environ | {"PYTHONPATH": "src:."},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return float(told.stdout.split()[-1])
 
 
 def foraging_rows() -> list[Row]:
