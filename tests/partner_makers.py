@@ -73,7 +73,9 @@ class Makers:
     def make(self, name, robots):
         """Return a new partner for the robot ``partner`` among ``robots``."""
         extra, uri = {"uid": "partner"}, None
-        if "action_dim" in partner_card(name).options:
+        if name == "varied_body":
+            extra |= {"partner": "random_actions", "delay_steps": "2", "loss": "0.3"}
+        elif "action_dim" in partner_card(name).options:
             extra["action_dim"] = "2"
         elif name in NETWORKS:
             uri = self._network(name, state_dim(robots))

@@ -34,6 +34,7 @@ _BUILT_IN_MODULES: Final = (
     "cadenza.partners.foraging",
     "cadenza.partners.arm_sway",
     "cadenza.partners.zoo_member",
+    "cadenza.partners.varied_body",
     "cadenza.partners.handover",
 )
 

@@ -52,7 +52,7 @@ class ZooMember(FrozenModel):
 
     Attributes:
         name: Its name, unique in the zoo.
-        family: What made it: ``fcp``, ``mep``, ``brdiv``, ``behavior`` or ``scripted``.
+        family: Method that made it, e.g. ``fcp``.
         class_name: Registered partner class that plays it.
         options: Options of that class, text to text.
         sha256: Digest of the bytes of its checkpoint; None for a scripted member.

@@ -170,6 +170,8 @@ def test_cross_play_plays_learned_egos_with_everybody(fcp, tmp_path):
     diversity = family_diversity([fcp, tmp_path / "scripted"])
     assert diversity["scripted"]["members"] == 2
     assert diversity["scripted"]["minus_fcp"][0] > 0.0
+    made(tmp_path / "physical", "physical", population=3)
+    assert family_diversity([fcp, tmp_path / "physical"])["physical"]["jsd"][0] > 0.0
     table, picture = write_matrix(tmp_path, result, diversity)
     assert json.loads(table.read_text())["cells"][0][0]["episodes"] == 4
     assert picture.read_bytes()[:4] == b"\x89PNG"

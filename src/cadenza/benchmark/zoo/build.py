@@ -13,7 +13,7 @@ import cadenza
 from cadenza.benchmark.builders import code_digest
 from cadenza.benchmark.executor import Job, default_workers, run_jobs
 from cadenza.benchmark.output_folder import OutputMode, open_output_folder
-from cadenza.benchmark.zoo.config import ZooConfig
+from cadenza.benchmark.zoo.config import UNTRAINED, ZooConfig
 from cadenza.benchmark.zoo.events import events_of
 from cadenza.benchmark.zoo.jobs import (
     JOBS_FOLDER,
@@ -81,7 +81,7 @@ def train_zoo(
         for name in (JOBS_FOLDER, MEMBERS_FOLDER, WORK_FOLDER):
             remove_temporaries(folder / name)
         members: list[ZooMember] = (
-            list(scripted_members(config)) if config.method == "scripted" else []
+            list(scripted_members(config)) if config.method in UNTRAINED else []
         )
         for key in job_keys(config):
             members += finished_members(folder, key) or []

@@ -1,6 +1,6 @@
 """Settings of a zoo's training: the only place where their defaults stand."""
 
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -8,7 +8,9 @@ from cadenza.benchmark.tasks import TaskSpec, get_task
 from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.learn.configs import Count, FrozenModel, PPOConfig
 
-Method: TypeAlias = Literal["fcp", "mep", "brdiv", "behavior", "scripted"]
+Method: TypeAlias = Literal["fcp", "mep", "brdiv", "behavior", "scripted", "physical"]
+#: Methods that train nothing.
+UNTRAINED: Final = frozenset({"scripted", "physical"})
 
 
 def _ppo() -> PPOConfig:
@@ -29,7 +31,7 @@ class ZooConfig(FrozenModel):
     """One population.
 
     Attributes:
-        method: ``fcp``, ``mep``, ``brdiv``, ``behavior`` or ``scripted``.
+        method: ``fcp``, ``mep``, ``brdiv``, ``behavior``, ``scripted`` or ``physical``.
         task: Registered task with two robots.
         episode_length: Control steps until truncation; None takes the task's.
         options: Settings of the task's environment.

@@ -19,7 +19,7 @@ from cadenza.benchmark.tasks import TaskSpec, adopt
 from cadenza.benchmark.torch_threads import single_torch_thread
 from cadenza.benchmark.zoo.behavior import PreferringSelfPlay, preferences_of
 from cadenza.benchmark.zoo.brdiv import Confederates
-from cadenza.benchmark.zoo.config import Method, ZooConfig
+from cadenza.benchmark.zoo.config import UNTRAINED, Method, ZooConfig
 from cadenza.benchmark.zoo.events import events_of
 from cadenza.benchmark.zoo.fcp import SelfPlay, halfway
 from cadenza.benchmark.zoo.mep import EntropyPopulation
@@ -55,7 +55,7 @@ _BUILDERS: Final[dict[Method, Callable[..., Population]]] = {
 
 def job_keys(config: ZooConfig) -> list[str]:
     """Return the names of the jobs of a population; a scripted one has none."""
-    if config.method == "scripted":
+    if config.method in UNTRAINED:
         return []
     if config.method in _ALONE:
         return [f"{config.method}-s{config.seed}-{k}" for k in range(config.population)]

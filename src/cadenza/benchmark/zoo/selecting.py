@@ -35,6 +35,7 @@ from cadenza.partners.selection import (
     log_densities,
     select_zoo,
 )
+from cadenza.partners.varied_body import VariedBodyPartner
 from cadenza.partners.zoo_manifest import (
     MEMBERS_FOLDER,
     ZooManifest,
@@ -206,5 +207,10 @@ def _distribution(
         return (outputs - middle) / half, np.exp(policies.log_std[1].numpy()) / half, False
     partner = cast("PartnerBase", load_partner(entry.spec(env.uids[1])))
     partner.reset(seed=0)
-    acted = partner.act({"agent": {env.uids[1]: {"state": states}}})
+    seen = {"agent": {env.uids[1]: {"state": states}}}
+    if isinstance(partner, VariedBodyPartner):  # states that follow no other: nothing is underway
+        partner.bind(env.env.single_action_space[env.uids[1]])
+        acted = partner.intention(seen)
+    else:
+        acted = partner.act(seen)
     return (acted - middle) / half, None, False

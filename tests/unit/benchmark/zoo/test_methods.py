@@ -11,8 +11,9 @@ from cadenza.benchmark.zoo.brdiv import draw_pairs, pair_weights, reward_factors
 from cadenza.benchmark.zoo.events import crossing_events, events_of, push_events
 from cadenza.benchmark.zoo.fcp import halfway
 from cadenza.benchmark.zoo.mep import mixture_log_density
-from cadenza.benchmark.zoo.scripted import scripted_members
+from cadenza.benchmark.zoo.scripted import BODIES, RANGES, scripted_members
 from cadenza.core.errors import ConfigurationError
+from cadenza.partners import PartnerSpec, load_partner
 from tests.zoo_samples import tiny
 
 
@@ -121,3 +122,16 @@ def test_scripted_family_repeats_and_keeps_to_its_ranges():
     speeds = [float(m.options["max_speed"]) for m in members if "position_gain" in m.options]
     assert len(speeds) == len(set(speeds)) >= 2
     assert all(0.4 <= speed <= 1.6 for speed in speeds)
+
+
+@pytest.mark.parametrize("task", sorted(RANGES))
+def test_physical_family_puts_the_same_partners_on_bodies_that_differ(task):
+    members = scripted_members(tiny("physical", population=8, task=task))
+    assert [m.options["partner"] for m in members[: len(RANGES[task])]] == list(RANGES[task])
+    bodies = {tuple(m.options[key] for key in BODIES) for m in members}
+    assert len(bodies) == 8
+    for member in members:
+        options = {"uid": "partner", **member.options}
+        load_partner(PartnerSpec(member.class_name, 0, extra=options))
+        assert 0 <= int(member.options["delay_steps"]) <= 5
+        assert 0.5 <= float(member.options["reach"]) <= 1.0
