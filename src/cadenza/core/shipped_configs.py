@@ -7,19 +7,19 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.core.near_names import did_you_mean
 
 #: This package's folder; an installed wheel carries the configurations inside it.
-_PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def source_checkout() -> Path | None:
     """Return the source tree this package runs from; None for an installation without one."""
-    root = _PACKAGE.parents[1]
+    root = PACKAGE.parents[1]
     return root if (root / "pyproject.toml").is_file() and (root / "src").is_dir() else None
 
 
 def configs_folder() -> Path:
     """Return the folder of the shipped configurations."""
     checkout = source_checkout()
-    return _PACKAGE / "_configs" if checkout is None else checkout / "configs"
+    return PACKAGE / "_configs" if checkout is None else checkout / "configs"
 
 
 def shipped_configs() -> list[str]:

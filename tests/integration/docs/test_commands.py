@@ -49,7 +49,7 @@ def installed(tmp_path, monkeypatch):
     """The package as a wheel installs it, and an empty current folder."""
     package = tmp_path / "site-packages" / "cadenza"
     shutil.copytree(ROOT / "configs", package / "_configs")
-    monkeypatch.setattr(shipped_configs, "_PACKAGE", package)
+    monkeypatch.setattr(shipped_configs, "PACKAGE", package)
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     return tmp_path / "empty"

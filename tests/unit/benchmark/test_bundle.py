@@ -126,7 +126,7 @@ def test_write_bundle_dir_on_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
 
 
 def test_provenance_of_an_installation_counts_as_dirty(tmp_path, monkeypatch):
-    monkeypatch.setattr(shipped_configs, "_PACKAGE", tmp_path / "site-packages" / "cadenza")
+    monkeypatch.setattr(shipped_configs, "PACKAGE", tmp_path / "site-packages" / "cadenza")
     provenance = current_provenance(None)
     assert (provenance.git_sha, provenance.dirty) == ("unknown", True)
 

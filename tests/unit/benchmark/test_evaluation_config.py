@@ -144,6 +144,6 @@ def test_installed_package_finds_its_configurations_inside_itself(tmp_path, monk
     path = package / "_configs" / "train" / "crossing.yaml"
     path.parent.mkdir(parents=True)
     path.write_text("algo: ego_aht_happo")
-    monkeypatch.setattr(shipped_configs, "_PACKAGE", package)
+    monkeypatch.setattr(shipped_configs, "PACKAGE", package)
     assert shipped_configs.source_checkout() is None
     assert shipped_config("train/crossing.yaml") == path

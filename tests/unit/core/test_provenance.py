@@ -104,7 +104,7 @@ def test_run_of_an_installation_is_of_no_commit_whatever_folder_it_starts_in(
     repository, monkeypatch
 ):
     monkeypatch.chdir(repository)
-    monkeypatch.setattr(shipped_configs, "_PACKAGE", repository / "lib" / "python" / "cadenza")
+    monkeypatch.setattr(shipped_configs, "PACKAGE", repository / "lib" / "python" / "cadenza")
     context = compute_run_metadata(seed=0, run_kind="k", repo_root=None)
     assert (context.git_sha, context.git_dirty) == (GIT_SHA_UNKNOWN, None)
     assert context.pyproject_hash == EMPTY_DIGEST
