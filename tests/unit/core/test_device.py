@@ -3,7 +3,6 @@ import os
 import pytest
 import torch
 
-from cadenza.core import device as device_module
 from cadenza.core.device import deterministic_algorithms, device_report, resolve_device
 from cadenza.core.errors import DeviceUnavailableError, InputError
 
@@ -13,8 +12,9 @@ def machine(monkeypatch):
     """Pretends that the machine has the given numbers of devices."""
 
     def pretend(*, cuda: int = 0, mps: int = 0):
-        counts = {"cuda": cuda, "mps": mps, "cpu": 1}
-        monkeypatch.setattr(device_module, "_count", counts.__getitem__)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps > 0)
 
     return pretend
 

@@ -1,4 +1,5 @@
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -61,15 +62,16 @@ def test_legacy_run_id_equals_the_published_values():
     )
 
 
-def test_run_id_follows_its_documented_formula(tmp_path, monkeypatch):
-    monkeypatch.setattr(provenance, "_package_versions", lambda: {"python": "3.11.7"})
+def test_run_id_follows_its_documented_formula(tmp_path):
+    git_state.cache_clear()
+    context = compute_run_metadata(seed=5, run_kind="k", repo_root=tmp_path, config_fingerprint="c")
+    packages = json.dumps(context.packages, sort_keys=True, separators=(",", ":"))
     material = (
         '{"config_fingerprint":"c","diff_hash":"unknown","git_dirty":null,"git_sha":"unknown",'
-        f'"lock_hash":"{EMPTY_DIGEST}","packages":{{"python":"3.11.7"}},'
+        f'"lock_hash":"{EMPTY_DIGEST}","packages":{packages},'
         f'"pyproject_hash":"{EMPTY_DIGEST}","run_kind":"k","scheme":2,"seed":5}}'
     )
-    expected = hashlib.sha256(material.encode()).hexdigest()[:16]
-    assert run_id(tmp_path, seed=5, config_fingerprint="c") == expected
+    assert context.run_id == hashlib.sha256(material.encode()).hexdigest()[:16]
 
 
 def test_context_without_repository_holds_the_sentinels(tmp_path):

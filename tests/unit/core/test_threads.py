@@ -1,4 +1,5 @@
 import threading
+import time
 
 import pytest
 
@@ -13,13 +14,18 @@ def run_in_threads(count: int, work) -> None:
         thread.join()
 
 
-def test_locked_resource_gives_its_value_under_the_lock():
-    resource = LockedResource([1])
-    with resource as inner:
-        inner.append(2)
-        assert resource._lock.locked()
-    assert not resource._lock.locked()
-    assert resource.swap([3]) == [1, 2]
+def test_locked_resource_gives_its_value_to_one_thread_at_a_time():
+    resource = LockedResource([0])
+
+    def count_slowly():
+        for _ in range(100):
+            with resource as inner:
+                seen = inner[0]
+                time.sleep(0.0)  # lets another thread in that may come in
+                inner[0] = seen + 1
+
+    run_in_threads(4, count_slowly)
+    assert resource.swap([3]) == [400]
     with resource as inner:
         assert inner == [3]
 
