@@ -28,7 +28,7 @@ from cadenza.core.strict_json import parse_json_object
 #: How often a job may lose its worker before the run gives up on it.
 MAX_LOST_WORKERS: Final = 2
 #: Seconds a worker gets to leave by itself before it is killed.
-_GRACE_S: Final = 5.0
+GRACE_S: Final = 5.0
 #: Errors a job may raise that are reported by name; any other is a bug and ends its worker.
 REPORTED_ERRORS: Final = (
     CadenzaError,
@@ -241,7 +241,7 @@ class _Pool:
                 worker.process.terminate()
             worker.connection.close()  # an idle worker reads the end of its pipe and leaves
         for worker in self._workers:
-            worker.process.join(_GRACE_S)
+            worker.process.join(GRACE_S)
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()

@@ -43,7 +43,7 @@ from cadenza.benchmark.safety_tables import safety_report
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.errors import IntegrityError
 from cadenza.core.files import sha256_bytes
-from cadenza.core.provenance import GIT_SHA_UNKNOWN
+from cadenza.core.provenance import GIT_SHA_UNKNOWN, GIT_TIMEOUT_S
 from cadenza.core.strict_json import MAX_JSON_BYTES, parse_json_object
 from cadenza.evaluation.results import EpisodeResult, ResultBundle
 from cadenza.evaluation.summary import recompute_summary
@@ -53,8 +53,6 @@ from cadenza.safety.reporting.files import JSON_NAME, MARKDOWN_NAME, parse_repor
 #: Largest relative difference between a stated number and its recomputation: other BLAS builds
 #: round sums differently.
 SUMMARY_REL_TOL: Final = 1e-9
-#: Longest time one git command may take, s; many times what one needs on a busy machine.
-_GIT_TIMEOUT_S: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,13 +295,13 @@ def _git(repo_path: Path, *arguments: str) -> str:
             capture_output=True,
             check=True,
             text=True,
-            timeout=_GIT_TIMEOUT_S,
+            timeout=GIT_TIMEOUT_S,
             stdin=subprocess.DEVNULL,
         )
     except subprocess.CalledProcessError as error:
         raise IntegrityError(f"git {arguments[0]}: {error.stderr.strip()}") from error
     except subprocess.TimeoutExpired as error:
-        raise IntegrityError(f"git {arguments[0]}: no answer in {_GIT_TIMEOUT_S:.0f} s") from error
+        raise IntegrityError(f"git {arguments[0]}: no answer in {GIT_TIMEOUT_S:.0f} s") from error
     return result.stdout
 
 
@@ -318,7 +316,7 @@ _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 #: One line of ``SHA256SUMS.txt``, newline excluded.
 _SUMS_LINE: Final = re.compile(r"([0-9a-f]{64})  ([A-Za-z0-9][A-Za-z0-9._-]*)")
 #: More files than any bundle holds: one journal per seed and a handful of others.
-_MAX_FILES: Final = 10_000
+MAX_FILES: Final = 10_000
 
 
 def verify_bundle_dir(
@@ -366,8 +364,8 @@ def _read_files(folder: Path) -> dict[str, bytes]:
     if not folder.is_dir():
         raise IntegrityError(f"{folder}: expected a bundle folder, got none.")
     paths = sorted(folder.iterdir())
-    if len(paths) > _MAX_FILES:
-        raise IntegrityError(f"{folder}: expected at most {_MAX_FILES} files, got {len(paths)}.")
+    if len(paths) > MAX_FILES:
+        raise IntegrityError(f"{folder}: expected at most {MAX_FILES} files, got {len(paths)}.")
     files: dict[str, bytes] = {}
     for path in paths:
         if path.is_symlink() or not path.is_file() or not _PLAIN_NAME.fullmatch(path.name):

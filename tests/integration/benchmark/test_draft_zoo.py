@@ -17,6 +17,7 @@ from cadenza.core.errors import CheckpointError, IntegrityError
 from cadenza.envs.mpe import MPECooperativePushEnv
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.partners import load_partner, make_phase0_draft_zoo
+from cadenza.partners.frozen import FrozenMAPPOPartner
 from cadenza.partners.weights import weights_digest
 
 
@@ -54,16 +55,18 @@ def test_trained_draft_zoo_loads_and_plays(tmp_path, monkeypatch):
         build_partner(config, weights_sha256="0" * 64).reset(seed=0)
 
     # A training that changes its partner is found out at its end.
+    actors, read_actor = [], FrozenMAPPOPartner.read_actor
+
+    def keep_actor(self, payload):
+        actors.append(read_actor(self, payload))
+        return actors[-1]
+
     class Meddler(RandomEgoTrainer):
         def observe(self, *args, **kwargs):
             super().observe(*args, **kwargs)
-            self.partner._actor.tensors[0].add_(1.0)
+            actors[-1].tensors[0].add_(1.0)
 
-        @classmethod
-        def from_config(cls, cfg, *, partner, **kwargs):
-            trainer = super().from_config(cfg, partner=partner, **kwargs)
-            trainer.partner = partner
-            return trainer
+    monkeypatch.setattr(FrozenMAPPOPartner, "read_actor", keep_actor)
 
     training = EgoAHTConfig(
         algo="random",

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from cadenza.benchmark import policies
 from cadenza.benchmark.cell_files import cell_path
 from cadenza.benchmark.cell_runner import CellRunner, CellRunnerFactory
 from cadenza.benchmark.check_rows import all_ok
@@ -188,22 +187,20 @@ def test_other_settings_in_the_same_folder_are_refused(reference):
         evaluate(config(seeds=[3]), reference, workers=1, resume=True)
 
 
-class _FailsBesideChaser(ZeroPolicy):
-    """Raises on every second episode seed."""
+@pytest.fixture
+def failing_policy(monkeypatch):
+    """Settings whose policy raises on every second episode seed."""
 
     def reset(self, *, seed):
         if seed % 2:
             raise InputError("this policy dislikes odd seeds")
 
-
-@pytest.fixture
-def failing_policy(monkeypatch):
-    monkeypatch.setitem(policies._BUILT_IN, "failing", _FailsBesideChaser)
-    return config(policies=["failing"], partners=["crossing_stationary"], block_size=1)
+    monkeypatch.setattr(ZeroPolicy, "reset", reset)
+    return config(policies=["zero"], partners=["crossing_stationary"], block_size=1)
 
 
 def test_strict_run_names_the_failed_cell_and_keeps_the_others(failing_policy, tmp_path):
-    with pytest.raises(InputError, match=r"cell failing / .* episodes .*dislikes odd seeds"):
+    with pytest.raises(InputError, match=r"cell zero / .* episodes .*dislikes odd seeds"):
         evaluate(failing_policy, tmp_path)
     assert not (tmp_path / "bundles").exists()
 
@@ -212,9 +209,9 @@ def test_best_effort_run_records_failures_and_its_bundle_does_not_verify(failing
     lenient = failing_policy.model_copy(update={"failure_policy": "best_effort"})
     outcome = evaluate(lenient, tmp_path)
     assert 0 < len(outcome.failures) < len(outcome.plan.cells)
-    played = len(outcome.episodes["failing"])
+    played = len(outcome.episodes["zero"])
     assert played == len(outcome.plan.cells) - len(outcome.failures)
-    rows = verify_bundle_dir(outcome.bundles["failing"], allow_dirty=True)
+    rows = verify_bundle_dir(outcome.bundles["zero"], allow_dirty=True)
     assert [row.name for row in rows if not row.ok] == ["failures:none", "summary:n_episodes"]
     assert not all_ok(rows)
 

@@ -124,7 +124,7 @@ def test_run_jobs_on_a_full_disk_raises_one_storage_error(tmp_path, workers):
 def test_run_jobs_that_fails_leaves_no_process_even_if_workers_ignore_requests(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(executor, "_GRACE_S", 0.2)
+    monkeypatch.setattr(executor, "GRACE_S", 0.2)
     before = set(multiprocessing.active_children())
     factory = RecordingFactory(tmp_path, slow=("job0",), failing=("job1",), stubborn=True)
     with pytest.raises(InputError, match="told to fail"):

@@ -1,12 +1,12 @@
 import errno
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 
 import pytest
 
-from cadenza.benchmark import bundle as bundle_module
 from cadenza.benchmark.bundle import (
     CHAIN_KEY,
     PreregistrationCopy,
@@ -115,11 +115,10 @@ def test_write_bundle_dir_removes_what_a_killed_writer_left(tmp_path):
 
 
 def test_write_bundle_dir_on_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
-    def full(path, data):
-        path.write_bytes(data[:1])
+    def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(bundle_module, "_write_synced", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageError, match="No space left on device"):
         write_bundle_dir(tmp_path / "bundle", {"x": b"abc"})
     assert list(tmp_path.iterdir()) == []

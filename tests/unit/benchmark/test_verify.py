@@ -311,7 +311,7 @@ def test_bundle_with_absurdly_many_or_large_files_is_refused_unread(tmp_path, mo
     monkeypatch.setattr(verify_module, "MAX_JSON_BYTES", 100)
     (row,) = verify_bundle_dir(folder)
     assert "expected at most 100 bytes" in row.detail
-    monkeypatch.setattr(verify_module, "_MAX_FILES", 3)
+    monkeypatch.setattr(verify_module, "MAX_FILES", 3)
     (row,) = verify_bundle_dir(folder)
     assert "expected at most 3 files, got 9" in row.detail
 
@@ -326,7 +326,7 @@ def test_registration_with_git_that_never_answers_is_a_failed_row(
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{slow.parent}:/usr/bin:/bin")
-    monkeypatch.setattr(verify_module, "_GIT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(verify_module, "GIT_TIMEOUT_S", 0.2)
     rows = verify_bundle_dir(folder, repo_path=registered)
     assert "no answer" in rows[-1].detail
 

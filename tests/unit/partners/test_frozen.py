@@ -225,16 +225,17 @@ def test_state_that_is_missing_or_of_another_length_is_refused(load, name, messa
         partner.act(obs_of(STATE, uid="other"))
 
 
-def test_changed_weight_is_found_at_reset_and_on_demand(load):
+def test_changed_weight_is_found_at_reset_and_on_demand(load, monkeypatch):
     partner = load("frozen_harl", {"actor": harl_state()})
+    actor = partner.read_actor({"actor": harl_state()})
+    monkeypatch.setattr(partner, "read_actor", lambda payload: actor)
     digest = partner.verify_weights()
     for _ in range(1000):
         partner.act(obs_of(STATE), deterministic=False)
     partner.reset(seed=1)
     assert partner.verify_weights() == digest
-    tensors = partner._actor.tensors
-    assert not any(tensor.requires_grad for tensor in tensors)
-    tensors[-1][0] += 1e-6
+    assert not any(tensor.requires_grad for tensor in actor.tensors)
+    actor.tensors[-1][0] += 1e-6
     with pytest.raises(IntegrityError, match=r"frozen weights.*ADR-009"):
         partner.reset()
     with pytest.raises(IntegrityError, match="frozen weights"):

@@ -67,10 +67,12 @@ def test_member_offers_nothing_that_trains(zoo):
 
 
 @pytest.mark.parametrize("part", [lambda policy: policy.weights[0], lambda policy: policy.high])
-def test_what_it_plays_with_changed_in_memory_is_noticed(zoo, part):
+def test_what_it_plays_with_changed_in_memory_is_noticed(zoo, part, monkeypatch):
+    loaded = load_member(zoo, NAME)
+    monkeypatch.setattr("cadenza.partners.zoo_member.load_member", lambda *_: loaded)
     member = partner(zoo)
     member.reset(seed=0)
-    part(member._loaded.partner).view(-1)[0] += 1.0
+    part(loaded.partner).view(-1)[0] += 1.0
     with pytest.raises(IntegrityError, match="something changed them"):
         member.verify_weights()
     with pytest.raises(IntegrityError, match="something changed them"):

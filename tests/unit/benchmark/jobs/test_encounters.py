@@ -1,12 +1,16 @@
 """Who meets whom: shares of partners, names, and recordings that are what was played."""
 
 import collections
+from contextlib import closing
 
 import numpy as np
 import pytest
 
+from cadenza.aht.config_models import EnvConfig
+from cadenza.benchmark.builders import build_env
 from cadenza.benchmark.jobs.encounters import (
     FOCUS_WEIGHT,
+    ROOT_SEED,
     Encounters,
     NoisyExpert,
     chosen_partners,
@@ -86,10 +90,11 @@ def test_recording_replays_to_the_same_states():
     # With the partner standing still, the recorded actions alone determine what the ego sees.
     with expert_encounters() as encounters:
         result, recording = encounters.play("crossing_stationary", 3)
-        env = encounters._world("crossing_stationary")[0].env  # the recorded environment itself
+    scene = EnvConfig(task="crossing", episode_length=CROSSING.episode_length)
+    with closing(build_env(scene, root_seed=ROOT_SEED)) as env:
         states = [env.reset(seed=3)[0]["agent"]["ego"]["state"]]
         still = np.zeros(2, dtype=np.float32)
-        for action in recording.actions.copy():
+        for action in recording.actions:
             step = env.step({"ego": action, "partner": still})
             states.append(step[0]["agent"]["ego"]["state"])
     assert len(recording.rewards) == result.n_steps
