@@ -3,10 +3,13 @@
 import dataclasses
 
 import pytest
+from typer.testing import CliRunner
 
-from cadenza.cli.safety import _publish
+from cadenza.cli.exit_codes import ExitCode
+from cadenza.cli.main import app
 from cadenza.core.errors import StorageError
 from cadenza.safety.verifier.config import VerifierConfig
+from cadenza.safety.verifier.report import VerificationReport
 from cadenza.safety.verifier.run import verify
 
 
@@ -20,23 +23,33 @@ def report():
 
 
 @pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "taken"
-    path.write_text("a file", encoding="utf-8")
-    return path
+def publish(tmp_path, monkeypatch):
+    """Runs the command on a verification that ended with the given report."""
+
+    def run(report):
+        monkeypatch.setattr("cadenza.safety.verifier.run.verify", lambda *_: report)
+        return CliRunner().invoke(app, ["safety", "verify", "--out", str(tmp_path), "--quiet"])
+
+    return run
 
 
-def test_text_comes_before_the_refusal(report, file, capsys):
-    with pytest.raises(StorageError, match="expected to write"):
-        _publish(report, file, 1.0, as_json=False)
-    assert "The claim holds (1.0 s)." in capsys.readouterr().out
+def test_text_comes_before_the_refusal(report, publish, monkeypatch):
+    def full(*_):
+        raise StorageError("expected to write the report")
+
+    monkeypatch.setattr(VerificationReport, "save", full)
+    ended = publish(report)
+    assert "The claim holds (" in ended.stdout
+    assert "expected to write the report" in ended.stderr
+    assert ended.exit_code == ExitCode.STORAGE
 
 
-def test_failed_claim_is_printed_last(report, tmp_path, capsys):
+def test_failed_claim_is_printed_last(report, publish):
     (result,) = [r for r in report.results if r.delay == "none"]
     counts = dataclasses.replace(result.counts, malformed_steps=3)
     broken = dataclasses.replace(report, results=[dataclasses.replace(result, counts=counts)])
-    _publish(broken, tmp_path, 1.0, as_json=False)
-    lines = capsys.readouterr().out.splitlines()
-    assert "The claim does NOT hold (1.0 s)." in lines
-    assert any("FAILED: the filter returned no finite action in 3 of" in line for line in lines)
+    ended = publish(broken)
+    *_, failure, claim, _, _ = ended.stdout.splitlines()
+    assert failure.startswith("FAILED: the filter returned no finite action in 3 of")
+    assert claim.startswith("The claim does NOT hold (")
+    assert ended.exit_code == ExitCode.CHECK_FAILED

@@ -3,15 +3,31 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from cadenza.cli.safety import _split_words
-from cadenza.core.errors import ConfigurationError
+from cadenza.cli.exit_codes import ExitCode
+from cadenza.cli.main import app
 
 
-def test_first_word_without_equals_sign_is_the_file():
-    assert _split_words(["a.yaml", "steps=5"]) == (Path("a.yaml"), {"steps": 5})
-    assert _split_words(["steps=5"]) == (None, {"steps": 5})
-    assert _split_words([]) == (None, {})
+class ReadError(Exception):
+    """The words were read, as these arguments say."""
+
+
+@pytest.fixture
+def verify(monkeypatch):
+    """Runs the command up to where it loads its configuration."""
+
+    def load(path, values):
+        raise ReadError(path, values)
+
+    monkeypatch.setattr("cadenza.safety.verifier.config.load_verifier_config", load)
+    return lambda *words: CliRunner().invoke(app, ["safety", "verify", *words])
+
+
+def test_first_word_without_equals_sign_is_the_file(verify):
+    assert verify("a.yaml", "steps=5").exception.args == (Path("a.yaml"), {"steps": 5})
+    assert verify("steps=5").exception.args == (None, {"steps": 5})
+    assert verify().exception.args == (None, {})
 
 
 @pytest.mark.parametrize(
@@ -27,18 +43,21 @@ def test_first_word_without_equals_sign_is_the_file():
         ("", None),
     ],
 )
-def test_values_are_read_as_in_a_file(text, value):
-    (read,) = _split_words([f"key={text}"])[1].values()
+def test_values_are_read_as_in_a_file(verify, text, value):
+    (read,) = verify(f"key={text}").exception.args[1].values()
     assert read == value
     assert type(read) is type(value)
 
 
-@pytest.mark.parametrize("word", ["more", "=5"])
-def test_word_that_is_no_pair_is_refused(word):
-    with pytest.raises(ConfigurationError, match="expected key=value after the configuration"):
-        _split_words(["steps=5", word])
-
-
-def test_value_that_is_no_yaml_is_refused():
-    with pytest.raises(ConfigurationError, match=r"dts: expected a value as in YAML, got '\[1'"):
-        _split_words(["dts=[1"])
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("more", "expected key=value after the configuration"),
+        ("=5", "expected key=value after the configuration"),
+        ("dts=[1", "dts: expected a value as in YAML, got '[1'"),
+    ],
+)
+def test_word_that_is_no_pair_or_no_yaml_is_refused(verify, word, told):
+    ended = verify("steps=5", word)
+    assert ended.exit_code == ExitCode.USAGE
+    assert told in ended.stderr
