@@ -8,6 +8,8 @@ from cadenza.aht.algorithms import load_algorithm
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, NotReadyError
 from cadenza.core.payloads import deserialise, serialise
+from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
+from cadenza.learn.memory.transitions import TransitionMemory
 from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
 from tests.unit.aht.seats import HIGH, LOW, Frozen, Seats, drive, observation
 
@@ -255,13 +257,17 @@ def test_learning_begins_after_the_warm_up_and_keeps_its_pace():
 
 
 def test_memory_forgets_beyond_its_size():
-    learner = trainer("td3", td3={"warmup_steps": 100, "memory_size": 8, "hidden_sizes": [8]})
+    log, small = Events(), {"warmup_steps": 8, "batch_size": 4, "hidden_sizes": [8]}
+    learner = trainer("td3", logger=log, td3={**small, "memory_size": 8})
     drive(learner, np.random.default_rng(0), 24)
-    assert learner._memory.size() == 8
+    assert log.scalars[-1]["memory_size"] == 8
 
 
-@pytest.mark.parametrize(("algo", "store"), [("ppo", "_buffer.commit"), ("sac", "_memory.add")])
-def test_step_that_cannot_be_kept_still_waits_and_is_not_counted(algo, store, monkeypatch):
+@pytest.mark.parametrize(
+    ("algo", "store", "keep"),
+    [("ppo", OnPolicyBuffer, "commit"), ("sac", TransitionMemory, "add")],
+)
+def test_step_that_cannot_be_kept_still_waits_and_is_not_counted(algo, store, keep, monkeypatch):
     learner = trainer(algo)
     rng = np.random.default_rng(0)
     drive(learner, rng, 3)
@@ -270,9 +276,8 @@ def test_step_that_cannot_be_kept_still_waits_and_is_not_counted(algo, store, mo
     def refuse(*_args, **_options):
         raise InputError("no room")
 
-    owner, method = store.split(".")
     with monkeypatch.context() as patch:
-        patch.setattr(getattr(learner, owner), method, refuse)
+        patch.setattr(store, keep, refuse)
         with pytest.raises(InputError, match="no room"):
             learner.observe(observation(rng), 1.0, False)
     with pytest.raises(NotReadyError, match=r"observe\(\) after act\(\)"):
