@@ -20,19 +20,22 @@ def still(env):
     return {uid: np.zeros(2) for uid in env.agent_uids}
 
 
-def place(env, positions, velocities, goals=None):
-    """Put robots somewhere, as if the episode had led there."""
-    env.reset(seed=0)
-    env._positions = [list(map(float, row)) for row in positions]
-    env._velocities = [list(map(float, row)) for row in velocities]
-    if goals is not None:
-        env._goals = [list(map(float, row)) for row in goals]
-    env._goal_distance = env._ego_goal_distance()
+@pytest.fixture
+def begin(monkeypatch):
+    """Begins an episode with robots where the test wants them; goals are antipodal."""
+
+    def at(starts):
+        layout = np.array(starts, dtype=np.float64)
+        monkeypatch.setattr("cadenza.envs.crossing.draw_layout", lambda rng, robots: layout)
+        env = CrossingEnv(num_robots=len(starts))
+        env.reset(seed=0)
+        return env
+
+    return at
 
 
-def test_step_from_rest_follows_the_exact_hold():
-    env = CrossingEnv()
-    place(env, [[-2, 0], [0, 2]], [[0, 0], [0, 0]], goals=[[2, 0], [0, -2]])
+def test_step_from_rest_follows_the_exact_hold(begin):
+    env = begin([[-2, 0], [0, 2]])
     _, reward, terminated, truncated, info = env.step(
         {"ego": np.array([2.0, 0.0]), "partner": np.array([0.0, -0.5])}
     )
@@ -61,18 +64,18 @@ def test_ego_bound_exceeds_every_partners_euclidean_bound():
     assert bounds.action_linf_component == 2.0
 
 
-def test_observation_matches_the_documented_layout():
-    env = CrossingEnv(num_robots=3)
-    place(
-        env, [[-1, 0], [0, 1], [1, -1]], [[1, 0], [0, -1], [2, 2]], goals=[[1, 0], [0, -1], [-1, 1]]
-    )
-    obs = env._observation()["agent"]
-    ego = [-1, 0, 1, 0, 2, 0, 1, 1, -1, -1, 2, -1, 1, 2]
-    partner = [0, 1, 0, -1, 0, -2, -1, -1, 1, 1, 1, -2, 2, 3]
-    third = [1, -1, 2, 2, -2, 2, -2, 1, -1, -2, -1, 2, -2, -3]
+def test_observation_matches_the_documented_layout(begin):
+    env = begin([[-1, 0], [0, 1], [1, -1]])
+    # After 20 steps of a m/s^2: a m/s, and a / 2 m away.
+    accelerations = {"ego": [1.0, 0.0], "partner": [0.0, -0.5], "robot_2": [0.5, 0.5]}
+    for _ in range(20):
+        obs = env.step({uid: np.array(a) for uid, a in accelerations.items()})[0]["agent"]
+    ego = [-0.5, 0, 1, 0, 1.5, 0, 0.5, 0.75, -1, -0.5, 1.75, -0.75, -0.5, 0.5]
+    partner = [0, 0.75, 0, -0.5, 0, -1.75, -0.5, -0.75, 1, 0.5, 1.25, -1.5, 0.5, 1]
+    third = [1.25, -0.75, 0.5, 0.5, -2.25, 1.75, -1.75, 0.75, 0.5, -0.5, -1.25, 1.5, -0.5, -1]
     for uid, expected in zip(env.agent_uids, (ego, partner, third), strict=True):
         assert obs[uid]["state"].dtype == np.float32
-        np.testing.assert_array_equal(obs[uid]["state"], np.array(expected, np.float32))
+        np.testing.assert_allclose(obs[uid]["state"], expected, atol=1e-6)
 
 
 def test_reset_starts_at_rest_on_the_drawn_layout_with_antipodal_goals():
@@ -85,32 +88,32 @@ def test_reset_starts_at_rest_on_the_drawn_layout_with_antipodal_goals():
     assert all(not obs["agent"][uid]["state"][2:4].any() for uid in env.agent_uids)
 
 
-#: Positions, velocities, goals; reward, whether it ends, and some of the info.
+#: Starts, the ego's accelerations; last reward, whether it ends, and some of the last info.
 OUTCOMES = {
-    # The ego passes the partner at 20 m/s: 0.5 m left of it before the step, 0.5 m right after.
+    # The ego passes the partner at 2 m/s: 0.05 m left of it before the step, 0.05 m right after.
     "contact between clear instants": (
-        ([[-0.5, 0.1], [0, 0]], [[20, 0], [0, 0]], [[2, 0], [1, 1]]),
-        (math.hypot(2.5, 0.1) - math.hypot(1.5, 0.1) - 0.01 - 5.0, True),
-        {"contact": True, "success": False, "min_distance": 0.1},
+        ([[-1.05, 0], [0, 0.3975]], [2.0] * 20 + [0.0]),
+        (0.1 - 0.01 - 5.0, True),
+        {"contact": True, "success": False, "min_distance": 0.3975},
     ),
     "contact among partners": (
-        ([[-2, 0], [1, 0], [1.3, 0]], np.zeros((3, 2)), [[2, 0], [1, 1], [1, 2]]),
+        ([[-2, 0], [1, 0], [1.3, 0]], [0.0]),
         (-0.01, False),
         {"contact": False, "partner_contact": True},
     ),
-    # 0.2 m before, 0.1 m left after a step at 2 m/s.
+    # 2 mm outside the rim; the step takes it 2 * 0.05^2 / 2 m further.
     "arrival": (
-        ([[1.8, 0], [0, 2]], [[2, 0], [0, 0]], [[2, 0], [0, -2]]),
-        (0.1 - 0.01 + 5.0, True),
-        {"success": True, "contact": False, "goal_distance": 0.1},
+        ([[-GOAL_RADIUS / 2 - 0.001, 0], [0, 2]], [2.0]),
+        (0.0025 - 0.01 + 5.0, True),
+        {"success": True, "contact": False, "goal_distance": GOAL_RADIUS - 0.0005},
     ),
     "arrival with contact": (
-        ([[1.9, 0], [2.2, 0]], np.zeros((2, 2)), [[2, 0], [0, -2]]),
+        ([[-0.05, 0], [0.25, 0]], [0.0]),
         (-0.01 - 5.0, True),
         {"contact": True, "success": False},
     ),
     "the goal's rim": (
-        ([[0, 0], [0, 2]], np.zeros((2, 2)), [[GOAL_RADIUS, 0], [0, -2]]),
+        ([[-GOAL_RADIUS / 2, 0], [0, 2]], [0.0]),
         (-0.01, False),
         {"success": False},
     ),
@@ -118,12 +121,14 @@ OUTCOMES = {
 
 
 @pytest.mark.parametrize("case", OUTCOMES)
-def test_step_ends_in_what_happened_within_it(case):
-    scene, (expected, over), facts = OUTCOMES[case]
-    env = CrossingEnv(num_robots=len(scene[0]))
-    place(env, *scene)
-    _, reward, terminated, truncated, info = env.step(still(env))
-    assert (terminated, truncated) == (over, False)
+def test_step_ends_in_what_happened_within_it(begin, case):
+    (starts, accelerations), (expected, over), facts = OUTCOMES[case]
+    env, ended = begin(starts), False
+    for acceleration in accelerations:
+        assert not ended
+        move = {**still(env), "ego": np.array([acceleration, 0.0])}
+        _, reward, ended, truncated, info = env.step(move)
+    assert (ended, truncated) == (over, False)
     assert reward == pytest.approx(expected, abs=1e-12)
     assert {name: info[name] for name in facts} == pytest.approx(facts, abs=1e-12)
 
@@ -137,12 +142,12 @@ def test_episode_truncates_at_its_length_and_then_refuses_to_step():
         env.step(still(env))
 
 
-def test_step_after_termination_asks_for_reset():
-    env = CrossingEnv()
-    place(env, [[0, 0], [0.1, 0]], np.zeros((2, 2)))
+def test_step_after_termination_asks_for_reset(begin, monkeypatch):
+    env = begin([[0, 0], [0.1, 0]])
     assert env.step(still(env))[2] is True
     with pytest.raises(NotReadyError, match=r"call reset\(\)"):
         env.step(still(env))
+    monkeypatch.undo()
     env.reset(seed=1)
     assert env.step(still(env))[2] is False
 

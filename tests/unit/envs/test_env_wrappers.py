@@ -152,7 +152,7 @@ def test_action_repeat_of_a_partner_leaves_the_ego_guarded():
 def test_texture_filter_zeroes_what_is_not_kept_and_passes_the_rest_by_reference():
     env = RecordingEnv()
     wrapper = TextureFilterObsWrapper(env, {"a": ["state"]})
-    raw = env._obs()
+    raw, _ = env.reset()
     obs = wrapper.observation(raw)
     assert obs["agent"]["a"]["state"] is raw["agent"]["a"]["state"]
     assert obs["agent"]["a"]["rgb"].dtype == np.uint8
