@@ -9,6 +9,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import cadenza
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, NotReadyError
 from cadenza.learn.algorithms.action_codec import ActionCodec
+from cadenza.learn.algorithms.on_policy import policy_terms
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.algorithms.ppo import PPOLearner, normalized, value_error
 from cadenza.learn.configs import PPOConfig
@@ -93,10 +94,12 @@ def test_squashed_actions_stay_inside_their_bounds_and_clipped_ones_pile_up_ther
 
 def test_next_step_autoreset_learns_from_executed_actions_only(monkeypatch):
     seen = []
-    original = PPOLearner._step
-    monkeypatch.setattr(
-        PPOLearner, "_step", lambda self, batch: seen.append(batch) or original(self, batch)
-    )
+
+    def spy(network, batch, *rest):
+        seen.append(batch)
+        return policy_terms(network, batch, *rest)
+
+    monkeypatch.setattr("cadenza.learn.algorithms.ppo.policy_terms", spy)
     envs = vector(CountingEnv, mode=AutoresetMode.NEXT_STEP, count=1)
     trained(envs, 8, rollout_length=8, batch_size=8, epochs=1)
     # Steps 1, 2, 3, (reset), 1, 2, 3, (reset): six of eight rows hold decisions.

@@ -154,19 +154,14 @@ def transitions(rows=32):
 def test_hatd3_target_is_reward_plus_masked_smaller_value():
     hatd3_learner = learner(target_noise=0.0, gamma=0.9)
     batch = transitions()
-    masked = TeamBatch(
-        states=batch.states,
-        actions=batch.actions,
-        rewards=batch.rewards,
-        next_states=batch.next_states,
-        masks=torch.zeros((32, 1)),
-    )
-    assert torch.equal(hatd3_learner._targets(masked), batch.rewards)
-    with torch.no_grad():
+    batch.masks[::2] = 0.0
+    with torch.no_grad():  # nothing has moved yet: the targets are the networks themselves
         actions = torch.cat(hatd3_learner.act(batch.next_states, deterministic=True), dim=1)
-        values = [critic(actions, batch.next_states) for critic in hatd3_learner.critics]
-    expected = batch.rewards + 0.9 * torch.minimum(*values)
-    torch.testing.assert_close(hatd3_learner._targets(batch), expected)
+        later = [critic(actions, batch.next_states) for critic in hatd3_learner.critics]
+        targets = batch.rewards + 0.9 * batch.masks * torch.minimum(*later)
+        now = [critic(batch.actions, batch.states) for critic in hatd3_learner.critics]
+        expected = sum((values - targets).square().mean().item() for values in now) / 2
+    assert hatd3_learner.update(batch)["value_loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_hatd3_moves_actors_and_targets_with_a_delay():
@@ -188,11 +183,11 @@ def test_hatd3_moves_actors_and_targets_with_a_delay():
 
 
 def test_hatd3_actors_leave_the_critics_alone():
-    hatd3_learner = learner()
-    before = [p.detach().clone() for p in hatd3_learner.critics.parameters()]
-    hatd3_learner._update_actors(transitions().states)
-    for old, new in zip(before, hatd3_learner.critics.parameters(), strict=True):
-        assert torch.equal(old, new)
+    both, critics_only = learner(policy_delay=1), learner(policy_delay=2)
+    assert "policy_loss" in both.update(transitions())
+    assert "policy_loss" not in critics_only.update(transitions())
+    pairs = zip(both.critics.parameters(), critics_only.critics.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
 
 
 def test_hatd3_refuses_columns_outside_the_joint_state():

@@ -18,7 +18,7 @@ from cadenza.learn.algorithms.grpo import (
     reset_groups,
     rollout_mask,
 )
-from cadenza.learn.algorithms.on_policy import k3_divergence
+from cadenza.learn.algorithms.on_policy import k3_divergence, policy_terms
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.algorithms.vector_steps import VectorSteps
 from cadenza.learn.configs import GRPOConfig
@@ -83,16 +83,30 @@ def test_rollout_ends_with_its_last_first_episode(horizon, truncate, steps):
 
 
 @pytest.fixture
-def prepared(monkeypatch):
-    """The batches that updates learn from, in time order, and the moments of their rollouts."""
+def minibatches(monkeypatch):
+    """The minibatches that updates learn from."""
     seen = []
-    original = GRPOLearner._prepared
 
-    def spy(self, buffer, counted):
-        seen.append(original(self, buffer, counted))
-        return seen[-1]
+    def spy(network, batch, *rest):
+        seen.append(batch)
+        return policy_terms(network, batch, *rest)
 
-    monkeypatch.setattr(GRPOLearner, "_prepared", spy)
+    monkeypatch.setattr("cadenza.learn.algorithms.grpo.policy_terms", spy)
+    return seen
+
+
+@pytest.fixture
+def updates(monkeypatch):
+    """The observations (T, N, O) that each update got, and its figures."""
+    seen = []
+    original = GRPOLearner.update
+
+    def spy(self, buffer, **options):
+        observations = buffer.observations[: buffer.length].copy()
+        seen.append((observations, original(self, buffer, **options)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(GRPOLearner, "update", spy)
     return seen
 
 
@@ -112,20 +126,23 @@ class Uneven(CountingEnv):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("truncate", [True, False])
-def test_what_counts_is_what_was_executed_in_the_first_episode(prepared, mode, truncate):
+def test_what_counts_is_what_was_executed_in_the_first_episode(
+    minibatches, updates, mode, truncate
+):
     Uneven.made = 0
     envs = vector(Uneven, count=4, mode=mode)
-    agent = trained(envs, 1, rollout_length=3, truncate_at_first_done=truncate, gamma=1.0)
-    batch, moments = prepared[0]
-    counted = batch.observations.tolist()
+    agent = trained(envs, 1, rollout_length=3, truncate_at_first_done=truncate, gamma=1.0, epochs=1)
+    ((batch,), ((_, figures),)) = minibatches, updates
+    rows = zip(batch.observations.tolist(), batch.advantages.tolist(), strict=True)
+    counted, advantages = zip(*sorted(rows), strict=True)
     if truncate:
         # Step 1 of all four, then steps 2 and 3 of the long-lived pair.
-        assert counted == [[0, 0]] * 4 + [[0, 1]] * 2 + [[0, 2]] * 2
+        assert list(counted) == [[0, 0]] * 4 + [[0, 1]] * 2 + [[0, 2]] * 2
         assert agent.mean_return == (1.0 + 1.0 + 6.0 + 6.0) / 4
-        assert moments["used_fraction"] == pytest.approx(8 / 12)
+        assert figures["used_fraction"] == pytest.approx(8 / 12)
         # Returns 6, 1, 1, 6: mean 3.5, deviation 2.5; later the pair is equal.
-        np.testing.assert_allclose(batch.advantages, [1, -1, -1, 1, 0, 0, 0, 0], atol=1e-6)
-        assert moments["return_mean"] == pytest.approx((6 + 1 + 1 + 6 + 5 + 5 + 3 + 3) / 8)
+        np.testing.assert_allclose(advantages, [-1, -1, 1, 1, 0, 0, 0, 0], atol=1e-6)
+        assert figures["return_mean"] == pytest.approx((6 + 1 + 1 + 6 + 5 + 5 + 3 + 3) / 8)
     else:
         short_episodes = 3 if mode is AutoresetMode.SAME_STEP else 2
         assert len(counted) == 6 + 2 * short_episodes
@@ -133,15 +150,15 @@ def test_what_counts_is_what_was_executed_in_the_first_episode(prepared, mode, t
 
 
 @pytest.mark.parametrize("reset", [True, False])
-def test_every_rollout_begins_with_new_episodes_alike_in_each_group(prepared, reset):
+def test_every_rollout_begins_with_new_episodes_alike_in_each_group(updates, reset):
     envs = vector(CountingEnv, seeded=True, horizon=30)
     trained(envs, 32, rollout_length=2, reset_every_rollout=reset)
-    firsts = [batch.observations[:8, 0].reshape(2, 4) for batch, _ in prepared]
+    firsts = [observations[0, :, 0].reshape(2, 4) for observations, _ in updates]
     for first in firsts:
         assert (first == first[:, :1]).all()
         assert first[0, 0] != first[1, 0]
-    assert torch.equal(firsts[0], firsts[1]) is not reset
-    assert prepared[1][0].observations[0, 1].item() == (0.0 if reset else 2.0)
+    assert np.array_equal(firsts[0], firsts[1]) is not reset
+    assert updates[1][0][0, 0, 1] == (0.0 if reset else 2.0)
 
 
 def filled(rewards, terminated, cut, *, nan_at=None):
@@ -410,15 +427,18 @@ def loss_by_loop(net, data, *, clip):
     return policy / len(data.actions), divergence / len(data.actions)
 
 
-def test_loss_terms_equal_the_loop_over_transitions():
-    learner = agent(batch_size=4, epochs=1)
-    learner.update(filled([0.0, 1.0, 3.0, 2.0], [True] * 4, []))  # away from the reference
-    batch, _ = learner._prepared(
-        filled([0.0, 1.0, 3.0, 2.0], [True] * 4, []), np.ones((1, 4), bool)
-    )
-    learner.update(filled([5.0, 1.0, 3.0, 2.0], [True] * 4, []))  # away from the old policy
-    with torch.no_grad():
-        expected = loss_by_loop(learner.network, batch, clip=0.2)
-    figures = learner._step(batch)
-    np.testing.assert_allclose(figures[:2], expected, atol=1e-5)
-    assert expected[1] > 0.0
+def test_loss_terms_equal_the_loop_over_transitions(monkeypatch):
+    expected = []
+
+    def spy(network, batch, *rest):
+        with torch.no_grad():
+            expected.append(loss_by_loop(network, batch, clip=0.2))
+        return policy_terms(network, batch, *rest)
+
+    # Its epochs lead away from the reference and from the policy that acted.
+    learner = agent(batch_size=4, epochs=9)
+    monkeypatch.setattr("cadenza.learn.algorithms.grpo.policy_terms", spy)
+    figures = learner.update(filled([0.0, 1.0, 2.0, 4.0], [True] * 4, []))
+    found = [figures["policy_loss"], figures["reference_kl"]]
+    np.testing.assert_allclose(found, np.mean(expected, axis=0), atol=1e-5)
+    assert min(np.abs(expected[-1])) > 1e-3
