@@ -51,7 +51,7 @@ from cadenza.learn.memory.v2_files import (
 _INDEX: Final = "index"
 _SEGMENT_NAME: Final = re.compile(r"[0-9a-f]{16}\.zip")
 #: More segments than this, or more dead than live episodes in them, are written anew as one.
-_MAX_SEGMENTS: Final = 64
+MAX_SEGMENTS: Final = 64
 #: Everyone may read, as for whole files.
 _MODE: Final = 0o644
 
@@ -135,7 +135,7 @@ class SegmentedFile:
         """Return whether the segments are too many, or mostly of episodes that are gone."""
         written = sum(len(segment.serials) for segment in self._segments)
         live = len(changes.serials) - len(changes.added_serials)
-        return len(self._segments) >= _MAX_SEGMENTS or written > 2 * live
+        return len(self._segments) >= MAX_SEGMENTS or written > 2 * live
 
     def _add_segment(self, changes: TableChanges) -> _Segment:
         name = f"{secrets.token_hex(8)}.zip"

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from cadenza.core.errors import NotReadyError
+from cadenza.learn import Callback, Trainer
 from cadenza.learn.memory.memory import (
     JointMemoryLoader,
     JointMemoryLoaderWithDataGroup,
@@ -231,13 +232,20 @@ class Exporter:
         self.calls += 1
 
 
-def test_warmup_waits_and_serves_exports_meanwhile(monkeypatch):
-    monkeypatch.setattr("cadenza.learn.memory.warmup._POLL_S", 0.001)
+def test_warmup_waits_and_serves_exports_meanwhile():
     exporter = Exporter()
-    warmup = MemoryWarmup(Ready(after=3), exporter)
-    assert warmup._order == 100
-    warmup.begin_training()
+    MemoryWarmup(Ready(after=3), exporter).begin_training()
     assert exporter.calls == 3
+
+
+def test_warmup_waits_when_callbacks_behind_it_have_begun():
+    class Collector(Callback):
+        def begin_training(self):
+            ready.after = 0
+
+    ready = Ready(after=10**9)
+    Trainer([MemoryWarmup(ready, None, lambda: True), Collector()], []).train()
+    assert ready.after == -1  # asked once, and it was
 
 
 def test_warmup_ends_with_the_shutdown_signal():

@@ -236,7 +236,7 @@ def test_exporter_writes_segments(tmp_path):
 
 
 def test_many_segments_are_united(tmp_path, monkeypatch):
-    monkeypatch.setattr(v2_segments, "_MAX_SEGMENTS", 3)
+    monkeypatch.setattr(v2_segments, "MAX_SEGMENTS", 3)
     growing = Growing(tmp_path)
     for agent in range(4):
         growing.grow(agent)

@@ -78,16 +78,11 @@ def test_new_windows_get_the_highest_priority_so_far():
 
 
 def test_priorities_stay_with_their_steps_when_rows_move():
-    table = make_table(maxlen=5000, alpha=1.0, epsilon=1e-9, seed=0)
-    add(table, 0, 10)
-    rows = table.sampler._rows
-    batch = table.sample(300, 1)
-    chosen = (batch["actions"] == 7).double()
-    table.update_priorities(batch["sample_ids"], chosen)
-    capacity = rows.capacity
-    rows._move(10 * capacity)
-    assert rows.capacity > capacity
-    assert set(table.sample(200, 1)["actions"].tolist()) == {7}
+    strategy = tracked(PrioritizedSampleStrategy(alpha=1.0, epsilon=1e-9, seed=0), [10])
+    strategy.on_sample([(0, s, s + 1) for s in range(10)], 1, [0.0] * 7 + [1.0, 0.0, 0.0])
+    strategy.track(1, 400)  # more than there was room for, each as likely as step 7
+    drawn = strategy.sample(10_000, 1)
+    assert {start for identity, start, _ in drawn if identity == 0} == {7}  # 25 times
 
 
 def test_updates_of_gone_windows_are_passed_over():
