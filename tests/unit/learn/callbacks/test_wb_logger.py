@@ -44,7 +44,11 @@ def wb(monkeypatch):
         run = None
         Image, Histogram = staticmethod(lambda x: ("image", x.shape)), staticmethod(list)
         Video = staticmethod(lambda x, fps: ("video", x.shape, fps))
-        init = staticmethod(lambda **options: Run(**options))
+
+        @classmethod
+        def init(cls, **options):
+            cls.run = Run(**options)
+            return cls.run
 
     monkeypatch.setattr(module, "wandb", Client)
     return module
@@ -83,7 +87,8 @@ def test_everything_goes_into_one_record_per_interval(wb):
     logs.log_video("view/run", (np.zeros((5, 3, 2, 2)), 30))
     logger = wb.WBLogger([logs], CONFIG, 2)
     Trainer([logs, logger], [{"batch_size": 3}] * 4).train()
-    first, last = logger._wandb_run.records
+    run = wb.wandb.run
+    first, last = run.records
     assert first["log/bp_step"] == 2
     rates = [last.pop(f"performance/bp_{what}_per_sec") for what in ("steps", "samples")]
     assert min(rates) > 0
@@ -96,4 +101,4 @@ def test_everything_goes_into_one_record_per_interval(wb):
         "view_bp_step/run": ("video", (5, 3, 2, 2), 30),
         "log/bp_step": 4,
     }
-    assert logger._wandb_run.finished == 1
+    assert run.finished == 1

@@ -150,15 +150,15 @@ def test_environments_without_replay_interrupt_what_was_running(caplog):
         wrapper, agent, memory = parts(LONG, LONG)
         return memory, SimpleGymCollector(wrapper, agent, memory, warmup_steps=3)
 
-    _, collector = build()
+    before, collector = build()
     collector.begin_training()
+    running = [agent for agent, _, _ in before.transitions()[:2]]
     memory, other = build()
     other.load_state_dict(collector.state_dict())
     with caplog.at_level(logging.WARNING):
         assert other.begin_training() == {"inf_step": 6}
     assert "2 running episodes end as interrupted" in caplog.text
     assert "wrap each environment in ReplayableEnv" in caplog.text
-    running = list(collector._observations)
     assert memory.endings() == [
         (running[0], "INTERRUPTED", (0.0, 1.0, 3.0)),
         (running[1], "INTERRUPTED", (1.0, 1.0, 3.0)),

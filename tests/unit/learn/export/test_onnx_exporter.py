@@ -21,6 +21,7 @@ from cadenza.learn.export import onnx_graph
 from cadenza.learn.export.onnx_exporter import (
     ExportTimeoutError,
     OnnxExporter,
+    QueuedExport,
 )
 from cadenza.learn.export.onnx_graph import OnnxParityError
 from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy
@@ -91,10 +92,6 @@ class Asking(threading.Thread):
             self.item = self._exporter.export_threadsafe(**self._arguments)
         except (ArithmeticError, OSError, RuntimeError) as error:
             self.error = error
-
-    def wait_until_queued(self) -> None:
-        while self._exporter._queue.empty() and self.is_alive():
-            pass
 
     def wait_for_end(self) -> None:
         self.join(timeout=800)
@@ -202,11 +199,10 @@ def test_own_export_does_not_suffer_from_a_failed_request(tmp_path):
     own = fake(tmp_path)
     own.failure = RuntimeError("once")
     asking = Asking(own)
-    asking.wait_until_queued()
-    own.process_pending_exports()
+    while asking.is_alive():
+        own.process_pending_exports()
     own.failure = None
     assert own.export().handle.handle == 0
-    asking.wait_for_end()
     assert str(asking.error) == "once"
 
 
@@ -243,10 +239,19 @@ def test_other_threads_may_not_touch_the_policy(tmp_path, method):
     assert own.items() == []
 
 
-def test_end_of_training_refuses_waiting_and_later_requests_until_the_next_training(tmp_path):
+def test_end_of_training_refuses_waiting_and_later_requests_until_the_next_training(
+    tmp_path, monkeypatch
+):
+    blocked, block = threading.Event(), QueuedExport.block_until_complete
+
+    def note(request, *timeout):
+        blocked.set()
+        return block(request, *timeout)
+
+    monkeypatch.setattr(QueuedExport, "block_until_complete", note)
     own = fake(tmp_path)
     waiting = Asking(own)
-    waiting.wait_until_queued()
+    assert blocked.wait(800)
     own.end_training()
     waiting.wait_for_end()
     late = Asking(own)
@@ -257,7 +262,6 @@ def test_end_of_training_refuses_waiting_and_later_requests_until_the_next_train
     assert own.export().handle.handle == 0  # the training thread may still write the last policy
     own.begin_training()
     again = Asking(own)
-    again.wait_until_queued()
-    own.end_batch()
-    again.wait_for_end()
+    while again.is_alive():
+        own.end_batch()
     assert again.item.handle.handle == 1

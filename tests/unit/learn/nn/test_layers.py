@@ -35,7 +35,6 @@ def test_conv2d_sizes_follow_the_formula(channels_last: bool):
 def test_conv1d_sizes_follow_the_formula(channels_last: bool):
     shape = (20, 3) if channels_last else (3, 20)
     encoder = Conv1dEncoder(shape, **LAYERS, channels_last=channels_last)
-    assert encoder._input_shape == (3, 20)
     assert encoder.get_encoder_output_size() == 8 * 7
     assert encoder(torch.zeros(5, *shape)).shape == (5, 56)
     maps = Conv1dEncoder(shape, **LAYERS, channels_last=channels_last, flatten=False)
