@@ -17,6 +17,7 @@ from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import ConstitutionError
 from cadenza.loop.dry_run import DryBackend, dry_jobs
 from cadenza.loop.errors import LLMCallError
+from cadenza.loop.llm import NullLLM
 from cadenza.loop.llm.protocol import Answer
 from cadenza.loop.orchestrator import build_loop
 from cadenza.loop.orchestrator.assembly import new_run_id, run_folder
@@ -96,7 +97,9 @@ class Lab:
     def fake(self, config, rates=(0.5,), *, model=None, seconds=1.0):
         """Return a run over the fake stack: its summary, and the model's first reply."""
         stack = FakeStack(rates, seconds=seconds)
-        self.patch.setattr("cadenza.loop.llm.recording.make_llm", lambda spec: model)
+        self.patch.setattr(
+            "cadenza.loop.llm.recording.make_llm", lambda spec: model if spec else NullLLM()
+        )
         with built(config, stack) as loop:
             summary = loop.run()
             reply = loop.store.replies.get(RUN, 0, "propose", 0)
@@ -153,12 +156,6 @@ def refusal(lab, config):
     return None
 
 
-def proposer(lab, config):
-    lab.patch.setattr("cadenza.loop.llm.recording.make_llm", lambda spec: Model())
-    with build_loop(config, RUN, backend=FakeBackend()) as loop:
-        return type(loop.controller._workers.proposer).__name__
-
-
 def why_it_ends(lab, config):
     """The reason why a run of jobs of half an hour ends."""
     return lab.fake(config, seconds=1800.0).summary.stop_reason
@@ -181,7 +178,8 @@ def question(what: Callable[[Any], Any]) -> Look:
 
 
 def plans_asked_for(asked):
-    return int(re.search(r"List (\d+) different plans", asked.prompt)[1])
+    number = re.search(r"List (\d+) different plans", asked.prompt)
+    return number and int(number[1])
 
 
 def questions_to_a_failing_model(lab, config):

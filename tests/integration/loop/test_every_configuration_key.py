@@ -76,7 +76,7 @@ CASES = [
     Case("seed", 1, flag("data", "seed-start"), *SEEDS),
     Case("workdir", "FOLDER/b", see.folder_of_run, "FOLDER/runs/run", "FOLDER/b/run"),
     Case("store", "sqlite:///FOLDER/b.db", see.store_files, [], ["FOLDER/b.db"]),
-    Case("llm", "openai:m", see.proposer, "DeterministicProposer", "LLMProposer"),
+    Case("llm", "openai:m", see.questions, 0, 2, {"knowledge": {"enabled": False}}),
     Case("constitution", "FOLDER/rules.yaml", see.refusal, None, "max_train_steps"),
     Case("policy_ladder[].name", "bc_large", flag("train", "rung"), "bc", "bc_large"),
     Case(
@@ -149,7 +149,7 @@ CASES = [
     Case("improve.device", "cuda", flag("harvest", "device"), "cpu", "cuda", LEROBOT),
     Case("improve.task_text", "push", flag("harvest", "task-text"), None, "push", LEROBOT),
     Case("improve.extra_args", ["--filter=on"], flag("harvest", "filter"), None, "on", HARVEST),
-    Case("curation.enabled", True, see.proposer, "LLMProposer", "CuratedProposer", MODEL),
+    Case("curation.enabled", True, see.question(see.plans_asked_for), None, 3, MODEL),
     Case("curation.candidates", 5, see.question(see.plans_asked_for), 3, 5, CURATED),
     Case("curation.max_tokens", 99, see.question(lambda q: q.max_tokens), 8192, 99, CURATED),
     Case("approval.on_timeout", "approve", see.decisions(0.5), "iterate", "promote", GATED),

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cadenza.benchmark.jobs import collecting
+from cadenza.benchmark.jobs.encounters import Encounters
 from cadenza.cli.in_process import run_in_process
 
 
@@ -30,7 +30,7 @@ def test_command_writes_its_result_and_its_log(tmp_path, capfd):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stop_is_no_failure_of_the_job(tmp_path, monkeypatch, number):
-    monkeypatch.setattr(collecting, "_gather", lambda *_: os.kill(os.getpid(), number))
+    monkeypatch.setattr(Encounters, "play", lambda *_: os.kill(os.getpid(), number))
     with pytest.raises(KeyboardInterrupt):
         run_in_process(collect(tmp_path), tmp_path / "log")
     assert "run the same command again to go on" in (tmp_path / "log").read_text()

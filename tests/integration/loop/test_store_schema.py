@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from contextlib import closing
 
 import pytest
 from alembic import command
@@ -19,7 +20,8 @@ from cadenza.loop.errors import (
     StoreUnavailableError,
     StoreVersionError,
 )
-from cadenza.loop.store import JobStore, database, schema
+from cadenza.loop.store import JobStore, database
+from cadenza.loop.store.database import Database
 from cadenza.loop.store.models import Base
 from cadenza.loop.store.owners import this_process
 
@@ -80,7 +82,7 @@ def migrate_to(url, revision):
     """Bring an empty database to an older version."""
     engine = create_engine(url)
     config = Config()
-    config.set_main_option("script_location", str(schema._MIGRATIONS))
+    config.set_main_option("script_location", "cadenza.loop.store:migrations")
     with engine.begin() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
@@ -196,7 +198,7 @@ def test_foreign_file_is_refused_and_left_byte_by_byte(tmp_path, tables, mode):
 
 def test_sqlite_file_is_durable_and_strict(tmp_path):
     path = tmp_path / "deep" / "folder" / "cadenza.db"
-    with JobStore(path) as store, store._database.read() as connection:
+    with closing(Database(path, create=True)) as opened, opened.read() as connection:
         pragmas = {
             name: connection.scalar(text(f"PRAGMA {name}"))
             for name in ("journal_mode", "foreign_keys", "synchronous", "busy_timeout")
