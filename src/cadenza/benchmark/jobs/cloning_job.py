@@ -61,7 +61,8 @@ _LOGGER = logging.getLogger(__name__)
 
 #: The trained policy inside the job's folder.
 POLICY: Final = "policy.pt"
-_STATE: Final = "state.pt"
+#: What a training that was stopped goes on from, inside the job's work folder.
+SAVE: Final = "state.pt"
 #: What the sidecar of a policy says about it, and the result repeats.
 _FACTS: Final = ("rung", "task", "features", "loss", "frames", "dataset_episodes")
 
@@ -96,20 +97,20 @@ def save_state(clone: Clone, optimizer: torch.optim.Adam, folder: JobFolder, don
         "weights": [p.detach() for p in clone.ordered_parameters()],
         "optimizer": optimizer.state_dict(),
     }
-    _store(state, _STATE, folder, root=folder.work, step=done, seed=0, extra={})
+    _store(state, SAVE, folder, root=folder.work, step=done, seed=0, extra={})
 
 
 def restore_state(clone: Clone, optimizer: torch.optim.Adam, folder: JobFolder) -> int:
     """Load the last save of this job and return the updates done; 0 without a usable one."""
-    if not (folder.work / _STATE).exists():
+    if not (folder.work / SAVE).exists():
         return 0
     try:
-        state, metadata = load_checkpoint(uri=LOCAL_URI_SCHEME + _STATE, artifacts_root=folder.work)
+        state, metadata = load_checkpoint(uri=LOCAL_URI_SCHEME + SAVE, artifacts_root=folder.work)
     except CheckpointError as error:
         _LOGGER.warning("training starts over: %s", error)
         return 0
     if metadata.config_hash != folder.request_sha256:
-        _LOGGER.warning("training starts over: %s is of another job", folder.work / _STATE)
+        _LOGGER.warning("training starts over: %s is of another job", folder.work / SAVE)
         return 0
     clone.load_parameters(state["weights"])
     optimizer.load_state_dict(state["optimizer"])

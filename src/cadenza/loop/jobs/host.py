@@ -212,7 +212,7 @@ _TICK_S: Final = 0.1
 #: Pause between two signs of life, s.
 _BEAT_S: Final = 1.0
 #: Longest wait for a lock that a runner is just looking at, s.
-_LOCK_S: Final = 10.0
+LOCK_WAIT_S: Final = 10.0
 #: Longest wait for the end of what a command leaves behind, s.
 _LEFTOVERS_S: Final = 10.0
 #: Exit statuses: of a command that could not be started (as a shell would), of a host without lock.
@@ -237,7 +237,7 @@ def _inherited_lock(descriptor: str) -> AttemptLock:
 
 
 def _own_lock(folder: AttemptFolder) -> AttemptLock | None:
-    deadline = time.monotonic() + _LOCK_S
+    deadline = time.monotonic() + LOCK_WAIT_S
     while (lock := folder.try_lock()) is None:
         if time.monotonic() > deadline:
             return None

@@ -7,6 +7,9 @@ from cadenza.loop.errors import EventLogError
 from cadenza.loop.events import log_file
 from cadenza.loop.events.log_file import LogFile
 
+KIB64 = 1 << 16
+LONG = 3 * KIB64 * b"t"
+
 
 @pytest.fixture(autouse=True)
 def short_wait(monkeypatch):
@@ -26,7 +29,6 @@ def test_lines_are_appended_and_made_durable(tmp_path, monkeypatch):
     assert (tmp_path / "deep" / "events.jsonl").read_bytes() == b"one\ntwo\nthree\n"
 
 
-@pytest.mark.parametrize("block", [1, 3, 1 << 16])
 @pytest.mark.parametrize(
     ("content", "kept", "last"),
     [
@@ -36,10 +38,13 @@ def test_lines_are_appended_and_made_durable(tmp_path, monkeypatch):
         (b"one\ntwo\n", b"one\ntwo\n", b"two\n"),
         (b"one\ntwo\nto", b"one\ntwo\n", b"two\n"),
         (b"\n", b"\n", b"\n"),
+        # The file is read backwards in blocks of 64 KiB: a line end behind, at and in their edges.
+        *((b"one\n" + LONG[:n], b"one\n", b"one\n") for n in (KIB64 - 1, KIB64, KIB64 + 1)),
+        (LONG, b"", None),
+        (LONG + b"\ntwo", LONG + b"\n", LONG + b"\n"),
     ],
 )
-def test_torn_last_line_is_cut_off_at_opening(tmp_path, monkeypatch, block, content, kept, last):
-    monkeypatch.setattr(log_file, "_BLOCK_BYTES", block)
+def test_torn_last_line_is_cut_off_at_opening(tmp_path, content, kept, last):
     path = tmp_path / "events.jsonl"
     path.write_bytes(content)
     log = LogFile(path)

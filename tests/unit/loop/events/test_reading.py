@@ -1,4 +1,5 @@
-from cadenza.loop.events import EventPage, log_file, read_events
+from cadenza.loop.events import EventPage, read_events
+from cadenza.loop.events.event import MAX_PAYLOAD_BYTES
 
 
 def test_pages_follow_one_another_by_offset(tmp_path):
@@ -29,10 +30,10 @@ def test_damaged_lines_are_skipped_and_counted(tmp_path):
     )
 
 
-def test_overlong_line_is_skipped_in_bounded_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_file, "_MAX_LINE_BYTES", 16)
+def test_overlong_line_is_skipped(tmp_path):
     path = tmp_path / "events.jsonl"
-    path.write_bytes(b'{"x": "' + b"y" * 100 + b'"}\n{"seq": 2}\n{"z": "' + b"y" * 100)
+    longer = b"y" * (MAX_PAYLOAD_BYTES + (1 << 16))
+    path.write_bytes(b'{"x": "' + longer + b'"}\n{"seq": 2}\n{"z": "' + longer)
     page = read_events(path)
     assert (page.events, page.skipped) == (({"seq": 2},), 1)
-    assert page.next_offset == 110 + 11
+    assert page.next_offset == len(longer) + 10 + 11

@@ -19,7 +19,7 @@ def test_host_loads_nothing_heavy():
 
 
 def test_host_without_the_lock_does_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(host, "_LOCK_S", 0.05)
+    monkeypatch.setattr(host, "LOCK_WAIT_S", 0.05)
     folder = AttemptFolder(tmp_path)
     with folder.try_lock():
         assert host.main([str(folder.request_path)]) == host.NO_LOCK

@@ -67,7 +67,7 @@ def test_the_last_save_of_our_training_is_read(tmp_path):
     log = tmp_path / "train.log"
     assert progress_of(command, log) == 0.0
     folder.work.mkdir(parents=True)
-    save = sidecar_path(folder.work / cloning_job._STATE)
+    save = sidecar_path(folder.work / cloning_job.SAVE)
     save.write_text(json.dumps({"step": 3000}))
     assert progress_of(command, log) == kept_by(command) == 0.75
     assert progress_of((*command, "--max-epochs=3"), log) is None  # may end before

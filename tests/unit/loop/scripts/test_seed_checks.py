@@ -7,8 +7,8 @@ from typing import Any, cast
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
-from cadenza.loop.scripts import seed_checks
 from cadenza.loop.scripts.seed_checks import evaluated_seeds, same, seed_facts
 
 BOX = gymnasium.spaces.Box(-1.0, 1.0, (2,))
@@ -88,17 +88,20 @@ def test_rounding_and_shades_are_no_difference():
 
 def install(monkeypatch, evaluate):
     """Let ``evaluate`` stand for LeRobot's evaluation of many tasks."""
-    module = SimpleNamespace(eval_policy_all=evaluate)
-    monkeypatch.setitem(sys.modules, "lerobot.scripts.lerobot_eval", cast("ModuleType", module))
-    monkeypatch.setattr(seed_checks, "_still_policy", lambda: None)
+    parts = {
+        "scripts.lerobot_eval": SimpleNamespace(eval_policy_all=evaluate),
+        "policies.pretrained": SimpleNamespace(PreTrainedPolicy=torch.nn.Module),
+    }
+    for name, module in parts.items():
+        monkeypatch.setitem(sys.modules, f"lerobot.{name}", cast("ModuleType", module))
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 3])
-def test_rewards_tell_the_seeds_that_episodes_were_reset_from(monkeypatch, at_once):
+def test_rewards_tell_the_seeds_that_episodes_were_reset_from(monkeypatch):
     batches: list[int] = []  # first seeds of the batches
 
     def eval_policy_all(envs, policy, n_episodes, start_seed):
         rewards: list[float] = []
+        at_once = envs["seeds"][0].num_envs
         for first in batches:
             envs["seeds"][0].reset(seed=[start_seed + first + i for i in range(at_once)])
             found = [envs["seeds"][0].step(np.zeros((at_once, 1)))[1] for _ in range(4)]
@@ -106,8 +109,7 @@ def test_rewards_tell_the_seeds_that_episodes_were_reset_from(monkeypatch, at_on
         return {"per_task": [{"metrics": {"max_rewards": rewards[:n_episodes]}}]}
 
     install(monkeypatch, eval_policy_all)
-    monkeypatch.setattr(seed_checks, "_AT_ONCE", at_once)
-    batches[:] = range(0, 5, at_once)
+    batches[:] = range(0, 5, 2)
     assert evaluated_seeds() == [100, 101, 102, 103, 104]
     batches[:] = [0] * 5  # every batch from the same seeds
-    assert evaluated_seeds() == [100 + i % at_once for i in range(5)]
+    assert evaluated_seeds() == [100 + i % 2 for i in range(5)]
