@@ -1,11 +1,11 @@
 """No chunk is torn beside writers at full speed; without validation the same search finds some."""
 
-from collections import OrderedDict
-
 import pytest
 
 from cadenza.stream import slot_reader
 from cadenza.stream.draw_options import DrawOptions
+from cadenza.stream.slots import SlotStore
+from cadenza.stream.windows import WindowTable
 from tests.campaigns import nightly, size
 from tests.integration.stream.torn_reads import search
 
@@ -52,9 +52,10 @@ def test_search_without_validation_finds_torn_chunks() -> None:
 
 
 def test_search_finds_threads_that_share_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Shared:
-        def __init__(self) -> None:
-            self.kept = OrderedDict()
+    tables: dict[tuple[int, DrawOptions], WindowTable] = {}
 
-    monkeypatch.setattr(slot_reader, "_Tables", Shared)
+    def one_for_all(store: SlotStore, c: int, options: DrawOptions) -> WindowTable:
+        return tables.setdefault((c, options), WindowTable(store, c, options))
+
+    monkeypatch.setattr(slot_reader, "WindowTable", one_for_all)
     assert search(2_000_000, 1, threads=3, until_fault=True).faults > 0

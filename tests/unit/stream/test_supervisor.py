@@ -1,9 +1,11 @@
 """Decisions of the supervisor, without processes."""
 
+import multiprocessing
 import threading
 from collections.abc import Generator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cadenza.core.errors import OnlineDataWorkerError, StorageError
@@ -15,7 +17,7 @@ from cadenza.stream.serving import ServingCheck
 from cadenza.stream.slots import SlotStore, StreamWords
 from cadenza.stream.stream_report import StreamReport
 from cadenza.stream.supervisor import Supervisor
-from tests.stream_engines import small_cfg
+from tests.stream_engines import eventually, small_cfg
 
 
 @pytest.fixture
@@ -23,47 +25,99 @@ def store() -> SlotStore:
     return SlotStore.create(store_layout(small_cfg()))
 
 
+class Host:
+    """Stands for the clock, which goes on at every look, and for the processes of one producer.
+
+    A process gives the next of its signs of life, a state and a time in s, whenever somebody asks
+    whether it is alive; after the last one it was killed.
+    """
+
+    pid, exitcode = 1, -9
+
+    def __init__(self, store: SlotStore) -> None:
+        self.store, self.now = store, 0.0
+        self.lives: list[list[tuple[ProducerState, float]]] = []
+        self.starts: list[float] = []
+
+    def monotonic(self) -> float:
+        self.now += 0.05
+        return self.now
+
+    def monotonic_ns(self) -> int:
+        return int(self.now * 1e9)
+
+    def start(self) -> None:
+        self.starts.append(self.now)
+        self.life = self.lives.pop(0) if self.lives else []
+
+    def is_alive(self) -> bool:
+        if not self.life:
+            return False
+        state, self.now = self.life.pop(0)
+        self.store.producers["state"][0] = state
+        self.store.producers["heartbeat_ns"][0] = self.monotonic_ns()
+        return True
+
+    def join(self, *_: Any) -> None:
+        pass
+
+    close = kill = terminate = join
+
+
 @pytest.fixture
-def supervisor(store: SlotStore) -> Generator[Supervisor]:
-    cfg = small_cfg(restart_backoff=0.5, refill_threshold=1)
+def host(store: SlotStore, monkeypatch: pytest.MonkeyPatch) -> Host:
+    host = Host(store)
+    context = multiprocessing.get_context("forkserver")
+    monkeypatch.setattr(context, "Process", lambda **_: host)
+    monkeypatch.setattr("cadenza.stream.supervisor.time", host)
+    monkeypatch.setattr("cadenza.stream.supervisor.WATCH_S", 0.0)
+    return host
+
+
+@pytest.fixture
+def supervisor(store: SlotStore, host: Host) -> Generator[Supervisor]:
+    cfg = small_cfg(restart_backoff=0.5, refill_threshold=1, max_restarts=10_000)
     rules = FlowRules.of(cfg)
     report = StreamReport(store, log_path=None, status_path=None)
-    yield Supervisor(cfg, store, PolicyBoard(), rules, report)
+    supervisor = Supervisor(cfg, store, PolicyBoard(), rules, report)
+    yield supervisor
+    supervisor.stop()
     report.close()
 
 
-@pytest.mark.parametrize(("restarts", "pause_s"), [(0, 0.5), (1, 1.0), (3, 4.0), (5000, 32.0)])
-def test_pause_doubles_up_to_a_limit(supervisor, restarts, pause_s) -> None:
-    assert supervisor._pause_s(restarts) == pause_s
+def test_pause_before_a_new_start_doubles_up_to_a_limit(supervisor, host) -> None:
+    supervisor.start()
+    eventually(lambda: len(host.starts) >= 9, "it starts again and again")
+    pauses = np.diff(host.starts[:9])
+    assert pauses == pytest.approx([0.5, 1, 2, 4, 8, 16, 32, 32], abs=0.25)
 
 
-def test_only_signs_of_life_at_work_make_a_producer_healthy(supervisor, store) -> None:
-    watched, table = supervisor._watched[0], store.producers
-    watched.faults, watched.restarts = 3, 7
-    settings = (
-        (ProducerState.STARTING, 10, 3),  # it builds its environment
-        (ProducerState.RUNNING, 100, 3),  # from here on it works
-        (ProducerState.PAUSED, 699, 3),
-        (ProducerState.RUNNING, 699, 3),  # hangs: time passes, but no sign of life
-        (ProducerState.RUNNING, 700, 0),  # 600 s after the first
-    )
-    for state, alive_s, faults in settings:
-        table["state"][0], table["heartbeat_ns"][0] = state, alive_s * 10**9
-        supervisor._forgive(watched)
-        assert watched.faults == faults
-    assert watched.restarts == 7  # seeds never come again
+@pytest.mark.parametrize(
+    ("life", "pause_s"),
+    [
+        ([(ProducerState.STARTING, 10), (ProducerState.RUNNING, 700)], 1.0),  # works since 700 s
+        ([(ProducerState.RUNNING, 100), (ProducerState.PAUSED, 699)], 1.0),
+        ([(ProducerState.RUNNING, 100), (ProducerState.RUNNING, 700)], 0.5),  # for 600 s
+    ],
+)
+def test_only_signs_of_life_at_work_make_a_producer_healthy(
+    supervisor, host, store, life, pause_s
+) -> None:
+    host.lives, died = [[], list(life)], life[-1][1]
+    supervisor.start()
+    eventually(lambda: len(host.starts) >= 3, "it starts again")
+    assert host.starts[2] - died == pytest.approx(pause_s, abs=0.25)
+    assert store.producers["restarts"][0] >= 2  # seeds never come again
 
 
 def test_failure_of_the_supervisor_itself_reaches_readers(supervisor, store, monkeypatch) -> None:
     def fails(*_: Any) -> None:
         raise StorageError("the lock is gone")
 
-    monkeypatch.setattr(supervisor, "_launch", lambda watched: None)
-    monkeypatch.setattr(supervisor, "_judge", fails)
+    monkeypatch.setattr(StreamReport, "tick", fails)
     monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
     supervisor.start()
-    supervisor._thread.join(60.0)
-    assert engine_state(store) is OnlineDataEngineState.FAILED
+    eventually(lambda: engine_state(store) is OnlineDataEngineState.FAILED, "it fails")
     assert store.words[StreamWords.CLOSING] == 1
     with pytest.raises(OnlineDataWorkerError, match="StorageError: the lock is gone"):
         ServingCheck(store).require()
