@@ -142,14 +142,19 @@ def _holds_only(files: set[str]) -> bool:
     return _shared_files() <= files
 
 
-def _shared_files() -> set[str]:
-    """Return the blocks that this process holds open; they have no name in the folder any more."""
-    held: set[str] = set()
+def open_blocks() -> dict[str, int]:
+    """Return the bytes that each block takes which this process holds open."""
+    held: dict[str, int] = {}
     for descriptor in Path("/proc/self/fd").iterdir():
         try:
-            target = str(descriptor.readlink())
+            target, taken = str(descriptor.readlink()), 512 * descriptor.stat().st_blocks
         except OSError:  # closed meanwhile
             continue
         if is_block(target):
-            held.add(target)
-    return held | {str(path) for path in MEMORY_FOLDER.glob("cadenza-*")}
+            held[target] = taken
+    return held
+
+
+def _shared_files() -> set[str]:
+    """Return the blocks held open, which have no name any more, and those that have one."""
+    return {*open_blocks(), *(str(path) for path in MEMORY_FOLDER.glob("cadenza-*"))}
