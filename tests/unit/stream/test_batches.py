@@ -10,7 +10,6 @@ from cadenza.stream.batches import Batches
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
 from tests.stream_episodes import new_store
 
-META = torch.device("meta")
 SIZE = (4, 3)
 
 

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -86,16 +87,6 @@ def test_collection_runs_beside_training_and_ends_with_it():
     assert not [t for t in threading.enumerate() if t.name == "ThreadedGymCollector"]
     assert collector.inf_step == len(memory.transitions())
     assert memory.transitions()[:2] == [(2, (0, 1, 0), ANY), (3, (1, 1, 0), ANY)]
-
-
-class _Any:
-    def __eq__(self, other):
-        return True
-
-    __hash__ = None
-
-
-ANY = _Any()
 
 
 def test_error_of_the_thread_stops_training_and_is_raised_there():

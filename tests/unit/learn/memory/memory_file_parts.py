@@ -50,23 +50,6 @@ def snapshot(identities: tuple[int, ...] = (5, 7, -3)) -> TableSnapshot:
     )
 
 
-def empty_snapshot() -> TableSnapshot:
-    """No episodes."""
-    full = snapshot()
-    return TableSnapshot(
-        columns=COLUMNS,
-        length_key="actions",
-        maxlen=100,
-        identities=(),
-        stored={
-            name: StoredRows(rows=part.rows[:0], counts=np.zeros(0, np.int64))
-            for name, part in full.stored.items()
-        },
-        sampler_type="UniformSampleStrategy",
-        ejector_type="FifoEjectionStrategy",
-    )
-
-
 def options(**changes: object) -> ReadOptions:
     """What the table that wrote `snapshot` would accept."""
     values: dict[str, object] = {
