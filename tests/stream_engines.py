@@ -13,7 +13,7 @@ from cadenza.core.errors import NotReadyError
 from cadenza.stream.config import OnlineDataEngineCfg
 from cadenza.stream.engine import OnlineDataEngine
 from cadenza.stream.shared_file import MEMORY_FOLDER
-from tests.e2e.commands import REPOSITORY, Started
+from tests.e2e.commands import LIMIT_S, REPOSITORY, Started
 
 WORLDS = "tests.stream_worlds"
 HALF = {"factory": f"{WORLDS}:HalfPolicy"}
@@ -80,12 +80,12 @@ def nothing_left() -> Generator[None]:
     eventually(lambda: _holds_only(files), "blocks of shared memory are left")
 
 
-def eventually(condition: Callable[[], bool], what: str, limit_s: float = 800.0) -> None:
-    """Wait until ``condition`` holds; fail after ``limit_s``."""
-    deadline = time.monotonic() + limit_s
+def eventually(condition: Callable[[], object], what: str, pause_s: float = 0.02) -> None:
+    """Wait until ``condition`` holds, looking every ``pause_s``; fail after `LIMIT_S`."""
+    deadline = time.monotonic() + LIMIT_S
     while not condition():
         assert time.monotonic() < deadline, what
-        time.sleep(0.02)
+        time.sleep(pause_s)
 
 
 def descendants(pid: int) -> set[int]:

@@ -1,12 +1,7 @@
 """The quickstart end to end, small: one short training, a few episodes per partner."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +12,7 @@ from cadenza.benchmark.verify import all_ok, verify_bundle_dir
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.reporting import parse_three_tables, verify_markdown
 from tests.campaigns import nightly
+from tests.e2e.commands import LIMIT_S, Started, wait_for
 
 #: Two rollouts; enough for a checkpoint and a learning curve, not for a skill.
 OVERRIDES = (
@@ -161,12 +157,10 @@ def test_quickstart_killed_at_any_stage_goes_on_to_the_same_results(reference, t
     script, out = tmp_path / "child.py", tmp_path / "out"
     script.write_text(CHILD)
     for pattern in ("training/artifacts/*state_step*.pt", "evaluation/cells/*.jsonl"):
-        child = subprocess.Popen([sys.executable, str(script), str(out), *OVERRIDES])
-        while child.poll() is None and not list(out.glob(pattern)):
-            time.sleep(0.01)
-        if child.poll() is None:
-            os.kill(child.pid, signal.SIGKILL)
-        child.wait()
+        child = Started(script, out, *OVERRIDES, cwd=tmp_path)
+        wait_for(lambda pattern=pattern: list(out.glob(pattern)), child.process)
+        child.process.kill()
+        child.outcome(LIMIT_S)
     result = small(out, workers=2)
     assert policy_bytes(result) == policy_bytes(reference_result)
     assert bundle_bytes(out) == bundle_bytes(reference_out)

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.campaigns import nightly
+from tests.e2e.commands import wait_for
 
 PROGRAM = Path(__file__).parents[3] / "environments" / "install.py"
 #: A package whose build waits for a file ``go`` beside it, once it has written ``begun``.
@@ -115,14 +115,6 @@ def value(python: str) -> str:
     return subprocess.run([python, "-c", program], capture_output=True, text=True).stdout.strip()
 
 
-def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
-    deadline = time.monotonic() + 800.0
-    while not path.exists():
-        assert time.monotonic() < deadline
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
-
-
 @nightly
 def test_failed_install_is_said_and_a_complete_one_is_kept_until_all_are_removed(
     tmp_path: Path, pins: Path, package: Path
@@ -174,7 +166,7 @@ def test_environment_of_a_killed_installer_is_made_anew_once_its_child_has_ended
 ) -> None:
     (package / "go").unlink()
     first = begin(tmp_path, pins)
-    wait_for(package / "begun", first)
+    wait_for((package / "begun").exists, first)
     first.kill()
     first.wait()
     second = begin(tmp_path, pins)

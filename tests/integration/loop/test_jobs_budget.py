@@ -32,7 +32,7 @@ def test_job_is_ended_when_the_budget_is_used_up(bench, tmp_path, limit):
     assert nothing_left_of(spec)
     row = bench.row(spec)
     assert (row.status, row.attempt, row.interruptions) == ("pending", 1, 1)
-    assert 0.8 <= row.duration_s <= min(time.monotonic() - began, 60.0)
+    assert 0.8 <= row.duration_s <= min(time.monotonic() - began, 300.0)
     with pytest.raises(BudgetExceededError, match=limit):  # nothing more is started
         bench.runner(budget=meter_of(bench, **limits)).run(spec)
     assert bench.row(spec).attempt == 1

@@ -145,7 +145,7 @@ def test_time_limit_ends_a_command_that_ignores_sigterm_and_what_hides_in_other_
             with pytest.raises(JobFailedError, match="time limit ended it after") as caught:
                 runner.run(spec)
             took_s = time.monotonic() - began
-            assert limit_s <= bench.row(spec).duration_s <= min(took_s, limit_s + 60.0)
+            assert limit_s <= bench.row(spec).duration_s <= min(took_s, limit_s + 300.0)
             if pids.exists():
                 break
         assert caught.match("SIGKILL")

@@ -120,7 +120,7 @@ def test_kills_without_getting_further_count_as_failures_in_the_end(work, tmp_pa
 def test_lock_and_not_a_number_tells_whether_a_host_lives(work, tmp_path):
     """A process that got the number of a dead host is neither waited for nor touched."""
     spec, _ = work(0.1)
-    bystander = subprocess.Popen(["/bin/sleep", "60"])
+    bystander = subprocess.Popen(["/bin/sleep", "3600"])
     try:
         with bench_in(tmp_path) as bench:
             bench.store.jobs.open(bench.lease, spec)
@@ -146,12 +146,12 @@ def test_reaping_touches_only_what_carries_the_very_mark(work, tmp_path):
         JobMark("run-1/0/trai", str(tmp_path)),
     ]
     processes = [
-        subprocess.Popen(["/bin/sleep", "60"], env=each.variables()) for each in [mark, *others]
+        subprocess.Popen(["/bin/sleep", "3600"], env=each.variables()) for each in [mark, *others]
     ]
     try:
         wait_for(lambda: find_marked(mark))
         assert reap(mark) == [processes[0].pid]
-        assert processes[0].wait(5.0) == -signal.SIGKILL
+        assert processes[0].wait(800.0) == -signal.SIGKILL
         assert [process.poll() for process in processes[1:]] == [None] * 3
     finally:
         for process in processes:

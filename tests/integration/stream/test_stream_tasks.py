@@ -1,7 +1,5 @@
 """The ready-made tasks, streamed by a live producer: each slot holds one episode of the task."""
 
-import time
-
 import numpy as np
 import pytest
 
@@ -11,6 +9,7 @@ from cadenza.stream import OnlineDataEngine
 from cadenza.stream.bridges.episodes import Episode, EpisodeReader
 from cadenza.stream.producer import producer_seed
 from tests.campaigns import size
+from tests.stream_engines import eventually
 from tests.stream_replays import first_states, play_again
 
 ROOT_SEED = 11
@@ -31,11 +30,7 @@ def streamed(task: str) -> list[Episode]:
     )
     with OnlineDataEngine(config) as engine:
         reader, episodes = EpisodeReader(engine.store), []
-        deadline = time.monotonic() + 800.0
-        while len(episodes) < WANTED and time.monotonic() < deadline:
-            episodes += reader.take()
-            time.sleep(0.01)
-    assert len(episodes) >= WANTED
+        eventually(lambda: episodes.extend(reader.take()) or len(episodes) >= WANTED, "they come")
     return episodes[:WANTED]
 
 

@@ -25,6 +25,7 @@ from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
 from cadenza.stream.layout import Field, StoreLayout
 from cadenza.stream.slot_reader import DrawnChunks, SlotReader
 from cadenza.stream.slots import IntArray, SlotStore, StreamWords
+from tests.stream_engines import eventually
 
 SLOTS, STEPS, CHUNKS, CHUNK_SIZE = 64, 300, 32, 64
 #: Two fields, so that a chunk could also be put together from two episodes.
@@ -195,7 +196,7 @@ def running_writers(store: SlotStore, writers: int) -> Generator[None]:
     try:
         for process in processes:
             process.start()
-        wait_until_full(store)
+        eventually(lambda: store.producers["episodes"].min() >= SLOTS, "each fills all slots")
         yield
     finally:
         store.words[StreamWords.CLOSING] = 1
@@ -204,15 +205,6 @@ def running_writers(store: SlotStore, writers: int) -> Generator[None]:
             if process.is_alive():
                 process.kill()
                 process.join()
-
-
-def wait_until_full(store: SlotStore) -> None:
-    """Return when every writer has written more than all slots once."""
-    deadline = time.monotonic() + PATIENCE_S
-    while int(store.producers["episodes"].min()) < SLOTS:
-        if time.monotonic() > deadline:
-            raise NotReadyError(f"expected writers within {PATIENCE_S} s, got none.")
-        time.sleep(0.01)
 
 
 def write_at_full_speed(store: SlotStore, producer: int) -> None:

@@ -74,7 +74,7 @@ def test_sigterm_ends_the_body_with_its_own_code_and_restores_the_handler(capsys
     def body() -> None:
         try:
             os.kill(os.getpid(), signal.SIGTERM)
-            threading.Event().wait(5.0)
+            threading.Event().wait(60.0)
         finally:
             left.append(True)
 
