@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from cadenza.aht.algorithms import list_algorithms
 from cadenza.aht.config import load_config
 from cadenza.benchmark.evaluation_config import EvaluationConfig
-from cadenza.benchmark.zoo import events
+from cadenza.benchmark.zoo.events import events_of
 from cadenza.partners.registry import isolated_registry
 from cadenza.safety.verifier.config import VerifierConfig
 from tests.campaigns import nightly, size
@@ -234,11 +234,10 @@ def test_views_of_our_environments_work_as_printed():
     assert EvaluationConfig.model_validate(file).task.startswith("pettingzoo:")
 
 
-def test_page_on_populations_chooses_what_it_says_and_counts_an_event(capsys, monkeypatch):
-    monkeypatch.setattr(events, "_events", dict(events._events))
+def test_page_on_populations_chooses_what_it_says_and_counts_an_event(capsys):
     execute("how-to/train-partner-populations.md")
     assert capsys.readouterr().out == "('passes', 'waits')\n"
     standing = np.zeros((2, 3, 4))
     standing[1, 0, 2] = 1.0
-    counted = events.events_of("my_task").count(standing, (), standing)
+    counted = events_of("my_task").count(standing, (), standing)
     assert counted.tolist() == [[0.0], [1.0], [1.0]]

@@ -51,13 +51,15 @@ def test_daqp_answer_that_misses_a_row_is_not_accepted(monkeypatch):
 )
 def test_daqp_exit_flags_keep_their_meaning(monkeypatch, flag, status):
     class Stopped:
-        def update(self, *arrays):
+        def setup(self, *arrays):
             return 0
+
+        update = setup
 
         def solve(self):
             return np.zeros(2), 0.0, flag, {"iterations": 9}
 
-    monkeypatch.setattr("cadenza.safety.solvers.daqp_solver._new_model", lambda *arrays: Stopped())
+    monkeypatch.setattr("daqp.Model", Stopped)
     solution = solve([-1.0, 0.0], [[1, 0], [0, 1]], [0.5, 0.5])
     assert (solution.status, solution.iterations) == (status, 9)
 

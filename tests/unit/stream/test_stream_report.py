@@ -129,7 +129,7 @@ def test_refused_writes_are_warned_about_once(store, tmp_path, monkeypatch, capl
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.pwrite", full)
-    monkeypatch.setattr("cadenza.core.files._write_new_file", full)
+    monkeypatch.setattr("os.fsync", full)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             report.log("event")
