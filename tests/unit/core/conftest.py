@@ -1,4 +1,4 @@
-"""Fixtures for tests that need a disk to fill up."""
+"""A disk that fills up, and a clock that stands still."""
 
 import shutil
 import subprocess
@@ -18,3 +18,14 @@ def tiny_disk(tmp_path: Path):
         pytest.skip("mounting a tmpfs is not permitted here")
     yield folder
     subprocess.run([unmount or "umount", str(folder)], check=True)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch):
+    """A clock the test moves by hand."""
+
+    class Clock:
+        now = 0.0
+
+    monkeypatch.setattr("time.perf_counter", lambda: Clock.now)
+    return Clock

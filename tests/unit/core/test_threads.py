@@ -1,8 +1,6 @@
 import threading
 import time
 
-import pytest
-
 from cadenza.core.threads import AtomicContainer, AtomicInt, LockedResource, TracedLock
 
 
@@ -58,17 +56,6 @@ def test_atomic_int_loses_no_increment_between_threads():
     run_in_threads(4, lambda: seen.extend(number.increment() for _ in range(500)))
     assert number.read() == 2000
     assert sorted(seen) == list(range(2000))
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """A clock the test moves by hand."""
-
-    class Clock:
-        now = 0.0
-
-    monkeypatch.setattr("cadenza.core.threads.time.perf_counter", lambda: Clock.now)
-    return Clock
 
 
 def test_traced_lock_sums_the_time_it_was_held(clock):

@@ -6,17 +6,6 @@ import pytest
 from cadenza.core.timing import BlockTimers, MovingWindowAccumulator, TimedBlock, WelfordAccumulator
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """A clock the test moves by hand."""
-
-    class Clock:
-        now = 0.0
-
-    monkeypatch.setattr("cadenza.core.timing.time.perf_counter", lambda: Clock.now)
-    return Clock
-
-
 @pytest.mark.parametrize("kind", [WelfordAccumulator, MovingWindowAccumulator])
 def test_accumulator_keeps_precision_far_from_zero(kind):
     accumulator = kind()
