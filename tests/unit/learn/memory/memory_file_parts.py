@@ -50,6 +50,13 @@ def snapshot(identities: tuple[int, ...] = (5, 7, -3)) -> TableSnapshot:
     )
 
 
+def npy(array: np.ndarray) -> bytes:
+    """Return ``array`` as a file of NumPy."""
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
 def options(**changes: object) -> ReadOptions:
     """What the table that wrote `snapshot` would accept."""
     values: dict[str, object] = {

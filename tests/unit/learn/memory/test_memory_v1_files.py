@@ -15,6 +15,7 @@ from cadenza.learn.memory.serialisation import (
 from tests.unit.learn.memory.memory_file_parts import (
     COLUMNS,
     assert_equal,
+    npy,
     options,
     rewrite,
     rewrite_json,
@@ -100,12 +101,6 @@ def test_rows_in_another_order_are_followed(file):
 def test_columns_that_differ_are_errors(file, columns, message):
     with pytest.raises(ConfigurationError, match=message):
         read(file, columns=columns)
-
-
-def npy(array):
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=True)
-    return buffer.getvalue()
 
 
 @pytest.mark.parametrize(

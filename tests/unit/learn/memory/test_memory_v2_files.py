@@ -19,6 +19,7 @@ from cadenza.learn.memory.serialisation import (
 )
 from tests.unit.learn.memory.memory_file_parts import (
     assert_equal,
+    npy,
     options,
     rewrite,
     rewrite_json,
@@ -143,12 +144,6 @@ def test_wrong_fields_are_one_error_each_even_with_a_valid_seal(file, change, me
     reseal(file, lambda manifest: manifest.update(change))
     with pytest.raises(IntegrityError, match=message):
         read(file)
-
-
-def npy(array):
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    return buffer.getvalue()
 
 
 @pytest.mark.parametrize("counts", [[12, -3, 3], [2**62, 2**62, 2**62]])

@@ -20,7 +20,7 @@ from cadenza.learn.memory.serialisation_archive import ArchiveWriter
 from cadenza.learn.memory.table import ArrayMemoryTable
 from cadenza.learn.memory.uniform_strategy import UniformEjectionStrategy
 from tests.unit.learn.memory.memory_episodes import play, table
-from tests.unit.learn.memory.memory_file_parts import rewrite, write_v1
+from tests.unit.learn.memory.memory_file_parts import npy, rewrite, write_v1
 
 
 def filled(agents=range(5), steps=10, **options):
@@ -113,12 +113,6 @@ def test_compressed_file_is_smaller_and_goes_round(tmp_path):
 
 
 # -- files as the original writes them, made here with zipfile and numpy alone
-
-
-def npy(array):
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    return buffer.getvalue()
 
 
 # -- failures

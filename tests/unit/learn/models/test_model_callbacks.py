@@ -13,17 +13,9 @@ from cadenza.core.types import DictObservation, DictResponse, EpisodeState
 from cadenza.learn.callback import Callback
 from cadenza.learn.models import BatchSampler, ModelBasedCollector, ModelEnv
 from cadenza.learn.trainer import Trainer
+from tests.unit.learn.models.test_model_env import Adder
 
 START = torch.arange(3.0).unsqueeze(1)
-
-
-class Adder:
-    device = torch.device("cpu")
-
-    def sample(
-        self, action: Tensor, observation: Tensor, rng: torch.Generator
-    ) -> tuple[Tensor, Tensor | None]:
-        return observation + action, action.clone()
 
 
 class Memory:
