@@ -12,6 +12,7 @@ from typer.main import get_command
 from cadenza.cli.in_process import run_in_process
 from cadenza.cli.main import job_app
 from tests.campaigns import nightly
+from tests.integration.docs.pages import execute
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "jobs.md").read_text(encoding="utf-8")
 COMMANDS = get_command(job_app).commands
@@ -99,8 +100,7 @@ def test_every_field_of_a_result_is_explained(results):
 def test_quick_loop_of_the_page_promotes(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     program = re.search(r"## In one process.*?```python\n(.*?)```", PAGE, flags=re.DOTALL).group(1)
-    names = {}
-    exec(compile(program, "docs/reference/jobs.md", "exec"), names)  # noqa: S102
+    names = execute("reference/jobs.md", program)
     decisions, rate = names["summary"].decisions, names["summary"].baseline_success_rate
     assert len(decisions) == 2
     assert decisions[0] == "promote"

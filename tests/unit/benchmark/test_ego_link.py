@@ -28,9 +28,10 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.core.shipped_configs import find_config
 from cadenza.envs import CrossingEnv, MPECooperativePushEnv
 from cadenza.evaluation.episodes import episode_line
+from tests.integration.docs.pages import blocks, execute
 from tests.unit.benchmark import samples
 
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "degrade-the-link.md"
+PAGE = "how-to/degrade-the-link.md"
 SILENT = {"task_id": "silent", "supports_links": False}
 GUARDED = SafetyConfig(enabled=True, max_age_s=0.4)
 
@@ -217,13 +218,12 @@ def test_evaluation_tells_what_a_link_costs(tmp_path):
 
 
 def test_page_runs_as_printed_and_its_conditions_are_read(capsys):
-    text = PAGE.read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    exec(compile(code, str(PAGE), "exec"), {})  # noqa: S102 - our own page
+    (code,) = blocks(PAGE)
+    execute(PAGE)
     printed = capsys.readouterr().out.splitlines()
     comments = [re.split("[:,] (?:nothing|two)", line)[0] for line in re.findall("  # (.*)", code)]
     assert printed[:2] == comments
-    (conditions,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    (conditions,) = blocks(PAGE, "yaml")
     choices = config(**yaml.safe_load(conditions)).conditions
     assert [choice.name for choice in choices] == ["ideal", "wifi", "bursts"]
     assert choices[2].link.to_profile() == DegradationProfile(30.0, 5.0, 0.05, burst_length=5.0)

@@ -1,9 +1,6 @@
 """Ready-made stream settings of the tasks: what they name, and what they refuse."""
 
 import json
-import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +10,7 @@ from cadenza.benchmark.stream_tasks import stream_config, stream_partners
 from cadenza.benchmark.tasks import CROSSING, get_task, isolated_tasks, register_task
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError, UnknownNameError
 from cadenza.stream.config_checks import check_settings
+from tests.integration.docs.pages import block, execute
 
 
 def other_task(**changes):
@@ -143,10 +141,7 @@ def test_task_without_scripted_ego_needs_a_policy():
 
 
 def test_example_of_the_stream_page_gives_settings_that_an_engine_takes():
-    page = (Path(__file__).parents[3] / "docs" / "stream.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n([^`]*stream_config[^`]*)```", page)
-    names: dict[str, Any] = {}
-    exec(block, names)  # noqa: S102
+    names = execute("stream.md", block("stream.md", "stream_config"))
     check_settings(names["cfg"])
     assert names["cfg"].policy["kwargs"] | {"safety": None} == {
         "expert": "swerve",

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,19 +10,16 @@ from cadenza.aht.config import load_config
 from cadenza.benchmark.builders import partner_spec
 from cadenza.partners import make_phase0_draft_zoo
 from cadenza.partners.registry import cards, isolated_registry
+from tests.integration.docs.pages import ROOT, execute, text
 
-REPOSITORY = Path(__file__).parents[3]
-GUIDE = REPOSITORY / "docs" / "how-to" / "add-a-partner.md"
+GUIDE = "how-to/add-a-partner.md"
 
 
 @pytest.fixture
 def guide():
     """What the programs of the guide define."""
-    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
-    names = {"__name__": "guide"}
     with isolated_registry():
-        for block in blocks:
-            exec(compile(block, str(GUIDE), "exec"), names)  # noqa: S102 - our own text
+        names = execute(GUIDE)
         assert "wait_distance" in cards()["crossing_polite"].options
         yield names
 
@@ -52,11 +48,11 @@ def test_specs_of_the_guide_name_their_weights_and_a_chunk_is_played_in_ticks(gu
 
 
 def test_train_commands_of_the_guide_leave_no_option_of_another_partner():
-    lines = re.findall(r"^cadenza train (.*)$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    lines = re.findall(r"^cadenza train (.*)$", text(GUIDE), re.MULTILINE)
     partners = []
     for line in lines:
         file, *overrides = shlex.split(line)
-        partners.append(load_config(config_path=REPOSITORY / file, overrides=overrides).partner)
+        partners.append(load_config(config_path=ROOT / file, overrides=overrides).partner)
     assert [partner.extra for partner in partners] == [{"uid": "partner"}] * 2
     assert partners[0].class_name == "crossing_polite"
     assert partner_spec(partners[1]).partner_id == make_phase0_draft_zoo()[1].partner_id

@@ -1,22 +1,15 @@
 """The code of `docs/affine.md` runs as printed, and does what the text says."""
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-PAGE = Path(__file__).parents[4] / "docs" / "affine.md"
+from tests.integration.docs.pages import blocks, execute
 
 
 @pytest.fixture(scope="module")
 def names():
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 3
-    found = {"__name__": "page"}
-    for block in blocks:
-        exec(compile(block, str(PAGE), "exec"), found)  # noqa: S102 - our own page
-    return found
+    assert len(blocks("affine.md")) == 3
+    return execute("affine.md")
 
 
 def test_robot_of_the_page_slows_down_before_the_ball(names):

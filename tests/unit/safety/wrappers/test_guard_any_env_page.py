@@ -1,22 +1,15 @@
 """The code of `docs/how-to/guard-any-env.md` runs as printed, and does what the text says."""
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "guard-any-env.md"
+from tests.integration.docs.pages import blocks, execute
 
 
 @pytest.fixture(scope="module")
 def names():
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 6
-    found = {"__name__": "page"}
-    for block in blocks:
-        exec(compile(block, str(PAGE), "exec"), found)  # noqa: S102 - our own page
-    return found
+    assert len(blocks("how-to/guard-any-env.md")) == 6
+    return execute("how-to/guard-any-env.md")
 
 
 def test_disc_is_not_touched_although_the_policy_drives_at_it(names):
