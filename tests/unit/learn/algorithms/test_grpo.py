@@ -1,5 +1,6 @@
 """GRPO over vector environments: what it compares, what it drops, and that it resumes exactly."""
 
+import copy
 import math
 
 import numpy as np
@@ -84,11 +85,11 @@ def test_rollout_ends_with_its_last_first_episode(horizon, truncate, steps):
 
 @pytest.fixture
 def minibatches(monkeypatch):
-    """The minibatches that updates learn from."""
+    """The minibatches that updates learn from, each with the policy as it was then."""
     seen = []
 
     def spy(network, batch, *rest):
-        seen.append(batch)
+        seen.append((copy.deepcopy(network), batch))
         return policy_terms(network, batch, *rest)
 
     monkeypatch.setattr("cadenza.learn.algorithms.grpo.policy_terms", spy)
@@ -132,7 +133,7 @@ def test_what_counts_is_what_was_executed_in_the_first_episode(
     Uneven.made = 0
     envs = vector(Uneven, count=4, mode=mode)
     agent = trained(envs, 1, rollout_length=3, truncate_at_first_done=truncate, gamma=1.0, epochs=1)
-    ((batch,), ((_, figures),)) = minibatches, updates
+    (((_, batch),), ((_, figures),)) = minibatches, updates
     rows = zip(batch.observations.tolist(), batch.advantages.tolist(), strict=True)
     counted, advantages = zip(*sorted(rows), strict=True)
     if truncate:
@@ -427,18 +428,11 @@ def loss_by_loop(net, data, *, clip):
     return policy / len(data.actions), divergence / len(data.actions)
 
 
-def test_loss_terms_equal_the_loop_over_transitions(monkeypatch):
-    expected = []
-
-    def spy(network, batch, *rest):
-        with torch.no_grad():
-            expected.append(loss_by_loop(network, batch, clip=0.2))
-        return policy_terms(network, batch, *rest)
-
-    # Its epochs lead away from the reference and from the policy that acted.
+def test_loss_terms_equal_the_loop_over_transitions(minibatches):
+    # The epochs lead away from the reference and from the policy that acted.
     learner = agent(batch_size=4, epochs=9)
-    monkeypatch.setattr("cadenza.learn.algorithms.grpo.policy_terms", spy)
     figures = learner.update(filled([0.0, 1.0, 2.0, 4.0], [True] * 4, []))
+    expected = [loss_by_loop(network, batch, clip=0.2) for network, batch in minibatches]
     found = [figures["policy_loss"], figures["reference_kl"]]
     np.testing.assert_allclose(found, np.mean(expected, axis=0), atol=1e-5)
     assert min(np.abs(expected[-1])) > 1e-3
