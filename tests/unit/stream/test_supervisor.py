@@ -4,6 +4,7 @@ import multiprocessing
 import threading
 from collections.abc import Generator
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -32,8 +33,6 @@ class Host:
     whether it is alive; after the last one it was killed.
     """
 
-    pid, exitcode = 1, -9
-
     def __init__(self, store: SlotStore) -> None:
         self.store, self.now = store, 0.0
         self.lives: list[list[tuple[ProducerState, float]]] = []
@@ -58,17 +57,13 @@ class Host:
         self.store.producers["heartbeat_ns"][0] = self.monotonic_ns()
         return True
 
-    def join(self, *_: Any) -> None:
-        pass
-
-    close = kill = terminate = join
-
 
 @pytest.fixture
 def host(store: SlotStore, monkeypatch: pytest.MonkeyPatch) -> Host:
     host = Host(store)
+    process = MagicMock(pid=1, exitcode=-9, start=host.start, is_alive=host.is_alive)
     context = multiprocessing.get_context("forkserver")
-    monkeypatch.setattr(context, "Process", lambda **_: host)
+    monkeypatch.setattr(context, "Process", lambda **_: process)
     monkeypatch.setattr("cadenza.stream.supervisor.time", host)
     monkeypatch.setattr("cadenza.stream.supervisor.WATCH_S", 0.0)
     return host
