@@ -51,19 +51,10 @@ def test_verify_takes_a_file_and_lets_options_win(tmp_path):
     assert len(done.json["scenarios"]) == 3
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["step=3"], "unknown key step"),
-        (["missing.yaml"], "missing.yaml: expected a YAML file, got none"),
-        (["--compat", "upstream"], "set barrier=wae"),
-        (["max_age_s=5"], "lower max_age_s or partner_accel"),
-    ],
-)
-def test_verify_refuses_a_wrong_configuration_in_one_line(tmp_path, words, message):
-    done = cadenza("safety", "verify", *words, cwd=tmp_path)
+def test_verify_refuses_a_wrong_configuration_in_one_line(tmp_path):
+    done = cadenza("safety", "verify", "max_age_s=5", cwd=tmp_path)
     assert done.code == 2
-    assert message in done.err
+    assert "lower max_age_s or partner_accel" in done.err
     assert done.err.startswith("error: ")
     assert done.err.count("\n") == 1
     assert done.out == ""
