@@ -20,7 +20,7 @@ class Logs(LoggingMixin, Callback):
 
     def backward(self, bp_step):
         self.log_scalar("training/step", bp_step)
-        self.log_windowed_scalar("windowed[2]:w", bp_step)
+        self.log_windowed_scalar("windowed[2]:episode/reward", bp_step)
 
 
 def lines(path):
@@ -43,7 +43,8 @@ def test_line_has_counters_scalars_and_histograms(tmp_path):
     assert (first["bp_step"], first["bp_samples"]) == (2, 6)
     assert (second["bp_step"], second["bp_samples"]) == (4, 12)
     scalars = second["scalars"]
-    assert (scalars["training/step"], scalars["w"], scalars["w/cumulative"]) == (4, 3.5, 10)
+    assert scalars["training/step"] == 4
+    assert (scalars["episode/reward"], scalars["episode/reward/cumulative"]) == (3.5, 10)
     assert scalars["performance/bp_steps_per_sec"] > 0
     assert scalars["a"] is None
     assert second["non_finite"] == ["scalars.a"]
@@ -79,7 +80,7 @@ def test_resumed_run_cuts_the_lines_behind_its_checkpoint(tmp_path):
     run(tmp_path, 9, resume=True)
     found = lines(tmp_path / "log.jsonl")
     assert [line["bp_step"] for line in found] == list(range(1, 10))
-    assert found[-1]["scalars"]["w/cumulative"] == sum(range(1, 10))
+    assert found[-1]["scalars"]["episode/reward/cumulative"] == sum(range(1, 10))
 
 
 def test_file_shorter_than_the_checkpoint_says_is_an_error(tmp_path):

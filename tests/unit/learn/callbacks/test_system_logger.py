@@ -1,4 +1,5 @@
 import os
+from unittest.mock import MagicMock
 
 import psutil
 import pytest
@@ -7,31 +8,19 @@ from cadenza.learn import Trainer
 from cadenza.learn.callbacks import SystemLogger
 
 
-class Process:
-    """Stands for this process: memory as set, load as psutil gives it."""
-
-    def __init__(self):
-        self.rss = 0
-        self.loads = iter([0.0, 50.0, 70.0])
-
-    def memory_info(self):
-        return self
-
-    def cpu_percent(self):
-        return next(self.loads)
-
-
 def test_growth_is_per_step_since_the_last_measurement(monkeypatch):
-    process = Process()
+    process = MagicMock()
+    process.cpu_percent.side_effect = [0.0, 50.0, 70.0]  # since the call before, as psutil does
+    memory = process.memory_info.return_value
     monkeypatch.setattr(psutil, "Process", lambda: process)
     logger = SystemLogger()
-    process.rss = 3 * 2**20
+    memory.rss = 3 * 2**20
     logger.end_cycle(bp_step=1000)
-    process.rss = 7 * 2**20
+    memory.rss = 7 * 2**20
     logger.end_cycle(bp_step=1008)
     assert logger.scalar_logs["system/ram_usage_growth_mb_step"] == 0.5
     assert logger.scalar_logs["system/cpu_load"] == 50.0
-    process.rss = 100 * 2**20
+    memory.rss = 100 * 2**20
     logger.end_cycle(bp_step=1008)  # no step in between
     assert logger.scalar_logs["system/ram_usage_growth_mb_step"] == 0.5
     assert logger.scalar_logs["system/ram_usage_mb"] == 100.0

@@ -7,19 +7,11 @@ import pytest
 import torch
 
 from cadenza.core.errors import ConfigurationKeyError
-from cadenza.learn import Callback, Trainer
-from cadenza.learn.callbacks import LoggingMixin
+from cadenza.learn import Trainer
+from tests.unit.learn.callbacks.test_jsonl_logger import Logs
 
 MODULE = "cadenza.learn.callbacks.wb_logger"
 CONFIG = {"wandb_project": "cadenza-test", "wandb_run": "one", "depth": 3}
-
-
-class Logs(LoggingMixin, Callback):
-    """Logs its step."""
-
-    def backward(self, bp_step):
-        self.log_scalar("training/step", bp_step)
-        self.log_windowed_scalar("windowed[2]:episode/reward", bp_step)
 
 
 class Run:
