@@ -10,12 +10,13 @@ import pytest
 from cadenza.benchmark.jobs import cloning_job, collecting
 from cadenza.benchmark.jobs.cloning_job import train
 from cadenza.benchmark.jobs.cloning_request import Training
-from cadenza.benchmark.jobs.collecting import Collection, collect, harvest
+from cadenza.benchmark.jobs.collecting import collect, harvest
 from cadenza.benchmark.jobs.encounters import Encounters
 from cadenza.benchmark.jobs.evaluating import Evaluation, evaluate
 from cadenza.benchmark.jobs.merging import Merge, merge
 from tests.campaigns import size
 from tests.integration.benchmark.job_crashes import deaths, dies_after, tree
+from tests.unit.benchmark.jobs.test_collecting import collection as collection_in
 
 
 @pytest.fixture(scope="module")
@@ -65,17 +66,8 @@ def folder():
 
 
 def collection(root, **changes):
-    settings = {
-        "task": "crossing",
-        "partners": ("crossing_stationary",),
-        "episodes": 2,
-        "seed_start": 40,
-        "seed_count": 6,
-        "repo_id": "local/x",
-        "out": root,
-        "result": root / "result.json",
-    }
-    return Collection(**(settings | changes))
+    alone = {"partners": ("crossing_stationary",), "seed_start": 40, "seed_count": 6}
+    return collection_in(root, **(alone | {"out": root, "result": root / "result.json"} | changes))
 
 
 def training(expert, root, **changes):
