@@ -58,6 +58,7 @@ def interrupted_often(
 
     chance, caught, deadline = np.random.default_rng(0), 0, time.monotonic() + 800.0
     before, told = signal.signal(signal.SIGALRM, interrupt), sys.unraisablehook
+    limit_s = signal.getitimer(signal.ITIMER_REAL)[0]  # of what guards against hanging
     sys.unraisablehook = report
     try:
         while caught < times:
@@ -72,6 +73,7 @@ def interrupted_often(
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, limit_s)
         sys.unraisablehook = told
 
 
