@@ -155,6 +155,11 @@ class Outage:
         self._at = range(at, at + length)
         self._heard = heard
 
+    @property
+    def lasts(self):
+        """Whether the store is away when the run ends."""
+        return self.writes in self._at
+
     @contextmanager
     def write(self, write, database):
         self.writes += 1
@@ -170,15 +175,20 @@ class Outage:
 
 @pytest.fixture
 def with_outage(monkeypatch, sqlite_template):
-    """Call it with an outage; returns what one controller left that met it."""
+    """Call it with an outage; returns what the run left that met it."""
 
     def run(outage):
         workdir, write = quick_folder(), Database.write
         try:
-            with store_in(workdir, sqlite_template) as store, monkeypatch.context() as patch:
-                patch.setattr(Database, "write", lambda self: outage.write(write, self))
-                loop = new_loop(store, workdir)
-                loop.run()
+            with store_in(workdir, sqlite_template) as store:
+                with monkeypatch.context() as patch:
+                    patch.setattr(Database, "write", lambda self: outage.write(write, self))
+                    loop = new_loop(store, workdir)
+                    loop.run()
+                if outage.lasts:  # whoever comes next marks the last events and frees the run
+                    bury(store)
+                    loop = new_loop(store, workdir)
+                    loop.run()
                 return outcome_of(loop, workdir)
         finally:
             shutil.rmtree(workdir)
