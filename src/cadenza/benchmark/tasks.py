@@ -534,7 +534,8 @@ def adopt(task: TaskSpec, modules: Iterable[str]) -> None:
     for module in modules:
         import_module(module)
     _plug_ins.load()
-    _tasks.setdefault((task.task_id, task.version), task)
+    if not task.task_id.startswith(PETTINGZOO_PREFIX):  # those are known without registration
+        _tasks.setdefault((task.task_id, task.version), task)
 
 
 def get_task(task_id: str, version: int | None = None) -> TaskSpec:
