@@ -31,7 +31,7 @@ from cadenza.learn.configs import DQNConfig, SACConfig, TD3Config
 from cadenza.learn.learners.dqn import DQNLearner, action_grid
 from cadenza.learn.learners.sac import SACLearner
 from cadenza.learn.learners.td3 import TD3Learner
-from cadenza.learn.memory.transitions import TransitionMemory
+from cadenza.learn.memory.builder import TransitionMemory
 from perf.timing import Row, print_table
 
 #: Widths of observation and action: a pendulum, a lander, a cheetah.

@@ -37,7 +37,7 @@ from cadenza.learn.learners.mbpo import MBPOLearner
 from cadenza.learn.learners.replay_learner import ReplayLearner
 from cadenza.learn.learners.sac import SACLearner
 from cadenza.learn.learners.td3 import TD3Learner
-from cadenza.learn.memory.transitions import TransitionMemory
+from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 
 

@@ -64,7 +64,7 @@ from cadenza.learn.learners.replay_learner import EncoderFactory
 from cadenza.learn.learners.sac import SACLearner
 from cadenza.learn.learners.td3 import TD3Learner
 from cadenza.learn.loaded_state import complete_state, require_version
-from cadenza.learn.memory.transitions import TransitionMemory
+from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.encoders import Network, encoder_factory, is_box, is_image, parts_of
 from cadenza.learn.trainer import Trainer
 

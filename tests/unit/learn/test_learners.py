@@ -19,7 +19,7 @@ from cadenza.learn.learners.hatd3 import CentralTD3Learner
 from cadenza.learn.learners.mbpo import ImaginedTransitions, MBPOLearner
 from cadenza.learn.learners.sac import SACLearner
 from cadenza.learn.learners.td3 import TD3Learner
-from cadenza.learn.memory.transitions import TransitionMemory
+from cadenza.learn.memory.builder import TransitionMemory
 
 SMALL = {"learning_rate": 3e-3, "batch_size": 64, "hidden_sizes": (32,), "tau": 0.05}
 SIZES = {"observation_dim": 2, "action_dim": 1}

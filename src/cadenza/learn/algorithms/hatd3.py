@@ -27,7 +27,7 @@ from cadenza.learn.algorithms.td3 import smoothed_actions
 from cadenza.learn.configs import HATD3Config
 from cadenza.learn.generator_state import generator_state, set_generator_state
 from cadenza.learn.loaded_state import complete_state, require_version
-from cadenza.learn.memory.transitions import OBSERVATION_KEY
+from cadenza.learn.memory.builder import OBSERVATION_KEY
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.deterministic_policy import DeterministicMlpPolicy
 

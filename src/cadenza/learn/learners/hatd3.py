@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import Float32Array
 from cadenza.learn.algorithms.hatd3 import HATD3Learner, TeamBatch
 from cadenza.learn.configs import HATD3Config
-from cadenza.learn.memory.transitions import TransitionMemory
+from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 
 

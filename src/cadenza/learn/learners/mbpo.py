@@ -20,7 +20,7 @@ from cadenza.core.seeding import derive_substream
 from cadenza.learn.configs import MBPOConfig
 from cadenza.learn.learners.sac import SACLearner
 from cadenza.learn.loaded_state import complete_state
-from cadenza.learn.memory.transitions import OBSERVATION_KEY, TransitionMemory
+from cadenza.learn.memory.builder import OBSERVATION_KEY, TransitionMemory
 from cadenza.learn.models.ensemble import EnsembleOfGaussian
 from cadenza.learn.models.hold_out import HoldOut
 from cadenza.learn.models.model import DynamicModel

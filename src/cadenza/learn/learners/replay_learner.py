@@ -20,7 +20,7 @@ from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.configs import CompilableConfig
 from cadenza.learn.loaded_state import complete_state
-from cadenza.learn.memory.transitions import TransitionMemory
+from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.encoding import EncodedNetwork, EncoderFactory, Network, with_encoder
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.trainer import Trainer

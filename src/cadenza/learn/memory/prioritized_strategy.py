@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
-from cadenza.learn.memory.core_types import IndexArray, SamplePoint
-from cadenza.learn.memory.episode_rows import EpisodeRows
-from cadenza.learn.memory.row_moves import RowMove, moved
+from cadenza.learn.memory.column import IndexArray, SamplePoint
+from cadenza.learn.memory.ring import EpisodeRows, RowMove, moved
 from cadenza.learn.memory.segment_tree import ArrayMinTree, ArraySumTree
 from cadenza.learn.memory.strategy import SampleStrategy
 

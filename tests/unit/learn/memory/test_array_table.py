@@ -5,22 +5,25 @@ import pytest
 import torch
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.learn.memory.column import Column, TagColumn, VirtualColumn
-from cadenza.learn.memory.errors import (
+from cadenza.learn.memory.column import (
+    Column,
     DuplicateEpisodeError,
-    NoWindowError,
-    UnknownColumnError,
-)
-from cadenza.learn.memory.fifo_strategy import FifoEjectionStrategy
-from cadenza.learn.memory.storage import (
     NextElementMapper,
     NextNElementWrapper,
+    NoWindowError,
     SyntheticDones,
+    TagColumn,
+    UnknownColumnError,
+    VirtualColumn,
     VirtualStorage,
 )
-from cadenza.learn.memory.strategy import SampleStrategy
+from cadenza.learn.memory.strategy import (
+    FifoEjectionStrategy,
+    SampleStrategy,
+    UniformEjectionStrategy,
+    UniformSampleStrategy,
+)
 from cadenza.learn.memory.table import ArrayMemoryTable
-from cadenza.learn.memory.uniform_strategy import UniformEjectionStrategy, UniformSampleStrategy
 
 
 def columns():
@@ -285,7 +288,7 @@ def test_episodes_without_any_window_can_be_ejected():
 @pytest.mark.parametrize("storage", ["host", "device"])
 def test_large_tables_grow_and_stay_exact(monkeypatch, storage):
     """Rows of 4 KiB, 1300 of them: more than huge pages start at, and than is reserved at first."""
-    monkeypatch.setattr("cadenza.learn.memory.table_base._RESERVED_BYTES", 1 << 20)
+    monkeypatch.setattr("cadenza.learn.memory.table._RESERVED_BYTES", 1 << 20)
     made = [Column("actions", (), np.int64), Column("image", (64, 64), np.uint8)]
     table = ArrayMemoryTable(columns=made, maxlen=1300, seed=0, storage=storage)
     for identity in range(11):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import CheckpointError, InputError
-from cadenza.learn.memory.episode_rows import EpisodeRows
-from cadenza.learn.memory.errors import DuplicateEpisodeError, NoWindowError, UnknownEpisodeError
+from cadenza.learn.memory.column import DuplicateEpisodeError, NoWindowError, UnknownEpisodeError
+from cadenza.learn.memory.ring import EpisodeRows
 
 #: 99.9 % quantile of chi-square for 1 ... 30 degrees of freedom, of scipy.stats.chi2.ppf.
 CHI_SQUARE_999 = {17: 40.8, 8: 26.1, 5: 20.5, 26: 54.1}

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from cadenza.core.errors import NotReadyError
-from cadenza.learn.memory.memory import (
+from cadenza.learn.memory.loader import (
     JointMemoryLoader,
     JointMemoryLoaderWithDataGroup,
     MemoryLoader,
-    MemoryTableProxy,
     MemoryWarmup,
 )
+from cadenza.learn.memory.proxy import MemoryTableProxy
 from cadenza.learn.trainer import TrainingShutdownException
 from tests.unit.learn.memory.memory_episodes import play, table
 
@@ -232,7 +232,7 @@ class Exporter:
 
 
 def test_warmup_waits_and_serves_exports_meanwhile(monkeypatch):
-    monkeypatch.setattr("cadenza.learn.memory.warmup._POLL_S", 0.001)
+    monkeypatch.setattr("cadenza.learn.memory.loader._POLL_S", 0.001)
     exporter = Exporter()
     warmup = MemoryWarmup(Ready(after=3), exporter)
     assert warmup._order == 100

@@ -8,7 +8,7 @@ import pytest
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.core.types import DictObservation, DictResponse, EpisodeState
-from cadenza.learn.memory.memory import Episode, EpisodeError, MemoryTableProxy
+from cadenza.learn.memory.proxy import Episode, EpisodeError, MemoryTableProxy
 from tests.unit.learn.memory.memory_episodes import (
     observation,
     play,

@@ -12,13 +12,11 @@ import torch
 
 from cadenza.core.errors import InputError, IntegrityError
 from cadenza.core.types import EpisodeState
-from cadenza.learn.memory.column import Column
-from cadenza.learn.memory.errors import DuplicateEpisodeError
-from cadenza.learn.memory.fifo_strategy import FifoEjectionStrategy
-from cadenza.learn.memory.memory import MemoryTableProxy
-from cadenza.learn.memory.serialisation_archive import ArchiveWriter
+from cadenza.learn.memory.archive import ArchiveWriter
+from cadenza.learn.memory.column import Column, DuplicateEpisodeError
+from cadenza.learn.memory.proxy import MemoryTableProxy
+from cadenza.learn.memory.strategy import FifoEjectionStrategy, UniformEjectionStrategy
 from cadenza.learn.memory.table import ArrayMemoryTable
-from cadenza.learn.memory.uniform_strategy import UniformEjectionStrategy
 from tests.unit.learn.memory.memory_episodes import play, table
 from tests.unit.learn.memory.memory_file_parts import rewrite, write_v1
 

@@ -12,8 +12,8 @@ import torch
 from cadenza.core.errors import InputError
 from cadenza.core.types import AgentId, DictObservation, DictResponse
 from cadenza.learn.algorithms.genrl.wrappers import LATENT_MULTIPLIER, EncoderWrapper
+from cadenza.learn.memory.proxy import MemoryTableProxy
 from cadenza.learn.memory.table import ArrayMemoryTable
-from cadenza.learn.memory.table_proxy import MemoryTableProxy
 
 
 class MemoryProxyWithEncoder(MemoryTableProxy):

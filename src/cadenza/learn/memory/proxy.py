@@ -1,19 +1,219 @@
 """From single observations and responses to episodes in a table.
 
+An `Episode` is one agent's life from its first observation to its last, while it is being
+collected; complete it has, for L actions, observations L + 1, actions and rewards L, tags 1. A
+`MemoryTableProxy` puts episodes into its table; wrappers stand before it and add to what it does.
+
 Not thread-safe: one thread adds.
 """
 
+import inspect
 import logging
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias, cast
+
+import numpy as np
+import torch
 
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.core.timing import BlockTimers
 from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeState
 from cadenza.learn.load_switches import accepts_other_names
-from cadenza.learn.memory.episode import Episode, EpisodeError, part_steps
 from cadenza.learn.memory.table import ArrayMemoryTable, TableSerializationVersion
+
+#: One value per key: an array, a list of numbers, or a number.
+StepData: TypeAlias = Mapping[str, Any]
+
+#: Most steps of a running episode that wait for their place in a memory.
+_PART_STEPS: Final = 32
+#: Parts that a small memory has room for, so that a new one does not replace all the others.
+_PARTS: Final = 8
+#: Names of the value kinds in a saved episode.
+_ARRAY: Final = "array"
+_PLAIN: Final = "plain"
+
+
+def part_steps(maxlen: int) -> int:
+    """Return after how many steps those of a running episode go to a memory of ``maxlen``."""
+    return max(1, min(_PART_STEPS, maxlen // _PARTS))
+
+
+class EpisodeError(InputError, AssertionError):
+    """Observations and responses of one agent do not make an episode."""
+
+
+@dataclass(eq=False)  # eq=False: array == is ambiguous
+class Episode:
+    """An episode of data being constructed.
+
+    Attributes:
+        data: Values so far by key, one list entry per step.
+    """
+
+    data: dict[str, list[Any]] = field(default_factory=lambda: defaultdict[str, list[Any]](list))
+
+    @staticmethod
+    def from_initial(observation: StepData) -> "Episode":
+        """Return an episode that holds one step."""
+        episode = Episode()
+        episode.append(observation)
+        return episode
+
+    def append(self, observation: StepData) -> None:
+        """Add one step. Arrays are copied, since environments like to reuse them."""
+        for key, value in observation.items():
+            self.data[key].append(value.copy() if isinstance(value, np.ndarray) else value)
+
+    def complete(self, observation: StepData) -> dict[str, list[Any]]:
+        """Add the last step and return all values by key."""
+        self.append(observation)
+        return dict(self.data)
+
+    def split(self, after: Set[str], overlap: int) -> "Episode":
+        """Return an episode that goes on with the last ``overlap`` steps of this one.
+
+        Args:
+            after: Keys with one more value, that after the last step.
+            overlap: Steps that both have.
+        """
+        rest = Episode()
+        for key, values in self.data.items():
+            rest.data[key] = values[len(values) - overlap - (key in after) :]
+        return rest
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the values as tensors and plain numbers."""
+        return {key: [_saved(value) for value in values] for key, values in self.data.items()}
+
+    @staticmethod
+    def from_state_dict(state: Mapping[str, Any]) -> "Episode":
+        """Return the episode whose `state_dict` was taken.
+
+        Raises:
+            CheckpointError: ``state`` is not such a state.
+        """
+        episode = Episode()
+        try:
+            for key, values in state.items():
+                episode.data[key] = [_loaded(value) for value in values]
+        except (TypeError, KeyError, AttributeError) as error:
+            raise CheckpointError(
+                f"Episode: expected lists of saved values by key, got another state: {error!r}."
+            ) from error
+        return episode
+
+
+def _saved(value: Any) -> dict[str, Any]:
+    if isinstance(value, np.ndarray | np.generic):
+        return {_ARRAY: torch.tensor(np.asarray(cast("Any", value)))}
+    if isinstance(value, torch.Tensor):
+        return {_ARRAY: value.detach().cpu()}
+    if isinstance(value, list | tuple):
+        return {_PLAIN: [float(number) for number in value]}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return {_PLAIN: value}
+
+
+def _loaded(value: Mapping[str, Any]) -> Any:
+    return value[_ARRAY].numpy() if _ARRAY in value else value[_PLAIN]
+
+
+_INNER: Final = "inner"
+_MISSING: Final = object()
+
+
+class MemoryProxyWrapper:
+    """Forwards methods and properties that it lacks to the proxy it wraps.
+
+    What the wrapper defines itself wins. Plain attributes are not forwarded: they are the inner
+    proxy's own business.
+
+    Args:
+        inner: A memory proxy or another wrapper.
+        kwargs: Handed on to the next class in line, for wrappers with several bases.
+    """
+
+    def __init__(self, inner: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the method or property ``name`` of the nearest wrapped object that has it."""
+        # The lookup of `_inner` itself comes here before the constructor has run.
+        target = self.__dict__.get("_inner", _MISSING)
+        while target is not _MISSING:
+            found = inspect.getattr_static(target, name, _MISSING)
+            if found is not _MISSING:
+                return _forwarded(self, target, name, found)
+            if not isinstance(target, MemoryProxyWrapper):
+                break
+            target = target.__dict__.get("_inner", _MISSING)
+        raise AttributeError(
+            f"{type(self).__name__}: neither it nor what it wraps has an attribute {name!r}."
+        )
+
+    def add(
+        self,
+        observations: Mapping[AgentId, DictObservation],
+        responses: Mapping[AgentId, DictResponse],
+    ) -> None:
+        """Hand observations and responses to the inner proxy."""
+        self._inner.add(observations, responses)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the inner proxy's state under ``inner``; empty if it keeps none."""
+        inner = inspect.getattr_static(self._inner, "state_dict", None)
+        return {} if inner is None else {_INNER: self._inner.state_dict()}
+
+    @accepts_other_names
+    def load_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        load_network: bool = True,
+        load_optimizer: bool = True,
+        load_hparams: bool = True,
+    ) -> None:
+        """Load the inner proxy's state if ``state_dict`` holds one."""
+        if _INNER in state_dict:
+            self._inner.load_state_dict(
+                state_dict[_INNER], load_network, load_optimizer, load_hparams
+            )
+
+
+def _forwarded(wrapper: object, target: object, name: str, found: object) -> Any:
+    """Return ``target``'s ``name`` if it is a bound method or a property."""
+    if isinstance(found, property):
+        return getattr(target, name)
+    value = getattr(target, name)
+    if inspect.ismethod(value):
+        return value
+    raise AttributeError(
+        f"{type(wrapper).__name__}: {name!r} of the wrapped {type(target).__name__} is "
+        f"neither a method nor a property, so it is not forwarded; got {type(value).__name__}."
+    )
+
+
+class MemoryTableProxyWrapper(MemoryProxyWrapper):
+    """Wraps a proxy that writes to a table.
+
+    Args:
+        inner: A `MemoryTableProxy` or a wrapper around one.
+        kwargs: Handed on to the next class in line.
+    """
+
+    def __init__(self, *, inner: Any, **kwargs: Any) -> None:
+        super().__init__(inner=inner, **kwargs)
+
+    @property
+    def name(self) -> str:
+        """Name of the inner proxy in logs and checkpoints."""
+        return self._inner.name
+
+    def store(self, path: str, **options: Any) -> None:
+        """Write the table to ``<path>.zip``; options are those of the inner ``store``."""
+        self._inner.store(path, **options)
+
 
 _LOGGER = logging.getLogger(__name__)
 
