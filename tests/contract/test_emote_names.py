@@ -57,15 +57,15 @@ QTarget(*, q_net, target_q_net=None, gamma=0.99, reward_scale=1.0, target_q_tau=
     data_group='default', roll_length=1) .begin_batch(next_observation, rewards, masks) .end_batch()
 QLoss(*, name, q, opt, lr_schedule=None, max_grad_norm=10.0, data_group='default',
     log_per_param_weights=False, log_per_param_grads=False) .loss(observation, q_target, actions)
-[cadenza.learn.algorithms.genrl.proxies]
+[cadenza.learn.algorithms.genrl]
 MemoryProxyWithEncoder(memory_table, encoder, minimum_length_threshold=None, use_terminal=False,
     input_key='obs', action_key='actions') .add(observations, responses)
-[cadenza.learn.algorithms.genrl.vae]
+[cadenza.learn.algorithms.genrl]
 VariationalAutoencoder(encoder, decoder, device, beta=0.01) .forward(x, condition=None) .loss(x,
     x_hat, mu, log_std)
 VAELoss(*, vae, opt, lr_schedule=None, max_grad_norm=10.0, name='vae', data_group='default',
     input_key='obs', conditioning_func=...) .loss(observation, actions)
-[cadenza.learn.algorithms.genrl.wrappers]
+[cadenza.learn.algorithms.genrl]
 DecoderWrapper(decoder, condition_fn, latent_multiplier=3.0) .forward(latent, observation=None)
     .load_state_dict(state_dict, strict=True)
 EncoderWrapper(encoder, condition_fn) .forward(action, observation=None)
@@ -122,9 +122,9 @@ LoggingMixin(*, default_window_length=250) .log_scalar(key, value) .log_windowed
 LossCallback(lr_schedule=None, *, name, network, optimizer, max_grad_norm, data_group,
     log_per_param_weights=False, log_per_param_grads=False) .backward()
     .log_per_param_weights_and_grads() .state_dict() .loss()
-[cadenza.learn.callbacks.system_logger]
+[cadenza.learn.callbacks.logging]
 SystemLogger()
-[cadenza.learn.callbacks.testing]
+[cadenza.learn.callbacks.generic]
 FinalLossTestCheck(callbacks, cutoffs, test_length) .end_cycle()
 FinalRewardTestCheck(callback, cutoff, test_length, key='training/scaled_reward',
     use_windowed=False) .end_cycle()
@@ -136,7 +136,7 @@ GymCollector(env, agent, memory, render=True, warmup_steps=0) .collect_data()
     .collect_multiple(count)
 SimpleGymCollector(env, agent, memory, render=True, warmup_steps=0, bp_steps_per_inf=10)
 ThreadedGymCollector(env, agent, memory, render=True, warmup_steps=0)
-[cadenza.learn.env.box2d]
+[cadenza.learn.env.wrappers]
 make_vision_box2d_env(environment_id, rank, seed=0, frame_stack=3, use_float_scaling=True)
 [cadenza.learn.env.dict_gym_wrapper]
 DictGymWrapper(vector_env) .num_envs .dict_reset() .dict_step(responses) .render()
@@ -157,7 +157,7 @@ OnnxExporter(agent_proxy, spaces, requires_epsilon, directory, interval=None, pr
     device=None) .add_metadata(key, value) .end_batch() .end_cycle() .process_pending_exports()
     .export_threadsafe(metadata=None) .export(metadata=None) .delete(handle) .get(handle) .items()
     .latest()
-[cadenza.learn.gamma_matrix]
+[cadenza.learn.algorithms.targets]
 make_gamma_matrix(gamma, roll_length)
 discount(rewards, values, gamma_matrix)
 split_rollouts(data, rollout_len)

@@ -43,6 +43,11 @@ from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.seeding import derive_substream
 from cadenza.core.spaces import BoxSpace
 from cadenza.learn.algorithms.action_codec import ActionCodec
+from cadenza.learn.algorithms.dqn import DQNLearner, action_grid
+from cadenza.learn.algorithms.mbpo import MBPOLearner
+from cadenza.learn.algorithms.off_policy import EncoderFactory
+from cadenza.learn.algorithms.sac import SACLearner
+from cadenza.learn.algorithms.td3 import TD3Learner
 from cadenza.learn.algorithms.vector_steps import VectorStep, VectorSteps
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
@@ -58,11 +63,6 @@ from cadenza.learn.configs import (
 from cadenza.learn.env.making import Environments, EnvLike, flat_rows
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.judging import BestPolicy, Evaluation, evaluate_policy
-from cadenza.learn.learners.dqn import DQNLearner, action_grid
-from cadenza.learn.learners.mbpo import MBPOLearner
-from cadenza.learn.learners.replay_learner import EncoderFactory
-from cadenza.learn.learners.sac import SACLearner
-from cadenza.learn.learners.td3 import TD3Learner
 from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.encoders import Network, encoder_factory, is_box, is_image, parts_of

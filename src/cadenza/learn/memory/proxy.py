@@ -20,7 +20,7 @@ import torch
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.core.timing import BlockTimers
 from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeState
-from cadenza.learn.load_switches import accepts_other_names
+from cadenza.learn.callback import accepts_other_names
 from cadenza.learn.memory.table import ArrayMemoryTable, TableSerializationVersion
 
 #: One value per key: an array, a list of numbers, or a number.

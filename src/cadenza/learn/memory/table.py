@@ -20,7 +20,7 @@ import torch
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.core.extras import load_extra
 from cadenza.core.timing import BlockTimers
-from cadenza.learn.load_switches import accepts_other_names
+from cadenza.learn.callback import accepts_other_names
 from cadenza.learn.memory.archive import ReadOptions
 from cadenza.learn.memory.arena import EpisodeContents
 from cadenza.learn.memory.column import Column, DuplicateEpisodeError, IndexArray, SampleResult

@@ -14,8 +14,8 @@ from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.files import confined_path
 from cadenza.core.timing import TimedBlock
 from cadenza.core.types import AgentId, DictObservation, DictResponse
+from cadenza.learn.callback import accepts_other_names
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin, without_window
-from cadenza.learn.load_switches import accepts_other_names
 from cadenza.learn.memory.files import SegmentedFile
 from cadenza.learn.memory.proxy import MemoryTableProxyWrapper
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.initialization import xavier_uniform_init_
-from cadenza.learn.nn.relu_mlp import apply_layers, relu_mlp
+from cadenza.learn.nn.layers import apply_layers, relu_mlp
 
 #: Gain of the output layer: the first actions are close to zero.
 OUTPUT_GAIN = 0.01

@@ -13,15 +13,32 @@ Noise:    ε comes from a `torch.Generator` that the head owns and its state dic
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.initialization import initialised_linear, xavier_uniform_init_
-from cadenza.learn.nn.noise_state import let_noise_go_on
-from cadenza.learn.nn.relu_mlp import apply_layers, relu_mlp
+from cadenza.learn.nn.layers import apply_layers, relu_mlp
+
+#: What torch appends to a module's path for state that is neither parameter nor buffer.
+EXTRA_STATE: Final = "_extra_state"
+
+
+def let_noise_go_on(module: nn.Module) -> None:
+    """Let weights without a generator's state load strictly into ``module``.
+
+    Args:
+        module: Has `get_extra_state`; its constructor calls this.
+    """
+    module.register_load_state_dict_pre_hook(_complete)  # pyright: ignore[reportUnknownMemberType] -- torch leaves it untyped
+
+
+def _complete(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: object) -> None:
+    """Give ``state_dict``, torch's copy of what is loaded, the module's own extra state."""
+    state_dict.setdefault(prefix + EXTRA_STATE, module.get_extra_state())
+
 
 #: Bound of |μ|: tanh(5) = 0.9999, so no action is out of reach. Outside, μ has no gradient.
 MAX_MEAN: Final = 5.0

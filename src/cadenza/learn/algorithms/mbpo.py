@@ -17,15 +17,14 @@ from torch import Tensor
 
 from cadenza.core.errors import CheckpointError
 from cadenza.core.seeding import derive_substream
+from cadenza.learn.algorithms.sac import SACLearner
 from cadenza.learn.configs import MBPOConfig
-from cadenza.learn.learners.sac import SACLearner
 from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.builder import OBSERVATION_KEY, TransitionMemory
+from cadenza.learn.models.callbacks import ModelLoss
 from cadenza.learn.models.ensemble import EnsembleOfGaussian
 from cadenza.learn.models.hold_out import HoldOut
-from cadenza.learn.models.model import DynamicModel
-from cadenza.learn.models.model_loss import ModelLoss
-from cadenza.learn.models.termination import TerminationModel
+from cadenza.learn.models.model import DynamicModel, TerminationModel
 from cadenza.learn.nn.encoding import EncoderFactory
 from cadenza.learn.trainer import Trainer
 
