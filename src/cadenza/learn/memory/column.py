@@ -40,24 +40,12 @@ class Matrix(Generic[Number]):
     """Nominal type of a two-dimensional array of ``Number``; only for annotations."""
 
 
-class UnknownColumnError(InputError, KeyError):
-    """A column name that the table does not have."""
+class UnknownKeyError(InputError, KeyError):
+    """A column name or an episode id that the table does not have."""
 
     def __str__(self) -> str:
         """Return the message itself; `KeyError` would show its repr."""
         return str(self.args[0]) if self.args else ""
-
-
-class UnknownEpisodeError(InputError, KeyError):
-    """An episode id that is not stored."""
-
-    def __str__(self) -> str:
-        """Return the message itself; `KeyError` would show its repr."""
-        return str(self.args[0]) if self.args else ""
-
-
-class DuplicateEpisodeError(InputError, AssertionError):
-    """An episode id that is already stored."""
 
 
 class NoWindowError(NotReadyError, ValueError):

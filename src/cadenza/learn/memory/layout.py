@@ -27,7 +27,7 @@ from cadenza.learn.memory.column import (
     SyntheticDones,
     SyntheticMasks,
     TagColumn,
-    UnknownColumnError,
+    UnknownKeyError,
     VirtualColumn,
     numpy_dtype,
     resolved_mapper,
@@ -289,7 +289,7 @@ def checked_sequence(
         finite: Also refuse NaN and infinity.
 
     Raises:
-        UnknownColumnError: A key is no column of the table.
+        UnknownKeyError: A key is no column of the table.
         InputError: A column is missing, or has another length, shape or type than it should.
     """
     stored, key = layout.stored, layout.length_key
@@ -345,7 +345,7 @@ def _require_columns(layout: TableLayout, sequence: Mapping[str, Any]) -> None:
     """Raise unless ``sequence`` has every stored column and no unknown one."""
     unknown = sorted(str(name) for name in sequence.keys() - layout.stored.keys() - layout.virtual)
     if unknown:
-        raise UnknownColumnError(
+        raise UnknownKeyError(
             f"sequence: expected the columns {sorted(layout.stored)}, got the unknown {unknown}; "
             "remove them or add columns to the table."
         )

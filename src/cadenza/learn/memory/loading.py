@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.files import confined_path
 from cadenza.learn.callback import Callback
-from cadenza.learn.memory.column import UnknownColumnError
+from cadenza.learn.memory.column import UnknownKeyError
 from cadenza.learn.memory.emote_formats import load_plain_pickle
 from cadenza.learn.memory.snapshot import IdPolicy
 from cadenza.learn.memory.table import ArrayMemoryTable
@@ -104,7 +104,7 @@ def fill_table_from_legacy_file(
         ConfigurationError: Pickles are not allowed.
         OSError: There is no such file.
         IntegrityError: The file is damaged, or its arrays differ in their number of steps.
-        UnknownColumnError: The table has other columns, or the file lacks an array (a `KeyError`).
+        UnknownKeyError: The table has other columns, or the file lacks an array (a `KeyError`).
     """
     file = Path(path if path.endswith(_SUFFIX) else f"{path}{_SUFFIX}")
     if not allow_pickle:
@@ -131,7 +131,7 @@ def _step_arrays(data: dict[Any, Any], source: str) -> dict[str, NDArray[Any]]:
     """Return the arrays of a dump with one row per step, (N, ...)."""
     missing = [key for key in _KEYS if not isinstance(data.get(key), np.ndarray)]
     if missing:
-        raise UnknownColumnError(
+        raise UnknownKeyError(
             f"{source}: expected the arrays {list(_KEYS)}, got none called {missing}."
         )
     steps = data["dones"].size

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias, cast
 import numpy as np
 import torch
 
-from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.errors import CheckpointError, InputError, PreconditionError
 from cadenza.core.timing import BlockTimers
 from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeState
 from cadenza.learn.callback import accepts_other_names
@@ -38,10 +38,6 @@ _PLAIN: Final = "plain"
 def part_steps(maxlen: int) -> int:
     """Return after how many steps those of a running episode go to a memory of ``maxlen``."""
     return max(1, min(_PART_STEPS, maxlen // _PARTS))
-
-
-class EpisodeError(InputError, AssertionError):
-    """Observations and responses of one agent do not make an episode."""
 
 
 @dataclass(eq=False)  # eq=False: array == is ambiguous
@@ -344,8 +340,8 @@ class MemoryTableProxy:
             responses: What each agent did; none for agents whose episode ended.
 
         Raises:
-            EpisodeError: A second ``INITIAL``, a missing response or reward, or keys that differ
-                from the earlier steps of the episode.
+            PreconditionError: A second ``INITIAL``, a missing response or reward, or keys that
+                differ from the earlier steps of the episode.
             InputError: The table refuses a finished episode.
         """
         for agent, observation in observations.items():
@@ -379,23 +375,23 @@ class MemoryTableProxy:
     def _check(
         self, agent: AgentId, observation: DictObservation, response: DictResponse | None
     ) -> None:
-        """Raise `EpisodeError` unless the step continues the agent's episode or opens one."""
+        """Raise `PreconditionError` unless the step continues the agent's episode or opens one."""
         state = observation.episode_state
         record = self._open.get(agent)
         if state not in _ENDINGS and response is None:
-            raise EpisodeError(
+            raise PreconditionError(
                 f"{self._name}: Mismatch between observations and responses! Expected a response "
                 f"for agent {agent} in state {state.name}, got none."
             )
         if record is None:
             return
         if state is EpisodeState.INITIAL:
-            raise EpisodeError(
+            raise PreconditionError(
                 f"{self._name}: agent {agent} already has an ongoing episode, got a second INITIAL "
                 "observation; give every episode a fresh agent id."
             )
         if observation.rewards.get(_REWARD) is None:
-            raise EpisodeError(
+            raise PreconditionError(
                 f"{self._name}: expected rewards[{_REWARD!r}] for the last action of agent {agent} "
                 f"in state {state.name}, got {observation.rewards}."
             )
@@ -410,8 +406,8 @@ class MemoryTableProxy:
 
     def _other_keys(
         self, agent: AgentId, kind: str, got: Iterable[str], expected: Set[str]
-    ) -> EpisodeError:
-        return EpisodeError(
+    ) -> PreconditionError:
+        return PreconditionError(
             f"{self._name}: expected the {kind} keys {sorted(expected)} of agent {agent}'s first "
             f"step in every step, got {sorted(got)}."
         )

@@ -25,13 +25,12 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.errors import CheckpointError, InputError, PreconditionError
 from cadenza.learn.memory.column import (
-    DuplicateEpisodeError,
     IndexArray,
     NoWindowError,
     SamplePoint,
-    UnknownEpisodeError,
+    UnknownKeyError,
 )
 from cadenza.learn.memory.segment_tree import ArraySumTree
 
@@ -286,12 +285,12 @@ class EpisodeRing:
         """Return the slot of an episode.
 
         Raises:
-            UnknownEpisodeError: It is not stored.
+            UnknownKeyError: It is not stored.
         """
         try:
             return self._live[identity]
         except KeyError:
-            raise UnknownEpisodeError(
+            raise UnknownKeyError(
                 f"episode {identity}: expected one of the {len(self._live)} stored ones; it was "
                 "ejected or never added."
             ) from None
@@ -326,11 +325,11 @@ class EpisodeRing:
             The episode's first row.
 
         Raises:
-            DuplicateEpisodeError: The id is stored already.
+            PreconditionError: The id is stored already.
             InputError: No steps.
         """
         if identity in self._live:
-            raise DuplicateEpisodeError(
+            raise PreconditionError(
                 f"episode {identity}: expected an id that is not stored, got one that is; ids are "
                 "used for one episode each."
             )
@@ -354,7 +353,7 @@ class EpisodeRing:
         """Forget an episode and free its rows.
 
         Raises:
-            UnknownEpisodeError: It is not stored.
+            UnknownKeyError: It is not stored.
         """
         slot = self.slot(identity)
         del self._live[identity]
@@ -571,7 +570,7 @@ class EpisodeRows(EpisodeRing):
         """Return the first rows of windows given as (id, start, stop), shape (n,).
 
         Raises:
-            UnknownEpisodeError: An episode is not stored.
+            UnknownKeyError: An episode is not stored.
             InputError: A window is not inside its episode or has another length.
         """
         slots = np.fromiter((self.slot(point[0]) for point in points), np.int64, len(points))

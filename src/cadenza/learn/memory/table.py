@@ -13,17 +13,18 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import torch
 
-from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, PreconditionError
 from cadenza.core.extras import load_extra
 from cadenza.core.timing import BlockTimers
 from cadenza.learn.callback import accepts_other_names
+from cadenza.learn.memory.adaptors import Adaptor
 from cadenza.learn.memory.archive import ReadOptions
 from cadenza.learn.memory.arena import EpisodeContents
-from cadenza.learn.memory.column import Column, DuplicateEpisodeError, IndexArray, SampleResult
+from cadenza.learn.memory.column import Column, IndexArray, SampleResult
 from cadenza.learn.memory.files import (
     TableSerializationVersion,
     read_snapshot,
@@ -58,9 +59,6 @@ from cadenza.learn.memory.strategy import (
     watches_samples,
 )
 
-if TYPE_CHECKING:
-    from cadenza.learn.memory.adaptors import Adaptor
-
 #: Memory that a new table reserves at once, if its maxlen needs so much; the system provides it
 #: page by page as rows are written.
 _RESERVED_BYTES: Final = 1 << 28
@@ -72,7 +70,7 @@ _SPARE_ROWS: Final = 64
 class MemoryTable(Protocol):
     """What proxies and loaders need of a table."""
 
-    adaptors: "list[Adaptor]"
+    adaptors: list[Adaptor]
 
     def sample(self, count: int, sequence_length: int) -> SampleResult:
         """Return ``count`` windows of ``sequence_length`` steps, column by column."""
@@ -140,7 +138,7 @@ class ArrayMemoryTable:
         sampler: SampleStrategy | None = None,
         ejector: EjectionStrategy | None = None,
         length_key: str = "actions",
-        adaptors: "Sequence[Adaptor] | None" = None,
+        adaptors: Sequence[Adaptor] | None = None,
         device: torch.device | str = "cpu",
         seed: int = 0,
         name: str = "memory",
@@ -259,7 +257,7 @@ class ArrayMemoryTable:
         """Return a copy of the rows of one episode by stored column.
 
         Raises:
-            UnknownEpisodeError: It is not stored.
+            UnknownKeyError: It is not stored.
         """
         with self._lock:
             return {
@@ -299,8 +297,8 @@ class ArrayMemoryTable:
             sequence: Values by column name: L rows, of columns with next values L + 1.
 
         Raises:
-            UnknownColumnError: A key is no column of the table.
-            DuplicateEpisodeError: The id is stored already.
+            UnknownKeyError: A key is no column of the table.
+            PreconditionError: The id is stored already.
             InputError: The id is no integer; a column is missing or has another length, shape or
                 type than it should; the episode is longer than ``maxlen``.
         """
@@ -326,7 +324,7 @@ class ArrayMemoryTable:
                 "episodes in parts."
             )
         if identity in self._contents.rows:
-            raise DuplicateEpisodeError(
+            raise PreconditionError(
                 f"episode {identity}: expected an id that is not stored, got one that is; ids are "
                 "used for one episode each."
             )

@@ -4,16 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import ConfigurationError, InputError, PreconditionError
 from cadenza.learn.memory.column import (
     Column,
-    DuplicateEpisodeError,
     NextElementMapper,
     NextNElementWrapper,
     NoWindowError,
     SyntheticDones,
     TagColumn,
-    UnknownColumnError,
+    UnknownKeyError,
     VirtualColumn,
     VirtualStorage,
 )
@@ -83,7 +82,7 @@ def sequence(**changes):
 @pytest.mark.parametrize(
     ("changes", "kind", "message"),
     [
-        ({"speed": [1]}, UnknownColumnError, r"got the unknown \['speed'\]"),
+        ({"speed": [1]}, UnknownKeyError, r"got the unknown \['speed'\]"),
         ({"rewards": None}, InputError, r"got none of \['rewards'\]"),
         ({"actions": []}, InputError, r"\['actions'\]: expected at least 1 row, got 0"),
         ({"rewards": np.zeros(3)}, InputError, r"\['rewards'\]: expected 4 to 5 rows, .* got 3"),
@@ -109,7 +108,7 @@ def test_episode_longer_than_the_table_and_a_second_one_with_an_id_are_refused()
     table = filled([4, 4], maxlen=8)
     with pytest.raises(InputError, match="at most maxlen = 8 transitions, got 9"):
         table.add_sequence(2, episode(0, 9))
-    with pytest.raises(DuplicateEpisodeError, match="episode 0: expected an id that is not stored"):
+    with pytest.raises(PreconditionError, match="episode 0: expected an id that is not stored"):
         table.add_sequence(0, episode(0, 4))
     assert (table.identities(), table.full()) == ([0, 1], False)
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.core.errors import InputError, IntegrityError
+from cadenza.core.errors import InputError, IntegrityError, PreconditionError
 from cadenza.core.types import EpisodeState
 from cadenza.learn.memory.archive import ArchiveWriter
-from cadenza.learn.memory.column import Column, DuplicateEpisodeError
+from cadenza.learn.memory.column import Column
 from cadenza.learn.memory.proxy import MemoryTableProxy
 from cadenza.learn.memory.strategy import FifoEjectionStrategy, UniformEjectionStrategy
 from cadenza.learn.memory.table import ArrayMemoryTable
@@ -88,7 +88,7 @@ def test_kept_ids_meet_new_agents_and_remapped_ones_do_not(tmp_path):
     kept, fresh = table(), table()
     kept.restore(str(tmp_path / "memory"))
     before = episodes(kept)
-    with pytest.raises(DuplicateEpisodeError, match="expected an id that is not stored"):
+    with pytest.raises(PreconditionError, match="expected an id that is not stored"):
         play(MemoryTableProxy(kept, use_terminal=True), 0, 3)
     assert episodes(kept) == before
     fresh.restore(str(tmp_path / "memory"), id_policy="remap")
