@@ -65,6 +65,7 @@ NO_NETWORKS = {
     "EncodedNetwork",
     "HLGaussLoss",
     "InputScale",
+    "NoisyModule",
     "Normalizer",
     "Policy",
     "Scaling",

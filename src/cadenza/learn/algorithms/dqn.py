@@ -34,7 +34,7 @@ from cadenza.learn.algorithms.critic_loss import (
     weighted_mean,
 )
 from cadenza.learn.algorithms.off_policy import CallbackLearner
-from cadenza.learn.algorithms.targets import Followers, make_gamma_matrix, n_step_target
+from cadenza.learn.algorithms.targets import TargetNetworks, make_gamma_matrix, n_step_target
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import DeferredLogging, LoggingMixin
 from cadenza.learn.callbacks.loss import LossCallback
@@ -43,6 +43,7 @@ from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.nn.action_value_mlp import DiscreteQMlp
 from cadenza.learn.nn.encoding import Decision, EncoderFactory
 from cadenza.learn.nn.mlp_policy import MlpPolicy
+from cadenza.learn.nn.noise import NoisyModule
 from cadenza.learn.optimizers import adam
 
 #: `Callback._order` of target callbacks: after those that shape rewards.
@@ -153,7 +154,7 @@ class QTarget(DeferredLogging, Callback):
         self.q_net = q_net
         self.target_q_net = copy.deepcopy(q_net) if target_q_net is None else target_q_net
         self.target_q_net.requires_grad_(False)
-        self._followers = Followers((q_net, self.target_q_net))
+        self._target_networks = TargetNetworks((q_net, self.target_q_net))
         self.reward_scale = reward_scale
         self.tau = target_q_tau
         self.rollout_len = roll_length
@@ -190,7 +191,7 @@ class QTarget(DeferredLogging, Callback):
         """Move the target network, every ``target_period`` steps."""
         self._steps += 1
         if self._steps % self._target_period == 0:
-            self._followers.move(self.tau)
+            self._target_networks.soft_update(self.tau)
 
     def state_dict(self) -> dict[str, Any]:
         """Return logs, target network and the number of steps taken."""
@@ -329,7 +330,7 @@ def _require_rollouts(values: Tensor, rewards: Tensor, masks: Tensor, length: in
         )
 
 
-class EpsilonGreedyPolicy(nn.Module):
+class EpsilonGreedyPolicy(NoisyModule):
     """A Q-network as a policy: ε-greedy in training mode, greedy in evaluation mode.
 
     Use it behind `GenericAgentProxy` with ``uses_logprobs=False``. The state dict holds ε and the
@@ -353,11 +354,10 @@ class EpsilonGreedyPolicy(nn.Module):
         epsilon: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(generator)
         self.q_net = q_net
         self.register_buffer("_epsilon", torch.zeros((), dtype=torch.float64))
         self.epsilon = epsilon
-        self.generator = torch.Generator().manual_seed(0) if generator is None else generator
 
     @property
     def epsilon(self) -> float:
@@ -381,14 +381,6 @@ class EpsilonGreedyPolicy(nn.Module):
         explores = torch.rand(greedy.shape, generator=self.generator) < self.epsilon
         drawn = torch.randint(q_values.shape[1], greedy.shape, generator=self.generator)
         return torch.where(explores.to(greedy.device), drawn.to(greedy.device), greedy)
-
-    def get_extra_state(self) -> Tensor:
-        """Return the generator's state, for `torch.nn.Module.state_dict`."""
-        return self.generator.get_state()
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Continue the draws where `get_extra_state` was taken."""
-        self.generator.set_state(state.cpu())
 
     def _buffer(self) -> Tensor:
         return self.get_buffer("_epsilon")

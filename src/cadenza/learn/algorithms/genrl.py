@@ -29,9 +29,9 @@ from cadenza.core.types import AgentId, DictObservation, DictResponse
 from cadenza.learn.callbacks.loss import LossCallback, observed_input
 from cadenza.learn.memory.proxy import MemoryTableProxy
 from cadenza.learn.memory.table import ArrayMemoryTable
-from cadenza.learn.nn.gaussian_policy import let_noise_go_on
 from cadenza.learn.nn.initialization import initialised_linear, normal_init_
 from cadenza.learn.nn.layers import relu_mlp
+from cadenza.learn.nn.noise import NoisyModule, let_noise_go_on
 
 
 class Encoder(Protocol):
@@ -235,7 +235,7 @@ def kl_upper_form(mu: Tensor, log_std: Tensor) -> Tensor:
     return per_row.mean() - mu.shape[1]
 
 
-class VariationalAutoencoder(nn.Module):
+class VariationalAutoencoder(NoisyModule):
     """Encoder, noise, decoder.
 
     Args:
@@ -266,7 +266,7 @@ class VariationalAutoencoder(nn.Module):
         generator: torch.Generator | None = None,
         init_generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(generator)
         latents, outputs = as_encoder(encoder), as_decoder(decoder)
         if latents.output_size != outputs.input_size:
             raise InputError(
@@ -279,7 +279,6 @@ class VariationalAutoencoder(nn.Module):
         self.exact_kl = exact_kl
         self.encoder = encoder
         self.decoder = decoder
-        self.generator = torch.Generator().manual_seed(0) if generator is None else generator
         let_noise_go_on(self)
         if not keep_weights:
             for module in (*encoder.modules(), *decoder.modules()):
@@ -319,14 +318,6 @@ class VariationalAutoencoder(nn.Module):
         kl_loss = divergence(mu, log_std)
         loss = restore_loss + self.beta * kl_loss
         return loss, {"restore_loss": restore_loss.detach(), "kl_loss": kl_loss.detach()}
-
-    def get_extra_state(self) -> Tensor:
-        """Return the noise generator's state, for `torch.nn.Module.state_dict`."""
-        return self.generator.get_state()
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Continue the noise where `get_extra_state` was taken."""
-        self.generator.set_state(state.cpu())
 
 
 def unconditioned(_: Tensor) -> None:

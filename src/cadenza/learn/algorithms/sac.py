@@ -37,7 +37,7 @@ from cadenza.learn.algorithms import hlgauss
 from cadenza.learn.algorithms.critic_loss import CriticLoss, Observations
 from cadenza.learn.algorithms.off_policy import BoxLearner
 from cadenza.learn.algorithms.targets import (
-    Followers,
+    TargetNetworks,
     make_gamma_matrix,
     n_step_target,
     soft_update_from_to,
@@ -353,7 +353,7 @@ class QTarget(DeferredLogging, Callback):
         self.q2 = q2
         self.q1t = copy.deepcopy(q1) if q1t is None else q1t
         self.q2t = copy.deepcopy(q2) if q2t is None else q2t
-        self._followers = Followers((q1, self.q1t), (q2, self.q2t))
+        self._target_networks = TargetNetworks((q1, self.q1t), (q2, self.q2t))
         self.reward_scale = reward_scale
         self.tau = target_q_tau
         self.rollout_len = roll_length
@@ -403,7 +403,7 @@ class QTarget(DeferredLogging, Callback):
 
     def end_batch(self) -> None:
         """Move the target networks."""
-        self._followers.move(self.tau)
+        self._target_networks.soft_update(self.tau)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the logs and the target networks."""

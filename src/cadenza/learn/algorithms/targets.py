@@ -128,10 +128,10 @@ def soft_update_from_to(source: nn.Module, target: nn.Module, tau: float) -> Non
     Raises:
         InputError: The networks differ in layout, or ``tau`` is outside [0, 1].
     """
-    Followers((source, target)).move(tau)
+    TargetNetworks((source, target)).soft_update(tau)
 
 
-class Followers:
+class TargetNetworks:
     """Target networks that follow their sources together.
 
     Args:
@@ -148,7 +148,7 @@ class Followers:
             _require_same_layout(source, target)
 
     @torch.no_grad()
-    def move(self, tau: float) -> None:
+    def soft_update(self, tau: float) -> None:
         """Move every target the share ``tau`` towards its source; see `soft_update_from_to`.
 
         Raises:

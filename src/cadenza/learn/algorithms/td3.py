@@ -22,7 +22,7 @@ from cadenza.core.errors import CheckpointError, InputError
 from cadenza.learn.algorithms.critic_loss import Observations
 from cadenza.learn.algorithms.off_policy import BoxLearner
 from cadenza.learn.algorithms.sac import QLoss
-from cadenza.learn.algorithms.targets import Followers, make_gamma_matrix, n_step_target
+from cadenza.learn.algorithms.targets import TargetNetworks, make_gamma_matrix, n_step_target
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import DeferredLogging
 from cadenza.learn.callbacks.loss import LossCallback
@@ -108,7 +108,7 @@ class QTarget(DeferredLogging, Callback):
             name: copy.deepcopy(self.networks[name]) if target is None else target
             for name, target in given.items()
         }
-        self._followers = Followers(
+        self._target_networks = TargetNetworks(
             *((self.networks[name], target) for name, target in self.targets.items())
         )
         self.reward_scale = reward_scale
@@ -163,7 +163,7 @@ class QTarget(DeferredLogging, Callback):
     def end_batch(self, bp_step: int) -> None:
         """Move the target networks in every ``policy_delay``-th step."""
         if bp_step % self.policy_delay == 0:
-            self._followers.move(self.tau)
+            self._target_networks.soft_update(self.tau)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the logs, the target networks and the state of the noise."""

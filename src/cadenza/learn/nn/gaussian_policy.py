@@ -13,7 +13,7 @@ Noise:    ε comes from a `torch.Generator` that the head owns and its state dic
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -21,24 +21,7 @@ from torch import Tensor, nn
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.initialization import initialised_linear, xavier_uniform_init_
 from cadenza.learn.nn.layers import apply_layers, relu_mlp
-
-#: What torch appends to a module's path for state that is neither parameter nor buffer.
-EXTRA_STATE: Final = "_extra_state"
-
-
-def let_noise_go_on(module: nn.Module) -> None:
-    """Let weights without a generator's state load strictly into ``module``.
-
-    Args:
-        module: Has `get_extra_state`; its constructor calls this.
-    """
-    module.register_load_state_dict_pre_hook(_complete)  # pyright: ignore[reportUnknownMemberType] -- torch leaves it untyped
-
-
-def _complete(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: object) -> None:
-    """Give ``state_dict``, torch's copy of what is loaded, the module's own extra state."""
-    state_dict.setdefault(prefix + EXTRA_STATE, module.get_extra_state())
-
+from cadenza.learn.nn.noise import NoisyModule, let_noise_go_on
 
 #: Bound of |μ|: tanh(5) = 0.9999, so no action is out of reach. Outside, μ has no gradient.
 MAX_MEAN: Final = 5.0
@@ -86,7 +69,7 @@ class BasePolicy(nn.Module):
         return pre_actions, self.post_process(pre_actions)
 
 
-class GaussianPolicyHead(nn.Module):
+class GaussianPolicyHead(NoisyModule):
     """Mean and spread from features, and the squashed draw.
 
     Args:
@@ -111,7 +94,7 @@ class GaussianPolicyHead(nn.Module):
         min_log_prob: float | None = None,
         init_generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(generator)
         if min(hidden_dim, action_dim) < 1:
             raise InputError(
                 "GaussianPolicyHead: expected hidden_dim >= 1 and action_dim >= 1, got "
@@ -123,7 +106,6 @@ class GaussianPolicyHead(nn.Module):
         self.log_std = initialised_linear(
             hidden_dim, action_dim, gain=1.0, generator=init_generator
         )
-        self.generator = torch.Generator().manual_seed(0) if generator is None else generator
         let_noise_go_on(self)
 
     def forward(self, x: Tensor, epsilon: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
@@ -151,14 +133,6 @@ class GaussianPolicyHead(nn.Module):
         if self.min_log_prob is not None:
             log_probability = log_probability.clamp_min(self.min_log_prob)
         return torch.tanh(u), log_probability
-
-    def get_extra_state(self) -> Tensor:
-        """Return the noise generator's state, for `torch.nn.Module.state_dict`."""
-        return self.generator.get_state()
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Continue the noise where `get_extra_state` was taken."""
-        self.generator.set_state(state.cpu())
 
     def draw(self, rows: int) -> Tensor:
         """Return the next standard normal draws, (``rows``, A), on the generator's device."""
