@@ -480,7 +480,7 @@ class CoverageBasedStrategy(Strategy):
 
     def __init__(self, alpha: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(seed=seed)
-        self._alpha = _checked_alpha(alpha)
+        self._alpha = checked_alpha(alpha)
         self._remembered: dict[int, tuple[int, int]] = {}
         self._live = True
         self._forget_weights()
@@ -559,7 +559,7 @@ class CoverageBasedStrategy(Strategy):
             CheckpointError: ``state`` is malformed.
         """
         try:
-            alpha = _checked_alpha(float(state["alpha"]))
+            alpha = checked_alpha(float(state["alpha"]))
             counts = {int(i): (int(count), int(known)) for i, count, known in state["counts"]}
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
@@ -702,7 +702,12 @@ class CoverageBasedEjectionStrategy(CoverageBasedStrategy, EjectionStrategy):
         self.on_sample_rows(rows, transition_count)
 
 
-def _checked_alpha(alpha: float) -> float:
+def checked_alpha(alpha: float) -> float:
+    """Return the exponent of a strategy's weights, or raise unless it is finite and >= 0.
+
+    Raises:
+        ConfigurationError: It is not.
+    """
     if not 0.0 <= alpha < float("inf"):
         raise ConfigurationError(f"alpha: expected a finite number >= 0, got {alpha}.")
     return float(alpha)
