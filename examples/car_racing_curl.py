@@ -19,8 +19,7 @@ from harness import Outcome, Run, main
 from torch import Tensor, nn
 
 from cadenza.learn import Callback, Trainer
-from cadenza.learn.algorithms.sac import QLoss
-from cadenza.learn.algorithms.sac_assembly import adam, soft_actor_critic
+from cadenza.learn.algorithms.sac import QLoss, soft_actor_critic
 from cadenza.learn.callbacks import BackPropStepsTerminator
 from cadenza.learn.collectors.sync import SimpleGymCollector
 from cadenza.learn.configs import SACConfig
@@ -33,6 +32,7 @@ from cadenza.learn.memory.builder import DictObsMemoryTable
 from cadenza.learn.nn import ActionValueMlp, GaussianMlpPolicy
 from cadenza.learn.nn.curl import IMAGES, CurlLoss
 from cadenza.learn.nn.layers import Conv2dEncoder
+from cadenza.learn.optimizers import adam
 from cadenza.learn.proxies import GenericAgentProxy
 
 SIZE, FRAMES, ACTIONS, ENVS = 84, 3, 3, 2

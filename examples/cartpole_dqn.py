@@ -19,15 +19,14 @@ from numpy.typing import NDArray
 
 from cadenza.core.schedules import LinearSchedule
 from cadenza.learn import Trainer
-from cadenza.learn.algorithms.dqn import QLoss, QTarget
-from cadenza.learn.algorithms.exploration import EpsilonGreedyPolicy, EpsilonSchedule
+from cadenza.learn.algorithms.dqn import EpsilonGreedyPolicy, EpsilonSchedule, QLoss, QTarget
 from cadenza.learn.callbacks import BackPropStepsTerminator
 from cadenza.learn.collectors.sync import SimpleGymCollector
 from cadenza.learn.env.dict_gym_wrapper import DictGymWrapper
 from cadenza.learn.judging import evaluate_policy
 from cadenza.learn.memory import MemoryLoader, MemoryTableProxy
 from cadenza.learn.memory.builder import DictObsNStepMemoryTable
-from cadenza.learn.nn.discrete_q import DiscreteQMlp
+from cadenza.learn.nn.action_value_mlp import DiscreteQMlp
 from cadenza.learn.proxies import GenericAgentProxy
 
 ENVS, UPDATES_PER_COLLECT = 4, 2

@@ -22,9 +22,13 @@ from torch import Tensor
 
 import cadenza
 from cadenza.learn import Trainer
-from cadenza.learn.algorithms.genrl.networks import FullyConnectedDecoder, FullyConnectedEncoder
-from cadenza.learn.algorithms.genrl.vae import VAELoss, VariationalAutoencoder
-from cadenza.learn.algorithms.genrl.wrappers import DecoderWrapper
+from cadenza.learn.algorithms.genrl import (
+    DecoderWrapper,
+    FullyConnectedDecoder,
+    FullyConnectedEncoder,
+    VAELoss,
+    VariationalAutoencoder,
+)
 
 OBSERVATIONS, ACTIONS, LATENTS = 8, 2, 2
 HIDDEN = [128, 128]

@@ -21,14 +21,14 @@ from torch import nn
 
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.learn import Callback, Trainer
-from cadenza.learn.algorithms.sac import QLoss
-from cadenza.learn.algorithms.sac_assembly import adam, soft_actor_critic
+from cadenza.learn.algorithms.sac import QLoss, soft_actor_critic
 from cadenza.learn.callbacks import BackPropStepsTerminator
 from cadenza.learn.configs import SACConfig
 from cadenza.learn.judging import evaluate_policy
 from cadenza.learn.memory import MemoryLoader
 from cadenza.learn.memory.builder import DictObsMemoryTable
 from cadenza.learn.nn import ActionValueMlp, GaussianMlpPolicy
+from cadenza.learn.optimizers import adam
 from cadenza.stream import OnlineDataEngine, OnlineDataEngineCfg
 from cadenza.stream.bridges.episodes import EpisodeReader
 from cadenza.stream.bridges.memory import StreamToMemory

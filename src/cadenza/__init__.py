@@ -16,16 +16,16 @@ __version__ = "0.1.0"
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
     "DAgger": "learn.imitation_api",
-    "DQN": "learn.api",
+    "DQN": "learn.replay_api",
     "GRPO": "learn.rollout_api",
     "HAPPO": "learn.team_api",
     "HATD3": "learn.team_api",
-    "HLGauss": "learn.api",
+    "HLGauss": "learn.replay_api",
     "MAPPO": "learn.team_api",
-    "MBPO": "learn.api",
+    "MBPO": "learn.replay_api",
     "PPO": "learn.rollout_api",
-    "SAC": "learn.api",
-    "TD3": "learn.api",
+    "SAC": "learn.replay_api",
+    "TD3": "learn.replay_api",
     "guard": "safety.wrappers.guard",
     "register_envs": "envs.registration",
 }

@@ -57,15 +57,15 @@ QTarget(*, q_net, target_q_net=None, gamma=0.99, reward_scale=1.0, target_q_tau=
     data_group='default', roll_length=1) .begin_batch(next_observation, rewards, masks) .end_batch()
 QLoss(*, name, q, opt, lr_schedule=None, max_grad_norm=10.0, data_group='default',
     log_per_param_weights=False, log_per_param_grads=False) .loss(observation, q_target, actions)
-[cadenza.learn.algorithms.genrl.proxies]
+[cadenza.learn.algorithms.genrl]
 MemoryProxyWithEncoder(memory_table, encoder, minimum_length_threshold=None, use_terminal=False,
     input_key='obs', action_key='actions') .add(observations, responses)
-[cadenza.learn.algorithms.genrl.vae]
+[cadenza.learn.algorithms.genrl]
 VariationalAutoencoder(encoder, decoder, device, beta=0.01) .forward(x, condition=None) .loss(x,
     x_hat, mu, log_std)
 VAELoss(*, vae, opt, lr_schedule=None, max_grad_norm=10.0, name='vae', data_group='default',
     input_key='obs', conditioning_func=...) .loss(observation, actions)
-[cadenza.learn.algorithms.genrl.wrappers]
+[cadenza.learn.algorithms.genrl]
 DecoderWrapper(decoder, condition_fn, latent_multiplier=3.0) .forward(latent, observation=None)
     .load_state_dict(state_dict, strict=True)
 EncoderWrapper(encoder, condition_fn) .forward(action, observation=None)
@@ -122,9 +122,9 @@ LoggingMixin(*, default_window_length=250) .log_scalar(key, value) .log_windowed
 LossCallback(lr_schedule=None, *, name, network, optimizer, max_grad_norm, data_group,
     log_per_param_weights=False, log_per_param_grads=False) .backward()
     .log_per_param_weights_and_grads() .state_dict() .loss()
-[cadenza.learn.callbacks.system_logger]
+[cadenza.learn.callbacks.logging]
 SystemLogger()
-[cadenza.learn.callbacks.testing]
+[cadenza.learn.callbacks.generic]
 FinalLossTestCheck(callbacks, cutoffs, test_length) .end_cycle()
 FinalRewardTestCheck(callback, cutoff, test_length, key='training/scaled_reward',
     use_windowed=False) .end_cycle()
@@ -136,7 +136,7 @@ GymCollector(env, agent, memory, render=True, warmup_steps=0) .collect_data()
     .collect_multiple(count)
 SimpleGymCollector(env, agent, memory, render=True, warmup_steps=0, bp_steps_per_inf=10)
 ThreadedGymCollector(env, agent, memory, render=True, warmup_steps=0)
-[cadenza.learn.env.box2d]
+[cadenza.learn.env.wrappers]
 make_vision_box2d_env(environment_id, rank, seed=0, frame_stack=3, use_float_scaling=True)
 [cadenza.learn.env.dict_gym_wrapper]
 DictGymWrapper(vector_env) .num_envs .dict_reset() .dict_step(responses) .render()
@@ -157,7 +157,7 @@ OnnxExporter(agent_proxy, spaces, requires_epsilon, directory, interval=None, pr
     device=None) .add_metadata(key, value) .end_batch() .end_cycle() .process_pending_exports()
     .export_threadsafe(metadata=None) .export(metadata=None) .delete(handle) .get(handle) .items()
     .latest()
-[cadenza.learn.gamma_matrix]
+[cadenza.learn.algorithms.targets]
 make_gamma_matrix(gamma, roll_length)
 discount(rewards, values, gamma_matrix)
 split_rollouts(data, rollout_len)
@@ -172,20 +172,20 @@ DictMemoryTable(*, use_terminal_column, obs_keys, columns, maxlen, length_key='a
 DictObsMemoryTable(*, spaces, use_terminal_column=False, maxlen=1_000_000, device, dones_dtype=bool,
     masks_dtype=np.float32, sampler=None)
 DictObsNStepMemoryTable(*, spaces, use_terminal_column, maxlen, sampler=None, device)
-[cadenza.learn.memory.callbacks]
+[cadenza.learn.memory.loading]
 MemoryImporterCallback(memory_table, target_memory_name, experiment_load_dir,
     load_fname_override=None) .restore_state()
 [cadenza.learn.memory.column]
 Column(name, shape, dtype) .state() .load_state(config)
 TagColumn(name, shape, dtype)
 VirtualColumn(name, shape, dtype, target_name, mapper) .state() .load_state(config)
-[cadenza.learn.memory.core_types]
+[cadenza.learn.memory.column]
 Matrix
-[cadenza.learn.memory.coverage_based_strategy]
+[cadenza.learn.memory.strategy]
 CoverageBasedStrategy(alpha=0.5) .track(identity, sequence_length) .forget(identity)
 CoverageBasedSampleStrategy(alpha=0.5) .sample(count, transition_count)
 CoverageBasedEjectionStrategy(alpha=0.5) .sample(count)
-[cadenza.learn.memory.fifo_strategy]
+[cadenza.learn.memory.strategy]
 FifoStrategyBase() .track(identity, sequence_length) .forget(identity) .post_import() .state()
     .load_state(state)
 FifoSampleStrategy(per_episode=True, random_offset=True) .sample(count, transition_count)
@@ -193,7 +193,7 @@ FifoEjectionStrategy() .sample(count)
 [cadenza.learn.memory.loading]
 fill_table_from_legacy_file(memory_table, path, *, read_obs=False, read_actions=False,
     read_rewards=False)
-[cadenza.learn.memory.memory]
+[cadenza.learn.memory.proxy]
 Episode(data=...) .append(observation) .complete(observation) .from_initial(observation)
 MemoryTableProxy(memory_table, minimum_length_threshold=None, use_terminal=False, *,
     name='memproxy') .name .size() .resize(new_size) .store(path) .is_initial(identity)
@@ -201,11 +201,13 @@ MemoryTableProxy(memory_table, minimum_length_threshold=None, use_terminal=False
 MemoryProxyWrapper(inner) .state_dict() .load_state_dict(state_dict, load_network=True,
     load_optimizer=True, load_hparams=True)
 MemoryTableProxyWrapper(*, inner)
+[cadenza.learn.memory.wrappers]
 LoggingProxyWrapper(inner, writer, log_interval) .state_dict() .load_state_dict(state_dict,
     load_network=True, load_optimizer=True, load_hparams=True) .add(observations, responses)
     .report(metrics, metrics_lists) .get_report(keys)
 MemoryExporterProxyWrapper(memory, target_memory_name, inf_steps_per_memory_export,
     experiment_root_path, min_time_per_export=600) .add(observations, responses)
+[cadenza.learn.memory.loader]
 MemoryLoader(memory_table, rollout_count, rollout_length, size_key, data_group='default')
     .is_ready()
 JointMemoryLoader(loaders, size_key='batch_size') .is_ready()
@@ -215,7 +217,7 @@ MemoryWarmup(loader, exporter, shutdown_signal=None) .begin_training()
 SegmentTree(capacity, operation, neutral_element) .reduce(start=0, end=None)
 SumSegmentTree(capacity) .sum(start=0, end=None) .find_prefixsum_idx(prefixsum)
 MinSegmentTree(capacity) .min(start=0, end=None)
-[cadenza.learn.memory.storage]
+[cadenza.learn.memory.column]
 BaseStorage(shape, dtype) .get_empty_storage(count, length) .sequence_length_transform(length)
     .post_import()
 TagStorage(shape, dtype) .get_empty_storage(count, length) .sequence_length_transform(length)
@@ -239,7 +241,7 @@ ArrayMemoryTable(*, columns, maxlen, sampler, ejector, length_key='actions', ada
     .resize(new_size) .clear() .sample(count, sequence_length) .size() .full()
     .add_sequence(identity, sequence) .store(path, version=...) .restore(path,
     override_version=None)
-[cadenza.learn.memory.uniform_strategy]
+[cadenza.learn.memory.strategy]
 UniformStrategyBase() .track(identity, sequence_length) .forget(identity) .post_import()
 UniformSampleStrategy() .sample(count, transition_count)
 UniformEjectionStrategy() .sample(count)

@@ -12,10 +12,14 @@ from cadenza.core.payloads import deserialise, serialise
 from cadenza.core.schedules import BPStepScheduler, LinearSchedule
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.core.types import DictObservation, DictResponse, EpisodeState
-from cadenza.learn.algorithms import dqn, exploration, sac, td3
+from cadenza.learn.algorithms import dqn, sac, td3
 from cadenza.learn.algorithms.amp import DiscriminatorLoss
-from cadenza.learn.algorithms.genrl.networks import FullyConnectedDecoder, FullyConnectedEncoder
-from cadenza.learn.algorithms.genrl.vae import VAELoss, VariationalAutoencoder
+from cadenza.learn.algorithms.genrl import (
+    FullyConnectedDecoder,
+    FullyConnectedEncoder,
+    VAELoss,
+    VariationalAutoencoder,
+)
 from cadenza.learn.callbacks import BackPropStepsTerminator, JsonlLogger, SystemLogger
 from cadenza.learn.memory import LoggingProxyWrapper, MemoryLoader, MemoryTableProxy
 from cadenza.learn.memory.builder import DictObsMemoryTable
@@ -96,8 +100,8 @@ def dqn_q_target(seed):
 
 
 def epsilon_schedule(seed):
-    greedy = exploration.EpsilonGreedyPolicy(nn.Linear(2, 3))
-    callback = exploration.EpsilonSchedule(greedy, LinearSchedule(1.0, 0.0, 10))
+    greedy = dqn.EpsilonGreedyPolicy(nn.Linear(2, 3))
+    callback = dqn.EpsilonSchedule(greedy, LinearSchedule(1.0, 0.0, 10))
     for _ in range(seed):
         callback.begin_batch()
     return callback

@@ -5,7 +5,7 @@ Every ``train_every`` frames the learner updates from the replay memory, from wi
 it and the environment is part of what is learned about.
 
 Axes:        N = environments, O = own state, S = row (own or joint state), A = action.
-Randomness:  streams of the learner, see `cadenza.learn.learners`; ``training.ego_replay.memory``
+Randomness:  streams of the learner, see `cadenza.learn.algorithms`; ``training.ego_replay.memory``
              samples the memory.
 """
 
@@ -30,14 +30,14 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.core.runlog import log_scalars
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation, PartnerLike
+from cadenza.learn.algorithms.dqn import DQNLearner, action_grid
+from cadenza.learn.algorithms.hatd3 import CentralTD3Learner
+from cadenza.learn.algorithms.mbpo import MBPOLearner
+from cadenza.learn.algorithms.off_policy import ReplayLearner
+from cadenza.learn.algorithms.sac import SACLearner
+from cadenza.learn.algorithms.td3 import TD3Learner
 from cadenza.learn.configs import OffPolicyConfig
-from cadenza.learn.learners.dqn import DQNLearner, action_grid
-from cadenza.learn.learners.hatd3 import CentralTD3Learner
-from cadenza.learn.learners.mbpo import MBPOLearner
-from cadenza.learn.learners.replay_learner import ReplayLearner
-from cadenza.learn.learners.sac import SACLearner
-from cadenza.learn.learners.td3 import TD3Learner
-from cadenza.learn.memory.transitions import TransitionMemory
+from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 
 

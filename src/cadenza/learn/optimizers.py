@@ -319,3 +319,9 @@ def _paths_above(name: str) -> Iterator[str]:
     while path:
         path = path.rpartition(".")[0]
         yield path
+
+
+def adam(network: nn.Module, learning_rate: float) -> FusedAdam:
+    """Return an optimiser, in one kernel per step, of all in ``network`` that is not frozen."""
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    return FusedAdam(trained, learning_rate)

@@ -39,7 +39,7 @@ from cadenza.learn.api import Agent, Config, Deployed, Evaluation
 from cadenza.learn.configs import HAPPOConfig, HATD3Config, PPOConfig
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.generator_state import generator_state, set_generator_state
-from cadenza.learn.memory.transitions import TransitionMemory
+from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.running_normalizer import RewardScaler
 
 

@@ -28,7 +28,6 @@ from cadenza.learn.injection import (
 )
 
 __all__ = [
-    "StateConflictError",
     "StateDict",
     "Trainer",
     "TrainingShutdownException",
@@ -101,10 +100,6 @@ class TrainingStartError(CadenzaError, RuntimeError):
 
 class InvalidCallbackError(PreconditionError, TypeError):
     """Something in the list of callbacks is no callback."""
-
-
-class StateConflictError(ConfigurationError):
-    """Two callbacks wrote one key in one step, and the second did not declare it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -313,7 +308,7 @@ class Trainer:
             before = self._written.get(key)
             is_conflict = before is not None and before.callback is not hook.callback
             if self._strict and is_conflict and key not in hook.callback.overwrites:
-                raise StateConflictError(
+                raise ConfigurationError(
                     f"{hook.label}: expected to be the only writer of {key!r} in step "
                     f"{self.state['bp_step']}, got {cast('PlannedHook', before).label} before it; "
                     "rename the key or add it to the callback's 'overwrites'."

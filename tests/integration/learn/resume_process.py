@@ -27,7 +27,7 @@ from cadenza.core.schedules import BPStepScheduler, LinearSchedule
 from cadenza.core.spaces import MDPSpace
 from cadenza.learn import Callback, Trainer
 from cadenza.learn.algorithms import dqn
-from cadenza.learn.algorithms.exploration import EpsilonGreedyPolicy, EpsilonSchedule
+from cadenza.learn.algorithms.dqn import EpsilonGreedyPolicy, EpsilonSchedule
 from cadenza.learn.algorithms.sac import AlphaLoss, PolicyLoss, QLoss, QTarget
 from cadenza.learn.callbacks import BackPropStepsTerminator, Checkpointer, CheckpointLoader
 from cadenza.learn.collectors import SimpleGymCollector
@@ -44,7 +44,7 @@ from cadenza.learn.models import (
     TerminationModel,
 )
 from cadenza.learn.nn import ActionValueMlp, GaussianMlpPolicy
-from cadenza.learn.nn.discrete_q import DiscreteQMlp
+from cadenza.learn.nn.action_value_mlp import DiscreteQMlp
 from cadenza.learn.proxies import GenericAgentProxy
 
 #: Training steps (updates, for PPO) from one checkpoint to the next, and updates of a round.

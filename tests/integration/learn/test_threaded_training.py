@@ -7,14 +7,13 @@ import pytest
 import torch
 
 from cadenza.learn import Trainer
-from cadenza.learn.algorithms.dqn import QLoss, QTarget
-from cadenza.learn.algorithms.exploration import EpsilonGreedyPolicy
+from cadenza.learn.algorithms.dqn import EpsilonGreedyPolicy, QLoss, QTarget
 from cadenza.learn.callbacks import BackPropStepsTerminator, Checkpointer, CheckpointLoader
 from cadenza.learn.collectors import SampleInsertRatio, ThreadedGymCollector
 from cadenza.learn.env import DictGymWrapper, ReplayableEnv
 from cadenza.learn.memory import MemoryLoader, MemoryTableProxy, MemoryWarmup
 from cadenza.learn.memory.builder import DictObsMemoryTable
-from cadenza.learn.nn.discrete_q import DiscreteQMlp
+from cadenza.learn.nn.action_value_mlp import DiscreteQMlp
 from cadenza.learn.proxies import GenericAgentProxy
 from cadenza.learn.trainer import TrainingStartError
 from tests.campaigns import size

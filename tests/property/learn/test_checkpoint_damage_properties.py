@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from cadenza.core.checkpoints import sidecar_path
 from cadenza.core.errors import CheckpointError
-from cadenza.learn.callbacks.checkpoint_files import (
+from cadenza.learn.callbacks.checkpointing import (
     checkpoint_path,
     read_checkpoint,
     write_checkpoint,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cadenza.learn.gamma_matrix import discount, make_gamma_matrix, split_rollouts
+from cadenza.learn.algorithms.targets import discount, make_gamma_matrix, split_rollouts
 
 sizes = st.tuples(st.integers(1, 6), st.integers(1, 12))
 

@@ -17,30 +17,36 @@ import cadenza.learn.models
 import cadenza.learn.nn
 from cadenza.benchmark.jobs.cloning import Clone
 from cadenza.learn.algorithms import hlgauss
-from cadenza.learn.algorithms.exploration import EpsilonGreedyPolicy
-from cadenza.learn.algorithms.genrl.networks import FullyConnectedDecoder, FullyConnectedEncoder
-from cadenza.learn.algorithms.genrl.vae import VariationalAutoencoder
-from cadenza.learn.algorithms.genrl.wrappers import DecoderWrapper, EncoderWrapper, PolicyWrapper
-from cadenza.learn.algorithms.least_squares_gan import Discriminator
-from cadenza.learn.models.deterministic import DeterministicModel
+from cadenza.learn.algorithms.amp import Discriminator
+from cadenza.learn.algorithms.dqn import EpsilonGreedyPolicy
+from cadenza.learn.algorithms.genrl import (
+    DecoderWrapper,
+    EncoderWrapper,
+    FullyConnectedDecoder,
+    FullyConnectedEncoder,
+    PolicyWrapper,
+    VariationalAutoencoder,
+)
+from cadenza.learn.algorithms.sac import EncodedLogits
 from cadenza.learn.models.ensemble import EnsembleLinearLayer, EnsembleOfGaussian
-from cadenza.learn.models.model import DynamicModel
-from cadenza.learn.models.termination import TerminationModel
-from cadenza.learn.nn.action_value_mlp import ActionValueMlp, SharedEncoderActionValueNet
+from cadenza.learn.models.model import DeterministicModel, DynamicModel, TerminationModel
+from cadenza.learn.nn.action_value_mlp import (
+    ActionValueMlp,
+    DiscreteQMlp,
+    SharedEncoderActionValueNet,
+)
 from cadenza.learn.nn.curl import CurlNetwork
 from cadenza.learn.nn.deterministic_policy import DeterministicMlpPolicy, ExploringPolicy
-from cadenza.learn.nn.discrete_q import DiscreteQMlp
 from cadenza.learn.nn.encoders import DictFeatures, ImageFeatures, ObservationEncoder
 from cadenza.learn.nn.gaussian_actor import GaussianActor
 from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy, GaussianPolicyHead
-from cadenza.learn.nn.layers import Conv1dEncoder, Conv2dEncoder
+from cadenza.learn.nn.layers import Conv1dEncoder, Conv2dEncoder, relu_mlp
 from cadenza.learn.nn.policy_networks import (
     ActorCritic,
     ActorOnly,
     DiagonalGaussianHead,
     TanhMlp,
 )
-from cadenza.learn.nn.relu_mlp import relu_mlp
 from cadenza.learn.nn.squashed_head import SquashedGaussianHead
 from cadenza.learn.nn.value_critic import ValueCritic
 from tests.campaigns import size
@@ -59,6 +65,7 @@ NO_NETWORKS = {
     "EncodedNetwork",
     "HLGaussLoss",
     "InputScale",
+    "NoisyModule",
     "Normalizer",
     "Policy",
     "Scaling",
@@ -129,6 +136,7 @@ NETWORKS = {
     "ObservationEncoder": lambda: ObservationEncoder(SEEN, DictFeatures(SEEN, rng())),
     "CurlNetwork": lambda: CurlNetwork(image_encoder(), image_encoder(), 64, H, True, rng()),
     "LogitMlp": lambda: hlgauss.LogitMlp(D, A, [H], 5, generator=rng()),
+    "EncodedLogits": lambda: EncodedLogits(hlgauss.LogitMlp(D, A, [H], 5, generator=rng()), 5),
     "QNet": lambda: hlgauss.QNet(hlgauss.LogitMlp(D, A, [H], 5, generator=rng()), -1.0, 1.0),
     "Discriminator": lambda: Discriminator(D, [H]),
     "FullyConnectedEncoder": encoder,
@@ -175,6 +183,7 @@ INPUTS = {
     "ObservationEncoder": [rows(spaces.flatdim(SEEN))],
     "CurlNetwork": [images(), images().flip(1)],
     "LogitMlp": [rows(A), rows(D)],
+    "EncodedLogits": [rows(A), rows(D)],
     "QNet": [rows(A), rows(D)],
     "FullyConnectedEncoder": [rows(3)],
     "FullyConnectedDecoder": [rows(A)],

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cadenza.learn.models.normalizer import Normalizer
+from cadenza.learn.models.model import Normalizer
 
 FINITE = st.floats(-1e3, 1e3, width=32)
 DATA = st.integers(1, 12).flatmap(lambda rows: arrays(np.float64, (rows, 3), elements=FINITE))

@@ -6,14 +6,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.learn.memory import arena_places
-from cadenza.learn.memory.column import Column, TagColumn, VirtualColumn
-from cadenza.learn.memory.coverage_based_strategy import CoverageBasedSampleStrategy
-from cadenza.learn.memory.fifo_strategy import FifoEjectionStrategy
+from cadenza.learn.memory import places
+from cadenza.learn.memory.column import (
+    Column,
+    NextElementMapper,
+    NextNElementWrapper,
+    SyntheticDones,
+    TagColumn,
+    VirtualColumn,
+)
 from cadenza.learn.memory.prioritized_strategy import PrioritizedSampleStrategy
-from cadenza.learn.memory.storage import NextElementMapper, NextNElementWrapper, SyntheticDones
+from cadenza.learn.memory.strategy import (
+    CoverageBasedSampleStrategy,
+    FifoEjectionStrategy,
+    UniformEjectionStrategy,
+    UniformSampleStrategy,
+)
 from cadenza.learn.memory.table import ArrayMemoryTable
-from cadenza.learn.memory.uniform_strategy import UniformEjectionStrategy, UniformSampleStrategy
 from tests.campaigns import size
 
 lengths = st.lists(st.integers(2, 12), min_size=1, max_size=30)
@@ -40,7 +49,7 @@ class CopiesAtOnce:
 def cuda_that_is_the_processor():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "is_available", lambda: True)
-        patch.setattr(arena_places, "CudaCopies", CopiesAtOnce)
+        patch.setattr(places, "CudaCopies", CopiesAtOnce)
         yield
 
 

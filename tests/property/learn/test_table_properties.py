@@ -9,12 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadenza.learn.memory.builder import DictObsMemoryTable, DictObsNStepMemoryTable
-from cadenza.learn.memory.column import Column, TagColumn, VirtualColumn
-from cadenza.learn.memory.coverage_based_strategy import (
-    CoverageBasedEjectionStrategy,
-    CoverageBasedSampleStrategy,
-)
-from cadenza.learn.memory.fifo_strategy import FifoEjectionStrategy, FifoSampleStrategy
+from cadenza.learn.memory.column import Column, NextElementMapper, TagColumn, VirtualColumn
 from cadenza.learn.memory.prioritized_strategy import PrioritizedSampleStrategy
 from cadenza.learn.memory.segment_tree import (
     ArrayMinTree,
@@ -22,9 +17,15 @@ from cadenza.learn.memory.segment_tree import (
     MinSegmentTree,
     SumSegmentTree,
 )
-from cadenza.learn.memory.storage import NextElementMapper
+from cadenza.learn.memory.strategy import (
+    CoverageBasedEjectionStrategy,
+    CoverageBasedSampleStrategy,
+    FifoEjectionStrategy,
+    FifoSampleStrategy,
+    UniformEjectionStrategy,
+    UniformSampleStrategy,
+)
 from cadenza.learn.memory.table import ArrayMemoryTable
-from cadenza.learn.memory.uniform_strategy import UniformEjectionStrategy, UniformSampleStrategy
 from tests.campaigns import size
 from tests.unit.learn.memory.memory_episodes import SPACES
 

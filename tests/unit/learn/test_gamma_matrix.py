@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cadenza.core.errors import InputError
-from cadenza.learn.gamma_matrix import discount, make_gamma_matrix, split_rollouts
+from cadenza.learn.algorithms.targets import discount, make_gamma_matrix, split_rollouts
 
 
 def test_gamma_matrix_of_three_steps_holds_shifted_powers():

@@ -6,6 +6,11 @@ import torch
 
 from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.payloads import deserialise, serialise
+from cadenza.learn.algorithms.dqn import DQNLearner, action_grid
+from cadenza.learn.algorithms.hatd3 import CentralTD3Learner
+from cadenza.learn.algorithms.mbpo import ImaginedTransitions, MBPOLearner
+from cadenza.learn.algorithms.sac import SACLearner
+from cadenza.learn.algorithms.td3 import TD3Learner
 from cadenza.learn.configs import (
     DQNConfig,
     HATD3Config,
@@ -14,12 +19,7 @@ from cadenza.learn.configs import (
     SACConfig,
     TD3Config,
 )
-from cadenza.learn.learners.dqn import DQNLearner, action_grid
-from cadenza.learn.learners.hatd3 import CentralTD3Learner
-from cadenza.learn.learners.mbpo import ImaginedTransitions, MBPOLearner
-from cadenza.learn.learners.sac import SACLearner
-from cadenza.learn.learners.td3 import TD3Learner
-from cadenza.learn.memory.transitions import TransitionMemory
+from cadenza.learn.memory.builder import TransitionMemory
 
 SMALL = {"learning_rate": 3e-3, "batch_size": 64, "hidden_sizes": (32,), "tau": 0.05}
 SIZES = {"observation_dim": 2, "action_dim": 1}

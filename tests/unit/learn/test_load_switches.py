@@ -8,9 +8,8 @@ import pytest
 
 import cadenza.learn
 from cadenza.core.errors import InputError
-from cadenza.learn.callback import Callback
+from cadenza.learn.callback import OTHER_NAMES, Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
-from cadenza.learn.load_switches import OTHER_NAMES
 
 #: Those of modules, whose ``load_state_dict`` is torch's, have no switches.
 SWITCHES = ("load_network", "load_optimizer", "load_hparams")

@@ -1,8 +1,9 @@
 import pytest
 
+from cadenza.core.errors import ConfigurationError
 from cadenza.learn import BatchCallback, Callback, Trainer, TrainingShutdownException
 from cadenza.learn.injection import HookReturnError, MissingStateKeyError
-from cadenza.learn.trainer import StateConflictError, TrainingStartError
+from cadenza.learn.trainer import TrainingStartError
 
 
 def batches(count, rows=2, **more):
@@ -305,7 +306,7 @@ def test_strict_trainer_refuses_two_writers_of_one_key():
     first, second = Reward("default"), Reward("default")
     first.name, second.name = "first", "second"
     with pytest.raises(
-        StateConflictError,
+        ConfigurationError,
         match=r"second\.begin_batch: .* writer of 'default/shaped' in step 1, got first\.begin_ba",
     ):
         Trainer([first, second], batches(1, default={}), strict=True).train()

@@ -7,7 +7,7 @@ import pytest
 
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.core.payloads import deserialise, serialise
-from cadenza.learn.memory.transitions import TransitionMemory
+from cadenza.learn.memory.builder import TransitionMemory
 
 
 def memory(num_envs=1, **changes):

@@ -15,14 +15,14 @@ from torch import Tensor, nn, optim
 from torch.optim.lr_scheduler import LRScheduler
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.learn.algorithms.amp import style_reward
-from cadenza.learn.algorithms.discriminator_loss import AdversarialLoss
-from cadenza.learn.algorithms.least_squares_gan import (
+from cadenza.learn.algorithms.amp import (
+    AdversarialLoss,
     Discriminator,
+    RewardShaper,
     discriminator_scores,
     spread,
+    style_reward,
 )
-from cadenza.learn.algorithms.reward_shaping import RewardShaper
 
 __all__ = [
     "ActionSymmetryAMPReward",

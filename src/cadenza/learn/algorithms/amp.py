@@ -1,35 +1,306 @@
 """Adversarial motion priors: rewards for moving as the reference does.
 
-Equation:  r = r_task + w [1 - ¼ (D(s, s') - 1)²], D trained to give 1 on reference transitions and
-           -1 on the policy's.
-Source:    arXiv:2104.02180, eq. 7. The paper clamps the bracket at 0, which is optional here.
-Axes:      n = rollouts, T = rollout length, B = n·T rows, rollout-major, d = observation.
+Equations:  L = mean (D(x⁺) - 1)² + mean (D(x⁻) + 1)² + w mean_i |∂D(x⁺_i)/∂x⁺_i|²
+            r = r_task + w [1 - ¼ (D(s, s') - 1)²], D trained to give 1 on reference transitions and
+            -1 on the policy's.
+Sources:    least-squares objective arXiv:1611.04076; with this penalty, for motion priors:
+            arXiv:2104.02180, eq. 5 to 7. The paper clamps the bracket at 0, optional here.
+Axes:       n = rollouts, T = rollout length, B = n·T rows, rollout-major, d = observation,
+            K = inputs of the discriminator.
+Shaping:    a shaper writes the sum to ``rewards``, keeps the bonus under a key of its own, and
+            signs the batch with its name: the same shaper on the same batch a second time is an
+            error, not a doubled bonus.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor, nn, optim
 from torch.optim.lr_scheduler import LRScheduler
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.learn.algorithms.discriminator_loss import AdversarialLoss
-from cadenza.learn.algorithms.least_squares_gan import (
-    discriminator_scores,
-    gradient_loss_function,
-    spread,
-)
-from cadenza.learn.algorithms.reward_shaping import RewardShaper
-from cadenza.learn.gamma_matrix import split_rollouts
+from cadenza.learn.algorithms.targets import split_rollouts
+from cadenza.learn.callback import Callback
+from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.callbacks.loss import LossCallback
+from cadenza.learn.nn.layers import relu_mlp
 
-__all__ = [
-    "AMPReward",
-    "DiscriminatorLoss",
-    "gradient_loss_function",
-    "next_states",
-    "style_reward",
-]
+
+class Discriminator(nn.Module):
+    """ReLU perceptron with one unbounded output per row: near 1 for real, near -1 for made.
+
+    Args:
+        input_dim: K, >= 1.
+        hidden_dims: Widths of the hidden layers.
+        generator: Source of the initial weights; None draws from the package's own.
+
+    Raises:
+        InputError: A width is below one.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        hidden_dims: Sequence[int] = (256, 256),
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.mlp = relu_mlp(input_dim, hidden_dims, outputs=1, generator=generator)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return scores, shape (B, 1), for ``features``, shape (B, K)."""
+        return self.mlp(features)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DiscriminatorOutcome:
+    """Loss of one batch, and what it is made of.
+
+    Attributes:
+        positive: mean (D(x⁺) - 1)².
+        negative: mean (D(x⁻) + 1)².
+        gradient: w times the gradient penalty.
+        positive_scores: D(x⁺), shape (B, 1).
+        negative_scores: D(x⁻), shape (B', 1).
+    """
+
+    positive: Tensor
+    negative: Tensor
+    gradient: Tensor
+    positive_scores: Tensor
+    negative_scores: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """The loss."""
+        return self.positive + self.negative + self.gradient
+
+
+def gradient_loss_function(model_output: Tensor, model_input: Tensor) -> Tensor:
+    """Return the mean over rows of |∂(Σ_j output_j)/∂input_i|², differentiable.
+
+    Args:
+        model_output: What a network made of ``model_input``; rows must not influence each other.
+        model_input: Its input, shape (B, ...), part of the graph of ``model_output``.
+
+    Returns:
+        A scalar.
+    """
+    (gradient,) = torch.autograd.grad(
+        model_output,
+        model_input,
+        grad_outputs=torch.ones_like(model_output),
+        create_graph=True,
+    )
+    return gradient.square().flatten(1).sum(1).mean()
+
+
+def discriminator_outcome(
+    discriminator: nn.Module, real: Tensor, made: Tensor, gradient_weight: float
+) -> DiscriminatorOutcome:
+    """Return the loss that teaches ``discriminator`` to tell ``real`` from ``made``.
+
+    Args:
+        discriminator: Maps (B, K) to (B, 1).
+        real: Rows that belong to +1, shape (B, K).
+        made: Rows that belong to -1, shape (B', K).
+        gradient_weight: w, weight of the gradient penalty on ``real``.
+
+    Raises:
+        InputError: The discriminator gives another shape than (B, 1).
+    """
+    real = real.detach().requires_grad_()
+    scores = discriminator_scores(discriminator, real)
+    made_scores = discriminator_scores(discriminator, made.detach())
+    return DiscriminatorOutcome(
+        positive=(scores - 1.0).square().mean(),
+        negative=(made_scores + 1.0).square().mean(),
+        gradient=gradient_weight * gradient_loss_function(scores, real),
+        positive_scores=scores.detach(),
+        negative_scores=made_scores.detach(),
+    )
+
+
+def discriminator_scores(discriminator: nn.Module, rows: Tensor) -> Tensor:
+    """Return the discriminator's output, shape (B, 1).
+
+    Raises:
+        InputError: It has another shape.
+    """
+    scores: Tensor = discriminator(rows)
+    if scores.shape != (rows.shape[0], 1):
+        raise InputError(
+            f"discriminator: expected output of shape {(rows.shape[0], 1)} for {rows.shape[0]} "
+            f"rows, got {tuple(scores.shape)}; end it with one linear unit."
+        )
+    return scores
+
+
+def spread(values: Tensor) -> Tensor:
+    """Return the sample standard deviation; 0 for a single value, where it is not defined."""
+    return values.std(correction=min(1, values.numel() - 1))
+
+
+class AdversarialLoss(LossCallback):
+    """Steps a discriminator; `loss` of a subclass says which rows are real and which are made.
+
+    Args:
+        discriminator: Maps (B, K) to (B, 1).
+        grad_loss_weight: Weight of the gradient penalty, on the real rows.
+        optimizer: Optimiser of the discriminator.
+        lr_schedule: Schedule of its learning rate; None keeps it constant.
+        max_grad_norm: Largest global L2 norm of the gradients.
+        data_group: Group of the batch; None: the state itself.
+        name: Part of the log keys, and the name in checkpoints.
+    """
+
+    #: First part of the log keys.
+    LOG_PREFIX: ClassVar[str]
+
+    def __init__(
+        self,
+        discriminator: nn.Module,
+        grad_loss_weight: float,
+        optimizer: optim.Optimizer,
+        lr_schedule: LRScheduler | None,
+        max_grad_norm: float,
+        *,
+        data_group: str | None,
+        name: str,
+    ) -> None:
+        super().__init__(
+            lr_schedule,
+            name=name,
+            network=discriminator,
+            optimizer=optimizer,
+            max_grad_norm=max_grad_norm,
+            data_group=data_group,
+        )
+        self._discriminator = discriminator
+        self._grad_loss_weight = grad_loss_weight
+
+    def _loss_of(self, real: Tensor, made: Tensor) -> Tensor:
+        """Return the loss that teaches to tell ``real`` (B, K) from ``made`` (B', K); log it.
+
+        Raises:
+            InputError: The discriminator's output is not one score per row.
+        """
+        outcome = discriminator_outcome(self._discriminator, real, made, self._grad_loss_weight)
+        prefix = self.LOG_PREFIX
+        self.log_scalar(f"{prefix}/loss/pos_discrimination_loss", outcome.positive)
+        self.log_scalar(f"{prefix}/loss/neg_discrimination_loss", outcome.negative)
+        self.log_scalar(f"{prefix}/loss/grad_loss", outcome.gradient)
+        self.log_scalar(f"{prefix}/loss/total", outcome.total)
+        for sign, scores in (
+            ("positive", outcome.positive_scores),
+            ("negative", outcome.negative_scores),
+        ):
+            self.log_scalar(f"{prefix}/predict/{sign}_samples_mean", scores.mean())
+            self.log_scalar(f"{prefix}/predict/{sign}_samples_std", spread(scores))
+        return outcome.total
+
+
+#: Key of the names of the shapers that a batch has seen.
+SHAPED_BY: Final = "shaped_by"
+
+
+def shaped_rewards(
+    name: str,
+    *,
+    rewards: Tensor,
+    bonus: Tensor,
+    bonus_key: str,
+    shaped_by: tuple[str, ...],
+    task_rewards: Tensor | None,
+) -> dict[str, Any]:
+    """Return what a shaper writes into the group of the batch.
+
+    Args:
+        name: Name of the shaper.
+        rewards: Rewards so far, shape (B, 1).
+        bonus: What is added, same shape.
+        bonus_key: Where the bonus is kept.
+        shaped_by: Names of the shapers that were here before.
+        task_rewards: Rewards before the first shaper, if there was one before.
+
+    Returns:
+        ``rewards`` (the sum), ``task_rewards``, ``bonus_key`` and `SHAPED_BY`.
+
+    Raises:
+        ConfigurationError: This shaper has been here before.
+        InputError: The shapes differ.
+    """
+    if name in shaped_by:
+        raise ConfigurationError(
+            f"{name}: expected rewards without its bonus, got a batch that was shaped by "
+            f"{list(shaped_by)}; list each shaper once, give two of a kind different names, and "
+            "let the loader make a new batch every step."
+        )
+    if rewards.shape != bonus.shape:
+        raise InputError(
+            f"{name}: expected one bonus per reward, got shapes {tuple(bonus.shape)} and "
+            f"{tuple(rewards.shape)}; check rollout_length and the memory table."
+        )
+    return {
+        "rewards": rewards + bonus,
+        "task_rewards": rewards if task_rewards is None else task_rewards,
+        bonus_key: bonus,
+        SHAPED_BY: (*shaped_by, name),
+    }
+
+
+class RewardShaper(LoggingMixin, Callback):
+    """Adds a weighted bonus to the rewards of a batch and logs it; a subclass says which.
+
+    Args:
+        discriminator: What the bonus comes from.
+        weight: Factor on the bonus.
+        data_group: Group of the batch.
+        name: Name in messages and checkpoints; two shapers of one batch need two names.
+    """
+
+    #: First part of the log keys.
+    LOG_PREFIX: ClassVar[str]
+    #: What the log keys call the bonus.
+    BONUS: ClassVar[str]
+    #: Where the group keeps the bonus.
+    BONUS_KEY: ClassVar[str]
+
+    def __init__(
+        self, discriminator: nn.Module, weight: float, *, data_group: str, name: str
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.data_group = data_group
+        self._discriminator = discriminator
+        self._weight = weight
+
+    def _shaped(
+        self,
+        bonus: Tensor,
+        rewards: Tensor,
+        shaped_by: tuple[str, ...],
+        task_rewards: Tensor | None,
+    ) -> dict[str, Any]:
+        """Return what goes into the state; arguments as for `shaped_rewards`, before the weight."""
+        written = shaped_rewards(
+            self.name,
+            rewards=rewards,
+            bonus=self._weight * bonus,
+            bonus_key=self.BONUS_KEY,
+            shaped_by=shaped_by,
+            task_rewards=task_rewards,
+        )
+        prefix = self.LOG_PREFIX
+        self.log_scalar(f"{prefix}/unscaled_{self.BONUS}_reward", bonus.mean())
+        self.log_scalar(f"{prefix}/task_reward", rewards.mean())
+        self.log_scalar(f"{prefix}/scaled_{self.BONUS}_reward", written[self.BONUS_KEY].mean())
+        self.log_scalar(f"{prefix}/total_reward", written["rewards"].mean())
+        return {self.data_group: written}
+
 
 #: Chooses and transforms the features the discriminator sees, row by row.
 StateMap = Callable[[Tensor], Tensor]

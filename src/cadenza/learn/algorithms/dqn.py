@@ -1,33 +1,50 @@
-"""Deep Q-learning as two callbacks: `QTarget` computes what `QLoss` regresses towards.
+"""Deep Q-learning, on choices or on a grid of continuous actions.
 
 Equation:  y_t = Σ_{k<T-t} γ^k s r_{t+k} + γ^(T-t) m V,  loss = mean(w ℓ(Q(o)_a - y)),
            V = max_a Q'(o')_a (plain) or Q'(o')_{argmax_a Q(o')_a} (double); s scales rewards, m is
            the mask of the rollout's last row, Q' the target network, ℓ the square or Huber's loss.
+           Exploration is ε-greedy: with probability ε any action, else the best one.
 Sources:   Mnih et al. 2015 (doi:10.1038/nature14236); double: arXiv:1509.06461, eq. 4; n steps as
-           in arXiv:1710.02298; soft target updates: arXiv:1509.02971.
-Axes:      n = rollouts, T = rollout length, B = n·T rows, rollout-major, A = actions.
+           in arXiv:1710.02298; soft target updates: arXiv:1509.02971; ε-greedy: Sutton & Barto,
+           "Reinforcement Learning", 2nd edition, eq. 2.2.
+Axes:      n = rollouts, T = rollout length, B = n·T rows, rollout-major, A = actions; in the
+           learner N = environments, O = observation, A = action components, C = choices, in the
+           explorer K = agents in one call.
+Grid:      every component takes one of K evenly spaced values from −1 to 1; a choice is one
+           combination.
 """
 
 import copy
-from typing import Any
+import itertools
+from functools import partial
+from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn, optim
 from torch.optim.lr_scheduler import LRScheduler
 
+from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.learn.algorithms.polyak import Followers
-from cadenza.learn.algorithms.prioritization import (
+from cadenza.core.schedules import Schedule
+from cadenza.learn.algorithms.critic_loss import (
     PrioritizedMemory,
     report_errors,
     weighted_mean,
 )
-from cadenza.learn.algorithms.sac_target import n_step_target
+from cadenza.learn.algorithms.off_policy import CallbackLearner
+from cadenza.learn.algorithms.targets import TargetNetworks, make_gamma_matrix, n_step_target
 from cadenza.learn.callback import Callback
-from cadenza.learn.callbacks.deferred_logging import DeferredLogging
+from cadenza.learn.callbacks.logging_mixin import DeferredLogging, LoggingMixin
 from cadenza.learn.callbacks.loss import LossCallback
-from cadenza.learn.gamma_matrix import make_gamma_matrix
+from cadenza.learn.configs import DQNConfig
 from cadenza.learn.loaded_state import require_parts
+from cadenza.learn.nn.action_value_mlp import DiscreteQMlp
+from cadenza.learn.nn.encoding import Decision, EncoderFactory
+from cadenza.learn.nn.mlp_policy import MlpPolicy
+from cadenza.learn.nn.noise import NoisyModule
+from cadenza.learn.optimizers import adam
 
 #: `Callback._order` of target callbacks: after those that shape rewards.
 _ORDER_TARGET = 1
@@ -137,7 +154,7 @@ class QTarget(DeferredLogging, Callback):
         self.q_net = q_net
         self.target_q_net = copy.deepcopy(q_net) if target_q_net is None else target_q_net
         self.target_q_net.requires_grad_(False)
-        self._followers = Followers((q_net, self.target_q_net))
+        self._target_networks = TargetNetworks((q_net, self.target_q_net))
         self.reward_scale = reward_scale
         self.tau = target_q_tau
         self.rollout_len = roll_length
@@ -174,7 +191,7 @@ class QTarget(DeferredLogging, Callback):
         """Move the target network, every ``target_period`` steps."""
         self._steps += 1
         if self._steps % self._target_period == 0:
-            self._followers.move(self.tau)
+            self._target_networks.soft_update(self.tau)
 
     def state_dict(self) -> dict[str, Any]:
         """Return logs, target network and the number of steps taken."""
@@ -311,3 +328,210 @@ def _require_rollouts(values: Tensor, rewards: Tensor, masks: Tensor, length: in
             f"{tuple(masks.shape)}; for rollouts of several steps use an n-step memory table and "
             "the same roll_length as the memory loader."
         )
+
+
+class EpsilonGreedyPolicy(NoisyModule):
+    """A Q-network as a policy: ε-greedy in training mode, greedy in evaluation mode.
+
+    Use it behind `GenericAgentProxy` with ``uses_logprobs=False``. The state dict holds ε and the
+    generator, so a resumed run explores on as the unbroken one. ε is a buffer: copies of the policy
+    that follow its tensors, as those of a threaded collector, follow ε too.
+
+    Args:
+        q_net: Takes observations by position, returns values (K, A).
+        epsilon: Probability of a uniformly drawn action, in [0, 1].
+        generator: Source of the draws, on the CPU; None makes one that belongs to this policy,
+            seeded 0.
+
+    Raises:
+        InputError: ``epsilon`` is outside [0, 1].
+    """
+
+    def __init__(
+        self,
+        q_net: nn.Module,
+        *,
+        epsilon: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(generator)
+        self.q_net = q_net
+        self.register_buffer("_epsilon", torch.zeros((), dtype=torch.float64))
+        self.epsilon = epsilon
+
+    @property
+    def epsilon(self) -> float:
+        """Probability of a uniformly drawn action."""
+        return float(self._buffer().item())
+
+    @epsilon.setter
+    def epsilon(self, value: float) -> None:
+        if not 0.0 <= value <= 1.0:
+            raise InputError(f"EpsilonGreedyPolicy.epsilon: expected [0, 1], got {value}.")
+        self._buffer().fill_(value)
+
+    def forward(self, *observations: Tensor, **named: Tensor) -> Tensor:
+        """Return one action index per agent, shape (K, 1), int64."""
+        with torch.no_grad():
+            q_values: Tensor = self.q_net(*observations, **named)
+        greedy = q_values.argmax(dim=1, keepdim=True)
+        if not self.training:
+            return greedy
+        # Both draws are made whatever ε is, so ε does not shift the random stream.
+        explores = torch.rand(greedy.shape, generator=self.generator) < self.epsilon
+        drawn = torch.randint(q_values.shape[1], greedy.shape, generator=self.generator)
+        return torch.where(explores.to(greedy.device), drawn.to(greedy.device), greedy)
+
+    def _buffer(self) -> Tensor:
+        return self.get_buffer("_epsilon")
+
+
+class EpsilonSchedule(LoggingMixin, Callback):
+    """Moves ε of a policy along a schedule, one step per batch; logs ``training/epsilon``.
+
+    It counts training steps, not calls of the policy, so a long warm-up does not use ε up. Put it
+    before the collector in the list of callbacks.
+
+    Args:
+        policy: Policy whose ε is set.
+        schedule: Values of ε.
+        name: Name in checkpoints.
+    """
+
+    def __init__(
+        self, policy: EpsilonGreedyPolicy, schedule: Schedule, *, name: str = "epsilon"
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.policy = policy
+        self.schedule = schedule
+        self.policy.epsilon = schedule.value
+
+    def begin_training(self) -> None:
+        """Set ε before anyone collects."""
+        self.policy.epsilon = self.schedule.value
+
+    def begin_batch(self) -> None:
+        """Move one step along the schedule."""
+        self.schedule.step()
+        self.policy.epsilon = self.schedule.value
+        self.log_scalar("training/epsilon", self.schedule.value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return logs, the place in the schedule, and the policy's generator."""
+        state = super().state_dict()
+        state["schedule"] = self.schedule.state_dict()
+        state["exploration"] = self.policy.get_extra_state()
+        return state
+
+    def load_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        load_network: bool = True,
+        load_optimizer: bool = True,
+        load_hparams: bool = True,
+    ) -> None:
+        """Take over what `state_dict` returned.
+
+        Args:
+            state_dict: State of a schedule like this one.
+            load_network: Without effect; the Q-network belongs to its loss.
+            load_optimizer: Without effect; there is none.
+            load_hparams: Take everything.
+        """
+        rest = dict(state_dict)
+        schedule, exploration = rest.pop("schedule"), rest.pop("exploration")
+        if load_hparams:
+            self.schedule.load_state_dict(schedule)
+            self.policy.epsilon = self.schedule.value
+            self.policy.set_extra_state(exploration)
+        super().load_state_dict(rest, load_network, load_optimizer, load_hparams)
+
+
+#: Most choices; beyond it a network with one output per choice learns next to nothing.
+MAX_CHOICES: Final = 4096
+
+
+def action_grid(components: int, bins: int) -> Float32Array:
+    """Return every combination of ``bins`` values from −1 to 1, (C, A); the last varies fastest.
+
+    Raises:
+        ConfigurationError: There are more than 4096.
+    """
+    if bins**components > MAX_CHOICES:
+        raise ConfigurationError(
+            f"dqn: expected at most {MAX_CHOICES} combinations of actions, got {bins}^{components}"
+            "; lower dqn.action_bins or use sac or td3."
+        )
+    values = np.linspace(-1.0, 1.0, bins, dtype=np.float32)
+    return np.array(list(itertools.product(values, repeat=components)), dtype=np.float32)
+
+
+class DQNLearner(CallbackLearner):
+    """DQN assembled from its callbacks.
+
+    Args:
+        observation_dim: O.
+        choices: Actions to choose from, (C, A), in [−1, 1]; see `action_grid`.
+        config: Settings.
+        seed: Root of the streams ``learn.dqn.*``.
+        encoder: See `CallbackLearner`.
+    """
+
+    def __init__(
+        self,
+        *,
+        observation_dim: int,
+        choices: Float32Array,
+        config: DQNConfig | None = None,
+        seed: int = 0,
+        encoder: EncoderFactory | None = None,
+    ) -> None:
+        config = config or DQNConfig()
+        super().__init__("dqn", observation_dim, config, seed=seed, encoder=encoder)
+        self._epsilon = config.epsilon
+        self._choices = choices
+        self._plain, q, features = self.encoded(
+            lambda width: DiscreteQMlp(
+                width, len(choices), config.hidden_sizes, generator=self.weights
+            )
+        )
+        self.greedy = nn.Sequential(*features, self._plain, Decision(partial(torch.argmax, dim=-1)))
+        self._explorer = EpsilonGreedyPolicy(q, generator=self.noise)
+        loss = QLoss(
+            name="q",
+            q=q,
+            opt=adam(q, config.learning_rate),
+            max_grad_norm=config.max_gradient_norm,
+            huber_delta=config.huber_delta,
+        )
+        target = QTarget(q_net=q, gamma=config.gamma, target_q_tau=config.tau, double=config.double)
+        self.run([[loss]], target)
+
+    @property
+    def action_width(self) -> int:
+        """1: the index of a choice."""
+        return 1
+
+    @property
+    def action_dtype(self) -> type[np.generic]:
+        """Element type of stored actions."""
+        return np.int64
+
+    def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
+        """Return ε-greedy choices, (N, 1) int64."""
+        self._explorer.epsilon = self._epsilon(frames)
+        return self._explorer(obs=torch.from_numpy(states)).numpy()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+
+    def random_actions(self, rows: int) -> NDArray[Any]:
+        """Return uniformly drawn choices, (``rows``, 1) int64."""
+        return torch.randint(len(self._choices), (rows, 1), generator=self.noise).numpy()
+
+    def to_unit(self, stored: NDArray[Any]) -> Float32Array:
+        """Return the chosen actions in [−1, 1], (N, A)."""
+        return self._choices[stored[:, 0]]
+
+    def policy(self, low: Float32Array, high: Float32Array) -> MlpPolicy:
+        """Return the choice of highest value, scaled."""
+        scaled = low + (self._choices + 1.0) * 0.5 * (high - low)
+        return self.relu_policy(self._plain, output="choice", low=low, high=high, choices=scaled)

@@ -7,7 +7,8 @@ Equations, with joint state s, joint action a = (a_1, ..., a_n) and target netwo
         mean Q1(s, ..., π_i(o_i), ...), the robots before it with their new policies, those after it
         with their old ones; then all targets follow
 Source:  arXiv:2304.09870, section 5.2 (HATD3); with one robot it is TD3, arXiv:1802.09477.
-Axes:    B = batch, S = joint state, O_i, A_i = state and action of robot i, A = Σ A_i.
+Axes:    B = batch, N = environments, S = joint state, O_i, A_i = state and action of robot i,
+         A = Σ A_i.
 Units:   actions are in [−1, 1]; the caller scales them to the robots' bounds.
 """
 
@@ -17,19 +18,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.algorithms.polyak import soft_update_from_to
+from cadenza.learn.algorithms.targets import soft_update_from_to
 from cadenza.learn.algorithms.td3 import smoothed_actions
 from cadenza.learn.configs import HATD3Config
 from cadenza.learn.generator_state import generator_state, set_generator_state
 from cadenza.learn.loaded_state import complete_state, require_version
-from cadenza.learn.memory.transitions import OBSERVATION_KEY
+from cadenza.learn.memory.builder import OBSERVATION_KEY, TransitionMemory
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.deterministic_policy import DeterministicMlpPolicy
+from cadenza.learn.nn.mlp_policy import MlpPolicy
 
 #: Layout version of `HATD3Learner.state_dict`.
 STATE_VERSION: Final = 1
@@ -247,3 +252,81 @@ class HATD3Learner:
                 f"{norm.item()} in update {self.updates}; lower learning_rate or scale the rewards."
             )
         optimizer.step()
+
+
+class CentralTD3Learner:
+    """One robot of HATD3.
+
+    Args:
+        observation_dim: O, the learner's own columns of the joint state.
+        joint_dim: S.
+        action_dim: A.
+        config: Settings.
+        seed: Root of the streams ``learn.hatd3.*``.
+    """
+
+    def __init__(
+        self,
+        *,
+        observation_dim: int,
+        joint_dim: int,
+        action_dim: int,
+        config: HATD3Config | None = None,
+        seed: int = 0,
+    ) -> None:
+        config = config or HATD3Config()
+        self._batch_size = config.batch_size
+        self._action_dim = action_dim
+        self._learner = HATD3Learner(
+            columns=[(0, observation_dim)],
+            joint_dim=joint_dim,
+            action_dims=[action_dim],
+            config=config,
+            seed=seed,
+        )
+        self.greedy = self._learner.actors[0]
+
+    @property
+    def action_width(self) -> int:
+        """A."""
+        return self._action_dim
+
+    @property
+    def action_dtype(self) -> type[np.generic]:
+        """Element type of stored actions."""
+        return np.float32
+
+    def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
+        """Return actions with noise, in [−1, 1], (N, A), for joint states (N, S)."""
+        del frames
+        return self._learner.act(torch.tensor(states))[0].numpy()
+
+    def random_actions(self, rows: int) -> NDArray[Any]:
+        """Return uniform actions in [−1, 1], (``rows``, A)."""
+        return self._learner.random_actions(rows)[0].numpy()
+
+    def to_unit(self, stored: NDArray[Any]) -> Float32Array:
+        """Return the actions themselves."""
+        return stored
+
+    def learn(self, memory: TransitionMemory) -> dict[str, float]:
+        """Do one update of the critics and, when due, of the policy."""
+        return self._learner.update(TeamBatch.of(memory.sample(self._batch_size)))
+
+    def policy(self, low: Float32Array, high: Float32Array) -> MlpPolicy:
+        """Return tanh f(s) of the own state, scaled."""
+        return MlpPolicy(
+            weights=[p.detach() for p in self.greedy.parameters()],
+            activation="relu",
+            output="tanh",
+            low=torch.tensor(low),
+            high=torch.tensor(high),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything the future depends on, memory excepted."""
+        return self._learner.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        self._learner.load_state_dict(state)

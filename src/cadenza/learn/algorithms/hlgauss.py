@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, nn, optim
 
 from cadenza.core.errors import InputError
-from cadenza.learn.algorithms.critic_loss import CriticLoss, Observations
-from cadenza.learn.algorithms.prioritization import PrioritizedMemory
-from cadenza.learn.nn.relu_mlp import apply_layers, relu_mlp
+from cadenza.learn.algorithms.critic_loss import CriticLoss, Observations, PrioritizedMemory
+from cadenza.learn.nn.layers import apply_layers, relu_mlp
 
 #: How a target value becomes a distribution over bins.
 TargetEncoding = Literal["hl_gauss", "two_hot"]

@@ -1,26 +1,56 @@
-"""Soft actor-critic from exchangeable parts: the names to import.
+"""Soft actor-critic.
 
-List the callbacks as `QLoss`, `QLoss`, `PolicyLoss`, `AlphaLoss`, `QTarget`; the target runs first
-in `begin_batch`, where it writes ``q_target`` into the data group that the losses read.
-
-Source:  arXiv:1812.05905.
-Nets:    observations are dicts; a critic is called ``q(actions, **observation)``, a policy
-         ``pi(**observation) -> (actions, log_probabilities)``.
+Equations:  critic       mean (Q(a, o) - y)²
+            target       y_t = Σ_{k=t}^{T-1} γ^(k-t) s_r r_k + γ^(T-t) m V,
+                         V = min(Q1t, Q2t)(a', o') - α log π(a'|o'),   a' ~ π(·|o')
+                         with o' the state after the rollout and m its last mask
+            policy       mean α log π(a|o) - min(Q1, Q2)(a, o),   a ~ π(·|o) reparameterised
+            temperature  mean ln α · (-log π(a|o) - H_target), minimised over ln α
+Source:     arXiv:1812.05905, equations 5 (critics, here for n steps) and 7 (policy), section 5 in
+            the ln α form of its published code (temperature); HL-Gauss critics: arXiv:2403.03950.
+Axes:       B = n·T rows of a batch: n rollouts of T steps, rollout-major; N = environments,
+            O = observation, A = action.
+Nets:       observations are dicts; a critic is called ``q(actions, **observation)``, a policy
+            ``pi(**observation) -> (actions, log_probabilities)``.
+Order:      list the callbacks as `QLoss`, `QLoss`, `PolicyLoss`, `AlphaLoss`, `QTarget`; the target
+            runs first in `begin_batch`, where it writes ``q_target`` into the data group that the
+            losses read.
 """
 
+import copy
+import math
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final, cast
 
 import torch
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn, optim
 
+from cadenza.core.arrays import Float32Array
 from cadenza.core.deprecation import deprecated
+from cadenza.core.errors import CheckpointError, ConfigurationTypeError, InputError
+from cadenza.core.schedules import ConstantSchedule, Schedule
 from cadenza.core.spaces import MDPSpace
 from cadenza.core.types import AgentId, DictObservation, DictResponse
-from cadenza.learn.algorithms.polyak import soft_update_from_to
-from cadenza.learn.algorithms.sac_losses import PolicyLoss, QLoss
-from cadenza.learn.algorithms.sac_target import QTarget
-from cadenza.learn.algorithms.sac_temperature import AlphaLoss
+from cadenza.learn.algorithms import hlgauss
+from cadenza.learn.algorithms.critic_loss import CriticLoss, Observations
+from cadenza.learn.algorithms.off_policy import BoxLearner
+from cadenza.learn.algorithms.targets import (
+    TargetNetworks,
+    make_gamma_matrix,
+    n_step_target,
+    soft_update_from_to,
+)
+from cadenza.learn.callback import Callback
+from cadenza.learn.callbacks.logging_mixin import DeferredLogging
+from cadenza.learn.callbacks.loss import LossCallback
+from cadenza.learn.configs import HLGaussConfig, SACConfig
+from cadenza.learn.nn.action_value_mlp import ActionValueMlp
+from cadenza.learn.nn.encoding import Decision, EncoderFactory
+from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy, squashed_mean
+from cadenza.learn.nn.mlp_policy import MlpPolicy
+from cadenza.learn.optimizers import FusedAdam, adam
 from cadenza.learn.proxies import AgentProxy, GenericAgentProxy
 
 __all__ = [
@@ -31,9 +61,554 @@ __all__ = [
     "PolicyLoss",
     "QLoss",
     "QTarget",
+    "SACLearner",
     "VisionAgentProxy",
+    "policy_objective",
+    "soft_actor_critic",
     "soft_update_from_to",
+    "temperature_objective",
 ]
+
+
+def policy_objective(log_probabilities: Tensor, values: Tensor, alpha: Tensor) -> Tensor:
+    """Return mean(α log π - Q), what a soft policy minimises; inputs of shape (B, 1)."""
+    return torch.mean(alpha * log_probabilities - values)
+
+
+def temperature_objective(
+    log_probabilities: Tensor, ln_alpha: Tensor, target_entropy: float
+) -> Tensor:
+    """Return mean(ln α · (-log π - H_target)), differentiable in ``ln_alpha`` only."""
+    return torch.mean(ln_alpha * (-log_probabilities - target_entropy).detach())
+
+
+class QLoss(CriticLoss[nn.Module]):
+    """Mean squared distance between a critic and ``q_target``; arguments are those of `CriticLoss`.
+
+    Rollouts of a prioritised memory are weighted by its ``sample_weights``.
+    """
+
+    def rows(
+        self, observation: Observations, actions: Tensor, q_target: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return predictions and squared errors."""
+        predictions: Tensor = self.q_network(actions, **observation)
+        errors = predictions - q_target
+        return predictions.detach(), errors * errors
+
+
+class PolicyLoss(LossCallback):
+    """Makes the policy choose actions of high soft value.
+
+    Of the critics, only parameters that ``opt`` trains itself (a shared encoder, say) learn.
+
+    Args:
+        pi: Policy.
+        ln_alpha: ln α, shared with the other losses.
+        q: Critic.
+        opt: Optimiser of the policy's parameters.
+        lr_schedule: Learning-rate schedule of ``opt``.
+        q2: Second critic; the smaller of both values counts.
+        max_grad_norm: Bound of the gradient's norm.
+        name: Name in logs and checkpoints.
+        data_group: Group of the state that holds the batch.
+        log_per_param_weights: Log every parameter.
+        log_per_param_grads: Log every gradient.
+    """
+
+    def __init__(
+        self,
+        *,
+        pi: nn.Module,
+        ln_alpha: Tensor,
+        q: nn.Module,
+        opt: optim.Optimizer,
+        lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
+        q2: nn.Module | None = None,
+        max_grad_norm: float = 10.0,
+        name: str = "policy",
+        data_group: str = "default",
+        log_per_param_weights: bool = False,
+        log_per_param_grads: bool = False,
+    ) -> None:
+        super().__init__(
+            name=name,
+            network=pi,
+            optimizer=opt,
+            lr_schedule=lr_schedule,
+            max_grad_norm=max_grad_norm,
+            data_group=data_group,
+            log_per_param_weights=log_per_param_weights,
+            log_per_param_grads=log_per_param_grads,
+        )
+        self.policy = pi
+        self.ln_alpha = ln_alpha
+        self.q1 = q
+        self.q2 = q2
+        self._evaluated: tuple[Observations, Tensor] | None = None
+
+    def loss(self, observation: Observations, policy_noise: Tensor | None = None) -> Tensor:
+        """Return mean(α log π - Q), shape (), for the B rows of ``observation``.
+
+        Args:
+            observation: B rows.
+            policy_noise: Standard normal draws for the policy, (B, A); None lets it draw.
+        """
+        noise = {} if policy_noise is None else {"epsilon": policy_noise}
+        actions, log_probabilities = self.policy(**observation, **noise)
+        q_value: Tensor = self.q1(actions, **observation)
+        if self.q2 is not None:
+            q_value = torch.minimum(q_value, self.q2(actions, **observation))
+        alpha = self.ln_alpha.detach().exp()
+        self._evaluated = (observation, log_probabilities.detach())
+        self.log_mean("policy/q_pi_min", q_value)
+        self.log_mean("policy/logp_pi", self._evaluated[1])
+        self.log_mean("policy/alpha", alpha)
+        return policy_objective(log_probabilities, q_value, alpha)
+
+    def log_probabilities_of(self, observation: Observations) -> Tensor | None:
+        """Return log π as this loss drew it for that very ``observation``, detached, else None."""
+        if self._evaluated is None or self._evaluated[0] is not observation:
+            return None
+        return self._evaluated[1]
+
+    def end_batch(self) -> None:
+        """Let go of the batch."""
+        self._evaluated = None
+
+
+class AlphaLoss(LossCallback):
+    """Moves the temperature α so that the policy keeps a target entropy.
+
+    Args:
+        pi: Policy.
+        ln_alpha: ln α, a leaf tensor that ``opt`` trains.
+        opt: Optimiser of ``ln_alpha``.
+        lr_schedule: Learning-rate schedule of ``opt``.
+        n_actions: A; the target entropy is -A nats unless ``t_entropy`` is given.
+        max_grad_norm: Bound of the gradient's norm.
+        max_alpha: Cap of α, applied after every batch. The default is the original engine's.
+        name: Name in logs and checkpoints.
+        data_group: Group of the state that holds the batch.
+        t_entropy: Target entropy in nats, a number or a schedule that steps once per batch.
+        log_prob_from: A `PolicyLoss` of the same policy that runs earlier in the same step; its
+            log-probabilities are used instead of evaluating the policy again. The temperature then
+            follows the policy before its update, as in most implementations.
+
+    Raises:
+        ConfigurationTypeError: ``t_entropy`` is neither number, schedule nor None.
+        InputError: ``max_alpha`` is not positive, or ``log_prob_from`` trains another policy.
+    """
+
+    def __init__(
+        self,
+        *,
+        pi: nn.Module,
+        ln_alpha: Tensor,
+        opt: optim.Optimizer,
+        lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
+        n_actions: int,
+        max_grad_norm: float = 10.0,
+        max_alpha: float = 0.2,
+        name: str = "alpha",
+        data_group: str = "default",
+        t_entropy: float | Schedule | None = None,
+        log_prob_from: PolicyLoss | None = None,
+    ) -> None:
+        super().__init__(
+            name=name,
+            network=None,
+            optimizer=opt,
+            lr_schedule=lr_schedule,
+            max_grad_norm=max_grad_norm,
+            data_group=data_group,
+        )
+        if not max_alpha > 0.0:
+            raise InputError(f"AlphaLoss: expected max_alpha > 0, got {max_alpha}.")
+        if log_prob_from is not None and log_prob_from.policy is not pi:
+            raise InputError("AlphaLoss: expected log_prob_from to train the same policy pi.")
+        self.policy = pi
+        self.ln_alpha = ln_alpha
+        self._max_ln_alpha = math.log(max_alpha)
+        self._log_prob_from = log_prob_from
+        self.t_entropy = _entropy_schedule(t_entropy, n_actions)
+        if float(ln_alpha.detach().max()) > self._max_ln_alpha + 1e-6:
+            warnings.warn(
+                f"AlphaLoss: alpha starts at {float(ln_alpha.detach().exp().max()):.3g} and will "
+                f"be cut to max_alpha = {max_alpha:.3g} after the first batch; start lower or "
+                "raise max_alpha.",
+                UserWarning,
+                stacklevel=2,
+            )
+
+    def loss(self, observation: Observations) -> Tensor:
+        """Return mean(ln α · (-log π - H_target)), shape ()."""
+        log_probabilities = self._log_probabilities(observation)
+        self.log_mean("training/entropy", -log_probabilities)
+        return temperature_objective(log_probabilities, self.ln_alpha, self.t_entropy.value)
+
+    def end_batch(self) -> None:
+        """Cap α, log it, and step the target entropy."""
+        with torch.no_grad():
+            self.ln_alpha.clamp_(max=self._max_ln_alpha)
+        self.log_mean("training/alpha_value", self.ln_alpha.detach().exp())
+        self.log_scalar("training/target_entropy", self.t_entropy.value)
+        self.t_entropy.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimiser, ln α as ``network_state_dict``, and the schedule's position."""
+        state = super().state_dict()
+        state["network_state_dict"] = self.ln_alpha.detach().clone()
+        state["target_entropy_schedule"] = self.t_entropy.state_dict()
+        return state
+
+    def load_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        load_network: bool = True,
+        load_optimizer: bool = True,
+        load_hparams: bool = True,
+    ) -> None:
+        """Take over what `state_dict` returned; ln α always, in place, since others share it.
+
+        Raises:
+            KeyError: ``network_state_dict`` is missing.
+        """
+        rest = dict(state_dict)
+        saved: Tensor = rest.pop("network_state_dict")
+        schedule = rest.pop("target_entropy_schedule", None)
+        with torch.no_grad():
+            self.ln_alpha.copy_(saved)
+        if load_hparams and schedule is not None:
+            self.t_entropy.load_state_dict(schedule)
+        super().load_state_dict(rest, load_network, load_optimizer, load_hparams)
+
+    def _log_probabilities(self, observation: Observations) -> Tensor:
+        shared = (
+            None
+            if self._log_prob_from is None
+            else self._log_prob_from.log_probabilities_of(observation)
+        )
+        if shared is not None:
+            return shared
+        with torch.no_grad():
+            log_probabilities: Tensor = self.policy(**observation)[1]
+        return log_probabilities
+
+
+def _entropy_schedule(t_entropy: object, n_actions: int) -> Schedule:
+    """Return the target entropy as a schedule; -``n_actions`` nats when None."""
+    if isinstance(t_entropy, Schedule):
+        return t_entropy
+    if t_entropy is None:
+        return ConstantSchedule(-float(n_actions))
+    if isinstance(t_entropy, int | float):
+        return ConstantSchedule(float(t_entropy))
+    raise ConfigurationTypeError(
+        f"AlphaLoss: expected t_entropy a number, a Schedule or None, got {type(t_entropy)}."
+    )
+
+
+class QTarget(DeferredLogging, Callback):
+    """Computes ``q_target`` for every batch and lets the target networks follow.
+
+    Args:
+        pi: Policy.
+        ln_alpha: ln α, the weight of the entropy; shared with the other losses.
+        q1: First critic.
+        q2: Second critic.
+        q1t: Target of ``q1``; None copies it.
+        q2t: Target of ``q2``; None copies it.
+        gamma: Discount per step.
+        reward_scale: Factor on the rewards.
+        target_q_tau: Share that the targets move towards the critics per batch.
+        data_group: Group of the state that holds the batch.
+        roll_length: T, the rollout length of the batch.
+        use_terminal_masking: Whether a final state is worth 0. Off by default, as in the original
+            engine; a warning says so when the batch does tell which ends are final.
+    """
+
+    def __init__(
+        self,
+        *,
+        pi: nn.Module,
+        ln_alpha: Tensor,
+        q1: nn.Module,
+        q2: nn.Module,
+        q1t: nn.Module | None = None,
+        q2t: nn.Module | None = None,
+        gamma: float = 0.99,
+        reward_scale: float = 1.0,
+        target_q_tau: float = 0.005,
+        data_group: str = "default",
+        roll_length: int = 1,
+        use_terminal_masking: bool = False,
+    ) -> None:
+        super().__init__()
+        self._order = 1
+        self.data_group = data_group
+        self.policy = pi
+        self.ln_alpha = ln_alpha
+        self.q1 = q1
+        self.q2 = q2
+        self.q1t = copy.deepcopy(q1) if q1t is None else q1t
+        self.q2t = copy.deepcopy(q2) if q2t is None else q2t
+        self._target_networks = TargetNetworks((q1, self.q1t), (q2, self.q2t))
+        self.reward_scale = reward_scale
+        self.tau = target_q_tau
+        self.rollout_len = roll_length
+        self.use_terminal_masking = use_terminal_masking
+        self.gamma_matrix = make_gamma_matrix(gamma, roll_length).to(ln_alpha.device)
+        self._unmasked_terminal_reported = use_terminal_masking
+
+    @torch.no_grad()
+    def begin_batch(
+        self,
+        next_observation: Observations,
+        rewards: Tensor,
+        masks: Tensor,
+        terminal: Tensor | None = None,
+        next_policy_noise: Tensor | None = None,
+    ) -> dict[str, dict[str, Tensor]]:
+        """Write ``q_target``, shape (B, 1), into the data group.
+
+        Args:
+            next_observation: State after every rollout (n rows; after every step if T = 1).
+            rewards: Shape (B, 1).
+            masks: 0 where a step ended its episode for good, shape (B, 1).
+            terminal: Only says that the memory knows final states from interrupted ones.
+            next_policy_noise: Standard normal draws for the policy, (n, A); None lets it draw.
+        """
+        if terminal is not None and not self._unmasked_terminal_reported:
+            self._report_unmasked_terminal()
+        noise = {} if next_policy_noise is None else {"epsilon": next_policy_noise}
+        actions, log_probabilities = self.policy(**next_observation, **noise)
+        next_q = torch.minimum(
+            self.q1t(actions, **next_observation), self.q2t(actions, **next_observation)
+        )
+        values = next_q - self.ln_alpha.exp() * log_probabilities
+        scaled_reward = self.reward_scale * rewards
+        self.gamma_matrix = self.gamma_matrix.to(rewards.device)
+        q_target = n_step_target(
+            scaled_reward,
+            values,
+            masks if self.use_terminal_masking else None,
+            self.gamma_matrix,
+        )
+        self.log_mean("training/next_logp_pi", log_probabilities)
+        self.log_mean("training/min_next_q_target", next_q)
+        self.log_mean("training/scaled_reward", scaled_reward)
+        self.log_mean("training/q_target", q_target)
+        return {self.data_group: {"q_target": q_target}}
+
+    def end_batch(self) -> None:
+        """Move the target networks."""
+        self._target_networks.soft_update(self.tau)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the logs and the target networks."""
+        networks = {"q1t": self.q1t.state_dict(), "q2t": self.q2t.state_dict()}
+        return {**super().state_dict(), "network_state_dict": networks}
+
+    def load_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        load_network: bool = True,
+        load_optimizer: bool = True,
+        load_hparams: bool = True,
+    ) -> None:
+        """Take over what `state_dict` returned.
+
+        Raises:
+            CheckpointError: The target networks are missing.
+        """
+        if load_network:
+            networks = state_dict.get("network_state_dict", {})
+            if set(networks) != {"q1t", "q2t"}:
+                raise CheckpointError(
+                    "QTarget.load_state_dict: expected target networks 'q1t' and 'q2t', got "
+                    f"{sorted(networks)}; load with load_network=False to start from copies."
+                )
+            self.q1t.load_state_dict(networks["q1t"])
+            self.q2t.load_state_dict(networks["q2t"])
+        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
+
+    def _report_unmasked_terminal(self) -> None:
+        self._unmasked_terminal_reported = True
+        warnings.warn(
+            "QTarget: the memory has a terminal column but use_terminal_masking is False, so final "
+            "states are given a value; pass use_terminal_masking=True.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def soft_actor_critic(
+    policy: nn.Module,
+    critics: Sequence[CriticLoss[Any]],
+    ln_alpha: Tensor,
+    action_dim: int,
+    config: SACConfig,
+    *,
+    reward_scale: float = 1.0,
+    data_group: str = "default",
+) -> list[Callback]:
+    """Return the callbacks of soft actor-critic, in order.
+
+    Args:
+        policy: Returns actions and log-probabilities.
+        critics: Losses of the two critics, which they hold.
+        ln_alpha: ln α to start from, trained in place.
+        action_dim: A.
+        config: Settings of the other parts; final states are worth 0.
+        reward_scale: Factor on the rewards.
+        data_group: Group of the state that holds the batch.
+
+    Raises:
+        InputError: There are not two critics.
+    """
+    if len(critics) != 2:
+        raise InputError(
+            f"soft_actor_critic: expected the losses of two critics, got {len(critics)}."
+        )
+    q1, q2 = (loss.q_network for loss in critics)
+    policy_loss = PolicyLoss(
+        pi=policy,
+        ln_alpha=ln_alpha,
+        q=q1,
+        q2=q2,
+        opt=adam(policy, config.learning_rate),
+        max_grad_norm=config.max_gradient_norm,
+        data_group=data_group,
+    )
+    alpha_loss = AlphaLoss(
+        pi=policy,
+        ln_alpha=ln_alpha,
+        opt=FusedAdam([ln_alpha], config.learning_rate),
+        n_actions=action_dim,
+        max_alpha=config.max_alpha,
+        max_grad_norm=config.max_gradient_norm,
+        t_entropy=config.target_entropy,
+        log_prob_from=policy_loss,
+        data_group=data_group,
+    )
+    target = QTarget(
+        pi=policy,
+        ln_alpha=ln_alpha,
+        q1=q1,
+        q2=q2,
+        gamma=config.gamma,
+        reward_scale=reward_scale,
+        target_q_tau=config.tau,
+        use_terminal_masking=True,
+        data_group=data_group,
+    )
+    return [*critics, policy_loss, alpha_loss, target]
+
+
+class EncodedLogits(hlgauss.LogitNet):
+    """Logits of a network behind an encoder.
+
+    Args:
+        network: Returns them.
+        num_bins: How many.
+    """
+
+    def __init__(self, network: nn.Module, num_bins: int) -> None:
+        super().__init__(num_bins)
+        self.network = network
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Return logits, (B, bins)."""
+        return self.network(*args, **kwargs)
+
+
+class SACLearner(BoxLearner):
+    """SAC assembled from its callbacks.
+
+    Args:
+        observation_dim: O.
+        action_dim: A.
+        config: Settings; those of HL-Gauss take histogram critics.
+        seed: Root of the streams ``learn.sac.*``, or ``learn.hlgauss.*``.
+        encoder: See `CallbackLearner`.
+    """
+
+    def __init__(
+        self,
+        *,
+        observation_dim: int,
+        action_dim: int,
+        config: SACConfig | None = None,
+        seed: int = 0,
+        encoder: EncoderFactory | None = None,
+    ) -> None:
+        config = config or SACConfig()
+        name = "hlgauss" if isinstance(config, HLGaussConfig) else "sac"
+        super().__init__(name, observation_dim, action_dim, config, seed=seed, encoder=encoder)
+        self._plain, self._policy, features = self.encoded(
+            lambda width: GaussianMlpPolicy(
+                width,
+                action_dim,
+                config.hidden_sizes,
+                generator=self.noise,
+                init_generator=self.weights,
+            )
+        )
+        layers = (self._plain.encoder, self._plain.policy.mean)
+        self.greedy = nn.Sequential(*features, *layers, Decision(squashed_mean))
+        *losses, target = soft_actor_critic(
+            self._policy,
+            [self._critic_loss("q1", config), self._critic_loss("q2", config)],
+            torch.tensor(math.log(config.initial_alpha), requires_grad=True),
+            action_dim,
+            config,
+        )
+        stages = cast("list[LossCallback]", losses)
+        self.run([stages[:2], stages[2:]], target, self._draw)
+
+    def _draw(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the policy's noise of one update."""
+        rows, head = len(batch["rewards"]), self._plain.policy
+        return {"next_policy_noise": head.draw(rows), "policy_noise": head.draw(rows)}
+
+    @torch.no_grad()
+    def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
+        """Return drawn actions in [−1, 1], (N, A)."""
+        del frames
+        return self._policy(obs=torch.from_numpy(states))[0].numpy()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+
+    def policy(self, low: Float32Array, high: Float32Array) -> MlpPolicy:
+        """Return tanh μ(s), scaled."""
+        layers = (self._plain.encoder, self._plain.policy.mean)
+        return self.relu_policy(*layers, output="squashed", low=low, high=high)
+
+    def _critic_loss(self, name: str, config: SACConfig) -> QLoss | hlgauss.QLoss:
+        """Return the loss of a new critic."""
+        sizes, norm = config.hidden_sizes, config.max_gradient_norm
+        if not isinstance(config, HLGaussConfig):
+            critic = self.encoded(
+                lambda width: ActionValueMlp(
+                    width, self.action_width, sizes, generator=self.weights
+                )
+            )[1]
+            optimizer = adam(critic, config.learning_rate)
+            return QLoss(name=name, q=critic, opt=optimizer, max_grad_norm=norm)
+        logits, encoded, features = self.encoded(
+            lambda width: hlgauss.LogitMlp(
+                width, self.action_width, sizes, config.bins, generator=self.weights
+            )
+        )
+        bins = EncodedLogits(encoded, config.bins) if features else logits
+        histogram = hlgauss.QNet(bins, config.min_value, config.max_value)
+        return hlgauss.QLoss(
+            name=name,
+            q=histogram,
+            opt=adam(histogram, config.learning_rate),
+            max_grad_norm=norm,
+            smoothing_ratio=config.smoothing_ratio,
+        )
+
 
 _ADVICE: Final = "use cadenza.learn.proxies.GenericAgentProxy with these keys"
 _SINCE: Final = "23.1.0"

@@ -1,31 +1,39 @@
-"""Twin delayed deep deterministic policy gradient (TD3) from exchangeable parts.
+"""Twin delayed deep deterministic policy gradient (TD3).
 
 Equations, with a' = clip(π_t(o') + clip(σ ε, -c, c), -1, 1):
     target  y = n-step return of s_r·r, bootstrapped with m min(Q1t, Q2t)(a', o')
     critic  mean (Q(a, o) - y)²                       (`cadenza.learn.algorithms.sac.QLoss`)
     policy  -mean Q1(π(o), o), every ``policy_delay`` batches; the targets move then, too
 Source:  arXiv:1802.09477, algorithm 1.
-Axes:    B = n·T rows of a batch: n rollouts of T steps, rollout-major; A = action.
+Axes:    B = n·T rows of a batch: n rollouts of T steps, rollout-major; N = environments,
+         O = observation, A = action.
 Order:   list the callbacks as `QLoss`, `QLoss`, `PolicyLoss`, `QTarget`.
 """
 
 import copy
-from typing import Any
+from typing import Any, Final
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn, optim
 
+from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.learn.algorithms.critic_loss import Observations
-from cadenza.learn.algorithms.polyak import Followers
-from cadenza.learn.algorithms.sac_losses import QLoss
-from cadenza.learn.algorithms.sac_target import n_step_target
+from cadenza.learn.algorithms.off_policy import BoxLearner
+from cadenza.learn.algorithms.sac import QLoss
+from cadenza.learn.algorithms.targets import TargetNetworks, make_gamma_matrix, n_step_target
 from cadenza.learn.callback import Callback
-from cadenza.learn.callbacks.deferred_logging import DeferredLogging
+from cadenza.learn.callbacks.logging_mixin import DeferredLogging
 from cadenza.learn.callbacks.loss import LossCallback
-from cadenza.learn.gamma_matrix import make_gamma_matrix
+from cadenza.learn.configs import TD3Config
+from cadenza.learn.nn.action_value_mlp import ActionValueMlp
+from cadenza.learn.nn.deterministic_policy import DeterministicMlpPolicy, ExploringPolicy
+from cadenza.learn.nn.encoding import EncoderFactory
+from cadenza.learn.nn.mlp_policy import MlpPolicy
+from cadenza.learn.optimizers import adam
 
-__all__ = ["PolicyLoss", "QLoss", "QTarget", "smoothed_actions"]
+_DEFAULTS: Final = TD3Config()
 
 
 def smoothed_actions(actions: Tensor, epsilon: Tensor, std: float, clip: float) -> Tensor:
@@ -74,15 +82,15 @@ class QTarget(DeferredLogging, Callback):
         pi_t: nn.Module | None = None,
         q1t: nn.Module | None = None,
         q2t: nn.Module | None = None,
-        gamma: float = 0.99,
+        gamma: float = _DEFAULTS.gamma,
         reward_scale: float = 1.0,
-        target_q_tau: float = 0.005,
+        target_q_tau: float = _DEFAULTS.tau,
         data_group: str = "default",
         roll_length: int = 1,
         use_terminal_masking: bool = True,
-        target_noise: float = 0.2,
-        noise_clip: float = 0.5,
-        policy_delay: int = 2,
+        target_noise: float = _DEFAULTS.target_noise,
+        noise_clip: float = _DEFAULTS.noise_clip,
+        policy_delay: int = _DEFAULTS.policy_delay,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -100,7 +108,7 @@ class QTarget(DeferredLogging, Callback):
             name: copy.deepcopy(self.networks[name]) if target is None else target
             for name, target in given.items()
         }
-        self._followers = Followers(
+        self._target_networks = TargetNetworks(
             *((self.networks[name], target) for name, target in self.targets.items())
         )
         self.reward_scale = reward_scale
@@ -155,7 +163,7 @@ class QTarget(DeferredLogging, Callback):
     def end_batch(self, bp_step: int) -> None:
         """Move the target networks in every ``policy_delay``-th step."""
         if bp_step % self.policy_delay == 0:
-            self._followers.move(self.tau)
+            self._target_networks.soft_update(self.tau)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the logs, the target networks and the state of the noise."""
@@ -219,12 +227,12 @@ class PolicyLoss(LossCallback):
         q: nn.Module,
         opt: optim.Optimizer,
         lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
-        max_grad_norm: float = 10.0,
+        max_grad_norm: float = _DEFAULTS.max_gradient_norm,
         name: str = "policy",
         data_group: str = "default",
         log_per_param_weights: bool = False,
         log_per_param_grads: bool = False,
-        policy_delay: int = 2,
+        policy_delay: int = _DEFAULTS.policy_delay,
     ) -> None:
         _require_delay("PolicyLoss", policy_delay)
         super().__init__(
@@ -270,3 +278,78 @@ class PolicyLoss(LossCallback):
 def _require_delay(owner: str, policy_delay: int) -> None:
     if policy_delay < 1:
         raise InputError(f"{owner}: expected policy_delay >= 1, got {policy_delay}.")
+
+
+class TD3Learner(BoxLearner):
+    """TD3 assembled from its callbacks.
+
+    Args:
+        observation_dim: O.
+        action_dim: A.
+        config: Settings.
+        seed: Root of the streams ``learn.td3.*``.
+        encoder: See `CallbackLearner`.
+    """
+
+    def __init__(
+        self,
+        *,
+        observation_dim: int,
+        action_dim: int,
+        config: TD3Config | None = None,
+        seed: int = 0,
+        encoder: EncoderFactory | None = None,
+    ) -> None:
+        config = config or TD3Config()
+        super().__init__("td3", observation_dim, action_dim, config, seed=seed, encoder=encoder)
+        sizes, rate, norm = config.hidden_sizes, config.learning_rate, config.max_gradient_norm
+        self._plain, policy, features = self.encoded(
+            lambda width: DeterministicMlpPolicy(
+                width, action_dim, sizes, init_generator=self.weights
+            )
+        )
+        self.greedy = nn.Sequential(*features, self._plain)
+        self._explorer = ExploringPolicy(policy, config.exploration_noise, generator=self.noise)
+        critics = [
+            self.encoded(
+                lambda width: ActionValueMlp(width, action_dim, sizes, generator=self.weights)
+            )[1]
+            for _ in range(2)
+        ]
+        critic_losses = [
+            QLoss(name=f"q{i + 1}", q=critic, opt=adam(critic, rate), max_grad_norm=norm)
+            for i, critic in enumerate(critics)
+        ]
+        policy_loss = PolicyLoss(
+            pi=policy,
+            q=critics[0],
+            opt=adam(policy, rate),
+            max_grad_norm=norm,
+            policy_delay=config.policy_delay,
+        )
+        target = QTarget(
+            pi=policy,
+            q1=critics[0],
+            q2=critics[1],
+            gamma=config.gamma,
+            target_q_tau=config.tau,
+            target_noise=config.target_noise,
+            noise_clip=config.noise_clip,
+            policy_delay=config.policy_delay,
+            generator=self.noise,
+        )
+        self.run(
+            [critic_losses, [policy_loss]],
+            target,
+            lambda batch: {"next_policy_noise": target.draw(len(batch["rewards"]), action_dim)},
+        )
+
+    @torch.no_grad()
+    def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
+        """Return actions with noise, in [−1, 1], (N, A)."""
+        del frames
+        return self._explorer(obs=torch.from_numpy(states)).numpy()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+
+    def policy(self, low: Float32Array, high: Float32Array) -> MlpPolicy:
+        """Return tanh f(s), scaled."""
+        return self.relu_policy(self._plain, output="tanh", low=low, high=high)

@@ -15,10 +15,10 @@ _EXPORTS: Final = {
     "BackPropStepsTerminator": "generic",
     "CheckpointLoader": "checkpointing",
     "Checkpointer": "checkpointing",
-    "JsonlLogger": "jsonl_logger",
+    "JsonlLogger": "logging",
     "LoggingMixin": "logging_mixin",
     "LossCallback": "loss",
-    "SystemLogger": "system_logger",
+    "SystemLogger": "logging",
     "TensorboardLogger": "logging",
     "TerminalLogger": "logging",
 }

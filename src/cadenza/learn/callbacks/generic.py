@@ -1,7 +1,11 @@
-"""Callbacks that fit every training."""
+"""Callbacks that end a training: after so many steps, or with a verdict, for tests that learn."""
 
-from cadenza.core.errors import PreconditionError
+from collections.abc import Sequence
+
+from cadenza.core.errors import CadenzaError, InputError, NotReadyError, PreconditionError
 from cadenza.learn.callback import ORDER_STOP, Callback
+from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.trainer import TrainingShutdownException
 
 
@@ -35,3 +39,106 @@ class BackPropStepsTerminator(Callback):
     def end_cycle(self) -> None:
         """Stop."""
         raise TrainingShutdownException(f"{self._bp_steps} steps are done")
+
+
+class CheckFailedError(CadenzaError, AssertionError):
+    """A training did not reach what a test expects of it."""
+
+
+class FinalLossTestCheck(Callback):
+    """Stops at step ``test_length``, and fails if a loss is above its limit then."""
+
+    def __init__(
+        self, callbacks: Sequence[LossCallback], cutoffs: Sequence[float], test_length: int
+    ) -> None:
+        """Choose losses and their limits.
+
+        Raises:
+            InputError: Not one limit per loss.
+        """
+        super().__init__(cycle=test_length)
+        if len(callbacks) != len(cutoffs):
+            raise InputError(
+                f"FinalLossTestCheck: expected one cutoff per loss, got {len(cutoffs)} for "
+                f"{len(callbacks)}."
+            )
+        self._order = ORDER_STOP
+        self._limits = list(zip(callbacks, cutoffs, strict=True))
+
+    def end_cycle(self) -> None:
+        """Judge and stop.
+
+        Raises:
+            CheckFailedError: A loss is too high or NaN.
+            NotReadyError: A loss has logged nothing.
+        """
+        for callback, cutoff in self._limits:
+            loss = _logged(callback, f"loss/{callback.name}_loss")
+            if not loss <= cutoff:  # written this way round so that NaN fails too
+                raise CheckFailedError(
+                    f"Loss for {callback.name} too high: expected at most {cutoff}, got {loss}."
+                )
+        raise TrainingShutdownException("the final loss check passed")
+
+
+class FinalRewardTestCheck(Callback):
+    """Stops at step ``test_length``, and fails if a logged reward is below ``cutoff`` then."""
+
+    def __init__(
+        self,
+        callback: LoggingMixin,
+        cutoff: float,
+        test_length: int,
+        key: str = "training/scaled_reward",
+        use_windowed: bool = False,
+    ) -> None:
+        """Choose a reward and its limit.
+
+        Args:
+            callback: Who logs the reward.
+            cutoff: Smallest reward that passes.
+            test_length: Step at which to judge.
+            key: Key of the reward.
+            use_windowed: Judge the mean of the key's window instead of its last scalar.
+        """
+        super().__init__(cycle=test_length)
+        self._order = ORDER_STOP
+        self._callback = callback
+        self._cutoff = cutoff
+        self._key = key
+        self._use_windowed = use_windowed
+
+    def end_cycle(self) -> None:
+        """Judge and stop.
+
+        Raises:
+            CheckFailedError: The reward is too low or NaN.
+            NotReadyError: Nothing is logged under the key.
+        """
+        if self._use_windowed:
+            reward = _window_mean(self._callback, self._key)
+        else:
+            reward = _logged(self._callback, self._key)
+        if not reward >= self._cutoff:  # written this way round so that NaN fails too
+            raise CheckFailedError(
+                f"Reward too low: expected at least {self._cutoff}, got {reward}."
+            )
+        raise TrainingShutdownException("the final reward check passed")
+
+
+def _logged(callback: LoggingMixin, key: str) -> float:
+    if key not in callback.scalar_logs:
+        raise NotReadyError(
+            f"expected a scalar {key!r}, got {sorted(callback.scalar_logs)}; check the key."
+        )
+    return callback.scalar_logs[key]
+
+
+def _window_mean(callback: LoggingMixin, key: str) -> float:
+    window = callback.windowed_scalar.get(key)
+    if not window:
+        raise NotReadyError(
+            f"expected a window {key!r} with values, got {sorted(callback.windowed_scalar)}; "
+            "check the key."
+        )
+    return sum(window) / len(window)

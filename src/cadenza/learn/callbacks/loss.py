@@ -17,7 +17,27 @@ from cadenza.core.errors import (
     NotReadyError,
 )
 from cadenza.learn.callback import Callback
-from cadenza.learn.callbacks.deferred_logging import DeferredLogging
+from cadenza.learn.callbacks.logging_mixin import DeferredLogging
+
+
+def observed_input(owner: str, observation: Mapping[str, Tensor], key: str) -> Tensor:
+    """Return ``observation[key]``, shape (B, ...).
+
+    Args:
+        owner: Who works on it, for the message.
+        observation: Observations of the batch by name.
+        key: The one that is meant.
+
+    Raises:
+        InputError: There is none of that name.
+    """
+    if key not in observation:
+        raise InputError(
+            f"{owner}: expected observation[{key!r}], got the keys {sorted(observation)}; set "
+            "input_key."
+        )
+    return observation[key]
+
 
 _logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from cadenza.core.errors import ConfigurationKeyError, MissingExtraError, PreconditionError
 from cadenza.learn.callback import Callback
-from cadenza.learn.callbacks.log_reading import (
+from cadenza.learn.callbacks.logging import (
     Throughput,
     histogram_values,
     image_values,

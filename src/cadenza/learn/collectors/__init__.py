@@ -15,8 +15,8 @@ from cadenza.core.lazy_names import lazy_names
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
     "GymCollector": "sync",
-    "PolicySnapshots": "snapshots",
-    "SampleInsertRatio": "back_pressure",
+    "PolicySnapshots": "threaded",
+    "SampleInsertRatio": "threaded",
     "SimpleGymCollector": "sync",
     "ThreadedGymCollector": "threaded",
 }

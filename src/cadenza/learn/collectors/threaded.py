@@ -3,21 +3,290 @@
 For simulators that are slow or wait for something outside: batches are trained on while the next
 transitions are made. The order in which both happen depends on the machine, so runs are not
 reproducible; use `SimpleGymCollector` where that matters.
+
+Pace:      with I transitions inserted and S rows sampled since the first sample, and a target of r
+           rows per transition, inserting waits while r I > S + tolerance, and sampling waits while
+           S > r I + tolerance. Both cannot hold at once, so the threads cannot block each other
+           (the sample-to-insert limiter of Reverb, arXiv:2102.04736, section 3.4).
+Policies:  the trainer publishes versioned copies; an actor takes over the newest between two steps,
+           so nobody ever acts with half-updated weights.
+Agents:    may be written without a thought of threads. The copy that acts shares nothing it can
+           reach with the original's policy, whose weights are trained meanwhile.
 """
 
+import copy
+import gc
 import logging
 import threading
+import weakref
 from collections import deque
+from collections.abc import Callable, Iterable
+from types import FunctionType, ModuleType
 from typing import Any, Final
+
+import torch
+from torch import nn
 
 from cadenza.core.errors import CadenzaError, ConfigurationError
 from cadenza.learn.callback import Callback
-from cadenza.learn.collectors.agent_copy import copy_of_agent
-from cadenza.learn.collectors.back_pressure import SampleInsertRatio
-from cadenza.learn.collectors.snapshots import PolicySnapshots, SnapshotActor
 from cadenza.learn.collectors.sync import EPISODE_REWARD, GymCollector
 from cadenza.learn.env.dict_gym_wrapper import DictGymWrapper
 from cadenza.learn.proxies import AgentProxy, MemoryProxy, RebindableAgent
+
+
+class SampleInsertRatio:
+    """Makes whoever runs ahead wait for the other.
+
+    Inserts before the first sample are free: they fill the memory.
+    """
+
+    def __init__(self, samples_per_insert: float, *, tolerance: float = 0.0) -> None:
+        """Set the target.
+
+        Args:
+            samples_per_insert: Sampled rows per inserted transition, > 0.
+            tolerance: Rows that either side may be ahead, >= 0, on top of one call's worth.
+
+        Raises:
+            ConfigurationError: A number out of range.
+        """
+        if not samples_per_insert > 0.0 or not tolerance >= 0.0:
+            raise ConfigurationError(
+                "SampleInsertRatio: expected samples_per_insert > 0 and tolerance >= 0, got "
+                f"{samples_per_insert} and {tolerance}."
+            )
+        self._target = samples_per_insert
+        self._tolerance = tolerance
+        self._changed = threading.Condition()
+        self._inserted = 0
+        self._sampled = 0
+        self._free: int | None = None
+        self._is_closed = False
+
+    @property
+    def inserted(self) -> int:
+        """Transitions inserted so far."""
+        return self._inserted
+
+    @property
+    def sampled(self) -> int:
+        """Rows sampled so far."""
+        return self._sampled
+
+    def insert(self, count: int) -> None:
+        """Count ``count`` inserted transitions."""
+        with self._changed:
+            self._inserted += count
+            self._changed.notify_all()
+
+    def sample(self, count: int) -> None:
+        """Count ``count`` sampled rows."""
+        with self._changed:
+            if self._free is None:
+                self._free = self._inserted
+            self._sampled += count
+            self._changed.notify_all()
+
+    def wait_to_insert(self, timeout_s: float | None = None) -> bool:
+        """Wait until inserting is due; return whether it is, False after a time-out or `close`."""
+        return self._wait(lambda: self._ahead() <= self._tolerance, timeout_s)
+
+    def wait_to_sample(self, timeout_s: float | None = None) -> bool:
+        """Wait until sampling is due; return whether it is, False after a time-out or `close`."""
+        return self._wait(lambda: -self._ahead() <= self._tolerance, timeout_s)
+
+    def close(self) -> None:
+        """Wake all who wait, for good."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def open(self) -> None:
+        """Begin again after `close`, with free inserts until the next sample."""
+        with self._changed:
+            self._is_closed = False
+            self._inserted = self._sampled = 0
+            self._free = None
+
+    def _ahead(self) -> float:
+        """Return by how many rows inserting is ahead of sampling."""
+        if self._free is None:
+            return 0.0
+        return self._target * (self._inserted - self._free) - self._sampled
+
+    def _wait(self, is_due: Callable[[], bool], timeout_s: float | None) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or is_due(), timeout_s)
+            return not self._is_closed and is_due()
+
+
+_ADVICE: Final = (
+    "The thread needs an agent of its own: add with_policy(policy), which returns an agent that "
+    "acts with that network, or use GenericAgentProxy."
+)
+
+
+def copy_of_agent(agent: AgentProxy) -> AgentProxy:
+    """Return a deep copy of ``agent`` whose policy is its own.
+
+    Args:
+        agent: Keeps its policy in itself or in something that it holds.
+
+    Raises:
+        ConfigurationError: It cannot be copied; or the copy's ``policy`` is not a module inside
+            the copy; or the copy still reaches the policy of ``agent``, for instance from a
+            function that was made around it.
+    """
+    kind = type(agent).__name__
+    try:
+        copied = copy.deepcopy(agent)
+    except (TypeError, RuntimeError, AttributeError, ValueError, copy.Error) as error:
+        raise ConfigurationError(
+            f"ThreadedGymCollector: expected an agent with with_policy(), or one that can be "
+            f"copied, got {kind}: {error}. {_ADVICE}"
+        ) from error
+    reached = _reachable(copied)
+    if id(copied.policy) not in reached or not _is_apart(reached.values(), agent.policy):
+        raise ConfigurationError(
+            f"ThreadedGymCollector: expected an agent with with_policy(), or one whose copy has a "
+            f"policy of its own inside, got {kind}, whose copy still has parts of the policy that "
+            f"is trained, or makes its policy anew. {_ADVICE}"
+        )
+    return copied
+
+
+def _is_apart(things: Iterable[object], policy: nn.Module) -> bool:
+    """Return whether neither ``policy`` nor memory of its tensors is among ``things``."""
+    live = {id(module) for module in policy.modules()}
+    storages = {_storage(tensor) for tensor in (*policy.parameters(), *policy.buffers())} - {0}
+    return not any(
+        id(thing) in live or (isinstance(thing, torch.Tensor) and _storage(thing) in storages)
+        for thing in things
+    )
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    """Return where the memory of a tensor begins; 0 if it has none."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _reachable(root: object) -> dict[int, object]:
+    """Return what ``root`` holds, directly or not, by id; kept alive, so that ids stay unique."""
+    found: dict[int, object] = {}
+    waiting = [root]
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) not in found:
+            found[id(thing)] = thing
+            waiting.extend(_held_by(thing))
+    return found
+
+
+def _held_by(thing: object) -> list[object]:
+    """Return what an object refers to by itself: not by its class, nor by a module's globals."""
+    if isinstance(thing, type | ModuleType):
+        return []
+    if isinstance(thing, FunctionType):
+        named = (thing.__kwdefaults__ or {}).values()
+        return [*(thing.__closure__ or ()), *(thing.__defaults__ or ()), *named]
+    if isinstance(thing, weakref.ReferenceType):
+        return [thing()]
+    return gc.get_referents(thing)
+
+
+class PolicySnapshots:
+    """Hands a training policy's parameters and buffers to actors in other threads.
+
+    The state of noise generators is not handed over: each actor draws its own.
+
+    Attributes:
+        version: Number of the newest snapshot; 0 is the policy at construction.
+    """
+
+    def __init__(self, policy: nn.Module) -> None:
+        """Take the first snapshot of ``policy``, which only the publishing thread may change."""
+        self._policy = policy
+        self._lock = threading.Lock()
+        self.version = 0
+        self._tensors = self._copied()
+
+    def publish(self) -> int:
+        """Take a new snapshot and return its version; call it in the thread that trains."""
+        tensors = self._copied()
+        with self._lock:
+            self._tensors = tensors
+            self.version += 1
+            return self.version
+
+    def actor(self, *, noise_seed: int = 0) -> "SnapshotActor":
+        """Return a network of its own that follows the snapshots.
+
+        Args:
+            noise_seed: Seed of the copy's noise generators, so that it does not repeat the noise of
+                the policy that is trained.
+        """
+        return self.actor_of(copy.deepcopy(self._policy), noise_seed=noise_seed)
+
+    def actor_of(self, network: nn.Module, *, noise_seed: int = 0) -> "SnapshotActor":
+        """Let a copy of the policy that exists already follow the snapshots.
+
+        Args:
+            network: The copy; shares nothing with the policy.
+            noise_seed: As in `actor`.
+        """
+        for generator in _generators(network):
+            generator.manual_seed(noise_seed)
+        actor = SnapshotActor(self, network)
+        actor.take(*self.newest())
+        return actor
+
+    def newest(self) -> tuple[dict[str, torch.Tensor], int]:
+        """Return the tensors of the newest snapshot, which nobody changes, and its version."""
+        with self._lock:
+            return self._tensors, self.version
+
+    def _copied(self) -> dict[str, torch.Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in _tensors(self._policy).items()}
+
+
+class SnapshotActor:
+    """A copy of a policy for one thread.
+
+    Attributes:
+        network: The copy; act with it only in the thread that calls `refresh`.
+        version: Version of the snapshot it holds.
+    """
+
+    def __init__(self, snapshots: PolicySnapshots, network: nn.Module) -> None:
+        self._snapshots = snapshots
+        self.network = network
+        self.version = -1
+
+    def refresh(self) -> int:
+        """Take over the newest snapshot, if there is a newer one, and return its version."""
+        tensors, version = self._snapshots.newest()
+        if version != self.version:
+            self.take(tensors, version)
+        return self.version
+
+    def take(self, tensors: dict[str, torch.Tensor], version: int) -> None:
+        """Copy ``tensors`` into the network."""
+        with torch.no_grad():
+            for name, tensor in _tensors(self.network).items():
+                tensor.copy_(tensors[name])
+        self.version = version
+
+
+def _tensors(network: nn.Module) -> dict[str, torch.Tensor]:
+    """Return parameters and buffers by name."""
+    return {**dict(network.named_parameters()), **dict(network.named_buffers())}
+
+
+def _generators(network: nn.Module) -> list[torch.Generator]:
+    """Return the generators that the parts of a network hold as attributes."""
+    values: list[Any] = [value for part in network.modules() for value in vars(part).values()]
+    return [value for value in values if isinstance(value, torch.Generator)]
+
 
 _LOGGER = logging.getLogger(__name__)
 

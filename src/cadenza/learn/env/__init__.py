@@ -21,7 +21,7 @@ _EXPORTS: Final = {
     "ReplayableEnv": "replayable",
     "ScaledFloatFrame": "wrappers",
     "WarpFrame": "wrappers",
-    "make_vision_box2d_env": "box2d",
+    "make_vision_box2d_env": "wrappers",
 }
 
 __all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use

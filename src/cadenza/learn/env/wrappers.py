@@ -1,16 +1,20 @@
-"""Image wrappers: smaller grey frames, floats in [-1, 1], the last frames stacked."""
+"""Image wrappers: smaller grey frames, floats in [-1, 1], the last frames stacked.
+
+`make_vision_box2d_env` makes Box2D environments that show images, such as car racing, with them.
+"""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, cast
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
+from gymnasium import error, spaces
 from numpy.typing import NDArray
 
-from cadenza.core.errors import InputError
+from cadenza.core.errors import InputError, MissingExtraError
 from cadenza.core.extras import load_extra
+from cadenza.learn.env.replayable import ReplayableEnv
 
 #: Largest value of a pixel.
 _WHITE: Final = 255
@@ -187,3 +191,43 @@ def _require_image(
             "directly around an environment that shows images."
         )
     return cast("spaces.Box[Any]", space)
+
+
+def make_vision_box2d_env(
+    environment_id: str,
+    rank: int,
+    seed: int = 0,
+    frame_stack: int = 3,
+    use_float_scaling: bool = True,
+) -> Callable[[], gymnasium.Env[Any, Any]]:
+    """Return a function that makes an environment with small grey images.
+
+    Args:
+        environment_id: Gymnasium id of an environment that shows colour images.
+        rank: Number of this environment; its episodes are seeded from ``seed + rank``.
+        seed: Seed of the first environment, >= 0.
+        frame_stack: Number of images side by side on the channel axis, >= 1.
+        use_float_scaling: Floats in [-1, 1] instead of bytes.
+
+    Raises:
+        InputError: ``frame_stack`` is smaller than 1.
+        MissingExtraError: When called: Box2D is not installed.
+    """
+    if frame_stack < 1:
+        raise InputError(f"make_vision_box2d_env: expected frame_stack >= 1, got {frame_stack}.")
+
+    def make() -> gymnasium.Env[Any, Any]:
+        try:
+            env: gymnasium.Env[Any, Any] = gymnasium.make(environment_id)
+        except error.DependencyNotInstalled as missing:
+            raise MissingExtraError(
+                f"{environment_id}: expected Box2D, got '{missing}'; pip install 'cadenza[box2d]'."
+            ) from missing
+        env = WarpFrame(env)
+        if use_float_scaling:
+            env = ScaledFloatFrame(env)
+        if frame_stack > 1:
+            env = FrameStack(env, frame_stack)
+        return ReplayableEnv(env, root_seed=seed + rank, index=rank)
+
+    return make

@@ -6,10 +6,9 @@ Start at:    `cadenza.learn.memory.table.ArrayMemoryTable` (stores and samples),
 Promise:     a window never crosses an episode's end; no two batches share memory; the same seed and
              the same episodes give the same batches, also after a resume.
 May import:  `core` and `learn.generator_state`.
-Layout:      `table` keeps episodes in an `arena` on the host or on a device (`arena_places`);
-             `episode_ring` gives out its places and `episode_rows` finds windows in them;
-             `table_layout`, `sequence_rows`, `gathering` say what columns mean; strategies choose
-             windows and ejected episodes; `serialisation` writes and reads files.
+Layout:      `table` keeps episodes in an `arena` on the host or on a device (`places`); `ring`
+             gives out its rows and finds windows in them; `column` and `layout` say what columns
+             mean; strategies choose windows and ejected episodes; `files` writes and reads files.
 """
 
 from typing import Final
@@ -19,13 +18,13 @@ from cadenza.core.lazy_names import lazy_names
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
     "JointMemoryLoader": "loader",
-    "LoggingProxyWrapper": "logging_proxy",
-    "MemoryExporterProxyWrapper": "exporter",
-    "MemoryImporterCallback": "callbacks",
+    "LoggingProxyWrapper": "wrappers",
+    "MemoryExporterProxyWrapper": "wrappers",
+    "MemoryImporterCallback": "loading",
     "MemoryLoader": "loader",
     "MemoryTable": "table",
-    "MemoryTableProxy": "table_proxy",
-    "MemoryWarmup": "warmup",
+    "MemoryTableProxy": "proxy",
+    "MemoryWarmup": "loader",
 }
 
 __all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use

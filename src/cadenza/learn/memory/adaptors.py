@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.learn.memory.core_types import SampleResult
+from cadenza.learn.memory.column import SampleResult
 
 
 class Adaptor(Protocol):

@@ -1,14 +1,59 @@
-"""What a table stores per step: the name, shape and type of each column."""
+"""What a table stores per step: its columns, and the storages and mappers that give them meaning.
 
-from collections.abc import Mapping
+`BaseStorage` and `TagStorage` are dictionaries by episode id on their own; a table keeps its rows
+elsewhere and shows them to mappers through the same interface, as ``storage[identity]``. The
+mappers define what a virtual column means: ``mapper(storage, shape, dtype)[identity][index]``. A
+table computes the ones below as index arithmetic and asks any other mapper window by window.
+
+The memory's errors each also derive from the built-in that callers of Emote's memory catch.
+
+Axes: n = number of windows in a sample, T = rows per window, B = n T rows, rollout-major
+      (row = window T + t), L = transitions of an episode (for a mapper, rows of its target column),
+      N = rows of an arena.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from numbers import Integral
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from cadenza.core.errors import InputError
-from cadenza.learn.memory.storage import VirtualStorage
+from cadenza.core.errors import InputError, NotReadyError
+
+Number = TypeVar("Number")
+
+#: A sampled batch: tensors by column name; adaptors may nest them.
+SampleResult: TypeAlias = dict[str, Any]
+#: Episode id, first step and one past the last step of a window.
+SamplePoint: TypeAlias = tuple[int, int, int]
+#: Indices of rows or slots.
+IndexArray: TypeAlias = NDArray[np.int64]
+
+#: Tensor over the memory of an array.
+from_numpy: Final[Callable[[NDArray[Any]], torch.Tensor]] = cast("Any", torch).from_numpy
+
+
+class Matrix(Generic[Number]):
+    """Nominal type of a two-dimensional array of ``Number``; only for annotations."""
+
+
+class UnknownKeyError(InputError, KeyError):
+    """A column name or an episode id that the table does not have."""
+
+    def __str__(self) -> str:
+        """Return the message itself; `KeyError` would show its repr."""
+        return str(self.args[0]) if self.args else ""
+
+
+class NoWindowError(NotReadyError, ValueError):
+    """No stored episode is long enough for the windows asked for."""
+
+
+class SegmentTreeError(InputError, AssertionError, IndexError):
+    """A segment tree was given a size, index or sum outside its range."""
 
 
 def numpy_dtype(dtype: Any, *, name: str = "dtype") -> np.dtype[Any]:
@@ -32,6 +77,299 @@ def numpy_dtype(dtype: Any, *, name: str = "dtype") -> np.dtype[Any]:
             "as numbers."
         )
     return found
+
+
+class EpisodeArrays(Protocol):
+    """Arrays by episode id."""
+
+    def __getitem__(self, identity: int, /) -> Any:
+        """Return the rows of one episode."""
+        ...
+
+
+class _RowWorkspace:
+    """A buffer of rows that grows and is used again; one per storage, not thread-safe."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+        super().__init__()
+        self._shape = shape
+        self._dtype = dtype
+        self._rows: NDArray[Any] = np.empty((0, *shape), dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one row."""
+        return self._shape
+
+    def get_empty_storage(self, count: int, length: int) -> NDArray[Any]:
+        """Return ``count * length`` rows of this storage's workspace; the next call reuses them."""
+        rows = count * length
+        if rows > len(self._rows):
+            self._rows = np.empty((rows, *self._shape), self._dtype)
+        return self._rows[:rows]
+
+    def sequence_length_transform(self, length: int) -> int:
+        """Return how many rows one window of ``length`` steps gives."""
+        return length
+
+
+class BaseStorage(_RowWorkspace, dict[int, Any]):
+    """One array of shape (L, *shape) per episode id.
+
+    Args:
+        shape: Shape of one row.
+        dtype: Element type.
+    """
+
+    def post_import(self) -> None:
+        """Drop negative ids and give every other one the id ``-id - 1``.
+
+        Then ids of an imported file cannot meet the ids of new agents.
+        """
+        kept = {-abs(identity) - 1: rows for identity, rows in self.items() if identity >= 0}
+        self.clear()
+        self.update(kept)
+
+
+class TagProxy:
+    """One episode's tag: any index or slice gives the first element."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array that holds the tag."""
+        return np.shape(self._data)
+
+    def __getitem__(self, key: object) -> Any:
+        """Return the tag."""
+        return self._data[0]
+
+
+class TagStorage(BaseStorage):
+    """One value per episode id."""
+
+    def __getitem__(self, identity: int) -> TagProxy:
+        """Return the tag of one episode, whatever step is asked for."""
+        return TagProxy(super().__getitem__(identity))
+
+    def sequence_length_transform(self, length: int) -> int:
+        """Return 1: a window has one tag."""
+        del length
+        return 1
+
+
+class VirtualStorage(_RowWorkspace):
+    """Values made from another storage; writing to it does nothing.
+
+    Args:
+        storage: The target's rows.
+        shape: Shape of one row.
+        dtype: Element type.
+    """
+
+    def __init__(self, storage: EpisodeArrays, shape: tuple[int, ...], dtype: Any) -> None:
+        super().__init__(shape, dtype)
+        self._storage = storage
+
+    def __getitem__(self, identity: int) -> Any:
+        """Return an object that gives the values of one episode by index."""
+        return self._storage[identity]
+
+    def __setitem__(self, identity: int, value: object) -> None:
+        """Do nothing: there is no data of its own."""
+
+    def __delitem__(self, identity: int) -> None:
+        """Do nothing: there is no data of its own."""
+
+    def post_import(self) -> None:
+        """Do nothing: there is no data of its own."""
+
+
+class _Shifted:
+    """Rows ``shift`` later; an index outside the episode is an error, never a shorter slice."""
+
+    def __init__(self, item: Any, shift: int) -> None:
+        self._item = item
+        self._shift = shift
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the target's rows of this episode."""
+        return np.shape(self._item)
+
+    def __getitem__(self, key: object) -> Any:
+        """Return the rows at ``key`` plus the shift; of a tuple, every index is shifted.
+
+        Raises:
+            IndexError: A shifted index is outside the episode.
+            InputError: ``key`` is no integer, slice or tuple of integers.
+        """
+        shift, length = self._shift, len(self._item)
+        if isinstance(key, Integral):
+            return self._item[self._checked(int(key) + shift, length)]
+        if isinstance(key, tuple):
+            indices = tuple(int(index) + shift for index in cast("tuple[Any, ...]", key))
+            self._checked(indices[0], length)
+            return self._item[indices]
+        if not isinstance(key, slice):
+            raise InputError(
+                "shifted column: expected an integer, a slice or a tuple of integers, got "
+                f"{type(key).__name__}."
+            )
+        window = cast("slice[Any, Any, Any]", key)
+        if window.start is None or window.stop is None:
+            raise InputError(f"shifted column: expected a slice with both ends, got {window}.")
+        start, stop = int(window.start) + shift, int(window.stop) + shift
+        self._checked(start, length)
+        if stop > length:
+            self._checked(stop - 1, length)
+        return self._item[start : stop : window.step]
+
+    def _checked(self, index: int, length: int) -> int:
+        if not 0 <= index < length:
+            raise IndexError(
+                f"shifted column: expected an index in [0, {length}) after the shift by "
+                f"{self._shift}, got {index}; the window ends too close to the episode's end."
+            )
+        return index
+
+
+class _OnlyLast:
+    """The one row after a window."""
+
+    def __init__(self, item: Any) -> None:
+        self._item = item
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the target's rows of this episode."""
+        return np.shape(self._item)
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return row ``key + 1``; of a tuple only its last index; of a slice ``[stop:stop+step]``.
+
+        The slice keeps its step, so the result has one row.
+        """
+        if isinstance(key, slice):
+            window = cast("slice[Any, Any, Any]", key)
+            step = 1 if window.step is None else window.step
+            return self._item[window.stop : window.stop + step : step]
+        if isinstance(key, tuple):
+            return self._item[key[-1] + 1]
+        return self._item[key + 1]
+
+
+class NextElementMapper(VirtualStorage):
+    """Row k is the target's row k + 1."""
+
+    #: Rows that the target needs beyond the window.
+    reach: ClassVar[int] = 1
+
+    def __getitem__(self, identity: int) -> Any:
+        """Return the shifted rows of one episode."""
+        return _Shifted(self._storage[identity], 1)
+
+    @staticmethod
+    def with_only_last(
+        storage: EpisodeArrays, shape: tuple[int, ...], dtype: Any
+    ) -> "LastElementMapper":
+        """Return the mapper that gives only the row after each window."""
+        return LastElementMapper(storage, shape, dtype)
+
+
+class LastElementMapper(VirtualStorage):
+    """The target's row after the window: one row per window."""
+
+    def __getitem__(self, identity: int) -> Any:
+        """Return the row after each slice of one episode."""
+        return _OnlyLast(self._storage[identity])
+
+    def sequence_length_transform(self, length: int) -> int:
+        """Return 1: only the row after the window."""
+        del length
+        return 1
+
+
+class NextNElementWrapper(VirtualStorage):
+    """Row k is the target's row k + n; `with_n` makes the class for one n."""
+
+    #: Shift n, in rows.
+    n: ClassVar[int] = 1
+
+    def __getitem__(self, identity: int) -> Any:
+        """Return the shifted rows of one episode."""
+        return _Shifted(self._storage[identity], self.n)
+
+    @staticmethod
+    def with_n(n: int) -> "type[NextNElementWrapper]":
+        """Return a mapper class that shifts by ``n`` rows.
+
+        Raises:
+            InputError: ``n`` is below 1.
+        """
+        if n < 1:
+            raise InputError(f"NextNElementWrapper.with_n: expected n >= 1, got {n}.")
+        return type(f"Next{n}ElementWrapper", (NextNElementWrapper,), {"n": n})
+
+
+class _Ends:
+    """1 at an episode's last row, else 0; or, as a mask, the other way round."""
+
+    def __init__(self, length: int, shape: tuple[int, ...], dtype: Any, *, mask: bool) -> None:
+        self._length = length
+        self._shape = shape
+        self._dtype = np.dtype(dtype)
+        self._mask = mask
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of all values of this episode."""
+        return (self._length, *self._shape)
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return one value, or those of a slice in shape (rows, *shape)."""
+        if isinstance(key, slice):
+            rows = np.arange(self._length)[key]
+            done = (rows == self._length - 1).reshape(-1, *self._shape)
+        else:
+            done = np.asarray(key == self._length - 1)
+        values = (1 - done).astype(self._dtype) if self._mask else done.astype(self._dtype)
+        return values if values.ndim else values[()]
+
+
+class SyntheticDones(VirtualStorage):
+    """1 at the last step of each episode, else 0."""
+
+    _mask: ClassVar[bool] = False
+
+    def __getitem__(self, identity: int) -> Any:
+        """Return the flags of one episode."""
+        length = len(self._storage[identity])
+        return _Ends(length, self._shape, self._dtype, mask=self._mask)
+
+    @staticmethod
+    def as_mask(storage: EpisodeArrays, shape: tuple[int, ...], dtype: Any) -> "SyntheticMasks":
+        """Return the mapper that gives ``1 - done``."""
+        return SyntheticMasks(storage, shape, dtype)
+
+
+class SyntheticMasks(SyntheticDones):
+    """0 at the last step of each episode, else 1."""
+
+    _mask: ClassVar[bool] = True
+
+
+def resolved_mapper(mapper: Any) -> Any:
+    """Return the class that ``mapper`` makes, for the two mappers that are functions."""
+    return _FUNCTIONS.get(mapper, mapper)
+
+
+_FUNCTIONS: Mapping[Any, type[VirtualStorage]] = {
+    NextElementMapper.with_only_last: LastElementMapper,
+    SyntheticDones.as_mask: SyntheticMasks,
+}
 
 
 @dataclass

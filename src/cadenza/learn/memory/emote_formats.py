@@ -1,4 +1,4 @@
-"""Reading the memories that Emote wrote; ours are in `v2_files`.
+"""Reading the memories that Emote wrote; ours are in `files`.
 
 Version 1 is a zip file with
     ``version``            ASCII ``1``
@@ -8,27 +8,32 @@ Version 1 is a zip file with
 
 The legacy format before it has ``data.pickle`` (strategies, length key, maxlen, columns, lengths by
 id, filled flag) and, per column, ``<name>.npy``: a pickled dictionary from id to rows, bare or in
-the object array that ``np.save`` makes of it. Pickles can name any code: they are read by
-`restricted_pickle`, which imports none, and still only if the caller allows pickles.
+the object array that ``np.save`` makes of it. Pickles can name any code, so `load_plain_pickle`
+runs none: only containers, numbers, text and numpy arrays come alive. Objects of the package that
+wrote them become `Inert`: dictionaries that remember class name and state, and do nothing. Any
+other class or function is refused before it is imported. Even so, pickles are only read if the
+caller allows them.
 
 Limits: version 1 has no checksums beyond the zip's own CRC.
 """
 
 import io
+import pickle
+import struct
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import IO, Any, Final, cast
 
 import numpy as np
 from numpy.lib.format import MAGIC_PREFIX, read_array_header_1_0, read_magic
 from numpy.typing import NDArray
 
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.strict_json import MAX_JSON_BYTES, parse_json_object
-from cadenza.learn.memory.column import Column, numpy_dtype
-from cadenza.learn.memory.restricted_pickle import load_plain_pickle
-from cadenza.learn.memory.serialisation_archive import ArchiveReader
-from cadenza.learn.memory.serialisation_checks import (
+from cadenza.learn.memory.archive import (
     MAX_ROWS,
+    VERSION_ENTRY,
+    ArchiveReader,
     ColumnHeader,
     FileHeader,
     ReadOptions,
@@ -38,8 +43,97 @@ from cadenza.learn.memory.serialisation_checks import (
     take,
     take_identities,
 )
+from cadenza.learn.memory.column import Column, numpy_dtype
 from cadenza.learn.memory.snapshot import StoredRows, TableSnapshot
-from cadenza.learn.memory.v2_files import VERSION_ENTRY
+
+#: Package whose objects become inert.
+_FOREIGN: Final = "emote"
+_BUILTINS: Final = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, slice)
+_CONTAINERS: Final = (OrderedDict, defaultdict, deque)
+_NUMPY_MODULES: Final = ("numpy.core", "numpy._core")
+_NUMPY_FUNCTIONS: Final = {
+    ("multiarray", "_reconstruct"),
+    ("multiarray", "scalar"),
+    ("numeric", "_frombuffer"),
+}
+#: What unpickling raises on data that are damaged or hostile.
+_ERRORS: Final = (
+    pickle.UnpicklingError,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+
+
+class Inert(dict[Any, Any]):
+    """An object of another package, reduced to its items and state."""
+
+    inert_state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        """Keep the state."""
+        self.inert_state = state
+
+
+def _inert_attribute(owner: object, name: str) -> type[Inert]:
+    """Stand in for ``getattr``, which pickles use to name methods of classes."""
+    del name
+    if not (isinstance(owner, type) and issubclass(owner, Inert)):
+        raise pickle.UnpicklingError(f"an attribute of {owner!r} is asked for")
+    return owner
+
+
+class _RestrictedUnpickler(pickle.Unpickler):
+    """Knows the harmless types only."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> Any:
+        """Return the type or function that a pickle names, if it is harmless."""
+        if module_name == _FOREIGN or module_name.startswith(f"{_FOREIGN}."):
+            return type(global_name, (Inert,), {})
+        for known in (*_BUILTINS, *_CONTAINERS):
+            if (known.__module__, known.__name__) == (module_name, global_name):
+                return known
+        if (module_name, global_name) == ("builtins", "getattr"):
+            return _inert_attribute
+        package, _, module = module_name.rpartition(".")
+        if package in _NUMPY_MODULES and (module, global_name) in _NUMPY_FUNCTIONS:
+            return super().find_class(f"numpy._core.{module}", global_name)
+        found: Any = getattr(np, global_name, None) if module_name == "numpy" else None
+        if isinstance(found, type) and issubclass(found, np.ndarray | np.dtype | np.generic):
+            return cast("Any", found)
+        raise pickle.UnpicklingError(f"{module_name}.{global_name} is not plain data")
+
+
+def load_plain_pickle(stream: IO[bytes], *, source: str) -> dict[Any, Any]:
+    """Return the dictionary that a pickle holds.
+
+    Args:
+        stream: The pickle.
+        source: How messages call it.
+
+    Raises:
+        IntegrityError: It is damaged, no dictionary, or holds more than plain data.
+    """
+    try:
+        value: object = _RestrictedUnpickler(stream).load()
+    except _ERRORS as error:
+        raise IntegrityError(
+            f"{source}: expected a pickle of plain data, got an error: {error}."
+        ) from error
+    if isinstance(value, np.ndarray):
+        array = cast("NDArray[Any]", value)
+        value = array.item() if array.shape == () else array  # `np.save` of a dictionary
+    if not isinstance(value, dict):
+        raise IntegrityError(f"{source}: expected a dictionary, got {type(value).__name__}.")
+    return cast("dict[Any, Any]", value)
+
 
 _CONFIGURATION: Final = "configuration.json"
 _LEGACY_DATA: Final = "data.pickle"

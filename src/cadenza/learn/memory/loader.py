@@ -1,19 +1,108 @@
 """Endless batches from tables, in the shape the trainer wants.
 
-A batch of `MemoryLoader` is ``{data_group: columns, size_key: rows}`` with ``rows = n T``.
+A batch of `MemoryLoader` is ``{data_group: columns, size_key: rows}`` with ``rows = n T``. With
+``prefetch`` a background thread samples ahead: a `Prefetcher` gives what its producer gives, in
+order; at most ``depth`` finished values wait. The thread ends when the prefetcher is closed or
+nobody holds it any more. An error of the producer arrives at the ``next`` call that would have got
+the value. `MemoryWarmup` waits before training until a collector in another thread has filled the
+memory.
 """
 
+import queue
+import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 from weakref import WeakSet
 
 from cadenza.core.errors import ConfigurationError, NotReadyError
 from cadenza.core.timing import TimedBlock
-from cadenza.learn.memory.errors import NoWindowError
-from cadenza.learn.memory.prefetch import Prefetcher
+from cadenza.learn.callback import Callback
+from cadenza.learn.memory.column import NoWindowError
 from cadenza.learn.memory.table import MemoryTable
+from cadenza.learn.trainer import TrainingShutdownException
+
+T = TypeVar("T")
+
+#: How often the prefetching thread and its reader look whether they should stop, s.
+_PREFETCH_POLL_S: Final = 0.05
+#: How long `Prefetcher.close` waits for the value that is being made, s.
+_JOIN_S: Final = 10.0
+
+
+class _Failure:
+    """What the producer raised."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class Prefetcher(Iterator[T], Generic[T]):
+    """Calls ``produce`` in a thread, up to ``depth`` values ahead of the consumer.
+
+    Args:
+        produce: Makes one value; called by one thread only.
+        depth: Most values that wait, at least 1.
+
+    Raises:
+        ConfigurationError: ``depth`` is below 1.
+    """
+
+    def __init__(self, produce: Callable[[], T], *, depth: int) -> None:
+        if depth < 1:
+            raise ConfigurationError(f"Prefetcher: expected depth >= 1, got {depth}.")
+        self._values: queue.Queue[T | _Failure] = queue.Queue(maxsize=depth)
+        self._stop = threading.Event()
+        # The thread must not hold `self`, or a forgotten prefetcher would never end.
+        self._thread = threading.Thread(
+            target=_fill, args=(produce, self._values, self._stop), name="prefetch", daemon=True
+        )
+        self._finalizer = weakref.finalize(self, self._stop.set)
+        self._thread.start()
+
+    def __next__(self) -> T:
+        """Return the next value, waiting for it if need be.
+
+        Raises:
+            StopIteration: The prefetcher was closed, or has raised an error before.
+        """
+        while not self._stop.is_set():
+            try:
+                value = self._values.get(timeout=_PREFETCH_POLL_S)
+            except queue.Empty:
+                continue
+            if isinstance(value, _Failure):
+                self.close()
+                raise value.error
+            return value
+        raise StopIteration
+
+    def close(self) -> None:
+        """Stop the thread and wait for it; calling twice is fine."""
+        self._stop.set()
+        self._thread.join(timeout=_JOIN_S)
+
+
+def _fill(
+    produce: Callable[[], T], values: "queue.Queue[T | _Failure]", stop: threading.Event
+) -> None:
+    """Put values into the queue until told to stop or until one cannot be made."""
+    while not stop.is_set():
+        try:
+            value: T | _Failure = produce()
+        except BaseException as error:  # noqa: BLE001 -- the consumer's thread raises it again
+            value = _Failure(error)
+        while not stop.is_set():
+            try:
+                values.put(value, timeout=_PREFETCH_POLL_S)
+                break
+            except queue.Full:
+                continue
+        if isinstance(value, _Failure):
+            return
+
 
 #: How often a loader that waits looks at its table, s.
 _POLL_S: Final = 0.01
@@ -229,3 +318,74 @@ class JointMemoryLoaderWithDataGroup(JointMemoryLoader):
         joint = super()._join(iterators)
         total = joint.pop(self._size_key)
         return {self._data_group: joint, self._size_key: total}
+
+
+#: How often a warm-up asks its loader, s.
+_WARMUP_POLL_S: Final = 0.1
+#: After all callbacks that start collecting.
+_ORDER: Final = 100
+
+
+class Readiness(Protocol):
+    """What can be waited for: every memory loader."""
+
+    def is_ready(self) -> bool:
+        """Return whether a batch can be made."""
+        ...
+
+
+class PendingExports(Protocol):
+    """Who answers export requests of other threads: `OnnxExporter`."""
+
+    def process_pending_exports(self) -> None:
+        """Do what other threads have asked for."""
+        ...
+
+
+class MemoryWarmup(Callback):
+    """Blocks the start of training until a loader is ready.
+
+    For collectors that run in a thread of their own. With a collector that runs inside the training
+    loop nothing would ever arrive: give ``timeout_s`` to get an error instead of a standstill.
+
+    Args:
+        loader: Must become ready.
+        exporter: Its pending exports are done while waiting, since the training loop cannot.
+        shutdown_signal: Training ends when it returns true.
+        timeout_s: Longest wait, s; None waits for ever.
+    """
+
+    def __init__(
+        self,
+        loader: Readiness,
+        exporter: PendingExports | None,
+        shutdown_signal: Callable[[], bool] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        super().__init__()
+        self._order = _ORDER
+        self._loader = loader
+        self._exporter = exporter
+        self._shutdown_signal = shutdown_signal
+        self._timeout_s = timeout_s
+
+    def begin_training(self) -> None:
+        """Wait.
+
+        Raises:
+            TrainingShutdownException: The shutdown signal came first.
+            NotReadyError: The loader is not ready after ``timeout_s``.
+        """
+        started = time.monotonic()
+        while not self._loader.is_ready():
+            if self._shutdown_signal is not None and self._shutdown_signal():
+                raise TrainingShutdownException("shutdown was asked for while the memory warmed up")
+            if self._timeout_s is not None and time.monotonic() - started >= self._timeout_s:
+                raise NotReadyError(
+                    f"MemoryWarmup: expected a ready loader within {self._timeout_s} s, got none; "
+                    "check that a collector runs in its own thread and stores episodes long enough."
+                )
+            if self._exporter is not None:
+                self._exporter.process_pending_exports()
+            time.sleep(_WARMUP_POLL_S)

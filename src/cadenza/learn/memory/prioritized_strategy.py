@@ -21,11 +21,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
-from cadenza.learn.memory.core_types import IndexArray, SamplePoint
-from cadenza.learn.memory.episode_rows import EpisodeRows
-from cadenza.learn.memory.row_moves import RowMove, moved
+from cadenza.learn.memory.column import IndexArray, SamplePoint
+from cadenza.learn.memory.ring import EpisodeRows, RowMove, moved
 from cadenza.learn.memory.segment_tree import ArrayMinTree, ArraySumTree
-from cadenza.learn.memory.strategy import SampleStrategy
+from cadenza.learn.memory.strategy import SampleStrategy, checked_alpha
 
 #: Keys that a batch gets.
 SAMPLE_WEIGHTS: Final = "sample_weights"
@@ -53,11 +52,9 @@ class PrioritizedSampleStrategy(SampleStrategy):
         self, alpha: float = 0.6, beta: float = 0.4, epsilon: float = 1e-6, *, seed: int = 0
     ) -> None:
         super().__init__(seed=seed)
-        if not 0.0 <= alpha < float("inf"):
-            raise ConfigurationError(f"alpha: expected a finite number >= 0, got {alpha}.")
         if not 0.0 < epsilon < float("inf"):
             raise ConfigurationError(f"epsilon: expected a finite number > 0, got {epsilon}.")
-        self._alpha = float(alpha)
+        self._alpha = checked_alpha(alpha)
         self._epsilon = float(epsilon)
         self.beta = beta
         self._max_priority = 1.0

@@ -15,8 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.learn.memory.core_types import IndexArray
-from cadenza.learn.memory.errors import SegmentTreeError
+from cadenza.learn.memory.column import IndexArray, SegmentTreeError
 
 #: A prefix sum may exceed the total by this much before it is refused; rounding of sums.
 _SUM_TOLERANCE: Final = 1e-5

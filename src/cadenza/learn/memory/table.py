@@ -8,46 +8,69 @@ The state for checkpoints also holds the places, since uniform sampling draws pl
 loads it samples the same windows as the one that made it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from time import perf_counter
+from typing import Any, Final, Protocol, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from cadenza.core.errors import CheckpointError, ConfigurationError
-from cadenza.learn.load_switches import accepts_other_names
-from cadenza.learn.memory.core_types import IndexArray, SampleResult, from_numpy
-from cadenza.learn.memory.gathering import EpisodeContents
-from cadenza.learn.memory.sequence_rows import require_finite_rows
-from cadenza.learn.memory.serialisation import (
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, PreconditionError
+from cadenza.core.extras import load_extra
+from cadenza.core.timing import BlockTimers
+from cadenza.learn.callback import accepts_other_names
+from cadenza.learn.memory.adaptors import Adaptor
+from cadenza.learn.memory.archive import ReadOptions
+from cadenza.learn.memory.arena import EpisodeContents
+from cadenza.learn.memory.column import Column, IndexArray, SampleResult
+from cadenza.learn.memory.files import (
     TableSerializationVersion,
     read_snapshot,
     write_snapshot,
 )
-from cadenza.learn.memory.serialisation_checks import ReadOptions
+from cadenza.learn.memory.layout import (
+    SequenceRows,
+    TableLayout,
+    checked_sequence,
+    require_finite_rows,
+)
+from cadenza.learn.memory.places import Storage, place_of
 from cadenza.learn.memory.snapshot import (
     ContentMark,
     IdPolicy,
-    StoredRows,
     TableChanges,
     TableSnapshot,
+    contents_of,
+    contents_state,
+    load_contents_state,
+    read_field,
+    take_snapshot,
 )
-from cadenza.learn.memory.strategy import EjectionStrategy, SampleStrategy, Strategy
-from cadenza.learn.memory.table_base import EpisodeTable
-from cadenza.learn.memory.table_layout import StoredColumn, TableLayout
+from cadenza.learn.memory.strategy import (
+    EjectionStrategy,
+    FifoEjectionStrategy,
+    SampleStrategy,
+    Strategy,
+    UniformSampleStrategy,
+    prefers_rows,
+    require_free,
+    watches_samples,
+)
 
-if TYPE_CHECKING:
-    from cadenza.learn.memory.adaptors import Adaptor
-
-__all__ = ["ArrayMemoryTable", "MemoryTable", "TableSerializationVersion"]
+#: Memory that a new table reserves at once, if its maxlen needs so much; the system provides it
+#: page by page as rows are written.
+_RESERVED_BYTES: Final = 1 << 28
+#: Rows reserved beyond maxlen: states after the last steps, and the hole at the ring's end.
+_SPARE_SHARE: Final = 8
+_SPARE_ROWS: Final = 64
 
 
 class MemoryTable(Protocol):
     """What proxies and loaders need of a table."""
 
-    adaptors: "list[Adaptor]"
+    adaptors: list[Adaptor]
 
     def sample(self, count: int, sequence_length: int) -> SampleResult:
         """Return ``count`` windows of ``sequence_length`` steps, column by column."""
@@ -76,12 +99,346 @@ class MemoryTable(Protocol):
         ...
 
 
-class ArrayMemoryTable(EpisodeTable):
+class ArrayMemoryTable:
     """Stores whole episodes and samples windows that never cross an episode's end.
 
-    Thread-safe: any thread may add, sample, store or restore. `EpisodeTable` describes the
-    arguments, adding and sampling; here is what saves and loads.
+    Thread-safe: any thread may add, sample, store or restore.
+
+    Args:
+        columns: What an episode consists of; targets before the virtual columns that read them.
+        maxlen: Most transitions to hold; the ejector makes room for more.
+        sampler: Chooses windows; `UniformSampleStrategy` if None.
+        ejector: Chooses episodes to remove; `FifoEjectionStrategy` if None.
+        length_key: Column with one row per transition.
+        adaptors: Change each sampled batch, in their order.
+        device: Where batches go.
+        seed: Root seed of the default strategies; strategies that are passed in have their own.
+        name: Name in checkpoints.
+        check_finite: Refuse episodes with NaN or infinity, which spoil all weights.
+        as_tensordict: Return batches as `tensordict.TensorDict`.
+        storage: Where the rows lie: on the ``host``; there, with batches through page-locked
+            memory to a CUDA device (``pinned``); or on the ``device``. What is drawn, sampled and
+            saved is the same.
+
+    Attributes:
+        adaptors: As given; may be changed.
+
+    Raises:
+        ConfigurationError: The columns contradict each other, ``maxlen`` is below 1, or a
+            strategy follows another table, or there is no such ``storage``.
+        DeviceUnavailableError: ``storage`` needs a device that is not there.
+        MissingExtraError: ``as_tensordict`` without the extra ``tensordict``.
     """
+
+    def __init__(
+        self,
+        *,
+        columns: Sequence[Column],
+        maxlen: int,
+        sampler: SampleStrategy | None = None,
+        ejector: EjectionStrategy | None = None,
+        length_key: str = "actions",
+        adaptors: Sequence[Adaptor] | None = None,
+        device: torch.device | str = "cpu",
+        seed: int = 0,
+        name: str = "memory",
+        check_finite: bool = True,
+        as_tensordict: bool = False,
+        storage: Storage = "host",
+    ) -> None:
+        if maxlen < 1:
+            raise ConfigurationError(f"maxlen: expected at least 1 transition, got {maxlen}.")
+        self.adaptors = list(adaptors or [])
+        self._name = name
+        self._maxlen = int(maxlen)
+        self._device = torch.device(device)
+        self._check_finite = check_finite
+        self._tensordict = load_extra("tensordict").TensorDict if as_tensordict else None
+        self._layout = TableLayout(columns, length_key)
+        self._storage: Storage = storage
+        self._place = place_of(storage, self._device)
+        self._contents = self._new_contents()
+        self._gatherer = self._place.gatherer(self._layout, lambda: self._contents)
+        self._sampler = UniformSampleStrategy(seed=seed) if sampler is None else sampler
+        self._ejector = FifoEjectionStrategy(seed=seed) if ejector is None else ejector
+        require_free(self._sampler, "sampler")
+        require_free(self._ejector, "ejector")
+        self._watchers = [
+            strategy for strategy in (self._sampler, self._ejector) if watches_samples(strategy)
+        ]
+        self._by_rows = prefers_rows(self._sampler)
+        self._attach()
+        self._filled = False
+        self._lock = threading.RLock()
+        self._use_timers()
+
+    def _new_contents(self) -> EpisodeContents:
+        """Return an empty content that can grow to ``maxlen`` with few moves."""
+        contents = self._empty_contents(1)
+        wanted = self._maxlen + self._maxlen // _SPARE_SHARE + _SPARE_ROWS
+        affordable = max(_RESERVED_BYTES // contents.arena.row_bytes, _SPARE_ROWS)
+        return self._empty_contents(min(wanted, affordable))
+
+    def _empty_contents(self, capacity: int) -> EpisodeContents:
+        return self._place.contents(self._layout, capacity)
+
+    def _attach(self) -> None:
+        self._sampler.attach(self._contents.rows)
+        self._ejector.attach(self._contents.rows)
+
+    def _use_timers(self) -> None:
+        self._timers = BlockTimers()
+        self._time_points = self._timers.scope("points")
+        self._time_gather = self._timers.scope("gather")
+        self._time_add = self._timers.scope("add_sequence")
+        self._time_inner = self._timers.scope("add_sequence_inner")
+
+    @property
+    def name(self) -> str:
+        """Name in checkpoints."""
+        return self._name
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """All columns, in declared order."""
+        return self._layout.columns
+
+    @property
+    def length_key(self) -> str:
+        """Column with one row per transition."""
+        return self._layout.length_key
+
+    @property
+    def maxlen(self) -> int:
+        """Most transitions to hold."""
+        return self._maxlen
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches go."""
+        return self._device
+
+    @property
+    def storage(self) -> Storage:
+        """Where the rows lie."""
+        return self._storage
+
+    @property
+    def sampler(self) -> SampleStrategy:
+        """Chooses windows."""
+        return self._sampler
+
+    @property
+    def ejector(self) -> EjectionStrategy:
+        """Chooses episodes to remove."""
+        return self._ejector
+
+    def timers(self) -> BlockTimers:
+        """Return durations of ``points``, ``gather``, ``add_sequence``, ``add_sequence_inner``."""
+        return self._timers
+
+    def size(self) -> int:
+        """Return the number of stored transitions, at most ``maxlen``."""
+        return self._contents.rows.steps
+
+    def full(self) -> bool:
+        """Return whether episodes were ejected since the table was made or cleared.
+
+        It does not mean that `size` equals ``maxlen``: whole episodes come and go.
+        """
+        return self._filled
+
+    def identities(self) -> list[int]:
+        """Return the ids of the stored episodes, oldest first."""
+        with self._lock:
+            return self._contents.rows.identities()
+
+    def episode(self, identity: int) -> dict[str, Any]:
+        """Return a copy of the rows of one episode by stored column.
+
+        Raises:
+            UnknownKeyError: It is not stored.
+        """
+        with self._lock:
+            return {
+                name: self._contents.episode(name, identity).copy() for name in self._layout.stored
+            }
+
+    def resize(self, new_size: int) -> None:
+        """Let the table hold ``new_size`` transitions.
+
+        Raises:
+            ConfigurationError: ``new_size`` is below the present ``maxlen``.
+        """
+        with self._lock:
+            if new_size < self._maxlen:
+                raise ConfigurationError(
+                    f"resize: expected at least the present maxlen {self._maxlen}, got {new_size}; "
+                    "make a new table to hold less."
+                )
+            self._maxlen = int(new_size)
+
+    def clear(self) -> None:
+        """Remove every episode, start the timers anew; generators go on."""
+        with self._lock:
+            for strategy in (self._sampler, self._ejector):
+                strategy.drop_all()
+            self._contents.rows.clear()
+            self._filled = False
+            self._use_timers()
+
+    def add_sequence(self, identity: int, sequence: Mapping[str, Any]) -> None:
+        """Add a finished episode; old ones go if there is no room.
+
+        Everything is checked before anything changes.
+
+        Args:
+            identity: Id that no stored episode has; any integer.
+            sequence: Values by column name: L rows, of columns with next values L + 1.
+
+        Raises:
+            UnknownKeyError: A key is no column of the table.
+            PreconditionError: The id is stored already.
+            InputError: The id is no integer; a column is missing or has another length, shape or
+                type than it should; the episode is longer than ``maxlen``.
+        """
+        begin = perf_counter()
+        key = _checked_identity(identity)
+        episode = checked_sequence(self._layout, sequence, finite=self._check_finite)
+        with self._lock:
+            inner = perf_counter()
+            self._require_room(key, episode.steps)
+            excess = self._contents.rows.steps + episode.steps - self._maxlen
+            if excess > 0:
+                self._eject(excess)
+            self._write(key, episode)
+            end = perf_counter()
+        self._time_inner.add(end - inner)
+        self._time_add.add(end - begin)
+
+    def _require_room(self, identity: int, steps: int) -> None:
+        if steps > self._maxlen:
+            raise InputError(
+                f"episode {identity}: expected at most maxlen = {self._maxlen} transitions, got "
+                f"{steps}; use a larger table, or a MemoryTableProxy with use_terminal, which adds "
+                "episodes in parts."
+            )
+        if identity in self._contents.rows:
+            raise PreconditionError(
+                f"episode {identity}: expected an id that is not stored, got one that is; ids are "
+                "used for one episode each."
+            )
+
+    def _eject(self, count: int) -> None:
+        """Remove episodes with at least ``count`` transitions."""
+        rows = self._contents.rows
+        ejected = dict.fromkeys(self._ejector.sample(count))
+        covered = 0
+        for identity in ejected:
+            covered += int(rows.slots.steps[rows.slot(identity)])
+        if covered < count:
+            raise ConfigurationError(
+                f"{type(self._ejector).__name__}.sample: expected episodes with {count} "
+                f"transitions, got {len(ejected)} with {covered}; correct the strategy."
+            )
+        self._filled = True
+        for identity in ejected:
+            self._sampler.forget(identity)
+            self._ejector.forget(identity)
+            rows.remove(identity)
+
+    def _write(self, identity: int, episode: SequenceRows) -> None:
+        """Store a checked episode for which there is room."""
+        contents = self._contents
+        start = contents.rows.add(identity, episode.steps, usable=episode.usable, rows=episode.rows)
+        if episode.extra:
+            contents.set_extra(contents.rows.slot(identity), episode.extra)
+        arena = contents.arena
+        for name, stored in self._layout.stored.items():
+            values = episode.values[name]
+            count = episode.rows if stored.is_tag else len(values)
+            arena.write(name, start, count, values)
+        self._sampler.track(identity, episode.steps)
+        self._ejector.track(identity, episode.steps)
+
+    def sample(self, count: int, sequence_length: int) -> SampleResult:
+        """Return ``count`` windows of ``sequence_length`` consecutive steps of one episode each.
+
+        No two results share memory.
+
+        Args:
+            count: Number of windows, n >= 1.
+            sequence_length: Steps per window, T >= 1.
+
+        Returns:
+            Tensors by column name, of shape (B, *shape), or (n, *shape) for one value per window;
+            then what the adaptors make of them.
+
+        Raises:
+            InputError: ``count`` or ``sequence_length`` is below 1.
+            NoWindowError: No episode is long enough.
+        """
+        if count < 1 or sequence_length < 1:
+            raise InputError(
+                "sample: expected at least 1 window of at least 1 step, got "
+                f"{count} of {sequence_length}."
+            )
+        with self._lock:
+            with self._time_points:
+                starts = self._draw(count, sequence_length)
+            with self._time_gather:
+                values = self._gatherer.gather(starts, sequence_length)
+                values |= self._sampler.annotations(starts, sequence_length)
+        result = self._place.deliver(values)
+        for adaptor in self.adaptors:
+            result = adaptor(result, count, sequence_length)
+        if self._tensordict is not None:
+            return _as_tensordict(self._tensordict, result, count * sequence_length)
+        return result
+
+    def require_window(self, sequence_length: int) -> None:
+        """Raise unless there is a window of ``sequence_length`` steps; draws nothing.
+
+        Raises:
+            NoWindowError: No episode is long enough.
+        """
+        with self._lock:
+            self._contents.rows.require_windows(sequence_length)
+
+    def _draw(self, count: int, length: int) -> IndexArray:
+        """Return the first rows of sampled windows, and tell who watches."""
+        if self._by_rows:
+            starts = self._sampler.sample_rows(count, length)
+        else:
+            points = self._sampler.sample(count, length)
+            starts = self._contents.rows.rows_of(points, length)
+        if len(starts) != count:
+            raise ConfigurationError(
+                f"{type(self._sampler).__name__}.sample: expected {count} windows, got "
+                f"{len(starts)}; correct the strategy."
+            )
+        for strategy in self._watchers:
+            strategy.on_sample_rows(starts, length)
+        return starts
+
+    def update_priorities(self, sample_ids: torch.Tensor, priorities: torch.Tensor) -> int:
+        """Tell a prioritised sampler how surprising sampled windows were.
+
+        Args:
+            sample_ids: ``sample_ids`` of a batch, shape (n,).
+            priorities: Non-negative numbers, e.g. absolute TD errors, shape (n,).
+
+        Returns:
+            How many windows are still stored; the others are passed over.
+
+        Raises:
+            InputError: The shapes differ, or a priority is negative or not finite.
+            ConfigurationError: The sampler has no priorities.
+        """
+        ids = sample_ids.detach().cpu().numpy()
+        values = priorities.detach().to("cpu", torch.float64).numpy()
+        with self._lock:
+            return self._sampler.update_priorities(ids, values)
 
     def store(
         self,
@@ -279,259 +636,28 @@ def _is_type(strategy: Strategy, name: str) -> bool:
     return type(strategy).__name__ == name
 
 
-def take_snapshot(
-    contents: EpisodeContents,
-    maxlen: int,
-    sampler: SampleStrategy,
-    ejector: EjectionStrategy,
-    *,
-    first_serial: int = 0,
-) -> TableSnapshot:
-    """Return a copy of all episodes, with the settings of their table.
+def _checked_identity(identity: object) -> int:
+    """Return ``identity`` as a Python integer.
 
-    Args:
-        contents: The episodes.
-        maxlen: The table's limit.
-        sampler: The table's sampler.
-        ejector: The table's ejector.
-        first_serial: Episodes that arrived before this number are left out.
+    Raises:
+        InputError: It is none.
     """
-    layout, rows = contents.layout, contents.rows
-    slots = rows.live_slots()
-    slots = slots[rows.slots.serial[slots] >= first_serial]
-    chosen: list[int] = slots.tolist()
-    stored: dict[str, StoredRows] = {}
-    for name in layout.stored:
-        counts = contents.counts(name, slots)
-        at = _row_indices(rows.slots.start[slots], counts)
-        stored[name] = StoredRows(rows=contents.arena.gather(name, at), counts=counts)
-    return TableSnapshot(
-        columns=layout.columns,
-        length_key=layout.length_key,
-        maxlen=maxlen,
-        identities=tuple(rows.slots.identity[slot] for slot in chosen),
-        stored=stored,
-        sampler_type=type(sampler).__name__,
-        ejector_type=type(ejector).__name__,
-        sampler_state=sampler.state(),
-        ejector_state=ejector.state(),
+    if type(identity) is int:
+        return identity
+    if isinstance(identity, bool) or not isinstance(identity, Integral):
+        raise InputError(f"identity: expected an integer, got {identity!r}.")
+    return int(identity)
+
+
+def _as_tensordict(kind: Any, result: SampleResult, batch: int) -> Any:
+    """Return ``result`` with batch size [B], or [] if some values are not one per row."""
+    return kind(result, batch_size=[batch] if _all_of_length(result, batch) else [])
+
+
+def _all_of_length(result: Mapping[str, Any], batch: int) -> bool:
+    return all(
+        _all_of_length(cast("dict[str, Any]", value), batch)
+        if isinstance(value, dict)
+        else len(value) == batch
+        for value in result.values()
     )
-
-
-def contents_of(
-    snapshot: TableSnapshot,
-    layout: TableLayout,
-    new_contents: Callable[[], EpisodeContents],
-    maxlen: int,
-) -> EpisodeContents:
-    """Return the newest episodes of ``snapshot`` that fit together into ``maxlen`` transitions.
-
-    Raises:
-        ConfigurationError: The snapshot's rows do not suit the columns.
-    """
-    _require_same_columns(snapshot, layout)
-    counts = {name: part.counts for name, part in snapshot.stored.items()}
-    steps = snapshot.lengths()
-    for name, column in layout.stored.items():
-        _require_counts(column, counts[name], steps)
-    if len(snapshot.identities) != len(steps) or len(set(snapshot.identities)) != len(steps):
-        raise ConfigurationError(
-            f"snapshot: expected {len(steps)} different ids, got {len(snapshot.identities)} of "
-            f"which {len(set(snapshot.identities))} are different."
-        )
-    first = len(steps) - int(np.searchsorted(np.cumsum(steps[::-1]), maxlen, side="right"))
-    contents = new_contents()
-    starts = _add_episodes(contents, snapshot.identities, counts, steps, first)
-    for name, column in layout.stored.items():
-        part = snapshot.stored[name]
-        skipped = int(part.counts[:first].sum())
-        values = part.rows[skipped:]
-        own = part.counts[first:]
-        if column.is_tag:
-            firsts = np.cumsum(own) - own
-            own = contents.rows.slots.rows[contents.rows.live_slots()]
-            values = np.repeat(values[firsts], own, axis=0)
-        contents.arena.scatter(name, _row_indices(starts, own), values)
-    return contents
-
-
-def _add_episodes(
-    contents: EpisodeContents,
-    identities: tuple[int, ...],
-    counts: Mapping[str, IndexArray],
-    steps: IndexArray,
-    first: int,
-) -> IndexArray:
-    """Give the episodes from ``first`` on their rows and return where each begins, shape (E,)."""
-    layout, rows = contents.layout, contents.rows
-    real = [name for name, column in layout.stored.items() if not column.is_tag]
-    most, usable = steps, steps
-    for name in real:
-        most = np.maximum(most, counts[name])
-        if layout.stored[name].reach:
-            usable = np.minimum(usable, counts[name] - layout.stored[name].reach)
-    usable = np.maximum(usable, 0)
-    for index in range(first, len(steps)):
-        rows.add(
-            identities[index],
-            int(steps[index]),
-            usable=int(usable[index]),
-            rows=int(most[index]),
-        )
-        if layout.flexible:
-            extra = [int(counts[name][index] - steps[index]) for name in layout.flexible]
-            contents.set_extra(rows.slot(identities[index]), extra)
-    return rows.slots.start[rows.live_slots()]
-
-
-def _require_same_columns(snapshot: TableSnapshot, layout: TableLayout) -> None:
-    """Raise unless the snapshot has rows of exactly the stored columns.
-
-    Raises:
-        ConfigurationError: It has not.
-    """
-    if snapshot.length_key != layout.length_key and snapshot.length_key not in layout.stored:
-        raise ConfigurationError(
-            f"snapshot: expected the length column {layout.length_key!r}, got "
-            f"{snapshot.length_key!r}."
-        )
-    if snapshot.stored.keys() != layout.stored.keys():
-        raise ConfigurationError(
-            f"snapshot: expected rows of the columns {sorted(layout.stored)}, got "
-            f"{sorted(snapshot.stored)}; load it into a table with the same columns."
-        )
-    for name, column in layout.stored.items():
-        rows, field = snapshot.stored[name].rows, column.field
-        if rows.shape[1:] != field.shape or rows.dtype != field.dtype:
-            raise ConfigurationError(
-                f"snapshot: expected column {name!r} of shape {field.shape} and type "
-                f"{field.dtype}, got {rows.shape[1:]} and {rows.dtype}."
-            )
-
-
-def _require_counts(column: StoredColumn, counts: IndexArray, steps: IndexArray) -> None:
-    """Raise unless every episode has a right number of rows of ``column``.
-
-    Raises:
-        ConfigurationError: One has not.
-    """
-    if len(counts) != len(steps):
-        raise ConfigurationError(
-            f"snapshot: expected rows of {len(steps)} episodes in column {column.field.name!r}, "
-            f"got {len(counts)}."
-        )
-    extra = counts - steps
-    wrong = (
-        counts < 1
-        if column.is_tag
-        else (extra < column.least_extra) | (extra > column.most_extra) | (steps < 1)
-    )
-    if wrong.any():
-        index = int(np.argmax(wrong))
-        raise ConfigurationError(
-            f"snapshot: expected column {column.field.name!r} to have "
-            f"{'at least 1 row' if column.is_tag else _range(column)} in every episode, got "
-            f"{counts[index]} in episode number {index} of {steps[index]} transitions."
-        )
-
-
-def _range(column: StoredColumn) -> str:
-    return f"{column.least_extra} to {column.most_extra} rows more than transitions (at least 1)"
-
-
-def _row_indices(starts: IndexArray, counts: IndexArray) -> IndexArray:
-    """Return ``starts[i] ... starts[i] + counts[i] - 1`` for every i, one after the other."""
-    before = np.cumsum(counts) - counts
-    return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
-
-
-def contents_state(contents: EpisodeContents) -> dict[str, Any]:
-    """Return episodes and places as tensors, numbers and lists.
-
-    Equal episodes at equal places give equal bytes, whatever lay there before them.
-    """
-    slots = contents.rows.live_slots()
-    return {
-        "places": contents.rows.state_dict(),
-        "columns": {
-            name: from_numpy(_rows_at_places(contents, name, slots))
-            for name in contents.layout.stored
-        },
-        "extra": from_numpy(
-            contents.extra[slots]
-            if len(contents.extra)
-            else np.zeros((len(slots), len(contents.layout.flexible)), np.int32)
-        ),
-    }
-
-
-def _rows_at_places(contents: EpisodeContents, name: str, slots: IndexArray) -> NDArray[Any]:
-    """Return a column's rows at the places of all episodes, zeros where an episode has none."""
-    rows = contents.rows.slots.rows[slots]
-    values = contents.arena.gather(name, _row_indices(contents.rows.slots.start[slots], rows))
-    if not contents.layout.stored[name].is_tag:
-        counts = contents.counts(name, slots)
-        values[_row_indices(np.cumsum(rows) - rows + counts, rows - counts)] = 0
-    return values
-
-
-def load_contents_state(
-    layout: TableLayout,
-    state: Mapping[str, Any],
-    empty_contents: Callable[[int], EpisodeContents],
-) -> EpisodeContents:
-    """Return the content that `contents_state` described.
-
-    Args:
-        layout: The table's columns.
-        state: What `contents_state` gave.
-        empty_contents: Returns an empty content with that many rows.
-
-    Raises:
-        CheckpointError: It is no such state, or of a table with other columns.
-    """
-    places = read_field(state, "places")
-    contents = empty_contents(int(read_field(places, "capacity")))
-    contents.rows.load_state_dict(places)
-    slots = contents.rows.live_slots()
-    at = _row_indices(contents.rows.slots.start[slots], contents.rows.slots.rows[slots])
-    columns: Mapping[str, torch.Tensor] = read_field(state, "columns")
-    if columns.keys() != layout.stored.keys():
-        raise CheckpointError(
-            f"table: expected the columns {sorted(layout.stored)}, got {sorted(columns)}; load the "
-            "state into a table with the same columns."
-        )
-    for name, column in layout.stored.items():
-        values = columns[name].numpy()
-        wanted = ((len(at), *column.field.shape), column.field.dtype)
-        if (values.shape, values.dtype) != wanted:
-            raise CheckpointError(
-                f"table: expected column {name!r} of shape {wanted[0]} and type {wanted[1]}, got "
-                f"{values.shape} and {values.dtype}."
-            )
-        contents.arena.scatter(name, at, values)
-    extra: NDArray[np.int32] = read_field(state, "extra").numpy()
-    if extra.shape != (len(slots), len(layout.flexible)):
-        raise CheckpointError(
-            f"table: expected extra rows of shape {(len(slots), len(layout.flexible))}, got "
-            f"{extra.shape}."
-        )
-    for slot, row in zip(slots.tolist(), extra.tolist(), strict=True):
-        if row:
-            contents.set_extra(slot, row)
-    return contents
-
-
-def read_field(state: Mapping[str, Any], key: str) -> Any:
-    """Return ``state[key]``.
-
-    Raises:
-        CheckpointError: It is missing.
-    """
-    try:
-        return state[key]
-    except (KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"table: expected the field {key!r} in a saved state, got "
-            f"{sorted(state) if isinstance(state, Mapping) else type(state).__name__}."  # pyright: ignore[reportUnnecessaryIsInstance]
-        ) from error

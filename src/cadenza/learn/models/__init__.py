@@ -13,15 +13,15 @@ from cadenza.core.lazy_names import lazy_names
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
     "BatchSampler": "callbacks",
-    "DeterministicModel": "deterministic",
+    "DeterministicModel": "model",
     "DynamicModel": "model",
     "EnsembleOfGaussian": "ensemble",
     "HoldOut": "hold_out",
-    "LossProgressCheck": "progress_check",
+    "LossProgressCheck": "callbacks",
     "ModelBasedCollector": "callbacks",
     "ModelEnv": "model_env",
-    "ModelLoss": "model_loss",
-    "TerminationModel": "termination",
+    "ModelLoss": "callbacks",
+    "TerminationModel": "model",
 }
 
 __all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use

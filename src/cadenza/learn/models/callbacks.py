@@ -1,28 +1,339 @@
-"""The callbacks of model-based training: rollouts in the model, and what the policy learns from.
+"""Model-based training: the loss of a model, rollouts in it, and what the policy learns from.
 
-Source:  branched rollouts of MBPO, arXiv:1906.08253, section 4.2.
-Axes:    E = simulated environments = rows of the real batch, D = observation columns.
+`LossProgressCheck` asks in acceptance runs whether the model learns at all.
+
+Test:    Mann-Kendall on the mean errors e_1 ... e_n of n equal windows,
+         S = sum_{i<j} sign(e_j - e_i); P(S <= s) under "no trend" is exact, from the number of
+         permutations with a given number of inversions. Ties add nothing to S.
+Source:  branched rollouts of MBPO, arXiv:1906.08253, section 4.2; Mann, Econometrica 1945; Kendall,
+         "Rank Correlation Methods", 1975.
+Axes:    B = rows, E = simulated environments = rows of the real batch, D = observation columns,
+         A = action columns.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, optim
 
-from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
+from cadenza.core.errors import (
+    CadenzaError,
+    CheckpointError,
+    ConfigurationError,
+    InputError,
+    NotReadyError,
+)
 from cadenza.core.schedules import BPStepScheduler
 from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeState
 from cadenza.learn.callback import BatchCallback, Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.callbacks.loss import LossCallback, observed_input
 from cadenza.learn.loaded_state import require_parts
+from cadenza.learn.models.hold_out import HoldOut
+from cadenza.learn.models.model import DynamicModel
 from cadenza.learn.models.model_env import ModelEnv
-from cadenza.learn.models.model_loss import ModelLoss
-from cadenza.learn.models.progress_check import LossProgressCheck
-from cadenza.learn.observed_input import observed_input
+from cadenza.learn.trainer import TrainingShutdownException
 
-__all__ = ["BatchSampler", "LossProgressCheck", "ModelBasedCollector", "ModelLoss"]
+#: Windows of a check; each is averaged over num_bp // 10 batches.
+WINDOWS: Final = 10
+#: Chance that a model whose errors merely fluctuate passes; S <= -21 of 45 for ten windows.
+SIGNIFICANCE: Final = 0.05
+
+
+class LossProgressError(CadenzaError, RuntimeError):
+    """A model's prediction errors did not fall."""
+
+
+def falling_trend_p_value(values: Sequence[float]) -> float:
+    """Return the chance of a trend at least as falling as that of ``values`` if there is none.
+
+    Args:
+        values: In the order of time, finite.
+    """
+    count = len(values)
+    falls = sum(values[j] < values[i] for i in range(count) for j in range(i + 1, count))
+    rises = sum(values[j] > values[i] for i in range(count) for j in range(i + 1, count))
+    pairs = count * (count - 1) // 2
+    inversions = math.ceil((pairs + falls - rises) / 2)  # S = pairs - 2 * inversions
+    return sum(_inversion_counts(count)[inversions:]) / math.factorial(count)
+
+
+def _inversion_counts(count: int) -> list[int]:
+    """Return how many permutations of ``count`` numbers have 0, 1, 2, ... inversions."""
+    numbers = [1]
+    for size in range(2, count + 1):
+        wider = [0] * (len(numbers) + size - 1)
+        for place in range(size):
+            for inversions, ways in enumerate(numbers):
+                wider[inversions + place] += ways
+        numbers = wider
+    return numbers
+
+
+class LossProgressCheck(LoggingMixin, BatchCallback):
+    """Ends training after ``num_bp`` steps: as a success if the model's errors fell, else raising.
+
+    Args:
+        model: The dynamics model.
+        num_bp: Steps of the check, >= 10.
+        data_group: Group the batch is read from.
+        input_key: Observation that is modelled.
+        generator: Draws the model's predictions, on its device; None makes one seeded 0.
+
+    Raises:
+        InputError: ``num_bp`` < 10.
+    """
+
+    def __init__(
+        self,
+        model: DynamicModel,
+        num_bp: int,
+        data_group: str = "default",
+        input_key: str = "obs",
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if num_bp < WINDOWS:
+            raise InputError(
+                f"LossProgressCheck: expected num_bp >= {WINDOWS} (one step per window), got "
+                f"{num_bp}."
+            )
+        self.cycle = num_bp
+        self.data_group = data_group
+        self.model = model
+        self._window = num_bp // WINDOWS
+        self._input_key = input_key
+        self._rng = (
+            torch.Generator(device=model.device).manual_seed(0) if generator is None else generator
+        )
+        self._errors: dict[str, list[float]] = {"obs": [], "rew": []}
+
+    def get_batch(  # pyright: ignore[reportIncompatibleMethodOverride] -- hooks name what they read
+        self,
+        observation: dict[str, Tensor],
+        next_observation: dict[str, Tensor],
+        actions: Tensor,
+        rewards: Tensor,
+    ) -> None:
+        """Measure the model's mean absolute errors on a batch.
+
+        Args:
+            observation: Arrays of shape (B, D) by name.
+            next_observation: Arrays of shape (B, D) by name.
+            actions: Shape (B, A).
+            rewards: Shape (B, 1).
+        """
+        with torch.no_grad():
+            next_obs, reward = self.model.sample(
+                action=actions, observation=observation[self._input_key], rng=self._rng
+            )
+        self._note("obs", (next_obs - next_observation[self._input_key]).abs().mean())
+        if reward is not None:
+            self._note("rew", (reward - rewards.reshape(reward.shape)).abs().mean())
+
+    def end_cycle(self) -> None:
+        """Judge the trend of the errors.
+
+        Raises:
+            LossProgressError: No significant fall, for observations or for rewards.
+            TrainingShutdownException: The check passed.
+        """
+        for kind, errors in self._errors.items():
+            means = self._window_means(errors)
+            p_value = falling_trend_p_value(means) if means else 0.0
+            if p_value > SIGNIFICANCE:
+                raise LossProgressError(
+                    f"LossProgressCheck: expected the {kind} prediction error to fall over "
+                    f"{self.cycle} steps (p <= {SIGNIFICANCE}), got p = {p_value:.2g} for the "
+                    f"window means {[round(mean, 4) for mean in means]}; lower the learning rate "
+                    "or check the data."
+                )
+        raise TrainingShutdownException("the model's prediction errors fell")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return logs, errors so far and generator."""
+        state = super().state_dict()
+        state["errors"] = {kind: list(errors) for kind, errors in self._errors.items()}
+        state["generator"] = self._rng.get_state()
+        return state
+
+    def load_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        load_network: bool = True,
+        load_optimizer: bool = True,
+        load_hparams: bool = True,
+    ) -> None:
+        """Go on where `state_dict` was taken (with ``load_hparams``).
+
+        Raises:
+            CheckpointKeyError: A part is missing.
+        """
+        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
+        if not load_hparams:
+            return
+        require_parts("LossProgressCheck", state_dict, ("errors", "generator"))
+        self._errors = {kind: list(state_dict["errors"][kind]) for kind in self._errors}
+        self._rng.set_state(state_dict["generator"].cpu())
+
+    def _note(self, kind: str, error: Tensor) -> None:
+        """Log and remember one error."""
+        self.log_scalar(f"mbrl/{kind}_pred_err", error)
+        self._errors[kind].append(float(error))
+
+    def _window_means(self, errors: Sequence[float]) -> list[float]:
+        """Return the mean error of each of the ten windows."""
+        size = self._window
+        return [
+            math.fsum(errors[i * size : (i + 1) * size]) / size
+            for i in range(min(WINDOWS, len(errors) // size))
+        ]
+
+
+class ModelLoss(LossCallback):
+    """Steps the optimiser of a dynamics model once per batch.
+
+    Args:
+        model: The dynamics model.
+        opt: Optimiser over its parameters.
+        lr_schedule: Learning-rate schedule, or None.
+        max_grad_norm: Largest gradient norm.
+        name: Name in logs and checkpoints.
+        data_group: Group the batch is read from.
+        input_key: Observation that is modelled.
+        hold_out: Keeps data out of training, stops it early and picks elites; None trains always,
+            on everything.
+
+    Raises:
+        InputError: ``hold_out`` is given and the model wraps no ensemble.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: DynamicModel,
+        opt: optim.Optimizer,
+        lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
+        max_grad_norm: float = 10.0,
+        name: str = "dynamic_model",
+        data_group: str = "default",
+        input_key: str = "obs",
+        hold_out: HoldOut | None = None,
+    ) -> None:
+        super().__init__(
+            name=name,
+            network=model,
+            optimizer=opt,
+            lr_schedule=lr_schedule,
+            max_grad_norm=max_grad_norm,
+            data_group=data_group,
+        )
+        if hold_out is not None:
+            _ = model.ensemble
+        self.model = model
+        self.hold_out = hold_out
+        self._input_key = input_key
+
+    def backward(
+        self,
+        observation: dict[str, Tensor],
+        next_observation: dict[str, Tensor],
+        actions: Tensor,
+        rewards: Tensor,
+        masks: Tensor | None = None,
+    ) -> None:
+        """Do one optimiser step, unless the hold-out says to rest.
+
+        Args:
+            observation: Arrays of shape (B, D) by name.
+            next_observation: Arrays of shape (B, D) by name.
+            actions: Shape (B, A).
+            rewards: Shape (B, 1).
+            masks: 0 where the transition ended its episode, shape (B, 1); needed by a termination
+                model only.
+        """
+        if self.hold_out is None:
+            super().backward(observation, next_observation, actions, rewards, masks)
+            return
+        obs, next_obs = self._modelled(observation), self._modelled(next_observation)
+        train = self.hold_out.keep((obs, next_obs, actions, rewards))
+        if not self.hold_out.resting and bool(train.any()):
+            super().backward(
+                {self._input_key: obs[train]},
+                {self._input_key: next_obs[train]},
+                actions[train],
+                rewards[train],
+                None if masks is None else masks[train],
+            )
+        self.hold_out.after_step(self.model)
+        self.log_scalar(f"loss/{self.name}_resting", float(self.hold_out.resting))
+        if self.hold_out.errors:
+            mean = sum(self.hold_out.errors) / len(self.hold_out.errors)
+            self.log_scalar(f"loss/{self.name}_holdout_error", mean)
+
+    def loss(
+        self,
+        observation: dict[str, Tensor],
+        next_observation: dict[str, Tensor],
+        actions: Tensor,
+        rewards: Tensor,
+        masks: Tensor | None = None,
+    ) -> Tensor:
+        """Return the model's loss on a batch; arguments as for `backward`.
+
+        Raises:
+            InputError: An observation lacks ``input_key``.
+        """
+        loss, info = self.model.loss(
+            obs=self._modelled(observation),
+            next_obs=self._modelled(next_observation),
+            action=actions,
+            reward=rewards,
+            terminated=None if masks is None else 1.0 - masks,
+        )
+        for key, value in info.items():
+            self.log_scalar(f"loss/{self.name}_{key}", value)
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return logs, model with normalisers, optimiser, schedule and hold-out."""
+        state = super().state_dict()
+        if self.hold_out is not None:
+            state["hold_out"] = self.hold_out.state_dict()
+        return state
+
+    def load_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        load_network: bool = True,
+        load_optimizer: bool = True,
+        load_hparams: bool = True,
+    ) -> None:
+        """Take over what `state_dict` returned; the hold-out comes with ``load_hparams``.
+
+        Raises:
+            CheckpointError: A part is missing or does not fit.
+        """
+        rest = dict(state_dict)
+        hold_out = rest.pop("hold_out", None)
+        super().load_state_dict(rest, load_network, load_optimizer, load_hparams)
+        if self.hold_out is None or not load_hparams:
+            return
+        if hold_out is None:
+            raise CheckpointError(
+                f"{self.name}: expected 'hold_out' in the loaded state, got {sorted(state_dict)}; "
+                "the saved run trained without one, so load with load_hparams=False."
+            )
+        self.hold_out.load_state_dict(hold_out, self.model.device)
+
+    def _modelled(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return the observation that is modelled, shape (B, D)."""
+        return observed_input("ModelLoss", observation, self._input_key)
+
 
 _ENDINGS: Final = (EpisodeState.TERMINAL, EpisodeState.INTERRUPTED)
 

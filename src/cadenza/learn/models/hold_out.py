@@ -18,8 +18,8 @@ from torch import Tensor
 
 from cadenza.core.errors import InputError
 from cadenza.learn.loaded_state import require_parts
+from cadenza.learn.models.ensemble import holdout_mask, row_keys
 from cadenza.learn.models.model import DynamicModel
-from cadenza.learn.models.row_split import holdout_mask, row_keys
 
 Transition = tuple[Tensor, Tensor, Tensor, Tensor]
 

@@ -1,29 +1,353 @@
-"""Dynamics model: what happens to an observation after an action, and what it pays.
+"""Dynamics model: what happens to an observation after an action, what it pays, and what ends.
 
-Inputs:   [obs | action], each column normalised.
-Targets:  [next_obs - obs | reward], normalised; columns in ``no_delta_list`` are ``next_obs``.
-Source:   PETS, arXiv:1805.12114; MBPO, arXiv:1906.08253.
-Axes:     B = rows, D = observation columns, A = action columns.
+Inputs:       [obs | action], each column normalised.
+Targets:      [next_obs - obs | reward], normalised; columns in ``no_delta_list`` are ``next_obs``.
+Network:      an ensemble, or `DeterministicModel` with the loss mean_{b,d} (f(x_b)_d - y_bd)^2.
+Normaliser:   n = n_a + n_b,  d = m_b - m_a,
+              m = m_a + d n_b / n,
+              S = S_a + S_b + d^2 n_a n_b / n,
+              sigma = max(sqrt(S / n), eps);
+              every row weighs the same however long ago it came.
+Termination:  the probability that a transition ends its episode, from
+              x = [normalised observation and action | normalised change of the observation], with
+              the loss mean_b BCE(logit(x_b), terminated_b), so calibrated on the data.
+Sources:      PETS, arXiv:1805.12114; MBPO, arXiv:1906.08253; Chan, Golub, LeVeque, "Updating
+              formulae and a pairwise algorithm for computing sample variances", 1979, eq. (1.4);
+              the population spread, so one row is enough.
+Axes:         B = rows, D = observation columns, A = action columns, I = inputs, O = outputs,
+              H = hidden units.
+Limits:       batch norm needs two rows or more while training.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from cadenza.core.errors import InputError
-from cadenza.learn.models.deterministic import DeterministicModel
-from cadenza.learn.models.ensemble import EnsembleOfGaussian
-from cadenza.learn.models.evaluation_mode import evaluation_mode
-from cadenza.learn.models.model_files import load_module, save_module
-from cadenza.learn.models.normalizer import Normalizer
-from cadenza.learn.models.row_split import row_keys
-from cadenza.learn.models.termination import TerminationModel
+from cadenza.core.errors import CheckpointError, InputError
+from cadenza.learn.models.ensemble import EnsembleOfGaussian, load_module, row_keys, save_module
+from cadenza.learn.nn.initialization import normal_init_
+from cadenza.learn.nn.linear import default_linear
 
-__all__ = ["DeterministicModel", "DynamicModel", "Normalizer", "TransitionNetwork"]
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Generator[None]:
+    """Run the block with batch-norm and dropout of ``module`` frozen, then restore each submodule.
+
+    Predictions made while the model is being trained must not depend on the other rows of the batch
+    or move the running statistics.
+    """
+    trained = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part in trained:
+            part.training = True
+
+
+#: Columns that (nearly) never change are divided by this instead of their spread, in data units.
+DEFAULT_EPS: Final = 1e-5
+
+
+class Normalizer(nn.Module):
+    """Maps columns to mean 0 and spread 1; the identity until the first `update_stats`.
+
+    The statistics are buffers: they move, save and load with the module that holds this one, also
+    into a fresh object that has not seen data.
+
+    Args:
+        eps: Smallest spread, in data units.
+    """
+
+    mean: Tensor
+    squared_deviation: Tensor
+    count: Tensor
+
+    def __init__(self, *, eps: float = DEFAULT_EPS) -> None:
+        super().__init__()
+        if not eps > 0.0:
+            raise InputError(f"Normalizer: expected eps > 0, got {eps}.")
+        self.eps = eps
+        self.register_buffer("mean", torch.zeros(0, dtype=torch.float64))
+        self.register_buffer("squared_deviation", torch.zeros(0, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def std(self) -> Tensor:
+        """Population spread of each column, at least ``eps``, shape (D,); (0,) before data."""
+        rows = self.count.clamp(min=1)
+        return (self.squared_deviation / rows).sqrt().clamp(min=self.eps)
+
+    def update_stats(self, data: Tensor) -> None:
+        """Merge the rows of ``data`` into the statistics.
+
+        Args:
+            data: Shape (B, D), B >= 1.
+
+        Raises:
+            InputError: Another shape than that, other columns than before, or not finite.
+        """
+        if data.ndim != 2 or data.shape[0] < 1:
+            raise InputError(
+                f"Normalizer.update_stats: expected data of shape (rows >= 1, columns), got "
+                f"{tuple(data.shape)}; flatten each row and skip empty batches."
+            )
+        rows = data.detach().to(_accumulator_dtype(data.device))
+        batch_mean = rows.mean(dim=0)
+        batch_deviation = (rows - batch_mean).square().sum(dim=0)
+        if not bool(torch.isfinite(batch_deviation).all()):
+            column = int(torch.nonzero(~torch.isfinite(batch_deviation))[0])
+            raise InputError(
+                f"Normalizer.update_stats: expected finite data, got a column ({column}) that "
+                "holds NaN or infinity; check the environment or the model that made it."
+            )
+        if not self._has_data:
+            self.mean = torch.zeros_like(batch_mean)
+            self.squared_deviation = torch.zeros_like(batch_mean)
+        self._require_columns("update_stats", data)
+        self._merge(batch_mean, batch_deviation, rows.shape[0])
+
+    def normalize(self, val: Tensor, update_state: bool = False) -> Tensor:
+        """Return ``(val - mean) / std``, in the type of ``val``.
+
+        Args:
+            val: Shape (..., D); (B, D) with ``update_state``.
+            update_state: Merge ``val`` into the statistics first.
+
+        Raises:
+            InputError: The last axis has another size than the data seen before.
+        """
+        if update_state:
+            self.update_stats(val)
+        if not self._has_data:
+            return val
+        self._require_columns("normalize", val)
+        return (val - self.mean.to(val)) / self.std.to(val)
+
+    def denormalize(self, val: Tensor) -> Tensor:
+        """Return ``val * std + mean``, shape (..., D), in the type of ``val``.
+
+        Raises:
+            InputError: The last axis has another size than the data seen before.
+        """
+        if not self._has_data:
+            return val
+        self._require_columns("denormalize", val)
+        return val * self.std.to(val) + self.mean.to(val)
+
+    @property
+    def _has_data(self) -> bool:
+        """Whether statistics exist; read from a shape, so it never waits for the device."""
+        return self.mean.numel() > 0
+
+    def _merge(self, batch_mean: Tensor, batch_deviation: Tensor, rows: int) -> None:
+        """Apply the equations of the module's header."""
+        total = self.count + rows
+        share = rows / total.to(self.mean.dtype)  # n_b / n
+        difference = batch_mean - self.mean
+        self.mean = self.mean + difference * share
+        cross = difference.square() * (self.count * share)
+        self.squared_deviation = self.squared_deviation + batch_deviation + cross
+        self.count = total
+
+    def _require_columns(self, method: str, val: Tensor) -> None:
+        """Raise unless the last axis fits the statistics."""
+        if val.shape[-1:] != self.mean.shape:
+            raise InputError(
+                f"Normalizer.{method}: expected {self.mean.numel()} columns as in earlier data, "
+                f"got shape {tuple(val.shape)}; use one normalizer per kind of row."
+            )
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Take the number of columns from the state, then load as usual."""
+        sizes = [
+            state_dict[f"{prefix}{name}"].shape
+            for name in ("mean", "squared_deviation")
+            if f"{prefix}{name}" in state_dict
+        ]
+        if any(len(size) != 1 or size != sizes[0] for size in sizes):
+            raise CheckpointError(
+                f"{prefix}mean, {prefix}squared_deviation: expected two vectors of one size, got "
+                f"shapes {[tuple(size) for size in sizes]}; the checkpoint is damaged."
+            )
+        for size in sizes[:1]:
+            self.mean = self.mean.new_zeros(size)
+            self.squared_deviation = self.squared_deviation.new_zeros(size)
+        super()._load_from_state_dict(  # pyright: ignore[reportUnknownMemberType] -- untyped in torch
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+
+def _accumulator_dtype(device: torch.device) -> torch.dtype:
+    """Return the widest float the device sums in; Apple GPUs have no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+class DeterministicModel(nn.Module):
+    """Linear, batch norm, ReLU, repeated; then linear. Weights start at N(0, 0.001^2).
+
+    Args:
+        in_size: I, >= 1.
+        out_size: O, >= 1.
+        device: Where the parameters live.
+        hidden_size: H, >= 1.
+        num_hidden_layers: Hidden layers, >= 1.
+        seed: Fixes the initial weights.
+
+    Raises:
+        InputError: A size is below one.
+    """
+
+    def __init__(
+        self,
+        in_size: int,
+        out_size: int,
+        device: torch.device | str,
+        hidden_size: int = 256,
+        num_hidden_layers: int = 4,
+        *,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if min(in_size, out_size, hidden_size, num_hidden_layers) < 1:
+            raise InputError(
+                f"DeterministicModel: expected every size >= 1, got in_size = {in_size}, out_size "
+                f"= {out_size}, hidden_size = {hidden_size}, num_hidden_layers = "
+                f"{num_hidden_layers}."
+            )
+        self.device = torch.device(device)
+        generator = torch.Generator().manual_seed(seed)
+        layers: list[nn.Module] = []
+        for inputs, outputs in pairwise([in_size] + [hidden_size] * num_hidden_layers):
+            layers += [default_linear(inputs, outputs, generator)]
+            layers += [nn.BatchNorm1d(outputs), nn.ReLU()]
+        layers.append(default_linear(hidden_size, out_size, generator))
+        self.model = nn.Sequential(*layers)
+        for layer in layers:
+            normal_init_(layer, generator=generator)
+        self.to(self.device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return predictions, shape (B, O), for ``x``, shape (B, I)."""
+        return self.model(x)
+
+    def loss(self, model_in: Tensor, target: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """Return the mean squared error, a scalar, and an empty dict.
+
+        Args:
+            model_in: Shape (B, I).
+            target: Shape (B, O).
+
+        Raises:
+            InputError: ``target`` has another shape.
+        """
+        prediction = self(model_in)
+        if target.shape != prediction.shape:
+            raise InputError(
+                f"DeterministicModel.loss: expected target of shape {tuple(prediction.shape)}, got "
+                f"{tuple(target.shape)}."
+            )
+        return functional.mse_loss(prediction, target), {}
+
+    def sample(self, model_input: Tensor, rng: torch.Generator) -> Tensor:
+        """Return the prediction, shape (B, O), with batch norm frozen; nothing is drawn.
+
+        Args:
+            model_input: Shape (B, I).
+            rng: Not needed by a network without noise.
+        """
+        del rng
+        with evaluation_mode(self):
+            return self(model_input)
+
+
+#: Ends are decided by a few inequalities; a small network is enough.
+DEFAULT_HIDDEN_SIZE: Final = 64
+DEFAULT_HIDDEN_LAYERS: Final = 2
+
+
+class TerminationModel(nn.Module):
+    """A small classifier of final transitions.
+
+    Args:
+        in_size: I = 2 * observation size + action size (observation as the dynamics model sees it).
+        device: Where the parameters live.
+        hidden_size: Units per hidden layer.
+        num_hidden_layers: Hidden layers, >= 1.
+        seed: Fixes the initial weights.
+
+    Raises:
+        InputError: A size is below one.
+    """
+
+    def __init__(
+        self,
+        *,
+        in_size: int,
+        device: torch.device | str,
+        hidden_size: int = DEFAULT_HIDDEN_SIZE,
+        num_hidden_layers: int = DEFAULT_HIDDEN_LAYERS,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if min(in_size, hidden_size, num_hidden_layers) < 1:
+            raise InputError(
+                f"TerminationModel: expected every size >= 1, got in_size = {in_size}, "
+                f"hidden_size = {hidden_size}, num_hidden_layers = {num_hidden_layers}."
+            )
+        self.in_size = in_size
+        generator = torch.Generator().manual_seed(seed)
+        layers: list[nn.Module] = []
+        size = in_size
+        for _ in range(num_hidden_layers):
+            layers += [default_linear(size, hidden_size, generator), nn.ReLU()]
+            size = hidden_size
+        layers.append(default_linear(size, 1, generator))
+        self.net = nn.Sequential(*layers).to(device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits, shape (B, 1).
+
+        Args:
+            x: Shape (B, I).
+
+        Raises:
+            InputError: ``x`` has another shape.
+        """
+        if x.ndim != 2 or x.shape[1] != self.in_size:
+            raise InputError(
+                f"TerminationModel: expected shape (rows, {self.in_size}), got {tuple(x.shape)}; "
+                "in_size is 2 * observation size + action size."
+            )
+        return self.net(x)
+
+    def loss(self, x: Tensor, terminated: Tensor) -> Tensor:
+        """Return the mean cross-entropy in nats.
+
+        Args:
+            x: Shape (B, I).
+            terminated: 1 where the transition ended its episode, else 0, shape (B,) or (B, 1).
+        """
+        logits = self(x)
+        labels = terminated.reshape(logits.shape).to(logits)
+        return functional.binary_cross_entropy_with_logits(logits, labels)
+
 
 _logger = logging.getLogger(__name__)
 

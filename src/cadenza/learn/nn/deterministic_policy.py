@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.initialization import xavier_uniform_init_
-from cadenza.learn.nn.relu_mlp import apply_layers, relu_mlp
+from cadenza.learn.nn.layers import apply_layers, relu_mlp
+from cadenza.learn.nn.noise import NoisyModule
 
 #: Gain of the output layer: the first actions are close to zero.
 OUTPUT_GAIN = 0.01
@@ -48,7 +49,7 @@ class DeterministicMlpPolicy(nn.Module):
         return torch.tanh(apply_layers(self.mlp, obs))
 
 
-class ExploringPolicy(nn.Module):
+class ExploringPolicy(NoisyModule):
     """Adds Gaussian noise to the actions of a policy in training mode; none in evaluation mode.
 
     The noise is this module's own: its state travels in the state dict.
@@ -69,12 +70,11 @@ class ExploringPolicy(nn.Module):
         *,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(generator)
         if not noise_std >= 0.0:
             raise InputError(f"ExploringPolicy: expected noise_std >= 0, got {noise_std}.")
         self.policy = policy
         self.noise_std = noise_std
-        self.generator = torch.Generator().manual_seed(0) if generator is None else generator
 
     def forward(self, *observation: Tensor, **named: Tensor) -> Tensor:
         """Return actions, shape (B, A), in [-1, 1]."""
@@ -83,11 +83,3 @@ class ExploringPolicy(nn.Module):
             return actions
         noise = torch.randn(actions.shape, generator=self.generator, device=self.generator.device)
         return (actions + self.noise_std * noise.to(actions)).clamp(-1.0, 1.0)
-
-    def get_extra_state(self) -> Tensor:
-        """Return the noise generator's state, for `torch.nn.Module.state_dict`."""
-        return self.generator.get_state()
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Continue the noise where `get_extra_state` was taken."""
-        self.generator.set_state(state.cpu())

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.initialization import initialised_linear, xavier_uniform_init_
-from cadenza.learn.nn.noise_state import let_noise_go_on
-from cadenza.learn.nn.relu_mlp import apply_layers, relu_mlp
+from cadenza.learn.nn.layers import apply_layers, relu_mlp
+from cadenza.learn.nn.noise import NoisyModule, let_noise_go_on
 
 #: Bound of |μ|: tanh(5) = 0.9999, so no action is out of reach. Outside, μ has no gradient.
 MAX_MEAN: Final = 5.0
@@ -69,7 +69,7 @@ class BasePolicy(nn.Module):
         return pre_actions, self.post_process(pre_actions)
 
 
-class GaussianPolicyHead(nn.Module):
+class GaussianPolicyHead(NoisyModule):
     """Mean and spread from features, and the squashed draw.
 
     Args:
@@ -94,7 +94,7 @@ class GaussianPolicyHead(nn.Module):
         min_log_prob: float | None = None,
         init_generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(generator)
         if min(hidden_dim, action_dim) < 1:
             raise InputError(
                 "GaussianPolicyHead: expected hidden_dim >= 1 and action_dim >= 1, got "
@@ -106,7 +106,6 @@ class GaussianPolicyHead(nn.Module):
         self.log_std = initialised_linear(
             hidden_dim, action_dim, gain=1.0, generator=init_generator
         )
-        self.generator = torch.Generator().manual_seed(0) if generator is None else generator
         let_noise_go_on(self)
 
     def forward(self, x: Tensor, epsilon: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
@@ -134,14 +133,6 @@ class GaussianPolicyHead(nn.Module):
         if self.min_log_prob is not None:
             log_probability = log_probability.clamp_min(self.min_log_prob)
         return torch.tanh(u), log_probability
-
-    def get_extra_state(self) -> Tensor:
-        """Return the noise generator's state, for `torch.nn.Module.state_dict`."""
-        return self.generator.get_state()
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Continue the noise where `get_extra_state` was taken."""
-        self.generator.set_state(state.cpu())
 
     def draw(self, rows: int) -> Tensor:
         """Return the next standard normal draws, (``rows``, A), on the generator's device."""

@@ -10,12 +10,10 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.learn.algorithms.amp import (
     AMPReward,
     DiscriminatorLoss,
+    discriminator_outcome,
     gradient_loss_function,
     next_states,
     style_reward,
-)
-from cadenza.learn.algorithms.least_squares_gan import (
-    discriminator_outcome,
 )
 
 

@@ -6,8 +6,8 @@ from torch import nn
 
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.core.schedules import LinearSchedule
-from cadenza.learn.algorithms.exploration import EpsilonGreedyPolicy, EpsilonSchedule
-from cadenza.learn.collectors.snapshots import PolicySnapshots
+from cadenza.learn.algorithms.dqn import EpsilonGreedyPolicy, EpsilonSchedule
+from cadenza.learn.collectors.threaded import PolicySnapshots
 
 OBSERVATIONS = torch.arange(3.0).reshape(3, 1)
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from cadenza.core.errors import InputError
-from cadenza.learn.algorithms.polyak import soft_update_from_to
+from cadenza.learn.algorithms.targets import soft_update_from_to
 
 
 def pair():

@@ -5,10 +5,7 @@ import pytest
 import torch
 
 from cadenza.core.types import DictObservation, EpisodeState
-from cadenza.learn.algorithms.sac import (
-    AgentProxyWrapper,
-    FeatureAgentProxy,
-)
+from cadenza.learn.algorithms.sac import AgentProxyWrapper, FeatureAgentProxy
 from cadenza.learn.proxies import GenericAgentProxy
 
 

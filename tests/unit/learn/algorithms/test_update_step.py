@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from cadenza.core.errors import CheckpointError, ConfigurationError
+from cadenza.learn.algorithms.dqn import DQNLearner, action_grid
+from cadenza.learn.algorithms.off_policy import CallbackLearner
+from cadenza.learn.algorithms.sac import SACLearner
+from cadenza.learn.algorithms.td3 import TD3Learner
 from cadenza.learn.configs import DQNConfig, HLGaussConfig, SACConfig, TD3Config
-from cadenza.learn.learners.dqn import DQNLearner, action_grid
-from cadenza.learn.learners.replay_learner import CallbackLearner
-from cadenza.learn.learners.sac import SACLearner
-from cadenza.learn.learners.td3 import TD3Learner
 from cadenza.learn.trainer import Trainer
 from tests.campaigns import nightly, size
 

@@ -21,7 +21,7 @@ from cadenza.learn.callbacks import (
     CheckpointLoader,
     checkpointing,
 )
-from cadenza.learn.callbacks.checkpoint_files import (
+from cadenza.learn.callbacks.checkpointing import (
     existing_indices,
     read_checkpoint,
 )

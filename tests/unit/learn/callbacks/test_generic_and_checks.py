@@ -3,7 +3,7 @@ import pytest
 from cadenza.core.errors import PreconditionError
 from cadenza.learn import Callback, Trainer
 from cadenza.learn.callbacks import BackPropStepsTerminator, LoggingMixin
-from cadenza.learn.callbacks.testing import (
+from cadenza.learn.callbacks.generic import (
     CheckFailedError,
     FinalLossTestCheck,
     FinalRewardTestCheck,

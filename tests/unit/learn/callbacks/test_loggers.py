@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from cadenza.learn import Callback
-from cadenza.learn.callbacks import LoggingMixin, TensorboardLogger, TerminalLogger, log_reading
-from cadenza.learn.callbacks.log_reading import histogram_values
+from cadenza.learn.callbacks import LoggingMixin, TensorboardLogger, TerminalLogger
+from cadenza.learn.callbacks import logging as loggers
+from cadenza.learn.callbacks.logging import histogram_values
 
 
 class Logs(LoggingMixin, Callback):
@@ -58,7 +59,7 @@ def clock(monkeypatch):
             return self.now
 
     fake = Clock()
-    monkeypatch.setattr(log_reading, "time", fake)
+    monkeypatch.setattr(loggers, "time", fake)
     return fake
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.learn.collectors import ThreadedGymCollector
-from cadenza.learn.collectors.agent_copy import copy_of_agent
+from cadenza.learn.collectors.threaded import copy_of_agent
 from tests.unit.learn.collectors.collection_parts import parts
 from tests.unit.learn.env.counting_env import TERMINATED
 

@@ -6,9 +6,13 @@ import pytest
 from gymnasium import spaces
 
 from cadenza.core.errors import InputError
-from cadenza.learn.env.box2d import make_vision_box2d_env
 from cadenza.learn.env.replayable import ReplayableEnv
-from cadenza.learn.env.wrappers import FrameStack, ScaledFloatFrame, WarpFrame
+from cadenza.learn.env.wrappers import (
+    FrameStack,
+    ScaledFloatFrame,
+    WarpFrame,
+    make_vision_box2d_env,
+)
 
 
 class Pictures(gymnasium.Env):

@@ -6,9 +6,13 @@ from torch import Tensor
 
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.core.types import DictObservation, DictResponse, EpisodeState
-from cadenza.learn.algorithms.genrl.networks import FullyConnectedDecoder, FullyConnectedEncoder
-from cadenza.learn.algorithms.genrl.proxies import MemoryProxyWithEncoder
-from cadenza.learn.algorithms.genrl.wrappers import DecoderWrapper, EncoderWrapper
+from cadenza.learn.algorithms.genrl import (
+    DecoderWrapper,
+    EncoderWrapper,
+    FullyConnectedDecoder,
+    FullyConnectedEncoder,
+    MemoryProxyWithEncoder,
+)
 from cadenza.learn.memory.builder import DictObsMemoryTable
 from cadenza.learn.memory.table import ArrayMemoryTable
 

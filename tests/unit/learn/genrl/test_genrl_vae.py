@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
-from cadenza.learn.algorithms.genrl.networks import FullyConnectedDecoder, FullyConnectedEncoder
-from cadenza.learn.algorithms.genrl.vae import (
+from cadenza.learn.algorithms.genrl import (
+    FullyConnectedDecoder,
+    FullyConnectedEncoder,
     VAELoss,
     VariationalAutoencoder,
     kl_to_standard_normal,

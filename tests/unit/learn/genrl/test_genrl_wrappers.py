@@ -4,9 +4,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from cadenza.learn.algorithms.genrl.networks import FullyConnectedDecoder, FullyConnectedEncoder
-from cadenza.learn.algorithms.genrl.vae import VariationalAutoencoder
-from cadenza.learn.algorithms.genrl.wrappers import DecoderWrapper, EncoderWrapper, PolicyWrapper
+from cadenza.learn.algorithms.genrl import (
+    DecoderWrapper,
+    EncoderWrapper,
+    FullyConnectedDecoder,
+    FullyConnectedEncoder,
+    PolicyWrapper,
+    VariationalAutoencoder,
+)
 from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy
 
 ACTION, LATENT, OBS, CONDITION, ROWS = 3, 2, 5, 4, 7

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cadenza.learn.memory.column import Column, TagColumn, VirtualColumn
-from cadenza.learn.memory.serialisation_checks import ReadOptions
+from cadenza.learn.memory.archive import ReadOptions
+from cadenza.learn.memory.column import Column, SyntheticDones, TagColumn, VirtualColumn
 from cadenza.learn.memory.snapshot import StoredRows, TableSnapshot
-from cadenza.learn.memory.storage import SyntheticDones
 
 LENGTHS = np.array([4, 5, 3])
 COLUMNS = (

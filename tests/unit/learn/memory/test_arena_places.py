@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from cadenza.core.errors import ConfigurationError, DeviceUnavailableError
-from cadenza.learn.memory.arena_pinned import PinnedTransfer
 from cadenza.learn.memory.builder import DictMemoryTable
 from cadenza.learn.memory.column import Column
+from cadenza.learn.memory.places import PinnedTransfer
 from cadenza.learn.memory.table import ArrayMemoryTable
 from tests.unit.learn.memory.memory_episodes import SPACES, TABLES
 

@@ -4,23 +4,25 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.learn.memory.column import Column, TagColumn, VirtualColumn
-from cadenza.learn.memory.errors import (
-    DuplicateEpisodeError,
-    NoWindowError,
-    UnknownColumnError,
-)
-from cadenza.learn.memory.fifo_strategy import FifoEjectionStrategy
-from cadenza.learn.memory.storage import (
+from cadenza.core.errors import ConfigurationError, InputError, PreconditionError
+from cadenza.learn.memory.column import (
+    Column,
     NextElementMapper,
     NextNElementWrapper,
+    NoWindowError,
     SyntheticDones,
+    TagColumn,
+    UnknownKeyError,
+    VirtualColumn,
     VirtualStorage,
 )
-from cadenza.learn.memory.strategy import SampleStrategy
+from cadenza.learn.memory.strategy import (
+    FifoEjectionStrategy,
+    SampleStrategy,
+    UniformEjectionStrategy,
+    UniformSampleStrategy,
+)
 from cadenza.learn.memory.table import ArrayMemoryTable
-from cadenza.learn.memory.uniform_strategy import UniformEjectionStrategy, UniformSampleStrategy
 
 
 def columns():
@@ -80,7 +82,7 @@ def sequence(**changes):
 @pytest.mark.parametrize(
     ("changes", "kind", "message"),
     [
-        ({"speed": [1]}, UnknownColumnError, r"got the unknown \['speed'\]"),
+        ({"speed": [1]}, UnknownKeyError, r"got the unknown \['speed'\]"),
         ({"rewards": None}, InputError, r"got none of \['rewards'\]"),
         ({"actions": []}, InputError, r"\['actions'\]: expected at least 1 row, got 0"),
         ({"rewards": np.zeros(3)}, InputError, r"\['rewards'\]: expected 4 to 5 rows, .* got 3"),
@@ -106,7 +108,7 @@ def test_episode_longer_than_the_table_and_a_second_one_with_an_id_are_refused()
     table = filled([4, 4], maxlen=8)
     with pytest.raises(InputError, match="at most maxlen = 8 transitions, got 9"):
         table.add_sequence(2, episode(0, 9))
-    with pytest.raises(DuplicateEpisodeError, match="episode 0: expected an id that is not stored"):
+    with pytest.raises(PreconditionError, match="episode 0: expected an id that is not stored"):
         table.add_sequence(0, episode(0, 4))
     assert (table.identities(), table.full()) == ([0, 1], False)
 
@@ -285,7 +287,7 @@ def test_episodes_without_any_window_can_be_ejected():
 @pytest.mark.parametrize("storage", ["host", "device"])
 def test_large_tables_grow_and_stay_exact(monkeypatch, storage):
     """Rows of 4 KiB, 1300 of them: more than huge pages start at, and than is reserved at first."""
-    monkeypatch.setattr("cadenza.learn.memory.table_base._RESERVED_BYTES", 1 << 20)
+    monkeypatch.setattr("cadenza.learn.memory.table._RESERVED_BYTES", 1 << 20)
     made = [Column("actions", (), np.int64), Column("image", (64, 64), np.uint8)]
     table = ArrayMemoryTable(columns=made, maxlen=1300, seed=0, storage=storage)
     for identity in range(11):

@@ -3,8 +3,7 @@ import pytest
 import torch
 
 from cadenza.core.errors import InputError
-from cadenza.learn.memory.column import Column, TagColumn, VirtualColumn
-from cadenza.learn.memory.storage import NextElementMapper
+from cadenza.learn.memory.column import Column, NextElementMapper, TagColumn, VirtualColumn
 
 
 @pytest.mark.parametrize(

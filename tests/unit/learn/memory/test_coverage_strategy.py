@@ -5,12 +5,12 @@ import pytest
 
 from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.learn.memory.column import Column
-from cadenza.learn.memory.coverage_based_strategy import (
+from cadenza.learn.memory.strategy import (
     CoverageBasedEjectionStrategy,
     CoverageBasedSampleStrategy,
+    UniformSampleStrategy,
 )
 from cadenza.learn.memory.table import ArrayMemoryTable
-from cadenza.learn.memory.uniform_strategy import UniformSampleStrategy
 from tests.unit.learn.memory.test_uniform_and_fifo_strategies import tracked
 
 

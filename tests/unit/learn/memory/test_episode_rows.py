@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from cadenza.core.errors import CheckpointError, InputError
-from cadenza.learn.memory.episode_rows import EpisodeRows
-from cadenza.learn.memory.errors import DuplicateEpisodeError, NoWindowError, UnknownEpisodeError
+from cadenza.core.errors import CheckpointError, InputError, PreconditionError
+from cadenza.learn.memory.column import NoWindowError, UnknownKeyError
+from cadenza.learn.memory.ring import EpisodeRows
 
 #: 99.9 % quantile of chi-square for 1 ... 30 degrees of freedom, of scipy.stats.chi2.ppf.
 CHI_SQUARE_999 = {17: 40.8, 8: 26.1, 5: 20.5, 26: 54.1}
@@ -88,13 +88,13 @@ def test_scattered_rows_are_moved_together_without_growing():
 def test_errors_name_the_episode():
     rows = EpisodeRows()
     rows.add(7, 3)
-    with pytest.raises(DuplicateEpisodeError, match="episode 7: expected an id that is not stored"):
+    with pytest.raises(PreconditionError, match="episode 7: expected an id that is not stored"):
         rows.add(7, 3)
     with pytest.raises(AssertionError):
         rows.add(7, 3)
     with pytest.raises(InputError, match="episode 8: expected at least 1 step, got 0"):
         rows.add(8, 0)
-    with pytest.raises(UnknownEpisodeError, match="episode 9: expected one of the 1 stored ones"):
+    with pytest.raises(UnknownKeyError, match="episode 9: expected one of the 1 stored ones"):
         rows.remove(9)
     with pytest.raises(KeyError):
         rows.slot(9)

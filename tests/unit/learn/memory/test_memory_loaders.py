@@ -7,13 +7,13 @@ import torch
 
 from cadenza.core.errors import NotReadyError
 from cadenza.learn import Callback, Trainer
-from cadenza.learn.memory.memory import (
+from cadenza.learn.memory.loader import (
     JointMemoryLoader,
     JointMemoryLoaderWithDataGroup,
     MemoryLoader,
-    MemoryTableProxy,
     MemoryWarmup,
 )
+from cadenza.learn.memory.proxy import MemoryTableProxy
 from cadenza.learn.trainer import TrainingShutdownException
 from tests.unit.learn.memory.memory_episodes import play, table
 

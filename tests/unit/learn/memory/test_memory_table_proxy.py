@@ -5,10 +5,10 @@ import logging
 import numpy as np
 import pytest
 
-from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.errors import CheckpointError, InputError, PreconditionError
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.core.types import DictObservation, DictResponse, EpisodeState
-from cadenza.learn.memory.memory import Episode, EpisodeError, MemoryTableProxy
+from cadenza.learn.memory.proxy import Episode, MemoryTableProxy
 from tests.unit.learn.memory.memory_episodes import (
     observation,
     play,
@@ -69,17 +69,17 @@ def test_step_that_does_not_continue_its_episode_is_refused_and_changes_nothing(
 ):
     memory = proxy()
     play(memory, 1, 1, ending=None)
-    with pytest.raises(EpisodeError, match=message):
+    with pytest.raises(PreconditionError, match=message):
         memory.add({1: seen}, answers)
     memory.add({1: observation(1, 1, TERMINAL)}, {})
     assert memory.memory_table.episode(1)["rewards"].tolist() == [[1.0]]
-    assert issubclass(EpisodeError, AssertionError)
-    assert issubclass(EpisodeError, ValueError)
+    assert issubclass(PreconditionError, AssertionError)
+    assert issubclass(PreconditionError, ValueError)
 
 
 @pytest.mark.parametrize("state", [INITIAL, RUNNING])
 def test_missing_response_is_refused(state):
-    with pytest.raises(EpisodeError, match="Mismatch between observations and responses!"):
+    with pytest.raises(PreconditionError, match="Mismatch between observations and responses!"):
         proxy().add({1: observation(1, 0, state)}, {})
 
 

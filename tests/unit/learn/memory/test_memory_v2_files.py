@@ -11,8 +11,8 @@ import pytest
 from cadenza.core.errors import IntegrityError
 from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.learn.memory.column import Column
-from cadenza.learn.memory.restricted_pickle import load_plain_pickle
-from cadenza.learn.memory.serialisation import (
+from cadenza.learn.memory.emote_formats import load_plain_pickle
+from cadenza.learn.memory.files import (
     TableSerializationVersion,
     read_snapshot,
     write_snapshot,

@@ -8,9 +8,10 @@ import pytest
 
 from cadenza.core.errors import IntegrityError
 from cadenza.core.files import sha256_bytes
-from cadenza.learn.memory import v2_segments
-from cadenza.learn.memory.memory import MemoryExporterProxyWrapper, MemoryTableProxy
-from cadenza.learn.memory.v2_segments import SegmentedFile
+from cadenza.learn.memory import files
+from cadenza.learn.memory.files import SegmentedFile
+from cadenza.learn.memory.proxy import MemoryTableProxy
+from cadenza.learn.memory.wrappers import MemoryExporterProxyWrapper
 from tests.unit.learn.memory.memory_episodes import play, table
 from tests.unit.learn.memory.memory_file_parts import rewrite, rewrite_json
 
@@ -138,7 +139,7 @@ def test_failed_write_leaves_the_files_as_they_were(growing, monkeypatch):
     growing.write()
     growing.grow(2)
     with monkeypatch.context() as patch:
-        patch.setattr(v2_segments, "add_manifest", lambda archive, manifest: 1 / 0)
+        patch.setattr(files, "add_manifest", lambda archive, manifest: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             growing.write()
     assert growing.restored().identities() == [1]
@@ -236,7 +237,7 @@ def test_exporter_writes_segments(tmp_path):
 
 
 def test_many_segments_are_united(tmp_path, monkeypatch):
-    monkeypatch.setattr(v2_segments, "MAX_SEGMENTS", 3)
+    monkeypatch.setattr(files, "MAX_SEGMENTS", 3)
     growing = Growing(tmp_path)
     for agent in range(4):
         growing.grow(agent)

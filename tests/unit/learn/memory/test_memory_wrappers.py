@@ -7,13 +7,9 @@ import torch
 from cadenza.core.errors import StorageError
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.core.types import EpisodeState, MetaData
-from cadenza.learn.memory.callbacks import MemoryImporterCallback
-from cadenza.learn.memory.memory import (
-    LoggingProxyWrapper,
-    MemoryExporterProxyWrapper,
-    MemoryProxyWrapper,
-    MemoryTableProxy,
-)
+from cadenza.learn.memory.loading import MemoryImporterCallback
+from cadenza.learn.memory.proxy import MemoryProxyWrapper, MemoryTableProxy
+from cadenza.learn.memory.wrappers import LoggingProxyWrapper, MemoryExporterProxyWrapper
 from tests.unit.learn.memory.memory_episodes import observation, play, response, table
 
 INITIAL, RUNNING, TERMINAL = EpisodeState.INITIAL, EpisodeState.RUNNING, EpisodeState.TERMINAL

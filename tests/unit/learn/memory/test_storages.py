@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import InputError
-from cadenza.learn.memory.storage import (
+from cadenza.learn.memory.column import (
     BaseStorage,
     NextElementMapper,
     NextNElementWrapper,

@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.core.errors import InputError, IntegrityError
+from cadenza.core.errors import InputError, IntegrityError, PreconditionError
 from cadenza.core.types import EpisodeState
+from cadenza.learn.memory.archive import ArchiveWriter
 from cadenza.learn.memory.column import Column
-from cadenza.learn.memory.errors import DuplicateEpisodeError
-from cadenza.learn.memory.fifo_strategy import FifoEjectionStrategy
-from cadenza.learn.memory.memory import MemoryTableProxy
-from cadenza.learn.memory.serialisation_archive import ArchiveWriter
+from cadenza.learn.memory.proxy import MemoryTableProxy
+from cadenza.learn.memory.strategy import FifoEjectionStrategy, UniformEjectionStrategy
 from cadenza.learn.memory.table import ArrayMemoryTable
-from cadenza.learn.memory.uniform_strategy import UniformEjectionStrategy
 from tests.unit.learn.memory.memory_episodes import play, table
 from tests.unit.learn.memory.memory_file_parts import npy, rewrite, write_v1
 
@@ -90,7 +88,7 @@ def test_kept_ids_meet_new_agents_and_remapped_ones_do_not(tmp_path):
     kept, fresh = table(), table()
     kept.restore(str(tmp_path / "memory"))
     before = episodes(kept)
-    with pytest.raises(DuplicateEpisodeError, match="expected an id that is not stored"):
+    with pytest.raises(PreconditionError, match="expected an id that is not stored"):
         play(MemoryTableProxy(kept, use_terminal=True), 0, 3)
     assert episodes(kept) == before
     fresh.restore(str(tmp_path / "memory"), id_policy="remap")

@@ -7,7 +7,7 @@ import torch
 from cadenza.core.errors import InputError
 from cadenza.core.types import EpisodeState
 from cadenza.learn.memory.adaptors import TerminalAdaptor
-from cadenza.learn.memory.memory import MemoryTableProxy
+from cadenza.learn.memory.proxy import MemoryTableProxy
 from cadenza.learn.memory.strategy import SampleStrategy
 from tests.unit.learn.memory.memory_episodes import play, table
 

@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import CheckpointError, InputError
-from cadenza.learn.memory.fifo_strategy import FifoEjectionStrategy, FifoSampleStrategy
-from cadenza.learn.memory.uniform_strategy import UniformEjectionStrategy, UniformSampleStrategy
+from cadenza.learn.memory.strategy import (
+    FifoEjectionStrategy,
+    FifoSampleStrategy,
+    UniformEjectionStrategy,
+    UniformSampleStrategy,
+)
 
 
 def tracked(strategy, lengths):

@@ -6,11 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cadenza.learn.models.deterministic import DeterministicModel
-from cadenza.learn.models.ensemble import EnsembleOfGaussian
-from cadenza.learn.models.model import DynamicModel
-from cadenza.learn.models.row_split import row_keys
-from cadenza.learn.models.termination import TerminationModel
+from cadenza.learn.models.ensemble import EnsembleOfGaussian, row_keys
+from cadenza.learn.models.model import DeterministicModel, DynamicModel, TerminationModel
 
 RNG = torch.Generator()
 OBS = torch.tensor([[0.0, 1.0], [2.0, 1.0], [4.0, 5.0]])

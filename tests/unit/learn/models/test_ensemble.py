@@ -10,11 +10,12 @@ from cadenza.core.errors import CheckpointError
 from cadenza.learn.models.ensemble import (
     EnsembleLinearLayer,
     EnsembleOfGaussian,
+    bootstrap_weights,
     gaussian_nll,
+    row_keys,
     soft_clamp,
     truncated_normal_init,
 )
-from cadenza.learn.models.row_split import bootstrap_weights, row_keys
 
 
 def generator(seed: int = 0) -> torch.Generator:

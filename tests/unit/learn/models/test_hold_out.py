@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from cadenza.learn.models import DynamicModel, EnsembleOfGaussian, HoldOut
-from cadenza.learn.models.model_loss import ModelLoss
-from cadenza.learn.models.row_split import holdout_mask, row_keys
+from cadenza.learn.models.callbacks import ModelLoss
+from cadenza.learn.models.ensemble import holdout_mask, row_keys
 
 Transition = tuple[Tensor, Tensor, Tensor, Tensor]
 

@@ -5,11 +5,16 @@ from typing import Any
 
 import pytest
 
-from cadenza.learn.algorithms.genrl.proxies import MemoryProxyWithEncoder
-from cadenza.learn.algorithms.genrl.vae import VAELoss, VariationalAutoencoder
-from cadenza.learn.algorithms.genrl.wrappers import DecoderWrapper, EncoderWrapper, PolicyWrapper
+from cadenza.learn.algorithms.genrl import (
+    DecoderWrapper,
+    EncoderWrapper,
+    MemoryProxyWithEncoder,
+    PolicyWrapper,
+    VAELoss,
+    VariationalAutoencoder,
+)
 from cadenza.learn.models import callbacks, ensemble, model, model_env
-from cadenza.learn.nn import augmentation, curl, layers
+from cadenza.learn.nn import curl, layers
 
 #: Class or method, and its arguments in order; `*` before those that are keywords only.
 KEPT: dict[Any, str] = {
@@ -73,7 +78,7 @@ KEPT: dict[Any, str] = {
         "input_shape, channels, kernels, strides, padding, activation=ReLU, flatten=True, "
         "name='conv1d', channels_last=True"
     ),
-    augmentation.ImageAugmentor: (
+    curl.ImageAugmentor: (
         "device, use_fast_augment=True, use_noise_aug=True, use_per_image_mask_size=False, "
         "min_mask_relative_size=0.2, max_mask_relative_size=0.4"
     ),

@@ -7,9 +7,8 @@ from torch import Tensor
 
 from cadenza.core.types import DictResponse, EpisodeState
 from cadenza.learn.models.ensemble import EnsembleOfGaussian
-from cadenza.learn.models.model import DynamicModel
+from cadenza.learn.models.model import DynamicModel, TerminationModel
 from cadenza.learn.models.model_env import ModelDivergedError, ModelEnv
-from cadenza.learn.models.termination import TerminationModel
 
 START = torch.tensor([[0.0], [10.0]])
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from cadenza.core.errors import InputError
-from cadenza.learn.models.normalizer import Normalizer
+from cadenza.learn.models.model import Normalizer
 
 ROWS = torch.tensor([[1.0, 10.0], [3.0, 10.0], [5.0, 40.0]])
 

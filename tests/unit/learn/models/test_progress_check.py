@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from cadenza.core.errors import CheckpointKeyError
-from cadenza.learn.models.progress_check import (
+from cadenza.learn.models.callbacks import (
     LossProgressCheck,
     LossProgressError,
     falling_trend_p_value,

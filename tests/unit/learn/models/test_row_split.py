@@ -2,7 +2,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from cadenza.learn.models.row_split import (
+from cadenza.learn.models.ensemble import (
     bootstrap_weights,
     holdout_mask,
     row_keys,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cadenza.learn.nn.augmentation import NOISE_STD, ImageAugmentor
+from cadenza.learn.nn.curl import NOISE_STD, ImageAugmentor
 
 
 def generator(seed: int = 0) -> torch.Generator:

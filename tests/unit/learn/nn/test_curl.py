@@ -6,12 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
-from cadenza.learn.nn.curl import (
-    CurlLoss,
-    CurlNetwork,
-    contrastive_loss,
-    soft_update_from_to,
-)
+from cadenza.learn.nn.curl import CurlLoss, CurlNetwork, contrastive_loss, soft_update_from_to
 from cadenza.learn.nn.layers import Conv2dEncoder
 
 

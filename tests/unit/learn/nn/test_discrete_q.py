@@ -2,7 +2,7 @@
 
 import torch
 
-from cadenza.learn.nn.discrete_q import DiscreteQMlp, dueling_values
+from cadenza.learn.nn.action_value_mlp import DiscreteQMlp, dueling_values
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cadenza.core.errors import InputError
-from cadenza.learn.nn.relu_mlp import relu_mlp
+from cadenza.learn.nn.layers import relu_mlp
 
 
 def seeded(*args):

@@ -1,0 +1,615 @@
+"""Where the episodes of a memory lie among its rows, and which windows fit into them.
+
+An episode occupies consecutive rows of a ring of N rows. Rows are handed out in the order of
+arrival; a hole at the ring's end is left rather than splitting an episode. ``remaining[row]`` is
+the number of steps that a window starting at this row may have, 0 where none may start, so a window
+of T rows never leaves its episode if ``remaining[row] >= T``.
+
+Moves:   when the free rows are scattered, or too few, all episodes are moved to the front of a new
+         ring; everything that keeps data per row is told (`RowListener`).
+Counts:  an episode with ``usable`` steps has ``max(0, usable - T + 1)`` windows. Totals are kept
+         for each T in use and change in O(1) per episode; the tree over episodes is only built for
+         a T whose windows are rare, and then changes in O(log E).
+Draws:   row uniform in the used part of the ring, rejected unless its window fits; this is exactly
+         uniform over all windows, in O(1) per window whatever N is. Where few rows can start a
+         window, `WindowTree` finds one in O(log E) instead.
+Axes:    N = rows, E = stored episodes, L = steps of an episode, T = rows of a window.
+"""
+
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cadenza.core.errors import CheckpointError, InputError, PreconditionError
+from cadenza.learn.memory.column import (
+    IndexArray,
+    NoWindowError,
+    SamplePoint,
+    UnknownKeyError,
+)
+from cadenza.learn.memory.segment_tree import ArraySumTree
+
+
+@dataclass(frozen=True, slots=True)
+class RowMove:
+    """Rows that go to another place.
+
+    Attributes:
+        source: First row in the old ring.
+        target: First row in the new ring.
+        count: Number of rows.
+    """
+
+    source: int
+    target: int
+    count: int
+
+
+class RowListener(Protocol):
+    """Keeps data per row."""
+
+    def rows_moved(self, moves: Sequence[RowMove], capacity: int) -> None:
+        """Bring the data into a new ring of ``capacity`` rows; rows that no move names are free."""
+        ...
+
+
+def moved(array: NDArray[Any], moves: Sequence[RowMove], capacity: int) -> NDArray[Any]:
+    """Return ``array`` in a ring of ``capacity`` rows after ``moves``; free rows are 0."""
+    result = np.zeros((capacity, *array.shape[1:]), array.dtype)
+    for move in moves:
+        result[move.target : move.target + move.count] = array[
+            move.source : move.source + move.count
+        ]
+    return result
+
+
+def joined_moves(sources: IndexArray, targets: IndexArray, counts: IndexArray) -> list[RowMove]:
+    """Return one move per run of episodes that stay side by side."""
+    if len(sources) == 0:
+        return []
+    breaks = np.flatnonzero(sources[1:] != sources[:-1] + counts[:-1]) + 1
+    firsts = np.concatenate(([0], breaks))
+    run_counts = np.add.reduceat(counts, firsts)
+    return [
+        RowMove(int(source), int(target), int(count))
+        for source, target, count in zip(sources[firsts], targets[firsts], run_counts, strict=True)
+    ]
+
+
+#: Arrays of `EpisodeSlots`.
+SLOT_FIELDS: Final = ("start", "steps", "usable", "rows", "serial")
+#: Rows of a ring when nothing else is asked for.
+_FIRST_ROWS: Final = 256
+#: A moved ring is left at most this full, so that moving stays rare.
+_FULLEST: Final = 0.8
+#: Growth of a ring that is too small.
+_GROWTH: Final = 1.5
+#: Values of T that are kept; a table uses one or two.
+_MOST_LENGTHS: Final = 16
+
+
+class WindowTree:
+    """Windows of one length by slot."""
+
+    def __init__(self, length: int, usable: IndexArray, live: IndexArray) -> None:
+        self._length = length
+        counts = np.zeros(len(usable), np.int64)
+        counts[live] = np.maximum(usable[live] - length + 1, 0)
+        self._tree = ArraySumTree(counts)
+
+    def set(self, slot: int, usable: int) -> None:
+        """Take over the number of usable steps of one slot."""
+        self._tree.set(slot, max(0, usable - self._length + 1))
+
+    def find(self, numbers: IndexArray) -> tuple[IndexArray, IndexArray]:
+        """Return the slot and first step of windows by number, each of shape (n,)."""
+        return self._tree.find(numbers)
+
+
+class WindowCounts:
+    """Totals by window length."""
+
+    def __init__(self) -> None:
+        self._episodes: Counter[int] = Counter()
+        self._totals: dict[int, int] = {}
+        self._trees: dict[int, WindowTree] = {}
+
+    def add(self, slot: int, usable: int) -> None:
+        """Count a new episode."""
+        self._episodes[usable] += 1
+        self._change(usable, 1)
+        for tree in self._trees.values():
+            tree.set(slot, usable)
+
+    def remove(self, slot: int, usable: int) -> None:
+        """Count an episode no more."""
+        self._episodes[usable] -= 1
+        if not self._episodes[usable]:
+            del self._episodes[usable]
+        self._change(usable, -1)
+        for tree in self._trees.values():
+            tree.set(slot, 0)
+
+    def _change(self, usable: int, sign: int) -> None:
+        for length in self._totals:
+            if usable >= length:
+                self._totals[length] += sign * (usable - length + 1)
+
+    def total(self, length: int) -> int:
+        """Return the number of windows of ``length`` rows."""
+        known = self._totals.get(length)
+        if known is not None:
+            return known
+        if len(self._totals) >= _MOST_LENGTHS:
+            dropped = next(iter(self._totals))
+            del self._totals[dropped]
+            self._trees.pop(dropped, None)
+        total = sum(
+            episodes * (usable - length + 1)
+            for usable, episodes in self._episodes.items()
+            if usable >= length
+        )
+        self._totals[length] = total
+        return total
+
+    def longest(self) -> int:
+        """Return the most usable steps of any episode, 0 without one."""
+        return max(self._episodes, default=0)
+
+    def tree(self, length: int, usable: IndexArray, live: Callable[[], IndexArray]) -> WindowTree:
+        """Return the tree for ``length``, built if there is none yet.
+
+        Args:
+            length: Rows per window.
+            usable: Usable steps by slot.
+            live: Returns the slots in use; asked only when the tree is built.
+        """
+        tree = self._trees.get(length)
+        if tree is None:
+            tree = self._trees[length] = WindowTree(length, usable, live())
+        return tree
+
+
+@dataclass(slots=True, eq=False)
+class EpisodeSlots:
+    """Facts by slot; a slot is a small number that one stored episode holds.
+
+    Attributes:
+        start: First row.
+        steps: Transitions of the episode, L.
+        usable: Steps that windows may use, at most L.
+        rows: Rows that the episode occupies.
+        serial: Number of the arrival, never used twice.
+        identity: Episode id.
+    """
+
+    start: IndexArray
+    steps: IndexArray
+    usable: IndexArray
+    rows: IndexArray
+    serial: IndexArray
+    identity: list[int]
+
+    @classmethod
+    def of_size(cls, size: int) -> "EpisodeSlots":
+        """Return ``size`` slots that nobody holds."""
+        start, steps, usable, rows, serial = (np.zeros(size, np.int64) for _ in range(5))
+        return cls(start, steps, usable, rows, serial, [0] * size)
+
+    def grow(self) -> None:
+        """Double the number of slots."""
+        for name in SLOT_FIELDS:
+            array = getattr(self, name)
+            setattr(self, name, np.concatenate((array, np.zeros_like(array))))
+        self.identity.extend([0] * len(self.identity))
+
+
+class EpisodeRing:
+    """Finds rows for episodes.
+
+    Args:
+        capacity: Rows of the ring; it grows when they do not suffice.
+        external_remaining: Returns the array to use as ``remaining`` in a ring that its owner has
+            already filled or moved; None keeps an own array.
+
+    Attributes:
+        remaining: Steps that a window starting at a row may have, int32, shape (N,).
+        slot_of_row: Slot of the episode that holds a row, int32, shape (N,); stale in free rows.
+        slots: Facts by slot.
+    """
+
+    def __init__(
+        self,
+        capacity: int = _FIRST_ROWS,
+        *,
+        external_remaining: Callable[[], NDArray[np.int32]] | None = None,
+    ) -> None:
+        self._external = external_remaining
+        self._listeners: list[RowListener] = []
+        self._capacity = max(int(capacity), 1)
+        self._reset()
+
+    def _reset(self) -> None:
+        external = self._external
+        self.remaining = external() if external else np.zeros(self._capacity, np.int32)
+        self.slot_of_row = np.zeros(self._capacity, np.int32)
+        self.slots = EpisodeSlots.of_size(16)
+        self._slot_count = 0
+        self._free_slots: list[int] = []
+        self._live: OrderedDict[int, int] = OrderedDict()
+        self._head = 0
+        self._end = 0  # one past the last used row before the ring went round
+        self._steps = 0
+        self._rows = 0
+        self._serial = 0
+        self._moves = 0
+        self._countdown = np.arange(64, 0, -1, dtype=np.int32)
+        self.windows = WindowCounts()
+
+    @property
+    def capacity(self) -> int:
+        """Rows of the ring, N."""
+        return self._capacity
+
+    @property
+    def steps(self) -> int:
+        """Transitions in all episodes."""
+        return self._steps
+
+    def __len__(self) -> int:
+        """Return the number of episodes, E."""
+        return len(self._live)
+
+    def __contains__(self, identity: object) -> bool:
+        """Return whether this episode is stored."""
+        return identity in self._live
+
+    def identities(self) -> list[int]:
+        """Return the ids of all episodes, oldest first."""
+        return list(self._live)
+
+    def live_slots(self) -> IndexArray:
+        """Return the slots of all episodes, oldest first, shape (E,)."""
+        return np.fromiter(self._live.values(), np.int64, len(self._live))
+
+    def iterate_slots(self) -> Iterator[int]:
+        """Yield the slots of all episodes, oldest first."""
+        return iter(self._live.values())
+
+    def slot(self, identity: int) -> int:
+        """Return the slot of an episode.
+
+        Raises:
+            UnknownKeyError: It is not stored.
+        """
+        try:
+            return self._live[identity]
+        except KeyError:
+            raise UnknownKeyError(
+                f"episode {identity}: expected one of the {len(self._live)} stored ones; it was "
+                "ejected or never added."
+            ) from None
+
+    def add_listener(self, listener: RowListener) -> None:
+        """Tell ``listener`` when rows move."""
+        self._listeners.append(listener)
+
+    def remove_listener(self, listener: RowListener) -> None:
+        """Stop telling ``listener``."""
+        self._listeners.remove(listener)
+
+    def clear(self) -> None:
+        """Forget all episodes; the ring keeps its size."""
+        self.remaining[: max(self._head, self._end)] = 0  # rows never used stay untouched
+        serial, moves = self._serial, self._moves
+        self._reset()
+        self._serial, self._moves = serial, moves
+
+    def add(
+        self, identity: int, steps: int, *, usable: int | None = None, rows: int | None = None
+    ) -> int:
+        """Give a new episode its rows.
+
+        Args:
+            identity: Id that no stored episode has.
+            steps: Transitions, L >= 1.
+            usable: Steps that windows may use; L if None.
+            rows: Rows it needs, at least L; L if None.
+
+        Returns:
+            The episode's first row.
+
+        Raises:
+            PreconditionError: The id is stored already.
+            InputError: No steps.
+        """
+        if identity in self._live:
+            raise PreconditionError(
+                f"episode {identity}: expected an id that is not stored, got one that is; ids are "
+                "used for one episode each."
+            )
+        if steps < 1:
+            raise InputError(f"episode {identity}: expected at least 1 step, got {steps}.")
+        usable = steps if usable is None else usable
+        rows = steps if rows is None else rows
+        start = self._take_rows(rows)
+        slot = self._take_slot()
+        facts = self.slots
+        facts.start[slot] = start
+        facts.steps[slot] = steps
+        facts.usable[slot] = usable
+        facts.rows[slot] = rows
+        facts.serial[slot] = self._serial
+        self._serial += 1
+        self._place(identity, slot, start, steps, usable, rows)
+        return start
+
+    def remove(self, identity: int) -> None:
+        """Forget an episode and free its rows.
+
+        Raises:
+            UnknownKeyError: It is not stored.
+        """
+        slot = self.slot(identity)
+        del self._live[identity]
+        start, usable = int(self.slots.start[slot]), int(self.slots.usable[slot])
+        self._steps -= int(self.slots.steps[slot])
+        self._rows -= int(self.slots.rows[slot])
+        self.remaining[start : start + usable] = 0
+        self._free_slots.append(slot)
+        self.windows.remove(slot, usable)
+
+    def _take_slot(self) -> int:
+        if self._free_slots:
+            return self._free_slots.pop()
+        if self._slot_count == len(self.slots.start):
+            self.slots.grow()
+        self._slot_count += 1
+        return self._slot_count - 1
+
+    def _take_rows(self, rows: int) -> int:
+        """Return the first of ``rows`` free consecutive rows after the newest episode."""
+        if not self._live:
+            self._head = self._end = 0
+            if rows > self._capacity:
+                self._move(rows)
+        else:
+            oldest = int(self.slots.start[next(iter(self._live.values()))])
+            if oldest < self._head:  # the used rows are [oldest, head)
+                if self._capacity - self._head < rows:
+                    if oldest >= rows:
+                        self._end, self._head = self._head, 0
+                    else:
+                        self._move(rows)
+            elif oldest - self._head < rows:  # the used rows are [oldest, end) and [0, head)
+                self._move(rows)
+        start = self._head
+        self._head += rows
+        return start
+
+    def _move(self, extra: int) -> None:
+        """Bring all episodes to the front of a new ring with room for ``extra`` rows."""
+        needed = self._rows + extra
+        capacity = self._capacity
+        if needed > _FULLEST * capacity:
+            capacity = max(int(_GROWTH * capacity), math.ceil(needed / _FULLEST))
+        slots = self.live_slots()
+        counts = self.slots.rows[slots]
+        targets = np.cumsum(counts) - counts
+        moves = joined_moves(self.slots.start[slots], targets, counts)
+        for listener in self._listeners:
+            listener.rows_moved(moves, capacity)
+        old_remaining, old_slots = self.remaining, self.slot_of_row
+        self.slot_of_row = moved(old_slots, moves, capacity)
+        if self._external is None:
+            self.remaining = moved(old_remaining, moves, capacity)
+        else:
+            self.remaining = self._external()
+        self.slots.start[slots] = targets
+        self._moves += 1
+        self._capacity, self._head = capacity, int(counts.sum())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where everything lies, without ``remaining``, as numbers and lists."""
+        slots = self.live_slots()
+        return {
+            "capacity": self._capacity,
+            "head": self._head,
+            "end": self._end,
+            "next_serial": self._serial,
+            "moves": self._moves,
+            "slot_count": self._slot_count,
+            "free_slots": list(self._free_slots),
+            "identities": self.identities(),
+            "slots": slots.tolist(),
+            **{name: getattr(self.slots, name)[slots].tolist() for name in SLOT_FIELDS},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over the places that `state_dict` described; the ring must have its capacity.
+
+        Raises:
+            CheckpointError: ``state`` is malformed.
+        """
+        try:
+            self._load(state)
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+            raise CheckpointError(
+                f"places of episodes: expected the state of {type(self).__name__}, got one that "
+                f"lacks or spoils a part: {error!r}."
+            ) from error
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        if int(state["capacity"]) != self._capacity:
+            raise ValueError(f"capacity {state['capacity']} for a ring of {self._capacity} rows")
+        self._reset()
+        self._slot_count = int(state["slot_count"])
+        self.slots = EpisodeSlots.of_size(max(16, 1 << max(self._slot_count - 1, 0).bit_length()))
+        self._free_slots = [int(slot) for slot in state["free_slots"]]
+        slots = [int(slot) for slot in state["slots"]]
+        if sorted(slots + self._free_slots) != list(range(self._slot_count)):
+            raise ValueError("slots that are used twice or not at all")
+        columns = {name: [int(v) for v in state[name]] for name in SLOT_FIELDS}
+        for index, identity in enumerate(state["identities"]):
+            slot = slots[index]
+            for name, values in columns.items():
+                getattr(self.slots, name)[slot] = values[index]
+            start, steps, usable, rows = (values[index] for values in list(columns.values())[:4])
+            inside = 0 <= start <= self._capacity - rows
+            if not (inside and 0 <= usable <= steps <= rows and steps):
+                raise ValueError(f"episode {identity} lies outside the ring")
+            self._place(int(identity), slot, start, steps, usable, rows)
+        if len(self._live) != len(slots):
+            raise ValueError("ids that come twice, or more slots than ids")
+        self._head, self._end = int(state["head"]), int(state["end"])
+        self._serial, self._moves = int(state["next_serial"]), int(state["moves"])
+        if not (0 <= self._head <= self._capacity and 0 <= self._end <= self._capacity):
+            raise ValueError("a place outside the ring")
+
+    def _place(
+        self, identity: int, slot: int, start: int, steps: int, usable: int, rows: int
+    ) -> None:
+        """Enter an episode whose numbers are in ``slot`` already."""
+        self.slots.identity[slot] = identity
+        self._live[identity] = slot
+        self._steps += steps
+        self._rows += rows
+        self.slot_of_row[start : start + rows] = slot
+        if usable > 0:
+            if usable > len(self._countdown):
+                self._countdown = np.arange(2 * usable, 0, -1, dtype=np.int32)
+            self.remaining[start : start + usable] = self._countdown[-usable:]
+        self.windows.add(slot, usable)
+
+
+#: Rejection is used while at least one in so many rows can start a window.
+_MOST_REJECTED: Final = 8
+#: A sample id holds, from its low bits up, the row, the number of moves so far, and the serial
+#: number of the row's episode, as far as they fit into 63 bits.
+_ROW_BITS: Final = 34
+_MOVES_BITS: Final = 6
+_MOVES_MASK: Final = (1 << _MOVES_BITS) - 1
+_SERIAL_MASK: Final = (1 << (63 - _ROW_BITS - _MOVES_BITS)) - 1
+#: Standard deviations of spare draws, so that one round nearly always suffices.
+_SPARE: Final = 3.0
+
+
+class EpisodeRows(EpisodeRing):
+    """Finds rows for episodes, and windows in them; arguments as for `EpisodeRing`."""
+
+    def draw_windows(self, rng: np.random.Generator, count: int, length: int) -> IndexArray:
+        """Return the first rows of ``count`` windows, uniform over all that fit, shape (n,).
+
+        Args:
+            rng: Only source of randomness.
+            count: Number of windows, n; the same one may come twice.
+            length: Rows per window, T.
+
+        Raises:
+            NoWindowError: No episode is long enough.
+        """
+        total = self.require_windows(length)
+        low, high = self._span()
+        span = high - low
+        if total * _MOST_REJECTED < span:
+            slots, steps = self.windows.tree(length, self.slots.usable, self.live_slots).find(
+                rng.integers(0, total, size=count)
+            )
+            return self.slots.start[slots] + steps
+        if total == span:
+            return rng.integers(low, high, size=count)
+        rejected = span / total - 1.0
+        found: IndexArray | None = None
+        while True:
+            missing = count if found is None else count - len(found)
+            spare = int(missing * rejected + _SPARE * math.sqrt(missing * rejected)) + 1
+            rows = rng.integers(low, high, size=missing + spare)
+            rows = rows[self.remaining[rows] >= length]
+            found = rows if found is None else np.concatenate((found, rows))
+            if len(found) >= count:
+                return found[:count]
+
+    def draw_steps(self, rng: np.random.Generator, count: int) -> IndexArray:
+        """Return the slots of ``count`` uniformly drawn usable steps; none if there are no such."""
+        if self.windows.total(1) == 0:
+            return np.zeros(0, np.int64)
+        return self.slot_of_row[self.draw_windows(rng, count, 1)].astype(np.int64)
+
+    def require_windows(self, length: int) -> int:
+        """Return how many windows of ``length`` rows there are, at least 1.
+
+        Raises:
+            NoWindowError: There is none.
+        """
+        total = self.windows.total(length)
+        if total == 0:
+            longest = self.windows.longest()
+            raise NoWindowError(
+                f"sample: expected an episode of at least {length} steps, got {len(self._live)} "
+                f"episodes of at most {longest}; lower the length, collect longer episodes, or let "
+                f"their parts be as long by MemoryTableProxy's minimum_length_threshold={length}."
+            )
+        return total
+
+    def points(self, rows: IndexArray, length: int) -> list[SamplePoint]:
+        """Return the windows that start at ``rows`` as (id, start, stop)."""
+        slots = self.slot_of_row[rows]
+        starts = (rows - self.slots.start[slots]).tolist()
+        identity = self.slots.identity
+        return [
+            (identity[slot], start, start + length)
+            for slot, start in zip(slots.tolist(), starts, strict=True)
+        ]
+
+    def rows_of(self, points: Sequence[SamplePoint], length: int) -> IndexArray:
+        """Return the first rows of windows given as (id, start, stop), shape (n,).
+
+        Raises:
+            UnknownKeyError: An episode is not stored.
+            InputError: A window is not inside its episode or has another length.
+        """
+        slots = np.fromiter((self.slot(point[0]) for point in points), np.int64, len(points))
+        starts = np.fromiter((point[1] for point in points), np.int64, len(points))
+        stops = np.fromiter((point[2] for point in points), np.int64, len(points))
+        usable = self.slots.usable[slots]
+        wrong = (starts < 0) | (stops > usable) | (stops - starts != length)
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            raise InputError(
+                f"sample: expected windows of {length} steps inside their episodes, got "
+                f"[{starts[first]}, {stops[first]}) in episode {points[first][0]}, which has "
+                f"{usable[first]}; correct the sample strategy."
+            )
+        return self.slots.start[slots] + starts
+
+    def sample_ids(self, rows: IndexArray) -> IndexArray:
+        """Return numbers that find the episodes' steps at ``rows`` again, or tell they are gone.
+
+        They become stale when rows move, too. Shape (n,).
+        """
+        return (self._stamps(rows) << _ROW_BITS) | rows
+
+    def _stamps(self, rows: IndexArray) -> IndexArray:
+        """Return what tells the present step at a row from all others that were there before."""
+        serials = self.slots.serial[self.slot_of_row[rows]] & _SERIAL_MASK
+        return (serials << _MOVES_BITS) | (self._moves & _MOVES_MASK)
+
+    def rows_of_sample_ids(self, sample_ids: IndexArray) -> tuple[IndexArray, NDArray[np.bool_]]:
+        """Return the rows that `sample_ids` named, and which of them still hold the same step."""
+        rows = sample_ids & ((1 << _ROW_BITS) - 1)
+        known = (sample_ids >= 0) & (rows < self._capacity)
+        rows = np.where(known, rows, 0)
+        known &= (self.remaining[rows] > 0) & (self._stamps(rows) == sample_ids >> _ROW_BITS)
+        return rows, known
+
+    def _span(self) -> tuple[int, int]:
+        """Return the range of rows that holds every episode."""
+        if not self._live:
+            return 0, 0
+        oldest = int(self.slots.start[next(iter(self._live.values()))])
+        return (oldest, self._head) if oldest < self._head else (0, self._end)

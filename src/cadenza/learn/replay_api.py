@@ -1,0 +1,268 @@
+"""The front door of the off-policy algorithms, which learn from a replay memory; see `learn.api`.
+
+Axes:  N = environments, O = flattened observation, A = action components.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, ClassVar, TypeAlias, TypeVar, cast
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from cadenza.core.errors import ConfigurationError
+from cadenza.core.seeding import derive_substream
+from cadenza.learn.algorithms.action_codec import ActionCodec
+from cadenza.learn.algorithms.dqn import DQNLearner, action_grid
+from cadenza.learn.algorithms.mbpo import MBPOLearner
+from cadenza.learn.algorithms.off_policy import EncoderFactory
+from cadenza.learn.algorithms.sac import SACLearner
+from cadenza.learn.algorithms.td3 import TD3Learner
+from cadenza.learn.api import Deployed, SoloAgent
+from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.configs import (
+    DQNConfig,
+    HLGaussConfig,
+    MBPOConfig,
+    OffPolicyConfig,
+    SACConfig,
+    TD3Config,
+)
+from cadenza.learn.memory.builder import TransitionMemory
+from cadenza.learn.nn.encoders import is_image
+
+AnyLearner: TypeAlias = SACLearner | TD3Learner | DQNLearner
+ReplayConfig = TypeVar("ReplayConfig", bound=OffPolicyConfig)
+
+
+class ReplayAgent(SoloAgent[ReplayConfig]):
+    """An agent that learns from a replay memory."""
+
+    #: Makes the learner of continuous actions.
+    Learner: ClassVar[Callable[..., AnyLearner]]
+    learner: AnyLearner
+
+    def _build(self) -> None:
+        space = self.envs.space
+        keeps_bytes = is_image(space) and space.dtype == np.uint8
+        width = spaces.flatdim(space)
+        self._port = ActionCodec(self.envs.action_space, owner=self.name, unit=True)
+        self.learner = self._learner(width, self._encoder)
+        self.memory = TransitionMemory(
+            observation_dim=width,
+            action_dim=self.learner.action_width,
+            num_envs=self.envs.vector.num_envs,
+            max_transitions=self.config.memory_size,
+            seed=derive_substream("learn.api.memory", root_seed=self.seed).integer_seed(),
+            action_dtype=self.learner.action_dtype,
+            observation_dtype=np.uint8 if keeps_bytes else np.float32,
+        )
+        self._begin()
+        self._due = 0  # updates that the last step calls for
+
+    def _components(self) -> int:
+        """Return A, or refuse an action space without components."""
+        if self._port.components is None:
+            raise ConfigurationError(
+                f"{self.name}: expected continuous actions (a Box), got {self.envs.action_space}; "
+                "use DQN or PPO."
+            )
+        return self._port.components
+
+    def _learner(self, width: int, encoder: EncoderFactory | None) -> AnyLearner:
+        """Return the learner for observations of ``width`` numbers."""
+        return self.Learner(
+            observation_dim=width,
+            action_dim=self._components(),
+            config=self.config,
+            encoder=encoder,
+            seed=self.seed,
+        )
+
+    def _batches(self) -> Generator[dict[str, Any]]:
+        config = self.config
+        while True:
+            while self._due and self.memory.size() > 0:
+                self._due -= 1
+                batch = self.memory.sample(config.batch_size)
+                yield {"default": batch, "batch_size": config.batch_size, "inf_step": self.steps}
+            if self.steps >= self.target_steps:
+                return
+            before = self.steps
+            try:
+                self._step()
+            except BaseException:  # e.g. Ctrl-C: nobody knows where the environments are
+                self._forget_episodes()
+                raise
+            self._show()
+            if self.steps > config.warmup_steps:
+                due = self.steps // config.train_every - before // config.train_every
+                self._due += due * config.updates
+
+    def _forget_episodes(self) -> None:
+        super()._forget_episodes()
+        self.memory.drop_open_episodes()
+
+    def _step(self) -> None:
+        """Take one step in every environment and remember it."""
+        if self._rows is None:
+            seed = derive_substream(f"learn.api.env.{self.steps}", root_seed=self.seed)
+            self._rows = self._flat(self._worlds.reset(seed.integer_seed()))
+        rows, learner = self._rows, self.learner
+        if self.steps < self.config.warmup_steps:
+            stored = learner.random_actions(len(rows))
+        else:
+            stored = learner.act(rows.astype(np.float32), frames=self.steps)
+        step = self._worlds.step(self._to_env(stored))
+        following = self._flat(step.observations)
+        last = following
+        if len(step.cut):
+            last = following.copy()
+            last[step.cut] = self._flat(step.final_observations)
+        self.memory.add(
+            rows,
+            stored,
+            step.rewards,
+            terminated=step.terminated,
+            boundaries=step.boundaries,
+            next_observations=last,
+            valid=step.valid,
+        )
+        self._rows = following
+        self._count(step, step.boundaries)
+
+    def _flat(self, observations: NDArray[Any]) -> NDArray[Any]:
+        rows = observations.reshape(len(observations), -1)
+        return rows if rows.dtype == np.uint8 else rows.astype(np.float32)
+
+    @property
+    def loggables(self) -> list[LoggingMixin]:
+        """The agent, and the losses of its networks."""
+        return [self, *self.learner.losses]
+
+    def _to_env(self, stored: NDArray[Any]) -> NDArray[Any]:
+        """Return stored actions as the environments take them."""
+        unit = self.learner.to_unit(stored)
+        if self._port.choices is not None:
+            return self._port.to_env(unit[:, 0].astype(np.int64))
+        return self._port.to_env(unit)
+
+    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
+        return self.learner.train_on(batch["default"])
+
+    def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
+        states = rows.astype(np.float32)
+        if not deterministic:
+            return self._to_env(self.learner.act(states, frames=self.steps))
+        with torch.no_grad():
+            greedy = self._greedy()(torch.from_numpy(states)).numpy()  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+        return self._port.to_env(greedy)
+
+    def deployed(self) -> nn.Module:
+        """Return a module from observations to greedy actions."""
+        return Deployed(self._greedy(), self._port)
+
+    def _greedy(self) -> nn.Module:
+        """Return a module from flat observations to actions in [−1, 1], or to choices."""
+        return self.learner.greedy
+
+    def _learned_state(self) -> dict[str, Any]:
+        return {
+            "learner": self.learner.state_dict(),
+            "memory": self.memory.state_dict(),
+            "due": self._due,
+            **self._episodes(),
+        }
+
+    def _without_memory(self, learned: dict[str, Any]) -> dict[str, Any]:
+        return learned | {"memory": None, "envs": None, "due": 0}
+
+    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        if state["memory"] is not None:
+            self.memory.load_state_dict(state["memory"])
+        self._due = int(state["due"])
+        self._load_episodes(state)
+
+
+class SAC(ReplayAgent[SACConfig]):
+    """Soft actor-critic, for continuous actions.
+
+    Source: arXiv:1812.05905. Settings: `SACConfig`.
+    """
+
+    Config = SACConfig
+    Learner = SACLearner
+
+
+class HLGauss(SAC):
+    """Soft actor-critic with critics that predict histograms.
+
+    Source: arXiv:2403.03950. Settings: `HLGaussConfig`.
+    """
+
+    Config = HLGaussConfig
+
+
+class MBPO(ReplayAgent[MBPOConfig]):
+    """Soft actor-critic that also learns from what a learned model imagines.
+
+    Source: arXiv:1906.08253. Settings: `MBPOConfig`.
+    """
+
+    Config = MBPOConfig
+    Learner = MBPOLearner
+
+    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
+        learner = cast("MBPOLearner", self.learner)
+        return learner.learn_from(batch["default"], self.memory)
+
+
+class TD3(ReplayAgent[TD3Config]):
+    """Twin delayed deep deterministic policy gradient, for continuous actions.
+
+    Source: arXiv:1802.09477. Settings: `TD3Config`.
+    """
+
+    Config = TD3Config
+    Learner = TD3Learner
+
+
+class DQN(ReplayAgent[DQNConfig]):
+    """Deep Q-learning, for discrete actions, or on a grid of continuous ones.
+
+    Source: arXiv:1509.06461. Settings: `DQNConfig`.
+    """
+
+    Config = DQNConfig
+
+    def _learner(self, width: int, encoder: EncoderFactory | None) -> AnyLearner:
+        if self._port.choices is None:
+            self._choices = action_grid(self._components(), self.config.action_bins)
+        else:
+            self._choices = np.arange(self._port.choices, dtype=np.float32)[:, None]
+        return DQNLearner(
+            observation_dim=width,
+            choices=self._choices,
+            config=self.config,
+            encoder=encoder,
+            seed=self.seed,
+        )
+
+    def _greedy(self) -> nn.Module:
+        best = self.learner.greedy
+        return best if self._port.choices is not None else nn.Sequential(best, _Grid(self._choices))
+
+
+class _Grid(nn.Module):
+    """Numbers of choices, (B,), to their actions in [−1, 1], (B, A)."""
+
+    def __init__(self, choices: NDArray[np.float32]) -> None:
+        super().__init__()
+        self.register_buffer("choices", torch.tensor(choices), persistent=False)
+
+    def forward(self, best: Tensor) -> Tensor:
+        """Return actions, (B, A)."""
+        return self.get_buffer("choices")[best]
