@@ -21,7 +21,7 @@ from cadenza.cli.loop_store import (
     store_location,
 )
 from cadenza.cli.output import print_json, print_table, print_text, typed_exits
-from cadenza.loop.store.owners import readable
+from cadenza.loop.processes import readable
 
 if TYPE_CHECKING:
     from cadenza.loop.doctor import Check

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from cadenza.loop.config import LoopConfig
+    from cadenza.loop.contracts.records import JobKey
     from cadenza.loop.events import Event
     from cadenza.loop.job_estimates import Outlook
     from cadenza.loop.jobs.reports import JobProgress
-    from cadenza.loop.jobs.spec import JobKey
     from cadenza.loop.jobs.stopping import StopLevel
     from cadenza.loop.orchestrator.assembly import LoopAssembly
     from cadenza.loop.status_records import RunStatus
@@ -478,7 +478,7 @@ def _tell_advice(settings: "LoopConfig") -> None:
 
 def _rules_of(loop: "LoopAssembly") -> dict[str, str | None]:
     """Return which rules a run obeys: their file, None for the shipped ones, and their digest."""
-    from cadenza.loop.rules_in_force import rules_file
+    from cadenza.loop.resuming import rules_file
 
     file = rules_file(loop.config)
     return {
@@ -488,7 +488,7 @@ def _rules_of(loop: "LoopAssembly") -> dict[str, str | None]:
 
 
 def _rules_line(rules: "Mapping[str, Any]") -> str:
-    from cadenza.loop.rules_in_force import shown_rules
+    from cadenza.loop.resuming import shown_rules
 
     return plain(f"rules: {shown_rules(rules['constitution'], rules['constitution_sha256'])}")
 

@@ -10,9 +10,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from cadenza.loop.contracts.records import Record
+from cadenza.loop.contracts.records import Device, Record
 from cadenza.loop.disk_space import DiskSpace
-from cadenza.loop.jobs.spec import Device
 
 
 class Measurement(Record):

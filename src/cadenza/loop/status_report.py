@@ -10,10 +10,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, Literal, cast
 
-from cadenza.loop.contracts.records import EpisodeOutcome
+from cadenza.loop.contracts.records import Device, EpisodeOutcome
 from cadenza.loop.disk_space import disk_space
 from cadenza.loop.job_estimates import JobEstimates
-from cadenza.loop.jobs.spec import Device
+from cadenza.loop.processes import is_gone
 from cadenza.loop.status_records import (
     BlessedPolicy,
     CycleStatus,
@@ -26,7 +26,6 @@ from cadenza.loop.status_records import (
     Spending,
 )
 from cadenza.loop.store.jobstore import JobStore
-from cadenza.loop.store.owners import is_gone
 from cadenza.loop.store.rows import ApprovalRow, CheckpointRow, JobRow, ReplyTotals, RunRow
 
 #: Probability that each bound of a success rate may fail.

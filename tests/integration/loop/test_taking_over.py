@@ -12,8 +12,8 @@ import pytest
 
 from cadenza.loop.errors import EventLogHeldError
 from cadenza.loop.events import log_file
-from cadenza.loop.jobs.processes import is_held
 from cadenza.loop.orchestrator.controller import take
+from cadenza.loop.processes import is_held
 from cadenza.loop.store import JobStore
 from tests.integration.loop.job_harness import wait_for
 

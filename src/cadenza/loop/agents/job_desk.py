@@ -11,15 +11,15 @@ from typing import Any
 
 from cadenza.core.errors import IntegrityError
 from cadenza.loop.agents.base import Runner, RunResult, dry_runner, subprocess_runner
-from cadenza.loop.backends.base import Backend, JobPlan
+from cadenza.loop.backends.base import Backend
 from cadenza.loop.backends.registry import program_table
 from cadenza.loop.constitution import Constitution, ConstitutionError, Roots
+from cadenza.loop.contracts.records import JobEnd, JobKey, JobPlan, JobRunner, JobSpec
 from cadenza.loop.errors import JobFailedError
 from cadenza.loop.events.bus import EventSink
 from cadenza.loop.events.event import Event
 from cadenza.loop.jobs.ends import wanted_end
 from cadenza.loop.jobs.results import remove_output, result_digest
-from cadenza.loop.jobs.spec import JobEnd, JobKey, JobRunner, JobSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,16 +19,6 @@ from typing import Any, Final, cast
 from cadenza.core.errors import ConfigurationError, IntegrityError, MissingExtraError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.tree_digest import tree_digest
-from cadenza.loop.backends.base import (
-    DataRequest,
-    EvalRequest,
-    Harvest,
-    HarvestRequest,
-    JobPlan,
-    MergeRequest,
-    TrainRequest,
-)
-from cadenza.loop.backends.lerobot_arguments import seeded_words
 from cadenza.loop.backends.lerobot_commands import (
     RESULT,
     Setting,
@@ -65,9 +55,21 @@ from cadenza.loop.backends.lerobot_results import (
 )
 from cadenza.loop.backends.lerobot_seeds import require_seeds
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, EvalReport
+from cadenza.loop.config_backends import seeded_words
+from cadenza.loop.contracts.records import (
+    CheckpointRecord,
+    DataRequest,
+    DatasetRef,
+    Device,
+    EvalReport,
+    EvalRequest,
+    Harvest,
+    HarvestRequest,
+    JobPlan,
+    MergeRequest,
+    TrainRequest,
+)
 from cadenza.loop.errors import ImproveError
-from cadenza.loop.jobs.spec import Device
 
 #: Suites whose instructions the package libero knows.
 _LIBERO: Final = "libero"

@@ -12,9 +12,8 @@ from typing import Any
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.extras import load_extra
-from cadenza.loop.backends.base import TrainRequest
 from cadenza.loop.backends.lerobot_results import read_document
-from cadenza.loop.contracts.records import DatasetRef
+from cadenza.loop.contracts.records import DatasetRef, TrainRequest
 from cadenza.loop.scripts.blending import chosen
 
 

@@ -16,13 +16,15 @@ from typing import Any, Final, cast
 from cadenza.core.errors import IntegrityError
 from cadenza.core.strict_json import parse_json_object
 from cadenza.core.tree_digest import tree_digest
-from cadenza.loop.backends.base import EvalRequest, Harvest, SeedRange
 from cadenza.loop.config import EvalConfig
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
     DatasetRef,
     EpisodeOutcome,
     EvalReport,
+    EvalRequest,
+    Harvest,
+    SeedRange,
 )
 from cadenza.loop.errors import DataError, EvalError, ImproveError
 

@@ -19,16 +19,6 @@ from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.source_identity import source_digest
 from cadenza.core.tree_digest import tree_digest
-from cadenza.loop.backends.base import (
-    DataRequest,
-    EvalRequest,
-    Harvest,
-    HarvestRequest,
-    JobPlan,
-    MergeRequest,
-    TrainRequest,
-)
-from cadenza.loop.backends.native_arguments import FURTHER_FLAGS, parsed_arguments
 from cadenza.loop.backends.native_episodes import (
     PartnerFilter,
     outcomes_of,
@@ -47,8 +37,20 @@ from cadenza.loop.backends.native_files import (
 )
 from cadenza.loop.backends.native_training import NativeTraining, local_root
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, EvalReport
-from cadenza.loop.orchestrator.proposer_schedule import DeterministicProposer
+from cadenza.loop.config_backends import FURTHER_FLAGS, parsed_arguments
+from cadenza.loop.contracts.records import (
+    CheckpointRecord,
+    DataRequest,
+    DatasetRef,
+    EvalReport,
+    EvalRequest,
+    Harvest,
+    HarvestRequest,
+    JobPlan,
+    MergeRequest,
+    TrainRequest,
+)
+from cadenza.loop.schedule import DeterministicProposer
 
 
 class NativeBackend:

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
-from cadenza.loop.backends.base import SeedRange
 from cadenza.loop.backends.native_files import SeedPage
 from cadenza.loop.config_backends import closest
-from cadenza.loop.contracts.records import EpisodeOutcome
+from cadenza.loop.contracts.records import EpisodeOutcome, SeedRange
 
 #: Episodes of a partner in focus for each episode of another one.
 FOCUS_WEIGHT: Final = 3

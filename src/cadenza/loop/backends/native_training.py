@@ -9,8 +9,7 @@ from typing import Any
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.files import sha256_file
-from cadenza.loop.backends.base import TrainRequest
-from cadenza.loop.contracts.records import DatasetRef
+from cadenza.loop.contracts.records import DatasetRef, TrainRequest
 
 
 def local_root(dataset: DatasetRef) -> str:

@@ -83,7 +83,7 @@ def _summary(config: LoopConfig) -> str:
 def _back_end(config: LoopConfig) -> Check:
     from cadenza.loop.backends.registry import make_backend
     from cadenza.loop.orchestrator.foreseen import require_commands_allowed
-    from cadenza.loop.rules_in_force import rules_of
+    from cadenza.loop.resuming import rules_of
 
     backend = make_backend(config)
     require_commands_allowed(config, rules_of(config), backend)
@@ -103,7 +103,7 @@ def _inputs(config: LoopConfig) -> Check:
     )
     from cadenza.loop.orchestrator.proposal_bounds import collects
     from cadenza.loop.orchestrator.training_seeds import seeds_of_seed_data
-    from cadenza.loop.rules_in_force import rules_of
+    from cadenza.loop.resuming import rules_of
 
     require_present(config)
     require_fitting_weights(config)

@@ -102,7 +102,7 @@ def _compute(config: LoopConfig | None) -> Check:
 
 def _rules(config: LoopConfig | None) -> Check:
     from cadenza.loop.constitution import load_constitution
-    from cadenza.loop.rules_in_force import rules_file, rules_of, shown_rules
+    from cadenza.loop.resuming import rules_file, rules_of, shown_rules
 
     path = None if config is None else rules_file(config)
     constitution = load_constitution(None) if config is None else rules_of(config)
@@ -182,8 +182,8 @@ def _model(config: LoopConfig, known: str, environ: Mapping[str, str]) -> Check:
     Raises:
         CadenzaError: Its client cannot be made.
     """
+    from cadenza.loop.config import parse_spec
     from cadenza.loop.llm.factory import make_llm
-    from cadenza.loop.llm.spec import parse_spec
 
     make_llm(config.llm)
     model, most = parse_spec(config.llm or ""), config.llm_calls.max_cost_usd

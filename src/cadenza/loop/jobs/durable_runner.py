@@ -18,6 +18,7 @@ from typing import Final
 
 from cadenza.core.errors import InputError
 from cadenza.loop.config import NAME_PATTERN, JobsConfig
+from cadenza.loop.contracts.records import JobEnd, JobSpec
 from cadenza.loop.errors import StopRequestedError
 from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptLock, HostRequest
 from cadenza.loop.jobs.budget import BudgetMeter
@@ -30,7 +31,6 @@ from cadenza.loop.jobs.progress import kept_by
 from cadenza.loop.jobs.reaping import JobMark, reap
 from cadenza.loop.jobs.reports import Incident, IncidentKind, JobProgress
 from cadenza.loop.jobs.results import remove_output
-from cadenza.loop.jobs.spec import JobEnd, JobSpec
 from cadenza.loop.jobs.stopping import StopCheck, StopLevel, never
 from cadenza.loop.jobs.watching import Rhythm, Watch, time_limit_of
 from cadenza.loop.store.jobstore import JobStore

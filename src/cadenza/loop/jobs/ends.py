@@ -1,8 +1,8 @@
 """What a runner says of a job that is closed: its recorded end, or why it failed."""
 
+from cadenza.loop.contracts.records import JobEnd, JobSpec
 from cadenza.loop.errors import JobFailedError
 from cadenza.loop.jobs.results import require_unchanged
-from cadenza.loop.jobs.spec import JobEnd, JobSpec
 from cadenza.loop.store.rows import JobRow
 
 

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import Final, Protocol
 
+from cadenza.loop.contracts.records import Device
 from cadenza.loop.errors import JobHostError
 from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptLock
-from cadenza.loop.jobs.processes import kill_if, start_ticks
-from cadenza.loop.jobs.spec import Device
+from cadenza.loop.processes import kill_if, start_ticks
 
 #: Longest wait for a host to be gone, s; one that ends takes milliseconds.
 _GONE_S: Final = 5.0

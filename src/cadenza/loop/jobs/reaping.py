@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from cadenza.loop.jobs.processes import environment_of, kill_if, running_pids
+from cadenza.loop.processes import environment_of, kill_if, running_pids
 
 #: Variables that mark the processes of a job.
 KEY_VARIABLE: Final = "CADENZA_JOB"

@@ -2,8 +2,7 @@
 
 from typing import Literal, TypeAlias
 
-from cadenza.loop.contracts.records import Record
-from cadenza.loop.jobs.spec import JobKey
+from cadenza.loop.contracts.records import JobKey, Record
 
 #: A live job of an earlier controller was taken over; processes of a dead host were killed; an
 #: attempt was killed from outside; an attempt failed; a host without a sign of life was killed; a

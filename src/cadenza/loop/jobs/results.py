@@ -7,7 +7,7 @@ from typing import Final
 from cadenza.core.errors import InputError, IntegrityError
 from cadenza.core.files import sha256_bytes
 from cadenza.core.strict_json import parse_json_object
-from cadenza.loop.jobs.spec import JobSpec
+from cadenza.loop.contracts.records import JobSpec
 
 #: How much of a log's end people are shown.
 _TAIL_BYTES: Final = 4096

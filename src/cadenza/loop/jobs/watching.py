@@ -6,12 +6,12 @@ import time
 from typing import TYPE_CHECKING, Final, Self
 
 from cadenza.loop.config import JobsConfig
+from cadenza.loop.contracts.records import JobSpec
 from cadenza.loop.errors import JobHostError, RecordConflictError, StoreUnavailableError
 from cadenza.loop.jobs.attempt_files import AttemptFolder, Heartbeat, HostProcess
 from cadenza.loop.jobs.reports import Incident, IncidentKind, JobProgress
-from cadenza.loop.jobs.spec import JobSpec
 from cadenza.loop.jobs.stopping import StopLevel
-from cadenza.loop.store.owners import readable
+from cadenza.loop.processes import readable
 from cadenza.loop.store.rows import JobRow, Lease
 
 if TYPE_CHECKING:

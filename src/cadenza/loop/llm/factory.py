@@ -1,4 +1,4 @@
-"""From the name of a language model to its client; `cadenza.loop.llm.spec` tells the names.
+"""From the name of a language model to its client; `cadenza.loop.config` tells the names.
 
 ============================  ===============================================================
 ``None``, ``""``              `NullLLM`
@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from cadenza.core.errors import ConfigurationError
+from cadenza.loop.config import ModelSpec, parse_spec
 from cadenza.loop.llm.anthropic_client import AnthropicLLM
 from cadenza.loop.llm.openai_client import OpenAICompatibleLLM
 from cadenza.loop.llm.protocol import NullLLM
-from cadenza.loop.llm.spec import ModelSpec, parse_spec
 
 #: Google's endpoint that speaks OpenAI's format.
 GEMINI_BASE_URL: Final = "https://generativelanguage.googleapis.com/v1beta/openai/"

@@ -15,10 +15,10 @@ from cadenza.loop.backends.base import Backend
 from cadenza.loop.backends.registry import make_backend, program_table
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution
+from cadenza.loop.contracts.records import JobRunner
 from cadenza.loop.events.bus import EventBus
 from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
 from cadenza.loop.jobs.reports import JobProgress
-from cadenza.loop.jobs.spec import JobRunner
 from cadenza.loop.jobs.stopping import StopCheck, never
 from cadenza.loop.llm.guard import CallLimits
 from cadenza.loop.llm.prices import Price
@@ -40,8 +40,7 @@ from cadenza.loop.orchestrator.proposer import (
 from cadenza.loop.orchestrator.session import RunSession
 from cadenza.loop.orchestrator.steps import KnowledgeWriter
 from cadenza.loop.orchestrator.summary import RunSummary
-from cadenza.loop.resuming import store_location
-from cadenza.loop.rules_in_force import rules_of
+from cadenza.loop.resuming import rules_of, store_location
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import Lease
 

@@ -19,6 +19,7 @@ from cadenza.loop.agents.eval_agent import EvalAgent
 from cadenza.loop.agents.improve_agent import ImproveAgent
 from cadenza.loop.agents.train_agent import TrainAgent
 from cadenza.loop.config import LoopConfig
+from cadenza.loop.contracts.records import JobRunner
 from cadenza.loop.errors import (
     BudgetExceededError,
     DuplicateRunError,
@@ -36,13 +37,10 @@ from cadenza.loop.events.earlier import require_usable_log
 from cadenza.loop.events.journal import EventJournal
 from cadenza.loop.events.log_file import LogFile
 from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
-from cadenza.loop.jobs.spec import JobRunner
 from cadenza.loop.jobs.stopping import StopCheck, StopLevel, asked_in_store, most_urgent, never
 from cadenza.loop.orchestrator import machine
-from cadenza.loop.orchestrator.checkpoints import initial_reference
 from cadenza.loop.orchestrator.proposer import Proposer
 from cadenza.loop.orchestrator.session import RunSession
-from cadenza.loop.orchestrator.state import LoopState
 from cadenza.loop.orchestrator.steps import (
     CycleSteps,
     KnowledgeWriter,
@@ -50,11 +48,12 @@ from cadenza.loop.orchestrator.steps import (
     Workers,
 )
 from cadenza.loop.orchestrator.summary import STOP_REQUESTED, RunSummary, summarize
-from cadenza.loop.resuming import placed, require_place
+from cadenza.loop.processes import is_frozen, is_gone, readable, this_process
+from cadenza.loop.resuming import initial_reference, placed, require_place
+from cadenza.loop.state import LoopState
 from cadenza.loop.store import changes
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.leases import LeaseKeeper
-from cadenza.loop.store.owners import is_frozen, is_gone, readable, this_process
 from cadenza.loop.store.rows import Lease, RunRow
 
 #: Seconds after which a run counts as left by a controller that gives no sign of life.

@@ -14,28 +14,30 @@ from typing import Final
 from cadenza.core.errors import IntegrityError
 from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.agents.improve_agent import attempts_for
-from cadenza.loop.backends.base import (
-    Backend,
-    DataRequest,
-    EvalRequest,
-    HarvestRequest,
-    JobPlan,
-    MergeRequest,
-    SeedRange,
-    TrainRequest,
-)
+from cadenza.loop.backends.base import Backend
 from cadenza.loop.config import LoopConfig, PolicyRung
 from cadenza.loop.constitution import Constitution, ConstitutionError, Verdict, load_constitution
 from cadenza.loop.constitution.jobs import LimitName
 from cadenza.loop.constitution.lerobot_programs import LEROBOT_PROGRAMS
 from cadenza.loop.constitution.native_programs import NATIVE_PROGRAMS
 from cadenza.loop.constitution.rules import Rules
-from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
+from cadenza.loop.contracts.records import (
+    CheckpointRecord,
+    DataRequest,
+    DatasetRef,
+    EvalRequest,
+    HarvestRequest,
+    JobPlan,
+    MergeRequest,
+    Proposal,
+    SeedRange,
+    TrainRequest,
+)
 from cadenza.loop.errors import ImproveError
-from cadenza.loop.orchestrator.checkpoints import initial_reference
 from cadenza.loop.orchestrator.proposal_bounds import MOST_LISTED, collects, schedule_of
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
 from cadenza.loop.orchestrator.task_counts import tasks_of
+from cadenza.loop.resuming import initial_reference
 
 #: Stands for the folder of a run that does not exist yet.
 _FOLDER: Final = Path("/run")

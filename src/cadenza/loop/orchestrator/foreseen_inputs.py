@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Final
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.loop.backends.base import SeedRange
 from cadenza.loop.backends.native_episodes import PartnerFilter
 from cadenza.loop.backends.native_files import checkpoint_facts, seed_page
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution
 from cadenza.loop.constitution.suites import LIBERO_SUITES, suite_sizes
-from cadenza.loop.contracts.records import CheckpointRecord
+from cadenza.loop.contracts.records import CheckpointRecord, SeedRange
 from cadenza.loop.orchestrator.proposal_bounds import attempts_within
-from cadenza.loop.orchestrator.seeds import BLOCK, SeedLedger
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
 from cadenza.loop.orchestrator.training_seeds import seeds_of_seed_data
+from cadenza.loop.seeds import BLOCK, SeedLedger
 
 #: Beginnings of weights that are a path, whatever the back end; others may be names of a hub.
 _PATHS: Final = ("/", ".", "~")

@@ -23,9 +23,9 @@ from cadenza.loop.contracts.records import (
 )
 from cadenza.loop.orchestrator.decision import Decision
 from cadenza.loop.orchestrator.reports import bare_report, told_report
-from cadenza.loop.orchestrator.state import CycleState, LoopState, needed
 from cadenza.loop.orchestrator.summary import summarize
 from cadenza.loop.orchestrator.transitions import Notice, Transition, in_cycle, moved
+from cadenza.loop.state import CycleState, LoopState, needed
 from cadenza.loop.store import changes
 from cadenza.loop.store.changes import Change
 

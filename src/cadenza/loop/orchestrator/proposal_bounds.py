@@ -13,8 +13,8 @@ from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution
 from cadenza.loop.constitution.rules import ProposalBounds
 from cadenza.loop.contracts.records import Proposal
-from cadenza.loop.orchestrator.proposer_schedule import DeterministicProposer
-from cadenza.loop.orchestrator.seeds import BLOCK
+from cadenza.loop.schedule import DeterministicProposer
+from cadenza.loop.seeds import BLOCK
 
 #: Most episodes that one argument names.
 MOST_LISTED: Final = 16_000

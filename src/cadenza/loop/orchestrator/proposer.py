@@ -2,6 +2,6 @@
 
 from cadenza.loop.orchestrator.proposer_curated import CuratedProposer
 from cadenza.loop.orchestrator.proposer_llm import LLMProposer
-from cadenza.loop.orchestrator.proposer_schedule import DeterministicProposer, Proposer
+from cadenza.loop.schedule import DeterministicProposer, Proposer
 
 __all__ = ["CuratedProposer", "DeterministicProposer", "LLMProposer", "Proposer"]

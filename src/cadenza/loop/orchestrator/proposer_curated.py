@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.loop.config_sections import DataConfig
+from cadenza.loop.config import DataConfig
 from cadenza.loop.contracts.records import EvalReport, Proposal
 from cadenza.loop.events import EventSink
 from cadenza.loop.knowledge.page_files import newest_pages
@@ -21,7 +21,7 @@ from cadenza.loop.orchestrator.proposer_prompt import (
     MAX_PROMPT_CHARS,
     PromptSource,
 )
-from cadenza.loop.orchestrator.proposer_schedule import DeterministicProposer
+from cadenza.loop.schedule import DeterministicProposer
 
 #: Pages in the prompt, and most characters of each.
 _PAGES: Final = 4

@@ -19,7 +19,7 @@ from cadenza.loop.orchestrator.proposer_prompt import (
     Prompt,
     PromptSource,
 )
-from cadenza.loop.orchestrator.proposer_schedule import DeterministicProposer
+from cadenza.loop.schedule import DeterministicProposer
 
 #: Most characters of an error in an event.
 ERROR_CHARS: Final = 200

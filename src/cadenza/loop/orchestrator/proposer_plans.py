@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from cadenza.core.errors import InputError
 from cadenza.loop.contracts.records import MAX_NOTES, EvalReport, Proposal
 from cadenza.loop.llm.untrusted import clean_line
-from cadenza.loop.orchestrator.proposer_schedule import (
+from cadenza.loop.schedule import (
     MAX_FOCUS,
     MAX_NAME,
     DeterministicProposer,

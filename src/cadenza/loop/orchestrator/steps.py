@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from cadenza.core.seeding import derive_substream
-from cadenza.loop.agents.base import Runner
+from cadenza.loop.agents.base import CallableRunner, Runner
 from cadenza.loop.agents.data_agent import DataAgent
 from cadenza.loop.agents.eval_agent import EvalAgent
 from cadenza.loop.agents.improve_agent import ImproveAgent
 from cadenza.loop.agents.train_agent import TrainAgent
-from cadenza.loop.backends.base import SeedRange
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
     EpisodeOutcome,
     EvalReport,
+    JobRunner,
+    SeedRange,
 )
 from cadenza.loop.errors import (
     ApprovalDecidedError,
@@ -31,23 +32,21 @@ from cadenza.loop.errors import (
     StoreUnavailableError,
     UnansweredError,
 )
-from cadenza.loop.jobs.callable_runner import CallableRunner
-from cadenza.loop.jobs.spec import JobRunner
 from cadenza.loop.jobs.stopping import StopCheck
 from cadenza.loop.orchestrator import machine, verdicts
-from cadenza.loop.orchestrator.checkpoints import require_intact
 from cadenza.loop.orchestrator.decision import judge
 from cadenza.loop.orchestrator.evidence import Evidence, first_evidence, paired_evidence
 from cadenza.loop.orchestrator.machine import Measured
 from cadenza.loop.orchestrator.proposal_bounds import attempts_within, bounded, schedule_of
 from cadenza.loop.orchestrator.proposer import Proposer
 from cadenza.loop.orchestrator.reports import mean_value, pooled_report
-from cadenza.loop.orchestrator.seeds import SeedLedger
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
 from cadenza.loop.orchestrator.session import RunSession
-from cadenza.loop.orchestrator.state import LoopState, Step, needed, spent_of
 from cadenza.loop.orchestrator.training_seeds import reserve_training_seeds
 from cadenza.loop.orchestrator.transitions import Transition
+from cadenza.loop.resuming import require_intact
+from cadenza.loop.seeds import SeedLedger
+from cadenza.loop.state import LoopState, Step, needed, spent_of
 from cadenza.loop.store import changes
 from cadenza.loop.store.rows import ApprovalRow
 

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.orchestrator.state import LoopState
+from cadenza.loop.state import LoopState
 
 #: Reason of a run that was asked to stop; it can be resumed.
 STOP_REQUESTED = "stop requested"

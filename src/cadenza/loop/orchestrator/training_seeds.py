@@ -6,13 +6,13 @@ Limits:  what initial weights were trained on, and what a dataset of another wri
 
 from collections.abc import Sequence
 
-from cadenza.loop.backends.base import SeedRange
 from cadenza.loop.backends.native_files import recorded_seeds
 from cadenza.loop.config import LoopConfig
+from cadenza.loop.contracts.records import SeedRange
 from cadenza.loop.orchestrator.proposal_bounds import collects
-from cadenza.loop.orchestrator.seeds import BLOCK, SeedLedger, hulls
 from cadenza.loop.orchestrator.session import RunSession
 from cadenza.loop.orchestrator.transitions import Notice
+from cadenza.loop.seeds import BLOCK, SeedLedger, hulls
 
 
 def seeds_of_seed_data(config: LoopConfig) -> tuple[SeedRange, ...] | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cadenza.loop.orchestrator.state import LoopState, Step
+from cadenza.loop.state import LoopState, Step
 from cadenza.loop.store.changes import Change
 
 

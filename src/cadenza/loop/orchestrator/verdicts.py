@@ -8,8 +8,8 @@ from typing import Any
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.orchestrator.decision import Decision, Judgement, past_candidate
 from cadenza.loop.orchestrator.evidence import Evidence
-from cadenza.loop.orchestrator.state import LoopState, needed
 from cadenza.loop.orchestrator.transitions import Notice, Transition, in_cycle
+from cadenza.loop.state import LoopState, needed
 from cadenza.loop.store import changes
 from cadenza.loop.store.approvals import request_approval
 

@@ -19,8 +19,7 @@ from cadenza.loop.store.models import Checkpoint, Cycle, Episode, Run, SeedRange
 from cadenza.loop.store.plain_text import plain_text
 
 if TYPE_CHECKING:
-    from cadenza.loop.backends.base import SeedRange
-    from cadenza.loop.contracts.records import EpisodeOutcome
+    from cadenza.loop.contracts.records import EpisodeOutcome, SeedRange
 
 #: Something to do inside a transaction; gets the run that the transaction is about.
 Change: TypeAlias = Callable[[Connection, str], Any]

@@ -16,11 +16,10 @@ from sqlalchemy import Connection, insert, select, update
 from cadenza.core.errors import InputError, IntegrityError
 from cadenza.core.files import sha256_bytes
 from cadenza.core.strict_json import parse_json_object
-from cadenza.loop.backends.base import SeedRange
 from cadenza.loop.config import NAME_PATTERN
-from cadenza.loop.contracts.records import CheckpointRecord, EpisodeOutcome
+from cadenza.loop.contracts.records import CheckpointRecord, EpisodeOutcome, SeedRange
 from cadenza.loop.errors import DuplicateRunError, StaleStateError, UnknownRowError
-from cadenza.loop.orchestrator.state import LoopState
+from cadenza.loop.state import LoopState
 from cadenza.loop.store import changes
 from cadenza.loop.store.approvals import Approvals
 from cadenza.loop.store.changes import Change

@@ -7,7 +7,7 @@ from cadenza.core.sealed_json import write_sealed_json
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.doctor import lerobot, machine
 from cadenza.loop.doctor.configuration import inputs_check
-from cadenza.loop.orchestrator.seeds import SeedLedger
+from cadenza.loop.seeds import SeedLedger
 
 
 def config(**changes):

@@ -8,7 +8,7 @@ from cadenza.loop.contracts.records import CheckpointRecord, EvalReport
 from cadenza.loop.orchestrator import verdicts
 from cadenza.loop.orchestrator.decision import Decision, Judgement, decide, judge
 from cadenza.loop.orchestrator.evidence import Evidence
-from cadenza.loop.orchestrator.state import CycleState, LoopState, PastCandidate
+from cadenza.loop.state import CycleState, LoopState, PastCandidate
 
 THRESHOLDS = ThresholdConfig()
 

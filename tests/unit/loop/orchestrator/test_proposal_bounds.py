@@ -16,7 +16,7 @@ from cadenza.loop.orchestrator.proposal_bounds import (
     schedule_of,
 )
 from cadenza.loop.orchestrator.proposer_plans import bounded_proposal, lenient_proposal, strict_plan
-from cadenza.loop.orchestrator.seeds import BLOCK
+from cadenza.loop.seeds import BLOCK
 
 
 def rules(limit):
