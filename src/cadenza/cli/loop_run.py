@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cadenza.loop.contracts.records import JobKey
     from cadenza.loop.events import Event
     from cadenza.loop.job_estimates import Outlook
-    from cadenza.loop.jobs.reports import JobProgress
+    from cadenza.loop.jobs.progress import JobProgress
     from cadenza.loop.jobs.stopping import StopLevel
     from cadenza.loop.orchestrator.assembly import LoopAssembly
     from cadenza.loop.status_records import RunStatus
@@ -365,7 +365,7 @@ def work_on(
 def _show_log(ended: typer.Exit) -> None:
     """Write the last lines of the log of the job that failed, if one did."""
     from cadenza.loop.errors import JobFailedError
-    from cadenza.loop.jobs.results import last_lines
+    from cadenza.loop.jobs.outcomes import last_lines
 
     error: BaseException | None = ended
     while error is not None and not isinstance(error, JobFailedError):

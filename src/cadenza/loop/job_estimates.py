@@ -14,7 +14,7 @@ from typing import Final
 from cadenza.core.errors import IntegrityError
 from cadenza.loop.contracts.records import JobKey, Rate, Record
 from cadenza.loop.jobs.attempt_files import AttemptFolder
-from cadenza.loop.jobs.course import Course, read_course
+from cadenza.loop.jobs.outcomes import Course, read_course
 from cadenza.loop.jobs.progress import flags_of, goes_on, kind_of, progress_of
 from cadenza.loop.store.rows import JobRow
 

@@ -13,8 +13,7 @@ from cadenza.loop.jobs.attempt_files import AttemptFolder
 from cadenza.loop.jobs.durable_runner import LocalJobRunner, job_folder
 from cadenza.loop.jobs.programs import ProgramTable
 from cadenza.loop.jobs.ray_runner import RayJobRunner
-from cadenza.loop.jobs.reaping import JobMark, find_marked
-from cadenza.loop.processes import start_ticks, this_process
+from cadenza.loop.processes import JobMark, find_marked, start_ticks, this_process
 from cadenza.loop.store import JobStore
 
 RUN = "run-1"

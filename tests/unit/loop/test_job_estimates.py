@@ -5,7 +5,7 @@ import pytest
 from cadenza.loop.contracts.records import JobKey
 from cadenza.loop.job_estimates import JobEstimates
 from cadenza.loop.jobs.attempt_files import AttemptFolder
-from cadenza.loop.jobs.course import Course, write_course
+from cadenza.loop.jobs.outcomes import Course, write_course
 from cadenza.loop.store.rows import JobRow
 
 

@@ -15,9 +15,8 @@ from typing import TypeAlias
 
 from cadenza.core.errors import IntegrityError
 from cadenza.loop.contracts.records import JobEnd, JobSpec
-from cadenza.loop.jobs.ends import job_failure, recorded_end
+from cadenza.loop.jobs.outcomes import job_failure, recorded_end, remove_output, result_digest
 from cadenza.loop.jobs.programs import ProgramTable
-from cadenza.loop.jobs.results import remove_output, result_digest
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import JobRow, Lease
 

@@ -18,8 +18,7 @@ from cadenza.loop.contracts.records import JobEnd, JobKey, JobPlan, JobRunner, J
 from cadenza.loop.errors import JobFailedError
 from cadenza.loop.events.bus import EventSink
 from cadenza.loop.events.event import Event
-from cadenza.loop.jobs.ends import wanted_end
-from cadenza.loop.jobs.results import remove_output, result_digest
+from cadenza.loop.jobs.outcomes import remove_output, result_digest, wanted_end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

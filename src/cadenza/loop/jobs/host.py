@@ -34,12 +34,13 @@ from cadenza.loop.jobs.attempt_files import (
     HostProcess,
     HostRequest,
 )
-from cadenza.loop.jobs.reaping import JobMark, reap
 from cadenza.loop.processes import (
+    JobMark,
     adopt_orphans,
     children_of,
     die_with_parent,
     kill_if,
+    reap,
     start_ticks,
 )
 

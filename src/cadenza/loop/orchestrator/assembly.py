@@ -18,7 +18,7 @@ from cadenza.loop.constitution import Constitution
 from cadenza.loop.contracts.records import JobRunner
 from cadenza.loop.events.bus import EventBus
 from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
-from cadenza.loop.jobs.reports import JobProgress
+from cadenza.loop.jobs.progress import JobProgress
 from cadenza.loop.jobs.stopping import StopCheck, never
 from cadenza.loop.llm.guard import CallLimits
 from cadenza.loop.llm.prices import Price
