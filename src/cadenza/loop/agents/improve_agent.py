@@ -5,8 +5,7 @@ from typing import Any, ClassVar, Final
 
 from cadenza.core.errors import IntegrityError
 from cadenza.loop.agents.base import Runner, subprocess_runner
-from cadenza.loop.agents.command_worker import CommandWorker
-from cadenza.loop.agents.job_desk import JobPlace, cycle_of
+from cadenza.loop.agents.job_desk import CommandWorker, JobPlace, cycle_of
 from cadenza.loop.backends.base import Backend
 from cadenza.loop.backends.registry import lerobot_backend
 from cadenza.loop.config import EvalConfig, ImproveConfig

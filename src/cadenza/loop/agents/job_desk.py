@@ -4,10 +4,11 @@ Events:  ``constitution_denied`` {rule, reason}, ``job_started`` {stage, cmd}, `
          {exit_code, duration_s, log, stage}.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 from cadenza.core.errors import IntegrityError
 from cadenza.loop.agents.base import Runner, RunResult, dry_runner, subprocess_runner
@@ -16,8 +17,7 @@ from cadenza.loop.backends.registry import program_table
 from cadenza.loop.constitution import Constitution, ConstitutionError, Roots
 from cadenza.loop.contracts.records import JobEnd, JobKey, JobPlan, JobRunner, JobSpec
 from cadenza.loop.errors import JobFailedError
-from cadenza.loop.events.bus import EventSink
-from cadenza.loop.events.event import Event
+from cadenza.loop.events.bus import Event, EventSink
 from cadenza.loop.jobs.outcomes import remove_output, result_digest, wanted_end
 
 
@@ -203,3 +203,58 @@ class PlainJobs:
             log_path=spec.log_path,
             result_sha256=None if spec.result_path is None else result_digest(spec.result_path),
         )
+
+
+_Settings = TypeVar("_Settings")
+
+
+class CommandWorker(ABC, Generic[_Settings]):
+    """Hands a back end's commands in at a desk of its own.
+
+    Attributes:
+        cfg: How it works.
+        constitution: What commands must obey.
+        bus: Where events go.
+        backend: The training stack.
+        runner: Runs commands where a call gets no job runner.
+    """
+
+    #: Stage of its events.
+    EVENT_STAGE: ClassVar[str]
+
+    def __init__(
+        self,
+        cfg: _Settings,
+        constitution: Constitution,
+        bus: EventSink,
+        runner: Runner = subprocess_runner,
+        *,
+        backend: Backend | None = None,
+        read_roots: tuple[Path, ...] = (),
+    ) -> None:
+        """Work for one run.
+
+        Args:
+            cfg: How to work.
+            constitution: What commands must obey.
+            bus: Where events go.
+            runner: Runs commands where a call gets no job runner.
+            backend: Training stack; None for LeRobot.
+            read_roots: Folders outside the run's own that commands may read.
+        """
+        self.cfg = cfg
+        self.constitution = constitution
+        self.bus = bus
+        self.backend = self._lerobot() if backend is None else backend
+        self.runner = runner_for(self.backend, runner)
+        self._desk = JobDesk(
+            event_stage=self.EVENT_STAGE,
+            constitution=constitution,
+            bus=bus,
+            runner=self.runner,
+            read_roots=read_roots,
+        )
+
+    @abstractmethod
+    def _lerobot(self) -> Backend:
+        """Return LeRobot with the worker's settings."""

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from cadenza.core.errors import InputError, IntegrityError
-from cadenza.loop.agents.command_worker import CommandWorker
-from cadenza.loop.agents.job_desk import JobPlace, cycle_of
+from cadenza.loop.agents.job_desk import CommandWorker, JobPlace, cycle_of
 from cadenza.loop.backends.base import Backend
 from cadenza.loop.backends.registry import lerobot_backend
 from cadenza.loop.config import PolicyRung, TrainConfig

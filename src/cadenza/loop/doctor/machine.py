@@ -262,8 +262,8 @@ def store_check(location: Path | str) -> Check:
     Raises:
         CadenzaError: It does not answer, is damaged, or is of a newer version.
     """
+    from cadenza.loop.store.database import shown
     from cadenza.loop.store.jobstore import JobStore
-    from cadenza.loop.store.locations import shown
 
     file = _sqlite_file(location)
     if file is not None and not file.is_file():
@@ -288,7 +288,7 @@ def store_check(location: Path | str) -> Check:
 
 
 def _sqlite_file(location: Path | str) -> Path | None:
-    from cadenza.loop.store.locations import url_of
+    from cadenza.loop.store.database import url_of
 
     url = url_of(location)
     return Path(url.database or "") if url.get_backend_name() == "sqlite" else None

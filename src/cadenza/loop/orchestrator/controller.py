@@ -32,10 +32,8 @@ from cadenza.loop.errors import (
     StoreUnavailableError,
     UnansweredError,
 )
-from cadenza.loop.events.bus import EventBus
-from cadenza.loop.events.earlier import require_usable_log
-from cadenza.loop.events.journal import EventJournal
-from cadenza.loop.events.log_file import LogFile
+from cadenza.loop.events.bus import EventBus, LogFile
+from cadenza.loop.events.journal import EventJournal, require_usable_log
 from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
 from cadenza.loop.jobs.stopping import StopCheck, StopLevel, asked_in_store, most_urgent, never
 from cadenza.loop.orchestrator import machine

@@ -10,7 +10,7 @@ from typing import Any
 
 from cadenza.core.files import make_folder
 from cadenza.loop.contracts.records import SeedRange
-from cadenza.loop.events.event import Event
+from cadenza.loop.events.bus import Event
 from cadenza.loop.events.journal import EventJournal
 from cadenza.loop.jobs.progress import Incident
 from cadenza.loop.orchestrator.transitions import Notice, Transition

@@ -11,7 +11,7 @@ from cadenza.loop.orchestrator.evidence import Evidence
 from cadenza.loop.orchestrator.transitions import Notice, Transition, in_cycle
 from cadenza.loop.state import LoopState, needed
 from cadenza.loop.store import changes
-from cadenza.loop.store.approvals import request_approval
+from cadenza.loop.store.changes import request_approval
 
 
 def judged(

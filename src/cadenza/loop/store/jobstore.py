@@ -21,13 +21,11 @@ from cadenza.loop.contracts.records import CheckpointRecord, EpisodeOutcome, See
 from cadenza.loop.errors import DuplicateRunError, StaleStateError, UnknownRowError
 from cadenza.loop.state import LoopState
 from cadenza.loop.store import changes
-from cadenza.loop.store.approvals import Approvals
-from cadenza.loop.store.changes import Change
-from cadenza.loop.store.database import Database, lock_run, now, unknown_run
+from cadenza.loop.store.changes import Approvals, Change
+from cadenza.loop.store.database import Database, config_to_keep, lock_run, now, unknown_run
 from cadenza.loop.store.event_rows import EventTable, append_events
 from cadenza.loop.store.job_rows import JobTable
 from cadenza.loop.store.leases import Leases, require_lease
-from cadenza.loop.store.locations import config_to_keep
 from cadenza.loop.store.models import Checkpoint, Cycle, Episode, Run, SeedRangeRow
 from cadenza.loop.store.replies import Replies
 from cadenza.loop.store.rows import CheckpointRow, CycleRow, Lease, RunRow, StoredEvent
