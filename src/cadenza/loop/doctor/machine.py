@@ -183,7 +183,7 @@ def _model(config: LoopConfig, known: str, environ: Mapping[str, str]) -> Check:
         CadenzaError: Its client cannot be made.
     """
     from cadenza.loop.config import parse_spec
-    from cadenza.loop.llm.factory import make_llm
+    from cadenza.loop.llm.adapter import make_llm
 
     make_llm(config.llm)
     model, most = parse_spec(config.llm or ""), config.llm_calls.max_cost_usd

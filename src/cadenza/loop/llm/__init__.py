@@ -8,13 +8,9 @@ Adding one:  an `Asker` in a file of its own, and a line in `factory`.
 Import time: the services' packages are imported when a client of theirs is made.
 """
 
-from cadenza.loop.llm.anthropic_client import AnthropicLLM
-from cadenza.loop.llm.factory import make_llm
-from cadenza.loop.llm.guard import CallLimits, GuardedLLM
-from cadenza.loop.llm.openai_client import OpenAICompatibleLLM
-from cadenza.loop.llm.place import asking
-from cadenza.loop.llm.prices import Price
-from cadenza.loop.llm.protocol import LLMClient, NullLLM
+from cadenza.loop.llm.adapter import AnthropicLLM, OpenAICompatibleLLM, make_llm
+from cadenza.loop.llm.guard import CallLimits, GuardedLLM, Price
+from cadenza.loop.llm.protocol import LLMClient, NullLLM, asking
 from cadenza.loop.llm.recording import RecordedLLM
 
 __all__ = [

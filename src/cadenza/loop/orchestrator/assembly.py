@@ -20,8 +20,7 @@ from cadenza.loop.events.bus import EventBus
 from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
 from cadenza.loop.jobs.progress import JobProgress
 from cadenza.loop.jobs.stopping import StopCheck, never
-from cadenza.loop.llm.guard import CallLimits
-from cadenza.loop.llm.prices import Price
+from cadenza.loop.llm.guard import CallLimits, Price
 from cadenza.loop.llm.protocol import LLMClient
 from cadenza.loop.llm.recording import StoreReplies, recorded_llm
 from cadenza.loop.orchestrator.controller import JobsOpener, LoopController

@@ -12,9 +12,8 @@ from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.loop.config import DataConfig
 from cadenza.loop.contracts.records import EvalReport, Proposal
 from cadenza.loop.events import EventSink
-from cadenza.loop.knowledge.page_files import newest_pages
-from cadenza.loop.llm.place import asking
-from cadenza.loop.llm.protocol import LLMClient
+from cadenza.loop.knowledge.folder import newest_pages
+from cadenza.loop.llm.protocol import LLMClient, asking
 from cadenza.loop.orchestrator.proposer_llm import Talk
 from cadenza.loop.orchestrator.proposer_plans import lenient_proposal, parsed_json
 from cadenza.loop.orchestrator.proposer_prompt import (

@@ -9,10 +9,9 @@ from typing import Any, Final
 from cadenza.core.errors import InputError
 from cadenza.loop.contracts.records import EvalReport, Proposal
 from cadenza.loop.events import Event, EventSink
-from cadenza.loop.knowledge.page_files import newest_pages
+from cadenza.loop.knowledge.folder import newest_pages
 from cadenza.loop.llm.guard import ask_safely
-from cadenza.loop.llm.place import asking, current_place
-from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, LLMClient, NullLLM
+from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, LLMClient, NullLLM, asking, current_place
 from cadenza.loop.orchestrator.proposer_plans import Plan, bounded_proposal, strict_plan
 from cadenza.loop.orchestrator.proposer_prompt import (
     MAX_PROMPT_CHARS,

@@ -7,9 +7,8 @@ from typing import Final
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.loop.contracts.records import EvalReport
-from cadenza.loop.knowledge.page_files import PageFile
-from cadenza.loop.llm.redaction import storable
-from cadenza.loop.llm.untrusted import data_mark, fenced, fit, shortened, warning
+from cadenza.loop.knowledge.folder import PageFile
+from cadenza.loop.llm.untrusted import data_mark, fenced, fit, shortened, storable, warning
 
 #: Longest prompt, characters; about 12 000 tokens.
 MAX_PROMPT_CHARS: Final = 48_000
