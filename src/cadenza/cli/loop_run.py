@@ -470,7 +470,7 @@ def _power_lines(settings: "LoopConfig") -> list[str]:
 
 def _tell_advice(settings: "LoopConfig") -> None:
     """Say what of a configuration is likely to be meant otherwise."""
-    from cadenza.loop.doctor.configuration import advice
+    from cadenza.loop.doctor import advice
 
     for check in advice(settings):
         _tell(f"note: {check.detail}; {check.fix}")

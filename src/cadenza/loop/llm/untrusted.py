@@ -1,4 +1,4 @@
-"""Text of others: kept apart inside a prompt, and freed of keys and characters that no store accepts.
+"""Text of others: fenced off inside a prompt, and freed of keys and what no store accepts.
 
 The mark of the delimiters is a digest of all the text between them. Whoever writes a page would
 have to know the digest of what they write, with all other pages, to close it early.
