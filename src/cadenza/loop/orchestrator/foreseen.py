@@ -17,9 +17,9 @@ from cadenza.loop.agents.improve_agent import attempts_for
 from cadenza.loop.backends.base import Backend
 from cadenza.loop.config import LoopConfig, PolicyRung
 from cadenza.loop.constitution import Constitution, ConstitutionError, Verdict, load_constitution
-from cadenza.loop.constitution.jobs import LimitName
 from cadenza.loop.constitution.lerobot_programs import LEROBOT_PROGRAMS
 from cadenza.loop.constitution.native_programs import NATIVE_PROGRAMS
+from cadenza.loop.constitution.programs import LimitName
 from cadenza.loop.constitution.rules import Rules
 from cadenza.loop.contracts.records import (
     CheckpointRecord,

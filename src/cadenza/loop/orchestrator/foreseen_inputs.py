@@ -13,7 +13,7 @@ from cadenza.loop.backends.native_episodes import PartnerFilter
 from cadenza.loop.backends.native_files import checkpoint_facts, seed_page
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution
-from cadenza.loop.constitution.suites import LIBERO_SUITES, suite_sizes
+from cadenza.loop.constitution.lerobot_programs import LIBERO_SUITES, suite_sizes
 from cadenza.loop.contracts.records import CheckpointRecord, SeedRange
 from cadenza.loop.orchestrator.proposal_bounds import attempts_within
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan

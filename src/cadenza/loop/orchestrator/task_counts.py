@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.constitution.suites import suite_sizes, tasks_played
+from cadenza.loop.constitution.lerobot_programs import suite_sizes, tasks_played
 
 #: Numbers of the tasks that a run plays of a suite, in the further arguments.
 _TASK_IDS: Final = re.compile(r"--env\.task_ids=\[([0-9, ]+)\]")
