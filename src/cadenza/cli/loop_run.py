@@ -411,7 +411,7 @@ def _code_of(first: "signal.Signals | None") -> ExitCode:
 
 
 def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool) -> None:
-    from cadenza.loop.backends.registry import make_backend
+    from cadenza.loop.backends.base import make_backend
     from cadenza.loop.dry_run import (
         DryBackend,
         commands_of,

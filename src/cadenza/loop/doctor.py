@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from cadenza.core.errors import CadenzaError, ConfigurationError, IntegrityError
 from cadenza.core.strict_json import parse_json_object
-from cadenza.loop.backends.lerobot_environment import lerobot_python
+from cadenza.loop.backends.lerobot_probe import lerobot_python
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import Record
 from cadenza.loop.disk_space import free_gib, obstacle
@@ -129,7 +129,7 @@ def _summary(config: LoopConfig) -> str:
 
 
 def _back_end(config: LoopConfig) -> Check:
-    from cadenza.loop.backends.registry import make_backend
+    from cadenza.loop.backends.base import make_backend
     from cadenza.loop.orchestrator.foreseen import require_commands_allowed
     from cadenza.loop.resuming import rules_of
 

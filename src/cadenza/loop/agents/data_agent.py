@@ -6,8 +6,7 @@ from typing import Final
 from cadenza.core.errors import ConfigurationError
 from cadenza.loop.agents.base import Runner, subprocess_runner
 from cadenza.loop.agents.job_desk import JobDesk, JobPlace, runner_for
-from cadenza.loop.backends.base import Backend
-from cadenza.loop.backends.registry import lerobot_backend
+from cadenza.loop.backends.base import Backend, lerobot_backend
 from cadenza.loop.constitution import Constitution, load_constitution
 from cadenza.loop.contracts.records import DataRequest, DatasetRef, JobRunner, Proposal, SeedRange
 from cadenza.loop.errors import DataError, JobFailedError

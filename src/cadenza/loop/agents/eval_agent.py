@@ -5,8 +5,7 @@ from typing import ClassVar, Final
 
 from cadenza.core.errors import IntegrityError
 from cadenza.loop.agents.job_desk import CommandWorker, JobPlace, cycle_of
-from cadenza.loop.backends.base import Backend
-from cadenza.loop.backends.registry import lerobot_backend
+from cadenza.loop.backends.base import Backend, lerobot_backend
 from cadenza.loop.config import EvalConfig
 from cadenza.loop.contracts.records import (
     CheckpointRecord,

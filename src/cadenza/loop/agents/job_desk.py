@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from cadenza.core.errors import IntegrityError
 from cadenza.loop.agents.base import Runner, RunResult, dry_runner, subprocess_runner
-from cadenza.loop.backends.base import Backend
-from cadenza.loop.backends.registry import program_table
+from cadenza.loop.backends.base import Backend, program_table
 from cadenza.loop.constitution import Constitution, ConstitutionError, Roots
 from cadenza.loop.contracts.records import JobEnd, JobKey, JobPlan, JobRunner, JobSpec
 from cadenza.loop.errors import JobFailedError

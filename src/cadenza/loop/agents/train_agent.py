@@ -5,8 +5,7 @@ from typing import ClassVar
 
 from cadenza.core.errors import InputError, IntegrityError
 from cadenza.loop.agents.job_desk import CommandWorker, JobPlace, cycle_of
-from cadenza.loop.backends.base import Backend
-from cadenza.loop.backends.registry import lerobot_backend
+from cadenza.loop.backends.base import Backend, lerobot_backend
 from cadenza.loop.config import PolicyRung, TrainConfig
 from cadenza.loop.contracts.records import (
     CheckpointRecord,

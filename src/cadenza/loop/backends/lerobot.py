@@ -29,12 +29,6 @@ from cadenza.loop.backends.lerobot_commands import (
     select_command,
     train_command,
 )
-from cadenza.loop.backends.lerobot_environment import (
-    LeRobotEnvironment,
-    lerobot_programs,
-    machine_has_gpu,
-)
-from cadenza.loop.backends.lerobot_epochs import capped_steps, dataset_info
 from cadenza.loop.backends.lerobot_features import (
     Interface,
     dataset_interface,
@@ -42,10 +36,19 @@ from cadenza.loop.backends.lerobot_features import (
     environment_interface,
     policy_interface,
     require_agreement,
+    require_seeds,
 )
-from cadenza.loop.backends.lerobot_probe import LeRobotTools, probe
+from cadenza.loop.backends.lerobot_probe import (
+    LeRobotEnvironment,
+    LeRobotTools,
+    lerobot_programs,
+    machine_has_gpu,
+    probe,
+)
 from cadenza.loop.backends.lerobot_results import (
     EVAL_INFO,
+    capped_steps,
+    dataset_info,
     local_dataset,
     read_checkpoint,
     read_document,
@@ -53,7 +56,6 @@ from cadenza.loop.backends.lerobot_results import (
     read_report,
     read_selection,
 )
-from cadenza.loop.backends.lerobot_seeds import require_seeds
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.config_backends import seeded_words
 from cadenza.loop.contracts.records import (

@@ -11,8 +11,7 @@ from cadenza.loop.agents.data_agent import DataAgent
 from cadenza.loop.agents.eval_agent import EvalAgent
 from cadenza.loop.agents.improve_agent import ImproveAgent
 from cadenza.loop.agents.train_agent import TrainAgent
-from cadenza.loop.backends.base import Backend
-from cadenza.loop.backends.registry import make_backend, program_table
+from cadenza.loop.backends.base import Backend, make_backend, program_table
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution
 from cadenza.loop.contracts.records import JobRunner

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.loop.backends.native_episodes import PartnerFilter
-from cadenza.loop.backends.native_files import checkpoint_facts, seed_page
+from cadenza.loop.backends.native_files import PartnerFilter, checkpoint_facts, seed_page
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution
 from cadenza.loop.constitution.lerobot_programs import LIBERO_SUITES, suite_sizes
