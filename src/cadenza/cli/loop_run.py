@@ -450,8 +450,7 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
 
 def _power_lines(settings: "LoopConfig") -> list[str]:
     """Return which gains in success a run is likely to see; nobody knows the spread of scores."""
-    from cadenza.loop.orchestrator.sequential_plan import SEEN_DELTAS, SequentialPlan
-    from cadenza.loop.orchestrator.task_counts import tasks_of
+    from cadenza.loop.orchestrator.sequential_plan import SEEN_DELTAS, SequentialPlan, tasks_of
 
     if settings.eval.metric != "success":
         return []

@@ -20,12 +20,12 @@ from cadenza.core.lazy_names import lazy_names
 #: Names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
     "Constitution": "constitution",
-    "Event": "events.event",
+    "Event": "events.bus",
     "EventBus": "events.bus",
     "JobStore": "store.jobstore",
     "LoopConfig": "config",
-    "LoopController": "orchestrator.controller",
-    "RunSummary": "orchestrator.summary",
+    "LoopController": "orchestrator.loop",
+    "RunSummary": "orchestrator.loop",
     "build_loop": "orchestrator.assembly",
     "decide": "orchestrator.decision",
 }

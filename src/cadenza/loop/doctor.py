@@ -130,7 +130,7 @@ def _summary(config: LoopConfig) -> str:
 
 def _back_end(config: LoopConfig) -> Check:
     from cadenza.loop.backends.base import make_backend
-    from cadenza.loop.orchestrator.foreseen import require_commands_allowed
+    from cadenza.loop.orchestrator.preflight import require_commands_allowed
     from cadenza.loop.resuming import rules_of
 
     backend = make_backend(config)
@@ -140,13 +140,12 @@ def _back_end(config: LoopConfig) -> Check:
 
 
 def _inputs(config: LoopConfig) -> Check:
-    from cadenza.loop.orchestrator.foreseen_inputs import (
+    from cadenza.loop.orchestrator.cycle_data import collects, seeds_of_seed_data
+    from cadenza.loop.orchestrator.preflight import (
         require_fitting_weights,
         require_inputs,
         require_present,
     )
-    from cadenza.loop.orchestrator.proposal_bounds import collects
-    from cadenza.loop.orchestrator.training_seeds import seeds_of_seed_data
     from cadenza.loop.resuming import rules_of
 
     require_present(config)
@@ -234,7 +233,7 @@ def _compute(config: LoopConfig | None) -> Check:
 
 def _rules(config: LoopConfig | None) -> Check:
     from cadenza.loop.constitution import load_constitution
-    from cadenza.loop.orchestrator.foreseen import require_foreseen_allowed
+    from cadenza.loop.orchestrator.preflight import require_foreseen_allowed
     from cadenza.loop.resuming import rules_file, rules_of, shown_rules
 
     path = None if config is None else rules_file(config)

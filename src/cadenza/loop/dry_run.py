@@ -32,7 +32,7 @@ from cadenza.loop.contracts.records import (
     TrainRequest,
 )
 from cadenza.loop.jobs.stopping import StopCheck
-from cadenza.loop.orchestrator.foreseen_inputs import missing_inputs, require_inputs
+from cadenza.loop.orchestrator.preflight import missing_inputs, require_inputs
 from cadenza.loop.orchestrator.session import RunSession
 from cadenza.loop.resuming import rules_of
 from cadenza.loop.store.jobstore import JobStore

@@ -12,7 +12,7 @@ import pytest
 
 from cadenza.loop.errors import EventLogHeldError
 from cadenza.loop.events import bus as log_file
-from cadenza.loop.orchestrator.controller import take
+from cadenza.loop.orchestrator.loop import take
 from cadenza.loop.processes import is_held
 from cadenza.loop.store import JobStore
 from tests.integration.loop.job_harness import wait_for
@@ -21,7 +21,7 @@ from tests.integration.loop.job_harness import wait_for
 CONTROLLER = """
 import sys
 from pathlib import Path
-from cadenza.loop.orchestrator.controller import take
+from cadenza.loop.orchestrator.loop import take
 from cadenza.loop.events.bus import LogFile
 from cadenza.loop.store import JobStore
 folder = Path(sys.argv[1])

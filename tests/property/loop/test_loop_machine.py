@@ -13,7 +13,8 @@ from cadenza.loop.contracts.records import (
     EvalReport,
     Proposal,
 )
-from cadenza.loop.orchestrator import machine, verdicts
+from cadenza.loop.orchestrator import machine
+from cadenza.loop.orchestrator import machine as verdicts
 from cadenza.loop.orchestrator.decision import Decision, Judgement
 from cadenza.loop.orchestrator.evidence import Evidence
 from cadenza.loop.orchestrator.machine import Measured

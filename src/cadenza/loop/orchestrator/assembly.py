@@ -22,13 +22,13 @@ from cadenza.loop.jobs.stopping import StopCheck, never
 from cadenza.loop.llm.guard import CallLimits, Price
 from cadenza.loop.llm.protocol import LLMClient
 from cadenza.loop.llm.recording import StoreReplies, recorded_llm
-from cadenza.loop.orchestrator.controller import JobsOpener, LoopController
-from cadenza.loop.orchestrator.foreseen import (
+from cadenza.loop.orchestrator.cycle_data import schedule_of
+from cadenza.loop.orchestrator.loop import JobsOpener, LoopController
+from cadenza.loop.orchestrator.preflight import (
     require_commands_allowed,
     require_foreseen_allowed,
+    require_inputs,
 )
-from cadenza.loop.orchestrator.foreseen_inputs import require_inputs
-from cadenza.loop.orchestrator.proposal_bounds import schedule_of
 from cadenza.loop.orchestrator.proposer import (
     CuratedProposer,
     DeterministicProposer,
@@ -37,8 +37,8 @@ from cadenza.loop.orchestrator.proposer import (
 )
 from cadenza.loop.orchestrator.session import RunSession
 from cadenza.loop.orchestrator.steps import KnowledgeWriter
-from cadenza.loop.orchestrator.summary import RunSummary
 from cadenza.loop.resuming import rules_of, store_location
+from cadenza.loop.state import RunSummary
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import Lease
 

@@ -33,17 +33,25 @@ from cadenza.loop.errors import (
     UnansweredError,
 )
 from cadenza.loop.jobs.stopping import StopCheck
-from cadenza.loop.orchestrator import machine, verdicts
+from cadenza.loop.orchestrator import machine
+from cadenza.loop.orchestrator.cycle_data import (
+    attempts_within,
+    bounded,
+    reserve_training_seeds,
+    schedule_of,
+)
 from cadenza.loop.orchestrator.decision import judge
-from cadenza.loop.orchestrator.evidence import Evidence, first_evidence, paired_evidence
-from cadenza.loop.orchestrator.machine import Measured
-from cadenza.loop.orchestrator.proposal_bounds import attempts_within, bounded, schedule_of
+from cadenza.loop.orchestrator.evidence import (
+    Evidence,
+    first_evidence,
+    mean_value,
+    paired_evidence,
+    pooled_report,
+)
+from cadenza.loop.orchestrator.machine import Measured, Transition
 from cadenza.loop.orchestrator.proposer import Proposer
-from cadenza.loop.orchestrator.reports import mean_value, pooled_report
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
 from cadenza.loop.orchestrator.session import RunSession
-from cadenza.loop.orchestrator.training_seeds import reserve_training_seeds
-from cadenza.loop.orchestrator.transitions import Transition
 from cadenza.loop.resuming import require_intact
 from cadenza.loop.seeds import SeedLedger
 from cadenza.loop.state import LoopState, Step, needed, spent_of
@@ -252,13 +260,13 @@ class CycleSteps:
             provisional=state.blessed is None,
         )
         require_intact(needed(state.current.candidate, "a candidate"))
-        return verdicts.judged(state, self._config, judgement, evidence)
+        return machine.judged(state, self._config, judgement, evidence)
 
     def _approve(self, state: LoopState) -> Transition:
         gate = needed(state.current.decision, "a decision")
         answer = self._wait_for_answer(state, gate)
         require_intact(needed(state.current.candidate, "a candidate"))
-        return verdicts.answered(
+        return machine.answered(
             state,
             self._evidence(state),
             approved=answer.status == "approved",
