@@ -33,7 +33,7 @@ from cadenza.loop.contracts.records import (
     TrainRequest,
 )
 from cadenza.loop.errors import DataError, EvalError, ImproveError
-from cadenza.loop.scripts.blending import chosen
+from cadenza.loop.scripts.merge_datasets import chosen
 
 #: What an evaluation writes at its end.
 EVAL_INFO: Final = "eval_info.json"
