@@ -26,7 +26,7 @@ from cadenza.loop.processes import readable
 if TYPE_CHECKING:
     from cadenza.loop.doctor import Check
     from cadenza.loop.requests import StopOutcome
-    from cadenza.loop.status_records import RunStatus
+    from cadenza.loop.status_report import RunStatus
 
 loop_app = typer.Typer(
     help="Collect, train, evaluate, decide, improve: unattended, and safe to kill.",

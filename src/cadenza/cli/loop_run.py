@@ -36,11 +36,10 @@ if TYPE_CHECKING:
     from cadenza.loop.config import LoopConfig
     from cadenza.loop.contracts.records import JobKey
     from cadenza.loop.events import Event
-    from cadenza.loop.job_estimates import Outlook
     from cadenza.loop.jobs.progress import JobProgress
     from cadenza.loop.jobs.stopping import StopLevel
     from cadenza.loop.orchestrator.assembly import LoopAssembly
-    from cadenza.loop.status_records import RunStatus
+    from cadenza.loop.status_report import Outlook, RunStatus
 
 
 #: Pause between two lines about a job where there is no bar, s.
@@ -122,7 +121,7 @@ class LoopDisplay:
 
     def _outlook(self, key: "JobKey", elapsed_s: float) -> "Outlook":
         """Return how the job goes on, as far as that can be told."""
-        from cadenza.loop.job_estimates import JobEstimates, Outlook
+        from cadenza.loop.status_report import JobEstimates, Outlook
 
         if self._loop is None:
             return Outlook()

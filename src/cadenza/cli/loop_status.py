@@ -18,7 +18,7 @@ from cadenza.loop.processes import readable
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
 
-    from cadenza.loop.status_records import (
+    from cadenza.loop.status_report import (
         CycleStatus,
         LiveJob,
         Measurement,

@@ -10,6 +10,7 @@ from cadenza.loop.contracts.records import JobKey, Record
 from cadenza.loop.errors import LeaseHeldError, StoreError, UnknownRowError
 from cadenza.loop.jobs.attempt_files import AttemptFolder
 from cadenza.loop.processes import this_process
+from cadenza.loop.state import STOP_REQUESTED
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import ApprovalRow
 
@@ -19,8 +20,6 @@ _OVER: Final = ("finished", "failed")
 _LEASE_S: Final = 30.0
 #: Who ends a job that a dead controller left.
 _ASKED_BY: Final = "`cadenza loop stop`, as no controller worked on the run"
-#: Why a run ended that was asked to stop.
-STOP_REQUESTED: Final = "stop requested"
 
 
 class StopOutcome(Record):
