@@ -11,14 +11,23 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from cadenza.core.errors import IntegrityError
 from cadenza.loop.contracts.records import JobEnd, JobSpec
-from cadenza.loop.jobs.outcomes import job_failure, recorded_end, remove_output, result_digest
+from cadenza.loop.errors import JobFailedError
+from cadenza.loop.jobs.outcomes import (
+    job_failure,
+    recorded_end,
+    remove_output,
+    result_digest,
+    wanted_end,
+)
 from cadenza.loop.jobs.programs import ProgramTable
-from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import JobRow, Lease
+
+if TYPE_CHECKING:
+    from cadenza.loop.store.jobstore import JobStore
 
 
 @dataclass
@@ -69,7 +78,7 @@ class CallableRunner:
 
     def __init__(
         self,
-        store: JobStore,
+        store: "JobStore",
         lease: Lease,
         call: Runner,
         *,
@@ -110,15 +119,11 @@ class CallableRunner:
             remove_output(spec)
         result = self._call(command, spec.log_path)
         row = self._end(spec, row, exit_code=result.exit_code, duration_s=result.duration_s)
-        problem = f"exit code {result.exit_code}"
-        if result.exit_code == 0:
-            try:
-                digest = None if spec.result_path is None else result_digest(spec.result_path)
-                return self._jobs.close(self._lease, spec.key, "succeeded", result_sha256=digest)
-            except IntegrityError as error:
-                problem = f"exit code 0, but {error}"
-        self._jobs.close(self._lease, spec.key, "failed")
-        raise job_failure(spec, row, problem)
+        digest, problem = _judged(spec, result)
+        if problem:
+            self._jobs.close(self._lease, spec.key, "failed")
+            raise job_failure(spec, row, problem)
+        return self._jobs.close(self._lease, spec.key, "succeeded", result_sha256=digest)
 
     def _end(
         self, spec: JobSpec, row: JobRow, *, exit_code: int | None, duration_s: float
@@ -131,3 +136,49 @@ class CallableRunner:
             duration_s=duration_s,
             interrupted=exit_code is None,
         )
+
+
+class PlainJobs:
+    """Runs each job by one call, recorded nowhere: for a worker used on its own."""
+
+    def __init__(self, runner: Runner) -> None:
+        """Run jobs by ``runner``."""
+        self._runner = runner
+
+    def run(self, spec: JobSpec) -> JobEnd:
+        """Run ``spec`` now, in place of what an earlier call left if its command wants that.
+
+        Raises:
+            InputError: The folder to be replaced lies outside the run's, or is a link.
+            JobFailedError: It ended with another exit code than 0, or without its result.
+        """
+        if spec.on_existing == "remove" and self._runner is not dry_runner:
+            remove_output(spec)
+        result = self._runner(spec.command, spec.log_path)
+        digest, problem = _judged(spec, result)
+        if problem:
+            raise JobFailedError(
+                f"{spec.command[0]}: expected {wanted_end(result.exit_code)}, got "
+                f"{problem.rstrip('.')}; see {spec.log_path}.",
+                exit_code=result.exit_code,
+                duration_s=result.duration_s,
+                log_path=spec.log_path,
+            )
+        return JobEnd(
+            key=spec.key,
+            exit_code=0,
+            duration_s=result.duration_s,
+            attempts=1,
+            log_path=spec.log_path,
+            result_sha256=digest,
+        )
+
+
+def _judged(spec: JobSpec, result: RunResult) -> tuple[str | None, str]:
+    """Return the digest of a job's result, and why it did not do its job; empty if it did."""
+    if result.exit_code != 0:
+        return None, f"exit code {result.exit_code}"
+    try:
+        return None if spec.result_path is None else result_digest(spec.result_path), ""
+    except IntegrityError as error:
+        return None, f"exit code 0, but {error}"

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from cadenza.core.errors import IntegrityError
-from cadenza.loop.agents.base import Runner, RunResult, dry_runner, subprocess_runner
+from cadenza.loop.agents.base import PlainJobs, Runner, RunResult, subprocess_runner
 from cadenza.loop.backends.base import Backend, program_table
 from cadenza.loop.constitution import Constitution, ConstitutionError, Roots
 from cadenza.loop.contracts.records import JobEnd, JobKey, JobPlan, JobRunner, JobSpec
 from cadenza.loop.errors import JobFailedError
 from cadenza.loop.events.bus import Event, EventSink
-from cadenza.loop.jobs.outcomes import remove_output, result_digest, wanted_end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,48 +158,6 @@ def cycle_of(output_dir: Path) -> int:
     """Return the cycle that a folder of a job belongs to by its path; 0 if to none."""
     prefix, _, number = output_dir.parent.name.partition("_")
     return int(number) if prefix == "cycle" and number.isdecimal() else 0
-
-
-class PlainJobs:
-    """Runs each job by one call, recorded nowhere: for a worker used on its own."""
-
-    def __init__(self, runner: Runner) -> None:
-        """Run jobs by ``runner``."""
-        self._runner = runner
-
-    def run(self, spec: JobSpec) -> JobEnd:
-        """Run ``spec`` now, in place of what an earlier call left if its command wants that.
-
-        Raises:
-            InputError: The folder to be replaced lies outside the run's, or is a link.
-            JobFailedError: It ended with another exit code than 0, or without its result.
-        """
-        if spec.on_existing == "remove" and self._runner is not dry_runner:
-            remove_output(spec)
-        result = self._runner(spec.command, spec.log_path)
-        problem = f"exit code {result.exit_code}"
-        if result.exit_code == 0:
-            try:
-                return self._ended(spec, result.duration_s)
-            except IntegrityError as error:
-                problem = f"exit code 0, but {error}"
-        raise JobFailedError(
-            f"{spec.command[0]}: expected {wanted_end(result.exit_code)}, got "
-            f"{problem.rstrip('.')}; see {spec.log_path}.",
-            exit_code=result.exit_code,
-            duration_s=result.duration_s,
-            log_path=spec.log_path,
-        )
-
-    def _ended(self, spec: JobSpec, duration_s: float) -> JobEnd:
-        return JobEnd(
-            key=spec.key,
-            exit_code=0,
-            duration_s=duration_s,
-            attempts=1,
-            log_path=spec.log_path,
-            result_sha256=None if spec.result_path is None else result_digest(spec.result_path),
-        )
 
 
 _Settings = TypeVar("_Settings")

@@ -4,9 +4,8 @@ A back end decides nothing and runs nothing. It turns a request into a `JobPlan`
 the plan with the constitution, runs it, and asks the back end to read the outcome.
 """
 
-import importlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import (
@@ -91,10 +90,6 @@ class Backend(Protocol):
         ...
 
 
-#: Imported at first use: it looks for a LeRobot environment.
-_LEROBOT: Final = "cadenza.loop.backends.lerobot"
-
-
 @runtime_checkable
 class OwnPrograms(Protocol):
     """A back end whose programs lie in an environment of their own."""
@@ -113,10 +108,10 @@ def make_backend(config: LoopConfig) -> Backend:
         MissingExtraError: There is no LeRobot environment.
     """
     if config.backend == "lerobot":
-        return cast("Backend", importlib.import_module(_LEROBOT).LeRobotBackend(config))
-    from cadenza.loop.backends.native import NativeBackend
-
-    return NativeBackend(config)
+        from cadenza.loop.backends.lerobot import LeRobotBackend as Made
+    else:
+        from cadenza.loop.backends.native import NativeBackend as Made
+    return Made(config)
 
 
 def program_table(backend: Backend) -> ProgramTable:
@@ -138,6 +133,17 @@ def lerobot_backend(**sections: Any) -> Backend:
             ``task_filter``; defaults for the others.
 
     Raises:
-        MissingExtraError: There is no LeRobot environment.
+        ConfigurationError: A section does not fit LeRobot.
     """
-    return cast("Backend", importlib.import_module(_LEROBOT).default_backend(**sections))
+    from cadenza.loop.backends.lerobot import LeRobotBackend
+
+    task_filter, measures = sections.pop("task_filter", None), "eval" in sections
+    document: dict[str, Any] = {
+        "run_name": "worker",
+        "seed_dataset": "local/seed",
+        "backend": "lerobot",
+        "data": {"task_filter": task_filter},
+        **sections,
+    }
+    config = LoopConfig.from_document(document, source="default_backend")
+    return LeRobotBackend(config, measures=measures)

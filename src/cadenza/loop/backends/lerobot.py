@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from cadenza.core.errors import ConfigurationError, IntegrityError, MissingExtraError
 from cadenza.core.seeding import derive_substream
@@ -355,28 +355,6 @@ class LeRobotBackend:
     def _device(self, command: tuple[str, ...]) -> Device:
         on_cpu = any(word in command for word in ("--policy.device=cpu", "--device=cpu"))
         return "gpu" if self._setting.has_gpu and not on_cpu else "cpu"
-
-
-def default_backend(**sections: Any) -> LeRobotBackend:
-    """Return the back end of workers that are used on their own.
-
-    Args:
-        sections: Any of ``train``, ``eval``, ``improve`` (sections of `LoopConfig`) and
-            ``task_filter``; defaults for the others.
-
-    Raises:
-        ConfigurationError: A section does not fit LeRobot.
-    """
-    task_filter, measures = sections.pop("task_filter", None), "eval" in sections
-    document = {
-        "run_name": "worker",
-        "seed_dataset": "local/seed",
-        "backend": "lerobot",
-        "data": {"task_filter": task_filter},
-        **sections,
-    }
-    config = LoopConfig.from_document(document, source="default_backend")
-    return LeRobotBackend(config, measures=measures)
 
 
 def _of_suite(names: tuple[str, ...], suite: str) -> tuple[str, ...]:

@@ -7,12 +7,14 @@ answered once, by whoever may, without a lease.
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from sqlalchemy import Connection, and_, insert, select, update
 
 from cadenza.core.errors import InputError
 from cadenza.core.files import sha256_bytes
+from cadenza.core.strict_json import parse_json_object
+from cadenza.loop.contracts.records import EpisodeOutcome, SeedRange
 from cadenza.loop.errors import (
     ApprovalDecidedError,
     RecordConflictError,
@@ -30,10 +32,6 @@ from cadenza.loop.store.database import (
 from cadenza.loop.store.leases import require_lease
 from cadenza.loop.store.models import Approval, Checkpoint, Cycle, Episode, Run, SeedRangeRow
 from cadenza.loop.store.rows import ApprovalRow, Lease
-
-if TYPE_CHECKING:
-    from cadenza.loop.contracts.records import EpisodeOutcome, SeedRange
-
 
 #: Something to do inside a transaction; gets the run that the transaction is about.
 Change: TypeAlias = Callable[[Connection, str], Any]
@@ -60,7 +58,6 @@ def start_cycle(
     *,
     rung: str | None = None,
     proposal_json: str | None = None,
-    dataset_json: str | None = None,
 ) -> Change:
     """Add a cycle, at stage ``collect``.
 
@@ -81,19 +78,15 @@ def start_cycle(
                 started_at=now(connection),
                 rung=rung,
                 proposal_json=proposal_json,
-                dataset_json=dataset_json,
             )
         )
 
     return change
 
 
-def set_stage(
-    idx: int, stage: str, *, proposal_json: str | None = None, dataset_json: str | None = None
-) -> Change:
-    """Say what the cycle does now; documents that are not None are stored with it."""
-    documents = {"proposal_json": proposal_json, "dataset_json": dataset_json}
-    given = {name: value for name, value in documents.items() if value is not None}
+def set_stage(idx: int, stage: str, *, dataset_json: str | None = None) -> Change:
+    """Say what the cycle does now; a dataset that is not None is stored with it."""
+    given = {} if dataset_json is None else {"dataset_json": dataset_json}
 
     def change(connection: Connection, run_id: str) -> None:
         _update_cycle(connection, run_id, idx, {"stage": stage, **given})
@@ -137,7 +130,7 @@ def add_checkpoint(
 
 def attach_eval(checkpoint: int | str, eval_json: str) -> Change:
     """Store an evaluation with a policy, given by its number or path."""
-    _require_json_object(eval_json)
+    parse_json_object(eval_json.encode(), source="eval_json")
 
     def change(connection: Connection, run_id: str) -> None:
         number = _checkpoint_of(connection, run_id, checkpoint)
@@ -165,7 +158,7 @@ def bless(checkpoint: int | str) -> Change:
 
 
 def record_episodes(
-    cycle: int, subject: str, look: int, outcomes: Sequence["EpisodeOutcome"]
+    cycle: int, subject: str, look: int, outcomes: Sequence[EpisodeOutcome]
 ) -> Change:
     """Store the episodes of one look at one policy.
 
@@ -213,7 +206,7 @@ def record_episodes(
     return change
 
 
-def reserve_seeds(cycle: int, purpose: str, look: int, seeds: "SeedRange") -> Change:
+def reserve_seeds(cycle: int, purpose: str, look: int, seeds: SeedRange) -> Change:
     """Reserve seeds that no other purpose, cycle or look of the run may use.
 
     Reserving the same range for the same use again changes nothing.
@@ -304,12 +297,6 @@ def _checkpoint_of(connection: Connection, run_id: str, checkpoint: int | str) -
             "a run blesses and measures its own policies only."
         )
     return number
-
-
-def _require_json_object(document: str) -> None:
-    from cadenza.core.strict_json import parse_json_object
-
-    parse_json_object(document.encode(), source="eval_json")
 
 
 def canonical_text(value: object) -> str:

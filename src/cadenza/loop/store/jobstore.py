@@ -46,21 +46,7 @@ class JobStore:
     def __init__(self, location: Path | str, *, create: bool = True) -> None:
         """Open the store, creating its file and bringing its tables up to date.
 
-        Args:
-            location: Path of an SQLite file, or an SQLAlchemy URL.
-            create: Off for readers, who neither create nor migrate; see `open_existing`.
-
-        Raises:
-            StoreNotFoundError: ``create`` is off and there is no such file.
-            StoreForeignError: The database is another program's; it was not touched.
-            StoreVersionError: The store was written by another version of the package whose tables
-                this one cannot use.
-            LeaseHeldError: ``create`` is on, the store is older, and a run is at work.
-            StoreAccessError: The password is wrong or missing, or the user may not do this.
-            StoreUnavailableError: The database does not answer.
-            StoreCorruptError: The file is no database, or a damaged one.
-            ConfigurationError: The URL is malformed or names another kind of database.
-            MissingExtraError: PostgreSQL's driver is not installed.
+        Args and errors as `cadenza.loop.store.database.Database`.
         """
         self._database = Database(location, create=create)
         self.leases = Leases(self._database)
