@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from cadenza.core.errors import InputError
 from cadenza.loop.config import NAME_PATTERN, JobsConfig
@@ -62,59 +62,50 @@ _logger = logging.getLogger(__name__)
 _GONE_S: Final = 5.0
 
 
-class Hosts(Protocol):
-    """Where hosts run."""
+class Hosts(ABC):
+    """Where hosts run; unless overridden, there is room for each and it starts with the lock."""
 
-    def require_room(self, device: Device) -> None:
+    def require_room(self, device: Device) -> None:  # noqa: B027 - there is room
         """Raise unless a host for ``device`` can start here, now or later.
 
         Raises:
             JobHostError: There is no room for it, and there never will be.
         """
-        ...
 
-    def obstacle(self, device: Device, *, waited_s: float) -> str | None:
+    def obstacle(self, device: Device, *, waited_s: float) -> str | None:  # noqa: ARG002 - none
         """Return what keeps a host that is on its way from starting; None if nothing is known.
 
         Args:
             device: What it is to run on.
             waited_s: Seconds it has been on its way.
         """
-        ...
+        return None
 
+    def expected(self, folder: AttemptFolder) -> bool:  # noqa: ARG002 - none is on its way
+        """Return whether a host that holds no lock yet is on its way."""
+        return False
+
+    @abstractmethod
     def start(self, folder: AttemptFolder, lock: AttemptLock, device: Device) -> None:
         """Start the host that does what ``folder`` requests; it is in charge from now on.
 
         Raises:
             JobHostError: It could not be started.
         """
-        ...
 
-    def expected(self, folder: AttemptFolder) -> bool:
-        """Return whether a host that holds no lock yet is on its way."""
-        ...
-
+    @abstractmethod
     def kill(self, folder: AttemptFolder, attempt: int) -> bool:
         """Kill the host of an attempt; False if there is none that can be killed."""
-        ...
 
-    def collect(self, folder: AttemptFolder) -> None:
+    def collect(self, folder: AttemptFolder) -> None:  # noqa: B027 - it leaves by itself
         """Wait until the host that gave up the lock of ``folder`` is gone."""
-        ...
 
 
-class LocalHosts:
+class LocalHosts(Hosts):
     """Hosts as processes of this machine, each in a session of its own."""
 
     def __init__(self) -> None:
         self._started: dict[Path, subprocess.Popen[bytes]] = {}
-
-    def require_room(self, device: Device) -> None:
-        """Do nothing: a host of this machine starts at once."""
-
-    def obstacle(self, device: Device, *, waited_s: float) -> str | None:  # noqa: ARG002 - as above
-        """Return None: a host of this machine starts at once."""
-        return None
 
     def start(self, folder: AttemptFolder, lock: AttemptLock, device: Device) -> None:  # noqa: ARG002 - one machine
         """Start a host and share the lock with it, so that the job is never without a keeper."""
@@ -138,10 +129,6 @@ class LocalHosts:
                 "memory or processes and resume the run."
             ) from error
         self._started[folder.path] = process
-
-    def expected(self, folder: AttemptFolder) -> bool:  # noqa: ARG002 - hosts start with the lock
-        """Return False: hosts start with the lock."""
-        return False
 
     def kill(self, folder: AttemptFolder, attempt: int) -> bool:
         """Kill the host that ``folder`` names, if it is still the same process."""

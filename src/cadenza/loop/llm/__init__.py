@@ -4,7 +4,7 @@ Start at:    `make_llm` (``"provider:model"`` to a client), `GuardedLLM`, `Recor
 Promise:     to the loop every failure is the empty text; a repeated step gets the reply it got
              before; no key stands in a log, an error or a recorded reply.
 May import:  `core`, `loop.errors`, `loop.store.rows`.  Must not import: agents, orchestrator.
-Adding one:  an `Asker` in a file of its own, and a line in `factory`.
+Adding one:  an `Asker` in a file of its own, and a line in `adapter`.
 Import time: the services' packages are imported when a client of theirs is made.
 """
 

@@ -13,10 +13,10 @@ Promise:  whatever a reply says, the dataset is the seed dataset, the count one 
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -42,6 +42,8 @@ from cadenza.loop.schedule import (
     DeterministicProposer,
     Proposer,
 )
+
+_Read = TypeVar("_Read")
 
 #: Longest reply that is parsed, characters.
 MAX_REPLY_CHARS: Final = 1 << 18
@@ -349,6 +351,36 @@ class Talk:
             self._tell_pages(json.loads(answered.about))
         return reply
 
+    def answer(
+        self,
+        source: PromptSource,
+        request: str,
+        system: str,
+        *,
+        wanted: str,
+        read: Callable[[str], _Read],
+    ) -> _Read:
+        """Return what a reply says, with one more call to repair one that cannot be read.
+
+        Args:
+            source: What the prompts are made of.
+            request: What is asked.
+            system: Standing instructions.
+            wanted: What the reply must be, for the repair turn.
+            read: Reads a reply; raises `InputError` for one that is malformed.
+
+        Raises:
+            InputError: There is no usable reply, even after a repair turn.
+        """
+        reply = self.ask(source.build(request), system)
+        if not reply:
+            raise InputError("no reply")
+        try:
+            return read(reply)
+        except InputError as error:
+            again = source.repair(reply, str(error), wanted)
+        return read(self.ask(again, system))
+
     def problem(self, unusable: Exception) -> str:
         """Return why there is no usable reply: the last call's error, or what is wrong with it."""
         return (self._error or str(unusable))[:ERROR_CHARS]
@@ -369,7 +401,6 @@ _logger = logging.getLogger(__name__)
 
 #: Most characters of one page in a prompt.
 _PAGE_CHARS: Final = 8000
-_REQUEST: Final = "Plan the cycle."
 SYSTEM: Final = (
     "You plan the next training cycle of a robot policy. Reply with only a JSON object "
     '{"action": "reuse_seed" or "recollect_failing", "dataset": the seed dataset, '
@@ -424,7 +455,13 @@ class LLMProposer:
         talk = Talk(self._llm, self._bus, self._run_id, cycle, self._max_tokens)
         try:
             with asking(cycle, "propose"):
-                plan = _plan(talk, self._source(cycle, last_report))
+                plan = talk.answer(
+                    self._source(cycle, last_report),
+                    "Plan the cycle.",
+                    SYSTEM,
+                    wanted="the JSON object",
+                    read=strict_plan,
+                )
         except InputError as error:
             problem = talk.problem(error)
             _logger.warning("proposal: falling back to the schedule: %s", problem)
@@ -451,22 +488,6 @@ class LLMProposer:
             max_chars=self._max_chars,
             page_chars=_PAGE_CHARS,
         )
-
-
-def _plan(talk: Talk, source: PromptSource) -> Plan:
-    """Return the model's plan.
-
-    Raises:
-        InputError: There is none, even after a repair turn.
-    """
-    reply = talk.ask(source.build(_REQUEST), SYSTEM)
-    if not reply:
-        raise InputError("no reply")
-    try:
-        return strict_plan(reply)
-    except InputError as error:
-        again = source.repair(reply, str(error), "the JSON object")
-    return strict_plan(talk.ask(again, SYSTEM))
 
 
 #: Pages in the prompt, and most characters of each.
@@ -556,7 +577,13 @@ class CuratedProposer:
         talk = Talk(self._llm, self._bus, self._run_id, cycle, self._max_tokens)
         try:
             with asking(cycle, "curate_plans"):
-                plans = self._plans(talk, cycle, last_report, source)
+                plans = talk.answer(
+                    source,
+                    f"List {self._candidates} different plans.",
+                    _PLAN_SYSTEM,
+                    wanted=f"a JSON array of {self._candidates} plans, each {_PLAN}",
+                    read=lambda reply: self._usable(cycle, last_report, reply),
+                )
         except InputError as error:
             talk.emit(_STAGE, "curation_fallback", {"error": talk.problem(error)})
             return self._bounds.propose(cycle, last_report)
@@ -571,26 +598,12 @@ class CuratedProposer:
         talk.emit(_STAGE, "curation_final", {"proposal": final.model_dump(mode="json")})
         return final
 
-    def _plans(
-        self, talk: Talk, cycle: int, report: EvalReport | None, source: PromptSource
-    ) -> list[Proposal]:
-        """Return the usable plans, at least one.
+    def _usable(self, cycle: int, report: EvalReport | None, reply: str) -> list[Proposal]:
+        """Return the usable plans of a reply, at least one.
 
         Raises:
-            InputError: There is none, even after a repair turn.
+            InputError: There is none.
         """
-        prompt = source.build(f"List {self._candidates} different plans.")
-        reply = talk.ask(prompt, _PLAN_SYSTEM)
-        if not reply:
-            raise InputError("no reply")
-        try:
-            return self._usable(cycle, report, reply)
-        except InputError as error:
-            wanted = f"a JSON array of {self._candidates} plans, each {_PLAN}"
-            again = source.repair(reply, str(error), wanted)
-        return self._usable(cycle, report, talk.ask(again, _PLAN_SYSTEM))
-
-    def _usable(self, cycle: int, report: EvalReport | None, reply: str) -> list[Proposal]:
         document = parsed_json(reply, "[]")
         listed = [lenient_proposal(d, self._bounds, cycle, report) for d in document]
         plans = [plan for plan in listed if plan is not None][: self._candidates]
