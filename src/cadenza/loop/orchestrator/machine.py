@@ -11,7 +11,7 @@ Limits:   does no work and reads no clock; `cadenza.loop.orchestrator.steps` doe
           controller commits a transition in one transaction.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,7 +19,6 @@ from cadenza.loop.config import LoopConfig, PolicyRung
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
     DatasetRef,
-    EpisodeOutcome,
     EvalReport,
     Proposal,
 )
@@ -62,6 +61,11 @@ class Transition:
     rows: tuple[Change, ...] = ()
 
 
+def _told(state: LoopState, stage: str, kind: str, **payload: object) -> Notice:
+    """Return an event of the present cycle."""
+    return Notice(stage=stage, kind=kind, cycle=state.cycle, payload=payload)
+
+
 def moved(state: LoopState, step: Step, **update: object) -> LoopState:
     """Return ``state`` at another step, with other values of its fields."""
     return state.model_copy(update={"step": step, **update})
@@ -92,8 +96,8 @@ def initial_weights(state: LoopState, config: LoopConfig) -> CheckpointRecord | 
 
 def cycle_started(state: LoopState, config: LoopConfig) -> Notice:
     """Return the event at the beginning of a cycle."""
-    payload = {"policy": rung_of(state, config).name}
-    return Notice(stage="orchestrator", kind="cycle_started", cycle=state.cycle, payload=payload)
+    policy = rung_of(state, config).name
+    return _told(state, "orchestrator", "cycle_started", policy=policy)
 
 
 def proposed(state: LoopState, config: LoopConfig, proposal: Proposal) -> Transition:
@@ -103,10 +107,7 @@ def proposed(state: LoopState, config: LoopConfig, proposal: Proposal) -> Transi
     if proposal.rung in ladder and proposal.rung != ladder[state.rung]:
         update = {"rung": ladder.index(proposal.rung), "rung_cycles": 0, "history": ()}
         state = state.model_copy(update=update)
-        payload = {"to": proposal.rung}
-        events = (
-            Notice(stage="orchestrator", kind="rung_proposed", cycle=state.cycle, payload=payload),
-        )
+        events = (_told(state, "orchestrator", "rung_proposed", to=proposal.rung),)
     row = changes.start_cycle(
         state.cycle,
         rung=rung_of(state, config).name,
@@ -161,15 +162,13 @@ def selected(
         needed(state.current.adapted, "an adapted copy"),
     )
     wins = values[1] > values[0]
-    notice = Notice(
-        stage="eval",
-        kind="candidate_selected",
-        cycle=state.cycle,
-        payload={
-            "chosen": "adapted" if wins else "candidate",
-            "candidate": values[0],
-            "adapted": values[1],
-        },
+    notice = _told(
+        state,
+        "eval",
+        "candidate_selected",
+        chosen="adapted" if wins else "candidate",
+        candidate=values[0],
+        adapted=values[1],
     )
     return Transition(
         state=in_cycle(state, "evaluate", candidate=copy if wins else candidate),
@@ -198,14 +197,14 @@ def evaluated(state: LoopState, candidate: Measured, baseline: Measured | None) 
     """Take the evaluations of one look; ``baseline`` is None while there is no reference."""
     cycle, look = state.cycle, state.current.look
     rows = [
-        _episodes_row(cycle, "candidate", look, candidate.latest.outcomes),
+        changes.record_episodes(cycle, "candidate", look, candidate.latest.outcomes),
         changes.attach_eval(
             needed(state.current.candidate, "a candidate").path,
             candidate.total.model_copy(update={"outcomes": ()}).model_dump_json(),
         ),
     ]
     if baseline is not None:
-        rows.append(_episodes_row(cycle, "baseline", look, baseline.latest.outcomes))
+        rows.append(changes.record_episodes(cycle, "baseline", look, baseline.latest.outcomes))
     new = in_cycle(
         state,
         "decide",
@@ -283,12 +282,8 @@ def end_cycle(state: LoopState, config: LoopConfig) -> Transition:
     )
     events: tuple[Notice, ...] = ()
     if climbs:
-        payload = {"to": rung_of(new, config).name}
-        events = (
-            Notice(
-                stage="orchestrator", kind="policy_escalated", cycle=state.cycle, payload=payload
-            ),
-        )
+        to = rung_of(new, config).name
+        events = (_told(state, "orchestrator", "policy_escalated", to=to),)
     if exhausted or new.cycle >= config.budgets.max_cycles:
         last = finished(new, config, LADDER_EXHAUSTED if exhausted else CYCLES_SPENT)
         return Transition(state=last.state, events=(*events, *last.events), rows=last.rows)
@@ -358,9 +353,7 @@ def _with_notice(transition: Transition, notice: Notice) -> Transition:
 
 
 def _improve_failed(state: LoopState, error: str) -> Notice:
-    return Notice(
-        stage="improve", kind="improve_failed", cycle=state.cycle, payload={"error": error}
-    )
+    return _told(state, "improve", "improve_failed", error=error)
 
 
 def _checkpoint_row(state: LoopState, checkpoint: CheckpointRecord) -> Change:
@@ -369,23 +362,13 @@ def _checkpoint_row(state: LoopState, checkpoint: CheckpointRecord) -> Change:
     )
 
 
-def _episodes_row(
-    cycle: int, subject: str, look: int, outcomes: Sequence[EpisodeOutcome]
-) -> Change:
-    return changes.record_episodes(cycle, subject, look, outcomes)
-
-
 def judged(
     state: LoopState, config: LoopConfig, judgement: Judgement, evidence: Evidence
 ) -> Transition:
     """Act on a judgement: look again, ask a person, or carry the decision out."""
     if judgement.decision is None:
-        notice = Notice(
-            stage="decide",
-            kind="undecided",
-            cycle=state.cycle,
-            payload={"reason": judgement.reason, "evidence": evidence.model_dump()},
-        )
+        told = {"reason": judgement.reason, "evidence": evidence.model_dump()}
+        notice = _told(state, "decide", "undecided", **told)
         new = in_cycle(state, "evaluate", look=state.current.look + 1)
         row = changes.set_stage(state.cycle, "eval")
         return Transition(state=new, events=(notice,), rows=(row,))
@@ -398,12 +381,8 @@ def judged(
 def _ask(
     state: LoopState, config: LoopConfig, gate: Decision, reason: str, evidence: Evidence
 ) -> Transition:
-    notice = Notice(
-        stage="decide",
-        kind="approval_requested",
-        cycle=state.cycle,
-        payload={"gate": gate.value, "reason": reason, "evidence": evidence.model_dump()},
-    )
+    told = {"gate": gate.value, "reason": reason, "evidence": evidence.model_dump()}
+    notice = _told(state, "decide", "approval_requested", **told)
     return Transition(
         state=in_cycle(state, "approve", decision=gate.value, reason=reason),
         events=(notice,),
@@ -420,12 +399,8 @@ def answered(
 ) -> Transition:
     """Carry out what a person answered; a refused decision becomes ``iterate``."""
     asked = Decision(needed(state.current.decision, "a decision"))
-    notice = Notice(
-        stage="decide",
-        kind="approval_decided",
-        cycle=state.cycle,
-        payload={"gate": asked.value, "approved": approved, "by": by, "reason": reason},
-    )
+    told = {"gate": asked.value, "approved": approved, "by": by, "reason": reason}
+    notice = _told(state, "decide", "approval_decided", **told)
     if approved:
         done = _carry_out(state, asked, f"{state.current.reason} Approved: {reason}", evidence)
     else:
@@ -473,5 +448,5 @@ def _carry_out(state: LoopState, decision: Decision, reason: str, evidence: Evid
         "reason": reason,
         "evidence": evidence.model_dump(),
     }
-    notice = Notice(stage="decide", kind="decision", cycle=state.cycle, payload=payload)
+    notice = _told(state, "decide", "decision", **payload)
     return Transition(state=state.model_copy(update=update), events=(notice,), rows=tuple(rows))
