@@ -12,8 +12,14 @@ from cadenza.core.errors import IntegrityError
 from cadenza.core.files import atomic_write_json, sha256_file
 from cadenza.core.tree_digest import tree_digest
 from cadenza.loop.agents.base import RunResult
-from cadenza.loop.backends.base import Harvest, JobPlan
-from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, EpisodeOutcome, EvalReport
+from cadenza.loop.contracts.records import (
+    CheckpointRecord,
+    DatasetRef,
+    EpisodeOutcome,
+    EvalReport,
+    Harvest,
+    JobPlan,
+)
 
 TASKS = ("easy", "hard")
 _GOLDEN = 0.6180339887498949

@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from cadenza.loop.contracts.records import EpisodeOutcome
-from cadenza.loop.jobs.spec import JobKey, JobSpec
+from cadenza.loop.contracts.records import EpisodeOutcome, JobKey, JobSpec
 from cadenza.loop.store import JobStore
 from cadenza.loop.store.changes import add_checkpoint, bless, finish_cycle, record_episodes
 from cadenza.loop.store.changes import start_cycle as start

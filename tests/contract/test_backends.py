@@ -9,19 +9,19 @@ import pytest
 
 from cadenza.cli.in_process import run_in_process
 from cadenza.core.errors import IntegrityError
-from cadenza.loop.backends.base import (
+from cadenza.loop.backends.native import NativeBackend
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.constitution import Roots, load_constitution
+from cadenza.loop.contracts.records import (
     DataRequest,
     EvalRequest,
     HarvestRequest,
     MergeRequest,
+    Proposal,
     SeedRange,
     TrainRequest,
 )
-from cadenza.loop.backends.native import NativeBackend
-from cadenza.loop.config import LoopConfig
-from cadenza.loop.constitution import Roots, load_constitution
-from cadenza.loop.contracts.records import Proposal
-from cadenza.loop.orchestrator.checkpoints import require_intact
+from cadenza.loop.resuming import require_intact
 from tests.loop_fakes import FakeBackend, FakeStack
 
 CONFIG = LoopConfig(

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cadenza.loop.jobs.processes import is_held
+from cadenza.loop.processes import is_held
 from tests.e2e.warm_interpreter import Request, WarmInterpreter
 
 REPOSITORY = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ One is a process, the others run in this one.
 
 import pytest
 
-from cadenza.loop.store.owners import readable, this_process
+from cadenza.loop.processes import readable, this_process
 from tests.e2e.commands import REPOSITORY, cadenza
 from tests.e2e.in_process import here
 from tests.loop_runs import REASON, RUN, begun_run

@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cadenza.loop.backends.base import DataRequest, EvalRequest, TrainRequest
 from cadenza.loop.backends.lerobot import LeRobotBackend
 from cadenza.loop.constitution import Roots, load_constitution
-from cadenza.loop.contracts.records import Proposal
+from cadenza.loop.contracts.records import DataRequest, EvalRequest, Proposal, TrainRequest
 from cadenza.loop.jobs.programs import ProgramTable
-from cadenza.loop.orchestrator.seeds import SeedLedger
+from cadenza.loop.seeds import SeedLedger
 from tests.lerobot.pusht_loop import SMALL, settings
 
 pytestmark = [pytest.mark.lerobot, pytest.mark.slow, pytest.mark.usefixtures("offline")]

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from cadenza.loop.backends.base import SeedRange
-from cadenza.loop.events.log_file import read_events
-from cadenza.loop.jobs.processes import is_held
+from cadenza.loop.contracts.records import SeedRange
+from cadenza.loop.events.bus import read_events
+from cadenza.loop.processes import is_held
 from cadenza.loop.scripts.train_policy import finished_step
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import CheckpointRow, JobRow

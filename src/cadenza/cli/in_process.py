@@ -18,9 +18,8 @@ from typing import Final
 
 from cadenza.cli.exit_codes import ExitCode
 from cadenza.core.errors import UnknownNameError
-from cadenza.loop.agents.base import RunResult
-from cadenza.loop.jobs.callable_runner import CallableRunner
-from cadenza.loop.jobs.spec import JobRunner
+from cadenza.loop.agents.base import CallableRunner, RunResult
+from cadenza.loop.contracts.records import JobRunner
 from cadenza.loop.jobs.stopping import StopCheck
 from cadenza.loop.orchestrator.session import RunSession
 

@@ -21,12 +21,12 @@ from cadenza.cli.loop_store import (
     store_location,
 )
 from cadenza.cli.output import print_json, print_table, print_text, typed_exits
-from cadenza.loop.store.owners import readable
+from cadenza.loop.processes import readable
 
 if TYPE_CHECKING:
     from cadenza.loop.doctor import Check
     from cadenza.loop.requests import StopOutcome
-    from cadenza.loop.status_records import RunStatus
+    from cadenza.loop.status_report import RunStatus
 
 loop_app = typer.Typer(
     help="Collect, train, evaluate, decide, improve: unattended, and safe to kill.",

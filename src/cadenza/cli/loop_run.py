@@ -34,13 +34,12 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from cadenza.loop.config import LoopConfig
+    from cadenza.loop.contracts.records import JobKey
     from cadenza.loop.events import Event
-    from cadenza.loop.job_estimates import Outlook
-    from cadenza.loop.jobs.reports import JobProgress
-    from cadenza.loop.jobs.spec import JobKey
+    from cadenza.loop.jobs.progress import JobProgress
     from cadenza.loop.jobs.stopping import StopLevel
     from cadenza.loop.orchestrator.assembly import LoopAssembly
-    from cadenza.loop.status_records import RunStatus
+    from cadenza.loop.status_report import Outlook, RunStatus
 
 
 #: Pause between two lines about a job where there is no bar, s.
@@ -122,7 +121,7 @@ class LoopDisplay:
 
     def _outlook(self, key: "JobKey", elapsed_s: float) -> "Outlook":
         """Return how the job goes on, as far as that can be told."""
-        from cadenza.loop.job_estimates import JobEstimates, Outlook
+        from cadenza.loop.status_report import JobEstimates, Outlook
 
         if self._loop is None:
             return Outlook()
@@ -365,7 +364,7 @@ def work_on(
 def _show_log(ended: typer.Exit) -> None:
     """Write the last lines of the log of the job that failed, if one did."""
     from cadenza.loop.errors import JobFailedError
-    from cadenza.loop.jobs.results import last_lines
+    from cadenza.loop.jobs.outcomes import last_lines
 
     error: BaseException | None = ended
     while error is not None and not isinstance(error, JobFailedError):
@@ -411,7 +410,7 @@ def _code_of(first: "signal.Signals | None") -> ExitCode:
 
 
 def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool) -> None:
-    from cadenza.loop.backends.registry import make_backend
+    from cadenza.loop.backends.base import make_backend
     from cadenza.loop.dry_run import (
         DryBackend,
         commands_of,
@@ -450,8 +449,7 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
 
 def _power_lines(settings: "LoopConfig") -> list[str]:
     """Return which gains in success a run is likely to see; nobody knows the spread of scores."""
-    from cadenza.loop.orchestrator.sequential_plan import SEEN_DELTAS, SequentialPlan
-    from cadenza.loop.orchestrator.task_counts import tasks_of
+    from cadenza.loop.orchestrator.sequential_plan import SEEN_DELTAS, SequentialPlan, tasks_of
 
     if settings.eval.metric != "success":
         return []
@@ -470,7 +468,7 @@ def _power_lines(settings: "LoopConfig") -> list[str]:
 
 def _tell_advice(settings: "LoopConfig") -> None:
     """Say what of a configuration is likely to be meant otherwise."""
-    from cadenza.loop.doctor.configuration import advice
+    from cadenza.loop.doctor import advice
 
     for check in advice(settings):
         _tell(f"note: {check.detail}; {check.fix}")
@@ -478,7 +476,7 @@ def _tell_advice(settings: "LoopConfig") -> None:
 
 def _rules_of(loop: "LoopAssembly") -> dict[str, str | None]:
     """Return which rules a run obeys: their file, None for the shipped ones, and their digest."""
-    from cadenza.loop.rules_in_force import rules_file
+    from cadenza.loop.resuming import rules_file
 
     file = rules_file(loop.config)
     return {
@@ -488,7 +486,7 @@ def _rules_of(loop: "LoopAssembly") -> dict[str, str | None]:
 
 
 def _rules_line(rules: "Mapping[str, Any]") -> str:
-    from cadenza.loop.rules_in_force import shown_rules
+    from cadenza.loop.resuming import shown_rules
 
     return plain(f"rules: {shown_rules(rules['constitution'], rules['constitution_sha256'])}")
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cadenza.cli.loop_store import command
 from cadenza.cli.output import print_table, print_text
-from cadenza.loop.store.owners import readable
+from cadenza.loop.processes import readable
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
 
-    from cadenza.loop.status_records import (
+    from cadenza.loop.status_report import (
         CycleStatus,
         LiveJob,
         Measurement,
@@ -295,7 +295,7 @@ def _seed_data(status: "RunStatus") -> str:
 
 
 def _rules(status: "RunStatus") -> str:
-    from cadenza.loop.rules_in_force import shown_rules
+    from cadenza.loop.resuming import shown_rules
 
     return plain(f"rules: {shown_rules(status.constitution, status.constitution_sha256)}")
 

@@ -98,7 +98,7 @@ def command(verb: str, run_id: str | None, workdir: Path, store: str | None, *mo
     if workdir != Path("runs"):
         words += ["--workdir", str(workdir)]
     if store is not None and store != os.environ.get("CADENZA_STORE"):
-        from cadenza.loop.store.locations import shown
+        from cadenza.loop.store.database import shown
 
         words += ["--store", shown(store)]
     elif store is None and os.environ.get("CADENZA_STORE"):  # which the command would take

@@ -6,9 +6,10 @@ Promise:     whatever process is killed, a resumed run ends with the store, the 
              not allow; no decision is made on noise.
 May import:  `core`, `evaluation`, and any folder below `benchmark`.  Must not import: `benchmark`,
              `web`, `cli`: work is done by commands in processes of their own.
-Layout:      `contracts` (records), `config`, `store`, `events`, `constitution`, `jobs` (runners),
-             `backends` (native, LeRobot), `agents` (workers of the steps), `orchestrator`
-             (decision, state machine, controller, proposers), `llm`, `knowledge`.
+Floors:      from below: `contracts` (records), `constitution`, `config`, `state`, `store`,
+             `events` and `jobs` (runners), `llm`, `backends` (native, LeRobot) and `knowledge`,
+             `agents` (workers of the steps), `orchestrator` (decision, state machine, controller,
+             proposers); on top what commands show and ask. `lint-imports` checks them.
 Import time: names are imported at first use.
 """
 
@@ -19,12 +20,12 @@ from cadenza.core.lazy_names import lazy_names
 #: Names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
     "Constitution": "constitution",
-    "Event": "events.event",
+    "Event": "events.bus",
     "EventBus": "events.bus",
     "JobStore": "store.jobstore",
     "LoopConfig": "config",
-    "LoopController": "orchestrator.controller",
-    "RunSummary": "orchestrator.summary",
+    "LoopController": "orchestrator.loop",
+    "RunSummary": "orchestrator.loop",
     "build_loop": "orchestrator.assembly",
     "decide": "orchestrator.decision",
 }

@@ -1,6 +1,11 @@
 """What a configuration means for its back end: defaults, names that fit, flags that are taken.
 
-Limits:  knows names alone; whether a back end runs here is found out by its own probe.
+LIBERO:  with ``init_states``, its default, it plays 50 recorded states of a task in order from the
+         first one in every process, whatever the seed: evaluations would repeat their states, and
+         the harvest would collect those very states for training. Without it, the seed draws the
+         places of the objects (LeRobot 0.4.4, ``envs/libero.py``, ``reset``).
+Limits:  knows names alone; whether a back end runs here, and whether an environment heeds its
+         seeds, is found out by the back end's own probe.
 """
 
 import difflib
@@ -10,8 +15,7 @@ from typing import Any, Final, cast
 
 from pydantic import BaseModel
 
-from cadenza.loop.backends.lerobot_arguments import environment_of, unseeded_words
-from cadenza.loop.backends.native_arguments import FURTHER_FLAGS
+from cadenza.core.errors import ConfigurationError
 from cadenza.loop.constitution.flags import fold
 
 #: Environments and policy types of LeRobot 0.4 to 0.6; each release has some of them.
@@ -298,4 +302,79 @@ def flags_against_seeds(
     found: list[str] = []
     for key, words in {"eval.env_args": shared, **extra}.items():
         found += unseeded_words(key, environment_of(words) or env_type, words)
+    return found
+
+
+#: The argument that makes LIBERO heed its seeds.
+SEEDED: Final = "--env.init_states=false"
+_INIT_STATES: Final = fold("env.init_states")
+
+
+def replays_states(env_type: str) -> bool:
+    """Return whether an environment plays recorded states unless told otherwise."""
+    return "libero" in env_type  # LeRobot's own rule for what is made by LIBERO
+
+
+def seeded_words(env_type: str, given: Iterable[str]) -> tuple[str, ...]:
+    """Return what a command must say beside the words ``given`` so that its seeds count."""
+    known = any(_is_about_states(word) for word in given)
+    return (SEEDED,) if replays_states(env_type) and not known else ()
+
+
+def unseeded_words(key: str, env_type: str, words: Sequence[str]) -> list[str]:
+    """Return the words that make an environment ignore its seeds, one sentence each.
+
+    Args:
+        key: Where the words stand.
+        env_type: Environment.
+        words: Arguments of a command.
+    """
+    if not replays_states(env_type):
+        return []
+    return [
+        f"{key}: expected {SEEDED} or nothing with {env_type}, got {word}: it then plays 50 "
+        "recorded states in order whatever the seed, so that tests repeat and the harvest trains "
+        "on the states that are tested; remove it"
+        for word in words
+        if _is_about_states(word) and word != SEEDED
+    ]
+
+
+def environment_of(words: Sequence[str]) -> str | None:
+    """Return the environment that words name as ``--env.type``; None if they name none."""
+    for place, word in enumerate(words):
+        flag, equals, text = word.partition("=")
+        if flag.startswith("--") and fold(flag) == fold("env.type"):
+            return text if equals else "".join(words[place + 1 : place + 2])
+    return None
+
+
+def _is_about_states(word: str) -> bool:
+    flag = word.partition("=")[0]
+    return flag.startswith("--") and fold(flag) == _INIT_STATES
+
+
+#: Further flags that ``eval.env_args`` may give, by job.
+FURTHER_FLAGS: Final[Mapping[str, frozenset[str]]] = {
+    "collect": frozenset({"expert"}),
+    "train": frozenset(),
+    "evaluate": frozenset({"filter"}),
+    "harvest": frozenset({"filter"}),
+}
+
+
+def parsed_arguments(source: str, arguments: Sequence[str]) -> dict[str, str]:
+    """Return ``--key=value`` arguments as a mapping.
+
+    Raises:
+        ConfigurationError: One has another form, or a key comes twice.
+    """
+    found: dict[str, str] = {}
+    for argument in arguments:
+        name, equals, value = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--") or not equals or not name or name in found:
+            raise ConfigurationError(
+                f"{source}: expected distinct arguments of the form --key=value, got {argument!r}."
+            )
+        found[name] = value
     return found

@@ -11,7 +11,7 @@ from typing import Final
 
 from pydantic import Field
 
-from cadenza.loop.config_sections import BackendName
+from cadenza.loop.config import BackendName
 from cadenza.loop.contracts.records import Record
 
 #: Less than this may not last for a job that is about to begin.

@@ -14,30 +14,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cadenza.loop.agents.base import dry_runner
-from cadenza.loop.backends.base import (
-    Backend,
+from cadenza.loop.agents.base import CallableRunner, dry_runner
+from cadenza.loop.backends.base import Backend
+from cadenza.loop.config import ApprovalConfig, LoopConfig, ThresholdConfig
+from cadenza.loop.contracts.records import (
+    CheckpointRecord,
     DataRequest,
+    DatasetRef,
+    EpisodeOutcome,
+    EvalReport,
     EvalRequest,
     Harvest,
     HarvestRequest,
     JobPlan,
+    JobRunner,
     MergeRequest,
     TrainRequest,
 )
-from cadenza.loop.config import ApprovalConfig, LoopConfig, ThresholdConfig
-from cadenza.loop.contracts.records import (
-    CheckpointRecord,
-    DatasetRef,
-    EpisodeOutcome,
-    EvalReport,
-)
-from cadenza.loop.jobs.callable_runner import CallableRunner
-from cadenza.loop.jobs.spec import JobRunner
 from cadenza.loop.jobs.stopping import StopCheck
-from cadenza.loop.orchestrator.foreseen_inputs import missing_inputs, require_inputs
+from cadenza.loop.orchestrator.preflight import missing_inputs, require_inputs
 from cadenza.loop.orchestrator.session import RunSession
-from cadenza.loop.rules_in_force import rules_of
+from cadenza.loop.resuming import rules_of
 from cadenza.loop.store.jobstore import JobStore
 
 _NOTES = "dry run"

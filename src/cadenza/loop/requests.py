@@ -6,12 +6,12 @@ Neither needs the lease of the run's controller; both are safe while it works.
 from pathlib import Path
 from typing import Final
 
-from cadenza.loop.contracts.records import Record
+from cadenza.loop.contracts.records import JobKey, Record
 from cadenza.loop.errors import LeaseHeldError, StoreError, UnknownRowError
 from cadenza.loop.jobs.attempt_files import AttemptFolder
-from cadenza.loop.jobs.spec import JobKey
+from cadenza.loop.processes import this_process
+from cadenza.loop.state import STOP_REQUESTED
 from cadenza.loop.store.jobstore import JobStore
-from cadenza.loop.store.owners import this_process
 from cadenza.loop.store.rows import ApprovalRow
 
 #: Runs of these statuses are over; a failed one may still be resumed.
@@ -20,8 +20,6 @@ _OVER: Final = ("finished", "failed")
 _LEASE_S: Final = 30.0
 #: Who ends a job that a dead controller left.
 _ASKED_BY: Final = "`cadenza loop stop`, as no controller worked on the run"
-#: Why a run ended that was asked to stop.
-STOP_REQUESTED: Final = "stop requested"
 
 
 class StopOutcome(Record):

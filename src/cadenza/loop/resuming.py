@@ -1,20 +1,25 @@
-"""What a run was started with, for whoever goes on with it, from whatever folder.
+"""What a run stands on, for whoever starts it or goes on with it: place, rules, first policy.
 
-Place:  the folder of a run stays where it was begun. Its state and jobs name their files by
-        absolute paths, so `require_place` refuses a run whose folder was moved or copied.
+Place:     the folder of a run stays where it was begun. Its state and jobs name their files by
+           absolute paths, so `require_place` refuses a run whose folder was moved or copied.
+Rules:     a file that is named and is not there is an error, never a reason to take other rules.
+           Only LeAgents' default path, which a configuration for LeRobot means without naming it,
+           gives way to the shipped rules where no file is.
+Policies:  their digests are taken when they are made and checked whenever they are used.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.core.files import sha256_file
 from cadenza.core.strict_json import parse_json_object
+from cadenza.core.tree_digest import tree_digest
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.config_backends import LEAGENTS_RULES
+from cadenza.loop.constitution import Constitution, load_constitution
 from cadenza.loop.contracts.records import CheckpointRecord
-from cadenza.loop.orchestrator.checkpoints import require_intact
-from cadenza.loop.rules_in_force import rules_file
 from cadenza.loop.store.jobstore import JobStore
 
 #: Job store in the folder of all runs.
@@ -132,3 +137,116 @@ def require_place(run_id: str, stored: Mapping[str, Any], folder: Path) -> None:
         f"named by, got {now}; move the folder of runs back there and resume it with "
         f"`--workdir {begun}`. Nothing was changed."
     )
+
+
+#: Characters of a digest that are shown to people.
+_DIGEST_WIDTH: Final = 12
+
+
+def rules_file(config: LoopConfig) -> Path | None:
+    """Return the file of rules that ``config`` means, absolute; None for the shipped rules.
+
+    A file that it names itself need not be there; see `rules_of`.
+    """
+    path = config.constitution
+    named = "constitution" in config.model_fields_set
+    return None if path is None or not (named or path.exists()) else path.absolute()
+
+
+def rules_of(config: LoopConfig) -> Constitution:
+    """Return the rules that a run of ``config`` obeys.
+
+    Raises:
+        ConfigurationError: The file of rules that it names is not there, or ``data.instructions``
+            names no file of suites.
+        ConstitutionError: The file of rules is malformed.
+    """
+    path = rules_file(config)
+    if path is not None and not path.is_file():
+        raise ConfigurationError(
+            f"constitution: expected a file of rules, got none at {path} (a relative path counts "
+            "from the current folder); name the file, or remove the key to obey the shipped rules. "
+            "A run that began under it takes its new place from `cadenza loop resume --config`."
+        )
+    return load_constitution(path, config.data.instructions)
+
+
+def shown_rules(path: Path | str | None, sha256: str | None) -> str:
+    """Return how rules are called before people.
+
+    Args:
+        path: Their file; None for the shipped rules.
+        sha256: Their digest; None if it is not known.
+    """
+    digest = "" if sha256 is None else f", SHA-256 {sha256[:_DIGEST_WIDTH]}"
+    return f"{path or 'the shipped ones'}{digest}"
+
+
+def weights_digest(path: Path) -> str:
+    """Return the digest of weights: of a file's bytes, or of a folder's files.
+
+    Raises:
+        IntegrityError: There is nothing, or a folder with links or without files.
+    """
+    if path.is_file():
+        return sha256_file(path)
+    if not path.exists():
+        raise IntegrityError(f"{path}: expected the weights of a policy, got nothing.")
+    return tree_digest(path)
+
+
+def require_intact(checkpoint: CheckpointRecord) -> CheckpointRecord:
+    """Return ``checkpoint`` if its weights are those that were recorded.
+
+    A checkpoint without a digest, as a dry run makes, has no weights to check.
+
+    Raises:
+        IntegrityError: They are missing or were changed.
+    """
+    if checkpoint.sha256 is None:
+        return checkpoint
+    found = weights_digest(Path(checkpoint.path))
+    if found != checkpoint.sha256:
+        raise IntegrityError(
+            f"{checkpoint.path}: expected the weights of cycle {checkpoint.cycle} with SHA-256 "
+            f"{checkpoint.sha256}, got {found}, so they were changed; restore them."
+        )
+    return checkpoint
+
+
+def initial_reference(config: LoopConfig) -> CheckpointRecord | None:
+    """Return the policy that a run stands on before its first cycle; None for none.
+
+    A run may only bless what is shown to be better than it. Names of a hub mostly mean base models
+    that never learned the task, so they count only where ``reference`` names them.
+
+    Raises:
+        IntegrityError: The weights are damaged.
+    """
+    first = config.policy_ladder[0]
+    name = config.reference or first.init
+    if name is None or name == "none":
+        return None
+    path = Path(name)
+    if path.exists():
+        return CheckpointRecord(
+            policy_type=_told_type(path) or first.name,
+            path=str(path.absolute()),
+            cycle=-1,
+            blessed=True,
+            sha256=weights_digest(path),
+        )
+    if config.reference is None:
+        return None
+    return CheckpointRecord(policy_type=first.name, path=name, cycle=-1, blessed=True)
+
+
+def _told_type(path: Path) -> str | None:
+    """Return the policy type that weights name themselves: ours beside them, LeRobot's in them."""
+    told = path / "config.json" if path.is_dir() else path.with_name(f"{path.name}.json")
+    if not told.is_file():
+        return None
+    facts: dict[str, Any] = parse_json_object(told.read_bytes(), source=str(told))
+    extra: Any = facts.get("extra")
+    named: Any = facts.get("type") if path.is_dir() else extra and extra.get("rung")
+    return named if isinstance(named, str) else None

@@ -1,6 +1,16 @@
 """How runs stand, read from their store without changing it: what `cadenza loop status` shows.
 
-Units and intervals are those of `cadenza.loop.status_records`.
+The records are what ``--json`` writes.
+
+Units:      success as a share of episodes in [0, 1]; seconds and hours of jobs, running ones
+            included; times are Unix seconds.
+Intervals:  exact (Clopper-Pearson) at 95 % for one policy's success; the bounds of the difference
+            are those that the decision used.
+Time left:  from the share that the present attempt says it has done by itself, see
+            `cadenza.loop.jobs.progress`; else from the time that the newest ended job of the same
+            work took, by the steps or episodes of both. A job's speed is taken as constant, and its
+            start as part of the work. Where neither helps, or the job takes longer than its like,
+            nothing is said.
 """
 
 import json
@@ -10,24 +20,392 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, Literal, cast
 
-from cadenza.loop.contracts.records import EpisodeOutcome
-from cadenza.loop.disk_space import disk_space
-from cadenza.loop.job_estimates import JobEstimates
-from cadenza.loop.jobs.spec import Device
-from cadenza.loop.status_records import (
-    BlessedPolicy,
-    CycleStatus,
-    Harvested,
-    LiveJob,
-    Measurement,
-    ModelUse,
-    PendingApproval,
-    RunStatus,
-    Spending,
-)
+from pydantic import Field
+
+from cadenza.core.errors import IntegrityError
+from cadenza.loop.contracts.records import Device, EpisodeOutcome, JobKey, Rate, Record
+from cadenza.loop.disk_space import DiskSpace, disk_space
+from cadenza.loop.jobs.attempt_files import AttemptFolder
+from cadenza.loop.jobs.outcomes import Course, read_course
+from cadenza.loop.jobs.progress import flags_of, goes_on, kind_of, progress_of
+from cadenza.loop.processes import is_gone
 from cadenza.loop.store.jobstore import JobStore
-from cadenza.loop.store.owners import is_gone
 from cadenza.loop.store.rows import ApprovalRow, CheckpointRow, JobRow, ReplyTotals, RunRow
+
+
+class Measurement(Record):
+    """Success of one policy.
+
+    Attributes:
+        rate: Share of episodes that succeeded.
+        low: Lower bound of its 95 % interval.
+        high: Upper bound.
+        n_episodes: Episodes played.
+        score: Mean graded result, in the task's units; None if an episode has none.
+    """
+
+    rate: float
+    low: float
+    high: float
+    n_episodes: int = Field(ge=1)
+    score: float | None = None
+
+
+class Harvested(Record):
+    """What a cycle harvested for later training.
+
+    Attributes:
+        starts: ``"solved"`` for the policy's own successes, ``"failed"`` for episodes of an expert
+            from initial states at which the policy failed.
+        kept: Episodes kept.
+        successes: Attempts that the policy solved.
+        attempts: Attempts of the policy.
+    """
+
+    starts: str
+    kept: int
+    successes: int
+    attempts: int
+
+
+class CycleStatus(Record):
+    """One cycle.
+
+    Attributes:
+        idx: Its number, from 0.
+        rung: Policy type it trains.
+        stage: What it does, or did last.
+        decision: What became of its candidate; None before.
+        reason: Why, in one sentence; None before.
+        candidate: What the candidate solved; None before its evaluation.
+        baseline: What the reference solved on the same initial states; None without one.
+        difference: Bounds of the difference that the decision was made on; None without them.
+        seconds: Seconds of its jobs by device.
+        harvest: What it harvested; None for nothing.
+        adapted: What of candidate and of its copy that was trained on the harvests was compared to
+            choose between them; None where there was no copy.
+        checkpoint: Policy that stands for it: the adapted copy once that was chosen; None before.
+        started_at: When it began.
+        finished_at: When it ended; None while it goes on.
+    """
+
+    idx: int
+    rung: str | None
+    stage: str
+    decision: str | None
+    reason: str | None
+    candidate: Measurement | None
+    baseline: Measurement | None
+    difference: tuple[float | None, float | None] | None
+    seconds: dict[Device, float]
+    harvest: Harvested | None = None
+    adapted: tuple[float, float] | None = None
+    checkpoint: str | None
+    started_at: float
+    finished_at: float | None
+
+
+class LiveJob(Record):
+    """A job that runs now.
+
+    Attributes:
+        cycle: Its cycle.
+        stage: What it is for.
+        attempt: Number of the attempt.
+        pid: Process in charge of it; None if that has not said so yet.
+        elapsed_s: Seconds of this attempt so far.
+        silent_s: Seconds since its last sign of life.
+        left_s: Estimated seconds until its end; None if they are unknown.
+        done: Share that it says it has done; None if it says nothing.
+        waits_for: What keeps it from starting; None if nothing does.
+        quiet_s: Seconds since it left a trace in its log or folder.
+        interrupted: Earlier attempts that were interrupted; None if nobody knows.
+        failed: Earlier attempts that failed; None if nobody knows.
+        last_problem: Why the attempt before did not do the job; empty if nobody knows.
+    """
+
+    cycle: int
+    stage: str
+    attempt: int
+    pid: int | None
+    elapsed_s: float
+    silent_s: float
+    left_s: float | None
+    done: float | None
+    waits_for: str | None = None
+    quiet_s: float = 0.0
+    interrupted: int | None = None
+    failed: int | None = None
+    last_problem: str = ""
+
+
+class PendingApproval(Record):
+    """A question that waits for a person.
+
+    Attributes:
+        cycle: Cycle that asks.
+        gate: Decision that it wants to make.
+        requested_at: When it asked.
+        deadline: When it acts on silence; None never.
+        overdue: Whether that has passed.
+    """
+
+    cycle: int
+    gate: str
+    requested_at: float
+    deadline: float | None
+    overdue: bool
+
+
+class Spending(Record):
+    """What jobs took and may take.
+
+    Attributes:
+        uses_gpu: Whether jobs run on a GPU.
+        gpu_hours: Hours that count against ``max_gpu_hours``: on the GPU, or all without one.
+        max_gpu_hours: Limit; None if the stored configuration names none.
+        wall_hours: Hours of all jobs.
+        max_wall_hours: Limit; None for none.
+    """
+
+    uses_gpu: bool
+    gpu_hours: float
+    max_gpu_hours: float | None
+    wall_hours: float
+    max_wall_hours: float | None
+
+
+class ModelUse(Record):
+    """What a run asked a language model.
+
+    Attributes:
+        calls: Replies, failed ones and the one under way too.
+        failed: Replies that failed, or that nothing was left to pay for.
+        cost_usd: Cost, with the most that calls under way can cost, US dollars; None if the
+            configuration names no prices.
+        max_cost_usd: Limit; None for none.
+        fallbacks: Proposals that the schedule made for want of a usable reply.
+        asked_now: Whether the run waits for a reply.
+    """
+
+    calls: int
+    failed: int
+    fallbacks: int
+    cost_usd: float | None
+    max_cost_usd: float | None
+    asked_now: bool = False
+
+
+class BlessedPolicy(Record):
+    """The run's best policy.
+
+    Attributes:
+        path: Its weights.
+        policy_type: Rung that trained it.
+        cycle: Cycle that trained it; None for one that the run started from.
+        success: What it solved in its own cycle; None if not recorded.
+        score: Its mean graded result there, in the task's units; None if an episode has none.
+    """
+
+    path: str
+    policy_type: str
+    cycle: int | None
+    success: float | None
+    score: float | None = None
+
+
+class RunStatus(Record):
+    """One run.
+
+    Attributes:
+        run_id: Its id.
+        status: ``running``, ``pending_approval``, ``stopped``, ``finished`` or ``failed``.
+        stop_reason: Why it ended; None while it goes on.
+        worked_on_by: Process that works on it; None if nobody does.
+        stop_requested: Whether it is asked to stop.
+        created_at: When it began.
+        step: Step it does next, or ``finished``.
+        max_cycles: Cycles it may make; None if the stored configuration names no number.
+        metric: What of an episode its decisions compare: ``success`` or ``score``.
+        constitution: File of the rules that it obeys; None for the shipped ones.
+        constitution_sha256: Digest of these rules; None if the store has none.
+        cycles: Its cycles, in order.
+        seed_data: Initial states of the dataset that it starts from: ``reserved``, so that no
+            policy is measured on them, or ``unknown``; None if it collects its own data, or has not
+            looked yet.
+        blessed: Best policy; None before a promotion.
+        error_budget: Probability that the run blesses any policy that is no better; None if the
+            stored configuration names none.
+        error_spent: What its comparisons spent of it; None in a run of an earlier version.
+        pending: Questions to a person.
+        jobs: Jobs that run now.
+        failed_log: Log of the job that failed last; None if none did.
+        spending: What its jobs took.
+        disk: Room on the disk of its folder; None where that cannot be seen.
+        language_model: What it asked a language model; None if nothing.
+        knowledge_pages: Pages that it wrote to, in order of their names.
+    """
+
+    run_id: str
+    status: str
+    stop_reason: str | None
+    worked_on_by: str | None
+    stop_requested: bool
+    created_at: float
+    step: str
+    max_cycles: int | None
+    metric: str
+    constitution: str | None
+    constitution_sha256: str | None
+    cycles: tuple[CycleStatus, ...]
+    seed_data: Literal["reserved", "unknown"] | None = None
+    blessed: BlessedPolicy | None
+    error_budget: float | None = None
+    error_spent: float | None = None
+    pending: tuple[PendingApproval, ...]
+    jobs: tuple[LiveJob, ...]
+    failed_log: str | None
+    spending: Spending
+    disk: DiskSpace | None = None
+    language_model: ModelUse | None
+    knowledge_pages: tuple[str, ...]
+
+
+#: Flags that say how much work a job is, the first that a command has.
+_SIZES: Final = ("steps", "episodes", "eval.n_episodes")
+#: Flags that say what is trained: another one takes another time.
+_POLICIES: Final = ("rung", "policy.type")
+
+
+class SignsOfLife(Record):
+    """What is known of a running attempt.
+
+    Attributes:
+        elapsed_s: Seconds since it began.
+        silent_s: Seconds since its last sign of life.
+        quiet_s: Seconds since it left a trace in its log or folder, until that sign of life.
+    """
+
+    elapsed_s: float
+    silent_s: float
+    quiet_s: float
+
+
+class Outlook(Record):
+    """How a running job goes on.
+
+    Attributes:
+        done: Share that it says it has done; None if it says nothing.
+        left_s: Estimated seconds until its end; None if they are unknown.
+    """
+
+    done: Rate | None = None
+    left_s: float | None = None
+
+
+class JobEstimates:
+    """Estimates for the jobs of one run."""
+
+    def __init__(self, jobs: Sequence[JobRow], *, folder: Path) -> None:
+        """Estimate from ``jobs``, all of the run, and from what they leave below ``folder``."""
+        self._jobs = {job.key: job for job in jobs}
+        self._folder = folder
+
+    def outlook(self, key: JobKey, elapsed_s: float) -> Outlook:
+        """Return how a job goes on whose present attempt runs for ``elapsed_s`` seconds."""
+        job = self._jobs.get(key)
+        if job is None:
+            return Outlook()
+        log_path = self._folder / f"cycle_{key.cycle}" / f"{key.stage}.log"
+        begun = self._begun(job)
+        done = progress_of(job.command, log_path, begun=begun)
+        if done is None or begun is None or done <= begun:
+            left_s = self._left_by_like(job, elapsed_s, begun)
+            return Outlook(done=(begun or None) if done is None else done, left_s=left_s)
+        return Outlook(done=done, left_s=elapsed_s * (1.0 - done) / (done - begun))
+
+    def course(self, job: JobRow) -> Course | None:
+        """Return how a job came to its present attempt; None if nobody knows."""
+        course = read_course(AttemptFolder(self._attempts(job.key)))
+        return course if course is not None and course.attempt == job.attempt else None
+
+    def _begun(self, job: JobRow) -> float | None:
+        """Return the share that the present attempt went on from; None if nobody knows."""
+        course = self.course(job)
+        if course is not None:
+            return course.done
+        return 0.0 if job.attempt <= 1 else None
+
+    def signs_of_life(self, job: JobRow, *, moment: float) -> SignsOfLife:
+        """Return how long a running job has worked and been silent at ``moment``, Unix seconds.
+
+        The job's own heartbeat counts where its folder can be seen: its controller may be dead.
+        """
+        started = moment if job.started is None else job.started
+        heard = started if job.heartbeat is None else job.heartbeat
+        folder = self._attempts(job.key)
+        beat = AttemptFolder(folder).read_heartbeat()
+        own_s, quiet_s = beat.attempt_s, beat.quiet_s
+        try:
+            heard = max(heard, (folder / "heartbeat").stat().st_mtime)
+        except FileNotFoundError:
+            own_s = quiet_s = 0.0
+        silent_s = max(0.0, moment - heard)
+        worked_s = max(job.attempt_s, own_s)
+        elapsed_s = worked_s or max(0.0, moment - started)
+        return SignsOfLife(elapsed_s=elapsed_s, silent_s=silent_s, quiet_s=quiet_s)
+
+    def has_ended(self, job: JobRow) -> bool:
+        """Return whether a job that is recorded as running has ended: nobody was there to see."""
+        try:
+            return AttemptFolder(self._attempts(job.key)).read_end(job.attempt) is not None
+        except IntegrityError:  # unreadable, so nothing is known
+            return False
+
+    def waits_for(self, job: JobRow) -> str | None:
+        """Return what keeps a job that is recorded as running from starting; None if nothing."""
+        return AttemptFolder(self._attempts(job.key)).read_waiting()
+
+    def _attempts(self, key: JobKey) -> Path:
+        return self._folder / f"cycle_{key.cycle}" / "jobs" / key.stage
+
+    def _left_by_like(self, job: JobRow, elapsed_s: float, begun: float | None) -> float | None:
+        """Return the seconds left if the job takes as long as its like, scaled; None if unknown.
+
+        Args:
+            job: The job.
+            elapsed_s: Seconds of its present attempt.
+            begun: Share that this went on from; None if nobody knows.
+        """
+        like = max(
+            (other for other in self._jobs.values() if _is_like(other, job)),
+            key=lambda other: other.finished or 0.0,
+            default=None,
+        )
+        if like is None:
+            return None
+        sizes = _size_of(job), _size_of(like)
+        scale = sizes[0] / sizes[1] if sizes[0] and sizes[1] else 1.0
+        spent_s = elapsed_s
+        if begun is None and goes_on(job.command):
+            spent_s += job.duration_s
+        left_s = scale * like.duration_s * (1.0 - (begun or 0.0)) - spent_s
+        return left_s if left_s > 0.0 else None
+
+
+def _is_like(ended: JobRow, job: JobRow) -> bool:
+    """Return whether a job has ended well that did the same work, on a policy of the same type."""
+    if ended.status != "succeeded" or kind_of(ended.command) != kind_of(job.command):
+        return False
+    before, now = flags_of(ended.command), flags_of(job.command)
+    return all(before[name] == now[name] for name in _POLICIES if name in before and name in now)
+
+
+def _size_of(job: JobRow) -> int | None:
+    flags = flags_of(job.command)
+    text = next((flags[name] for name in _SIZES if name in flags), "")
+    return int(text) if text.isdecimal() else None
+
 
 #: Probability that each bound of a success rate may fail.
 _TAIL: Final = 0.025

@@ -8,8 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from cadenza.loop.jobs.attempt_files import AttemptFolder
-from cadenza.loop.jobs.processes import environment_of, is_held, running_pids, start_ticks
-from cadenza.loop.jobs.reaping import FOLDER_VARIABLE
+from cadenza.loop.processes import (
+    FOLDER_VARIABLE,
+    environment_of,
+    is_held,
+    running_pids,
+    start_ticks,
+)
 from tests.e2e.commands import Started, cadenza
 from tests.integration.loop.job_harness import wait_for
 

@@ -8,15 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cadenza.loop.config import JobsConfig
+from cadenza.loop.contracts.records import JobKey, JobSpec
 from cadenza.loop.jobs.attempt_files import AttemptFolder
 from cadenza.loop.jobs.durable_runner import LocalJobRunner, job_folder
-from cadenza.loop.jobs.processes import start_ticks
 from cadenza.loop.jobs.programs import ProgramTable
 from cadenza.loop.jobs.ray_runner import RayJobRunner
-from cadenza.loop.jobs.reaping import JobMark, find_marked
-from cadenza.loop.jobs.spec import JobKey, JobSpec
+from cadenza.loop.processes import JobMark, find_marked, start_ticks, this_process
 from cadenza.loop.store import JobStore
-from cadenza.loop.store.owners import this_process
 
 RUN = "run-1"
 CONTROLLER = (sys.executable, "-m", "tests.integration.loop.job_controller")

@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from cadenza.loop.backends.registry import make_backend
+from cadenza.loop.backends.base import make_backend
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import ConstitutionError
 from cadenza.loop.dry_run import DryBackend, dry_jobs

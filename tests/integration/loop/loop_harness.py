@@ -5,10 +5,10 @@ import tempfile
 from pathlib import Path
 
 from cadenza.loop.agents import DataAgent, EvalAgent, ImproveAgent, TrainAgent
+from cadenza.loop.agents.base import CallableRunner
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import load_constitution
 from cadenza.loop.events import EventBus
-from cadenza.loop.jobs.callable_runner import CallableRunner
 from cadenza.loop.orchestrator import LoopController, build_loop
 from cadenza.loop.orchestrator.assembly import read_roots
 from cadenza.loop.store import JobStore

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.loop.jobs.processes import running_pids, start_ticks
 from cadenza.loop.jobs.ray_runner import NAMESPACE
+from cadenza.loop.processes import running_pids, start_ticks
 from tests.integration.loop.job_harness import wait_for
 
 #: Ray reads a process's token once, whatever the environment says later.

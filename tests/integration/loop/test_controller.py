@@ -9,8 +9,7 @@ import pytest
 from cadenza.core.errors import IntegrityError
 from cadenza.core.files import sha256_file
 from cadenza.loop.constitution import ConstitutionError, load_constitution
-from cadenza.loop.status_records import Harvested
-from cadenza.loop.status_report import run_status
+from cadenza.loop.status_report import Harvested, run_status
 from tests.integration.loop.loop_harness import Loop, quick_folder, store_in
 from tests.loop_fakes import FakeProposer, FakeStack
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from cadenza.loop.errors import StoreUnavailableError
-from cadenza.loop.events.log_file import LogFile
+from cadenza.loop.events.bus import LogFile
 from cadenza.loop.store.database import Database
 from tests.campaigns import size
 from tests.integration.loop.loop_harness import Loop, outcome_of, quick_folder, store_in

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from cadenza.cli.main import app
 from cadenza.loop import demo
-from cadenza.loop.jobs.callable_runner import CallableRunner
+from cadenza.loop.agents.base import CallableRunner
 from cadenza.loop.orchestrator import assembly
 from tests.loop_fakes import FakeBackend, FakeStack
 

@@ -6,7 +6,8 @@ import pytest
 
 from cadenza.core.errors import NotReadyError
 from cadenza.loop.errors import EventLogError
-from cadenza.loop.events import Event, EventJournal, log_file, read_events
+from cadenza.loop.events import Event, EventJournal, read_events
+from cadenza.loop.events import bus as log_file
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import create_engine, update
 
 from cadenza.core.errors import InputError, IntegrityError
-from cadenza.loop.contracts.records import EpisodeOutcome
+from cadenza.loop.contracts.records import EpisodeOutcome, JobKey, JobSpec
 from cadenza.loop.errors import (
     ApprovalDecidedError,
     DuplicateRunError,
@@ -15,7 +15,6 @@ from cadenza.loop.errors import (
     StaleLeaseError,
     UnknownRowError,
 )
-from cadenza.loop.jobs.spec import JobKey, JobSpec
 from cadenza.loop.store import JobStore, changes
 from cadenza.loop.store.leases import LeaseKeeper
 from cadenza.loop.store.models import Run

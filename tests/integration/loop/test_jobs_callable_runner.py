@@ -4,8 +4,8 @@ import pytest
 
 from cadenza.core.errors import UnknownNameError
 from cadenza.loop.agents import RunResult, dry_runner, subprocess_runner
+from cadenza.loop.agents.base import CallableRunner
 from cadenza.loop.errors import JobFailedError
-from cadenza.loop.jobs import CallableRunner
 from tests.integration.loop.job_harness import PROGRAMS, bench_in, spec_of
 
 

@@ -16,7 +16,7 @@ from cadenza.loop.errors import (
     StopRequestedError,
     StoreUnavailableError,
 )
-from cadenza.loop.jobs.results import last_lines
+from cadenza.loop.jobs.outcomes import last_lines
 from cadenza.loop.jobs.stopping import StopLevel
 from tests.integration.loop.job_harness import UNTIL, bench_in, is_alive, nothing_left_of, spec_of
 

@@ -14,8 +14,8 @@ import pytest
 from cadenza.loop.config import JobsConfig
 from cadenza.loop.errors import JobFailedError, StaleLeaseError
 from cadenza.loop.jobs.attempt_files import HostProcess
-from cadenza.loop.jobs.course import read_course
-from cadenza.loop.jobs.reaping import JobMark, find_marked, reap
+from cadenza.loop.jobs.outcomes import read_course
+from cadenza.loop.processes import JobMark, find_marked, reap
 from tests.campaigns import size
 from tests.integration.loop.job_harness import (
     RUN,

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from cadenza.loop.llm import CallLimits, GuardedLLM, Price, RecordedLLM, asking, make_llm, service
+from cadenza.loop.llm import CallLimits, GuardedLLM, Price, RecordedLLM, asking, make_llm
+from cadenza.loop.llm import adapter as service
 from tests.integration.loop.llm_server import (
     Reply,
     anthropic_body,

@@ -7,10 +7,10 @@ import pytest
 from cadenza.cli.loop_status import notes
 from cadenza.core.errors import MissingExtraError
 from cadenza.core.sealed_json import write_sealed_json
-from cadenza.loop.backends.base import SeedRange
-from cadenza.loop.backends.lerobot_environment import LeRobotEnvironment
-from cadenza.loop.backends.registry import make_backend
+from cadenza.loop.backends.base import make_backend
+from cadenza.loop.backends.lerobot_probe import LeRobotEnvironment
 from cadenza.loop.constitution import ConstitutionError
+from cadenza.loop.contracts.records import SeedRange
 from cadenza.loop.dry_run import DryBackend, dry_jobs
 from cadenza.loop.orchestrator import build_loop
 from cadenza.loop.status_report import run_status

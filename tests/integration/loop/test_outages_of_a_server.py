@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from cadenza.loop.orchestrator.controller import Outages
+from cadenza.loop.orchestrator.loop import Outages
 from cadenza.loop.store import JobStore
 from tests.integration.loop.loop_harness import Loop, outcome_of
 from tests.loop_fakes import FakeStack

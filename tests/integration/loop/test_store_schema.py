@@ -20,10 +20,10 @@ from cadenza.loop.errors import (
     StoreUnavailableError,
     StoreVersionError,
 )
+from cadenza.loop.processes import this_process
 from cadenza.loop.store import JobStore, database
 from cadenza.loop.store.database import Database
 from cadenza.loop.store.models import Base
-from cadenza.loop.store.owners import this_process
 
 
 @pytest.fixture

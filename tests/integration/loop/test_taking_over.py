@@ -11,9 +11,9 @@ from contextlib import contextmanager
 import pytest
 
 from cadenza.loop.errors import EventLogHeldError
-from cadenza.loop.events import log_file
-from cadenza.loop.jobs.processes import is_held
-from cadenza.loop.orchestrator.controller import take
+from cadenza.loop.events import bus as log_file
+from cadenza.loop.orchestrator.loop import take
+from cadenza.loop.processes import is_held
 from cadenza.loop.store import JobStore
 from tests.integration.loop.job_harness import wait_for
 
@@ -21,8 +21,8 @@ from tests.integration.loop.job_harness import wait_for
 CONTROLLER = """
 import sys
 from pathlib import Path
-from cadenza.loop.orchestrator.controller import take
-from cadenza.loop.events.log_file import LogFile
+from cadenza.loop.orchestrator.loop import take
+from cadenza.loop.events.bus import LogFile
 from cadenza.loop.store import JobStore
 folder = Path(sys.argv[1])
 take(JobStore(folder / "cadenza.db"), "run", folder / "log", ttl_s=float(sys.argv[2]))

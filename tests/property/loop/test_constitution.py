@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cadenza.loop.constitution import ConstitutionError, Roots, load_constitution
 from cadenza.loop.constitution.constitution import PROGRAMS
-from cadenza.loop.constitution.jobs import HarvestJob, TrainJob
+from cadenza.loop.constitution.programs import HarvestJob, TrainJob
 
 RUN = Path("/srv/runs/friday").resolve()
 SEED = Path("/srv/seed").resolve()

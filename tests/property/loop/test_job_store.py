@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from cadenza.loop.backends.base import SeedRange
+from cadenza.loop.contracts.records import SeedRange
 from cadenza.loop.errors import SeedOverlapError, StaleLeaseError, StaleStateError, UnknownRowError
 from cadenza.loop.store import JobStore, changes
 from cadenza.loop.store.rows import StoredEvent

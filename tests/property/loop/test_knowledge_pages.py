@@ -3,7 +3,6 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.loop.knowledge.lessons import MAX_BULLET_CHARS, MAX_BULLETS, bounded_lessons
 from cadenza.loop.knowledge.observations import (
     Observation,
     Observations,
@@ -12,6 +11,7 @@ from cadenza.loop.knowledge.observations import (
     read_observations,
 )
 from cadenza.loop.knowledge.page import Page, Section, read_page, write_page
+from cadenza.loop.knowledge.updates import MAX_BULLET_CHARS, MAX_BULLETS, bounded_lessons
 
 line = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r"), max_size=30)
 words = st.text("ab -·#:|'\"\\>{[&*!%@é", max_size=12)

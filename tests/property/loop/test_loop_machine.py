@@ -13,11 +13,12 @@ from cadenza.loop.contracts.records import (
     EvalReport,
     Proposal,
 )
-from cadenza.loop.orchestrator import machine, verdicts
+from cadenza.loop.orchestrator import machine
+from cadenza.loop.orchestrator import machine as verdicts
 from cadenza.loop.orchestrator.decision import Decision, Judgement
 from cadenza.loop.orchestrator.evidence import Evidence
 from cadenza.loop.orchestrator.machine import Measured
-from cadenza.loop.orchestrator.state import LoopState
+from cadenza.loop.state import LoopState
 
 MAX_CYCLES = 3
 GIVEN = CheckpointRecord(policy_type="bc", path="/given", cycle=-1, blessed=True)

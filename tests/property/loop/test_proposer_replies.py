@@ -3,7 +3,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.loop.config_sections import DataConfig
+from cadenza.loop.config import DataConfig
 from cadenza.loop.contracts.records import EvalReport, Proposal
 from cadenza.loop.llm.untrusted import data_mark, fenced
 from cadenza.loop.orchestrator.proposer import CuratedProposer, DeterministicProposer, LLMProposer

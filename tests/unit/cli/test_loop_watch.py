@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from cadenza.cli.loop_status import headline, screen, watch
+from cadenza.loop.processes import this_process
 from cadenza.loop.status_report import all_statuses
-from cadenza.loop.store.owners import this_process
 from tests.loop_runs import RUN, begun_run
 
 JOB = "job: train of cycle 1 as process 4243, runs for 30 s, about 1 min 10 s left"

@@ -14,9 +14,9 @@ from cadenza.cli.loop_store import command
 from cadenza.cli.output import exit_code_of
 from cadenza.loop import errors
 from cadenza.loop.constitution import ConstitutionError, Verdict
+from cadenza.loop.contracts.records import JobKey
 from cadenza.loop.events import Event, EventBus
-from cadenza.loop.jobs.reports import JobProgress
-from cadenza.loop.jobs.spec import JobKey
+from cadenza.loop.jobs.progress import JobProgress
 from cadenza.loop.status_report import run_status
 from tests.loop_runs import RUN, begun_run
 

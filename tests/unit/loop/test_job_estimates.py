@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from cadenza.loop.job_estimates import JobEstimates
+from cadenza.loop.contracts.records import JobKey
 from cadenza.loop.jobs.attempt_files import AttemptFolder
-from cadenza.loop.jobs.course import Course, write_course
-from cadenza.loop.jobs.spec import JobKey
+from cadenza.loop.jobs.outcomes import Course, write_course
+from cadenza.loop.status_report import JobEstimates
 from cadenza.loop.store.rows import JobRow
 
 

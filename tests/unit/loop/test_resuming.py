@@ -4,8 +4,7 @@ import pytest
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.orchestrator.checkpoints import weights_digest
-from cadenza.loop.resuming import anchored, placed, require_place, stored_config
+from cadenza.loop.resuming import anchored, placed, require_place, stored_config, weights_digest
 from cadenza.loop.store import JobStore
 
 

@@ -7,8 +7,7 @@ from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import load_constitution
 from cadenza.loop.dry_run import missing_data
 from cadenza.loop.orchestrator import build_loop
-from cadenza.loop.resuming import anchored
-from cadenza.loop.rules_in_force import rules_file, rules_of
+from cadenza.loop.resuming import anchored, rules_file, rules_of
 
 NATIVE = {"run_name": "r", "seed_dataset": "local/d", "data": {"initial_episodes": 2}}
 LEROBOT = {

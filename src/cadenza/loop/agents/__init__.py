@@ -4,7 +4,7 @@ Start at:    `Runner` (how a command is run), `TrainAgent`, `EvalAgent`.
 Promise:     a worker runs nothing that the constitution does not allow, and says in events what
              it ran and how it ended.
 Adding one:  a runner is any callable ``(command, log_path) -> RunResult``;
-             `cadenza.loop.jobs.callable_runner` makes it run the jobs of a loop.
+             `cadenza.loop.agents.base` makes it run the jobs of a loop.
 Import time: names are imported at first use.
 """
 

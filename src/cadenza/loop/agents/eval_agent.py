@@ -4,15 +4,18 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from cadenza.core.errors import IntegrityError
-from cadenza.loop.agents.command_worker import CommandWorker
-from cadenza.loop.agents.job_desk import JobPlace, cycle_of
-from cadenza.loop.backends.base import Backend, EvalRequest, SeedRange
-from cadenza.loop.backends.registry import lerobot_backend
+from cadenza.loop.agents.job_desk import CommandWorker, JobPlace, cycle_of
+from cadenza.loop.backends.base import Backend, lerobot_backend
 from cadenza.loop.config import EvalConfig
-from cadenza.loop.contracts.records import CheckpointRecord, EvalReport
+from cadenza.loop.contracts.records import (
+    CheckpointRecord,
+    EvalReport,
+    EvalRequest,
+    JobRunner,
+    SeedRange,
+)
 from cadenza.loop.errors import EvalError, EvalOutputError, JobFailedError
-from cadenza.loop.jobs.spec import JobRunner
-from cadenza.loop.orchestrator.seeds import SeedLedger
+from cadenza.loop.seeds import SeedLedger
 
 __all__ = ["EvalAgent", "EvalError"]
 

@@ -5,17 +5,22 @@ from typing import Any, ClassVar, Final
 
 from cadenza.core.errors import IntegrityError
 from cadenza.loop.agents.base import Runner, subprocess_runner
-from cadenza.loop.agents.command_worker import CommandWorker
-from cadenza.loop.agents.job_desk import JobPlace, cycle_of
-from cadenza.loop.backends.base import Backend, Harvest, HarvestRequest, MergeRequest, SeedRange
-from cadenza.loop.backends.registry import lerobot_backend
+from cadenza.loop.agents.job_desk import CommandWorker, JobPlace, cycle_of
+from cadenza.loop.backends.base import Backend, lerobot_backend
 from cadenza.loop.config import EvalConfig, ImproveConfig
 from cadenza.loop.constitution import Constitution
-from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef
+from cadenza.loop.contracts.records import (
+    CheckpointRecord,
+    DatasetRef,
+    Harvest,
+    HarvestRequest,
+    JobRunner,
+    MergeRequest,
+    SeedRange,
+)
 from cadenza.loop.errors import ImproveError, JobFailedError
 from cadenza.loop.events.bus import EventSink
-from cadenza.loop.jobs.spec import JobRunner
-from cadenza.loop.orchestrator.seeds import BLOCK, SeedLedger
+from cadenza.loop.seeds import BLOCK, SeedLedger
 
 __all__ = ["ImproveAgent", "ImproveError"]
 

@@ -4,22 +4,18 @@ Events:  ``constitution_denied`` {rule, reason}, ``job_started`` {stage, cmd}, `
          {exit_code, duration_s, log, stage}.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
-from cadenza.core.errors import IntegrityError
-from cadenza.loop.agents.base import Runner, RunResult, dry_runner, subprocess_runner
-from cadenza.loop.backends.base import Backend, JobPlan
-from cadenza.loop.backends.registry import program_table
+from cadenza.loop.agents.base import PlainJobs, Runner, RunResult, subprocess_runner
+from cadenza.loop.backends.base import Backend, program_table
 from cadenza.loop.constitution import Constitution, ConstitutionError, Roots
+from cadenza.loop.contracts.records import JobEnd, JobKey, JobPlan, JobRunner, JobSpec
 from cadenza.loop.errors import JobFailedError
-from cadenza.loop.events.bus import EventSink
-from cadenza.loop.events.event import Event
-from cadenza.loop.jobs.ends import wanted_end
-from cadenza.loop.jobs.results import remove_output, result_digest
-from cadenza.loop.jobs.spec import JobEnd, JobKey, JobRunner, JobSpec
+from cadenza.loop.events.bus import Event, EventSink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,43 +160,56 @@ def cycle_of(output_dir: Path) -> int:
     return int(number) if prefix == "cycle" and number.isdecimal() else 0
 
 
-class PlainJobs:
-    """Runs each job by one call, recorded nowhere: for a worker used on its own."""
+_Settings = TypeVar("_Settings")
 
-    def __init__(self, runner: Runner) -> None:
-        """Run jobs by ``runner``."""
-        self._runner = runner
 
-    def run(self, spec: JobSpec) -> JobEnd:
-        """Run ``spec`` now, in place of what an earlier call left if its command wants that.
+class CommandWorker(ABC, Generic[_Settings]):
+    """Hands a back end's commands in at a desk of its own.
 
-        Raises:
-            InputError: The folder to be replaced lies outside the run's, or is a link.
-            JobFailedError: It ended with another exit code than 0, or without its result.
+    Attributes:
+        cfg: How it works.
+        constitution: What commands must obey.
+        bus: Where events go.
+        backend: The training stack.
+        runner: Runs commands where a call gets no job runner.
+    """
+
+    #: Stage of its events.
+    EVENT_STAGE: ClassVar[str]
+
+    def __init__(
+        self,
+        cfg: _Settings,
+        constitution: Constitution,
+        bus: EventSink,
+        runner: Runner = subprocess_runner,
+        *,
+        backend: Backend | None = None,
+        read_roots: tuple[Path, ...] = (),
+    ) -> None:
+        """Work for one run.
+
+        Args:
+            cfg: How to work.
+            constitution: What commands must obey.
+            bus: Where events go.
+            runner: Runs commands where a call gets no job runner.
+            backend: Training stack; None for LeRobot.
+            read_roots: Folders outside the run's own that commands may read.
         """
-        if spec.on_existing == "remove" and self._runner is not dry_runner:
-            remove_output(spec)
-        result = self._runner(spec.command, spec.log_path)
-        problem = f"exit code {result.exit_code}"
-        if result.exit_code == 0:
-            try:
-                return self._ended(spec, result.duration_s)
-            except IntegrityError as error:
-                problem = f"exit code 0, but {error}"
-        raise JobFailedError(
-            f"{spec.command[0]}: expected {wanted_end(result.exit_code)}, got "
-            f"{problem.rstrip('.')}; see {spec.log_path}.",
-            exit_code=result.exit_code,
-            duration_s=result.duration_s,
-            log_path=spec.log_path,
+        self.cfg = cfg
+        self.constitution = constitution
+        self.bus = bus
+        self.backend = self._lerobot() if backend is None else backend
+        self.runner = runner_for(self.backend, runner)
+        self._desk = JobDesk(
+            event_stage=self.EVENT_STAGE,
+            constitution=constitution,
+            bus=bus,
+            runner=self.runner,
+            read_roots=read_roots,
         )
 
-    def _ended(self, spec: JobSpec, duration_s: float) -> JobEnd:
-        return JobEnd(
-            key=spec.key,
-            exit_code=0,
-            duration_s=duration_s,
-            attempts=1,
-            log_path=spec.log_path,
-            result_sha256=None if spec.result_path is None else result_digest(spec.result_path),
-        )
+    @abstractmethod
+    def _lerobot(self) -> Backend:
+        """Return LeRobot with the worker's settings."""

@@ -9,22 +9,27 @@ from typing import Final
 
 from cadenza.loop.contracts.records import EvalReport
 from cadenza.loop.events import Event, EventSink
-from cadenza.loop.knowledge import lessons, lint
-from cadenza.loop.knowledge.claims import claimed_name
-from cadenza.loop.knowledge.folder import load_or_set_aside, load_page, locked, save_page
-from cadenza.loop.knowledge.names import page_path
+from cadenza.loop.knowledge import lint
+from cadenza.loop.knowledge.folder import (
+    claimed_name,
+    load_or_set_aside,
+    load_page,
+    locked,
+    page_path,
+    read_bounded,
+    save_page,
+)
 from cadenza.loop.knowledge.observations import Observation, measurement, plain_name
 from cadenza.loop.knowledge.page import Page, read_page, write_page
-from cadenza.loop.knowledge.page_files import read_bounded
 from cadenza.loop.knowledge.updates import (
+    LESSONS_REQUEST,
     Subject,
     has_observation,
     takes_lessons,
     updated_page,
 )
 from cadenza.loop.llm.guard import ask_safely
-from cadenza.loop.llm.place import asking
-from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, LLMClient, NullLLM
+from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, LLMClient, NullLLM, asking
 from cadenza.loop.llm.untrusted import data_mark, fenced, shortened, warning
 
 #: Most characters of a page that a model reads.
@@ -92,7 +97,7 @@ class KnowledgeAgent:
         """Write what a cycle observed into the pages of policy, task and run.
 
         Repeating an ingest of the same run and cycle changes nothing. A run whose id another run
-        had first has a digest behind its id in the pages; see `cadenza.loop.knowledge.claims`.
+        had first has a digest behind its id in the pages; see `cadenza.loop.knowledge.folder`.
 
         Args:
             run_id: The run.
@@ -192,7 +197,7 @@ class KnowledgeAgent:
             ]
         )
         with asking(seen.cycle, f"lessons {subject.folder}/{path.name}"):
-            return ask_safely(self.llm, prompt, system=lessons.SYSTEM, max_tokens=self._max_tokens)
+            return ask_safely(self.llm, prompt, system=LESSONS_REQUEST, max_tokens=self._max_tokens)
 
     def _path(self, subject: Subject) -> Path:
         return page_path(self.root, subject.folder, subject.name, _owner)

@@ -4,14 +4,17 @@ from pathlib import Path
 from typing import ClassVar
 
 from cadenza.core.errors import InputError, IntegrityError
-from cadenza.loop.agents.command_worker import CommandWorker
-from cadenza.loop.agents.job_desk import JobPlace, cycle_of
-from cadenza.loop.backends.base import Backend, TrainRequest
-from cadenza.loop.backends.registry import lerobot_backend
+from cadenza.loop.agents.job_desk import CommandWorker, JobPlace, cycle_of
+from cadenza.loop.backends.base import Backend, lerobot_backend
 from cadenza.loop.config import PolicyRung, TrainConfig
-from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
+from cadenza.loop.contracts.records import (
+    CheckpointRecord,
+    DatasetRef,
+    JobRunner,
+    Proposal,
+    TrainRequest,
+)
 from cadenza.loop.errors import JobFailedError, TrainError, TrainOutputError
-from cadenza.loop.jobs.spec import JobRunner
 
 __all__ = ["TrainAgent", "TrainError"]
 

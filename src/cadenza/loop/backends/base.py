@@ -4,185 +4,23 @@ A back end decides nothing and runs nothing. It turns a request into a `JobPlan`
 the plan with the constitution, runs it, and asks the back end to read the outcome.
 """
 
-from pathlib import Path
-from typing import Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
-from pydantic import Field
-
+from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
+    DataRequest,
     DatasetRef,
     EvalReport,
-    Proposal,
-    Record,
+    EvalRequest,
+    Harvest,
+    HarvestRequest,
+    JobPlan,
+    MergeRequest,
+    TrainRequest,
 )
-from cadenza.loop.jobs.spec import Device, ExistingOutput
-
-
-class JobPlan(Record):
-    """A command that a back end wants to be run.
-
-    Attributes:
-        command: Program name and arguments.
-        output_dir: Folder it creates.
-        result_path: JSON file it writes as its last act; None if it has no such option.
-        device: What its seconds are charged to.
-        on_existing: What happens to an ``output_dir`` that a killed attempt left.
-    """
-
-    command: tuple[str, ...]
-    output_dir: Path
-    result_path: Path | None = None
-    device: Device = "cpu"
-    on_existing: ExistingOutput = "keep"
-
-
-class SeedRange(Record):
-    """Initial-state seeds [start, start + count).
-
-    Attributes:
-        start: First seed.
-        count: How many.
-    """
-
-    start: int = Field(ge=0)
-    count: int = Field(gt=0)
-
-    def overlaps(self, other: "SeedRange") -> bool:
-        """Return whether the two share a seed."""
-        return self.start < other.start + other.count and other.start < self.start + self.count
-
-
-class DataRequest(Record):
-    """Resolve or collect the data of a cycle.
-
-    Attributes:
-        cycle: The cycle.
-        proposal: What the proposer asks for.
-        seeds: Initial states that new episodes may use.
-        folder: Folder of this step.
-    """
-
-    cycle: int
-    proposal: Proposal
-    seeds: SeedRange
-    folder: Path
-
-
-class TrainRequest(Record):
-    """Train one policy.
-
-    Attributes:
-        cycle: The cycle.
-        rung: Name of the policy type.
-        init: Weights to start from; None starts afresh.
-        dataset: Data of the cycle.
-        mix: Harvested episodes to blend in; None for none.
-        mix_ratio: Share of samples drawn from ``mix``, in [0, 1].
-        steps: Gradient steps.
-        batch_size: Samples per step.
-        learning_rate: Step size at the first update; None for the back end's own.
-        extra_args: Further arguments of the user's configuration.
-        folder: Folder of this step.
-    """
-
-    cycle: int
-    rung: str
-    init: str | None
-    dataset: DatasetRef
-    mix: DatasetRef | None = None
-    mix_ratio: float = Field(default=0.5, ge=0.0, le=1.0)
-    steps: int = Field(gt=0)
-    batch_size: int = Field(gt=0)
-    learning_rate: float | None = None
-    extra_args: tuple[str, ...] = ()
-    folder: Path
-
-
-class EvalRequest(Record):
-    """Evaluate one policy.
-
-    Attributes:
-        cycle: The cycle.
-        checkpoint: The policy.
-        seeds: Initial states, one per episode.
-        batch_size: Environments stepped at once, or episodes between two saves of a back end that
-            steps one.
-        extra_args: Further arguments of the user's configuration.
-        folder: Folder of this step.
-    """
-
-    cycle: int
-    checkpoint: CheckpointRecord
-    seeds: SeedRange
-    batch_size: int = Field(gt=0)
-    extra_args: tuple[str, ...] = ()
-    folder: Path
-
-
-class HarvestRequest(Record):
-    """Collect successful episodes of a policy, or of an expert where the policy failed.
-
-    Attributes:
-        cycle: The cycle.
-        checkpoint: The policy.
-        episodes: Successful episodes wanted.
-        seeds: Initial states it may use; its count bounds the attempts.
-        focus: Tasks to play more of.
-        starts: ``"failed"`` for what an expert shows where the policy failed.
-        repo_id: Name of the dataset it writes.
-        device: Torch device.
-        task_text: Instruction stored with each frame; None for the back end's own.
-        extra_args: Further arguments of the user's configuration.
-        folder: Folder of this step.
-    """
-
-    cycle: int
-    checkpoint: CheckpointRecord
-    episodes: int = Field(gt=0)
-    seeds: SeedRange
-    focus: tuple[str, ...] = ()
-    starts: Literal["solved", "failed"] = "solved"
-    repo_id: str
-    device: str = "cpu"
-    task_text: str | None = None
-    extra_args: tuple[str, ...] = ()
-    folder: Path
-
-
-class MergeRequest(Record):
-    """Join datasets of equal features.
-
-    Attributes:
-        sources: Local datasets, in order.
-        repo_id: Name of the new dataset.
-        folder: Folder of this step.
-    """
-
-    sources: tuple[DatasetRef, ...] = Field(min_length=2)
-    repo_id: str
-    folder: Path
-
-
-class Harvest(Record):
-    """What a collection of rollouts brought.
-
-    Attributes:
-        kept: Episodes stored.
-        successes: Successful attempts.
-        attempts: Episodes played.
-        dataset: The stored episodes; None when none was kept.
-    """
-
-    kept: int = Field(ge=0)
-    successes: int = Field(ge=0)
-    attempts: int = Field(ge=0)
-    dataset: DatasetRef | None = None
-
-    @property
-    def success_rate(self) -> float:
-        """Successful attempts / attempts; 0 without attempts."""
-        return self.successes / self.attempts if self.attempts else 0.0
+from cadenza.loop.jobs.programs import ProgramTable
 
 
 class Backend(Protocol):
@@ -250,3 +88,62 @@ class Backend(Protocol):
             ConfigurationError: They differ; the message names the feature and both shapes.
         """
         ...
+
+
+@runtime_checkable
+class OwnPrograms(Protocol):
+    """A back end whose programs lie in an environment of their own."""
+
+    @property
+    def programs(self) -> Mapping[str, Sequence[str]]:
+        """Absolute executable and first arguments by name."""
+        ...
+
+
+def make_backend(config: LoopConfig) -> Backend:
+    """Return the back end of a run.
+
+    Raises:
+        ConfigurationError: Its settings do not fit it.
+        MissingExtraError: There is no LeRobot environment.
+    """
+    if config.backend == "lerobot":
+        from cadenza.loop.backends.lerobot import LeRobotBackend as Made
+    else:
+        from cadenza.loop.backends.native import NativeBackend as Made
+    return Made(config)
+
+
+def program_table(backend: Backend) -> ProgramTable:
+    """Return what the names in the commands of a back end stand for.
+
+    Raises:
+        MissingExtraError: Its programs are not installed.
+        ConfigurationError: Their environment lacks one of them.
+    """
+    table = ProgramTable.native()
+    return table.extended(backend.programs) if isinstance(backend, OwnPrograms) else table
+
+
+def lerobot_backend(**sections: Any) -> Backend:
+    """Return LeRobot's back end for workers that are made without one, as in LeAgents.
+
+    Args:
+        sections: Any of ``train``, ``eval``, ``improve`` (sections of `LoopConfig`) and
+            ``task_filter``; defaults for the others.
+
+    Raises:
+        ConfigurationError: A section does not fit LeRobot.
+    """
+    from cadenza.loop.backends.lerobot import LeRobotBackend
+
+    task_filter, measures = sections.pop("task_filter", None), "eval" in sections
+    document: dict[str, Any] = {
+        "run_name": "worker",
+        "seed_dataset": "local/seed",
+        "backend": "lerobot",
+        "data": {"task_filter": task_filter},
+        **sections,
+    }
+    config = LoopConfig.from_document(document, source="default_backend")
+    return LeRobotBackend(config, measures=measures)

@@ -14,21 +14,11 @@ import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from cadenza.core.errors import ConfigurationError, IntegrityError, MissingExtraError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.tree_digest import tree_digest
-from cadenza.loop.backends.base import (
-    DataRequest,
-    EvalRequest,
-    Harvest,
-    HarvestRequest,
-    JobPlan,
-    MergeRequest,
-    TrainRequest,
-)
-from cadenza.loop.backends.lerobot_arguments import seeded_words
 from cadenza.loop.backends.lerobot_commands import (
     RESULT,
     Setting,
@@ -39,12 +29,6 @@ from cadenza.loop.backends.lerobot_commands import (
     select_command,
     train_command,
 )
-from cadenza.loop.backends.lerobot_environment import (
-    LeRobotEnvironment,
-    lerobot_programs,
-    machine_has_gpu,
-)
-from cadenza.loop.backends.lerobot_epochs import capped_steps, dataset_info
 from cadenza.loop.backends.lerobot_features import (
     Interface,
     dataset_interface,
@@ -52,10 +36,19 @@ from cadenza.loop.backends.lerobot_features import (
     environment_interface,
     policy_interface,
     require_agreement,
+    require_seeds,
 )
-from cadenza.loop.backends.lerobot_probe import LeRobotTools, probe
+from cadenza.loop.backends.lerobot_probe import (
+    LeRobotEnvironment,
+    LeRobotTools,
+    lerobot_programs,
+    machine_has_gpu,
+    probe,
+)
 from cadenza.loop.backends.lerobot_results import (
     EVAL_INFO,
+    capped_steps,
+    dataset_info,
     local_dataset,
     read_checkpoint,
     read_document,
@@ -63,11 +56,22 @@ from cadenza.loop.backends.lerobot_results import (
     read_report,
     read_selection,
 )
-from cadenza.loop.backends.lerobot_seeds import require_seeds
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, EvalReport
+from cadenza.loop.config_backends import seeded_words
+from cadenza.loop.contracts.records import (
+    CheckpointRecord,
+    DataRequest,
+    DatasetRef,
+    Device,
+    EvalReport,
+    EvalRequest,
+    Harvest,
+    HarvestRequest,
+    JobPlan,
+    MergeRequest,
+    TrainRequest,
+)
 from cadenza.loop.errors import ImproveError
-from cadenza.loop.jobs.spec import Device
 
 #: Suites whose instructions the package libero knows.
 _LIBERO: Final = "libero"
@@ -351,28 +355,6 @@ class LeRobotBackend:
     def _device(self, command: tuple[str, ...]) -> Device:
         on_cpu = any(word in command for word in ("--policy.device=cpu", "--device=cpu"))
         return "gpu" if self._setting.has_gpu and not on_cpu else "cpu"
-
-
-def default_backend(**sections: Any) -> LeRobotBackend:
-    """Return the back end of workers that are used on their own.
-
-    Args:
-        sections: Any of ``train``, ``eval``, ``improve`` (sections of `LoopConfig`) and
-            ``task_filter``; defaults for the others.
-
-    Raises:
-        ConfigurationError: A section does not fit LeRobot.
-    """
-    task_filter, measures = sections.pop("task_filter", None), "eval" in sections
-    document = {
-        "run_name": "worker",
-        "seed_dataset": "local/seed",
-        "backend": "lerobot",
-        "data": {"task_filter": task_filter},
-        **sections,
-    }
-    config = LoopConfig.from_document(document, source="default_backend")
-    return LeRobotBackend(config, measures=measures)
 
 
 def _of_suite(names: tuple[str, ...], suite: str) -> tuple[str, ...]:

@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import Any, Final
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.loop.backends.base import (
+from cadenza.loop.backends.lerobot_probe import LeRobotTools
+from cadenza.loop.config import EvalConfig
+from cadenza.loop.config_backends import (
+    environment_of,
+    seeded_words,
+    unseeded_words,
+)
+from cadenza.loop.constitution.flags import fold
+from cadenza.loop.contracts.records import (
     DataRequest,
+    DatasetRef,
     EvalRequest,
     HarvestRequest,
     MergeRequest,
     TrainRequest,
 )
-from cadenza.loop.backends.lerobot_arguments import (
-    environment_of,
-    seeded_words,
-    unseeded_words,
-)
-from cadenza.loop.backends.lerobot_probe import LeRobotTools
-from cadenza.loop.config import EvalConfig
-from cadenza.loop.constitution.flags import fold
-from cadenza.loop.contracts.records import DatasetRef
 
 #: Results of our scripts, in the folder of their step.
 RESULT: Final = "result.json"

@@ -1,9 +1,14 @@
-"""Whether dataset, policy and environment speak of the same things, before compute is spent.
+"""Whether dataset, policy and environment fit together and heed seeds, before compute is spent.
 
-Shapes:  vectors as they are; images channels first, (C, H, W), whatever the source writes.
-Why:     a policy trained on 96x96 pictures runs on 384x384 ones without a word, and fails.
-Limits:  a dataset or policy that is not on this machine cannot be checked; sizes that a policy
-         resizes to itself are its own affair.
+Shapes:       vectors as they are; images channels first, (C, H, W), whatever the source writes.
+Why:          a policy trained on 96x96 pictures runs on 384x384 ones without a word, and fails.
+Environment:  the seed alone chooses where an episode begins. Otherwise test and training data could
+              share their states although their seeds differ, and policies would be compared on
+              other states.
+Evaluation:   LeRobot's report names no seeds. Episode i of a task begins from seed start + i, for
+              any number of environments at once, as its evaluation does where it was asked.
+Limits:       a dataset or policy that is not on this machine cannot be checked; sizes that a policy
+              resizes to itself are its own affair.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,15 +20,21 @@ from typing import Any, Final, TypeAlias, cast
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.files import sha256_bytes
 from cadenza.core.strict_json import parse_json_object
-from cadenza.loop.backends.lerobot_environment import RUN_SCRIPT, LeRobotEnvironment
-from cadenza.loop.backends.lerobot_probe import Ask, identity, output_of
+from cadenza.loop.backends.lerobot_probe import (
+    RUN_SCRIPT,
+    Ask,
+    LeRobotEnvironment,
+    identity,
+    output_of,
+)
+from cadenza.loop.scripts.seed_checks import EPISODES, FIRST_SEED, SEEDS
 
 #: Shape by name: inputs ``observation.*`` and the output ``action``.
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
 #: Longest time that the tasks of an environment may take to show themselves, s: LIBERO makes a
 #: simulator for each of up to 90, and pictures of it without a GPU.
-_TIMEOUT_S: Final = 1800.0
+_DESCRIBE_TIMEOUT_S: Final = 1800.0
 #: Changes when the script ``describe`` answers more, so that older answers do not count.
 _QUESTIONS: Final = "seeds"
 #: What to do about an environment that cannot be made.
@@ -115,7 +126,11 @@ def describe_environment(
     if not file.is_file():
         command = [str(environment.python), "-P", str(RUN_SCRIPT), "describe", *words]
         question = (f"an environment that it can make of {' '.join(words)}", _CORRECT)
-        ask = partial(output_of, timeout_s=_TIMEOUT_S, question=question) if ask is None else ask
+        ask = (
+            partial(output_of, timeout_s=_DESCRIBE_TIMEOUT_S, question=question)
+            if ask is None
+            else ask
+        )
         ask([*command, f"--result-json={file}"])
     return file, _read(file, "the description of an environment")
 
@@ -177,3 +192,55 @@ def _read(path: Path, what: str) -> dict[str, Any]:
         return parse_json_object(path.read_bytes(), source=str(path))
     except (OSError, IntegrityError) as error:
         raise ConfigurationError(f"{path}: expected {what}, got: {error}") from error
+
+
+#: What an evaluation's report must begin from.
+_IN_ORDER: Final = list(range(FIRST_SEED, FIRST_SEED + EPISODES))
+
+
+def require_seeds(facts: Mapping[str, Any], *, source: str) -> dict[str, str]:
+    """Raise unless seeds choose initial states; return what a run records about it.
+
+    Args:
+        facts: What the script ``describe`` found.
+        source: What was described, for messages.
+
+    Raises:
+        ConfigurationError: An environment does not follow its seeds, or was not asked whether it
+            does, or LeRobot's evaluation plays its episodes from other seeds.
+    """
+    given: Any = facts.get("seeds")
+    if not isinstance(given, dict) or not given:
+        raise ConfigurationError(
+            f"{source}: expected facts about the seeds of tasks, got {given!r}; remove the file."
+        )
+    found = cast("dict[str, Mapping[str, object]]", given)
+    for task, answers in found.items():
+        problem = _problem(answers)
+        if problem is not None:
+            raise ConfigurationError(
+                f"{task}: expected the seed to choose where an episode begins, got {problem} "
+                f"({source}); policies could be tested on the states that they were trained on, or "
+                "each on other ones. Set eval.env_type, or eval.env_args, to an environment that "
+                "follows its seeds."
+            )
+    played = facts.get("evaluated_seeds")
+    if played not in (None, _IN_ORDER):
+        raise ConfigurationError(
+            f"lerobot-eval: expected episodes from the seeds {_IN_ORDER}, got {played} ({source}); "
+            "install LeRobot 0.4.4, whose evaluation plays them in order."
+        )
+    return {
+        "initial_states": f"chosen by the seed, as resets of {', '.join(sorted(found))} show",
+        "evaluated_seeds": "not known" if played is None else "start + episode, as a trial shows",
+    }
+
+
+def _problem(answers: Mapping[str, object]) -> str | None:
+    """Return how a task does not follow its seeds; None if it does."""
+    if answers.get("repeats") is not True:
+        return f"another state when it was reset from seed {SEEDS[0]} again"
+    if answers.get("differs") is not True:
+        others = " or ".join(map(str, SEEDS[1:]))
+        return f"the state of seed {SEEDS[0]} from seed {others} too"
+    return None

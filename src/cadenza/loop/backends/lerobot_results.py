@@ -1,11 +1,15 @@
-"""Readers of what LeRobot's tools and our scripts beside it left.
+"""Readers of what LeRobot and our scripts beside it left, and of the frames that it trains on.
 
 Tasks:  are called ``<suite>_<number>``, as LeRobot names the folders of their videos.
 Seeds:  a report of LeRobot 0.4 names none. Its evaluation resets environment j of batch b from
         seed start + b * (environments at once) + j and lists the episodes in that order, early ends
         or not; episodes beyond the number asked for are left out. So episode i of every task began
-        from seed start + i, which `cadenza.loop.backends.lerobot_seeds` tries out before a run.
+        from seed start + i, which `cadenza.loop.backends.lerobot_features` tries out before a run.
         Where a report does name seeds, they must be these.
+Frames: count for the cap on epochs. Of data and mix only the episodes that the blending script
+        keeps count; the choice is made here by the same function from the same lengths. Lengths of
+        data on a hub are not known; a blend with them has about F_m / r frames at most, F_m those
+        of the mix and r its share.
 """
 
 import math
@@ -13,18 +17,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
-from cadenza.core.errors import IntegrityError
+from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.core.extras import load_extra
 from cadenza.core.strict_json import parse_json_object
 from cadenza.core.tree_digest import tree_digest
-from cadenza.loop.backends.base import EvalRequest, Harvest, SeedRange
 from cadenza.loop.config import EvalConfig
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
     DatasetRef,
     EpisodeOutcome,
     EvalReport,
+    EvalRequest,
+    Harvest,
+    SeedRange,
+    TrainRequest,
 )
 from cadenza.loop.errors import DataError, EvalError, ImproveError
+from cadenza.loop.scripts.merge_datasets import chosen
 
 #: What an evaluation writes at its end.
 EVAL_INFO: Final = "eval_info.json"
@@ -256,3 +265,93 @@ def _group_rates(raw: Mapping[str, Any]) -> dict[str, float]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def capped_steps(request: TrainRequest, max_epochs: float | None) -> int:
+    """Return the gradient steps, fewer on data that is small enough to be seen too often.
+
+    Args:
+        request: What to train.
+        max_epochs: Most passes over the frames that are trained on; None for no cap.
+
+    Raises:
+        ConfigurationError: A dataset is damaged.
+    """
+    frames = None if max_epochs is None else trained_frames(request)
+    if max_epochs is None or frames is None:
+        return request.steps
+    return min(request.steps, max(1, math.ceil(max_epochs * frames / request.batch_size)))
+
+
+def trained_frames(request: TrainRequest) -> int | None:
+    """Return the frames that a training draws from; None for data that is not on this machine.
+
+    Raises:
+        ConfigurationError: A dataset is damaged.
+    """
+    data, mix = request.dataset, request.mix
+    if mix is None or mix.root is None or request.mix_ratio == 0.0:
+        return _frames(data)
+    if request.mix_ratio == 1.0:
+        return _frames(mix)
+    if not Path(mix.root).is_dir():
+        return None
+    mixed = episode_lengths(Path(mix.root))
+    if data.root is None:
+        return math.ceil(sum(mixed) / request.mix_ratio)
+    if not Path(data.root).is_dir():
+        return None
+    own = episode_lengths(Path(data.root))
+    lengths = [*own, *mixed]
+    own_episodes = range(len(own)) if data.episodes is None else sorted(set(data.episodes))
+    mixed_episodes = range(len(own), len(lengths))
+    kept = chosen(lengths, own_episodes, mixed_episodes, request.mix_ratio)
+    return sum(lengths[episode] for episode in kept)
+
+
+def dataset_info(root: Path) -> dict[str, Any]:
+    """Return what a dataset says of itself.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    try:
+        return read_document(root / "meta" / "info.json")
+    except IntegrityError as error:
+        raise ConfigurationError(f"{root}: expected a LeRobot dataset, got: {error}") from error
+
+
+def episode_lengths(root: Path) -> list[int]:
+    """Return the frames of every episode of a dataset, in order.
+
+    Raises:
+        ConfigurationError: Its tables of episodes are missing or damaged, or do not fit together.
+    """
+    arrow, parquet = load_extra("pyarrow"), load_extra("pyarrow.parquet")
+    found: dict[int, int] = {}
+    try:
+        for path in sorted((root / "meta" / "episodes").rglob("*.parquet")):
+            table = parquet.ParquetFile(path).read(columns=["episode_index", "length"])
+            numbers, lengths = table["episode_index"].to_pylist(), table["length"].to_pylist()
+            found.update(zip(numbers, lengths, strict=True))
+    except (OSError, KeyError, arrow.ArrowException) as error:
+        raise ConfigurationError(
+            f"{root}: expected readable tables below meta/episodes, got: {error}"
+        ) from error
+    if not found or sorted(found) != list(range(len(found))):
+        raise ConfigurationError(
+            f"{root}: expected episodes 0, 1, 2, ... below meta/episodes, got {len(found)} of "
+            "other numbers; the dataset is not whole."
+        )
+    return [found[number] for number in range(len(found))]
+
+
+def _frames(data: DatasetRef) -> int | None:
+    """Return the frames of a dataset that count; None if it is not on this machine."""
+    if data.root is None or not Path(data.root).is_dir():
+        return None
+    root = Path(data.root)
+    if data.episodes is None:
+        return int(dataset_info(root).get("total_frames", 0))
+    lengths = episode_lengths(root)
+    return sum(lengths[episode] for episode in set(data.episodes))

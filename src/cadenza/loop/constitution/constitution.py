@@ -16,22 +16,21 @@ from typing import Any, Final, Self, cast
 from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.loop.constitution.flags import Flag, fold, read_flags, require_plain_words
-from cadenza.loop.constitution.jobs import EvalJob, LimitName, TrainJob, TypedJob
 from cadenza.loop.constitution.kinds import (
     FilePath,
     Given,
     Kind,
     Listing,
+    Roots,
     Value,
     Weights,
     listed_on_hub,
+    require_separate,
 )
-from cadenza.loop.constitution.lerobot_programs import LEROBOT_PROGRAMS
+from cadenza.loop.constitution.lerobot_programs import LEROBOT_PROGRAMS, suite_sizes, tasks_played
 from cadenza.loop.constitution.native_programs import NATIVE_PROGRAMS
-from cadenza.loop.constitution.paths import Roots, require_separate
-from cadenza.loop.constitution.programs import Program
+from cadenza.loop.constitution.programs import EvalJob, LimitName, Program, TrainJob, TypedJob
 from cadenza.loop.constitution.rules import Rules, parse_rules, read_rules
-from cadenza.loop.constitution.suites import suite_sizes, tasks_played
 from cadenza.loop.constitution.verdict import ConstitutionError, Verdict, denied, quoted
 
 #: Rules that files of the first runs could not have.
@@ -368,7 +367,7 @@ def load_constitution(path: Path | None, instructions: Path | None = None) -> Co
     Args:
         path: File of rules. None for those that the package ships.
         instructions: File of suites that the run describes itself, whose tasks count; see
-            `cadenza.loop.constitution.suites`. None for none.
+            `cadenza.loop.constitution.lerobot_programs`. None for none.
 
     Raises:
         ConstitutionError: The file of rules is missing or malformed.

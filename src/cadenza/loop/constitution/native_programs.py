@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from cadenza.loop.constitution.jobs import CollectJob, EvalJob, HarvestJob, MergeJob, TrainJob
 from cadenza.loop.constitution.kinds import (
     NAME,
     REPOSITORY,
@@ -13,7 +12,15 @@ from cadenza.loop.constitution.kinds import (
     Listing,
     Number,
 )
-from cadenza.loop.constitution.programs import Program, each
+from cadenza.loop.constitution.programs import (
+    CollectJob,
+    EvalJob,
+    HarvestJob,
+    MergeJob,
+    Program,
+    TrainJob,
+    each,
+)
 
 _COUNT: Final = Integer(1)
 _SEED: Final = Integer()

@@ -1,17 +1,258 @@
-"""What the table knows of a program: its flags, their kinds, and the job that they make.
+"""What the table knows of a program: its flags, their kinds, and the typed job that they make.
 
 A program that is not in the table cannot run, nor a flag that is not in its program's entry; the
-file of rules chooses among the programs and can add flags.
+file of rules chooses among the programs and can add flags. A job tells in fields what a cleared
+command will do. It carries the canonical text of all its flags too; `TypedJob.argv` is the command
+to run, and clearing that gives the same job again.
 
-Adding one:  an entry in `native_programs` or `lerobot_programs`; its type of job in `jobs`.
+Adding one:  an entry in `native_programs` or `lerobot_programs`; its type of job here.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
 
-from cadenza.loop.constitution.jobs import TypedJob
+from pydantic import Field
+
 from cadenza.loop.constitution.kinds import Kind, Switch
 from cadenza.loop.constitution.verdict import denied
+from cadenza.loop.contracts.records import Record
+
+#: Where weights come from: a path, or a repository of the hub.
+WeightsSource: TypeAlias = Path | str
+#: Limits of what a job counts.
+LimitName: TypeAlias = Literal["max_train_steps", "max_eval_episodes", "max_collect_episodes"]
+
+
+class TypedJob(Record):
+    """A command that the constitution cleared.
+
+    Attributes:
+        words: Program, with its sub-commands.
+        flags: Key and canonical text of each flag, in the order of the program's table; None for a
+            flag without a value.
+    """
+
+    words: tuple[str, ...]
+    flags: tuple[tuple[str, str | None], ...]
+
+    @property
+    def program(self) -> str:
+        """Name of the program, looked up in the program table and never a path."""
+        return self.words[0]
+
+    def argv(self) -> tuple[str, ...]:
+        """Return the command to run, every path absolute and every value in its own word."""
+        written = (f"--{key}" if text is None else f"--{key}={text}" for key, text in self.flags)
+        return (*self.words, *written)
+
+    def limited(self) -> dict[LimitName, int]:
+        """Return what is counted, by the limit that bounds it; episodes of LeRobot for one task."""
+        return {}
+
+    def environments(self) -> tuple[str, ...]:
+        """Return the environment types it plays in."""
+        return ()
+
+    def last_seed(self) -> int | None:
+        """Return the largest seed of an initial state; None without seeds of its own."""
+        return None
+
+    def hub_datasets(self) -> tuple[tuple[str, Path | None], ...]:
+        """Return the datasets that a hub is asked for where their folder lacks them, by name."""
+        return ()
+
+
+class _Playing(TypedJob):
+    """A job that plays episodes.
+
+    Attributes:
+        env_type: Environment.
+        episodes: Episodes played, or wanted.
+    """
+
+    env_type: str
+    episodes: int = Field(gt=0)
+
+    def limited(self) -> dict[LimitName, int]:
+        """Return the number of episodes, bounded like those of an evaluation."""
+        return {"max_eval_episodes": self.episodes}
+
+    def environments(self) -> tuple[str, ...]:
+        """Return its environment."""
+        return (self.env_type,)
+
+
+class TrainJob(TypedJob):
+    """Trains a policy.
+
+    Attributes:
+        steps: Gradient steps.
+        output_dir: Folder it creates.
+        rung: Policy type; None when ``init`` tells it.
+        init: Weights to start from; None starts afresh.
+        dataset_root: Folder of local data; None for data named by ``repo_id``.
+        repo_id: Name of the data; None for a native job, which takes a folder.
+        batch_size: Samples per step; None for the program's own.
+        mix_repo_id: Name of a second dataset; None for none.
+        mix_root: Its folder.
+        env_type: Environment of evaluations during training; None for none.
+        suites: Tasks or suites of tasks that it evaluates in; empty for the environment's own.
+        task_ids: Numbers of the tasks it takes of each; empty for all.
+        eval_every: Steps from one evaluation to the next, 0 for none; None without ``env_type``.
+        eval_episodes: Episodes of each, in each task; None without ``env_type``.
+    """
+
+    steps: int = Field(gt=0)
+    output_dir: Path
+    rung: str | None = None
+    init: WeightsSource | None = None
+    dataset_root: Path | None = None
+    repo_id: str | None = None
+    batch_size: int | None = None
+    mix_repo_id: str | None = None
+    mix_root: Path | None = None
+    env_type: str | None = None
+    suites: tuple[str, ...] = ()
+    task_ids: tuple[int, ...] = ()
+    eval_every: int | None = None
+    eval_episodes: int | None = None
+
+    def limited(self) -> dict[LimitName, int]:
+        """Return gradient steps, and episodes evaluated meanwhile, at least those of one time."""
+        counted: dict[LimitName, int] = {"max_train_steps": self.steps}
+        if self.eval_episodes is not None:
+            times = self.steps // self.eval_every if self.eval_every else 0
+            counted["max_eval_episodes"] = self.eval_episodes * max(1, times)
+        return counted
+
+    def environments(self) -> tuple[str, ...]:
+        """Return the environment evaluated in meanwhile, if any."""
+        return () if self.env_type is None else (self.env_type,)
+
+    def hub_datasets(self) -> tuple[tuple[str, Path | None], ...]:
+        """Return its data, and the second ones."""
+        named = ((self.repo_id, self.dataset_root), (self.mix_repo_id, self.mix_root))
+        return tuple((name, root) for name, root in named if name is not None)
+
+
+class EvalJob(_Playing):
+    """Measures a policy.
+
+    Attributes:
+        policy: The policy.
+        output_dir: Folder it creates.
+        suites: Tasks or suites of tasks; empty for the environment's own.
+        task_ids: Numbers of the tasks it takes of each; empty for all.
+        seed_start: Seed of the first episode, in each task; None for the program's own.
+        batch_size: Environments stepped at once; None for the program's own.
+    """
+
+    policy: WeightsSource
+    output_dir: Path
+    suites: tuple[str, ...] = ()
+    task_ids: tuple[int, ...] = ()
+    seed_start: int | None = None
+    batch_size: int | None = None
+
+    def last_seed(self) -> int | None:
+        """Return the seed of the last episode."""
+        return None if self.seed_start is None else self.seed_start + self.episodes - 1
+
+
+class CollectJob(_Playing):
+    """Collects episodes of an expert.
+
+    Attributes:
+        output_dir: Folder it creates.
+        repo_id: Name of the dataset.
+        seed_start: First seed of its initial states.
+        seed_count: How many of them.
+    """
+
+    output_dir: Path
+    repo_id: str
+    seed_start: int
+    seed_count: int
+
+    def limited(self) -> dict[LimitName, int]:
+        """Return the number of episodes and of attempts, which have a limit of their own."""
+        return {"max_collect_episodes": max(self.episodes, self.seed_count)}
+
+    def last_seed(self) -> int | None:
+        """Return the seed of the last attempt."""
+        return self.seed_start + self.seed_count - 1
+
+
+class HarvestJob(_Playing):
+    """Collects successful episodes of a policy.
+
+    Attributes:
+        policy: The policy.
+        output_dir: Folder it creates.
+        repo_id: Name of the dataset.
+        seed_start: First seed of its initial states.
+        attempts: Most episodes played.
+        device: Torch device; None for the program's own.
+    """
+
+    policy: WeightsSource
+    output_dir: Path
+    repo_id: str
+    seed_start: int
+    attempts: int
+    device: str | None = None
+
+    def limited(self) -> dict[LimitName, int]:
+        """Return the number of episodes wanted and of attempts."""
+        return {"max_eval_episodes": self.episodes, "max_collect_episodes": self.attempts}
+
+    def last_seed(self) -> int | None:
+        """Return the seed of the last attempt."""
+        return self.seed_start + self.attempts - 1
+
+
+class MergeJob(TypedJob):
+    """Joins datasets.
+
+    Attributes:
+        repo_id: Name of the new dataset.
+        sources: Folders of its parts.
+        source_ids: Names of its parts, for programs that want them.
+        output_dir: Folder it creates.
+    """
+
+    repo_id: str
+    sources: tuple[Path, ...]
+    source_ids: tuple[str, ...] = ()
+    output_dir: Path
+
+    def hub_datasets(self) -> tuple[tuple[str, Path | None], ...]:
+        """Return its parts, where they have names."""
+        return tuple(zip(self.source_ids, self.sources, strict=False))
+
+
+class SelectJob(TypedJob):
+    """Chooses episodes of a dataset.
+
+    Attributes:
+        repo_id: Name of the dataset.
+        root: Its folder; None for data of the hub.
+        suite: Suite whose episodes are taken.
+        limit: Most of them; None for all.
+        result_json: File it writes; None for a program that prints.
+    """
+
+    repo_id: str
+    root: Path | None = None
+    suite: str
+    limit: int | None = None
+    result_json: Path | None = None
+
+    def hub_datasets(self) -> tuple[tuple[str, Path | None], ...]:
+        """Return the dataset."""
+        return ((self.repo_id, self.root),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

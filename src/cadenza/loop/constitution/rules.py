@@ -19,7 +19,6 @@ from pydantic import (
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.yaml_files import read_yaml
 from cadenza.loop.constitution.flags import KEY_PATTERN
-from cadenza.loop.constitution.jobs import LimitName
 from cadenza.loop.constitution.kinds import (
     MAX_INTEGER,
     NAME,
@@ -31,6 +30,7 @@ from cadenza.loop.constitution.kinds import (
     Number,
     Text,
 )
+from cadenza.loop.constitution.programs import LimitName
 from cadenza.loop.constitution.verdict import denied
 from cadenza.loop.validation import problems
 

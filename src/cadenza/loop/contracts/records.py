@@ -1,6 +1,13 @@
-"""What the parts of the loop hand to one another; every record is a JSON document."""
+"""What the parts of the loop hand to one another; every record is a JSON document.
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+Jobs:  one command of one step of one cycle. A job's key is (run, cycle, stage); whoever asks for a
+       job whose key ended well gets the recorded end, and nothing runs twice. A job must therefore
+       be repeatable: killed at any point and started again with the same command it goes on, or
+       starts over, and leaves the same bytes.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -126,3 +133,254 @@ class EvalReport(Record):
     per_task: dict[str, Rate] = Field(default_factory=dict)
     raw: dict[str, Any] = Field(default_factory=dict)
     outcomes: tuple[EpisodeOutcome, ...] = ()
+
+
+#: Devices that budgets are counted for.
+Device: TypeAlias = Literal["cpu", "gpu"]
+#: What happens, before an attempt, to an output folder that an earlier attempt left.
+ExistingOutput: TypeAlias = Literal["keep", "remove"]
+#: How a job stands.
+JobStatus: TypeAlias = Literal["pending", "running", "succeeded", "failed", "cancelled"]
+
+
+class JobKey(Record):
+    """What a job is for.
+
+    Attributes:
+        run_id: The run.
+        cycle: Its cycle, from 0.
+        stage: Step of the cycle, e.g. ``"train"`` or ``"eval_candidate_0"``; unique within it.
+    """
+
+    run_id: Name
+    cycle: int = Field(ge=0)
+    stage: Name
+
+
+class JobSpec(Record):
+    """One command to run.
+
+    Attributes:
+        key: What it is for.
+        command: Program name and arguments, already cleared by the constitution. The first is a
+            name of the program table, never a path; the runner resolves it.
+        output_dir: Folder that the command creates and owns.
+        log_path: File that gets its stdout and stderr, outside ``output_dir``.
+        result_path: JSON file that the command writes atomically, as its last act; None for a
+            program that has no such option, whose exit code must then be trusted.
+        device: What its seconds are charged to.
+        time_limit_s: Wall-clock seconds before it is ended; None without a limit of its own.
+        on_existing: ``"keep"`` for a command that goes on from what an earlier attempt left;
+            ``"remove"`` for one that refuses an existing ``output_dir``.
+    """
+
+    key: JobKey
+    command: tuple[str, ...] = Field(min_length=1)
+    output_dir: Path
+    log_path: Path
+    result_path: Path | None = None
+    device: Device = "cpu"
+    time_limit_s: float | None = Field(default=None, gt=0.0)
+    on_existing: ExistingOutput = "keep"
+
+
+class JobEnd(Record):
+    """How a job ended.
+
+    Attributes:
+        key: Which job.
+        exit_code: Exit status of the command; negative for the signal that ended it.
+        duration_s: Seconds of all its attempts, failed ones included.
+        attempts: Attempts it took, >= 1.
+        log_path: Its log.
+        result_sha256: Digest of the result file; None where there is none.
+    """
+
+    key: JobKey
+    exit_code: int
+    duration_s: float = Field(ge=0.0)
+    attempts: int = Field(ge=1)
+    log_path: Path
+    result_sha256: str | None = None
+
+
+class JobRunner(Protocol):
+    """Runs jobs, each key at most once to its end, whatever process is killed meanwhile."""
+
+    def run(self, spec: JobSpec) -> JobEnd:
+        """Return the end of ``spec``: recorded, adopted from a live process, or run now.
+
+        Raises:
+            JobFailedError: It failed in every attempt; the message names the log.
+            BudgetExceededError: The budget ended before the job did.
+            StopRequestedError: Someone asked the run to stop; the job was ended.
+            IntegrityError: It succeeded before, and its result file was changed since.
+            StaleLeaseError: Another controller took the run over.
+        """
+        ...
+
+
+class JobPlan(Record):
+    """A command that a back end wants to be run.
+
+    Attributes:
+        command: Program name and arguments.
+        output_dir: Folder it creates.
+        result_path: JSON file it writes as its last act; None if it has no such option.
+        device: What its seconds are charged to.
+        on_existing: What happens to an ``output_dir`` that a killed attempt left.
+    """
+
+    command: tuple[str, ...]
+    output_dir: Path
+    result_path: Path | None = None
+    device: Device = "cpu"
+    on_existing: ExistingOutput = "keep"
+
+
+class SeedRange(Record):
+    """Initial-state seeds [start, start + count).
+
+    Attributes:
+        start: First seed.
+        count: How many.
+    """
+
+    start: int = Field(ge=0)
+    count: int = Field(gt=0)
+
+    def overlaps(self, other: "SeedRange") -> bool:
+        """Return whether the two share a seed."""
+        return self.start < other.start + other.count and other.start < self.start + self.count
+
+
+class DataRequest(Record):
+    """Resolve or collect the data of a cycle.
+
+    Attributes:
+        cycle: The cycle.
+        proposal: What the proposer asks for.
+        seeds: Initial states that new episodes may use.
+        folder: Folder of this step.
+    """
+
+    cycle: int
+    proposal: Proposal
+    seeds: SeedRange
+    folder: Path
+
+
+class TrainRequest(Record):
+    """Train one policy.
+
+    Attributes:
+        cycle: The cycle.
+        rung: Name of the policy type.
+        init: Weights to start from; None starts afresh.
+        dataset: Data of the cycle.
+        mix: Harvested episodes to blend in; None for none.
+        mix_ratio: Share of samples drawn from ``mix``, in [0, 1].
+        steps: Gradient steps.
+        batch_size: Samples per step.
+        learning_rate: Step size at the first update; None for the back end's own.
+        extra_args: Further arguments of the user's configuration.
+        folder: Folder of this step.
+    """
+
+    cycle: int
+    rung: str
+    init: str | None
+    dataset: DatasetRef
+    mix: DatasetRef | None = None
+    mix_ratio: float = Field(default=0.5, ge=0.0, le=1.0)
+    steps: int = Field(gt=0)
+    batch_size: int = Field(gt=0)
+    learning_rate: float | None = None
+    extra_args: tuple[str, ...] = ()
+    folder: Path
+
+
+class EvalRequest(Record):
+    """Evaluate one policy.
+
+    Attributes:
+        cycle: The cycle.
+        checkpoint: The policy.
+        seeds: Initial states, one per episode.
+        batch_size: Environments stepped at once, or episodes between two saves of a back end that
+            steps one.
+        extra_args: Further arguments of the user's configuration.
+        folder: Folder of this step.
+    """
+
+    cycle: int
+    checkpoint: CheckpointRecord
+    seeds: SeedRange
+    batch_size: int = Field(gt=0)
+    extra_args: tuple[str, ...] = ()
+    folder: Path
+
+
+class HarvestRequest(Record):
+    """Collect successful episodes of a policy, or of an expert where the policy failed.
+
+    Attributes:
+        cycle: The cycle.
+        checkpoint: The policy.
+        episodes: Successful episodes wanted.
+        seeds: Initial states it may use; its count bounds the attempts.
+        focus: Tasks to play more of.
+        starts: ``"failed"`` for what an expert shows where the policy failed.
+        repo_id: Name of the dataset it writes.
+        device: Torch device.
+        task_text: Instruction stored with each frame; None for the back end's own.
+        extra_args: Further arguments of the user's configuration.
+        folder: Folder of this step.
+    """
+
+    cycle: int
+    checkpoint: CheckpointRecord
+    episodes: int = Field(gt=0)
+    seeds: SeedRange
+    focus: tuple[str, ...] = ()
+    starts: Literal["solved", "failed"] = "solved"
+    repo_id: str
+    device: str = "cpu"
+    task_text: str | None = None
+    extra_args: tuple[str, ...] = ()
+    folder: Path
+
+
+class MergeRequest(Record):
+    """Join datasets of equal features.
+
+    Attributes:
+        sources: Local datasets, in order.
+        repo_id: Name of the new dataset.
+        folder: Folder of this step.
+    """
+
+    sources: tuple[DatasetRef, ...] = Field(min_length=2)
+    repo_id: str
+    folder: Path
+
+
+class Harvest(Record):
+    """What a collection of rollouts brought.
+
+    Attributes:
+        kept: Episodes stored.
+        successes: Successful attempts.
+        attempts: Episodes played.
+        dataset: The stored episodes; None when none was kept.
+    """
+
+    kept: int = Field(ge=0)
+    successes: int = Field(ge=0)
+    attempts: int = Field(ge=0)
+    dataset: DatasetRef | None = None
+
+    @property
+    def success_rate(self) -> float:
+        """Successful attempts / attempts; 0 without attempts."""
+        return self.successes / self.attempts if self.attempts else 0.0

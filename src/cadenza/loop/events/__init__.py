@@ -6,9 +6,7 @@ Promise:     numbers without gaps or repeats; a line is whole or absent; log and
              a kill at any point; a subscriber that fails stops nobody.
 """
 
-from cadenza.loop.events.bus import EventBus, EventSink
-from cadenza.loop.events.event import Event
+from cadenza.loop.events.bus import Event, EventBus, EventPage, EventSink, read_events
 from cadenza.loop.events.journal import EventJournal
-from cadenza.loop.events.log_file import EventPage, read_events
 
 __all__ = ["Event", "EventBus", "EventJournal", "EventPage", "EventSink", "read_events"]

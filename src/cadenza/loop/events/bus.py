@@ -1,23 +1,304 @@
-"""An event log and its subscribers, without a store: for tools beside a run, and for tests.
+"""Events, the log that holds them, and a bus that writes one without a store: for tools and tests.
 
 A run itself emits through `cadenza.loop.events.journal.EventJournal`.
+
+Line:  an ASCII JSON object with the keys that LeAgents writes (`run_id, stage, kind, cycle,
+       payload, ts`) and three more: `seq` counts the log's events from 1, `schema` is the version
+       of this layout, `mono` is the emitting machine's monotonic clock, s.
+Log:   one writer at a time; finished lines survive a kill or power cut. Events are read from it, by
+       byte offset, while its writer works.
 """
 
+import fcntl
+import json
 import logging
+import math
+import os
 import threading
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Any, BinaryIO, Final, Protocol, TypeAlias, cast
 
-from cadenza.core.errors import IntegrityError, NotReadyError
+from cadenza.core.errors import InputError, IntegrityError, NotReadyError
+from cadenza.core.files import fsync_folder, make_folder
 from cadenza.core.strict_json import parse_json_object
-from cadenza.loop.errors import EventLogError
-from cadenza.loop.events.event import Event, event_line
-from cadenza.loop.events.log_file import LogFile
+from cadenza.loop.errors import EventError, EventLogError, EventLogHeldError
 
-_LOGGER: Final = logging.getLogger(__name__)
+#: Version of the layout of a line.
+SCHEMA: Final = 1
+#: Longest payload, bytes of JSON: a command that lists 100 000 episodes has a tenth of it.
+MAX_PAYLOAD_BYTES: Final = 1 << 23
+#: Deepest nesting of a payload; what contains itself is deeper.
+_MAX_DEPTH: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened in a run.
+
+    Paths in the payload become text, tuples become lists.
+
+    Attributes:
+        run_id: The run.
+        stage: Part of the loop, e.g. ``"train"``.
+        kind: What happened, e.g. ``"job_started"``.
+        cycle: Cycle of the run; None outside one.
+        payload: Details; only what JSON can express.
+        ts: When, Unix seconds (UTC); now unless given.
+    """
+
+    run_id: str
+    stage: str
+    kind: str
+    cycle: int | None = None
+    payload: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    ts: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        for name in ("run_id", "stage", "kind"):
+            value = getattr(self, name)
+            if not (isinstance(value, str) and value.isprintable() and value):
+                raise EventError(f"Event.{name}: expected printable text, got {value!r}.")
+        if not math.isfinite(self.ts):
+            raise EventError(f"Event.ts: expected finite Unix seconds, got {self.ts}.")
+        object.__setattr__(self, "ts", float(self.ts))
+        object.__setattr__(self, "payload", _strict_mapping(self.payload, "payload", 0))
+
+    def payload_json(self) -> str:
+        """Return the payload as ASCII JSON.
+
+        Raises:
+            EventError: It is longer than `MAX_PAYLOAD_BYTES`.
+        """
+        text = json.dumps(self.payload, allow_nan=False)
+        if len(text) > MAX_PAYLOAD_BYTES:
+            raise EventError(
+                f"Event.payload of {self.stage}/{self.kind}: expected at most {MAX_PAYLOAD_BYTES} "
+                f"bytes of JSON, got {len(text)}; write large results to a file and name it."
+            )
+        return text
+
+
+def event_line(event: Event, *, seq: int, mono: float) -> bytes:
+    """Return the event's line in a log, newline included.
+
+    Args:
+        event: What happened.
+        seq: Its number in the log, from 1.
+        mono: Monotonic clock when it was emitted, s.
+
+    Raises:
+        EventError: The payload is too long.
+    """
+    event.payload_json()
+    fields = {
+        "run_id": event.run_id,
+        "stage": event.stage,
+        "kind": event.kind,
+        "cycle": event.cycle,
+        "payload": event.payload,
+        "ts": event.ts,
+        "seq": seq,
+        "schema": SCHEMA,
+        "mono": mono,
+    }
+    return json.dumps(fields, allow_nan=False).encode("ascii") + b"\n"
+
+
+def _strict(value: object, place: str, depth: int) -> Any:
+    """Return ``value`` with plain JSON types, or refuse it by its ``place``."""
+    if depth > _MAX_DEPTH:
+        raise EventError(f"Event.{place}: expected at most {_MAX_DEPTH} levels of nesting.")
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            if not math.isfinite(value):
+                raise EventError(f"Event.{place}: expected a finite number, got {value}.")
+            return float(value)
+        case os.PathLike():
+            return os.fsdecode(cast("os.PathLike[str]", value))
+        case Mapping():
+            return _strict_mapping(cast("Mapping[object, object]", value), place, depth)
+        case list() | tuple():
+            items = enumerate(cast("list[object]", value))
+            return [_strict(item, f"{place}[{index}]", depth + 1) for index, item in items]
+        case _:
+            raise EventError(
+                f"Event.{place}: expected text, numbers, lists and mappings, got "
+                f"{type(value).__name__}; convert it first."
+            )
+
+
+def _strict_mapping(value: object, place: str, depth: int) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise EventError(f"Event.{place}: expected a mapping, got {type(value).__name__}.")
+    entries = cast("Mapping[object, object]", value)
+    for key in entries:
+        if not isinstance(key, str):
+            raise EventError(f"Event.{place}: expected text as keys, got {key!r}.")
+    return {str(key): _strict(item, f"{place}.{key}", depth + 1) for key, item in entries.items()}
+
+
+#: Bytes read at once while looking for a line end from the back.
+_BLOCK_BYTES: Final = 1 << 16
+#: Seconds we wait for another writer: a killed one needs a moment to let go.
+LOCK_WAIT_S: Final = 5.0
+
+
+class LogFile:
+    """Appends whole lines; a line that a killed writer left half is cut off at opening."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create the file and own it until `close`.
+
+        Raises:
+            EventLogHeldError: Another writer owns it.
+            EventLogError: The file system refused.
+        """
+        self._path = path
+        try:
+            make_folder(path.parent)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self.close = weakref.finalize(self, os.close, self._descriptor)
+            self._own()
+            size = os.fstat(self._descriptor).st_size
+            self._length = self._line_end_before(size)
+            if self._length < size:
+                os.ftruncate(self._descriptor, self._length)
+                os.fsync(self._descriptor)
+            fsync_folder(path.parent)
+        except EventLogError:
+            raise
+        except OSError as error:
+            raise self._failure("open this log", error) from error
+
+    def last_line(self) -> bytes | None:
+        """Return the last line with its line end; None if the file is empty."""
+        if self._length == 0:
+            return None
+        start = self._line_end_before(self._length - 1)
+        return os.pread(self._descriptor, self._length - start, start)
+
+    def append(self, lines: bytes) -> None:
+        """Append finished lines; they are durable when this returns.
+
+        Raises:
+            EventLogError: The file system refused; the lines before stay intact.
+        """
+        written = 0
+        try:
+            while written < len(lines):
+                place = self._length + written
+                written += os.pwrite(self._descriptor, lines[written:], place)
+            os.fsync(self._descriptor)
+        except OSError as error:
+            with suppress(OSError):  # the next lines overwrite what cannot be cut off
+                os.ftruncate(self._descriptor, self._length)
+            raise self._failure("append an event", error) from error
+        self._length += len(lines)
+
+    def _own(self) -> None:
+        deadline = time.monotonic() + LOCK_WAIT_S
+        while True:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() < deadline:
+                    time.sleep(0.02)
+                    continue
+                self.close()
+                raise EventLogHeldError(
+                    f"{self._path}: expected to own this log, got a lock held by another writer; "
+                    "see that no other process works on the run, and close other event buses of "
+                    "this log."
+                ) from error
+            return
+
+    def _line_end_before(self, end: int) -> int:
+        """Return the offset behind the last line end before byte ``end``; 0 if there is none."""
+        while end > 0:
+            start = max(0, end - _BLOCK_BYTES)
+            found = os.pread(self._descriptor, end - start, start).rfind(b"\n")
+            if found >= 0:
+                return start + found + 1
+            end = start
+        return 0
+
+    def _failure(self, wish: str, error: OSError) -> EventLogError:
+        return EventLogError(
+            error.errno,
+            f"{self._path}: expected to {wish}, got '{error.strerror}'; free space or choose "
+            "another folder, then resume (earlier lines are intact)",
+        )
+
+
+#: Longest line we take for an event, bytes: the longest payload and its envelope.
+_MAX_LINE_BYTES: Final = MAX_PAYLOAD_BYTES + (1 << 16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventPage:
+    """Some events of a log.
+
+    Attributes:
+        events: Lines as JSON objects, in order.
+        next_offset: Byte to go on from.
+        skipped: Finished lines among them that are no JSON objects.
+    """
+
+    events: tuple[dict[str, Any], ...]
+    next_offset: int
+    skipped: int = 0
+
+
+def read_events(path: Path, offset: int = 0, limit: int = 200) -> EventPage:
+    """Return the finished lines of a log from a byte offset on.
+
+    A line without its line end is being written, or was torn by a kill: it is left for later.
+
+    Args:
+        path: The log; one that does not exist yet has no events.
+        offset: ``next_offset`` of the page before, or 0.
+        limit: Most events to return, > 0.
+
+    Raises:
+        InputError: ``limit`` or ``offset`` is out of range.
+    """
+    if limit < 1 or offset < 0:
+        raise InputError(
+            f"read_events: expected offset >= 0 and limit > 0, got {offset} and {limit}."
+        )
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return EventPage(events=(), next_offset=offset)
+    events: list[dict[str, Any]] = []
+    skipped = 0
+    with file:
+        file.seek(offset)
+        while len(events) < limit and (line := _finished_line(file)) is not None:
+            offset = file.tell()
+            try:
+                events.append(parse_json_object(line, source=str(path)))
+            except IntegrityError:
+                skipped += 1
+    return EventPage(events=tuple(events), next_offset=offset, skipped=skipped)
+
+
+def _finished_line(file: BinaryIO) -> bytes | None:
+    """Return the next line, cut if overlong; None if it is not finished."""
+    line = part = file.readline(_MAX_LINE_BYTES)
+    while part and not part.endswith(b"\n"):
+        part = file.readline(_MAX_LINE_BYTES)
+    return line if part else None
+
+
+_logger = logging.getLogger(__name__)
 
 #: Somebody who is told every event.
 Subscriber: TypeAlias = Callable[[Event], object]
@@ -57,7 +338,7 @@ class Subscribers:
             try:
                 subscriber(event)
             except Exception:  # a subscriber may fail in any way, and must not stop the run
-                _LOGGER.exception(
+                _logger.exception(
                     "subscriber %r failed on %s/%s", subscriber, event.stage, event.kind
                 )
 

@@ -7,6 +7,13 @@ in order, as long as stage, kind and cycle agree; what it emits beyond them is a
 The table is the truth. The log gets what it lacks from the table, in order of ``seq``: after a
 kill at any point it equals the table again. Subscribers are told at least once: that they were
 told is noted with the next event, so a kill may repeat the last ones.
+
+LeAgents' users emit to the bus of a run before they start it. The run takes such events over: into
+its table, under the numbers that they have in the log.
+
+Taken:    what the run's own bus wrote behind the events that the store has; and whatever stands in
+          the log of a new run, unless a controller wrote it.
+Refused:  the log of a run whose store is lost, and events that the store ought to have.
 """
 
 import json
@@ -18,18 +25,128 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from cadenza.core.errors import NotReadyError
+from cadenza.core.errors import IntegrityError, NotReadyError
+from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.errors import EventError, EventLogError, StoreError
-from cadenza.loop.events.bus import Subscriber, Subscribers, last_seq
-from cadenza.loop.events.earlier import earlier_events
-from cadenza.loop.events.event import Event, event_line
-from cadenza.loop.events.log_file import LogFile
+from cadenza.loop.events.bus import Event, LogFile, Subscriber, Subscribers, event_line, last_seq
 from cadenza.loop.store.rows import Lease, StoredEvent
 
 if TYPE_CHECKING:
     from cadenza.loop.store.jobstore import JobStore
 
-_LOGGER: Final = logging.getLogger(__name__)
+
+#: Step key of the events taken over, before their number in the log.
+_STEP: Final = "outside"
+#: What only a controller emits, first in every run.
+_BEGINNING: Final = ("orchestrator", "cycle_started")
+
+
+def require_usable_log(path: Path, run_id: str, own_from: int | None) -> None:
+    """Raise unless a new run can use the log at ``path``, which need not exist.
+
+    Args:
+        path: The log.
+        run_id: The run, which its store does not know yet.
+        own_from: Number of the first event that the run's own bus wrote; None for none.
+
+    Raises:
+        EventLogError: Another writer owns it, or it is another run's.
+    """
+    if not path.exists():
+        return
+    log = LogFile(path)
+    try:
+        earlier_events(log, path, run_id, known=0, own_from=own_from)
+    finally:
+        log.close()
+
+
+def earlier_events(
+    log: LogFile, path: Path, run_id: str, *, known: int, own_from: int | None
+) -> list[StoredEvent]:
+    """Return the events of a log behind the first ``known`` ones, which the store has.
+
+    Args:
+        log: The log.
+        path: Where it is.
+        run_id: The run.
+        known: Number of the last event in the store, 0 for none.
+        own_from: Number of the first event that the run's own bus wrote; None for none.
+
+    Raises:
+        EventLogError: They are not for the run to take.
+    """
+    seq = last_seq(log, path)
+    if seq <= known:
+        return []
+    own = seq + 1 if own_from is None else own_from
+    if known and own > known + 1:
+        raise EventLogError(
+            f"{path}: expected event {known} in the last line, as in the store, got {seq}; they "
+            "were emitted while nobody worked on the run, or log and store are of different runs: "
+            "move the log away and resume, and it is written anew."
+        )
+    lines = path.read_bytes().splitlines(keepends=True)
+    if len(lines) != seq:
+        raise _not_of_run(path, run_id, f"{len(lines)} lines up to number {seq}")
+    found: list[StoredEvent] = []
+    for number, line in enumerate(lines[known:], start=known + 1):
+        event = _parsed(line, number, path, run_id)
+        if number < own and (event.stage, event.kind) == _BEGINNING:
+            raise EventLogError(
+                f"{path}: expected a log without a run, got the {seq} events of a run that the "
+                f"store does not know; give the new run another id than {run_id!r}, or name the "
+                "store that the old one was begun with."
+            )
+        found.append(event)
+    return found
+
+
+def _parsed(line: bytes, number: int, path: Path, run_id: str) -> StoredEvent:
+    """Return the event of a line that a bus wrote.
+
+    Raises:
+        EventLogError: The line is something else.
+    """
+    try:
+        document = parse_json_object(line, source=f"{path}, line {number}")
+        match document:
+            case {
+                "run_id": str(of_run),
+                "stage": str(stage),
+                "kind": str(kind),
+                "cycle": int() | None as cycle,
+                "payload": payload,
+                "ts": float(ts),
+                "mono": float(mono),
+            } if of_run == run_id:
+                event = Event(run_id, stage, kind, cycle, payload, ts)
+            case _:
+                raise _not_of_run(path, run_id, f"another one in line {number}")
+    except (IntegrityError, EventError) as error:
+        raise _not_of_run(path, run_id, f"{error}") from error
+    if event_line(event, seq=number, mono=mono) != line:
+        raise _not_of_run(path, run_id, f"another layout in line {number}")
+    return StoredEvent(
+        step_key=f"{_STEP}/{number}",
+        ordinal=0,
+        stage=stage,
+        kind=kind,
+        cycle=cycle,
+        payload=event.payload_json(),
+        ts=ts,
+        mono=mono,
+    )
+
+
+def _not_of_run(path: Path, run_id: str, got: str) -> EventLogError:
+    return EventLogError(
+        f"{path}: expected events of run {run_id!r} as an EventBus writes them, got {got}; move "
+        "the log away, or give the run another id."
+    )
+
+
+_logger = logging.getLogger(__name__)
 #: Events read from the table at once.
 _PAGE: Final = 1_000
 
@@ -195,7 +312,7 @@ class EventJournal:
                 self._table.mark_published(self._lease, range(self._marked + 1, self._told + 1))
                 self._marked = self._told
         except StoreError as error:  # the run's next controller tells them again
-            _LOGGER.info("what subscribers were told is not noted: %s", error)
+            _logger.info("what subscribers were told is not noted: %s", error)
         finally:
             self._log.close()
 

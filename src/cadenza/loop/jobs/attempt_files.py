@@ -8,7 +8,7 @@ Files:  ``request.json`` what to run; ``host.json`` who runs it; ``heartbeat`` s
         attempt and since its last output, renewed each second; ``deadline.json`` seconds it may
         take; ``stop`` asks for its end, and says who asks; ``end.json`` how it ended; ``waiting``
         for what a host waits that has not started; ``course.json`` of earlier attempts, see
-        `cadenza.loop.jobs.course`. A document names its attempt, so that those of an earlier one
+        `cadenza.loop.jobs.outcomes`. A document names its attempt, so that those of an earlier one
         are told apart.
 """
 

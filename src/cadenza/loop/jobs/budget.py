@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol, Self
 
 from cadenza.loop.config import BudgetConfig
+from cadenza.loop.contracts.records import Device
 from cadenza.loop.errors import BudgetExceededError
-from cadenza.loop.jobs.spec import Device
 
 _HOUR_S: Final = 3600.0
 

@@ -34,14 +34,15 @@ from cadenza.loop.jobs.attempt_files import (
     HostProcess,
     HostRequest,
 )
-from cadenza.loop.jobs.processes import (
+from cadenza.loop.processes import (
+    JobMark,
     adopt_orphans,
     children_of,
     die_with_parent,
     kill_if,
+    reap,
     start_ticks,
 )
-from cadenza.loop.jobs.reaping import JobMark, reap
 
 #: Pause between two looks through the folder, s; a short limit asks for more of them.
 _FOLDER_S: Final = 30.0

@@ -1,14 +1,93 @@
-"""What the end of an attempt means, decided from the files that it left."""
+"""What the end of an attempt means, decided from the files that it left.
+
+Result:  the job's result file, with its digest; a job that ended well is recorded with it.
+Course:  ``course.json`` beside the files of the attempt, written by a runner as it starts one. It
+         tells what this attempt alone has done, and how often in a row the command was killed
+         without getting further.
+"""
 
 import logging
+import shutil
 import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from cadenza.core.errors import IntegrityError
+from pydantic import Field, ValidationError
+
+from cadenza.core.errors import InputError, IntegrityError
+from cadenza.core.files import atomic_write_text, sha256_bytes
+from cadenza.core.strict_json import parse_json_object
+from cadenza.loop.contracts.records import JobEnd, JobSpec, Rate, Record
+from cadenza.loop.errors import JobFailedError
 from cadenza.loop.jobs.attempt_files import AttemptEnd, AttemptFolder
-from cadenza.loop.jobs.results import result_digest
+from cadenza.loop.store.rows import JobRow
+
+#: How much of a log's end people are shown.
+_TAIL_BYTES: Final = 4096
+_TAIL_LINES: Final = 15
+
+
+def result_digest(path: Path) -> str:
+    """Return the digest of a result file.
+
+    Raises:
+        IntegrityError: The file is missing or holds no JSON object.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise IntegrityError(
+            f"{path}: expected the result of the job, got '{error.strerror}'."
+        ) from error
+    parse_json_object(data, source=str(path))
+    return sha256_bytes(data)
+
+
+def require_unchanged(path: Path, recorded: str | None) -> None:
+    """Raise unless a result file is the one that was recorded.
+
+    Raises:
+        IntegrityError: It is missing or was changed.
+    """
+    found = result_digest(path)
+    if found != recorded:
+        raise IntegrityError(
+            f"{path}: expected the result with SHA-256 {recorded}, got {found}; it was changed "
+            "after the job ended: restore it, or start a new run."
+        )
+
+
+def last_lines(log_path: Path) -> str:
+    """Return the last lines of a log, at most 15, fit for a terminal; empty if there are none."""
+    try:
+        with log_path.open("rb") as log:
+            size = log.seek(0, 2)
+            log.seek(max(0, size - _TAIL_BYTES))
+            text = log.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    lines = text.splitlines()[-_TAIL_LINES:]
+    return "\n".join("".join(c if c.isprintable() else " " for c in line) for line in lines)
+
+
+def remove_output(spec: JobSpec) -> None:
+    """Remove the output folder that an earlier attempt left.
+
+    Raises:
+        InputError: It lies outside the folder of the job's log, or is a link.
+    """
+    cycle = spec.log_path.absolute().parent.resolve()
+    folder = spec.output_dir.absolute()
+    inside = folder.resolve().is_relative_to(cycle) and folder.resolve() != cycle
+    if folder.is_symlink() or not inside:
+        raise InputError(
+            f"output folder {folder}: expected a plain folder inside {cycle} that may be removed "
+            "before another attempt."
+        )
+    if folder.exists():
+        shutil.rmtree(folder)
+
 
 _logger = logging.getLogger(__name__)
 
@@ -114,3 +193,98 @@ def _how(exit_code: int) -> str:
         return f"exit code {exit_code} ({signal.Signals(-exit_code).name})"
     except ValueError:
         return f"exit code {exit_code}"
+
+
+def recorded_end(spec: JobSpec, row: JobRow) -> JobEnd:
+    """Return the recorded end of a closed job.
+
+    Raises:
+        JobFailedError: It failed or was cancelled.
+        IntegrityError: Its result file is missing or was changed since.
+    """
+    if row.status != "succeeded":
+        without = ", but no usable result" if row.exit_code == 0 else ""
+        raise job_failure(spec, row, f"exit code {row.exit_code}{without}")
+    if spec.result_path is not None:
+        require_unchanged(spec.result_path, row.result_sha256)
+    return JobEnd(
+        key=row.key,
+        exit_code=0,
+        duration_s=row.duration_s,
+        attempts=row.attempt,
+        log_path=spec.log_path,
+        result_sha256=row.result_sha256,
+    )
+
+
+def job_failure(spec: JobSpec, row: JobRow, problem: str) -> JobFailedError:
+    """Return the error of a job that failed for good, in one sentence; its log has the rest.
+
+    Args:
+        spec: The job.
+        row: What the store knows of it.
+        problem: What became of its last attempt.
+    """
+    key, often = spec.key, "" if row.attempt == 1 else f" in the last of {row.attempt} attempts"
+    return JobFailedError(
+        f"job {key.run_id}/{key.cycle}/{key.stage}: expected {wanted_end(row.exit_code)}, got "
+        f"{problem.rstrip('.')}{often}; see its log {spec.log_path}",
+        exit_code=row.exit_code,
+        duration_s=row.duration_s,
+        log_path=spec.log_path,
+    )
+
+
+def wanted_end(exit_code: int | None) -> str:
+    """Return what was expected of a job that failed with this exit code; with 0, its result."""
+    wanted = "an end with exit code 0"
+    return f"{wanted} and its result" if exit_code == 0 else wanted
+
+
+_FILE: Final = "course.json"
+
+
+class Course(Record):
+    """What was when an attempt began.
+
+    Attributes:
+        attempt: Number of the attempt.
+        done: Share of the job that it goes on from; None if nobody knows.
+        failed: Earlier attempts that failed; the others were interrupted.
+        kills: Times in a row that the command alone was killed without getting further.
+        last: Why the attempt before did not do the job; empty for the first one.
+    """
+
+    attempt: int = Field(ge=0)
+    done: Rate | None = None
+    failed: int = Field(default=0, ge=0)
+    kills: int = Field(default=0, ge=0)
+    last: str = ""
+
+    def kills_after(self, outcome: Outcome, kept: float | None) -> int:
+        """Return how often in a row the command was killed, this attempt included.
+
+        Args:
+            outcome: What the attempt came to.
+            kept: Share of the job that is done after it; None if nobody knows.
+        """
+        if kept is not None and self.done is not None and kept > self.done:
+            return 0
+        return self.kills + int(outcome.killed_alone)
+
+
+def read_course(folder: AttemptFolder) -> Course | None:
+    """Return how the job came to its present attempt; None if nobody said so, or readably."""
+    path = folder.path / _FILE
+    try:
+        return Course.model_validate(parse_json_object(path.read_bytes(), source=str(path)))
+    except FileNotFoundError:
+        return None
+    except (IntegrityError, ValidationError) as error:  # it only informs; the store decides
+        _logger.warning("%s: expected how a job has gone, got '%s'", path, error)
+        return None
+
+
+def write_course(folder: AttemptFolder, course: Course) -> None:
+    """Say how the job came to an attempt; the caller holds the lock."""
+    atomic_write_text(folder.path / _FILE, course.model_dump_json())

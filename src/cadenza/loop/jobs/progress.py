@@ -1,4 +1,4 @@
-"""How far a running job is, read from what it leaves while it works.
+"""How a job goes on: what its runner tells of it, and how far it is by what it leaves.
 
 Sources:  LeRobot's tools draw bars and write ``step:`` lines into the log, and its training saves
           checkpoints; our own evaluation stores every batch of episodes, our own training every
@@ -10,10 +10,63 @@ Limits:   our own collections do not know how many attempts they will need, and 
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from cadenza.core.errors import IntegrityError
 from cadenza.core.strict_json import parse_json_object
+from cadenza.loop.contracts.records import JobKey, Record
+
+#: A live job of an earlier controller was taken over; processes of a dead host were killed; an
+#: attempt was killed from outside; an attempt failed; a host without a sign of life was killed; a
+#: host waits for a machine that has room for it; a command leaves no trace for long.
+IncidentKind: TypeAlias = Literal[
+    "adopted",
+    "reaped",
+    "interrupted",
+    "attempt_failed",
+    "host_killed",
+    "waiting_for_room",
+    "silent",
+]
+
+
+class Incident(Record):
+    """Something that a run survived; no event, as an undisturbed run does not have it.
+
+    Attributes:
+        kind: What happened.
+        key: To which job.
+        attempt: In which attempt.
+        message: Details for people.
+    """
+
+    kind: IncidentKind
+    key: JobKey
+    attempt: int
+    message: str
+
+
+class JobProgress(Record):
+    """How a running job stands.
+
+    Attributes:
+        key: Which job.
+        attempt: Number of the attempt.
+        attempt_s: Seconds of this attempt so far.
+        spent_s: Seconds of earlier attempts.
+        time_limit_s: Seconds it may take; None for no limit.
+        waits_for: What keeps it from starting; None if nothing does.
+        quiet_s: Seconds since it left a trace in its log or folder.
+    """
+
+    key: JobKey
+    attempt: int
+    attempt_s: float
+    spent_s: float
+    time_limit_s: float | None
+    waits_for: str | None = None
+    quiet_s: float = 0.0
+
 
 #: How much of a log's end is read, bytes.
 _TAIL_BYTES: Final = 8192

@@ -21,12 +21,12 @@ from typing import Any, Final
 from cadenza.core.errors import MissingExtraError
 from cadenza.core.files import sha256_bytes
 from cadenza.loop.config import JobsConfig
+from cadenza.loop.contracts.records import Device
 from cadenza.loop.errors import JobHostError
 from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptLock
-from cadenza.loop.jobs.durable_runner import DurableRunner
-from cadenza.loop.jobs.processes import die_with_parent
-from cadenza.loop.jobs.spec import Device
+from cadenza.loop.jobs.durable_runner import DurableRunner, Hosts
 from cadenza.loop.jobs.stopping import signals_kept
+from cadenza.loop.processes import die_with_parent
 
 #: Namespace of the actors.
 NAMESPACE: Final = "cadenza-loop"
@@ -58,7 +58,7 @@ class HostActor:
         self._ray.actor.exit_actor()
 
 
-class RayHosts:
+class RayHosts(Hosts):
     """Hosts under detached actors of a Ray cluster."""
 
     def __init__(self, address: str | None) -> None:
@@ -163,9 +163,6 @@ class RayHosts:
             return False
         self._ray.kill(actor)
         return True
-
-    def collect(self, folder: AttemptFolder) -> None:
-        """Do nothing: actors leave by themselves."""
 
     def _find(self, folder: AttemptFolder) -> Any:
         try:

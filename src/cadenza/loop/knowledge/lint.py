@@ -17,12 +17,25 @@ from itertools import combinations
 from pathlib import Path
 from typing import Final
 
-from cadenza.loop.knowledge.agreement import RunOutcome, contradict, direction
-from cadenza.loop.knowledge.front_matter import PAGE_TYPES, STATUSES, provenance, updated
-from cadenza.loop.knowledge.observations import Observations, plain_name, read_observations
+from cadenza.loop.knowledge.folder import MAX_PAGE_BYTES, page_paths, read_bounded
+from cadenza.loop.knowledge.observations import (
+    Observations,
+    RunOutcome,
+    contradict,
+    direction,
+    plain_name,
+    read_observations,
+)
 from cadenza.loop.knowledge.page import Page, read_page
-from cadenza.loop.knowledge.page_files import MAX_PAGE_BYTES, page_paths, read_bounded
-from cadenza.loop.knowledge.updates import LESSONS, OBSERVATIONS, has_derived_lessons
+from cadenza.loop.knowledge.updates import (
+    LESSONS,
+    OBSERVATIONS,
+    PAGE_TYPES,
+    STATUSES,
+    has_derived_lessons,
+    provenance,
+    updated,
+)
 
 #: Days without an observation after which a page is stale.
 STALE_DAYS: Final = 30

@@ -4,17 +4,13 @@ Start at:    `make_llm` (``"provider:model"`` to a client), `GuardedLLM`, `Recor
 Promise:     to the loop every failure is the empty text; a repeated step gets the reply it got
              before; no key stands in a log, an error or a recorded reply.
 May import:  `core`, `loop.errors`, `loop.store.rows`.  Must not import: agents, orchestrator.
-Adding one:  an `Asker` in a file of its own, and a line in `factory`.
+Adding one:  an `Asker` in a file of its own, and a line in `adapter`.
 Import time: the services' packages are imported when a client of theirs is made.
 """
 
-from cadenza.loop.llm.anthropic_client import AnthropicLLM
-from cadenza.loop.llm.factory import make_llm
-from cadenza.loop.llm.guard import CallLimits, GuardedLLM
-from cadenza.loop.llm.openai_client import OpenAICompatibleLLM
-from cadenza.loop.llm.place import asking
-from cadenza.loop.llm.prices import Price
-from cadenza.loop.llm.protocol import LLMClient, NullLLM
+from cadenza.loop.llm.adapter import AnthropicLLM, OpenAICompatibleLLM, make_llm
+from cadenza.loop.llm.guard import CallLimits, GuardedLLM, Price
+from cadenza.loop.llm.protocol import LLMClient, NullLLM, asking
 from cadenza.loop.llm.recording import RecordedLLM
 
 __all__ = [

@@ -1,8 +1,398 @@
-"""Adapters to language models, where LeAgents has them; see `cadenza.loop.llm`."""
+"""Clients of language models, where LeAgents has them: one call, from question to answer.
 
-from cadenza.loop.llm.anthropic_client import AnthropicLLM
-from cadenza.loop.llm.factory import make_llm
-from cadenza.loop.llm.openai_client import OpenAICompatibleLLM
-from cadenza.loop.llm.protocol import LLMClient, NullLLM
+A client says how its package sends a question and where a reply holds text and numbers of tokens.
+The packages make the request (address, key, headers, proxies); the body is read and checked here,
+because they accept any shape and keep a body of any size in memory.
+
+============================  ===============================================================
+``None``, ``""``              `NullLLM`
+``anthropic``                 `AnthropicLLM`: the Messages API; key and address as its package
+                              finds them
+``openai``                    `OpenAICompatibleLLM`: chat completions, of OpenAI and of the many
+                              servers that speak its format; ``OPENAI_API_KEY``, or no key
+``gemini``                    the same at Google's address; ``GEMINI_API_KEY``, else
+                              ``GOOGLE_API_KEY``
+============================  ===============================================================
+
+OpenAI's own service takes the limit of a reply as ``max_completion_tokens`` and its newer models
+refuse the older ``max_tokens``; other servers know the older name at least.
+"""
+
+import importlib
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import cached_property
+from types import ModuleType
+from typing import Any, ClassVar, Final, Protocol, cast
+
+from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.core.strict_json import parse_json_object
+from cadenza.loop.config import ModelSpec, parse_spec
+from cadenza.loop.errors import LLMCallError, LLMPackageMissingError
+from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, Answer, LLMClient, NullLLM, Question
+from cadenza.loop.llm.untrusted import error_text, redacted, secrets_of
 
 __all__ = ["AnthropicLLM", "LLMClient", "NullLLM", "OpenAICompatibleLLM", "make_llm"]
+
+
+#: Longest body of a reply, bytes: a hundred times the longest text a model writes at once.
+MAX_BODY_BYTES: Final = 4 << 20
+#: Statuses after which another try may succeed: time-out, conflict, too early, rate limit.
+_PASSING_STATUSES: Final = frozenset({408, 409, 425, 429})
+#: First status of the server's own errors; overload is among them (529).
+_SERVER_ERRORS: Final = 500
+
+
+class StreamedResponse(Protocol):
+    """The part of the packages' responses that we use."""
+
+    def iter_bytes(self) -> Iterator[bytes]:
+        """Yield the body."""
+        ...
+
+
+def load_package(name: str) -> ModuleType:
+    """Import the official package of a service.
+
+    Raises:
+        LLMPackageMissingError: It is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise LLMPackageMissingError(
+            f"language model: expected the package {name!r}, got none; install it with "
+            "`pip install 'cadenza[llm]'`, or set llm to null."
+        ) from error
+
+
+def fetch(
+    send: Callable[[], AbstractContextManager[StreamedResponse]],
+    package: ModuleType,
+    base_error: type[Exception],
+    secrets: Iterable[str],
+) -> dict[str, Any]:
+    """Return the JSON object that a request brings.
+
+    Args:
+        send: Starts the request; the package raises on a status that is no success.
+        package: The official package, for its types of errors.
+        base_error: Its most general error.
+        secrets: Keys that no message may hold.
+
+    Raises:
+        LLMCallError: The request failed, or its body is too long or no JSON object.
+    """
+    import httpx2
+
+    failure: LLMCallError
+    try:
+        with send() as response:
+            return parse_json_object(_bounded_body(response), source="reply")
+    except IntegrityError as error:
+        text = error_text(f"no JSON: {error}", secrets)
+        failure = LLMCallError(text, passing=True, billed=True)
+    except package.APIStatusError as error:
+        failure = _status_failure(error, secrets)
+    except package.APITimeoutError:
+        failure = LLMCallError("time-out", passing=True, billed=True)
+    except (package.APIConnectionError, httpx2.HTTPError) as error:
+        message = f"connection failed: {type(error).__name__}: {error}"
+        failure = LLMCallError(
+            error_text(message, secrets),
+            passing=True,
+            billed=not isinstance(error.__cause__, httpx2.ConnectError),
+        )
+    except (base_error, httpx2.StreamError, httpx2.InvalidURL, TypeError, ValueError) as error:
+        # TypeError and ValueError: how the packages refuse missing keys and unusable addresses
+        failure = LLMCallError(error_text(f"{type(error).__name__}: {error}", secrets))
+    raise failure  # outside the handlers, so that no traceback shows the package's own message
+
+
+def count_or_none(value: object) -> int | None:
+    """Return a number of tokens; None if the service sent no such number."""
+    return value if type(value) is int and 0 <= value < 2**31 else None
+
+
+def mapping_or_empty(value: object) -> dict[str, Any]:
+    """Return a JSON object; an empty one if the service sent something else."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _bounded_body(response: StreamedResponse) -> bytes:
+    body = bytearray()
+    for chunk in response.iter_bytes():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise IntegrityError(f"expected at most {MAX_BODY_BYTES} bytes, got more")
+    return bytes(body)
+
+
+def _status_failure(error: Any, secrets: Iterable[str]) -> LLMCallError:
+    status = int(error.status_code)
+    return LLMCallError(
+        error_text(f"status {status}: {error}", secrets),
+        passing=status in _PASSING_STATUSES or status >= _SERVER_ERRORS,
+        retry_after_s=_seconds(error.response.headers.get("retry-after")),
+    )
+
+
+def _seconds(text: str | None) -> float | None:
+    """Return the seconds of a ``retry-after`` header; None for a date or none at all."""
+    if text is None or re.fullmatch(r"[0-9]{1,15}", text.strip()) is None:
+        return None
+    return float(text)
+
+
+#: Seconds before `ServiceClient.complete` gives up.
+_TIMEOUT_S = 120.0
+
+
+class ServiceClient(ABC):
+    """One model of one service, through the service's official package.
+
+    Attributes:
+        provider: Name of the service in recordings.
+        model: Name of the model.
+    """
+
+    #: The package, and its most general error.
+    _package_name: ClassVar[str]
+    _base_error: ClassVar[str]
+    #: Keys of the numbers of tokens of prompt and reply, below ``usage``.
+    _counts: ClassVar[tuple[str, str]]
+
+    def __init__(self, provider: str, model: str) -> None:
+        """Import the package; nothing is sent.
+
+        Raises:
+            LLMPackageMissingError: It is not installed.
+        """
+        self._package = load_package(self._package_name)
+        self.provider = provider
+        self.model = model
+
+    @abstractmethod
+    def _send(self, question: Question) -> AbstractContextManager[StreamedResponse]:
+        """Start the request."""
+
+    @abstractmethod
+    def _text(self, document: dict[str, Any]) -> str:
+        """Return the text of a reply.
+
+        Raises:
+            LLMCallError: The model refused, or the reply has another shape.
+        """
+
+    @abstractmethod
+    def _secrets(self) -> Iterable[str]:
+        """Return the keys that the client may send; empty texts do not count."""
+
+    def ask(self, question: Question) -> Answer:
+        """Return the reply to one call.
+
+        Raises:
+            LLMCallError: There is none.
+        """
+        secrets = [secret for secret in self._secrets() if secret]
+        base_error = getattr(self._package, self._base_error)
+        document = fetch(lambda: self._send(question), self._package, base_error, secrets)
+        problem = None
+        try:
+            text = redacted(self._text(document), secrets)
+        except LLMCallError as failure:
+            text, problem = "", str(failure)
+        usage = mapping_or_empty(document.get("usage"))
+        tokens_in, tokens_out = (count_or_none(usage.get(key)) for key in self._counts)
+        return Answer(text=text, tokens_in=tokens_in, tokens_out=tokens_out, problem=problem)
+
+    def complete(
+        self, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
+    ) -> str:
+        """Return the reply to one call; wrap in `GuardedLLM` for retries and no errors.
+
+        Raises:
+            LLMCallError: There is no usable reply.
+        """
+        answer = self.ask(
+            Question(prompt=prompt, system=system, max_tokens=max_tokens, timeout_s=_TIMEOUT_S)
+        )
+        if answer.problem is not None:
+            raise LLMCallError(answer.problem, billed=True)
+        return answer.text
+
+
+class AnthropicLLM(ServiceClient):
+    """One model at Anthropic; the key and the address are the package's own business."""
+
+    _package_name: ClassVar = "anthropic"
+    _base_error: ClassVar = "AnthropicError"
+    _counts: ClassVar = ("input_tokens", "output_tokens")
+
+    def __init__(
+        self, model: str, api_key: str | None = None, *, base_url: str | None = None
+    ) -> None:
+        """Remember where to ask; nothing is sent.
+
+        Args:
+            model: Name of the model.
+            api_key: Key; None takes what the package finds (``ANTHROPIC_API_KEY``, a profile).
+            base_url: Address; None takes ``ANTHROPIC_BASE_URL`` or the service's own.
+
+        Raises:
+            LLMPackageMissingError: The package is not installed.
+        """
+        super().__init__("anthropic", model)
+        self._api_key = api_key
+        self._base_url = base_url
+
+    @cached_property
+    def _client(self) -> Any:
+        return self._package.Anthropic(
+            api_key=self._api_key, base_url=self._base_url, max_retries=0
+        )
+
+    def _send(self, question: Question) -> Any:
+        return self._client.messages.with_streaming_response.create(
+            model=self.model,
+            timeout=question.timeout_s,
+            max_tokens=question.max_tokens,
+            messages=[{"role": "user", "content": question.prompt}],
+            **({} if question.system is None else {"system": question.system}),
+        )
+
+    def _text(self, document: dict[str, Any]) -> str:
+        """Return the text blocks, joined."""
+        if document.get("stop_reason") == "refusal":
+            raise LLMCallError("the model refused to reply")
+        blocks = document.get("content")
+        if not isinstance(blocks, list):
+            raise LLMCallError("expected a list of content blocks, got none")
+        return "".join(_block_text(block) for block in cast("list[object]", blocks))
+
+    def _secrets(self) -> tuple[str, ...]:
+        names = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+        keys = (self._api_key or "", *(os.environ.get(name, "") for name in names))
+        return (*keys, *secrets_of(self._base_url or os.environ.get("ANTHROPIC_BASE_URL")))
+
+
+def _block_text(block: object) -> str:
+    """Return the text of a text block; nothing of other kinds."""
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return text
+        case _:
+            return ""
+
+
+#: Key for servers of one's own, which ask for none.
+NO_KEY = "not-needed"
+
+
+class OpenAICompatibleLLM(ServiceClient):
+    """One model behind a chat-completions endpoint."""
+
+    _package_name: ClassVar = "openai"
+    _base_error: ClassVar = "OpenAIError"
+    _counts: ClassVar = ("prompt_tokens", "completion_tokens")
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        *,
+        provider: str = "openai",
+    ) -> None:
+        """Remember where to ask; nothing is sent.
+
+        Args:
+            model: Name of the model.
+            base_url: Address; None takes ``OPENAI_BASE_URL`` or OpenAI's own.
+            api_key: Key; None takes ``OPENAI_API_KEY``, or a placeholder without it.
+            provider: Name of the service in recordings.
+
+        Raises:
+            LLMPackageMissingError: The package is not installed.
+        """
+        super().__init__(provider, model)
+        self._base_url = base_url or os.environ.get("OPENAI_BASE_URL") or None
+        self._api_key = api_key or os.environ.get("OPENAI_API_KEY") or NO_KEY
+
+    @cached_property
+    def _client(self) -> Any:
+        return self._package.OpenAI(api_key=self._api_key, base_url=self._base_url, max_retries=0)
+
+    def _send(self, question: Question) -> Any:
+        limit = "max_completion_tokens" if self._base_url is None else "max_tokens"
+        messages = [{"role": "user", "content": question.prompt}]
+        if question.system is not None:
+            messages.insert(0, {"role": "system", "content": question.system})
+        return self._client.chat.completions.with_streaming_response.create(
+            model=self.model,
+            messages=messages,
+            timeout=question.timeout_s,
+            **{limit: question.max_tokens},
+        )
+
+    def _text(self, document: dict[str, Any]) -> str:
+        """Return the content of the first choice."""
+        match document.get("choices"):
+            case [{"message": {"refusal": str(refusal)}}, *_] if refusal:
+                raise LLMCallError("the model refused to reply")
+            case [{"message": {"content": str(text)}}, *_]:
+                return text
+            case [{"message": {"content": None}}, *_]:
+                return ""
+            case _:
+                raise LLMCallError("expected a choice with a message, got none")
+
+    def _secrets(self) -> tuple[str, ...]:
+        keys = () if self._api_key == NO_KEY else (self._api_key,)
+        return (*keys, *secrets_of(self._base_url))
+
+
+#: Google's endpoint that speaks OpenAI's format.
+GEMINI_BASE_URL: Final = "https://generativelanguage.googleapis.com/v1beta/openai/"
+
+
+def make_llm(spec: str | None) -> NullLLM | AnthropicLLM | OpenAICompatibleLLM:
+    """Return the client that ``spec`` names; nothing is sent.
+
+    Raises:
+        ConfigurationError: The provider is unknown, the model is missing, or Gemini has no key.
+        LLMPackageMissingError: The provider's package is not installed.
+    """
+    if not spec:
+        return NullLLM()
+    named = parse_spec(spec)
+    return _MAKERS[named.provider](named)
+
+
+def _anthropic(named: ModelSpec) -> AnthropicLLM:
+    return AnthropicLLM(named.model)
+
+
+def _openai(named: ModelSpec) -> OpenAICompatibleLLM:
+    return OpenAICompatibleLLM(named.model, named.address)
+
+
+def _gemini(named: ModelSpec) -> OpenAICompatibleLLM:
+    key = os.environ.get("GEMINI_API_KEY") or os.environ.get("GOOGLE_API_KEY")
+    if not key:
+        raise ConfigurationError(
+            "llm: expected GEMINI_API_KEY or GOOGLE_API_KEY in the environment for a gemini "
+            "model, got neither; set one of them."
+        )
+    address = named.address or GEMINI_BASE_URL
+    return OpenAICompatibleLLM(named.model, address, key, provider="gemini")
+
+
+_MAKERS: Final[Mapping[str, Callable[[ModelSpec], AnthropicLLM | OpenAICompatibleLLM]]] = {
+    "anthropic": _anthropic,
+    "gemini": _gemini,
+    "openai": _openai,
+}

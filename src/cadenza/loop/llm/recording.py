@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.loop.jobs.stopping import StopCheck, never
-from cadenza.loop.llm.factory import make_llm
-from cadenza.loop.llm.guard import CallLimits, GuardedLLM
-from cadenza.loop.llm.place import Place, current_place
-from cadenza.loop.llm.prices import Price
+from cadenza.loop.llm.adapter import make_llm
+from cadenza.loop.llm.guard import CallLimits, GuardedLLM, Price
 from cadenza.loop.llm.protocol import (
     DEFAULT_MAX_TOKENS,
     LLMClient,
     NullLLM,
+    Place,
     Question,
+    current_place,
 )
 from cadenza.loop.store.rows import Lease, ReplyRow
 
@@ -95,7 +95,7 @@ class RecordedLLM:
         """Return the reply; a recorded failure is the empty text again.
 
         Raises:
-            NotReadyError: The call stands in no `cadenza.loop.llm.place.asking` block.
+            NotReadyError: The call stands in no `cadenza.loop.llm.protocol.asking` block.
             StoreError: The log refused, e.g. because another controller took the run over.
             StopRequestedError: The run is asked to stop, and there is no recorded reply.
         """
@@ -141,7 +141,7 @@ def recorded_llm(
     """Return the client of a run: guarded, its replies recorded; `NullLLM` for no model.
 
     Args:
-        spec: ``"provider:model"``, or None; see `cadenza.loop.llm.factory`.
+        spec: ``"provider:model"``, or None; see `cadenza.loop.llm.adapter`.
         log: Where replies are kept.
         limits: What a reply may take; the defaults if None.
         price: Price of the model; None if it is not known.

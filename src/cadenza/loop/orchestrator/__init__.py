@@ -4,8 +4,8 @@ Start at:    `LoopController` (a run), `build_loop` (a run from a configuration)
 Promise:     the store is the only state: a run that is killed anywhere goes on from there; what was
              decided, blessed and told is one transaction.
 May import:  every folder of the loop.
-Layout:      `state`, `machine` and `verdicts` (pure), `session`, `steps` (the work), `controller`,
-             `assembly`; `decision`, `evidence`, `sequential_plan`, `seeds`; `proposer`.
+Layout:      `machine` (pure), `session`, `steps` (the work), `loop` (the controller), `assembly`;
+             `decision`, `evidence`, `sequential_plan`; `proposer`, `cycle_data`; `preflight`.
 Import time: names are imported at first use.
 """
 
@@ -21,9 +21,9 @@ _EXPORTS: Final = {
     "Decision": "decision",
     "DeterministicProposer": "proposer",
     "LLMProposer": "proposer",
-    "LoopController": "controller",
+    "LoopController": "loop",
     "Proposer": "proposer",
-    "RunSummary": "summary",
+    "RunSummary": "loop",
     "Verdict": "constitution",
     "build_loop": "assembly",
     "decide": "decision",

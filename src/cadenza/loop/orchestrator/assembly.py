@@ -11,26 +11,24 @@ from cadenza.loop.agents.data_agent import DataAgent
 from cadenza.loop.agents.eval_agent import EvalAgent
 from cadenza.loop.agents.improve_agent import ImproveAgent
 from cadenza.loop.agents.train_agent import TrainAgent
-from cadenza.loop.backends.base import Backend
-from cadenza.loop.backends.registry import make_backend, program_table
+from cadenza.loop.backends.base import Backend, make_backend, program_table
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution
+from cadenza.loop.contracts.records import JobRunner
 from cadenza.loop.events.bus import EventBus
 from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
-from cadenza.loop.jobs.reports import JobProgress
-from cadenza.loop.jobs.spec import JobRunner
+from cadenza.loop.jobs.progress import JobProgress
 from cadenza.loop.jobs.stopping import StopCheck, never
-from cadenza.loop.llm.guard import CallLimits
-from cadenza.loop.llm.prices import Price
+from cadenza.loop.llm.guard import CallLimits, Price
 from cadenza.loop.llm.protocol import LLMClient
 from cadenza.loop.llm.recording import StoreReplies, recorded_llm
-from cadenza.loop.orchestrator.controller import JobsOpener, LoopController
-from cadenza.loop.orchestrator.foreseen import (
+from cadenza.loop.orchestrator.cycle_data import schedule_of
+from cadenza.loop.orchestrator.loop import JobsOpener, LoopController
+from cadenza.loop.orchestrator.preflight import (
     require_commands_allowed,
     require_foreseen_allowed,
+    require_inputs,
 )
-from cadenza.loop.orchestrator.foreseen_inputs import require_inputs
-from cadenza.loop.orchestrator.proposal_bounds import schedule_of
 from cadenza.loop.orchestrator.proposer import (
     CuratedProposer,
     DeterministicProposer,
@@ -39,9 +37,8 @@ from cadenza.loop.orchestrator.proposer import (
 )
 from cadenza.loop.orchestrator.session import RunSession
 from cadenza.loop.orchestrator.steps import KnowledgeWriter
-from cadenza.loop.orchestrator.summary import RunSummary
-from cadenza.loop.resuming import store_location
-from cadenza.loop.rules_in_force import rules_of
+from cadenza.loop.resuming import rules_of, store_location
+from cadenza.loop.state import RunSummary
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import Lease
 

@@ -13,7 +13,7 @@ from cadenza.loop.config import ThresholdConfig
 from cadenza.loop.contracts.records import Record
 from cadenza.loop.orchestrator.evidence import Evidence
 from cadenza.loop.orchestrator.sequential_plan import SEEN_DELTAS
-from cadenza.loop.orchestrator.state import PastCandidate
+from cadenza.loop.state import PastCandidate
 
 
 class Decision(StrEnum):

@@ -1,26 +1,114 @@
 """What the episodes of a candidate and of the reference say about them and their difference.
 
 Pairing:  episodes of equal task and seed start from the same initial state; every episode needs
-          its counterpart.
+          its counterpart. Several looks count as one evaluation.
 Success:  exact bounds: of the difference from the pairs that only one of the two solved, of a
           candidate's own success from how many it solved.
-Score:    bounds of means, see `cadenza.loop.orchestrator.mean_bounds`; without spread (every pair
-          differs by the same, every episode scores the same) they are open. Scores of which all
-          are 0 or 1 are treated as success.
+Score:    bounds of means; without spread (every pair differs by the same, every episode scores the
+          same) they are open. Scores of which all are 0 or 1 are treated as success.
+
+Bounds of a mean of graded scores must hold for few and for skewed values:
+
+Method:   the wider of two bounds, each way. Sign flips are exact for values symmetric about their
+          mean at any number of them, as differences of two equal policies are, but too narrow where
+          a value far to one side is rare. The studentised bootstrap follows that skewness.
+Ties:     a resample without spread has an infinite studentised mean: if so many miss every rare
+          value, the values cannot tell how far the mean lies, and the bound is open.
+          (`cadenza.evaluation.statistics.cluster_means.BootstrapT` leaves such resamples out.)
+Reserve:  both are made at `RESERVE` of the level, because the bootstrap learns of skewness from the
+          same few values. docs/loop.md has the measured error rates, also where they exceed it.
+Limits:   no method can bound the mean of values of unknown range if a catastrophe is so rare that
+          it was not seen (Bahadur and Savage 1956, Ann. Math. Stat. 27, 1115-1122).
+Source:   Efron and Tibshirani 1993, An Introduction to the Bootstrap, ch. 12.5; Hartigan 1969,
+          JASA 64, 1303-1317.
 """
 
+import json
 from collections.abc import Collection, Sequence
-from typing import Final, TypeAlias
+from statistics import fmean
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 from pydantic import Field
 
+from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
+from cadenza.evaluation.statistics.cluster_means import CHUNK_BYTES, SignFlips
 from cadenza.evaluation.statistics.paired_outcomes import exact_bounds, paired_outcome_interval
 from cadenza.loop.config import Metric
-from cadenza.loop.contracts.records import EpisodeOutcome, Record
-from cadenza.loop.orchestrator.mean_bounds import METHOD, Bounds, mean_bounds
+from cadenza.loop.contracts.records import EpisodeOutcome, EvalReport, Record
+from cadenza.loop.llm.untrusted import shortened
+
+#: Name of the method in `Evidence.method`.
+METHOD: Final = "sign-flips-and-bootstrap-t"
+
+#: Share of a level at which a bound is made.
+RESERVE: Final = 1.0 / 3.0
+
+#: Resamples of each method: 1 / (20 000 `RESERVE`) = 1.5e-4 is the least level that they resolve;
+#: below it bounds are open.
+RESAMPLES: Final = 19_999
+
+#: Relative spread below which values differ by float64 rounding only.
+_SAME: Final = 1e-12
+
+#: Share of the standard error below which a resample has no spread; rounding makes less.
+_NO_SPREAD: Final = 1e-6
+
+Bounds: TypeAlias = tuple[float | None, float | None]
+
+
+def mean_bounds(values: FloatArray, *, tail: float, rng: np.random.Generator) -> Bounds:
+    """Return bounds for the mean of what ``values`` were drawn from; None where they are open.
+
+    Args:
+        values: Independent values, shape (N,), N >= 1.
+        tail: Probability that each bound may fail, in [0, 0.5).
+        rng: Only source of randomness; equal state gives equal bounds.
+
+    Raises:
+        InputError: No value, one that is not finite, or ``tail`` out of range.
+    """
+    if values.ndim != 1 or not values.size or not bool(np.isfinite(values).all()):
+        raise InputError(
+            f"mean_bounds.values: expected finite numbers of shape (N,), N >= 1, got {values!r}."
+        )
+    if not 0.0 <= tail < 0.5:
+        raise InputError(f"mean_bounds.tail: expected in [0, 0.5), got {tail}.")
+    rank = int(RESERVE * tail * (RESAMPLES + 1) + 1e-9)
+    scale = float(np.abs(values).max())
+    if not rank or np.ptp(values) <= _SAME * scale:
+        return None, None
+    flips = SignFlips(rng=rng, n_resamples=RESAMPLES)
+    low, high = flips.interval(values, confidence=1.0 - 2.0 * RESERVE * tail)
+    lower, upper = _studentised(values / scale, rank, rng)
+    return _or_none(min(low, lower * scale)), _or_none(max(high, upper * scale))
+
+
+def _studentised(values: FloatArray, rank: int, rng: np.random.Generator) -> tuple[float, float]:
+    """Return mean - t(high) se and mean - t(low) se, t by its ``rank``-th extreme resamples."""
+    n = values.size
+    mean, error = float(values.mean()), float(values.std(ddof=1)) / n**0.5
+    centred = values - mean
+    rows = max(1, CHUNK_BYTES // (8 * n))
+    chunks: list[FloatArray] = []
+    for start in range(0, RESAMPLES, rows):
+        size = (min(rows, RESAMPLES - start), n)
+        drawn = centred[rng.integers(n, size=size, dtype=np.int32)]
+        shift = drawn.mean(axis=1)
+        variance = np.einsum("ij,ij->i", drawn, drawn) / n - shift**2
+        spread = np.sqrt(np.maximum(variance, 0.0) / (n - 1))
+        pivots = np.copysign(np.inf, shift)
+        np.divide(shift, spread, out=pivots, where=spread > _NO_SPREAD * error)
+        chunks.append(pivots)
+    ordered = np.sort(np.concatenate(chunks))
+    return mean - float(ordered[-rank]) * error, mean - float(ordered[rank - 1]) * error
+
+
+def _or_none(bound: float) -> float | None:
+    return bound if np.isfinite(bound) else None
+
 
 #: Most keys that a message names.
 _NAMED: Final = 5
@@ -248,3 +336,95 @@ def _name(key: _PairKey) -> str:
 def _mean(values: Collection[float]) -> float:
     """Return the mean of ``values``, at least one."""
     return float(np.mean(list(values)))
+
+
+#: Most characters of raw data, as JSON, that the state of a run keeps for proposers.
+RAW_CHARS: Final = 8000
+#: Most entries of a list or mapping, tried in turn until raw data fit, and characters of a text.
+_CUTS: Final = (64, 32, 16, 8, 4, 2)
+_TEXT_CHARS: Final = 200
+
+
+def pooled_report(latest: EvalReport, outcomes: Sequence[EpisodeOutcome]) -> EvalReport:
+    """Return one report on all episodes of a policy.
+
+    Args:
+        latest: Report of the last look; gives everything that is no count.
+        outcomes: Episodes of all looks in the order played, the last look's included.
+
+    Raises:
+        InputError: There is no episode.
+    """
+    if not outcomes:
+        raise InputError(
+            f"{latest.checkpoint}: expected an evaluation with its episodes, got none; nothing is "
+            "decided on a rate alone."
+        )
+    by_task: dict[str, list[bool]] = {}
+    for outcome in outcomes:
+        by_task.setdefault(outcome.task, []).append(outcome.success)
+    return latest.model_copy(
+        update={
+            "n_episodes": len(outcomes),
+            "success_rate": fmean(outcome.success for outcome in outcomes),
+            "per_task": {task: fmean(by_task[task]) for task in sorted(by_task)},
+            "outcomes": tuple(outcomes),
+        }
+    )
+
+
+def bare_report(report: EvalReport) -> EvalReport:
+    """Return ``report`` without episodes and raw data, which the store holds elsewhere."""
+    return report.model_copy(update={"outcomes": (), "raw": {}})
+
+
+def told_report(report: EvalReport) -> EvalReport:
+    """Return ``report`` as proposers get it: without episodes, raw data cut to `RAW_CHARS`.
+
+    Of several looks, the raw data are those of the last.
+    """
+    return report.model_copy(update={"outcomes": (), "raw": _bounded_raw(report.raw)})
+
+
+def _bounded_raw(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return raw data, its lists, mappings and texts cut until it fits; empty if it cannot."""
+    for most in (None, *_CUTS):
+        cut = raw if most is None else _cut(raw, most)
+        if len(json.dumps(cut, default=str)) <= RAW_CHARS:
+            return cut
+    return {}
+
+
+def _cut(value: Any, most: int) -> Any:
+    """Return ``value`` with at most so many entries per list or mapping, and what is left out."""
+    match value:
+        case dict():
+            entries = cast("dict[str, Any]", value)
+            kept = {key: _cut(entries[key], most) for key in [*entries][:most]}
+            return kept | ({} if len(entries) <= most else {"left out": len(entries) - most})
+        case list() | tuple():
+            items = cast("Sequence[Any]", value)
+            more = [f"{len(items) - most} left out"] if len(items) > most else []
+            return [*(_cut(item, most) for item in items[:most]), *more]
+        case str():
+            return shortened(value, _TEXT_CHARS)
+        case _:
+            return value
+
+
+def mean_value(outcomes: Sequence[EpisodeOutcome], metric: Metric) -> float:
+    """Return the mean success or score.
+
+    Raises:
+        InputError: There is no episode, or one without a score.
+    """
+    values = [
+        float(outcome.success) if metric == "success" else outcome.score for outcome in outcomes
+    ]
+    scores = [value for value in values if value is not None]
+    if not scores or len(scores) < len(values):
+        raise InputError(
+            f"expected episodes that all have a {metric}, got {len(scores)} of {len(values)}; set "
+            "eval.metric to success."
+        )
+    return fmean(scores)

@@ -1,6 +1,509 @@
-"""The controller, where LeAgents has it; see `cadenza.loop.orchestrator.controller`."""
+"""The controller of a run: does the step that the state names, commits, and goes on.
 
-from cadenza.loop.orchestrator.controller import LoopController
-from cadenza.loop.orchestrator.summary import RunSummary
+The store is the only memory. Whoever is killed, `LoopController.run` with the same id goes on from
+the last committed state; a step that was begun is done again and finds its jobs, seeds, replies and
+events where it left them.
+"""
 
-__all__ = ["LoopController", "RunSummary"]
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, cast
+
+from cadenza.core.errors import ConfigurationError, NotReadyError
+from cadenza.core.strict_json import parse_json_object
+from cadenza.loop.agents.data_agent import DataAgent
+from cadenza.loop.agents.eval_agent import EvalAgent
+from cadenza.loop.agents.improve_agent import ImproveAgent
+from cadenza.loop.agents.train_agent import TrainAgent
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.contracts.records import JobRunner
+from cadenza.loop.errors import (
+    BudgetExceededError,
+    DuplicateRunError,
+    EventLogHeldError,
+    LeaseHeldError,
+    StaleLeaseError,
+    StaleStateError,
+    StopRequestedError,
+    StoreAccessError,
+    StoreUnavailableError,
+    UnansweredError,
+)
+from cadenza.loop.events.bus import EventBus, LogFile
+from cadenza.loop.events.journal import EventJournal, require_usable_log
+from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
+from cadenza.loop.jobs.stopping import StopCheck, StopLevel, asked_in_store, most_urgent, never
+from cadenza.loop.orchestrator import machine
+from cadenza.loop.orchestrator.proposer import Proposer
+from cadenza.loop.orchestrator.session import RunSession
+from cadenza.loop.orchestrator.steps import (
+    CycleSteps,
+    KnowledgeWriter,
+    StepTools,
+    Workers,
+)
+from cadenza.loop.processes import is_frozen, is_gone, readable, this_process
+from cadenza.loop.resuming import initial_reference, placed, require_place
+from cadenza.loop.state import STOP_REQUESTED, LoopState, RunSummary, summarize
+from cadenza.loop.store import changes
+from cadenza.loop.store.jobstore import JobStore
+from cadenza.loop.store.leases import LeaseKeeper
+from cadenza.loop.store.rows import Lease, RunRow
+
+#: Seconds after which a run counts as left by a controller that gives no sign of life.
+LEASE_TTL_S: Final = 30.0
+
+#: Longest message of an error that is stored as the reason why a run failed, characters.
+_REASON_WIDTH: Final = 600
+
+#: Makes the runner of a session's jobs, given how urgently the run is asked to stop.
+JobsOpener = Callable[[RunSession, StopCheck], JobRunner]
+
+#: Keys of a configuration that may differ when a run is resumed: how and where it runs, and how
+#: much it may spend, but not what it does; and where its rules lie, as their digest is compared.
+#: The folder of all runs may be written in another way, but must be the one that the run began in.
+_MAY_CHANGE: Final = frozenset(
+    ("constitution", "workdir", "store", "jobs", "approval", "llm_calls", "budgets")
+)
+#: Beginnings of the stages of the jobs that a step runs.
+_STAGES_OF_STEP: Final = {
+    "data": "data",
+    "train": "train",
+    "adapt": "adapt",
+    "select": "select_",
+    "evaluate": "eval_",
+}
+
+
+class LoopController:
+    """Runs the loop: once from the start, or on from where a run was left."""
+
+    def __init__(
+        self,
+        cfg: LoopConfig,
+        store: JobStore,
+        bus: EventBus,
+        data_agent: DataAgent,
+        train_agent: TrainAgent,
+        eval_agent: EvalAgent,
+        proposer: Proposer,
+        knowledge_agent: KnowledgeWriter | None = None,
+        improve_agent: ImproveAgent | None = None,
+        *,
+        open_jobs: JobsOpener | None = None,
+        stop: StopCheck = never,
+        uses_gpu: bool = False,
+        lease_ttl_s: float = LEASE_TTL_S,
+        poll_s: float = 1.0,
+    ) -> None:
+        """Put the parts together.
+
+        Args:
+            cfg: What to run.
+            store: Where the run is kept.
+            bus: Where the workers emit; its log is that of the run.
+            data_agent: Finds data.
+            train_agent: Trains.
+            eval_agent: Plays policies.
+            proposer: Says what each cycle trains on.
+            knowledge_agent: Writes pages; None for none.
+            improve_agent: Harvests successes; None for no harvest.
+            open_jobs: Makes the runner of all jobs; None lets each worker's own runner do them.
+            stop: Says whether the run is asked to stop, beside requests in the store.
+            uses_gpu: Whether ``max_gpu_hours`` counts the jobs on a GPU alone.
+            lease_ttl_s: Seconds that the run stays ours without a sign of life.
+            poll_s: Longest pause between two looks at an open question to a person, s.
+        """
+        self.cfg = cfg
+        self.store = store
+        self.bus = bus
+        self._workers = Workers(
+            data=data_agent,
+            train=train_agent,
+            evaluate=eval_agent,
+            proposer=proposer,
+            knowledge=knowledge_agent,
+            improve=improve_agent if cfg.improve.enabled else None,
+        )
+        self._open_jobs = open_jobs
+        self._stop = stop
+        self._stop_at_work = stop
+        self._uses_gpu = uses_gpu
+        self._lease_ttl_s = lease_ttl_s
+        self._poll_s = poll_s
+        self._lease: Lease | None = None
+
+    @property
+    def lease(self) -> Lease:
+        """The right to change the run that is at work.
+
+        Raises:
+            NotReadyError: No run is at work.
+        """
+        if self._lease is None:
+            raise NotReadyError("LoopController: expected a run at work, got none; call run first.")
+        return self._lease
+
+    def asked_to_stop(self) -> StopLevel:
+        """Return how urgently the run at work is asked to stop, here or in the store."""
+        return self._stop_at_work()
+
+    def run(self, run_id: str, workdir: Path | str) -> RunSummary:
+        """Run, or go on with, ``run_id`` until it ends or is asked to stop.
+
+        Args:
+            run_id: The run; one that the store has is resumed.
+            workdir: Folder of the run itself.
+
+        Raises:
+            LeaseHeldError: Another live controller works on the run.
+            EventLogHeldError: One that shows no sign of life still holds its event log.
+            EventLogError: The log is another run's; a new run was not created.
+            StaleLeaseError: Another controller took the run over meanwhile; nothing was changed.
+            ConfigurationError: The run was started with another configuration or constitution, or
+                in another folder; nothing was changed.
+            ConstitutionError: A command was refused; the run has failed.
+            CadenzaError: Whatever made a step fail; the run has failed, and can be resumed.
+        """
+        folder = Path(workdir).absolute()
+        self.bus.close()  # the journal takes over what was emitted before
+        self._create_or_check(run_id, folder)
+        lease = take(self.store, run_id, self.bus.log_path, ttl_s=self._lease_ttl_s)
+        with (
+            LeaseKeeper(self.store.leases, lease),
+            EventJournal(
+                self.store, run_id, lease, self.bus.log_path, own_from=self.bus.own_from
+            ) as journal,
+            self.bus.routed(journal),
+        ):
+            self._lease = lease
+            try:
+                return self._drive(RunSession(self.store, lease, journal, folder))
+            finally:
+                self._lease = None
+
+    def _create_or_check(self, run_id: str, folder: Path) -> None:
+        train = self._workers.train
+        if not self.store.has_run(run_id):
+            require_usable_log(self.bus.log_path, run_id, self.bus.own_from)
+        try:
+            self.store.create_run(
+                run_id,
+                placed(self.cfg, folder).model_dump_json(),
+                constitution_sha256=train.constitution.sha256,
+                capabilities=train.backend.capabilities,
+                reference=initial_reference(self.cfg),
+            )
+        except DuplicateRunError:
+            self._require_same(self.store.get_run(run_id), folder)
+
+    def _require_same(self, row: RunRow, folder: Path) -> None:
+        """Raise unless the run was started to do, there, what this controller would do."""
+        stored = parse_json_object(row["config_json"].encode(), source=f"configuration {row['id']}")
+        require_place(row["id"], stored, folder)
+        before, now = _lasting(stored), _lasting(self.cfg.model_dump(mode="json"))
+        changed = sorted(key for key in before | now if before.get(key) != now.get(key))
+        if changed:
+            raise ConfigurationError(
+                f"run {row['id']!r}: expected the configuration it was started with, got other "
+                f"values for {', '.join(changed)}; restore them, or start a new run."
+            )
+        cycles = self.cfg.budgets.max_cycles
+        begun_with: Any = stored.get("budgets", {}).get("max_cycles", cycles)
+        if begun_with != cycles and self.store.load_state(row["id"])[0].spent is None:
+            raise ConfigurationError(
+                f"run {row['id']!r}: expected budgets.max_cycles {begun_with}, got "
+                f"{cycles}: an earlier version of cadenza began it and gave "
+                "its error budget to that many cycles; go on from its blessed policy in a new run, "
+                f"with reference: {row['id']}."
+            )
+        rules = self._workers.train.constitution.sha256
+        if row["constitution_sha256"] not in (None, rules):
+            raise ConfigurationError(
+                f"run {row['id']!r}: expected the constitution with SHA-256 "
+                f"{row['constitution_sha256']}, got {rules}; restore its file, name it under "
+                "constitution in the file of `cadenza loop resume --config`, or start a new run."
+            )
+
+    def _drive(self, session: RunSession) -> RunSummary:
+        try:
+            if not self._begin(session):
+                return summarize(session.state, self.cfg)
+            self._work(session)
+        except UnansweredError as error:
+            return self._stopped(session, str(error), reason=str(error).rstrip("."))
+        except StopRequestedError as error:
+            return self._stopped(session, self._why_stopped(session, error))
+        except BudgetExceededError as error:
+            return self._out_of_budget(session, error)
+        except StaleLeaseError:
+            raise  # the run is another controller's; whatever we wrote would be refused
+        except KeyboardInterrupt:
+            self._stopped(session, "interrupted from the keyboard")
+            raise
+        except Exception as error:  # whatever a worker raises ends the run: told, and raised again
+            self._failed(session, error)
+            raise
+        return summarize(session.state, self.cfg)
+
+    def _begin(self, session: RunSession) -> bool:
+        """Bring a run that was left before back to work; False if it has come to its end."""
+        session.publish()
+        state, row = session.state, self.store.get_run(session.run_id)
+        if session.lease.epoch > 1:
+            session.incidents.note(
+                "resumed", f"controller {session.lease.epoch} goes on at {_name_of(state)}"
+            )
+        settings = placed(self.cfg, session.folder)
+        self.store.apply(session.lease, changes.set_config(settings.model_dump_json()))
+        if state.step == "finished":
+            if not machine.may_extend(state, self.cfg):
+                return False
+            with session.step(f"{_name_of(state)}/extended"):
+                session.commit(machine.extended(state, self.cfg))
+            return True
+        if state.stop_reason is not None:
+            try:
+                self._meter(session).require(self._device)
+            except BudgetExceededError:
+                return False
+        if row["status"] == "failed" or state.stop_reason is not None:
+            self._reopen_jobs(session)
+            session.commit(machine.restarted(state))
+        else:
+            self.store.apply(session.lease, changes.set_run_status("running"))
+        return True
+
+    def _reopen_jobs(self, session: RunSession) -> None:
+        """Let the jobs that made the present step fail run again."""
+        beginning = _STAGES_OF_STEP.get(session.state.step)
+        for job in self.store.jobs.of_run(session.run_id):
+            ended = job.status in ("failed", "cancelled")
+            of_step = beginning is not None and job.key.stage.startswith(beginning)
+            if ended and of_step and job.key.cycle == session.state.cycle:
+                self.store.jobs.reopen(session.lease, job.key)
+
+    def _work(self, session: RunSession) -> None:
+        asked = asked_in_store(lambda: self.store.stop_requested(session.run_id))
+        stop = self._stop_at_work = most_urgent(self._stop, asked)
+        meter = self._meter(session)
+        tools = StepTools(
+            jobs=None if self._open_jobs is None else self._open_jobs(session, stop),
+            stop=stop,
+            require_budget=lambda: meter.require(self._device),
+            poll_s=self._poll_s,
+        )
+        steps = CycleSteps(session, self.cfg, self._workers, tools)
+        outages = Outages(session, stop, pause_s=self._poll_s)
+        while session.state.step != "finished":
+            if stop():
+                raise StopRequestedError(f"run {session.run_id!r}: asked to stop.")
+            try:
+                with session.step(_name_of(session.state)):
+                    session.commit(steps.perform())
+            except StoreUnavailableError as error:
+                outages.outlast(error)
+            else:
+                outages.over()
+
+    def _meter(self, session: RunSession) -> BudgetMeter:
+        limits = BudgetLimits.of(self.cfg.budgets, uses_gpu=self._uses_gpu)
+        return BudgetMeter(self.store.jobs, session.run_id, limits)
+
+    @property
+    def _device(self) -> Any:
+        return "gpu" if self._uses_gpu else "cpu"
+
+    # Ends
+
+    def _why_stopped(self, session: RunSession, error: StopRequestedError) -> str:
+        """Return what stopped the run, and who asked for it."""
+        why = str(error).rstrip(".")
+        if self.store.stop_requested(session.run_id):
+            return f"{why}; `cadenza loop stop` asked for it."
+        if self._stop():
+            return (
+                f"{why}; a signal to the controller asked for it (Ctrl-C, SIGTERM, or its terminal "
+                "was closed)."
+            )
+        return f"{why}."
+
+    def _stopped(
+        self, session: RunSession, why: str, *, reason: str = STOP_REQUESTED
+    ) -> RunSummary:
+        session.incidents.note("stopped", why)
+        self.store.apply(session.lease, changes.set_run_status("stopped", reason))
+        return summarize(session.state, self.cfg, stop_reason=reason)
+
+    def _out_of_budget(self, session: RunSession, error: BudgetExceededError) -> RunSummary:
+        with session.step(f"{_name_of(session.state)}/budget"):
+            session.commit(machine.out_of_budget(session.state, self.cfg, error.limit))
+        return summarize(session.state, self.cfg)
+
+    def _failed(self, session: RunSession, error: Exception) -> None:
+        """Note the failure, unless the store failed or has a commit that it did not confirm."""
+        try:
+            with session.step(f"{_name_of(session.state)}/failed"):
+                session.commit(machine.failed(session.state, _failure_of(error)))
+        except (StaleLeaseError, StaleStateError, StoreUnavailableError) as second:
+            error.add_note(f"The store does not say so: {second}")
+
+
+def _name_of(state: LoopState) -> str:
+    """Return the name of the step that the state is at; unique within the run."""
+    name = f"{state.cycle}/{state.step}"
+    return f"{name}/{state.current.look}" if state.step in ("evaluate", "decide") else name
+
+
+def _failure_of(error: Exception) -> str:
+    """Return in one sentence what failed and what to do; a job's log has the rest.
+
+    The command that resumes it depends on where the store is and is told by whoever shows this.
+    """
+    what = " ".join(str(error).split()).rstrip(".")
+    shown = what if len(what) <= _REASON_WIDTH else f"{what[: _REASON_WIDTH - 3]}..."
+    return f"{type(error).__name__}: {shown or 'no message'}; mend the cause and resume the run."
+
+
+def _lasting(document: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a configuration must not change during a run, by dotted key."""
+    flat: dict[str, Any] = {}
+    for key, value in document.items():
+        if key in _MAY_CHANGE:
+            continue
+        if isinstance(value, dict):
+            section = cast("dict[str, Any]", value)
+            flat |= {f"{key}.{name}": entry for name, entry in section.items()}
+        else:
+            flat[key] = value
+    return flat
+
+
+_logger = logging.getLogger(__name__)
+
+#: Longest outage that a run waits for, s: servers restart in seconds and fail over in minutes; what
+#: takes longer needs a person, who resumes the run.
+PATIENCE_S: Final = 600.0
+
+
+class Outages:
+    """Waits for the store of one run; the step is then done again, as it would be after a kill.
+
+    Waited for:  a server that restarts or cannot be reached, a file that another program locks, a
+                 full disk; at most `PATIENCE_S` for one step.
+    Not so:      a password that the server refuses, which waiting does not mend.
+    """
+
+    def __init__(
+        self,
+        session: RunSession,
+        stop: StopCheck,
+        *,
+        pause_s: float,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """Wait for the store of ``session``.
+
+        Args:
+            session: The controller's session.
+            stop: Says whether the run is asked to stop, which ends the wait.
+            pause_s: Pause between two questions to the store, s.
+            patience_s: Longest time that one step may wait, s.
+        """
+        self._session = session
+        self._stop = stop
+        self._pause_s = pause_s
+        self._patience_s = patience_s
+        self._since: float | None = None
+
+    def outlast(self, error: StoreUnavailableError) -> None:
+        """Wait until the store answers, and take up the state that it has; then do the step again.
+
+        Args:
+            error: What the step met.
+
+        Raises:
+            StoreUnavailableError: ``error`` again, as the wait was too long, a wait does not help
+                or the run is asked to stop.
+        """
+        moment = time.monotonic()
+        since = self._since = moment if self._since is None else self._since
+        _logger.warning("the store does not answer; the step is done again when it does: %s", error)
+        while not isinstance(error, StoreAccessError):
+            if self._stop() or time.monotonic() - since > self._patience_s:
+                break
+            time.sleep(self._pause_s)
+            try:
+                self._session.reload()
+            except StoreUnavailableError as again:
+                error = again
+            else:
+                away_s = time.monotonic() - moment
+                self._session.incidents.note(
+                    "store_away", f"the store did not answer for {away_s:.1f} s; it does again"
+                )
+                return
+        raise error
+
+    def over(self) -> None:
+        """Note that a step was committed."""
+        self._since = None
+
+
+def take(store: JobStore, run_id: str, log_path: Path, *, ttl_s: float) -> Lease:
+    """Return the lease of a run whose log is free.
+
+    A controller that is frozen, by SIGSTOP or on a machine that hangs, loses its lease after a
+    while but not the lock of its log. The run is then left as it is: thawed, it goes on.
+
+    Args:
+        store: Store of the run.
+        run_id: The run.
+        log_path: Its event log.
+        ttl_s: Seconds that the lease lasts without a renewal.
+
+    Raises:
+        LeaseHeldError: Another live controller holds the run.
+        EventLogHeldError: One that shows no sign of life still holds the log; nothing was changed.
+        EventLogError: The file system refused.
+        UnknownRowError: There is no such run.
+    """
+    row, holder = store.get_run(run_id), store.leases.holder(run_id)
+    owner = row["lease_owner"]
+    try:
+        if holder is None or is_gone(holder):
+            LogFile(log_path).close()
+        return store.leases.acquire(run_id, this_process(), ttl_s=ttl_s, to_work=True)
+    except EventLogHeldError as error:
+        if store.get_run(run_id)["lease_epoch"] != row["lease_epoch"]:
+            return take(store, run_id, log_path, ttl_s=ttl_s)  # taken, with its log, meanwhile
+        if owner is None or is_gone(owner):
+            raise
+        raise EventLogHeldError(_who_has_it(row, owner, "event log", ttl_s)) from error
+    except LeaseHeldError as error:
+        if owner is None or not is_frozen(owner):
+            raise
+        raise LeaseHeldError(_who_has_it(row, owner, "lease", ttl_s)) from error
+
+
+def _who_has_it(row: RunRow, owner: str, what: str, ttl_s: float) -> str:
+    """Return who holds a run without a sign of life, since when, and what to do."""
+    renewed = None if row["lease_expires_at"] is None else row["lease_expires_at"] - ttl_s
+    since = "" if renewed is None else f", silent since {_utc(renewed)}"
+    if is_frozen(owner):
+        pid = owner.split("/")[-2]
+        state = " and is stopped (SIGSTOP, Ctrl-Z)"
+        remedy = f"let it go on with `kill -CONT {pid}`, or end it with `kill -KILL {pid}`"
+    else:
+        state, remedy = "", "see there whether it hangs, and end it"
+    return (
+        f"run {row['id']!r}: expected a free {what}, got one that {readable(owner)} "
+        f"holds{since}{state}; {remedy}, then resume the run."
+    )
+
+
+def _utc(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,33 +1,80 @@
 """The state machine of a run: pure functions from a state and what a step brought to the next one.
 
+A transition is the next state, what is told of it, and what is changed beside it. A decision, the
+blessing, the baseline and the event that tells them are one transition.
+
 Steps:    propose -> data -> train -> [adapt -> select] -> evaluate <-> decide -> [approve] -> learn
           -> [harvest] -> [merge] -> propose of the next cycle, or finished.
 Promise:  at most one policy is blessed; the baseline is what the reference was last measured at; a
           run has at most ``max_cycles`` decisions.
 Limits:   does no work and reads no clock; `cadenza.loop.orchestrator.steps` does the work, the
-          controller commits a transition in one transaction. What follows from a judgement is in
-          `cadenza.loop.orchestrator.verdicts`.
+          controller commits a transition in one transaction.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from cadenza.loop.config import LoopConfig, PolicyRung
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
     DatasetRef,
-    EpisodeOutcome,
     EvalReport,
     Proposal,
 )
-from cadenza.loop.orchestrator.decision import Decision
-from cadenza.loop.orchestrator.reports import bare_report, told_report
-from cadenza.loop.orchestrator.state import CycleState, LoopState, needed
-from cadenza.loop.orchestrator.summary import summarize
-from cadenza.loop.orchestrator.transitions import Notice, Transition, in_cycle, moved
+from cadenza.loop.orchestrator.decision import Decision, Judgement, past_candidate
+from cadenza.loop.orchestrator.evidence import Evidence, bare_report, told_report
+from cadenza.loop.state import CycleState, LoopState, Step, needed, summarize
 from cadenza.loop.store import changes
-from cadenza.loop.store.changes import Change
+from cadenza.loop.store.changes import Change, request_approval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """An event that a transition emits.
+
+    Attributes:
+        stage: Part of the loop.
+        kind: What happened.
+        cycle: Cycle of the run; None for the run itself.
+        payload: Details.
+    """
+
+    stage: str
+    kind: str
+    cycle: int | None = None
+    payload: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """What is committed after a step, in one transaction.
+
+    Attributes:
+        state: The new state.
+        events: What to tell, in order.
+        rows: Changes of the store's tables, in order.
+    """
+
+    state: LoopState
+    events: tuple[Notice, ...] = ()
+    rows: tuple[Change, ...] = ()
+
+
+def _told(state: LoopState, stage: str, kind: str, **payload: object) -> Notice:
+    """Return an event of the present cycle."""
+    return Notice(stage=stage, kind=kind, cycle=state.cycle, payload=payload)
+
+
+def moved(state: LoopState, step: Step, **update: object) -> LoopState:
+    """Return ``state`` at another step, with other values of its fields."""
+    return state.model_copy(update={"step": step, **update})
+
+
+def in_cycle(state: LoopState, step: Step, **update: object) -> LoopState:
+    """Return ``state`` at another step, with other values of its cycle's fields."""
+    return moved(state, step, current=state.current.model_copy(update=update))
+
 
 #: Why a run ends by itself.
 LADDER_EXHAUSTED: Final = "policy ladder exhausted"
@@ -49,8 +96,8 @@ def initial_weights(state: LoopState, config: LoopConfig) -> CheckpointRecord | 
 
 def cycle_started(state: LoopState, config: LoopConfig) -> Notice:
     """Return the event at the beginning of a cycle."""
-    payload = {"policy": rung_of(state, config).name}
-    return Notice(stage="orchestrator", kind="cycle_started", cycle=state.cycle, payload=payload)
+    policy = rung_of(state, config).name
+    return _told(state, "orchestrator", "cycle_started", policy=policy)
 
 
 def proposed(state: LoopState, config: LoopConfig, proposal: Proposal) -> Transition:
@@ -60,10 +107,7 @@ def proposed(state: LoopState, config: LoopConfig, proposal: Proposal) -> Transi
     if proposal.rung in ladder and proposal.rung != ladder[state.rung]:
         update = {"rung": ladder.index(proposal.rung), "rung_cycles": 0, "history": ()}
         state = state.model_copy(update=update)
-        payload = {"to": proposal.rung}
-        events = (
-            Notice(stage="orchestrator", kind="rung_proposed", cycle=state.cycle, payload=payload),
-        )
+        events = (_told(state, "orchestrator", "rung_proposed", to=proposal.rung),)
     row = changes.start_cycle(
         state.cycle,
         rung=rung_of(state, config).name,
@@ -118,15 +162,13 @@ def selected(
         needed(state.current.adapted, "an adapted copy"),
     )
     wins = values[1] > values[0]
-    notice = Notice(
-        stage="eval",
-        kind="candidate_selected",
-        cycle=state.cycle,
-        payload={
-            "chosen": "adapted" if wins else "candidate",
-            "candidate": values[0],
-            "adapted": values[1],
-        },
+    notice = _told(
+        state,
+        "eval",
+        "candidate_selected",
+        chosen="adapted" if wins else "candidate",
+        candidate=values[0],
+        adapted=values[1],
     )
     return Transition(
         state=in_cycle(state, "evaluate", candidate=copy if wins else candidate),
@@ -155,14 +197,14 @@ def evaluated(state: LoopState, candidate: Measured, baseline: Measured | None) 
     """Take the evaluations of one look; ``baseline`` is None while there is no reference."""
     cycle, look = state.cycle, state.current.look
     rows = [
-        _episodes_row(cycle, "candidate", look, candidate.latest.outcomes),
+        changes.record_episodes(cycle, "candidate", look, candidate.latest.outcomes),
         changes.attach_eval(
             needed(state.current.candidate, "a candidate").path,
             candidate.total.model_copy(update={"outcomes": ()}).model_dump_json(),
         ),
     ]
     if baseline is not None:
-        rows.append(_episodes_row(cycle, "baseline", look, baseline.latest.outcomes))
+        rows.append(changes.record_episodes(cycle, "baseline", look, baseline.latest.outcomes))
     new = in_cycle(
         state,
         "decide",
@@ -240,12 +282,8 @@ def end_cycle(state: LoopState, config: LoopConfig) -> Transition:
     )
     events: tuple[Notice, ...] = ()
     if climbs:
-        payload = {"to": rung_of(new, config).name}
-        events = (
-            Notice(
-                stage="orchestrator", kind="policy_escalated", cycle=state.cycle, payload=payload
-            ),
-        )
+        to = rung_of(new, config).name
+        events = (_told(state, "orchestrator", "policy_escalated", to=to),)
     if exhausted or new.cycle >= config.budgets.max_cycles:
         last = finished(new, config, LADDER_EXHAUSTED if exhausted else CYCLES_SPENT)
         return Transition(state=last.state, events=(*events, *last.events), rows=last.rows)
@@ -315,9 +353,7 @@ def _with_notice(transition: Transition, notice: Notice) -> Transition:
 
 
 def _improve_failed(state: LoopState, error: str) -> Notice:
-    return Notice(
-        stage="improve", kind="improve_failed", cycle=state.cycle, payload={"error": error}
-    )
+    return _told(state, "improve", "improve_failed", error=error)
 
 
 def _checkpoint_row(state: LoopState, checkpoint: CheckpointRecord) -> Change:
@@ -326,7 +362,91 @@ def _checkpoint_row(state: LoopState, checkpoint: CheckpointRecord) -> Change:
     )
 
 
-def _episodes_row(
-    cycle: int, subject: str, look: int, outcomes: Sequence[EpisodeOutcome]
-) -> Change:
-    return changes.record_episodes(cycle, subject, look, outcomes)
+def judged(
+    state: LoopState, config: LoopConfig, judgement: Judgement, evidence: Evidence
+) -> Transition:
+    """Act on a judgement: look again, ask a person, or carry the decision out."""
+    if judgement.decision is None:
+        told = {"reason": judgement.reason, "evidence": evidence.model_dump()}
+        notice = _told(state, "decide", "undecided", **told)
+        new = in_cycle(state, "evaluate", look=state.current.look + 1)
+        row = changes.set_stage(state.cycle, "eval")
+        return Transition(state=new, events=(notice,), rows=(row,))
+    decision = judgement.decision
+    if decision.value in config.approval.gates:
+        return _ask(state, config, decision, judgement.reason, evidence)
+    return _carry_out(state, decision, judgement.reason, evidence)
+
+
+def _ask(
+    state: LoopState, config: LoopConfig, gate: Decision, reason: str, evidence: Evidence
+) -> Transition:
+    told = {"gate": gate.value, "reason": reason, "evidence": evidence.model_dump()}
+    notice = _told(state, "decide", "approval_requested", **told)
+    return Transition(
+        state=in_cycle(state, "approve", decision=gate.value, reason=reason),
+        events=(notice,),
+        rows=(
+            request_approval(state.cycle, gate.value, timeout_s=config.approval.timeout_s),
+            changes.set_stage(state.cycle, "approve"),
+            changes.set_run_status("pending_approval"),
+        ),
+    )
+
+
+def answered(
+    state: LoopState, evidence: Evidence, *, approved: bool, by: str, reason: str
+) -> Transition:
+    """Carry out what a person answered; a refused decision becomes ``iterate``."""
+    asked = Decision(needed(state.current.decision, "a decision"))
+    told = {"gate": asked.value, "approved": approved, "by": by, "reason": reason}
+    notice = _told(state, "decide", "approval_decided", **told)
+    if approved:
+        done = _carry_out(state, asked, f"{state.current.reason} Approved: {reason}", evidence)
+    else:
+        why = f"{state.current.reason} But {by} refused to {asked.value}: {reason}"
+        done = _carry_out(state, Decision.ITERATE, why, evidence)
+    return Transition(
+        state=done.state,
+        events=(notice, *done.events),
+        rows=(*done.rows, changes.set_run_status("running")),
+    )
+
+
+def _carry_out(state: LoopState, decision: Decision, reason: str, evidence: Evidence) -> Transition:
+    """Decide: the decision, the blessing, the baseline and their event together."""
+    candidate = needed(state.current.candidate, "a candidate")
+    report = needed(state.current.candidate_report, "a report")
+    update: dict[str, Any] = {
+        "step": "learn",
+        "decisions": (*state.decisions, decision.value),
+        "current": state.current.model_copy(update={"decision": decision.value, "reason": reason}),
+    }
+    shown_better = decision is Decision.PROMOTE and (evidence.lower or 0.0) > 0.0
+    if evidence.spent is not None and not shown_better:
+        update["spent"] = evidence.spent
+    rows = [changes.finish_cycle(state.cycle, decision.value)]
+    match decision:
+        case Decision.PROMOTE:
+            blessed = candidate.model_copy(update={"blessed": True})
+            update |= {"blessed": blessed, "provisional": None, "history": ()}
+            update["baseline"] = evidence.candidate
+            rows.append(changes.bless(candidate.path))
+        case Decision.PROVISIONAL:
+            update |= {"provisional": candidate, "history": ()}
+            update["baseline"] = evidence.candidate
+        case Decision.ESCALATE:
+            update |= {"history": (), "baseline": evidence.baseline}
+        case Decision.ITERATE | Decision.ROLLBACK:
+            # the very first candidate can be refused by a person: there is no baseline then
+            update |= {"history": (*state.history, past_candidate(evidence))}
+            update["baseline"] = evidence.baseline
+    payload = {
+        "decision": decision.value,
+        "success_rate": report.success_rate,
+        "baseline": evidence.baseline,
+        "reason": reason,
+        "evidence": evidence.model_dump(),
+    }
+    notice = _told(state, "decide", "decision", **payload)
+    return Transition(state=state.model_copy(update=update), events=(notice,), rows=tuple(rows))

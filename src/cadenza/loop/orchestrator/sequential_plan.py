@@ -21,16 +21,44 @@ The bar:   whether the first policy to be blessed reaches ``min_promote`` is a q
            answer.
 Source:    Lan and DeMets 1983, Biometrika 70, 659-663 (O'Brien-Fleming type). docs/loop.md has what
            all of it is worth, `tools/simulate_loop_decisions.py` simulates it.
+Tasks:     LeRobot plays the episodes in every task of a suite.
 """
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Final, Self
 
 from cadenza.core.errors import InputError
 from cadenza.core.quantiles import normal_level, normal_quantile
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.orchestrator.task_counts import tasks_of
+from cadenza.loop.constitution.lerobot_programs import suite_sizes, tasks_played
+
+#: Numbers of the tasks that a run plays of a suite, in the further arguments.
+_TASK_IDS: Final = re.compile(r"--env\.task_ids=\[([0-9, ]+)\]")
+
+
+def tasks_of(config: LoopConfig) -> int:
+    """Return the number of tasks; 1 natively, where an episode is one of all tasks.
+
+    Raises:
+        ConstitutionError: Nobody says how many tasks a suite has.
+        ConfigurationError: ``data.instructions`` names no file of suites.
+    """
+    measured, described = config.eval, config.data.instructions
+    if config.backend == "native":
+        return 1
+    chosen = [
+        int(number)
+        for word in (*measured.env_args, *measured.extra_args)
+        for found in _TASK_IDS.findall(word)
+        for number in found.split(",")
+        if number.strip()
+    ]
+    suites = [name.strip() for name in measured.task_suite.split(",")]
+    known = {} if described is None else suite_sizes(described)
+    return tasks_played(measured.env_type, suites, chosen, known)
+
 
 #: Multiple of 10 episodes with which a true gain of 10 points is promoted in at least 80 % of first
 #: comparisons, whatever the reference's success; `tools/simulate_loop_decisions.py` measures it.

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.core.files import make_folder
-from cadenza.loop.backends.base import SeedRange
-from cadenza.loop.events.event import Event
+from cadenza.loop.contracts.records import SeedRange
+from cadenza.loop.events.bus import Event
 from cadenza.loop.events.journal import EventJournal
-from cadenza.loop.jobs.reports import Incident
-from cadenza.loop.orchestrator.seeds import SeedUse
-from cadenza.loop.orchestrator.state import LoopState
-from cadenza.loop.orchestrator.transitions import Notice, Transition
+from cadenza.loop.jobs.progress import Incident
+from cadenza.loop.orchestrator.machine import Notice, Transition
+from cadenza.loop.seeds import SeedUse
+from cadenza.loop.state import LoopState
 from cadenza.loop.store import changes
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import Lease

@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from cadenza.core.seeding import derive_substream
-from cadenza.loop.agents.base import Runner
+from cadenza.loop.agents.base import CallableRunner, Runner
 from cadenza.loop.agents.data_agent import DataAgent
 from cadenza.loop.agents.eval_agent import EvalAgent
 from cadenza.loop.agents.improve_agent import ImproveAgent
 from cadenza.loop.agents.train_agent import TrainAgent
-from cadenza.loop.backends.base import SeedRange
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
     EpisodeOutcome,
     EvalReport,
+    JobRunner,
+    SeedRange,
 )
 from cadenza.loop.errors import (
     ApprovalDecidedError,
@@ -31,23 +32,29 @@ from cadenza.loop.errors import (
     StoreUnavailableError,
     UnansweredError,
 )
-from cadenza.loop.jobs.callable_runner import CallableRunner
-from cadenza.loop.jobs.spec import JobRunner
 from cadenza.loop.jobs.stopping import StopCheck
-from cadenza.loop.orchestrator import machine, verdicts
-from cadenza.loop.orchestrator.checkpoints import require_intact
+from cadenza.loop.orchestrator import machine
+from cadenza.loop.orchestrator.cycle_data import (
+    attempts_within,
+    bounded,
+    reserve_training_seeds,
+    schedule_of,
+)
 from cadenza.loop.orchestrator.decision import judge
-from cadenza.loop.orchestrator.evidence import Evidence, first_evidence, paired_evidence
-from cadenza.loop.orchestrator.machine import Measured
-from cadenza.loop.orchestrator.proposal_bounds import attempts_within, bounded, schedule_of
+from cadenza.loop.orchestrator.evidence import (
+    Evidence,
+    first_evidence,
+    mean_value,
+    paired_evidence,
+    pooled_report,
+)
+from cadenza.loop.orchestrator.machine import Measured, Transition
 from cadenza.loop.orchestrator.proposer import Proposer
-from cadenza.loop.orchestrator.reports import mean_value, pooled_report
-from cadenza.loop.orchestrator.seeds import SeedLedger
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
 from cadenza.loop.orchestrator.session import RunSession
-from cadenza.loop.orchestrator.state import LoopState, Step, needed, spent_of
-from cadenza.loop.orchestrator.training_seeds import reserve_training_seeds
-from cadenza.loop.orchestrator.transitions import Transition
+from cadenza.loop.resuming import require_intact
+from cadenza.loop.seeds import SeedLedger
+from cadenza.loop.state import LoopState, Step, needed, spent_of
 from cadenza.loop.store import changes
 from cadenza.loop.store.rows import ApprovalRow
 
@@ -253,13 +260,13 @@ class CycleSteps:
             provisional=state.blessed is None,
         )
         require_intact(needed(state.current.candidate, "a candidate"))
-        return verdicts.judged(state, self._config, judgement, evidence)
+        return machine.judged(state, self._config, judgement, evidence)
 
     def _approve(self, state: LoopState) -> Transition:
         gate = needed(state.current.decision, "a decision")
         answer = self._wait_for_answer(state, gate)
         require_intact(needed(state.current.candidate, "a candidate"))
-        return verdicts.answered(
+        return machine.answered(
             state,
             self._evidence(state),
             approved=answer.status == "approved",

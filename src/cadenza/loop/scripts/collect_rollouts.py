@@ -10,6 +10,8 @@ What is stored:  observations after the environment's own processing, done exact
 Result:  ``{kept, successes, attempts, success_rate, repo_id, root, fps, frames, episodes}``, with
     success_rate = successes / attempts and task, seed and success of every attempt; root is null
     where nothing was kept, which is no error.
+Axes:    a batch of one; images (1, C, H, W) in [0, 1] become (H, W, C) bytes, everything else
+    float32 without the batch.
 """
 
 import argparse
@@ -17,16 +19,70 @@ import importlib
 import json
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .describe_environment import processors
-from .files import ScriptError, partial_of, publish, write_result
-from .frames import episode_frames, features_of, tensors_of
-from .playing import close_environments, environment_config, make_environments
-from .starting import start
+import numpy as np
+from numpy.typing import NDArray
+
+from .describe_environment import (
+    close_environments,
+    environment_config,
+    make_environments,
+    processors,
+)
+from .files import ScriptError, partial_of, publish, start, write_result
+
+#: Begin of the names of images.
+_IMAGE = "observation.image"
+ACTION = "action"
+
+
+def tensors_of(observation: Mapping[str, Any]) -> dict[str, NDArray[np.generic]]:
+    """Return copies of the observation's tensors, as stored; texts and nested parts are left out.
+
+    Later steps of LeRobot change observations in place, so that views would not do.
+    """
+    return {
+        key: _stored(key, value.detach().cpu().numpy())
+        for key, value in observation.items()
+        if key.startswith("observation.") and hasattr(value, "detach")
+    }
+
+
+def _stored(key: str, batch: NDArray[Any]) -> NDArray[Any]:
+    value = batch[0]
+    if key.startswith(_IMAGE):
+        pixels = np.rint(np.clip(value, 0.0, 1.0) * 255.0).astype(np.uint8)
+        return np.ascontiguousarray(np.moveaxis(pixels, 0, -1))
+    return np.array(value, dtype=np.float32)
+
+
+def features_of(
+    observation: Mapping[str, NDArray[Any]], action_shape: tuple[int, ...]
+) -> dict[str, dict[str, Any]]:
+    """Return the features of a dataset with such observations and actions."""
+    features: dict[str, dict[str, Any]] = {}
+    for key, value in observation.items():
+        image = key.startswith(_IMAGE)
+        features[key] = {
+            "dtype": "video" if image else "float32",
+            "shape": value.shape,
+            "names": ["height", "width", "channels"] if image else None,
+        }
+    features[ACTION] = {"dtype": "float32", "shape": tuple(action_shape), "names": None}
+    return features
+
+
+def episode_frames(
+    observations: Sequence[Mapping[str, NDArray[Any]]], actions: NDArray[Any]
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """Yield the frames of an episode: what was seen, and what was done then."""
+    for observation, action in zip(observations, actions, strict=True):
+        yield {**observation, ACTION: np.asarray(action, dtype=np.float32)}
+
 
 _logger = logging.getLogger(__name__)
 

@@ -6,19 +6,54 @@ Shapes are those after LeRobot's processing of the environment, images as (C, H,
 configuration declares is not trusted: LeRobot 0.4.4 ignores the image size declared for PushT.
 Result:  ``{observation, action, fps, tasks, seeds, evaluated_seeds}``; ``seeds`` has the facts of
     every task, ``evaluated_seeds`` the seeds of LeRobot's evaluation (see `seed_checks`).
+Modules of LeRobot are imported by name when they are needed: this file is also read where it is not
+installed, and releases move their modules.
 """
 
 import argparse
+import dataclasses
 import importlib
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .files import write_result
-from .playing import close_environments, environment_config, make_environments
+from .files import start, write_result
 from .seed_checks import evaluated_seeds, seed_facts
-from .starting import start
+
+
+def environment_config(env_type: str, task: str | None, words: Sequence[str]) -> Any:
+    """Return LeRobot's configuration of an environment, read as its own tools read it.
+
+    Args:
+        env_type: Environment, e.g. ``"pusht"``.
+        task: Task or suite; None for the environment's own.
+        words: Further words ``--env.key=value``.
+    """
+    base = importlib.import_module("lerobot.envs.configs").EnvConfig
+    holder = dataclasses.make_dataclass("Holder", [("env", base)])
+    named = [f"--env.type={env_type}", *([] if task is None else [f"--env.task={task}"])]
+    return importlib.import_module("draccus").parse(holder, args=[*named, *words]).env
+
+
+def make_environments(config: Any) -> list[tuple[str, Any]]:
+    """Return the tasks of an environment, each alone in a vector of one, by name.
+
+    A task is called ``<suite>_<number>``, like the folder of its evaluation videos.
+    """
+    factory = importlib.import_module("lerobot.envs.factory")
+    suites = factory.make_env(config, n_envs=1, use_async_envs=False)
+    return [
+        (f"{suite}_{number}", environment)
+        for suite, tasks in suites.items()
+        for number, environment in tasks.items()
+    ]
+
+
+def close_environments(environments: Sequence[tuple[str, Any]]) -> None:
+    """Close what `make_environments` made."""
+    for _, environment in environments:
+        environment.close()
 
 
 def main(words: Sequence[str]) -> int:

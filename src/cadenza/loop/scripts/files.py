@@ -1,11 +1,17 @@
-"""Files that a script leaves: whole or not at all."""
+"""What the scripts share: files left whole or not at all, descriptions of datasets, and the start.
+
+`start` is for ``python -m cadenza.loop.scripts.NAME``, as LeAgents does. The loop itself starts
+`run.py`, which needs no `cadenza` in LeRobot's environment; the former needs both in one.
+"""
 
 import json
+import logging
 import os
 import shutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NoReturn, cast
 
 
 class ScriptError(Exception):
@@ -53,3 +59,70 @@ def _fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+#: Facts, besides features, that datasets must share to be joined.
+_SHARED: Final = ("codebase_version", "fps", "robot_type")
+
+
+def read_info(root: Path) -> dict[str, Any]:
+    """Return the description of the dataset in ``root``.
+
+    Raises:
+        ScriptError: There is none.
+    """
+    try:
+        info = json.loads((root / "meta" / "info.json").read_text(encoding="utf-8"))
+        features = info["features"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ScriptError(f"expected a dataset in {root}, got {error!r}") from error
+    if not isinstance(features, dict):
+        raise ScriptError(f"expected features in {root}/meta/info.json, got {features!r}")
+    return cast("dict[str, Any]", info)
+
+
+def difference(
+    first: Mapping[str, Any], second: Mapping[str, Any], *, labels: bool = True
+) -> str | None:
+    """Return how the second dataset differs from the first; None if it does not.
+
+    Args:
+        first: Description of a dataset.
+        second: Description of another one.
+        labels: Whether the kind of robot and the names of axes count.
+    """
+    for key in _SHARED if labels else _SHARED[:-1]:
+        if first.get(key) != second.get(key):
+            return f"{key} {second.get(key)!r} instead of {first.get(key)!r}"
+    mine, others = first["features"], second["features"]
+    for key in sorted(mine.keys() | others.keys()):
+        if key not in others:
+            return f"no {key}"
+        if key not in mine:
+            return f"{key} as well"
+        for fact in sorted(mine[key].keys() | others[key].keys()):
+            wanted, found = mine[key].get(fact), others[key].get(fact)
+            if wanted != found and (labels or fact != "names"):
+                return f"{key} with {fact} {found} instead of {wanted}"
+    return None
+
+
+def start(word: str, main: Callable[[list[str]], int]) -> NoReturn:
+    """Run a script with the words of this process and end with its exit code.
+
+    Args:
+        word: Name of the script for `run.py`.
+        main: The script.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "lerobot":
+            raise
+    run = Path(__file__).resolve().with_name("run.py")
+    sys.stderr.write(
+        f"{word}: expected LeRobot in the environment of {sys.executable}, got none; start "
+        f"`PYTHON {run} {word} ...` with the Python that has it.\n"
+    )
+    sys.exit(2)

@@ -19,8 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-from .files import ScriptError
-from .starting import start
+from .files import ScriptError, start
 
 _logger = logging.getLogger(__name__)
 #: Words that this script reads and keeps from LeRobot.
@@ -76,7 +75,7 @@ def finished_step(output: Path) -> int | None:
 
 
 def _with_mix(words: Sequence[str], given: dict[str, str], output: Path) -> list[str]:
-    from .blending import blend
+    from .merge_datasets import blend
 
     root, episodes = blend(
         repo_id=given["--dataset.repo_id"],

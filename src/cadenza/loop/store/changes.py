@@ -1,26 +1,37 @@
-"""Changes to a run's rows, to be made in one transaction with a new state.
+"""Changes to a run's rows, to be made in one transaction with a new state; and a person's answers.
 
 Each function checks its arguments and returns a `Change`; `JobStore.commit` makes several of them
-together, the methods of `JobStore` make one at a time.
+together, the methods of `JobStore` make one at a time. An approval is asked for by a change and
+answered once, by whoever may, without a lease.
 """
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from sqlalchemy import Connection, and_, insert, select, update
 
 from cadenza.core.errors import InputError
 from cadenza.core.files import sha256_bytes
-from cadenza.loop.errors import RecordConflictError, SeedOverlapError, UnknownRowError
-from cadenza.loop.store.database import now
-from cadenza.loop.store.locations import config_to_keep
-from cadenza.loop.store.models import Checkpoint, Cycle, Episode, Run, SeedRangeRow
-from cadenza.loop.store.plain_text import plain_text
-
-if TYPE_CHECKING:
-    from cadenza.loop.backends.base import SeedRange
-    from cadenza.loop.contracts.records import EpisodeOutcome
+from cadenza.core.strict_json import parse_json_object
+from cadenza.loop.contracts.records import EpisodeOutcome, SeedRange
+from cadenza.loop.errors import (
+    ApprovalDecidedError,
+    RecordConflictError,
+    SeedOverlapError,
+    UnknownRowError,
+)
+from cadenza.loop.store.database import (
+    Database,
+    config_to_keep,
+    lock_run,
+    now,
+    plain_text,
+    require_plain,
+)
+from cadenza.loop.store.leases import require_lease
+from cadenza.loop.store.models import Approval, Checkpoint, Cycle, Episode, Run, SeedRangeRow
+from cadenza.loop.store.rows import ApprovalRow, Lease
 
 #: Something to do inside a transaction; gets the run that the transaction is about.
 Change: TypeAlias = Callable[[Connection, str], Any]
@@ -47,7 +58,6 @@ def start_cycle(
     *,
     rung: str | None = None,
     proposal_json: str | None = None,
-    dataset_json: str | None = None,
 ) -> Change:
     """Add a cycle, at stage ``collect``.
 
@@ -68,19 +78,15 @@ def start_cycle(
                 started_at=now(connection),
                 rung=rung,
                 proposal_json=proposal_json,
-                dataset_json=dataset_json,
             )
         )
 
     return change
 
 
-def set_stage(
-    idx: int, stage: str, *, proposal_json: str | None = None, dataset_json: str | None = None
-) -> Change:
-    """Say what the cycle does now; documents that are not None are stored with it."""
-    documents = {"proposal_json": proposal_json, "dataset_json": dataset_json}
-    given = {name: value for name, value in documents.items() if value is not None}
+def set_stage(idx: int, stage: str, *, dataset_json: str | None = None) -> Change:
+    """Say what the cycle does now; a dataset that is not None is stored with it."""
+    given = {} if dataset_json is None else {"dataset_json": dataset_json}
 
     def change(connection: Connection, run_id: str) -> None:
         _update_cycle(connection, run_id, idx, {"stage": stage, **given})
@@ -124,7 +130,7 @@ def add_checkpoint(
 
 def attach_eval(checkpoint: int | str, eval_json: str) -> Change:
     """Store an evaluation with a policy, given by its number or path."""
-    _require_json_object(eval_json)
+    parse_json_object(eval_json.encode(), source="eval_json")
 
     def change(connection: Connection, run_id: str) -> None:
         number = _checkpoint_of(connection, run_id, checkpoint)
@@ -152,7 +158,7 @@ def bless(checkpoint: int | str) -> Change:
 
 
 def record_episodes(
-    cycle: int, subject: str, look: int, outcomes: Sequence["EpisodeOutcome"]
+    cycle: int, subject: str, look: int, outcomes: Sequence[EpisodeOutcome]
 ) -> Change:
     """Store the episodes of one look at one policy.
 
@@ -200,7 +206,7 @@ def record_episodes(
     return change
 
 
-def reserve_seeds(cycle: int, purpose: str, look: int, seeds: "SeedRange") -> Change:
+def reserve_seeds(cycle: int, purpose: str, look: int, seeds: SeedRange) -> Change:
     """Reserve seeds that no other purpose, cycle or look of the run may use.
 
     Reserving the same range for the same use again changes nothing.
@@ -293,12 +299,125 @@ def _checkpoint_of(connection: Connection, run_id: str, checkpoint: int | str) -
     return number
 
 
-def _require_json_object(document: str) -> None:
-    from cadenza.core.strict_json import parse_json_object
-
-    parse_json_object(document.encode(), source="eval_json")
-
-
 def canonical_text(value: object) -> str:
     """Return ``value`` as strict JSON text with sorted keys."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
+
+
+class Approvals:
+    """Asks and answers; whoever answers needs no lease."""
+
+    def __init__(self, database: Database) -> None:
+        """Look at the approvals of ``database``."""
+        self._database = database
+
+    def request(
+        self, lease: Lease, cycle: int, gate: str, *, timeout_s: float | None = None
+    ) -> ApprovalRow:
+        """Ask, or return what was asked before: the first question and its deadline hold.
+
+        Raises:
+            StaleLeaseError: Another controller took the run over.
+        """
+        with self._database.write() as connection:
+            require_lease(connection, lease)
+            request_approval(cycle, gate, timeout_s=timeout_s)(connection, lease.run_id)
+            return _get(connection, lease.run_id, cycle, gate)
+
+    def decide(
+        self,
+        run_id: str,
+        cycle: int,
+        gate: str,
+        status: Literal["approved", "rejected"],
+        *,
+        reason: str,
+        by: str,
+    ) -> ApprovalRow:
+        """Answer, with a reason and a name.
+
+        Raises:
+            ApprovalDecidedError: It was answered before.
+            UnknownRowError: Nothing of the kind was asked.
+            InputError: The reason or the name is empty or no plain text.
+        """
+        require_plain(f"reason for {status!r}", reason)
+        require_plain("name of who decides", by)
+        with self._database.write() as connection:
+            lock_run(connection, run_id)
+            row = _get(connection, run_id, cycle, gate)
+            if row.status != "pending":
+                raise ApprovalDecidedError(
+                    f"run {run_id!r}, cycle {cycle}: expected {gate!r} to be undecided, got "
+                    f"{row.status} by {row.by} ({row.reason}); a decision is final."
+                )
+            connection.execute(
+                update(Approval)
+                .where(*_key(run_id, cycle, gate))
+                .values(status=status, reason=reason, by=by, decided_at=now(connection))
+            )
+            return _get(connection, run_id, cycle, gate)
+
+    def get(self, run_id: str, cycle: int, gate: str) -> ApprovalRow:
+        """Return a question and its answer.
+
+        Raises:
+            UnknownRowError: Nothing of the kind was asked.
+        """
+        with self._database.read() as connection:
+            return _get(connection, run_id, cycle, gate)
+
+    def pending(self, run_id: str) -> list[ApprovalRow]:
+        """Return the run's open questions, oldest first."""
+        statement = (
+            select(Approval.__table__)
+            .where(Approval.run_id == run_id, Approval.status == "pending")
+            .order_by(Approval.requested_at, Approval.cycle, Approval.gate)
+        )
+        with self._database.read() as connection:
+            moment = now(connection)
+            rows = connection.execute(statement).mappings()
+            return [_row({str(key): value for key, value in row.items()}, moment) for row in rows]
+
+
+def request_approval(cycle: int, gate: str, *, timeout_s: float | None = None) -> Change:
+    """Ask a person; nothing happens if it was asked before."""
+    if timeout_s is not None and not timeout_s > 0.0:
+        raise InputError(f"approval of {gate!r}: expected timeout_s > 0 or None, got {timeout_s}.")
+
+    def change(connection: Connection, run_id: str) -> None:
+        if connection.scalar(select(Approval.cycle).where(*_key(run_id, cycle, gate))) is not None:
+            return
+        moment = now(connection)
+        connection.execute(
+            insert(Approval).values(
+                run_id=run_id,
+                cycle=cycle,
+                gate=gate,
+                requested_at=moment,
+                deadline=None if timeout_s is None else moment + timeout_s,
+            )
+        )
+
+    return change
+
+
+def _key(run_id: str, cycle: int, gate: str) -> tuple[Any, ...]:
+    return (Approval.run_id == run_id, Approval.cycle == cycle, Approval.gate == gate)
+
+
+def _get(connection: Connection, run_id: str, cycle: int, gate: str) -> ApprovalRow:
+    statement = select(Approval.__table__).where(*_key(run_id, cycle, gate))
+    row = connection.execute(statement).mappings().one_or_none()
+    if row is None:
+        raise UnknownRowError(
+            f"run {run_id!r}, cycle {cycle}: expected a question {gate!r}, got none; see what "
+            "waits with `cadenza loop status`."
+        )
+    return _row({str(key): value for key, value in row.items()}, now(connection))
+
+
+def _row(values: dict[str, Any], moment: float) -> ApprovalRow:
+    deadline = values["deadline"]
+    overdue = values["status"] == "pending" and deadline is not None and deadline <= moment
+    return ApprovalRow(**values, overdue=overdue)

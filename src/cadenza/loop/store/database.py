@@ -4,22 +4,35 @@ SQLite:      write-ahead log, every commit synced, foreign keys enforced, one wr
              writer waits for the other up to `BUSY_TIMEOUT_S`.
 PostgreSQL:  read committed; whoever changes a run first locks its row, so that all changes of one
              run happen one after the other and several runs proceed at once.
+Passwords:   are used for connecting and go nowhere else. Whoever goes on with a run gives them
+             anew: in the URL, or where libpq looks (``PGPASSWORD``, ``~/.pgpass``, a service file).
+             A URL that was shown or kept has `HIDDEN` in place of the password, so it names none.
+             Source: https://www.postgresql.org/docs/current/libpq-connect.html
 """
 
+import json
 import sqlite3
 import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event, select, text
-from sqlalchemy.engine import URL
-from sqlalchemy.exc import DatabaseError, DBAPIError, OperationalError, ProgrammingError
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DatabaseError,
+    DBAPIError,
+    OperationalError,
+    ProgrammingError,
+)
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from cadenza.core.errors import ConfigurationError, MissingExtraError
+from cadenza.core.errors import ConfigurationError, InputError, MissingExtraError
 from cadenza.core.files import make_folder
+from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.disk_space import obstacle
 from cadenza.loop.errors import (
     StoreAccessError,
@@ -29,11 +42,101 @@ from cadenza.loop.errors import (
     UnknownRowError,
 )
 from cadenza.loop.store import schema
-from cadenza.loop.store.locations import shown, url_of
 from cadenza.loop.store.models import Run
 
 if TYPE_CHECKING:
     from psycopg import Error
+
+
+def plain_text(text: str) -> str:
+    r"""Return ``text`` with what a database refuses as escapes, e.g. ``\x00`` or ``\udc80``."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+
+
+def require_plain(place: str, text: str) -> None:
+    """Refuse text that says nothing or that a database would refuse.
+
+    Raises:
+        InputError: It is blank, holds NUL or is no valid Unicode.
+    """
+    if not text.strip():
+        raise InputError(f"{place}: expected some words, got {text!r}; say it.")
+    if plain_text(text) != text:
+        raise InputError(f"{place}: expected text without NUL and stray bytes, got {text!r}.")
+
+
+#: What is shown in place of a password; SQLAlchemy shows the same.
+HIDDEN: Final = "***"
+#: Keys behind the question mark of a URL that hold passwords, too.
+_SECRET_KEYS: Final = (
+    "password",
+    "sslpassword",
+    "oauth_client_secret",
+    "scram_client_key",
+    "scram_server_key",
+)
+
+
+def url_of(location: Path | str) -> URL:
+    """Return the URL to connect to, with the password that it names and PostgreSQL's driver.
+
+    Raises:
+        ConfigurationError: It is malformed or names another kind of database.
+    """
+    url = _parsed(location)
+    if url.drivername not in ("sqlite", "postgresql", "postgresql+psycopg"):
+        raise ConfigurationError(
+            f"store {shown(url)}: expected sqlite:///... or postgresql+psycopg://..., "
+            f"got {url.drivername!r}; use one of these."
+        )
+    if url.drivername == "sqlite":
+        return url
+    url = url.set(drivername="postgresql+psycopg").difference_update_query(
+        [key for key in _SECRET_KEYS if url.query.get(key) == HIDDEN]
+    )
+    return url._replace(password=None) if url.password == HIDDEN else url
+
+
+def shown(location: Path | str | URL) -> str:
+    """Return a location as it may be shown and kept: every password in it is `HIDDEN`.
+
+    Raises:
+        ConfigurationError: It is a malformed URL.
+    """
+    url = location if isinstance(location, URL) else _parsed(location)
+    secrets = [key for key in _SECRET_KEYS if key in url.query]
+    if url.password is None and not secrets and not isinstance(location, URL):
+        return str(location)
+    masked = url.update_query_dict(dict.fromkeys(secrets, HIDDEN))
+    return masked.render_as_string(hide_password=True).replace(quote(HIDDEN), HIDDEN)
+
+
+def config_to_keep(config_json: str) -> str:
+    """Return a configuration's document as it may be kept: its ``store`` without passwords.
+
+    A document without one is returned as it is.
+    """
+    document = parse_json_object(config_json.encode(), source="config_json")
+    store = document.get("store")
+    if not isinstance(store, str):
+        return config_json
+    kept = shown(store)
+    return config_json if kept == store else json.dumps({**document, "store": kept})
+
+
+def _parsed(location: Path | str) -> URL:
+    """Return the URL of a location; what cannot be read is not quoted, it may hold a password."""
+    if isinstance(location, Path) or "://" not in location:
+        return URL.create("sqlite", database=str(location))
+    try:
+        return make_url(location)
+    except (ArgumentError, ValueError):  # the latter: a port that is no number
+        kind = location.partition("://")[0]
+        raise ConfigurationError(
+            f"store {kind}://...: expected a path or an SQLAlchemy URL such as "
+            "postgresql+psycopg://user@host:5432/database, got one that cannot be read; write "
+            "'@', ':' and '/' in a name or password as %40, %3A and %2F."
+        ) from None  # the cause quotes parts of the URL
 
 
 def refused_password(name: str, error: DBAPIError) -> StoreAccessError | None:

@@ -13,8 +13,8 @@ from typing import Any, cast
 from sqlalchemy import Connection, and_, func, insert, select, update
 
 from cadenza.core.errors import InputError
+from cadenza.loop.contracts.records import Device, JobKey, JobSpec, JobStatus
 from cadenza.loop.errors import RecordConflictError, UnknownRowError
-from cadenza.loop.jobs.spec import Device, JobKey, JobSpec, JobStatus
 from cadenza.loop.store.database import Database, now
 from cadenza.loop.store.event_rows import append_events
 from cadenza.loop.store.leases import require_lease

@@ -16,19 +16,16 @@ from sqlalchemy import Connection, insert, select, update
 from cadenza.core.errors import InputError, IntegrityError
 from cadenza.core.files import sha256_bytes
 from cadenza.core.strict_json import parse_json_object
-from cadenza.loop.backends.base import SeedRange
 from cadenza.loop.config import NAME_PATTERN
-from cadenza.loop.contracts.records import CheckpointRecord, EpisodeOutcome
+from cadenza.loop.contracts.records import CheckpointRecord, EpisodeOutcome, SeedRange
 from cadenza.loop.errors import DuplicateRunError, StaleStateError, UnknownRowError
-from cadenza.loop.orchestrator.state import LoopState
+from cadenza.loop.state import LoopState
 from cadenza.loop.store import changes
-from cadenza.loop.store.approvals import Approvals
-from cadenza.loop.store.changes import Change
-from cadenza.loop.store.database import Database, lock_run, now, unknown_run
+from cadenza.loop.store.changes import Approvals, Change
+from cadenza.loop.store.database import Database, config_to_keep, lock_run, now, unknown_run
 from cadenza.loop.store.event_rows import EventTable, append_events
 from cadenza.loop.store.job_rows import JobTable
 from cadenza.loop.store.leases import Leases, require_lease
-from cadenza.loop.store.locations import config_to_keep
 from cadenza.loop.store.models import Checkpoint, Cycle, Episode, Run, SeedRangeRow
 from cadenza.loop.store.replies import Replies
 from cadenza.loop.store.rows import CheckpointRow, CycleRow, Lease, RunRow, StoredEvent
@@ -49,21 +46,7 @@ class JobStore:
     def __init__(self, location: Path | str, *, create: bool = True) -> None:
         """Open the store, creating its file and bringing its tables up to date.
 
-        Args:
-            location: Path of an SQLite file, or an SQLAlchemy URL.
-            create: Off for readers, who neither create nor migrate; see `open_existing`.
-
-        Raises:
-            StoreNotFoundError: ``create`` is off and there is no such file.
-            StoreForeignError: The database is another program's; it was not touched.
-            StoreVersionError: The store was written by another version of the package whose tables
-                this one cannot use.
-            LeaseHeldError: ``create`` is on, the store is older, and a run is at work.
-            StoreAccessError: The password is wrong or missing, or the user may not do this.
-            StoreUnavailableError: The database does not answer.
-            StoreCorruptError: The file is no database, or a damaged one.
-            ConfigurationError: The URL is malformed or names another kind of database.
-            MissingExtraError: PostgreSQL's driver is not installed.
+        Args and errors as `cadenza.loop.store.database.Database`.
         """
         self._database = Database(location, create=create)
         self.leases = Leases(self._database)

@@ -14,9 +14,9 @@ from sqlalchemy import Connection, select, update
 
 from cadenza.core.errors import InputError
 from cadenza.loop.errors import LeaseHeldError, StaleLeaseError, StoreUnavailableError
+from cadenza.loop.processes import is_gone, readable
 from cadenza.loop.store.database import Database, lock_run, now, unknown_run
 from cadenza.loop.store.models import Run
-from cadenza.loop.store.owners import is_gone, readable
 from cadenza.loop.store.rows import Lease
 
 
@@ -40,7 +40,7 @@ class Leases:
 
         Args:
             run_id: The run.
-            owner: Who asks, see `cadenza.loop.store.owners.this_process`.
+            owner: Who asks, see `cadenza.loop.processes.this_process`.
             ttl_s: Seconds the lease lasts without a renewal, > 0.
             gone: Whether the present owner is known to be dead; False if unsure.
             to_work: Forget that the run was asked to stop; later requests are for the new owner.

@@ -10,10 +10,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, func, insert, select, update
 
 from cadenza.core.files import sha256_bytes
-from cadenza.loop.store.database import Database
+from cadenza.loop.store.database import Database, plain_text
 from cadenza.loop.store.leases import require_lease
 from cadenza.loop.store.models import LlmReply
-from cadenza.loop.store.plain_text import plain_text
 from cadenza.loop.store.rows import Lease, ReplyRow, ReplyTotals
 
 #: The text of a reply that is booked and not there.

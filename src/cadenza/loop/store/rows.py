@@ -6,7 +6,7 @@ Rows of the three tables that LeAgents has are mappings, as there; all others ar
 from dataclasses import dataclass
 from typing import TypedDict
 
-from cadenza.loop.jobs.spec import Device, JobKey, JobStatus
+from cadenza.loop.contracts.records import Device, JobKey, JobStatus
 
 
 class RunRow(TypedDict):

@@ -14,8 +14,8 @@ from cadenza.loop.errors import (
     StoreOutdatedError,
     StoreVersionError,
 )
+from cadenza.loop.processes import is_gone, readable
 from cadenza.loop.store.models import Run
-from cadenza.loop.store.owners import is_gone, readable
 
 #: Newest migration; a store at another one is migrated or refused.
 HEAD: Final = "0003"

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from cadenza.loop.config import ThresholdConfig
 from cadenza.loop.orchestrator.decision import Decision, judge
-from cadenza.loop.orchestrator.evidence import Evidence
-from cadenza.loop.orchestrator.mean_bounds import mean_bounds
+from cadenza.loop.orchestrator.evidence import Evidence, mean_bounds
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
 
 scores = st.lists(

@@ -8,9 +8,9 @@ from cadenza.loop.config import ThresholdConfig
 from cadenza.loop.contracts.records import EpisodeOutcome
 from cadenza.loop.orchestrator.decision import Decision, decide, judge
 from cadenza.loop.orchestrator.evidence import Evidence, paired_evidence
-from cadenza.loop.orchestrator.seeds import BLOCK, MAX_CYCLES, SeedLedger
 from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
-from cadenza.loop.orchestrator.state import PastCandidate
+from cadenza.loop.seeds import BLOCK, MAX_CYCLES, SeedLedger
+from cadenza.loop.state import PastCandidate
 
 rates = st.floats(0.0, 1.0)
 histories = st.lists(rates, max_size=5)

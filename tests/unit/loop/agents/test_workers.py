@@ -14,10 +14,9 @@ from cadenza.loop.agents import (
     TrainAgent,
     TrainError,
 )
-from cadenza.loop.backends.base import JobPlan
 from cadenza.loop.config import EvalConfig, ImproveConfig, PolicyRung, TrainConfig
 from cadenza.loop.constitution import ConstitutionError, load_constitution
-from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
+from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, JobPlan, Proposal
 from cadenza.loop.errors import DataError
 from cadenza.loop.events import EventBus
 from tests.loop_fakes import FakeBackend, FakeStack

@@ -9,11 +9,17 @@ from pyarrow import parquet
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.loop.backends import lerobot
-from cadenza.loop.backends.base import DataRequest, MergeRequest, SeedRange, TrainRequest
 from cadenza.loop.backends.lerobot import LeRobotBackend
 from cadenza.loop.backends.lerobot_probe import LeRobotTools
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.contracts.records import DatasetRef, Proposal
+from cadenza.loop.contracts.records import (
+    DataRequest,
+    DatasetRef,
+    MergeRequest,
+    Proposal,
+    SeedRange,
+    TrainRequest,
+)
 from cadenza.loop.errors import ImproveError
 from tests.unit.loop.backends.test_lerobot_probe import TEXTS, environment
 

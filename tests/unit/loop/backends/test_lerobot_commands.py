@@ -5,14 +5,6 @@ from pathlib import Path
 import pytest
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.loop.backends.base import (
-    DataRequest,
-    EvalRequest,
-    HarvestRequest,
-    MergeRequest,
-    SeedRange,
-    TrainRequest,
-)
 from cadenza.loop.backends.lerobot_commands import (
     Setting,
     eval_command,
@@ -24,7 +16,17 @@ from cadenza.loop.backends.lerobot_commands import (
 from cadenza.loop.backends.lerobot_probe import LeRobotTools
 from cadenza.loop.config import EvalConfig
 from cadenza.loop.constitution import Roots, load_constitution
-from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, Proposal
+from cadenza.loop.contracts.records import (
+    CheckpointRecord,
+    DataRequest,
+    DatasetRef,
+    EvalRequest,
+    HarvestRequest,
+    MergeRequest,
+    Proposal,
+    SeedRange,
+    TrainRequest,
+)
 from tests.unit.loop.backends.test_lerobot_probe import TEXTS, TEXTS_06
 
 OLD = LeRobotTools.from_help("0.4.4", TEXTS)

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from cadenza.core.errors import ConfigurationError, MissingExtraError
-from cadenza.loop.backends.lerobot_environment import (
+from cadenza.loop.backends.lerobot_probe import (
+    TOOLS,
     LeRobotEnvironment,
+    LeRobotTools,
     lerobot_programs,
     lerobot_python,
+    output_of,
 )
-from cadenza.loop.backends.lerobot_probe import TOOLS, LeRobotTools, output_of
 
 RECORDED = Path(__file__).with_name("recorded")
 TEXTS = {tool: (RECORDED / f"{tool}-0.4.4.txt").read_text() for tool in TOOLS}

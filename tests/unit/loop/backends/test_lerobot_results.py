@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from cadenza.core.errors import IntegrityError
-from cadenza.loop.backends.base import EvalRequest, SeedRange
 from cadenza.loop.backends.lerobot_results import (
     read_checkpoint,
     read_harvest,
@@ -14,7 +13,7 @@ from cadenza.loop.backends.lerobot_results import (
     success_rate,
 )
 from cadenza.loop.config import EvalConfig
-from cadenza.loop.contracts.records import CheckpointRecord
+from cadenza.loop.contracts.records import CheckpointRecord, EvalRequest, SeedRange
 from cadenza.loop.errors import EvalError, ImproveError
 
 RECORDED = Path(__file__).with_name("recorded") / "eval_info-0.4.4.json"

@@ -7,9 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.errors import ConfigurationError, IntegrityError, UnknownNameError
-from cadenza.loop.backends.base import SeedRange
-from cadenza.loop.backends.native_episodes import PartnerFilter, outcomes_of, selected_episodes
-from cadenza.loop.backends.native_files import SeedPage
+from cadenza.loop.backends.native_files import (
+    PartnerFilter,
+    SeedPage,
+    outcomes_of,
+    selected_episodes,
+)
+from cadenza.loop.contracts.records import SeedRange
 
 #: Partner of each of twelve episodes.
 PAGE = SeedPage(("a", "b", "c") * 4, 12)

@@ -15,7 +15,7 @@ from cadenza.loop.constitution import (
 )
 from cadenza.loop.constitution.constitution import PROGRAMS
 from cadenza.loop.constitution.flags import fold
-from cadenza.loop.constitution.jobs import CollectJob, HarvestJob, MergeJob, SelectJob, TrainJob
+from cadenza.loop.constitution.programs import CollectJob, HarvestJob, MergeJob, SelectJob, TrainJob
 from cadenza.loop.constitution.rules import Rules
 from cadenza.loop.orchestrator import constitution as promised
 

@@ -4,7 +4,8 @@ import logging
 import pytest
 
 from cadenza.loop.errors import EventLogError
-from cadenza.loop.events import Event, EventBus, log_file
+from cadenza.loop.events import Event, EventBus
+from cadenza.loop.events import bus as log_file
 
 
 def lines(path):

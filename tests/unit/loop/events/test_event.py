@@ -6,8 +6,8 @@ import pytest
 
 from cadenza.loop.errors import EventError
 from cadenza.loop.events import Event
-from cadenza.loop.events import event as event_module
-from cadenza.loop.events.event import event_line
+from cadenza.loop.events import bus as event_module
+from cadenza.loop.events.bus import event_line
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, np.float64("nan")])

@@ -4,8 +4,8 @@ import os
 import pytest
 
 from cadenza.loop.errors import EventLogError
-from cadenza.loop.events import log_file
-from cadenza.loop.events.log_file import LogFile
+from cadenza.loop.events import bus as log_file
+from cadenza.loop.events.bus import LogFile
 
 KIB64 = 1 << 16
 LONG = 3 * KIB64 * b"t"

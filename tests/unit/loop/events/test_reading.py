@@ -1,5 +1,5 @@
 from cadenza.loop.events import EventPage, read_events
-from cadenza.loop.events.event import MAX_PAYLOAD_BYTES
+from cadenza.loop.events.bus import MAX_PAYLOAD_BYTES
 
 
 def test_pages_follow_one_another_by_offset(tmp_path):

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from cadenza.loop.config import JobsConfig
+from cadenza.loop.contracts.records import JobKey, JobSpec
 from cadenza.loop.errors import JobFailedError
 from cadenza.loop.jobs import durable_runner
 from cadenza.loop.jobs.attempt_files import AttemptEnd
 from cadenza.loop.jobs.durable_runner import DurableRunner
 from cadenza.loop.jobs.programs import ProgramTable
-from cadenza.loop.jobs.spec import JobKey, JobSpec
 from cadenza.loop.store import JobStore
 
 

@@ -1,8 +1,7 @@
 import pytest
 
 from cadenza.loop.jobs.attempt_files import AttemptEnd, AttemptFolder
-from cadenza.loop.jobs.course import Course, read_course
-from cadenza.loop.jobs.outcomes import Outcome
+from cadenza.loop.jobs.outcomes import Course, Outcome, read_course
 
 KILLED = Outcome(
     kind="interrupted", end=AttemptEnd(attempt=1, exit_code=-9, duration_s=1.0, reason="finished")

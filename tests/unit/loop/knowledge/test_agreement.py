@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from cadenza.loop.knowledge.agreement import (
+from cadenza.loop.knowledge.observations import (
     Measurement,
     RunOutcome,
     agree,

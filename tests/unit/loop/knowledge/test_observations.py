@@ -1,15 +1,15 @@
 import pytest
 
-from cadenza.loop.knowledge.agreement import Measurement
-from cadenza.loop.knowledge.lessons import derived_lessons
 from cadenza.loop.knowledge.observations import (
     MAX_LISTED,
     MAX_ROWS,
+    Measurement,
     Observation,
     Observations,
     plain_name,
     read_observations,
 )
+from cadenza.loop.knowledge.updates import derived_lessons
 
 
 def seen(cycle, run="r", rate=0.5, **more):

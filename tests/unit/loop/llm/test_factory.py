@@ -1,10 +1,10 @@
 import pytest
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.loop.config import LoopConfig
+from cadenza.loop.config import LoopConfig, parse_spec
 from cadenza.loop.errors import LLMPackageMissingError
-from cadenza.loop.llm import AnthropicLLM, OpenAICompatibleLLM, make_llm, service
-from cadenza.loop.llm.spec import parse_spec
+from cadenza.loop.llm import AnthropicLLM, OpenAICompatibleLLM, make_llm
+from cadenza.loop.llm import adapter as service
 
 
 @pytest.fixture(autouse=True)

@@ -5,10 +5,10 @@ import pytest
 from cadenza.core.errors import InputError
 from cadenza.loop.config import LoopConfig, ThresholdConfig
 from cadenza.loop.contracts.records import CheckpointRecord, EvalReport
-from cadenza.loop.orchestrator import verdicts
+from cadenza.loop.orchestrator import machine as verdicts
 from cadenza.loop.orchestrator.decision import Decision, Judgement, decide, judge
 from cadenza.loop.orchestrator.evidence import Evidence
-from cadenza.loop.orchestrator.state import CycleState, LoopState, PastCandidate
+from cadenza.loop.state import CycleState, LoopState, PastCandidate
 
 THRESHOLDS = ThresholdConfig()
 

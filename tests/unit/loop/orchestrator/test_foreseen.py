@@ -8,8 +8,8 @@ from cadenza.loop.backends.lerobot import LeRobotBackend
 from cadenza.loop.backends.native import NativeBackend
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution, ConstitutionError, load_constitution
-from cadenza.loop.doctor.configuration import back_end_check
-from cadenza.loop.orchestrator.foreseen import require_commands_allowed, require_foreseen_allowed
+from cadenza.loop.doctor import back_end_check
+from cadenza.loop.orchestrator.preflight import require_commands_allowed, require_foreseen_allowed
 
 SHIPPED = load_constitution(None)
 RULES = {

@@ -4,7 +4,7 @@ from scipy import stats
 
 from cadenza.core.errors import InputError
 from cadenza.evaluation.statistics.cluster_means import SignFlips
-from cadenza.loop.orchestrator.mean_bounds import RESAMPLES, RESERVE, mean_bounds
+from cadenza.loop.orchestrator.evidence import RESAMPLES, RESERVE, mean_bounds
 
 TAIL = 0.05
 

@@ -8,7 +8,7 @@ import yaml
 from cadenza.loop.backends.lerobot import LeRobotBackend
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution, ConstitutionError
-from cadenza.loop.orchestrator.foreseen import require_commands_allowed, require_foreseen_allowed
+from cadenza.loop.orchestrator.preflight import require_commands_allowed, require_foreseen_allowed
 
 #: The keys of LeAgents' own file.
 THEIRS = {

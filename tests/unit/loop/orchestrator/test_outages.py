@@ -2,7 +2,7 @@ import pytest
 
 from cadenza.loop.errors import StoreAccessError, StoreUnavailableError
 from cadenza.loop.jobs.stopping import StopLevel, never
-from cadenza.loop.orchestrator.controller import Outages
+from cadenza.loop.orchestrator.loop import Outages
 from cadenza.loop.orchestrator.session import IncidentLog
 
 AWAY = StoreUnavailableError("the server restarts")
@@ -38,7 +38,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr("cadenza.loop.orchestrator.controller.time", made)
+    monkeypatch.setattr("cadenza.loop.orchestrator.loop.time", made)
     return made
 
 

@@ -7,7 +7,7 @@ import pytest
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution
 from cadenza.loop.contracts.records import Proposal
-from cadenza.loop.orchestrator.proposal_bounds import (
+from cadenza.loop.orchestrator.cycle_data import (
     MOST_LISTED,
     attempts_within,
     bounded,
@@ -15,8 +15,8 @@ from cadenza.loop.orchestrator.proposal_bounds import (
     most_proposed,
     schedule_of,
 )
-from cadenza.loop.orchestrator.proposer_plans import bounded_proposal, lenient_proposal, strict_plan
-from cadenza.loop.orchestrator.seeds import BLOCK
+from cadenza.loop.orchestrator.proposer import bounded_proposal, lenient_proposal, strict_plan
+from cadenza.loop.seeds import BLOCK
 
 
 def rules(limit):

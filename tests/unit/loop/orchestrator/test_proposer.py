@@ -3,7 +3,7 @@ import json
 import pytest
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.loop.config_sections import DataConfig
+from cadenza.loop.config import DataConfig
 from cadenza.loop.contracts.records import EvalReport
 from cadenza.loop.events import EventBus, read_events
 from cadenza.loop.orchestrator.proposer import CuratedProposer, DeterministicProposer, LLMProposer

@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from cadenza.loop.config_sections import DataConfig
+from cadenza.loop.config import DataConfig
 from cadenza.loop.contracts.records import EvalReport
 from cadenza.loop.events import EventBus, read_events
-from cadenza.loop.knowledge.page_files import MAX_PAGE_BYTES
+from cadenza.loop.knowledge.folder import MAX_PAGE_BYTES
 from cadenza.loop.orchestrator.proposer import CuratedProposer, DeterministicProposer, LLMProposer
 from tests.loop_fakes import ScriptedLLM
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from cadenza.loop.contracts.records import EpisodeOutcome, EvalReport
-from cadenza.loop.orchestrator.reports import RAW_CHARS, pooled_report, told_report
+from cadenza.loop.orchestrator.evidence import RAW_CHARS, pooled_report, told_report
 
 REPORT = EvalReport(
     checkpoint="/p", env_type="e", task_suite="s", n_episodes=1, success_rate=1.0,

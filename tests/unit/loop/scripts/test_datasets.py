@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.loop.scripts.blending import chosen
-from cadenza.loop.scripts.frames import tensors_of
-from cadenza.loop.scripts.infos import difference
+from cadenza.loop.scripts.collect_rollouts import tensors_of
+from cadenza.loop.scripts.files import difference
+from cadenza.loop.scripts.merge_datasets import chosen
 
 INFO: dict[str, Any] = {
     "codebase_version": "v3.0",

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.loop.scripts import select_episodes
-from cadenza.loop.scripts.select_episodes import select_balanced
-from cadenza.loop.scripts.shards import HubStore, fetch_shards
+from cadenza.loop.scripts.select_episodes import HubStore, fetch_shards, select_balanced
 
 
 def chosen(tasks, limit, weights):

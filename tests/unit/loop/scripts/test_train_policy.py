@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cadenza.loop.backends.lerobot_environment import RUN_SCRIPT
+from cadenza.loop.backends.lerobot_probe import RUN_SCRIPT
 from cadenza.loop.scripts.train_policy import finished_step
 
 #: Stands in for LeRobot's training: notes its words, and refuses an output folder that exists.

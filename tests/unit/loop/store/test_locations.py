@@ -3,7 +3,7 @@ import json
 import pytest
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.loop.store.locations import config_to_keep, shown, url_of
+from cadenza.loop.store.database import config_to_keep, shown, url_of
 
 SECRETS = [
     ("postgresql://ada:hunter2@host:5432/runs", "postgresql://ada:***@host:5432/runs"),

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 import pytest
 
 from cadenza.core.sealed_json import write_sealed_json
+from cadenza.loop import doctor
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.doctor import lerobot, machine
-from cadenza.loop.doctor.configuration import inputs_check
-from cadenza.loop.orchestrator.seeds import SeedLedger
+from cadenza.loop.doctor import inputs_check
+from cadenza.loop.seeds import SeedLedger
 
 
 def config(**changes):
@@ -27,12 +27,12 @@ def examined(folder, wanted, environ=None):
     """Return what is found for a configuration, by name."""
     environ = {"HOME": str(folder), **(environ or {})}
     place = {"store": folder / "cadenza.db", "workdir": folder / "runs"}
-    return by_name(machine.examine(config=wanted, environ=environ, **place))
+    return by_name(doctor.examine(config=wanted, environ=environ, **place))
 
 
 @pytest.mark.parametrize(("wanted", "level"), [(None, "warn"), (lerobot_config(), "fail")])
 def test_a_missing_lerobot_fails_only_who_wants_it(wanted, level, tmp_path):
-    [check] = lerobot.lerobot_checks({"HOME": str(tmp_path)}, wanted=wanted)
+    [check] = doctor.lerobot_checks({"HOME": str(tmp_path)}, wanted=wanted)
     assert check.level == level
     assert "environments/install.py" in check.fix
 
@@ -47,7 +47,7 @@ def test_disk_space_is_judged_by_what_the_back_end_needs(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     assert examined(tmp_path, config())["disk"].level == native
     assert examined(tmp_path, lerobot_config())["disk"].level == theirs
-    monkeypatch.setattr(machine.os, "access", lambda *_: False)
+    monkeypatch.setattr(doctor.os, "access", lambda *_: False)
     assert "may not write" in examined(tmp_path, config())["disk"].detail
 
 
@@ -55,7 +55,7 @@ def test_disk_space_is_judged_by_what_the_back_end_needs(
     ("version", "level"), [((3, 10), "fail"), ((3, 11), "ok"), ((3, 12), "ok"), ((3, 13), "fail")]
 )
 def test_python_is_one_that_the_package_supports(version, level, tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "sys", SimpleNamespace(version_info=(*version, 1, "final", 0)))
+    monkeypatch.setattr(doctor, "sys", SimpleNamespace(version_info=(*version, 1, "final", 0)))
     assert examined(tmp_path, None)["python"].level == level
 
 

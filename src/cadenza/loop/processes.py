@@ -1,19 +1,27 @@
 """Processes of this machine, by what the kernel says of them; light, for the host of a job.
 
 A number of a dead process may be given to a new one. A signal is therefore sent through a
-descriptor of the process, after asking again whether it is the one that is meant.
+descriptor of the process, after asking again whether it is the one that is meant; and an owner in
+the store is named by machine, boot, process-id namespace, process id and start time.
 
+Marks:   a job's command and whatever it starts inherit two variables: the key of the job and the
+         folder that its attempts are kept in. Both must match to the letter before a process is
+         touched, so that a run of the same name elsewhere is safe.
 Source:  proc(5): `/proc/<pid>/stat`, `/proc/<pid>/environ`; pidfd_open(2); prctl(2).
-Limits:  Linux. Processes of other users cannot be looked into and are never touched.
+Limits:  Linux. Processes of other users cannot be looked into and are never touched. Of processes
+         elsewhere nothing is known, and they count as alive.
 """
 
 import contextlib
 import os
 import select
 import signal
+import socket
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 _PROCESSES: Final = Path("/proc")
 #: Fields of a process's state behind its name, counted from field 3.
@@ -131,3 +139,104 @@ def _process_control() -> Callable[[int, int], None]:
             raise OSError(error, f"prctl({option}, {value}): {os.strerror(error)}")
 
     return control
+
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def this_process() -> str:
+    """Return the name of the calling process."""
+    pid = os.getpid()
+    return f"{_machine()}/{pid}/{start_ticks(pid)}"
+
+
+def readable(owner: str) -> str:
+    """Return an owner as people say it: ``process 4242 on host``; odd names as they are."""
+    parts = owner.split("/")
+    if len(parts) < 5 or not parts[-2].isdecimal():
+        return owner
+    return f"process {parts[-2]} on {parts[0]}"
+
+
+def is_gone(owner: str) -> bool:
+    """Return whether ``owner`` is known to be dead; False for other machines and odd names."""
+    pid = _pid_here(owner)
+    return pid is not None and str(start_ticks(pid)) != owner.rpartition("/")[2]
+
+
+def is_frozen(owner: str) -> bool:
+    """Return whether ``owner`` is known to be alive and stopped (SIGSTOP, Ctrl-Z, a debugger)."""
+    pid = _pid_here(owner)
+    return pid is not None and not is_gone(owner) and is_held(pid)
+
+
+def _pid_here(owner: str) -> int | None:
+    """Return the number of a process of this machine; None for other machines and odd names."""
+    machine, _, process = owner.rpartition("/")[0].rpartition("/")
+    return int(process) if machine == _machine() and process.isdecimal() else None
+
+
+def _machine() -> str:
+    boot = _BOOT_ID.read_text().strip()
+    namespace = Path("/proc/self/ns/pid").readlink()
+    return f"{socket.gethostname()}/{boot}/{namespace}"
+
+
+#: Variables that mark the processes of a job.
+KEY_VARIABLE: Final = "CADENZA_JOB"
+FOLDER_VARIABLE: Final = "CADENZA_JOB_FOLDER"
+#: Longest wait for killed processes to be gone, s; the kernel takes milliseconds.
+_REAP_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobMark:
+    """What tells the processes of a job from all others.
+
+    Attributes:
+        key: ``<run>/<cycle>/<stage>``.
+        folder: Absolute path of the folder of its attempts.
+    """
+
+    key: str
+    folder: str
+
+    @classmethod
+    def of(cls, run_id: str, cycle: int, stage: str, folder: Path) -> Self:
+        """Return the mark of a job."""
+        return cls(f"{run_id}/{cycle}/{stage}", str(folder.absolute()))
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables that carry the mark."""
+        return {KEY_VARIABLE: self.key, FOLDER_VARIABLE: self.folder}
+
+    def is_on(self, pid: int) -> bool:
+        """Return whether a process carries this very mark."""
+        wanted = {os.fsencode(f"{name}={value}") for name, value in self.variables().items()}
+        return wanted <= environment_of(pid)
+
+
+def find_marked(mark: JobMark) -> list[int]:
+    """Return the processes that carry ``mark``, the calling one left out."""
+    me = os.getpid()
+    return [pid for pid in running_pids() if pid != me and mark.is_on(pid)]
+
+
+def reap(mark: JobMark, *, wait_s: float = _REAP_S) -> list[int]:
+    """Kill every process that carries ``mark``, those they start meanwhile included.
+
+    Args:
+        mark: Whose processes.
+        wait_s: Longest wait until all are gone, s.
+
+    Returns:
+        The killed processes.
+    """
+    killed: list[int] = []
+    deadline = time.monotonic() + wait_s
+    while marked := find_marked(mark):
+        left_s = max(0.0, deadline - time.monotonic())
+        killed += [pid for pid in marked if kill_if(pid, mark.is_on, wait_s=left_s)]
+        if left_s == 0.0:
+            break
+    return killed

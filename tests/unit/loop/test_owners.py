@@ -2,11 +2,11 @@ import os
 import subprocess
 import sys
 
-from cadenza.loop.store.owners import is_gone, this_process
+from cadenza.loop.processes import is_gone, this_process
 
 
 def test_killed_process_is_gone_before_and_after_its_parent_looks():
-    code = "from cadenza.loop.store.owners import this_process; print(this_process()); input()"
+    code = "from cadenza.loop.processes import this_process; print(this_process()); input()"
     child = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
     )

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from cadenza.loop.jobs.processes import environment_of, kill_if, start_ticks
+from cadenza.loop.processes import environment_of, kill_if, start_ticks
 
 
 @pytest.fixture

@@ -1,20 +1,27 @@
-"""How many episodes a proposal may ask for, so that nothing the loop then does is refused or fails.
+"""What a cycle may learn from: how many episodes, and which initial states.
 
 Collecting:  an expert may fail four times of five, and every attempt counts against the rule
              ``max_collect_episodes``; so the most is a fifth of that, or of a cycle's seeds.
 Choosing:    chosen episodes are named one by one in a single argument, which Linux limits to 128
              KiB; numbers below a million take at most eight characters each.
+Seeds:       initial states that policies learn from are kept from every other use of a run, where
+             anybody knows them. What initial weights were trained on, and what a dataset of another
+             writer began from, nobody tells; the run's events and its status then say so.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from cadenza.loop.agents.improve_agent import ATTEMPTS_PER_SUCCESS, attempts_for
+from cadenza.loop.backends.native_files import recorded_seeds
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution
 from cadenza.loop.constitution.rules import ProposalBounds
-from cadenza.loop.contracts.records import Proposal
-from cadenza.loop.orchestrator.proposer_schedule import DeterministicProposer
-from cadenza.loop.orchestrator.seeds import BLOCK
+from cadenza.loop.contracts.records import Proposal, SeedRange
+from cadenza.loop.orchestrator.machine import Notice
+from cadenza.loop.orchestrator.session import RunSession
+from cadenza.loop.schedule import DeterministicProposer
+from cadenza.loop.seeds import BLOCK, SeedLedger, hulls
 
 #: Most episodes that one argument names.
 MOST_LISTED: Final = 16_000
@@ -87,3 +94,43 @@ def bounded(proposal: Proposal, schedule: DeterministicProposer, cycle: int) -> 
     if asked is None or asked <= most:
         return proposal
     return proposal.model_copy(update={"num_episodes": most})
+
+
+def seeds_of_seed_data(config: LoopConfig) -> tuple[SeedRange, ...] | None:
+    """Return ranges that hold the initial states of the seed dataset; None if nobody knows them.
+
+    Raises:
+        IntegrityError: What it says about its episodes is damaged.
+    """
+    if config.backend != "native" or config.seed_root is None:
+        return None  # LeRobot's datasets do not say how their episodes began
+    seeds = recorded_seeds(config.seed_root)
+    return None if seeds is None else hulls(seeds)
+
+
+def reserve_training_seeds(session: RunSession, config: LoopConfig) -> SeedRange:
+    """Return the initial states to collect from; they, or the seed dataset's, are reserved.
+
+    Raises:
+        SeedOverlapError: The run uses some of them for something else.
+        RecordConflictError: The seed dataset was another one in an earlier cycle.
+        IntegrityError: What it says about its episodes is damaged.
+    """
+    # the first cycle's block for the whole run: more episodes then extend earlier ones
+    block = SeedLedger(config.seed).range("data", 0, count=BLOCK)
+    if collects(config):
+        return session.reserve("data", block, cycle=0)
+    known = seeds_of_seed_data(config)
+    for number, seeds in enumerate(known or ()):
+        session.reserve("seed_data", seeds, look=number, cycle=0)
+    if session.state.cycle == 0:
+        session.emit(_seen(known))
+    return block
+
+
+def _seen(known: Sequence[SeedRange] | None) -> Notice:
+    """Return the event that tells the initial states of the seed dataset."""
+    payload: dict[str, object] = {"seeds": "unknown"}
+    if known is not None:
+        payload = {"seeds": [[one.start, one.start + one.count - 1] for one in known]}
+    return Notice(stage="collect", kind="seed_data_seeds", cycle=0, payload=payload)

@@ -17,7 +17,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
-from cadenza.loop.backends.base import SeedRange
+from cadenza.loop.contracts.records import SeedRange
 
 #: What initial states are used for: collecting data, harvesting the policy's own successes,
 #: choosing between a candidate and its adapted copy, and comparing it with the reference.

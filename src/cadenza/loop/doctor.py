@@ -1,0 +1,558 @@
+"""Is this machine ready for loop runs, and if not, what to do: a list of checks.
+
+Looked at:    Python, computing, LeRobot's environment, rules, store, disk, keys, Ray; and whether a
+              run of a configuration would be refused before it begins.
+Secrets:      of keys only the names of the providers they belong to are told.
+Import time:  torch and SQLAlchemy are loaded when they are asked, not before.
+Source:       CVE-2026-25874: LeRobot 0.4 and 0.5 unpickle what arrives at their
+              asynchronous-inference server; the loop never starts it.
+"""
+
+import os
+import platform
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+from cadenza.core.errors import CadenzaError, ConfigurationError, IntegrityError
+from cadenza.core.strict_json import parse_json_object
+from cadenza.loop.backends.lerobot_probe import lerobot_python
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.contracts.records import Record
+from cadenza.loop.disk_space import free_gib, obstacle
+from cadenza.loop.errors import StoreCorruptError, StoreOutdatedError
+
+#: ``fail`` keeps the runs that were asked about from working, ``warn`` keeps others from it.
+Level: TypeAlias = Literal["ok", "warn", "fail"]
+
+
+class Check(Record):
+    """What was found.
+
+    Attributes:
+        name: What was looked at.
+        level: How it is.
+        detail: What was found.
+        fix: What to do; None if nothing need be done.
+    """
+
+    name: str
+    level: Level
+    detail: str
+    fix: str | None = None
+
+
+def _found(name: str, level: Level, detail: str, fix: str | None = None) -> Check:
+    return Check(name=name, level=level, detail=detail, fix=fix)
+
+
+def tried(name: str, fix: str | None, check: Callable[[], Check]) -> Check:
+    """Return the outcome of ``check``, or a failure that tells its expected error.
+
+    Args:
+        name: What is looked at.
+        fix: What to do if it fails; None where the error says it.
+        check: Looks at it.
+    """
+    try:
+        return check()
+    except (CadenzaError, OSError) as error:
+        return _found(name, "fail", " ".join(str(error).split()), fix)
+
+
+def read_configuration(path: Path) -> tuple[LoopConfig | None, list[Check]]:
+    """Return the configuration at ``path`` with its check, or None with one per problem."""
+    try:
+        config = LoopConfig.from_yaml(path)
+    except ConfigurationError as error:
+        first, *problems = str(error).splitlines()
+        return None, [
+            _found(
+                "configuration",
+                "fail",
+                (f"{path}: {problem.strip()}" if problems else problem).removesuffix("."),
+                "correct the file",
+            )
+            for problem in problems or [first]
+        ]
+    checks = [_found("configuration", "ok", f"{path}: {_summary(config)}")]
+    return config, [*checks, *advice(config)]
+
+
+def advice(config: LoopConfig) -> list[Check]:
+    """Return warnings of a harvest that no training reads, and of a first policy never played."""
+    found: list[Check] = []
+    if config.improve.enabled and not config.improve.adapt_steps:
+        found.append(
+            _found(
+                "harvest",
+                "warn",
+                "improve.adapt_steps is 0: successes are collected, and no training reads them",
+                "set improve.adapt_steps, or improve.enabled: false",
+            )
+        )
+    init = config.policy_ladder[0].init
+    if config.reference is None and init is not None and not Path(init).exists():
+        found.append(
+            _found(
+                "reference",
+                "warn",
+                f"policy_ladder[0].init {init} of a hub is not played, so the first "
+                "candidate is compared with nothing",
+                f"set reference: {init} if it knows the task, else reference: none",
+            )
+        )
+    return found
+
+
+def back_end_check(config: LoopConfig) -> Check:
+    """Return whether the back end takes the configuration, and the rules its commands."""
+    return tried("back end", None, lambda: _back_end(config))
+
+
+def inputs_check(config: LoopConfig) -> Check:
+    """Return whether the data and weights that the configuration names are there, and fit."""
+    return tried("inputs", None, lambda: _inputs(config))
+
+
+def _summary(config: LoopConfig) -> str:
+    rungs = ", ".join(rung.name for rung in config.policy_ladder)
+    return f"at most {config.budgets.max_cycles} cycles of {rungs} on {config.eval.env_type}"
+
+
+def _back_end(config: LoopConfig) -> Check:
+    from cadenza.loop.backends.base import make_backend
+    from cadenza.loop.orchestrator.preflight import require_commands_allowed
+    from cadenza.loop.resuming import rules_of
+
+    backend = make_backend(config)
+    require_commands_allowed(config, rules_of(config), backend)
+    device = backend.capabilities.get("device", "cpu")  # asks LeRobot for its environment, too
+    return _found("back end", "ok", f"{backend.name} on the {device}, its commands are allowed")
+
+
+def _inputs(config: LoopConfig) -> Check:
+    from cadenza.loop.orchestrator.cycle_data import collects, seeds_of_seed_data
+    from cadenza.loop.orchestrator.preflight import (
+        require_fitting_weights,
+        require_inputs,
+        require_present,
+    )
+    from cadenza.loop.resuming import rules_of
+
+    require_present(config)
+    require_fitting_weights(config)
+    where = str(config.seed_root or "the back end finds or makes it")
+    if config.seed_root is not None:
+        require_inputs(config, rules_of(config))
+    if not collects(config) and seeds_of_seed_data(config) is None:
+        where += "; its initial states are unknown, policies may be measured on some of them"
+    return _found("inputs", "ok", f"{config.seed_dataset}: {where}")
+
+
+#: A native run of some cycles writes some hundred MB; LeRobot's environment and policies far more.
+_MIN_FREE_GIB: Final = 1.0
+_ENOUGH_FREE_GIB: Final = {"native": 5.0, "lerobot": 30.0}
+#: Streams of episodes and Ray keep their data there.
+_ENOUGH_SHARED_GIB: Final = 0.5
+#: Environment variables that hold the key of a provider; any of them will do.
+_KEYS: Final = {
+    "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
+    "openai": ("OPENAI_API_KEY",),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+}
+
+
+def examine(
+    *,
+    config: LoopConfig | None,
+    store: Path | str,
+    workdir: Path,
+    environ: Mapping[str, str] = os.environ,
+) -> list[Check]:
+    """Return every check.
+
+    Args:
+        config: Configuration that must be able to run here; None for none in particular.
+        store: Where the job store is or will be.
+        workdir: Folder of all runs.
+        environ: Environment variables.
+    """
+    backend = "native" if config is None else config.backend
+    checks = [
+        _python(),
+        _compute(config),
+        *lerobot_checks(environ, wanted=config if backend == "lerobot" else None),
+        tried("constitution", "correct the rules or the configuration", lambda: _rules(config)),
+        tried("store", None, lambda: store_check(store)),
+        _disk(workdir, backend),
+        _shared_memory(Path("/dev/shm")),  # noqa: S108 - looked at, not written to
+        _language_model(config, environ),
+    ]
+    if config is not None and config.jobs.runner == "ray":
+        checks.append(ray_check(config, environ))
+    if config is not None:
+        checks += [back_end_check(config), inputs_check(config)]
+    return checks
+
+
+def _python() -> Check:
+    fine = (3, 11) <= sys.version_info[:2] < (3, 13)
+    return _found(
+        "python",
+        "ok" if fine else "fail",
+        f"{platform.python_version()} on {platform.platform()}",
+        None if fine else "use Python 3.11 or 3.12",
+    )
+
+
+def _compute(config: LoopConfig | None) -> Check:
+    import torch
+
+    from cadenza.core.device import device_report, resolve_device
+
+    detail = f"{os.cpu_count()} cores, {device_report(resolve_device('auto'))}"
+    if torch.cuda.is_available():
+        return _found("compute", "ok", detail)
+    wanted = config is not None and config.improve.enabled and config.improve.device[:4] == "cuda"
+    return _found(
+        "compute",
+        "fail" if wanted else "warn",
+        f"{detail}; no GPU, so max_gpu_hours counts the hours of all jobs",
+        "set improve.device: cpu" if wanted else None,
+    )
+
+
+def _rules(config: LoopConfig | None) -> Check:
+    from cadenza.loop.constitution import load_constitution
+    from cadenza.loop.orchestrator.preflight import require_foreseen_allowed
+    from cadenza.loop.resuming import rules_file, rules_of, shown_rules
+
+    path = None if config is None else rules_file(config)
+    constitution = load_constitution(None) if config is None else rules_of(config)
+    if config is not None:
+        require_foreseen_allowed(config, constitution)
+    allowed = constitution.rules.allowed_programs or ()
+    return _found(
+        "constitution",
+        "ok",
+        f"{shown_rules(path, constitution.sha256)}, {len(allowed)} programs allowed",
+    )
+
+
+def _disk(workdir: Path, backend: str) -> Check:
+    folder = workdir.resolve()
+    blocking = obstacle(folder)
+    if blocking is not None:
+        return _found(
+            "disk",
+            "fail",
+            f"workdir: expected a folder, or room for one, got the file {blocking}",
+            "name another folder in workdir, or with --workdir",
+        )
+    present = next(path for path in (folder, *folder.parents) if path.is_dir())
+    free = free_gib(present)
+    level: Level = "warn" if free >= _MIN_FREE_GIB else "fail"
+    if not os.access(present, os.W_OK | os.X_OK):
+        return _found(
+            "disk",
+            "fail",
+            f"may not write to {present}",
+            "name a folder that you may write to, with --workdir",
+        )
+    enough = _ENOUGH_FREE_GIB[backend]
+    fine = free >= enough
+    return _found(
+        "disk",
+        "ok" if fine else level,
+        f"{free:.1f} GiB free at {folder}",
+        None if fine else f"free some space: {enough:.0f} GiB are wanted",
+    )
+
+
+def _shared_memory(folder: Path) -> Check:
+    if not folder.is_dir():
+        return _found(
+            "shared memory",
+            "warn",
+            f"no {folder}",
+            "mount a tmpfs there: streams of episodes and Ray need it",
+        )
+    free = free_gib(folder)
+    fine = free >= _ENOUGH_SHARED_GIB
+    return _found(
+        "shared memory",
+        "ok" if fine else "warn",
+        f"{free:.1f} GiB free in {folder}",
+        None if fine else "remove old files there, or start the container with a larger one",
+    )
+
+
+def _language_model(config: LoopConfig | None, environ: Mapping[str, str]) -> Check:
+    providers = [name for name, keys in _KEYS.items() if any(environ.get(key) for key in keys)]
+    known = f"keys for {', '.join(providers)}" if providers else "no keys"
+    if config is not None and config.llm:
+        return tried("language model", None, lambda: _model(config, known, environ))
+    return _found(
+        "language model",
+        "ok" if providers else "warn",
+        f"{known}; without a model, proposals are deterministic",
+    )
+
+
+def _model(config: LoopConfig, known: str, environ: Mapping[str, str]) -> Check:
+    """Return how the configuration's model is; nobody is asked.
+
+    Raises:
+        CadenzaError: Its client cannot be made.
+    """
+    from cadenza.loop.config import parse_spec
+    from cadenza.loop.llm.adapter import make_llm
+
+    make_llm(config.llm)
+    model, most = parse_spec(config.llm or ""), config.llm_calls.max_cost_usd
+    cost = "no limit on costs" if most is None else f"at most {most:g} US dollars a run"
+    use = "curated proposals" if config.curation.enabled else "proposals"
+    names = _KEYS[model.provider]
+    own_server = model.address is not None or bool(environ.get("OPENAI_BASE_URL"))
+    lacks_key = not any(environ.get(name) for name in names)
+    missing = lacks_key and not (model.provider == "openai" and own_server)
+    return _found(
+        "language model",
+        "warn" if missing else "ok",
+        f"{model.shown} for {use}; {known}; {cost}",
+        f"export {names[0]}: without a key every call fails and proposals are deterministic"
+        if missing
+        else None,
+    )
+
+
+#: Longest time the cluster gets to answer, s.
+_RAY_TIMEOUT_S: Final = 5.0
+#: Addresses that name no server: of a cluster that runs here, or one that is started.
+_HERE: Final = ("auto", "local")
+
+
+def ray_check(config: LoopConfig, environ: Mapping[str, str]) -> Check:
+    """Return whether jobs can be given to Ray; nothing is started.
+
+    Args:
+        config: Configuration whose jobs run on Ray.
+        environ: Environment variables.
+    """
+    try:
+        release = version("ray")
+    except PackageNotFoundError:
+        return _found(
+            "ray",
+            "fail",
+            "jobs.runner is ray, which is not installed",
+            "install 'cadenza[ray]', or set jobs.runner: local",
+        )
+    address = config.jobs.ray_address or environ.get("RAY_ADDRESS")
+    if not address:
+        where = "the cluster of this machine, or one that is started for the run and ends with it"
+        return _found("ray", "ok", f"{release}; {where}")
+    refusal = None if address in _HERE else _refusal(address)
+    if refusal is None:
+        return _found("ray", "ok", f"{release}; {address}")
+    return _found(
+        "ray",
+        "fail",
+        f"{release}; {address}: {refusal}",
+        "start the cluster, or correct jobs.ray_address (RAY_ADDRESS where that is not set)",
+    )
+
+
+def _refusal(address: str) -> str | None:
+    """Return why nothing can be asked at an address; None if somebody listens there."""
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if host is None or port is None:
+        return "expected host:port"
+    try:
+        socket.create_connection((host, port), timeout=_RAY_TIMEOUT_S).close()
+    except OSError as error:
+        return f"nobody answers ({error})"
+    return None
+
+
+def store_check(location: Path | str) -> Check:
+    """Return how the store at a path or URL is; nothing in it changes.
+
+    Raises:
+        CadenzaError: It does not answer, is damaged, or is of a newer version.
+    """
+    from cadenza.loop.store.database import shown
+    from cadenza.loop.store.jobstore import JobStore
+
+    file = _sqlite_file(location)
+    if file is not None and not file.is_file():
+        return _found("store", "ok", f"none yet; the first run makes {file.absolute()}")
+    try:
+        with JobStore.open_existing(location) as store:
+            runs = len(store.list_runs())
+            number = f"{runs} run{'' if runs == 1 else 's'}"
+            if store.is_up_to_date:
+                return _found("store", "ok", f"{shown(location)}: {number}")
+    except StoreOutdatedError:
+        pass
+    if file is not None:
+        _rehearse(file)
+    return _found(
+        "store", "ok", f"{shown(location)}: of an older version; the next run brings it up to date"
+    )
+
+
+def _sqlite_file(location: Path | str) -> Path | None:
+    from cadenza.loop.store.database import url_of
+
+    url = url_of(location)
+    return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
+
+
+def _rehearse(file: Path) -> None:
+    """Bring a copy of an SQLite store up to date."""
+    from cadenza.loop.store.jobstore import JobStore
+
+    with tempfile.TemporaryDirectory(prefix="cadenza-doctor-") as folder:
+        copy = Path(folder) / file.name
+        try:
+            with (
+                closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as source,
+                closing(sqlite3.connect(copy)) as target,
+            ):
+                source.backup(target)
+        except sqlite3.DatabaseError as error:
+            raise StoreCorruptError(
+                f"{file}: expected a sound database, got '{error}'; restore it from a copy."
+            ) from error
+        JobStore(copy).close()
+
+
+#: Longest time the other interpreter gets to answer, s.
+_ANSWER_S: Final = 60.0
+#: Asks the other interpreter what is installed there, without importing it.
+_QUESTION: Final = """
+import importlib.metadata as m, importlib.util as u, json
+def version(name):
+    try:
+        return m.version(name)
+    except m.PackageNotFoundError:
+        return None
+print(json.dumps({"lerobot": version("lerobot"), "torch": version("torch"),
+                  "libero": u.find_spec("libero") is not None}))
+"""
+#: Releases whose asynchronous-inference server runs what it is sent.
+_UNSAFE_SERVERS: Final = ("0.4.", "0.5.")
+_EGL_HEADER: Final = Path("/usr/include/EGL/egl.h")
+#: What simulators need on a machine without a screen.
+_HEADLESS: Final = {"MUJOCO_GL": "egl", "SDL_VIDEODRIVER": "dummy"}
+
+
+def lerobot_checks(environ: Mapping[str, str], *, wanted: LoopConfig | None) -> list[Check]:
+    """Return what was found about LeRobot.
+
+    Args:
+        environ: Environment variables.
+        wanted: Configuration that runs on LeRobot; None if none does, and nothing may fail.
+    """
+    bad: Level = "warn" if wanted is None else "fail"
+    python = lerobot_python(environ)
+    if python is None:
+        return [
+            _found(
+                "lerobot",
+                bad,
+                "no environment; the native back end needs none",
+                "run: python environments/install.py environments/lerobot.txt "
+                "--needs-header linux/input.h (8.5 GB), or set CADENZA_LEROBOT_PYTHON",
+            )
+        ]
+    found = _ask(python)
+    if found is None or not found.get("lerobot"):
+        return [
+            _found(
+                "lerobot",
+                bad,
+                f"{python}: no LeRobot there",
+                "remove that environment and install it again",
+            )
+        ]
+    checks = [_version(found, python)]
+    env_type = None if wanted is None else wanted.eval.env_type
+    if env_type in (None, "libero"):
+        checks.append(_libero(found, environ, wanted=env_type is not None))
+    if env_type in (None, "libero", "metaworld", "pusht"):
+        checks.append(_headless(environ))
+    return checks
+
+
+def _ask(python: Path) -> dict[str, Any] | None:
+    """Return what the other interpreter says is installed; None if it does not answer."""
+    try:
+        done = subprocess.run(  # noqa: S603 - our own words, no shell
+            [str(python), "-I", "-c", _QUESTION],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ANSWER_S,
+            check=True,
+        )
+        return parse_json_object(done.stdout, source=str(python))
+    except (OSError, subprocess.SubprocessError, IntegrityError):
+        return None
+
+
+def _version(found: Mapping[str, Any], python: Path) -> Check:
+    version = str(found["lerobot"])
+    unsafe = version.startswith(_UNSAFE_SERVERS)
+    return _found(
+        "lerobot",
+        "warn" if unsafe else "ok",
+        f"{version} with torch {found.get('torch')} at {python}",
+        "do not run its asynchronous-inference server (CVE-2026-25874); the loop never does"
+        if unsafe
+        else None,
+    )
+
+
+def _libero(found: Mapping[str, Any], environ: Mapping[str, str], *, wanted: bool) -> Check:
+    bad: Level = "fail" if wanted else "warn"
+    if not found.get("libero"):
+        header = "" if _EGL_HEADER.is_file() else "; its build needs libegl-dev and CMake below 4"
+        return _found(
+            "libero",
+            bad,
+            f"not installed{header}",
+            "install 'lerobot[libero]' into LeRobot's environment",
+        )
+    home = Path(environ.get("HOME", "/"))
+    config = Path(environ.get("LIBERO_CONFIG_PATH", home / ".libero")) / "config.yaml"
+    if not config.is_file():
+        return _found(
+            "libero",
+            bad,
+            f"no {config}, so its first import asks questions",
+            "import libero once by hand in LeRobot's environment and answer N",
+        )
+    return _found("libero", "ok", f"installed, configured by {config}")
+
+
+def _headless(environ: Mapping[str, str]) -> Check:
+    missing = [f"{name}={value}" for name, value in _HEADLESS.items() if not environ.get(name)]
+    if environ.get("DISPLAY") or not missing:
+        return _found("screen", "ok", "a screen, or set up for none")
+    return _found(
+        "screen", "warn", "no screen, and simulators are not told so", f"export {' '.join(missing)}"
+    )
