@@ -101,6 +101,7 @@ def _is_interrupted_at(
         frame.f_trace_opcodes = True
         return count
 
+    sys._getframe().f_trace_opcodes = True  # else Python 3.12 asks no frame
     sys.settrace(enter)
     try:
         call()

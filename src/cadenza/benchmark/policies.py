@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array
@@ -87,7 +88,7 @@ def ego_seat(env: Any, uid: str) -> EgoSeat:
         InputError: The seat's state space is not a Box of rank 1, or its action space neither that
             nor Discrete.
     """
-    single = "single_" if hasattr(env, "single_action_space") else ""
+    single = "single_" if isinstance(env, VectorEnv) else ""
     state_space = getattr(env, f"{single}observation_space")["agent"][uid]["state"]
     action_space: Any = getattr(env, f"{single}action_space")[uid]
     choice = action_space

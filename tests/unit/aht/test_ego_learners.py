@@ -9,7 +9,7 @@ from cadenza.aht.config import EgoAHTConfig
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, NotReadyError
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
-from cadenza.learn.memory.transitions import TransitionMemory
+from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
 from tests.unit.aht.seats import HIGH, LOW, Frozen, Seats, drive, observation
 
