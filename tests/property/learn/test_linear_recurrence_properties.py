@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cadenza.learn.linear_recurrence import (
+from cadenza.learn.advantages import (
     SCAN_MAX_COLUMNS,
     reverse_linear_recurrence,
     scan_backwards,
