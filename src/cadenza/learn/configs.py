@@ -251,6 +251,7 @@ class OnPolicyConfig(FrozenModel):
         batch_size: Transitions per minibatch, >= 1.
         epochs: Passes over a rollout, >= 1.
         learning_rate: Adam's step size, > 0.
+        decay_learning_rate: Lower it linearly to zero over the run.
         gamma: Discount per step, in [0, 1].
         clip_epsilon: Half-width of the trusted ratio interval, > 0.
         entropy_coefficient: Weight of the entropy bonus, >= 0.
@@ -261,6 +262,7 @@ class OnPolicyConfig(FrozenModel):
     batch_size: Count = Field(default=64, ge=1)
     epochs: Count = Field(default=10, ge=1)
     learning_rate: float = Field(default=3e-4, gt=0.0)
+    decay_learning_rate: bool = False
     gamma: float = Field(default=0.99, ge=0.0, le=1.0)
     clip_epsilon: float = Field(default=0.2, gt=0.0)
     entropy_coefficient: float = Field(default=0.0, ge=0.0)
@@ -283,14 +285,12 @@ class OnPolicyAgentConfig(OnPolicyConfig):
     """What PPO and GRPO share.
 
     Attributes:
-        decay_learning_rate: Lower the step size linearly to zero over the run.
         max_gradient_norm: Global norm to which gradients are shortened, > 0.
         squash_actions: Squash continuous actions into their bounds by tanh and count that in their
             densities, instead of clipping them.
         initial_log_std: First log-deviation of continuous actions.
     """
 
-    decay_learning_rate: bool = False
     max_gradient_norm: float = Field(default=0.5, gt=0.0)
     squash_actions: bool = False
     initial_log_std: float = 0.0

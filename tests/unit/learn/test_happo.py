@@ -139,6 +139,7 @@ def team(robots: int = 1, **changes) -> HAPPOLearner:
         action_dims=[2] * robots,
         critic_dim=4,
         generator=generator(0),
+        shuffle=np.random.default_rng(0),
     )
 
 

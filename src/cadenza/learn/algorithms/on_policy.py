@@ -29,7 +29,7 @@ from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
-from cadenza.learn.configs import OnPolicyAgentConfig
+from cadenza.learn.configs import OnPolicyAgentConfig, OnPolicyConfig
 from cadenza.learn.generator_state import generator_state, set_generator_state
 from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.nn.encoding import Decision
@@ -315,8 +315,7 @@ class OnPolicyLearner(ABC, Generic[Network]):
                 f"{type(self).__name__}.update: expected at least one decided step, got a buffer "
                 "in which nothing was collected; act and commit first."
             )
-        decayed = progress if self._settings.decay_learning_rate else 0.0
-        rate = set_learning_rate([self.optimizer], self._settings.learning_rate, decayed)
+        rate = set_learning_rate([self.optimizer], self._settings, progress)
         with torch.no_grad():
             batch, moments = self._prepared(buffer, counted)
         rows = run_epochs(
@@ -395,7 +394,7 @@ class OnPolicyLearner(ABC, Generic[Network]):
         return torch.stack([figure.detach() for figure in figures])
 
     def _on_device(self, rows: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(rows).to(self._device)  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+        return on_device(rows, self._device)
 
     def _flat(self, values: NDArray[Any], counted: NDArray[np.bool_]) -> Tensor:
         """Return the counted rows of values (T, N, ...) on the device, (n, ...)."""
@@ -403,11 +402,17 @@ class OnPolicyLearner(ABC, Generic[Network]):
         return torch.tensor(flat[np.flatnonzero(counted)], device=self._device)
 
 
+def on_device(rows: NDArray[Any], device: torch.device) -> Tensor:
+    """Return ``rows`` as a tensor, on the CPU without a copy."""
+    return torch.from_numpy(rows).to(device)  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+
+
 def set_learning_rate(
-    optimizers: Sequence[torch.optim.Optimizer], first: float, progress: float
+    optimizers: Sequence[torch.optim.Optimizer], config: OnPolicyConfig, progress: float
 ) -> float:
-    """Return the step size at ``progress``, ``first`` lowered linearly to zero, and set it."""
-    rate = first * max(0.0, 1.0 - progress)
+    """Return the step size at ``progress``, lowered linearly to zero if it decays, and set it."""
+    decayed = progress if config.decay_learning_rate else 0.0
+    rate = config.learning_rate * max(0.0, 1.0 - decayed)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = rate
