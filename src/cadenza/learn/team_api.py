@@ -15,7 +15,7 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -34,11 +34,14 @@ from cadenza.learn.algorithms.hatd3 import HATD3Learner, TeamBatch
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.algorithms.ppo import PPOLearner
 from cadenza.learn.api import Agent, Config, Deployed, Evaluation
-from cadenza.learn.configs import HAPPOConfig, HATD3Config, PPOConfig
+from cadenza.learn.configs import ActorCriticConfig, HAPPOConfig, HATD3Config, PPOConfig
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.generator_state import generator_state, set_generator_state
 from cadenza.learn.memory.transitions import TransitionMemory
+from cadenza.learn.rollout_loop import RolloutLoop
 from cadenza.learn.running_normalizer import RewardScaler
+
+TeamConfig = TypeVar("TeamConfig", bound=ActorCriticConfig)
 
 
 class TeamStep(NamedTuple):
@@ -331,16 +334,14 @@ class TeamAgent(Agent[Config]):
         """Return every robot's greedy action before clipping, (N, A), for joint states, (N, S)."""
 
 
-class RolloutTeam(TeamAgent[Config]):
+class RolloutTeam(TeamAgent[TeamConfig], RolloutLoop[TeamConfig]):
     """A team that learns from rollouts and forgets them."""
-
-    learner: Any  # PPOLearner or HAPPOLearner; each algorithm says which
 
     def _begin_rollouts(
         self, width: int, action_dim: int, *, copies: int = 1, critic_dim: int | None = None
     ) -> None:
         """Make the buffer, with ``copies`` rows per environment, and the scaling of rewards."""
-        config: Any = self.config
+        config = self.config
         self._copies = copies
         self._buffer = OnPolicyBuffer(
             BufferShape(
@@ -364,16 +365,7 @@ class RolloutTeam(TeamAgent[Config]):
         del learn  # for critics that scale by what they have seen
         return joint
 
-    def _batches(self) -> Generator[dict[str, Any]]:
-        while self.steps < self.target_steps:
-            while not self._buffer.full:
-                self._step()
-                self._show()
-            size = self._buffer.length * self._buffer.shape.rows
-            yield {"batch_size": size, "inf_step": self.steps}
-
     def _step(self) -> None:
-        """Take one step in every environment."""
         step = self.team.step(self._decide(self._states()))
         rewards = self._scaler.scale(step.rewards, step.boundaries)
         flags = (rewards, step.terminated, step.boundaries)
@@ -384,11 +376,6 @@ class RolloutTeam(TeamAgent[Config]):
             self._judged(step.final_states),
         )
         self._count(step)
-
-    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
-        del batch  # the agent holds its rollout
-        done = self.steps - self._buffer.length * self.team.num_envs
-        return self.learner.update(self._buffer, progress=done / self.target_steps)
 
     def _forget_episodes(self) -> None:
         super()._forget_episodes()

@@ -169,30 +169,19 @@ class TanhMlp(nn.Module):
 
 
 class Policy(nn.Module):
-    """Layers and the distribution of actions that they feed; a subclass sets both.
+    """A policy, and the state value that judges it if there is to be one.
+
+    Args:
+        observation_dim: O, what the actor sees.
+        head: Distribution of the actions.
+        hidden_sizes: Widths of the hidden layers of each trunk.
+        generator: CPU generator of the weights; the actor's draws come first.
+        critic_dim: S, what the critic sees; None makes no critic.
+        encoder: Makes what comes before each trunk; None lets them see the observation.
 
     Attributes:
         actor: Maps observations, (B, O), to what ``head`` takes.
-        head: Distribution of the actions.
-    """
-
-    actor: nn.Module
-    head: ActionHead
-
-    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Return log π(a|s), shape (B,), for rows of observations, (B, O), and actions."""
-        return self.head.log_prob(self.actor(observations), actions)
-
-
-class ActorOnly(Policy):
-    """A policy without a critic.
-
-    Args:
-        observation_dim: O.
-        head: Distribution of the actions.
-        hidden_sizes: Widths of the hidden layers.
-        generator: CPU generator of the weights.
-        encoder: Makes what comes before the layers; None lets them see the observation.
+        head: As given.
 
     Raises:
         InputError: A width is below one.
@@ -205,63 +194,27 @@ class ActorOnly(Policy):
         *,
         hidden_sizes: Sequence[int],
         generator: torch.Generator,
+        critic_dim: int | None = None,
         encoder: EncoderFactory | None = None,
     ) -> None:
         super().__init__()
-        self.actor = _layers(
-            observation_dim, hidden_sizes, head.outputs, POLICY_GAIN, generator, encoder
-        )
+
+        def trunk(inputs: int, outputs: int, gain: float) -> nn.Module:
+            def build(width: int) -> TanhMlp:
+                return TanhMlp(width, hidden_sizes, outputs, output_gain=gain, generator=generator)
+
+            layers, before = with_encoder(encoder, inputs, build)
+            return nn.Sequential(*before, layers) if before else layers
+
+        self.actor = trunk(observation_dim, head.outputs, POLICY_GAIN)
+        if critic_dim is not None:
+            self.critic = trunk(critic_dim, 1, VALUE_GAIN)
         self.head = head
 
-
-class ActorCritic(Policy):
-    """A policy and a state value with trunks of their own.
-
-    Args:
-        observation_dim: O, what the actor sees.
-        critic_dim: S, what the critic sees; O unless the critic is central.
-        head: Distribution of the actions.
-        hidden_sizes: Widths of the hidden layers of both trunks.
-        generator: CPU generator of the weights; the actor's draws come first.
-        encoder: Makes what comes before each trunk, see `ActorOnly`.
-    """
-
-    def __init__(
-        self,
-        observation_dim: int,
-        critic_dim: int,
-        head: ActionHead,
-        *,
-        hidden_sizes: Sequence[int],
-        generator: torch.Generator,
-        encoder: EncoderFactory | None = None,
-    ) -> None:
-        super().__init__()
-        self.actor = _layers(
-            observation_dim, hidden_sizes, head.outputs, POLICY_GAIN, generator, encoder
-        )
-        self.critic = _layers(critic_dim, hidden_sizes, 1, VALUE_GAIN, generator, encoder)
-        self.head = head
+    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Return log π(a|s), shape (B,), for rows of observations, (B, O), and actions."""
+        return self.head.log_prob(self.actor(observations), actions)
 
     def value(self, critic_observations: Tensor) -> Tensor:
         """Return V(s), shape (B,), for rows of shape (B, S)."""
         return self.critic(critic_observations).squeeze(-1)
-
-
-def _layers(
-    inputs: int,
-    hidden_sizes: Sequence[int],
-    outputs: int,
-    output_gain: float,
-    generator: torch.Generator,
-    encoder: EncoderFactory | None,
-) -> nn.Module:
-    """Return a `TanhMlp`, behind an encoder of its own if there is to be one."""
-    layers, before = with_encoder(
-        encoder,
-        inputs,
-        lambda width: TanhMlp(
-            width, hidden_sizes, outputs, output_gain=output_gain, generator=generator
-        ),
-    )
-    return nn.Sequential(*before, layers) if before else layers
