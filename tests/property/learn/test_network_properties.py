@@ -37,11 +37,11 @@ from cadenza.learn.nn.layers import Conv1dEncoder, Conv2dEncoder
 from cadenza.learn.nn.policy_networks import (
     DiagonalGaussianHead,
     Policy,
+    SquashedGaussianHead,
     TanhMlp,
+    ValueCritic,
 )
 from cadenza.learn.nn.relu_mlp import relu_mlp
-from cadenza.learn.nn.squashed_head import SquashedGaussianHead
-from cadenza.learn.nn.value_critic import ValueCritic
 from tests.campaigns import size
 
 #: Batch, observation, action, hidden width.

@@ -24,7 +24,7 @@ from cadenza.learn.algorithms.happo import (
 )
 from cadenza.learn.configs import HAPPOConfig
 from cadenza.learn.nn.gaussian_actor import GaussianActor
-from cadenza.learn.nn.value_critic import ValueCritic
+from cadenza.learn.nn.policy_networks import ValueCritic
 
 
 def generator(seed: int) -> torch.Generator:

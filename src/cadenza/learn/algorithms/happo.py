@@ -41,7 +41,7 @@ from cadenza.learn.algorithms.on_policy import (
 from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.configs import HAPPOConfig
 from cadenza.learn.nn.gaussian_actor import GaussianActor, actor_mean
-from cadenza.learn.nn.value_critic import ValueCritic
+from cadenza.learn.nn.policy_networks import ValueCritic
 
 #: Weight of the entropy bonus (HARL's default for continuous control).
 ENTROPY_COEFFICIENT: Final = 0.01

@@ -38,8 +38,8 @@ from cadenza.learn.nn.policy_networks import (
     CategoricalHead,
     DiagonalGaussianHead,
     Policy,
+    SquashedGaussianHead,
 )
-from cadenza.learn.nn.squashed_head import SquashedGaussianHead
 
 #: Adam's denominator guard; the value of the PPO reference implementation.
 ADAM_EPSILON: Final = 1e-5
