@@ -116,7 +116,7 @@ class EgoRolloutTrainer(EgoSeatTrainer):
         done = self._frames - self._buffer.length * self._buffer.shape.rows
         reproducible = self._device.type == "cpu" and self._cfg.runtime.deterministic_torch
         with deterministic_algorithms() if reproducible else nullcontext():
-            figures = self._learner.update(self._buffer, progress=done / self._cfg.total_frames)
+            figures = self._learner.update(self._buffer, done=done, total=self._cfg.total_frames)
         if self._logger is not None:
             log_scalars(self._logger, step=self._frames, namespace="train", **figures)
 

@@ -43,4 +43,4 @@ class RolloutLoop(Agent[RolloutConfig]):
     def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
         del batch  # the agent holds its rollout
         done = self.steps - self._buffer.length * self.envs.vector.num_envs
-        return self.learner.update(self._buffer, progress=done / self.target_steps)
+        return self.learner.update(self._buffer, done=done, total=self.target_steps)

@@ -214,9 +214,9 @@ class GRPOLearner(OnPolicyLearner):
         self.reference = _frozen(self.network) if config.kl_coefficient > 0.0 else None
         self.tail_value: TailValue = _zero_value
 
-    def update(self, buffer: OnPolicyBuffer, *, progress: float = 0.0) -> dict[str, float]:
+    def update(self, buffer: OnPolicyBuffer, *, done: int = 0, total: int = 1) -> dict[str, float]:
         """Learn from ``buffer`` and clear it, see `OnPolicyLearner`; groups are adjacent rows."""
-        figures = super().update(buffer, progress=progress)
+        figures = super().update(buffer, done=done, total=total)
         every = self.config.refresh_reference_every
         if every is not None and self.updates % every == 0:
             self.reference = _frozen(self.network)

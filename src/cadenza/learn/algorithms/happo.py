@@ -261,13 +261,14 @@ class HAPPOLearner:
         ]
         return _side_by_side(drawn), stacked
 
-    def update(self, buffer: OnPolicyBuffer, *, progress: float = 0.0) -> dict[str, float]:
+    def update(self, buffer: OnPolicyBuffer, *, done: int = 0, total: int = 1) -> dict[str, float]:
         """Learn from ``buffer`` and clear it.
 
         Args:
             buffer: Full rows of all robots; where it holds the means that actions were drawn
                 around, the old log-densities are bitwise those of the single steps.
-            progress: Share of the run that is done, in [0, 1]; for the decay of the step size.
+            done: Environment steps before the rollout, for the decay of the step size.
+            total: Those of the run.
 
         Returns:
             Figures of the minibatches, moments of the rollout and ``learning_rate``.
@@ -276,7 +277,8 @@ class HAPPOLearner:
             InputError: An observation is not finite, or the step left finite numbers.
         """
         config = self.config
-        rate = set_learning_rate([*self.optimizers, self.critic_optimizer], config, progress)
+        optimizers = [*self.optimizers, self.critic_optimizer]
+        rate = set_learning_rate(optimizers, config, done=done, total=total)
         estimates = buffer.estimate(self._values, gamma=config.gamma, gae_lambda=config.gae_lambda)
         rollouts = self._rollouts(buffer, normalize_advantages(estimates.advantages))
         returns = self._flat(estimates.returns[..., None])

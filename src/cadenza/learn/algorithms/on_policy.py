@@ -314,12 +314,13 @@ class OnPolicyLearner(ABC):
         del learn  # for learners that scale by what they have seen
         return observations.astype(np.float32, copy=False)
 
-    def update(self, buffer: OnPolicyBuffer, *, progress: float = 0.0) -> dict[str, float]:
+    def update(self, buffer: OnPolicyBuffer, *, done: int = 0, total: int = 1) -> dict[str, float]:
         """Learn from ``buffer`` and clear it.
 
         Args:
             buffer: At least one step, observations scaled.
-            progress: Share of the run that is done, in [0, 1]; for the decay of the step size.
+            done: Environment steps before the rollout, for the decay of the step size.
+            total: Those of the run.
 
         Returns:
             Means of `FIGURES` over all minibatches, moments of the rollout and ``learning_rate``.
@@ -334,7 +335,7 @@ class OnPolicyLearner(ABC):
                 f"{type(self).__name__}.update: expected at least one decided step, got a buffer "
                 "in which nothing was collected; act and commit first."
             )
-        rate = set_learning_rate([self.optimizer], self._settings, progress)
+        rate = set_learning_rate([self.optimizer], self._settings, done=done, total=total)
         with torch.no_grad():
             batch, moments = self._prepared(buffer, counted)
         rows = run_epochs(
@@ -445,11 +446,12 @@ def on_device(rows: NDArray[Any], device: torch.device) -> Tensor:
 
 
 def set_learning_rate(
-    optimizers: Sequence[torch.optim.Optimizer], config: OnPolicyConfig, progress: float
+    optimizers: Sequence[torch.optim.Optimizer], config: OnPolicyConfig, *, done: int, total: int
 ) -> float:
-    """Return the step size at ``progress``, lowered linearly to zero if it decays, and set it."""
-    decayed = progress if config.decay_learning_rate else 0.0
-    rate = config.learning_rate * max(0.0, 1.0 - decayed)
+    """Return the step size after ``done`` environment steps of ``total``, and set it."""
+    decay = config.decay_learning_rate
+    steps = total if decay is True else int(decay)
+    rate = config.learning_rate * (max(0.0, 1.0 - done / steps) if decay else 1.0)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = rate
