@@ -59,7 +59,7 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
         )
 
     @abstractmethod
-    def _learner(self, sizes: Sizes) -> OnPolicyLearner:
+    def _learner(self, sizes: Sizes) -> OnPolicyLearner[Any]:
         """Return the learner of these sizes."""
 
     @abstractmethod

@@ -184,7 +184,7 @@ def require_equal_starts(observations: NDArray[Any], group_size: int) -> None:
     )
 
 
-class GRPOLearner(OnPolicyLearner):
+class GRPOLearner(OnPolicyLearner[GRPOConfig]):
     """A policy, and the one it is kept close to.
 
     Args:
@@ -210,7 +210,6 @@ class GRPOLearner(OnPolicyLearner):
 
     def __init__(self, config: GRPOConfig, **sizes: Unpack[Sizes]) -> None:
         super().__init__(config, **sizes)
-        self.config = config
         self.reference = _frozen(self.network) if config.kl_coefficient > 0.0 else None
         self.tail_value: TailValue = _zero_value
 

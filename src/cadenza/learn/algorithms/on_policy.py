@@ -18,7 +18,18 @@ Device:      indices go there and figures stay there: nothing is read back from 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Final, NamedTuple, Required, Self, TypedDict, Unpack
+from typing import (
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    NamedTuple,
+    Required,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+)
 
 import numpy as np
 import torch
@@ -43,6 +54,9 @@ from cadenza.learn.nn.policy_networks import (
 
 #: Adam's denominator guard; the value of the PPO reference implementation.
 ADAM_EPSILON: Final = 1e-5
+
+
+Config = TypeVar("Config", bound=OnPolicyAgentConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -224,7 +238,7 @@ class Sizes(TypedDict, total=False):
     encoder: EncoderFactory | None
 
 
-class OnPolicyLearner(ABC):
+class OnPolicyLearner(ABC, Generic[Config]):
     """A policy that acts, and learns from a rollout of what it did.
 
     It knows neither environments nor files: rows of observations in, rows of decisions out.
@@ -237,6 +251,7 @@ class OnPolicyLearner(ABC):
         **sizes: See `Sizes`.
 
     Attributes:
+        config: As given.
         network: The networks.
         greedy: The policy without chance, sharing their weights: unscaled observations, (B, O), to
             choices, (B,), or actions, (B, A): squashed ones in [−1, 1], others before clipping.
@@ -257,14 +272,14 @@ class OnPolicyLearner(ABC):
 
     def __init__(
         self,
-        config: OnPolicyAgentConfig,
+        config: Config,
         *,
         critic_dim: int | None = None,
         target_kl: float | None = None,
         scaling: Sequence[nn.Module] = (),
         **sizes: Unpack[Sizes],
     ) -> None:
-        self._settings = config
+        self.config = config
         self._target_kl = target_kl
         self._device = torch.device(sizes.get("device", "cpu"))
         seed = sizes.get("seed", 0)
@@ -335,15 +350,15 @@ class OnPolicyLearner(ABC):
                 f"{type(self).__name__}.update: expected at least one decided step, got a buffer "
                 "in which nothing was collected; act and commit first."
             )
-        rate = set_learning_rate([self.optimizer], self._settings, done=done, total=total)
+        rate = set_learning_rate([self.optimizer], self.config, done=done, total=total)
         with torch.no_grad():
             batch, moments = self._prepared(buffer, counted)
         rows = run_epochs(
             len(batch.observations),
             lambda indices: self._step(batch.rows(indices)),
             self._shuffle,
-            epochs=self._settings.epochs,
-            batch_size=self._settings.batch_size,
+            epochs=self.config.epochs,
+            batch_size=self.config.batch_size,
             kl_column=3,
             target_kl=self._target_kl,
             device=self._device,
@@ -407,15 +422,14 @@ class OnPolicyLearner(ABC):
 
     def _descend(self, terms: PolicyTerms, other: Tensor, coefficient: float) -> Tensor:
         """Take one optimiser step; return policy loss, the other, entropy, KL, clipped, norm."""
-        settings = self._settings
-        loss = total_loss(terms, other, coefficient, settings.entropy_coefficient)
-        norm = descend(loss, self.optimizer, self._parameters, settings.max_gradient_norm)
+        loss = total_loss(terms, other, coefficient, self.config.entropy_coefficient)
+        norm = descend(loss, self.optimizer, self._parameters, self.config.max_gradient_norm)
         figures = (terms.policy, other, terms.entropy, terms.approx_kl, terms.clip_fraction, norm)
         return torch.stack([figure.detach() for figure in figures])
 
     def _action_head(self, choices: int | None, action_dim: int | None) -> ActionHead:
         """Return the distribution of actions of one kind of action space."""
-        owner, config = type(self).__name__, self._settings
+        owner, config = type(self).__name__, self.config
         if (choices is None) == (action_dim is None):
             raise ConfigurationError(
                 f"{owner}: expected exactly one of choices and action_dim, got "

@@ -94,7 +94,7 @@ class Scaling(nn.Module):
         return scaled(observations, torch.tensor(moments, device=observations.device))
 
 
-class PPOLearner(OnPolicyLearner):
+class PPOLearner(OnPolicyLearner[PPOConfig]):
     """Actor, critic and the scaling of what they see.
 
     Args:
@@ -116,7 +116,6 @@ class PPOLearner(OnPolicyLearner):
     def __init__(
         self, config: PPOConfig, *, critic_dim: int | None = None, **sizes: Unpack[Sizes]
     ) -> None:
-        self.config = config
         self._moments = RunningNormalizer(sizes["observation_dim"])
         self._critic_moments = RunningNormalizer(critic_dim) if critic_dim else None
         super().__init__(
