@@ -112,7 +112,10 @@ class PartnerConfig(FrozenModel):
 
 
 class HAPPOHyperparams(FrozenModel):
-    """PPO/HAPPO settings that upstream configurations carry.
+    """PPO/HAPPO settings that upstream configurations carry, with upstream's names and defaults.
+
+    Learners take `cadenza.learn.configs.HAPPOConfig`, whose names all algorithms of the package
+    share; it is made of this and of `PPOExtrasConfig`.
 
     Attributes:
         lr: Adam step size of actor and critic, > 0.

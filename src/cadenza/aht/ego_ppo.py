@@ -14,7 +14,6 @@ Limits:      state values are computed for the whole rollout at its end, in one 
              evaluating them step by step. Log-densities are bitwise those of the single steps.
 """
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any, ClassVar, Final, cast
@@ -22,15 +21,12 @@ from typing import Any, ClassVar, Final, cast
 import numpy as np
 import torch
 from gymnasium.spaces import Box
-from numpy.typing import NDArray
-from torch import Tensor
 
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.ego_seat import (
     EgoSeatTrainer,
     SeatOutcome,
     SeatRows,
-    StoredLearner,
     assert_partner_is_frozen,
     ego_spaces,
 )
@@ -42,22 +38,12 @@ from cadenza.core.runlog import log_scalars
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation, PartnerLike
 from cadenza.learn.advantages import compute_gae, normalize_advantages
-from cadenza.learn.algorithms.happo import (
-    ActorBatch,
-    HAPPOLearner,
-    gaussian_log_prob,
-    run_interleaved,
-)
-from cadenza.learn.algorithms.on_policy import require_finite_figures, set_learning_rate
+from cadenza.learn.algorithms.happo import HAPPOLearner
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.algorithms.ppo import PPOLearner
 from cadenza.learn.configs import HAPPOConfig
 from cadenza.learn.generator_state import generator_state, set_generator_state
-from cadenza.learn.nn.gaussian_actor import (
-    MAX_STANDARD_DEVIATION,
-    STANDARD_DEVIATION_KEY,
-    actor_mean,
-)
+from cadenza.learn.nn.gaussian_actor import MAX_STANDARD_DEVIATION, STANDARD_DEVIATION_KEY
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.running_normalizer import RewardScaler
 
@@ -73,7 +59,7 @@ class EgoRolloutTrainer(EgoSeatTrainer):
     Args:
         cfg: Checked configuration.
         seat: Reads what the critic sees; the ego's own state comes first.
-        stored: What training states hold under `LEARNER_KEY`.
+        learner: Learns from the rollouts; training states hold it under `LEARNER_KEY`.
         device: Where the networks live.
         logger: Receives one event of figures per update.
         reward_discount: See `RewardScaler`.
@@ -84,15 +70,15 @@ class EgoRolloutTrainer(EgoSeatTrainer):
         self,
         cfg: EgoAHTConfig,
         seat: SeatRows,
-        stored: StoredLearner,
+        learner: PPOLearner | HAPPOLearner,
         *,
         device: torch.device,
         logger: EventLogger | None,
         reward_discount: float | None = None,
         means: bool = False,
     ) -> None:
-        super().__init__(cfg, seat, stored, logger)
-        self._device = device
+        super().__init__(cfg, seat, learner, logger)
+        self._learner, self._device = learner, device
         self._central = seat.row_dim != seat.observation_dim
         self._buffer = OnPolicyBuffer(
             BufferShape(
@@ -130,7 +116,7 @@ class EgoRolloutTrainer(EgoSeatTrainer):
         done = self._frames - self._buffer.length * self._buffer.shape.rows
         reproducible = self._device.type == "cpu" and self._cfg.runtime.deterministic_torch
         with deterministic_algorithms() if reproducible else nullcontext():
-            figures = self._learn(done / self._cfg.total_frames)
+            figures = self._learner.update(self._buffer, done=done, total=self._cfg.total_frames)
         if self._logger is not None:
             log_scalars(self._logger, step=self._frames, namespace="train", **figures)
 
@@ -158,10 +144,6 @@ class EgoRolloutTrainer(EgoSeatTrainer):
     def _scaled(self, rows: Float32Array) -> Float32Array:
         """Return ``rows`` as the critic sees them, (N, S); nothing is learned from them."""
         return rows
-
-    @abstractmethod
-    def _learn(self, progress: float) -> dict[str, float]:
-        """Learn from the buffer and clear it; ``progress`` is the share of the run before it."""
 
 
 class EgoPPOTrainer(EgoRolloutTrainer):
@@ -209,6 +191,7 @@ class EgoPPOTrainer(EgoRolloutTrainer):
         happo, extras = cfg.happo, cfg.ppo_extras
         settings = HAPPOConfig(
             learning_rate=happo.lr,
+            decay_learning_rate=extras.lr_decay,
             gamma=happo.gamma,
             gae_lambda=happo.gae_lambda,
             clip_epsilon=happo.clip_eps,
@@ -219,23 +202,19 @@ class EgoPPOTrainer(EgoRolloutTrainer):
             critic_max_gradient_norm=extras.critic_max_grad_norm,
         )
         stream = derive_substream("training.ego_ppo.torch", root_seed=cfg.seed)
-        self._generator = torch.Generator().manual_seed(stream.integer_seed())
         self._happo = HAPPOLearner(
             settings,
             observation_dims=[seat.observation_dim],
             action_dims=[seat.action_dim],
             critic_dim=seat.observation_dim,
-            generator=self._generator,
+            generator=torch.Generator().manual_seed(stream.integer_seed()),
+            shuffle=derive_substream(
+                "training.ego_ppo.minibatch", root_seed=cfg.seed
+            ).default_rng(),
             device=device,
+            interleaved=True,
+            target_kl=extras.target_kl,
         )
-        if device.type != "cpu":
-            self._generator = torch.Generator(device).manual_seed(stream.integer_seed())
-        self._shuffle = derive_substream(
-            "training.ego_ppo.minibatch", root_seed=cfg.seed
-        ).default_rng()
-        # Aliases without gradient: every change to a parameter happens in place.
-        self._weights = [p.detach() for p in self._happo.actors[0].parameters()]
-        self._deviation = self._happo.actors[0].standard_deviation().detach()
         super().__init__(cfg, seat, self._happo, device=device, logger=logger, means=True)
 
     @classmethod
@@ -281,53 +260,12 @@ class EgoPPOTrainer(EgoRolloutTrainer):
             NotReadyError: The rollout is full; `update` comes first.
         """
         own, batched = self._seat.own(obs)
-        mean = actor_mean(self._weights, torch.from_numpy(own.copy()).to(self._device))  # pyright: ignore[reportUnknownMemberType] # untyped in torch
-        if deterministic:
-            actions = mean.cpu().numpy()
-        else:
-            drawn = torch.normal(mean, self._deviation, generator=self._generator)
-            actions = drawn.cpu().numpy()
+        actions, means = self._happo.decide(own, deterministic=deterministic)
+        if not deterministic:
             self._drawn_for(own, batched=batched)
-            self._buffer.stage(own, actions, means=mean.cpu().numpy())
+            self._buffer.stage(own, actions, means=means)
         require_finite("EgoPPOTrainer.act: actions", actions)
         return actions if batched else actions[0]
-
-    def _learn(self, progress: float) -> dict[str, float]:
-        happo, extras, learner = self._cfg.happo, self._cfg.ppo_extras, self._happo
-        optimizers = [*learner.optimizers, learner.critic_optimizer]
-        rate = set_learning_rate(optimizers, happo.lr, progress if extras.lr_decay else 0.0)
-        buffer = self._buffer
-        estimates = buffer.estimate(self._values, gamma=happo.gamma, gae_lambda=happo.gae_lambda)
-        actions = self._tensor(buffer.actions[: buffer.length]).flatten(0, 1)  # (n, A), time-major
-        means = self._tensor(buffer.means[: buffer.length]).flatten(0, 1)
-        batch = ActorBatch(
-            observations=self._tensor(buffer.observations[: buffer.length]).flatten(0, 1),
-            actions=actions,
-            old_log_probs=gaussian_log_prob(actions, means, self._deviation),
-            advantages=self._tensor(normalize_advantages(estimates.advantages)).reshape(-1, 1),
-        )
-        returns = self._tensor(estimates.returns).reshape(-1, 1)
-        figures = run_interleaved(
-            learner, batch, returns, self._shuffle, target_kl=extras.target_kl
-        )
-        self._deviation = learner.actors[0].standard_deviation().detach()
-        buffer.clear()
-        figures |= {
-            "advantage_mean": float(estimates.advantages.mean(dtype=np.float64)),
-            "advantage_std": float(estimates.advantages.std(dtype=np.float64)),
-            "value_mean": float(estimates.values.mean(dtype=np.float64)),
-            "value_std": float(estimates.values.std(dtype=np.float64)),
-            "learning_rate": rate,
-        }
-        require_finite_figures("EgoPPOTrainer", figures)
-        return figures
-
-    @torch.no_grad()
-    def _values(self, rows: Float32Array) -> Float32Array:
-        return self._happo.critic(self._tensor(rows)).squeeze(-1).cpu().numpy()
-
-    def _tensor(self, rows: NDArray[Any]) -> Tensor:
-        return torch.tensor(rows, device=self._device)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the policy checkpoint: networks and optimisers, loadable with weights_only.
@@ -379,22 +317,20 @@ class EgoPPOTrainer(EgoRolloutTrainer):
             raise CheckpointError(
                 f"policy checkpoint: expected the sizes of this configuration: {error}"
             ) from error
-        self._deviation = self._happo.actors[0].standard_deviation().detach()
         self._pending = False
         self._buffer.clear()
 
     def _progress_state(self) -> dict[str, Any]:
         return {
             **super()._progress_state(),
-            "generator": self._generator.get_state(),
-            "minibatch_generator": generator_state(self._shuffle),
+            "generator": self._happo.generator.get_state(),
+            "minibatch_generator": generator_state(self._happo.shuffle),
         }
 
     def _load_progress_state(self, state: Mapping[str, Any]) -> None:
         super()._load_progress_state(state)
-        self._generator.set_state(state["generator"])
-        set_generator_state(self._shuffle, state["minibatch_generator"])
-        self._deviation = self._happo.actors[0].standard_deviation().detach()
+        self._happo.generator.set_state(state["generator"])
+        set_generator_state(self._happo.shuffle, state["minibatch_generator"])
 
 
 class EgoOnPolicyTrainer(EgoRolloutTrainer):
@@ -499,9 +435,6 @@ class EgoOnPolicyTrainer(EgoRolloutTrainer):
     def state_dict(self) -> dict[str, Any]:
         """Return the policy checkpoint: a policy anyone can play, and the whole learner."""
         return self._portable(self.policy())
-
-    def _learn(self, progress: float) -> dict[str, float]:
-        return self._ppo.update(self._buffer, progress=progress)
 
     def _scaled(self, rows: Float32Array) -> Float32Array:
         return self._ppo.scale_critic(rows, learn=False)

@@ -23,6 +23,18 @@ def _whole(value: object) -> int:
 
 Count = Annotated[int, BeforeValidator(_whole)]
 Width = Annotated[Count, Field(ge=1)]
+
+
+def _horizon(value: object) -> bool | int:
+    """Return a flag, or a number of steps above one."""
+    if isinstance(value, bool):
+        return value
+    if not is_whole(value) or value < 0:
+        raise PydanticCustomError("horizon", "Input should be true, false or a number of steps")
+    return int(value) if value > 1 else bool(value)
+
+
+Horizon = Annotated[bool | int, BeforeValidator(_horizon)]
 Config = TypeVar("Config")
 
 
@@ -251,6 +263,8 @@ class OnPolicyConfig(FrozenModel):
         batch_size: Transitions per minibatch, >= 1.
         epochs: Passes over a rollout, >= 1.
         learning_rate: Adam's step size, > 0.
+        decay_learning_rate: Lower it linearly to zero: true over the steps that were asked for so
+            far, a number over so many environment steps, whichever calls of `learn` take them.
         gamma: Discount per step, in [0, 1].
         clip_epsilon: Half-width of the trusted ratio interval, > 0.
         entropy_coefficient: Weight of the entropy bonus, >= 0.
@@ -261,6 +275,7 @@ class OnPolicyConfig(FrozenModel):
     batch_size: Count = Field(default=64, ge=1)
     epochs: Count = Field(default=10, ge=1)
     learning_rate: float = Field(default=3e-4, gt=0.0)
+    decay_learning_rate: Horizon = False
     gamma: float = Field(default=0.99, ge=0.0, le=1.0)
     clip_epsilon: float = Field(default=0.2, gt=0.0)
     entropy_coefficient: float = Field(default=0.0, ge=0.0)
@@ -283,14 +298,12 @@ class OnPolicyAgentConfig(OnPolicyConfig):
     """What PPO and GRPO share.
 
     Attributes:
-        decay_learning_rate: Lower the step size linearly to zero over the run.
         max_gradient_norm: Global norm to which gradients are shortened, > 0.
         squash_actions: Squash continuous actions into their bounds by tanh and count that in their
             densities, instead of clipping them.
         initial_log_std: First log-deviation of continuous actions.
     """
 
-    decay_learning_rate: bool = False
     max_gradient_norm: float = Field(default=0.5, gt=0.0)
     squash_actions: bool = False
     initial_log_std: float = 0.0
@@ -350,7 +363,10 @@ class GRPOConfig(OnPolicyAgentConfig):
 
 
 class HAPPOConfig(ActorCriticConfig):
-    """HAPPO; the defaults are HARL's.
+    """HAPPO; the defaults are HARL's for teams.
+
+    The ego's HAPPO has the names and defaults of upstream's files instead, in
+    `cadenza.aht.config_models.HAPPOHyperparams`, which becomes one of these when a learner is made.
 
     Attributes:
         critic_max_gradient_norm: Global norm for the critic's gradient, > 0; None leaves it.

@@ -9,7 +9,7 @@ Axes:  N = environments, O = flattened observation.
 """
 
 from abc import abstractmethod
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,28 +21,27 @@ from cadenza.core.arrays import require_finite
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.action_codec import ActionCodec
 from cadenza.learn.algorithms.grpo import GRPOLearner, group_seeds, reset_groups
-from cadenza.learn.algorithms.on_policy import OnPolicyLearner
+from cadenza.learn.algorithms.on_policy import OnPolicyLearner, Sizes
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.algorithms.ppo import PPOLearner
 from cadenza.learn.algorithms.vector_steps import VectorStep
 from cadenza.learn.api import Deployed, SoloAgent
 from cadenza.learn.configs import GRPOConfig, OnPolicyAgentConfig, PPOConfig
+from cadenza.learn.rollout_loop import RolloutLoop
 from cadenza.learn.running_normalizer import RewardScaler
 
 RolloutConfig = TypeVar("RolloutConfig", bound=OnPolicyAgentConfig)
 
 
-class RolloutAgent(SoloAgent[RolloutConfig]):
+class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
     """An agent that learns from rollouts of its own policy and forgets them."""
-
-    learner: OnPolicyLearner[Any]
 
     def _build(self) -> None:
         self._begin()
         self._port = ActionCodec(
             self.envs.action_space, owner=self.name, squash=self.config.squash_actions
         )
-        sizes: dict[str, Any] = {
+        sizes: Sizes = {
             "observation_dim": spaces.flatdim(self.envs.space),
             "choices": self._port.choices,
             "action_dim": self._port.components,
@@ -60,15 +59,12 @@ class RolloutAgent(SoloAgent[RolloutConfig]):
         )
 
     @abstractmethod
-    def _learner(self, sizes: dict[str, Any]) -> OnPolicyLearner[Any]:
+    def _learner(self, sizes: Sizes) -> OnPolicyLearner[Any]:
         """Return the learner of these sizes."""
 
     @abstractmethod
     def _reset(self) -> NDArray[Any]:
         """Begin every episode; return the first observations, (N, ...)."""
-
-    def _rollout_is_complete(self) -> bool:
-        return self._buffer.full
 
     def _learned_rewards(self, step: VectorStep) -> NDArray[Any]:
         """Return the rewards of ``step`` as they are learned from, (N,)."""
@@ -78,20 +74,7 @@ class RolloutAgent(SoloAgent[RolloutConfig]):
         """Return whose episodes ended in ``step`` and are learned from, (N,)."""
         return step.boundaries
 
-    def _batches(self) -> Generator[dict[str, Any]]:
-        while self.steps < self.target_steps:
-            while not self._rollout_is_complete():
-                try:
-                    self._step()
-                except BaseException:  # e.g. Ctrl-C: nobody knows where the environments are
-                    self._forget_episodes()
-                    raise
-                self._show()
-            size = int(self._buffer.valid[: self._buffer.length].sum())
-            yield {"batch_size": size, "inf_step": self.steps}
-
     def _step(self) -> None:
-        """Take one step in every environment."""
         if self._rows is None:
             self._rows = self._seen(self._reset(), learn=True)
         decided = self.learner.act(self._rows)
@@ -115,11 +98,6 @@ class RolloutAgent(SoloAgent[RolloutConfig]):
     def _forget_episodes(self) -> None:
         super()._forget_episodes()
         self._buffer.clear()
-
-    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
-        del batch  # the agent holds its rollout
-        done = self.steps - self._buffer.length * self._buffer.shape.rows
-        return self.learner.update(self._buffer, progress=done / self.target_steps)
 
     def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
         decided = self.learner.act(self._seen(rows, learn=False), deterministic=deterministic)
@@ -153,7 +131,7 @@ class PPO(RolloutAgent[PPOConfig]):
 
     Config = PPOConfig
 
-    def _learner(self, sizes: dict[str, Any]) -> PPOLearner:
+    def _learner(self, sizes: Sizes) -> PPOLearner:
         gamma = self.config.gamma if self.config.normalize_rewards else None
         self._scaler = RewardScaler(self.envs.vector.num_envs, gamma)
         return PPOLearner(self.config, **sizes)
@@ -185,7 +163,7 @@ class GRPO(RolloutAgent[GRPOConfig]):
     Config = GRPOConfig
     default_envs = 8
 
-    def _learner(self, sizes: dict[str, Any]) -> GRPOLearner:
+    def _learner(self, sizes: Sizes) -> GRPOLearner:
         self._seeds()  # refuses environments that are no whole groups now
         return GRPOLearner(self.config, **sizes)
 

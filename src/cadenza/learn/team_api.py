@@ -15,7 +15,7 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -28,19 +28,20 @@ from cadenza.core.checks import is_whole
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.spaces import BoxSpace
-from cadenza.learn.advantages import normalize_advantages
 from cadenza.learn.algorithms.action_codec import ActionCodec
-from cadenza.learn.algorithms.happo import ActorBatch, HAPPOLearner, log_probs, run_in_sequence
+from cadenza.learn.algorithms.happo import HAPPOLearner
 from cadenza.learn.algorithms.hatd3 import HATD3Learner, TeamBatch
-from cadenza.learn.algorithms.on_policy import require_finite_figures
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.algorithms.ppo import PPOLearner
 from cadenza.learn.api import Agent, Config, Deployed, Evaluation
-from cadenza.learn.configs import HAPPOConfig, HATD3Config, PPOConfig
+from cadenza.learn.configs import ActorCriticConfig, HAPPOConfig, HATD3Config, PPOConfig
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.generator_state import generator_state, set_generator_state
 from cadenza.learn.memory.builder import TransitionMemory
+from cadenza.learn.rollout_loop import RolloutLoop
 from cadenza.learn.running_normalizer import RewardScaler
+
+TeamConfig = TypeVar("TeamConfig", bound=ActorCriticConfig)
 
 
 class TeamStep(NamedTuple):
@@ -333,18 +334,19 @@ class TeamAgent(Agent[Config]):
         """Return every robot's greedy action before clipping, (N, A), for joint states, (N, S)."""
 
 
-class RolloutTeam(TeamAgent[Config]):
+class RolloutTeam(TeamAgent[TeamConfig], RolloutLoop[TeamConfig]):
     """A team that learns from rollouts and forgets them."""
 
     def _begin_rollouts(
-        self, width: int, action_dim: int, *, robots: int = 1, critic_dim: int | None = None
+        self, width: int, action_dim: int, *, copies: int = 1, critic_dim: int | None = None
     ) -> None:
-        """Make the buffer, with ``robots`` rows per environment, and the scaling of rewards."""
-        config: Any = self.config
+        """Make the buffer, with ``copies`` rows per environment, and the scaling of rewards."""
+        config = self.config
+        self._copies = copies
         self._buffer = OnPolicyBuffer(
             BufferShape(
                 capacity=config.rollout_length,
-                rows=self.team.num_envs * robots,
+                rows=self.team.num_envs * copies,
                 observation_dim=width,
                 critic_dim=critic_dim,
                 action_dim=action_dim,
@@ -355,21 +357,35 @@ class RolloutTeam(TeamAgent[Config]):
         )
 
     @abstractmethod
-    def _step(self, joint: Float32Array) -> TeamStep:
-        """Act on joint states, (N, S), and put the step into the buffer."""
+    def _decide(self, joint: Float32Array) -> list[NDArray[Any]]:
+        """Return every robot's drawn actions for joint states, (N, S), and stage the step."""
 
-    def _batches(self) -> Generator[dict[str, Any]]:
-        while self.steps < self.target_steps:
-            while not self._buffer.full:
-                self._count(self._step(self._states()))
-            size = self._buffer.length * self._buffer.shape.rows
-            yield {"batch_size": size, "inf_step": self.steps}
+    def _judged(self, joint: Float32Array, *, learn: bool = False) -> Float32Array:
+        """Return what the critic sees of joint states, one row per row of the buffer."""
+        del learn  # for critics that scale by what they have seen
+        return joint
+
+    def _step(self) -> None:
+        step = self.team.step(self._decide(self._states()))
+        rewards = self._scaler.scale(step.rewards, step.boundaries)
+        flags = (rewards, step.terminated, step.boundaries)
+        self._buffer.commit(
+            Outcome(*(np.repeat(values, self._copies) for values in flags)),
+            self._judged(step.states),
+            (step.cut[:, None] * self._copies + np.arange(self._copies)).reshape(-1),
+            self._judged(step.final_states),
+        )
+        self._count(step)
 
     def _forget_episodes(self) -> None:
         super()._forget_episodes()
         self._buffer.clear()
 
+    def _learned_state(self) -> dict[str, Any]:
+        return {"learner": self.learner.state_dict(), "scaler": self._scaler.state_dict()}
+
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
         self._scaler.load_state_dict(state["scaler"])
         self._forget_episodes()
 
@@ -386,6 +402,7 @@ class MAPPO(RolloutTeam[PPOConfig]):
     """
 
     Config = PPOConfig
+    learner: PPOLearner
 
     def _build(self) -> None:
         super()._build()
@@ -397,7 +414,7 @@ class MAPPO(RolloutTeam[PPOConfig]):
                 "robots have policies of their own."
             )
         width, action_dim = team.observation_dims[0] + robots, team.action_dims[0]
-        self._begin_rollouts(width, action_dim, robots=robots, critic_dim=team.joint_dim)
+        self._begin_rollouts(width, action_dim, copies=robots, critic_dim=team.joint_dim)
         self.learner = PPOLearner(
             self.config,
             observation_dim=width,
@@ -415,30 +432,15 @@ class MAPPO(RolloutTeam[PPOConfig]):
         rows = self.learner.scale(self._rows(joint), learn=False)
         return self._in_bounds(self.learner.act(rows, deterministic=True))
 
-    def _step(self, joint: Float32Array) -> TeamStep:
-        learner, robots = self.learner, len(self.envs.uids)
-
-        def repeated(values: NDArray[Any]) -> NDArray[Any]:
-            return np.repeat(values, robots, axis=0)
-
-        seen = learner.scale(self._rows(joint), learn=True)
-        judged = repeated(learner.scale_critic(joint, learn=True))
-        decided = learner.act(seen)
-        step = self.team.step(self._in_bounds(decided))
-        rewards = self._scaler.scale(step.rewards, step.boundaries)
+    def _decide(self, joint: Float32Array) -> list[NDArray[Any]]:
+        seen = self.learner.scale(self._rows(joint), learn=True)
+        judged = self._judged(joint, learn=True)
+        decided = self.learner.act(seen)
         self._buffer.stage(seen, decided, judged)
-        self._buffer.commit(
-            Outcome(repeated(rewards), repeated(step.terminated), repeated(step.boundaries)),
-            repeated(learner.scale_critic(step.states, learn=False)),
-            (step.cut[:, None] * robots + np.arange(robots)).reshape(-1),
-            repeated(learner.scale_critic(step.final_states, learn=False)),
-        )
-        return step
+        return self._in_bounds(decided)
 
-    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
-        del batch  # the agent holds its rollout
-        done = self.steps - self._buffer.length * self.team.num_envs
-        return self.learner.update(self._buffer, progress=done / self.target_steps)
+    def _judged(self, joint: Float32Array, *, learn: bool = False) -> Float32Array:
+        return np.repeat(self.learner.scale_critic(joint, learn=learn), self._copies, axis=0)
 
     def _rows(self, joint: NDArray[Any]) -> Float32Array:
         """Return one row per environment and robot, (N n, O + n)."""
@@ -456,13 +458,6 @@ class MAPPO(RolloutTeam[PPOConfig]):
             return actions
         return self.team.from_unit([np.tanh(action) for action in actions])
 
-    def _learned_state(self) -> dict[str, Any]:
-        return {"learner": self.learner.state_dict(), "scaler": self._scaler.state_dict()}
-
-    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
-        self.learner.load_state_dict(state["learner"])
-        super()._load_learned_state(state)
-
 
 class HAPPO(RolloutTeam[HAPPOConfig]):
     """A PPO policy for every robot, updated one after the other; the critic judges the joint state.
@@ -471,102 +466,49 @@ class HAPPO(RolloutTeam[HAPPOConfig]):
     """
 
     Config = HAPPOConfig
+    learner: HAPPOLearner
 
     def _build(self) -> None:
         super()._build()
         team = self.team
         self._begin_rollouts(team.joint_dim, sum(team.action_dims))
         torch_seed = derive_substream("learn.happo.torch", root_seed=self.seed).integer_seed()
-        self._generator = torch.Generator().manual_seed(torch_seed)
-        self._rng = derive_substream("learn.happo.order", root_seed=self.seed).default_rng()
         self.learner = HAPPOLearner(
             self.config,
             observation_dims=team.observation_dims,
             action_dims=team.action_dims,
             critic_dim=team.joint_dim,
-            generator=self._generator,
+            generator=torch.Generator().manual_seed(torch_seed),
+            shuffle=derive_substream("learn.happo.order", root_seed=self.seed).default_rng(),
         )
 
     def robots(self) -> list[nn.Module]:
         """Return the actors."""
         return list(self.learner.actors)
 
-    @torch.no_grad()
     def _greedy(self, joint: Float32Array) -> list[NDArray[Any]]:
-        states = self.team.split_state(joint)
-        pairs = zip(self.learner.actors, states, strict=True)
-        return [actor(torch.tensor(state)).numpy() for actor, state in pairs]
+        return self._split(self.learner.decide(joint, deterministic=True)[0])
 
-    @torch.no_grad()
-    def _step(self, joint: Float32Array) -> TeamStep:
-        drawn: list[NDArray[Any]] = []
-        for actor, state in zip(self.learner.actors, self.team.split_state(joint), strict=True):
-            mean = actor(torch.tensor(state))
-            deviation = actor.standard_deviation().expand_as(mean)
-            drawn.append(torch.normal(mean, deviation, generator=self._generator).numpy())
-        step = self.team.step(drawn)
-        rewards = self._scaler.scale(step.rewards, step.boundaries)
-        self._buffer.stage(joint, np.concatenate(drawn, axis=-1))
-        self._buffer.commit(
-            Outcome(rewards, step.terminated, step.boundaries),
-            step.states,
-            step.cut,
-            step.final_states,
-        )
-        return step
+    def _decide(self, joint: Float32Array) -> list[NDArray[Any]]:
+        drawn, _ = self.learner.decide(joint)
+        self._buffer.stage(joint, drawn)
+        return self._split(drawn)
 
-    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
-        del batch  # the agent holds its rollout
-        config, buffer = self.config, self._buffer
-        estimates = buffer.estimate(self._values, gamma=config.gamma, gae_lambda=config.gae_lambda)
-        advantages = torch.tensor(normalize_advantages(estimates.advantages)).reshape(-1, 1)
-        joint = buffer.observations[: buffer.length]
-        ends = np.cumsum(self.team.action_dims)[:-1]
-        rollouts: list[ActorBatch] = []
-        for actor, state, action in zip(
-            self.learner.actors,
-            self.team.split_state(joint),
-            np.split(buffer.actions[: buffer.length], ends, axis=-1),
-            strict=True,
-        ):
-            observations = torch.tensor(state).flatten(0, 1)
-            drawn = torch.tensor(action).flatten(0, 1)
-            rollouts.append(
-                ActorBatch(
-                    observations=observations,
-                    actions=drawn,
-                    old_log_probs=log_probs(actor, observations, drawn),
-                    advantages=advantages,
-                )
-            )
-        figures = run_in_sequence(
-            self.learner,
-            rollouts,
-            torch.tensor(joint).flatten(0, 1),
-            torch.tensor(estimates.returns).reshape(-1, 1),
-            self._rng,
-        )
-        buffer.clear()
-        require_finite_figures("HAPPO", figures)
-        return figures
-
-    @torch.no_grad()
-    def _values(self, rows: Float32Array) -> Float32Array:
-        return self.learner.critic(torch.tensor(rows)).squeeze(-1).numpy()
+    def _split(self, actions: Float32Array) -> list[NDArray[Any]]:
+        """Return each robot's columns of all actions, (N, A_i)."""
+        return np.split(actions, np.cumsum(self.team.action_dims)[:-1], axis=-1)
 
     def _learned_state(self) -> dict[str, Any]:
         return {
-            "learner": self.learner.state_dict(),
-            "scaler": self._scaler.state_dict(),
-            "generator": self._generator.get_state(),
-            "order_generator": generator_state(self._rng),
+            **super()._learned_state(),
+            "generator": self.learner.generator.get_state(),
+            "order_generator": generator_state(self.learner.shuffle),
         }
 
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
-        self.learner.load_state_dict(state["learner"])
-        self._generator.set_state(state["generator"])
-        set_generator_state(self._rng, state["order_generator"])
         super()._load_learned_state(state)
+        self.learner.generator.set_state(state["generator"])
+        set_generator_state(self.learner.shuffle, state["order_generator"])
 
 
 class HATD3(TeamAgent[HATD3Config]):

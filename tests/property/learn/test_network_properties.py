@@ -42,13 +42,12 @@ from cadenza.learn.nn.gaussian_actor import GaussianActor
 from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy, GaussianPolicyHead
 from cadenza.learn.nn.layers import Conv1dEncoder, Conv2dEncoder, relu_mlp
 from cadenza.learn.nn.policy_networks import (
-    ActorCritic,
-    ActorOnly,
     DiagonalGaussianHead,
+    Policy,
+    SquashedGaussianHead,
     TanhMlp,
+    ValueCritic,
 )
-from cadenza.learn.nn.squashed_head import SquashedGaussianHead
-from cadenza.learn.nn.value_critic import ValueCritic
 from tests.campaigns import size
 
 #: Batch, observation, action, hidden width.
@@ -67,7 +66,6 @@ NO_NETWORKS = {
     "InputScale",
     "NoisyModule",
     "Normalizer",
-    "Policy",
     "Scaling",
     "TwoHotLoss",
 }
@@ -125,8 +123,10 @@ NETWORKS = {
     "SharedEncoderActionValueNet": lambda: SharedEncoderActionValueNet(nn.Linear(D, H), H, A, [H]),
     "DiscreteQMlp": lambda: DiscreteQMlp(D, A, [H], dueling=True),
     "EpsilonGreedyPolicy": lambda: EpsilonGreedyPolicy(DiscreteQMlp(D, 3, [H])),
-    "ActorOnly": lambda: ActorOnly(D, gaussian_head(), hidden_sizes=[H], generator=rng()),
-    "ActorCritic": lambda: ActorCritic(D, D, gaussian_head(), hidden_sizes=[H], generator=rng()),
+    "Policy": lambda: Policy(D, gaussian_head(), hidden_sizes=[H], generator=rng()),
+    "Policy with a critic": lambda: Policy(
+        D, gaussian_head(), hidden_sizes=[H], generator=rng(), critic_dim=D
+    ),
     "DiagonalGaussianHead": gaussian_head,
     "SquashedGaussianHead": lambda: SquashedGaussianHead(A),
     "Conv2dEncoder": image_encoder,
@@ -161,8 +161,8 @@ NETWORKS = {
 #: What is called instead of the network itself.
 METHODS = {
     "EpsilonGreedyPolicy": "q_net",
-    "ActorOnly": "log_prob",
-    "ActorCritic": "value",
+    "Policy": "log_prob",
+    "Policy with a critic": "value",
     "DiagonalGaussianHead": "log_prob",
     "SquashedGaussianHead": "log_prob",
     "VariationalAutoencoder": "encoder",
@@ -173,7 +173,7 @@ INPUTS = {
     "GaussianPolicyHead": [rows(H), rows(A)],
     "ActionValueMlp": [rows(A), rows(D)],
     "SharedEncoderActionValueNet": [rows(A), rows(D)],
-    "ActorOnly": [rows(D), rows(A)],
+    "Policy": [rows(D), rows(A)],
     "DiagonalGaussianHead": [rows(A), rows(A) + 1],
     "SquashedGaussianHead": [rows(A), rows(A) + 1],
     "Conv2dEncoder": [images()],

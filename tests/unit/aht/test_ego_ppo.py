@@ -9,6 +9,7 @@ from cadenza.aht import ego_ppo
 from cadenza.aht.ego_ppo import EgoPPOTrainer
 from cadenza.core.errors import CheckpointError, InputError, NotReadyError
 from cadenza.learn import advantages
+from cadenza.learn.algorithms import happo
 from tests.unit.aht.ego_ppo_fakes import (
     ACTION_DIM,
     OBSERVATION_DIM,
@@ -32,7 +33,7 @@ class EventList:
 
 
 def spy_on(rollouts):
-    original = ego_ppo.run_interleaved
+    original = happo.run_interleaved
 
     def run_and_record(learner, rollout, returns, rng, **options):
         rollouts.append((learner.config, returns, options))
@@ -267,13 +268,13 @@ def test_training_leaves_torch_globals_alone():
 @pytest.mark.parametrize("wanted", [True, False])
 def test_deterministic_kernels_are_on_during_the_update_if_configured(wanted, monkeypatch):
     seen = []
-    original = ego_ppo.run_interleaved
+    original = happo.run_interleaved
 
     def spy(*args, **options):
         seen.append(torch.are_deterministic_algorithms_enabled())
         return original(*args, **options)
 
-    monkeypatch.setattr(ego_ppo, "run_interleaved", spy)
+    monkeypatch.setattr(happo, "run_interleaved", spy)
     run(trainer(runtime={"deterministic_torch": wanted}), updates=1)
     assert seen == [wanted]
 
@@ -290,7 +291,7 @@ def test_learning_rate_decay_follows_the_frames_done_before_the_update():
 
 def test_optional_extras_reach_the_update(monkeypatch):
     seen = []
-    monkeypatch.setattr(ego_ppo, "run_interleaved", spy_on(seen))
+    monkeypatch.setattr(happo, "run_interleaved", spy_on(seen))
     run(trainer(), updates=1)
     run(trainer(extras={"target_kl": 0.02, "critic_max_grad_norm": 0.5}), updates=1)
     reached = [(o["target_kl"], config.critic_max_gradient_norm) for config, _, o in seen]

@@ -115,6 +115,18 @@ def test_file_written_between_two_updates_goes_on_bit_for_bit(tmp_path, name, mo
     assert_same(half.learn(steps - half.steps, progress=False), whole)
 
 
+@pytest.mark.parametrize(("decay", "is_same"), [(256, True), (True, False)])
+def test_decay_over_a_number_of_steps_does_not_see_which_calls_take_them(decay, is_same):
+    def agent():
+        return cadenza.PPO("CartPole-v1", num_envs=2, **ROLLOUT, decay_learning_rate=decay)
+
+    whole = agent().learn(256, progress=False)
+    halves = agent().learn(128, progress=False).learn(128, progress=False)
+    assert halves.steps == whole.steps
+    pairs = zip(tensors(halves.state_dict()), tensors(whole.state_dict()), strict=True)
+    assert all(torch.equal(*pair) for pair in pairs) is is_same
+
+
 def interrupt():
     raise KeyboardInterrupt
 

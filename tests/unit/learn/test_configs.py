@@ -24,6 +24,11 @@ from cadenza.learn.configs import (
         (SACConfig, {"batch_size": 2.0}, "SACConfig.batch_size: expected a valid integer, got 2.0"),
         (PPOConfig, {"epochs": True}, "PPOConfig.epochs: expected a valid integer, got True"),
         (
+            PPOConfig,
+            {"decay_learning_rate": 0.5},
+            "PPOConfig.decay_learning_rate: expected true, false or a number of steps, got 0.5",
+        ),
+        (
             SACConfig,
             {"learning_rat": 1e-3},
             "SACConfig.learning_rat: unknown setting (did you mean 'learning_rate'?)",

@@ -24,7 +24,7 @@ from cadenza.learn.algorithms.happo import (
 )
 from cadenza.learn.configs import HAPPOConfig
 from cadenza.learn.nn.gaussian_actor import GaussianActor
-from cadenza.learn.nn.value_critic import ValueCritic
+from cadenza.learn.nn.policy_networks import ValueCritic
 
 
 def generator(seed: int) -> torch.Generator:
@@ -126,6 +126,29 @@ def test_critic_gradient_is_shortened_to_the_limit():
     assert math.sqrt(sum(squares)) == pytest.approx(0.5, rel=1e-4)
 
 
+def test_robots_decide_side_by_side_each_on_its_own_columns():
+    learner = HAPPOLearner(
+        HAPPOConfig(hidden_sizes=(8,)),
+        observation_dims=[3, 1],
+        action_dims=[2, 1],
+        critic_dim=4,
+        generator=generator(0),
+        shuffle=np.random.default_rng(0),
+    )
+    rows = torch.randn((2_000, 4), generator=generator(1))
+    with torch.no_grad():
+        expected = torch.cat([learner.actors[0](rows[:, :3]), learner.actors[1](rows[:, 3:])], 1)
+    before = learner.generator.get_state()
+    greedy, means = learner.decide(rows.numpy(), deterministic=True)
+    assert np.array_equal(greedy, expected.numpy())
+    assert np.array_equal(means, greedy)
+    assert torch.equal(learner.generator.get_state(), before)
+    drawn, means = learner.decide(rows.numpy())
+    assert np.array_equal(means, greedy)
+    deviation = 0.5 / (1.0 + math.exp(-1.0))
+    assert np.allclose((drawn - means).std(axis=0), deviation, rtol=0.06)
+
+
 ROWS = 23
 CONFIG = HAPPOConfig(
     epochs=3, batch_size=10, learning_rate=1e-2, hidden_sizes=(8, 8), critic_max_gradient_norm=None
@@ -139,6 +162,7 @@ def team(robots: int = 1, **changes) -> HAPPOLearner:
         action_dims=[2] * robots,
         critic_dim=4,
         generator=generator(0),
+        shuffle=np.random.default_rng(0),
     )
 
 

@@ -20,7 +20,7 @@ from cadenza.learn.algorithms.on_policy import (
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.algorithms.ppo import PPOBatch, PPOLearner
 from cadenza.learn.configs import GRPOConfig, PPOConfig
-from cadenza.learn.nn.policy_networks import ActorOnly, CategoricalHead
+from cadenza.learn.nn.policy_networks import CategoricalHead, Policy
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_surrogate_gradient_vanishes_beyond_the_clip_for_gains_only():
 def test_terms_of_a_policy_whose_ratio_is_known(shift, kl, clipped):
     """The ratio is e^shift everywhere, so that the KL is (e^shift - 1) - shift."""
     generator = torch.Generator().manual_seed(0)
-    network = ActorOnly(3, CategoricalHead(4), hidden_sizes=(8,), generator=generator)
+    network = Policy(3, CategoricalHead(4), hidden_sizes=(8,), generator=generator)
     observations = torch.randn((6, 3), generator=generator)
     actions = torch.randint(4, (6,), generator=generator)
     advantages = torch.randn(6, generator=generator)

@@ -7,9 +7,9 @@ import torch
 from torch.distributions import Categorical, Independent, Normal
 
 from cadenza.learn.nn.policy_networks import (
-    ActorCritic,
     CategoricalHead,
     DiagonalGaussianHead,
+    Policy,
 )
 
 
@@ -53,7 +53,9 @@ def test_gaussian_head_draws_mean_plus_deviation_times_noise():
 
 
 def test_first_policy_is_almost_uniform_and_biases_are_zero():
-    network = ActorCritic(4, 4, CategoricalHead(3), hidden_sizes=(64, 64), generator=generator())
+    network = Policy(
+        4, CategoricalHead(3), hidden_sizes=(64, 64), generator=generator(), critic_dim=4
+    )
     output = network.actor(torch.randn((10, 4), generator=generator(1)))
     assert output.abs().max().item() < 0.05  # gain 0.01
     assert all((p == 0).all() for name, p in network.named_parameters() if name.endswith("bias"))

@@ -111,9 +111,9 @@ class PairPlayer:
             self.learner.scale_critic(final, learn=False),
         )
 
-    def update(self, progress: float) -> None:
-        """Learn from the rollout; ``progress`` is the share of the training that is done."""
-        self.learner.update(self._buffer, progress=progress)
+    def update(self, done: int, total: int) -> None:
+        """Learn from the rollout, after ``done`` environment steps of ``total``."""
+        self.learner.update(self._buffer, done=done, total=total)
 
     @torch.no_grad()
     def log_density(self, rows: Float32Array, decided: NDArray[Any]) -> Tensor:
@@ -292,16 +292,17 @@ class Population(ABC):
 
     def iterate(self, iteration: int) -> None:
         """Play a rollout and learn from it."""
-        cast = self.cast(iteration)
+        cast, length = self.cast(iteration), self.config.ppo.rollout_length
+        steps = length * self.env.num_envs
         play_rollout(
             self.env,
             cast,
             self.rewards(cast),
-            length=self.config.ppo.rollout_length,
+            length=length,
             seed=self.seed(f"rollout.{iteration}"),
         )
         for player in cast.players:
-            player.update(iteration / self.iterations)
+            player.update(iteration * steps, self.iterations * steps)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything later iterations depend on."""

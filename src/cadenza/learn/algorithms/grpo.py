@@ -23,7 +23,7 @@ Front door:  `cadenza.learn.rollout_api.GRPO`.
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ from cadenza.core.errors import ConfigurationError, GroupResetError, InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.on_policy import (
     OnPolicyLearner,
+    Sizes,
     Transitions,
     k3_divergence,
     policy_terms,
@@ -42,8 +43,7 @@ from cadenza.learn.algorithms.on_policy import (
 from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.algorithms.vector_steps import VectorSteps
 from cadenza.learn.configs import GRPOConfig
-from cadenza.learn.nn.encoding import EncoderFactory
-from cadenza.learn.nn.policy_networks import ActionHead, ActorOnly
+from cadenza.learn.nn.policy_networks import Policy
 
 #: Rows of last observations, (B, O), to the values that continue their returns, (B,).
 TailValue = Callable[[Float32Array], Float32Array]
@@ -184,17 +184,12 @@ def require_equal_starts(observations: NDArray[Any], group_size: int) -> None:
     )
 
 
-class GRPOLearner(OnPolicyLearner[ActorOnly]):
+class GRPOLearner(OnPolicyLearner[GRPOConfig]):
     """A policy, and the one it is kept close to.
 
     Args:
         config: Settings.
-        observation_dim: O.
-        choices: See `OnPolicyLearner`.
-        action_dim: See `OnPolicyLearner`.
-        seed: Root of the streams ``learn.grpo.torch`` and ``learn.grpo.minibatch``.
-        device: Where the policy lives; the CPU by default.
-        encoder: Makes what comes before the layers; None lets them see the observation.
+        **sizes: See `Sizes`.
 
     Attributes:
         reference: The policy it is kept close to; None without ``kl_coefficient``.
@@ -203,6 +198,7 @@ class GRPOLearner(OnPolicyLearner[ActorOnly]):
             the first one continues with 0: returns count what was collected. No part of the state.
     """
 
+    STREAM = "learn.grpo"
     FIGURES = (
         "policy_loss",
         "reference_kl",
@@ -212,42 +208,14 @@ class GRPOLearner(OnPolicyLearner[ActorOnly]):
         "grad_norm",
     )
 
-    def __init__(
-        self,
-        config: GRPOConfig,
-        *,
-        observation_dim: int,
-        choices: int | None = None,
-        action_dim: int | None = None,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
-        encoder: EncoderFactory | None = None,
-    ) -> None:
-        def build(head: ActionHead, generator: torch.Generator) -> ActorOnly:
-            return ActorOnly(
-                observation_dim,
-                head,
-                hidden_sizes=config.hidden_sizes,
-                generator=generator,
-                encoder=encoder,
-            )
-
-        super().__init__(
-            config,
-            build,
-            stream="learn.grpo",
-            choices=choices,
-            action_dim=action_dim,
-            seed=seed,
-            device=device,
-        )
-        self.config = config
+    def __init__(self, config: GRPOConfig, **sizes: Unpack[Sizes]) -> None:
+        super().__init__(config, **sizes)
         self.reference = _frozen(self.network) if config.kl_coefficient > 0.0 else None
         self.tail_value: TailValue = _zero_value
 
-    def update(self, buffer: OnPolicyBuffer, *, progress: float = 0.0) -> dict[str, float]:
+    def update(self, buffer: OnPolicyBuffer, *, done: int = 0, total: int = 1) -> dict[str, float]:
         """Learn from ``buffer`` and clear it, see `OnPolicyLearner`; groups are adjacent rows."""
-        figures = super().update(buffer, progress=progress)
+        figures = super().update(buffer, done=done, total=total)
         every = self.config.refresh_reference_every
         if every is not None and self.updates % every == 0:
             self.reference = _frozen(self.network)
@@ -302,7 +270,7 @@ class GRPOLearner(OnPolicyLearner[ActorOnly]):
             self.reference.load_state_dict(state["reference"])
 
 
-def _frozen(network: ActorOnly) -> ActorOnly:
+def _frozen(network: Policy) -> Policy:
     return copy.deepcopy(network).requires_grad_(False)
 
 

@@ -18,22 +18,30 @@ Front door:  `cadenza.learn.team_api.HAPPO`; `cadenza.aht.ego_ppo` for one robot
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import InputError
+from cadenza.learn.advantages import normalize_advantages
 from cadenza.learn.algorithms.on_policy import (
     Transitions,
     clipped_surrogate,
     descend,
+    on_device,
+    require_finite_figures,
     run_epochs,
+    set_learning_rate,
 )
+from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.configs import HAPPOConfig
-from cadenza.learn.nn.gaussian_actor import GaussianActor
-from cadenza.learn.nn.value_critic import ValueCritic
+from cadenza.learn.nn.gaussian_actor import GaussianActor, actor_mean
+from cadenza.learn.nn.policy_networks import ValueCritic
 
 #: Weight of the entropy bonus (HARL's default for continuous control).
 ENTROPY_COEFFICIENT: Final = 0.01
@@ -169,15 +177,25 @@ def update_critic(
 
 
 class HAPPOLearner:
-    """Actors and one critic, with their optimisers.
+    """Actors and one critic, with their optimisers and random streams.
 
     Args:
         config: Settings.
         observation_dims: O_i of every robot.
         action_dims: A_i of every robot.
         critic_dim: S.
-        generator: CPU generator; the actors' draws come first, then the critic's.
+        generator: CPU generator; it initialises the actors, then the critic, and then draws the
+            actions.
+        shuffle: Draws the order of robots and of transitions.
         device: Where the networks live; their first values do not depend on it.
+        interleaved: Learn by `run_interleaved`, for one robot, instead of `run_in_sequence`.
+        target_kl: See `run_interleaved`.
+
+    Attributes:
+        actors: Policies of the robots.
+        critic: Judges the joint state.
+        generator: Draws actions, on ``device``.
+        shuffle: As given.
     """
 
     def __init__(
@@ -188,9 +206,15 @@ class HAPPOLearner:
         action_dims: Sequence[int],
         critic_dim: int,
         generator: torch.Generator,
+        shuffle: np.random.Generator,
         device: torch.device | str = "cpu",
+        interleaved: bool = False,
+        target_kl: float | None = None,
     ) -> None:
-        self.config = config
+        self.config, self.shuffle = config, shuffle
+        self._interleaved, self._target_kl = interleaved, target_kl
+        self._device = torch.device(device)
+        self._seen, self._acted = _columns(observation_dims), _columns(action_dims)
         self.actors = [
             GaussianActor(
                 observation_dim,
@@ -207,9 +231,78 @@ class HAPPOLearner:
         rate = config.learning_rate
         self.optimizers = [actor_optimizer(actor.parameters(), rate) for actor in self.actors]
         self.critic_optimizer = critic_optimizer(self.critic.parameters(), rate)
+        self.generator = generator
+        if self._device.type != "cpu":
+            self.generator = torch.Generator(device).manual_seed(generator.initial_seed())
+        # Aliases without gradient: every change to a parameter happens in place.
+        weights = [[p.detach() for p in actor.parameters()] for actor in self.actors]
+        self._policies = list(zip(weights, self._seen, strict=True))
+        self._refresh()
+
+    def decide(
+        self, rows: Float32Array, *, deterministic: bool = False
+    ) -> tuple[Float32Array, Float32Array]:
+        """Return every robot's actions side by side, (N, Σ A_i), and the means of their densities.
+
+        Args:
+            rows: States of the robots side by side, (N, Σ O_i).
+            deterministic: Let the actions be the means; draws nothing.
+        """
+        means = [
+            actor_mean(weights, on_device(rows[:, columns].copy(), self._device))
+            for weights, columns in self._policies
+        ]
+        stacked = _side_by_side(means)
+        if deterministic:
+            return stacked, stacked
+        drawn = [
+            torch.normal(mean, self._deviations[k], generator=self.generator)
+            for k, mean in enumerate(means)
+        ]
+        return _side_by_side(drawn), stacked
+
+    def update(self, buffer: OnPolicyBuffer, *, done: int = 0, total: int = 1) -> dict[str, float]:
+        """Learn from ``buffer`` and clear it.
+
+        Args:
+            buffer: Full rows of all robots; where it holds the means that actions were drawn
+                around, the old log-densities are bitwise those of the single steps.
+            done: Environment steps before the rollout, for the decay of the step size.
+            total: Those of the run.
+
+        Returns:
+            Figures of the minibatches, moments of the rollout and ``learning_rate``.
+
+        Raises:
+            InputError: An observation is not finite, or the step left finite numbers.
+        """
+        config = self.config
+        optimizers = [*self.optimizers, self.critic_optimizer]
+        rate = set_learning_rate(optimizers, config, done=done, total=total)
+        estimates = buffer.estimate(self._values, gamma=config.gamma, gae_lambda=config.gae_lambda)
+        rollouts = self._rollouts(buffer, normalize_advantages(estimates.advantages))
+        returns = self._flat(estimates.returns[..., None])
+        if self._interleaved:
+            figures = run_interleaved(
+                self, rollouts[0], returns, self.shuffle, target_kl=self._target_kl
+            )
+        else:
+            states = self._flat(buffer.critic_observations[: buffer.length])
+            figures = run_in_sequence(self, rollouts, states, returns, self.shuffle)
+        self._refresh()
+        buffer.clear()
+        figures |= {
+            "advantage_mean": float(estimates.advantages.mean(dtype=np.float64)),
+            "advantage_std": float(estimates.advantages.std(dtype=np.float64)),
+            "value_mean": float(estimates.values.mean(dtype=np.float64)),
+            "value_std": float(estimates.values.std(dtype=np.float64)),
+            "learning_rate": rate,
+        }
+        require_finite_figures("HAPPOLearner", figures)
+        return figures
 
     def state_dict(self) -> dict[str, Any]:
-        """Return networks and optimisers."""
+        """Return networks and optimisers; the streams are the caller's to store."""
         return {
             "actors": [actor.state_dict() for actor in self.actors],
             "actor_optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
@@ -225,6 +318,7 @@ class HAPPOLearner:
             optimizer.load_state_dict(stored)
         self.critic.load_state_dict(state["critic"])
         self.critic_optimizer.load_state_dict(state["critic_optimizer"])
+        self._refresh()
 
     def update_actor(self, robot: int, batch: ActorBatch) -> ActorUpdate:
         """Take one optimiser step on the actor of ``robot``."""
@@ -245,6 +339,50 @@ class HAPPOLearner:
             returns,
             max_gradient_norm=self.config.critic_max_gradient_norm,
         )
+
+    def _refresh(self) -> None:
+        """Read the deviations that actions are drawn with off the actors."""
+        self._deviations = [actor.standard_deviation().detach() for actor in self.actors]
+
+    @torch.no_grad()
+    def _values(self, rows: Float32Array) -> Float32Array:
+        return self.critic(on_device(rows, self._device)).squeeze(-1).cpu().numpy()
+
+    def _rollouts(self, buffer: OnPolicyBuffer, advantages: Float32Array) -> list[ActorBatch]:
+        """Return what every actor learns from, of the transitions of the buffer, time-major."""
+        steps, shared = slice(buffer.length), self._flat(advantages[..., None])
+        rollouts: list[ActorBatch] = []
+        for k, actor in enumerate(self.actors):
+            observations = self._flat(buffer.observations[steps, :, self._seen[k]])
+            actions = self._flat(buffer.actions[steps, :, self._acted[k]])
+            if buffer.shape.means:
+                means = self._flat(buffer.means[steps, :, self._acted[k]])
+                old = gaussian_log_prob(actions, means, self._deviations[k])
+            else:
+                old = log_probs(actor, observations, actions)
+            rollouts.append(
+                ActorBatch(
+                    observations=observations,
+                    actions=actions,
+                    old_log_probs=old,
+                    advantages=shared,
+                )
+            )
+        return rollouts
+
+    def _flat(self, values: NDArray[Any]) -> Tensor:
+        """Return rows of values (T, N, D) on the device, (n, D)."""
+        return torch.tensor(values, device=self._device).flatten(0, 1)
+
+
+def _columns(widths: Sequence[int]) -> list[slice]:
+    """Return the columns of each robot where all are side by side."""
+    ends = accumulate(widths)
+    return [slice(end - width, end) for width, end in zip(widths, ends, strict=True)]
+
+
+def _side_by_side(parts: list[Tensor]) -> Float32Array:
+    return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).cpu().numpy()
 
 
 def run_interleaved(

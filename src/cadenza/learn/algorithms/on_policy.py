@@ -18,7 +18,18 @@ Device:      indices go there and figures stay there: nothing is read back from 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar
+from typing import (
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    NamedTuple,
+    Required,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+)
 
 import numpy as np
 import torch
@@ -29,22 +40,23 @@ from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
-from cadenza.learn.configs import OnPolicyAgentConfig
+from cadenza.learn.configs import OnPolicyAgentConfig, OnPolicyConfig
 from cadenza.learn.generator_state import generator_state, set_generator_state
 from cadenza.learn.loaded_state import complete_state, require_version
-from cadenza.learn.nn.encoding import Decision
+from cadenza.learn.nn.encoding import Decision, EncoderFactory
 from cadenza.learn.nn.policy_networks import (
     ActionHead,
     CategoricalHead,
     DiagonalGaussianHead,
     Policy,
+    SquashedGaussianHead,
 )
-from cadenza.learn.nn.squashed_head import SquashedGaussianHead
 
 #: Adam's denominator guard; the value of the PPO reference implementation.
 ADAM_EPSILON: Final = 1e-5
 
-Network = TypeVar("Network", bound=Policy)
+
+Config = TypeVar("Config", bound=OnPolicyAgentConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -206,23 +218,40 @@ def run_epochs(
     return torch.stack(rows)
 
 
-class OnPolicyLearner(ABC, Generic[Network]):
+class Sizes(TypedDict, total=False):
+    """Sizes of a learner, and where it lives.
+
+    Attributes:
+        observation_dim: O; has to be given.
+        choices: Number of discrete choices; exactly one of this and ``action_dim`` is given.
+        action_dim: A, for continuous actions.
+        seed: Root of the random streams; 0 by default.
+        device: Where the networks live; the CPU by default.
+        encoder: Makes what comes before each network; None lets them see the observation.
+    """
+
+    observation_dim: Required[int]
+    choices: int | None
+    action_dim: int | None
+    seed: int
+    device: torch.device | str
+    encoder: EncoderFactory | None
+
+
+class OnPolicyLearner(ABC, Generic[Config]):
     """A policy that acts, and learns from a rollout of what it did.
 
     It knows neither environments nor files: rows of observations in, rows of decisions out.
 
     Args:
         config: Settings.
-        build: Makes the networks on the CPU, from the distribution of actions and a generator.
-        stream: Name before ``.torch`` and ``.minibatch`` in the random streams.
-        choices: Number of discrete choices; exactly one of this and ``action_dim`` is given.
-        action_dim: A, for continuous actions.
-        seed: Root of the streams.
-        device: Where the networks live.
+        critic_dim: S; None makes no critic.
         target_kl: See `run_epochs`.
         scaling: Comes before the networks in ``greedy``.
+        **sizes: See `Sizes`.
 
     Attributes:
+        config: As given.
         network: The networks.
         greedy: The policy without chance, sharing their weights: unscaled observations, (B, O), to
             choices, (B,), or actions, (B, A): squashed ones in [−1, 1], others before clipping.
@@ -236,30 +265,35 @@ class OnPolicyLearner(ABC, Generic[Network]):
 
     #: Layout version of `state_dict`.
     STATE_VERSION: ClassVar[int] = 2
+    #: Name before ``.torch`` and ``.minibatch`` in the random streams.
+    STREAM: ClassVar[str]
     #: Names of the figures of a minibatch; the fourth is the KL from the policy that collected.
     FIGURES: ClassVar[tuple[str, ...]]
 
     def __init__(
         self,
-        config: OnPolicyAgentConfig,
-        build: Callable[[ActionHead, torch.Generator], Network],
+        config: Config,
         *,
-        stream: str,
-        choices: int | None,
-        action_dim: int | None,
-        seed: int,
-        device: torch.device | str,
+        critic_dim: int | None = None,
         target_kl: float | None = None,
         scaling: Sequence[nn.Module] = (),
+        **sizes: Unpack[Sizes],
     ) -> None:
-        self._settings = config
+        self.config = config
         self._target_kl = target_kl
-        self._device = torch.device(device)
-        torch_seed = derive_substream(f"{stream}.torch", root_seed=seed).integer_seed()
+        self._device = torch.device(sizes.get("device", "cpu"))
+        seed = sizes.get("seed", 0)
+        torch_seed = derive_substream(f"{self.STREAM}.torch", root_seed=seed).integer_seed()
         # Weights are drawn on the CPU: their first values do not depend on the device.
         generator = torch.Generator().manual_seed(torch_seed)
-        head = _action_head(type(self).__name__, config, choices, action_dim)
-        self.network = build(head, generator).to(self._device)
+        self.network = Policy(
+            sizes["observation_dim"],
+            self._action_head(sizes.get("choices"), sizes.get("action_dim")),
+            hidden_sizes=config.hidden_sizes,
+            generator=generator,
+            critic_dim=critic_dim,
+            encoder=sizes.get("encoder"),
+        ).to(self._device)
         decide = torch.tanh if config.squash_actions else self.network.head.mode
         self.greedy = nn.Sequential(*scaling, self.network.actor, Decision(decide))
         self._parameters = list(self.network.parameters())
@@ -269,7 +303,7 @@ class OnPolicyLearner(ABC, Generic[Network]):
         if self._device.type != "cpu":
             generator = torch.Generator(self._device).manual_seed(torch_seed)
         self._generator = generator
-        self._shuffle = derive_substream(f"{stream}.minibatch", root_seed=seed).default_rng()
+        self._shuffle = derive_substream(f"{self.STREAM}.minibatch", root_seed=seed).default_rng()
         self.updates = 0
 
     @torch.no_grad()
@@ -295,12 +329,13 @@ class OnPolicyLearner(ABC, Generic[Network]):
         del learn  # for learners that scale by what they have seen
         return observations.astype(np.float32, copy=False)
 
-    def update(self, buffer: OnPolicyBuffer, *, progress: float = 0.0) -> dict[str, float]:
+    def update(self, buffer: OnPolicyBuffer, *, done: int = 0, total: int = 1) -> dict[str, float]:
         """Learn from ``buffer`` and clear it.
 
         Args:
             buffer: At least one step, observations scaled.
-            progress: Share of the run that is done, in [0, 1]; for the decay of the step size.
+            done: Environment steps before the rollout, for the decay of the step size.
+            total: Those of the run.
 
         Returns:
             Means of `FIGURES` over all minibatches, moments of the rollout and ``learning_rate``.
@@ -315,16 +350,15 @@ class OnPolicyLearner(ABC, Generic[Network]):
                 f"{type(self).__name__}.update: expected at least one decided step, got a buffer "
                 "in which nothing was collected; act and commit first."
             )
-        decayed = progress if self._settings.decay_learning_rate else 0.0
-        rate = set_learning_rate([self.optimizer], self._settings.learning_rate, decayed)
+        rate = set_learning_rate([self.optimizer], self.config, done=done, total=total)
         with torch.no_grad():
             batch, moments = self._prepared(buffer, counted)
         rows = run_epochs(
             len(batch.observations),
             lambda indices: self._step(batch.rows(indices)),
             self._shuffle,
-            epochs=self._settings.epochs,
-            batch_size=self._settings.batch_size,
+            epochs=self.config.epochs,
+            batch_size=self.config.batch_size,
             kl_column=3,
             target_kl=self._target_kl,
             device=self._device,
@@ -388,14 +422,31 @@ class OnPolicyLearner(ABC, Generic[Network]):
 
     def _descend(self, terms: PolicyTerms, other: Tensor, coefficient: float) -> Tensor:
         """Take one optimiser step; return policy loss, the other, entropy, KL, clipped, norm."""
-        settings = self._settings
-        loss = total_loss(terms, other, coefficient, settings.entropy_coefficient)
-        norm = descend(loss, self.optimizer, self._parameters, settings.max_gradient_norm)
+        loss = total_loss(terms, other, coefficient, self.config.entropy_coefficient)
+        norm = descend(loss, self.optimizer, self._parameters, self.config.max_gradient_norm)
         figures = (terms.policy, other, terms.entropy, terms.approx_kl, terms.clip_fraction, norm)
         return torch.stack([figure.detach() for figure in figures])
 
+    def _action_head(self, choices: int | None, action_dim: int | None) -> ActionHead:
+        """Return the distribution of actions of one kind of action space."""
+        owner, config = type(self).__name__, self.config
+        if (choices is None) == (action_dim is None):
+            raise ConfigurationError(
+                f"{owner}: expected exactly one of choices and action_dim, got "
+                f"choices = {choices}, action_dim = {action_dim}."
+            )
+        if choices is not None:
+            if config.squash_actions:
+                raise ConfigurationError(
+                    f"{owner}: expected continuous actions with squash_actions, got "
+                    f"choices = {choices}; switch squash_actions off."
+                )
+            return CategoricalHead(choices)
+        kind = SquashedGaussianHead if config.squash_actions else DiagonalGaussianHead
+        return kind(action_dim or 0, config.initial_log_std)
+
     def _on_device(self, rows: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(rows).to(self._device)  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+        return on_device(rows, self._device)
 
     def _flat(self, values: NDArray[Any], counted: NDArray[np.bool_]) -> Tensor:
         """Return the counted rows of values (T, N, ...) on the device, (n, ...)."""
@@ -403,11 +454,18 @@ class OnPolicyLearner(ABC, Generic[Network]):
         return torch.tensor(flat[np.flatnonzero(counted)], device=self._device)
 
 
+def on_device(rows: NDArray[Any], device: torch.device) -> Tensor:
+    """Return ``rows`` as a tensor, on the CPU without a copy."""
+    return torch.from_numpy(rows).to(device)  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+
+
 def set_learning_rate(
-    optimizers: Sequence[torch.optim.Optimizer], first: float, progress: float
+    optimizers: Sequence[torch.optim.Optimizer], config: OnPolicyConfig, *, done: int, total: int
 ) -> float:
-    """Return the step size at ``progress``, ``first`` lowered linearly to zero, and set it."""
-    rate = first * max(0.0, 1.0 - progress)
+    """Return the step size after ``done`` environment steps of ``total``, and set it."""
+    decay = config.decay_learning_rate
+    steps = total if decay is True else int(decay)
+    rate = config.learning_rate * (max(0.0, 1.0 - done / steps) if decay else 1.0)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -421,23 +479,3 @@ def require_finite_figures(owner: str, figures: Mapping[str, float]) -> None:
             f"{owner}.update: expected finite numbers, got {dict(figures)}; lower the learning "
             "rate, or normalise observations and rewards."
         )
-
-
-def _action_head(
-    owner: str, config: OnPolicyAgentConfig, choices: int | None, action_dim: int | None
-) -> CategoricalHead | DiagonalGaussianHead | SquashedGaussianHead:
-    """Return the distribution of actions of one kind of action space."""
-    if (choices is None) == (action_dim is None):
-        raise ConfigurationError(
-            f"{owner}: expected exactly one of choices and action_dim, got "
-            f"choices = {choices}, action_dim = {action_dim}."
-        )
-    if choices is not None:
-        if config.squash_actions:
-            raise ConfigurationError(
-                f"{owner}: expected continuous actions with squash_actions, got "
-                f"choices = {choices}; switch squash_actions off."
-            )
-        return CategoricalHead(choices)
-    kind = SquashedGaussianHead if config.squash_actions else DiagonalGaussianHead
-    return kind(action_dim or 0, config.initial_log_std)

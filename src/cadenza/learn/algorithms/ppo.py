@@ -12,7 +12,7 @@ Front door:  `cadenza.learn.rollout_api.PPO`, and with a central critic
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Unpack
 
 import numpy as np
 import torch
@@ -20,12 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array, FloatArray
-from cadenza.learn.algorithms.on_policy import OnPolicyLearner, Transitions, policy_terms
+from cadenza.learn.algorithms.on_policy import OnPolicyLearner, Sizes, Transitions, policy_terms
 from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.configs import PPOConfig
-from cadenza.learn.nn.encoding import EncoderFactory
 from cadenza.learn.nn.mlp_policy import scaled
-from cadenza.learn.nn.policy_networks import ActionHead, ActorCritic
 from cadenza.learn.running_normalizer import RunningNormalizer
 
 #: Added to the standard deviation of a minibatch's advantages, in their unit.
@@ -96,20 +94,16 @@ class Scaling(nn.Module):
         return scaled(observations, torch.tensor(moments, device=observations.device))
 
 
-class PPOLearner(OnPolicyLearner[ActorCritic]):
+class PPOLearner(OnPolicyLearner[PPOConfig]):
     """Actor, critic and the scaling of what they see.
 
     Args:
         config: Settings.
-        observation_dim: O.
-        choices: See `OnPolicyLearner`.
-        action_dim: See `OnPolicyLearner`.
         critic_dim: S; None if the critic sees what the actor sees.
-        seed: Root of the streams ``learn.ppo.torch`` and ``learn.ppo.minibatch``.
-        device: Where the networks live; the CPU by default.
-        encoder: Makes what comes before actor and critic each; None lets them see the observation.
+        **sizes: See `Sizes`.
     """
 
+    STREAM = "learn.ppo"
     FIGURES = (
         "policy_loss",
         "value_loss",
@@ -120,40 +114,16 @@ class PPOLearner(OnPolicyLearner[ActorCritic]):
     )
 
     def __init__(
-        self,
-        config: PPOConfig,
-        *,
-        observation_dim: int,
-        choices: int | None = None,
-        action_dim: int | None = None,
-        critic_dim: int | None = None,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
-        encoder: EncoderFactory | None = None,
+        self, config: PPOConfig, *, critic_dim: int | None = None, **sizes: Unpack[Sizes]
     ) -> None:
-        def build(head: ActionHead, generator: torch.Generator) -> ActorCritic:
-            return ActorCritic(
-                observation_dim,
-                critic_dim or observation_dim,
-                head,
-                hidden_sizes=config.hidden_sizes,
-                generator=generator,
-                encoder=encoder,
-            )
-
-        self.config = config
-        self._moments = RunningNormalizer(observation_dim)
+        self._moments = RunningNormalizer(sizes["observation_dim"])
         self._critic_moments = RunningNormalizer(critic_dim) if critic_dim else None
         super().__init__(
             config,
-            build,
-            stream="learn.ppo",
-            choices=choices,
-            action_dim=action_dim,
-            seed=seed,
-            device=device,
+            critic_dim=critic_dim or sizes["observation_dim"],
             target_kl=config.target_kl,
             scaling=[Scaling(self._moments)] * config.normalize_observations,
+            **sizes,
         )
 
     @property

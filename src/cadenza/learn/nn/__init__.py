@@ -1,7 +1,7 @@
 """Networks, each built from an explicit `torch.Generator`.
 
-Start at:    `ActionValueMlp` and `GaussianMlpPolicy` (off-policy), `gaussian_actor.GaussianActor`
-             and `value_critic.ValueCritic` (on-policy), `layers` (encoders), `curl`.
+Start at:    `ActionValueMlp` and `GaussianMlpPolicy` (off-policy), `policy_networks.Policy`
+             and `gaussian_actor.GaussianActor` (on-policy), `layers` (encoders), `curl`.
 Promise:     equal generator states give bitwise equal weights; the global generator is untouched.
 May import:  `core`.  Must not import: `learn.algorithms`.
 """

@@ -12,7 +12,8 @@ Limits:  σ does not depend on s and stays within (0, σ_max), σ_max = 0.5 unle
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final
+from itertools import pairwise
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor, nn
@@ -101,8 +102,16 @@ class GaussianActor(nn.Module):
                 f"observation_dim = {observation_dim}, action_dim = {action_dim}, "
                 f"hidden_sizes = {list(hidden_sizes)}."
             )
-        self.base = _Base(observation_dim, hidden_sizes, generator)
-        self.act = _ActionHead(hidden_sizes[-1], action_dim, generator)
+        # HARL's names: base.feature_norm, base.mlp.fc.0, 2, 3, 5, ..., act.action_out
+        layers: list[nn.Module] = []
+        for inputs, width in pairwise([observation_dim, *hidden_sizes]):
+            linear = orthogonal_linear(inputs, width, gain=HIDDEN_GAIN, generator=generator)
+            layers += [linear, nn.ReLU(), nn.LayerNorm(width, eps=LAYER_NORM_EPSILON)]
+        feature_norm = nn.LayerNorm(observation_dim, eps=LAYER_NORM_EPSILON)
+        mlp = nn.ModuleDict({"fc": nn.Sequential(*layers)})
+        self.base = nn.ModuleDict({"feature_norm": feature_norm, "mlp": mlp})
+        action_out = _DiagonalGaussian(hidden_sizes[-1], action_dim, generator)
+        self.act = nn.ModuleDict({"action_out": action_out})
         self.max_standard_deviation = max_standard_deviation
 
     @classmethod
@@ -146,47 +155,13 @@ class GaussianActor(nn.Module):
 
     def forward(self, observations: Tensor) -> Tensor:
         """Return mean actions, shape (B, A), for ``observations``, shape (B, O)."""
-        features = self.base.mlp.fc(self.base.feature_norm(observations))
-        return self.act.action_out.fc_mean(features)
+        base, act = cast("Any", self.base), cast("Any", self.act)
+        return act.action_out.fc_mean(base.mlp.fc(base.feature_norm(observations)))
 
     def standard_deviation(self) -> Tensor:
         """Return σ, shape (A,)."""
-        return actor_standard_deviation(self.act.action_out.log_std, self.max_standard_deviation)
-
-
-class _Base(nn.Module):
-    """Feature extractor; its attribute names are HARL's."""
-
-    def __init__(
-        self, observation_dim: int, hidden_sizes: Sequence[int], generator: torch.Generator
-    ) -> None:
-        super().__init__()
-        self.feature_norm = nn.LayerNorm(observation_dim, eps=LAYER_NORM_EPSILON)
-        self.mlp = _HiddenLayers(observation_dim, hidden_sizes, generator)
-
-
-class _HiddenLayers(nn.Module):
-    """Linear, ReLU, LayerNorm per hidden layer, numbered 0, 1, 2, 3, ... as HARL numbers them."""
-
-    def __init__(
-        self, observation_dim: int, hidden_sizes: Sequence[int], generator: torch.Generator
-    ) -> None:
-        super().__init__()
-        layers: list[nn.Module] = []
-        inputs = observation_dim
-        for width in hidden_sizes:
-            linear = orthogonal_linear(inputs, width, gain=HIDDEN_GAIN, generator=generator)
-            layers += [linear, nn.ReLU(), nn.LayerNorm(width, eps=LAYER_NORM_EPSILON)]
-            inputs = width
-        self.fc = nn.Sequential(*layers)
-
-
-class _ActionHead(nn.Module):
-    """Holder that gives the output layer HARL's name, ``act.action_out``."""
-
-    def __init__(self, inputs: int, action_dim: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.action_out = _DiagonalGaussian(inputs, action_dim, generator)
+        log_std = cast("Any", self.act).action_out.log_std
+        return actor_standard_deviation(log_std, self.max_standard_deviation)
 
 
 class _DiagonalGaussian(nn.Module):

@@ -1,34 +1,46 @@
-"""Actor and critic of on-policy algorithms, for discrete and for continuous actions.
+"""Actors and critics of on-policy algorithms, for discrete and for continuous actions.
 
 Equations, with separate trunks of tanh layers f and g:
     discrete:    π(a|s) = softmax(W f(s) + b)_a
-    continuous:  π(a|s) = Π_d Normal(a_d; (W f(s) + b)_d, exp(log_std_d))
+    continuous:  π(a|s) = Π_d Normal(a_d; μ_d, σ_d),   μ = W f(s) + b,   σ = exp(log_std)
+    squashed:    u as a in the line above,   a = tanh(u)
+                 log π(a) = Σ_d [ log N(u_d; μ_d, σ_d) − log(1 − tanh² u_d) ]
+                 H(π) = Σ_d [ ½ + ½ log 2π + log σ_d + E_ε log(1 − tanh²(μ_d + σ_d ε)) ]
     value:       V(s) = w g(s) + c
 Source:  orthogonal weights with gains √2, 0.01 and 1 and zero biases: arXiv:2006.05990 and
-         arXiv:2005.12729, whose ablations single them out.
+         arXiv:2005.12729, whose ablations single them out. Squashing: arXiv:1812.05905, appendix C;
+         the expectation by Gauss–Hermite quadrature.
 Axes:    B = batch, O = observation, S = critic observation, A = action components, K = choices.
 Limits:  flat observations; the spread of continuous actions does not depend on the state; samples
-         are neither squashed nor clipped, so the caller clips them to the action space;
-         `squashed_head` has a head that squashes.
+         that are not squashed are not clipped either, so the caller clips them to the action space.
+         Of squashed ones the pre-action u stands for the action everywhere, so that no tanh has to
+         be undone; the caller squashes it for the environment. Densities are those of tanh(u): the
+         constant for stretching [−1, 1] to other bounds is left out, and cancels in every ratio.
 """
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.encoding import EncoderFactory, with_encoder
-from cadenza.learn.nn.linear import orthogonal_linear
+from cadenza.learn.nn.gaussian_policy import squashed_log_probability
+from cadenza.learn.nn.linear import default_linear, orthogonal_linear
 
 HIDDEN_GAIN: Final = math.sqrt(2.0)
 #: First actions are almost uniform, or have almost zero mean.
 POLICY_GAIN: Final = 0.01
 VALUE_GAIN: Final = 1.0
 
+#: Nodes of the quadrature: within 1e-4 nats per component for σ up to 1, 1e-2 up to e².
+QUADRATURE_NODES: Final = 32
 _HALF_LOG_2PI: Final = 0.5 * math.log(2.0 * math.pi)
+_LOG_TWO: Final = math.log(2.0)
 
 
 class ActionHead(Protocol):
@@ -124,6 +136,51 @@ class DiagonalGaussianHead(nn.Module):
         return total.expand(output.shape[0])
 
 
+class SquashedGaussianHead(nn.Module):
+    """Independent normal components squashed by tanh.
+
+    Args:
+        components: A, >= 1.
+        initial_log_std: First value of log σ, in log units of the pre-action.
+
+    Raises:
+        InputError: ``components`` is below one.
+    """
+
+    def __init__(self, components: int, initial_log_std: float = 0.0) -> None:
+        super().__init__()
+        self.gaussian = DiagonalGaussianHead(components, initial_log_std)
+        self.outputs = components
+        nodes, weights = np.polynomial.hermite_e.hermegauss(QUADRATURE_NODES)
+        weights = weights / weights.sum()
+        # Constants, so no part of the state: they follow the device, not a checkpoint.
+        self.register_buffer("_nodes", torch.tensor(nodes, dtype=torch.float32), persistent=False)
+        self.register_buffer(
+            "_weights", torch.tensor(weights, dtype=torch.float32), persistent=False
+        )
+
+    def sample(self, output: Tensor, generator: torch.Generator) -> Tensor:
+        """Return drawn pre-actions, (B, A) float32."""
+        return self.gaussian.sample(output, generator)
+
+    def mode(self, output: Tensor) -> Tensor:
+        """Return the means before squashing, (B, A): tanh of them is the median action."""
+        return output
+
+    def log_prob(self, output: Tensor, actions: Tensor) -> Tensor:
+        """Return the log-density of tanh(u), shape (B,); ``actions`` are pre-actions u, (B, A)."""
+        log_std = self.gaussian.log_std
+        epsilon = (actions - output) * torch.exp(-log_std)
+        return squashed_log_probability(actions, epsilon, log_std).squeeze(-1)
+
+    def entropy(self, output: Tensor) -> Tensor:
+        """Return the entropy of tanh(u), nats, shape (B,); at most A log 2."""
+        nodes, weights = self.get_buffer("_nodes"), self.get_buffer("_weights")
+        u = output.unsqueeze(-1) + self.gaussian.log_std.exp().unsqueeze(-1) * nodes  # (B, A, Q)
+        log_slope = 2.0 * (_LOG_TWO - u - nn.functional.softplus(-2.0 * u))
+        return self.gaussian.entropy(output) + (log_slope * weights).sum((-1, -2))
+
+
 class TanhMlp(nn.Module):
     """Tanh layers and a linear output, orthogonal weights, zero biases.
 
@@ -169,30 +226,19 @@ class TanhMlp(nn.Module):
 
 
 class Policy(nn.Module):
-    """Layers and the distribution of actions that they feed; a subclass sets both.
+    """A policy, and the state value that judges it if there is to be one.
+
+    Args:
+        observation_dim: O, what the actor sees.
+        head: Distribution of the actions.
+        hidden_sizes: Widths of the hidden layers of each trunk.
+        generator: CPU generator of the weights; the actor's draws come first.
+        critic_dim: S, what the critic sees; None makes no critic.
+        encoder: Makes what comes before each trunk; None lets them see the observation.
 
     Attributes:
         actor: Maps observations, (B, O), to what ``head`` takes.
-        head: Distribution of the actions.
-    """
-
-    actor: nn.Module
-    head: ActionHead
-
-    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Return log π(a|s), shape (B,), for rows of observations, (B, O), and actions."""
-        return self.head.log_prob(self.actor(observations), actions)
-
-
-class ActorOnly(Policy):
-    """A policy without a critic.
-
-    Args:
-        observation_dim: O.
-        head: Distribution of the actions.
-        hidden_sizes: Widths of the hidden layers.
-        generator: CPU generator of the weights.
-        encoder: Makes what comes before the layers; None lets them see the observation.
+        head: As given.
 
     Raises:
         InputError: A width is below one.
@@ -205,63 +251,59 @@ class ActorOnly(Policy):
         *,
         hidden_sizes: Sequence[int],
         generator: torch.Generator,
+        critic_dim: int | None = None,
         encoder: EncoderFactory | None = None,
     ) -> None:
         super().__init__()
-        self.actor = _layers(
-            observation_dim, hidden_sizes, head.outputs, POLICY_GAIN, generator, encoder
-        )
+
+        def trunk(inputs: int, outputs: int, gain: float) -> nn.Module:
+            def build(width: int) -> TanhMlp:
+                return TanhMlp(width, hidden_sizes, outputs, output_gain=gain, generator=generator)
+
+            layers, before = with_encoder(encoder, inputs, build)
+            return nn.Sequential(*before, layers) if before else layers
+
+        self.actor = trunk(observation_dim, head.outputs, POLICY_GAIN)
+        if critic_dim is not None:
+            self.critic = trunk(critic_dim, 1, VALUE_GAIN)
         self.head = head
 
-
-class ActorCritic(Policy):
-    """A policy and a state value with trunks of their own.
-
-    Args:
-        observation_dim: O, what the actor sees.
-        critic_dim: S, what the critic sees; O unless the critic is central.
-        head: Distribution of the actions.
-        hidden_sizes: Widths of the hidden layers of both trunks.
-        generator: CPU generator of the weights; the actor's draws come first.
-        encoder: Makes what comes before each trunk, see `ActorOnly`.
-    """
-
-    def __init__(
-        self,
-        observation_dim: int,
-        critic_dim: int,
-        head: ActionHead,
-        *,
-        hidden_sizes: Sequence[int],
-        generator: torch.Generator,
-        encoder: EncoderFactory | None = None,
-    ) -> None:
-        super().__init__()
-        self.actor = _layers(
-            observation_dim, hidden_sizes, head.outputs, POLICY_GAIN, generator, encoder
-        )
-        self.critic = _layers(critic_dim, hidden_sizes, 1, VALUE_GAIN, generator, encoder)
-        self.head = head
+    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Return log π(a|s), shape (B,), for rows of observations, (B, O), and actions."""
+        return self.head.log_prob(self.actor(observations), actions)
 
     def value(self, critic_observations: Tensor) -> Tensor:
         """Return V(s), shape (B,), for rows of shape (B, S)."""
         return self.critic(critic_observations).squeeze(-1)
 
 
-def _layers(
-    inputs: int,
-    hidden_sizes: Sequence[int],
-    outputs: int,
-    output_gain: float,
-    generator: torch.Generator,
-    encoder: EncoderFactory | None,
-) -> nn.Module:
-    """Return a `TanhMlp`, behind an encoder of its own if there is to be one."""
-    layers, before = with_encoder(
-        encoder,
-        inputs,
-        lambda width: TanhMlp(
-            width, hidden_sizes, outputs, output_gain=output_gain, generator=generator
-        ),
-    )
-    return nn.Sequential(*before, layers) if before else layers
+class ValueCritic(nn.Module):
+    """The critic of HAPPO: as `TanhMlp`, but with torch's default initialisation.
+
+    Args:
+        observation_dim: O, >= 1.
+        hidden_sizes: Widths of the hidden layers, >= 1.
+        generator: CPU generator that initialises the weights.
+
+    Raises:
+        InputError: A size is below one.
+    """
+
+    def __init__(
+        self, observation_dim: int, *, hidden_sizes: Sequence[int], generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        widths = [observation_dim, *hidden_sizes]
+        if min(widths) < 1:
+            raise InputError(
+                "ValueCritic: expected every size >= 1, got "
+                f"observation_dim = {observation_dim}, hidden_sizes = {list(hidden_sizes)}."
+            )
+        layers: list[nn.Module] = []
+        for width_in, width_out in pairwise(widths):
+            layers += [default_linear(width_in, width_out, generator), nn.Tanh()]
+        self.net = nn.Sequential(*layers, default_linear(widths[-1], 1, generator))
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Return values, shape (B, 1), for ``observations``, shape (B, O)."""
+        return self.net(observations)

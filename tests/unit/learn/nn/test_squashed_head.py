@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from cadenza.learn.nn.squashed_head import SquashedGaussianHead
+from cadenza.learn.nn.policy_networks import SquashedGaussianHead
 
 
 def test_log_probability_is_that_of_a_transformed_normal():
