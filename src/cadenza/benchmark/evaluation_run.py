@@ -17,9 +17,15 @@ from cadenza.benchmark.bundle import (
     current_provenance,
     write_bundle_dir,
 )
-from cadenza.benchmark.cell_files import CELLS_FOLDER, ResumeState, find_missing_cells, read_cell
-from cadenza.benchmark.cell_runner import CellRunnerFactory
-from cadenza.benchmark.cells import EvaluationPlan, store_plan
+from cadenza.benchmark.cells import (
+    CELLS_FOLDER,
+    CellRunnerFactory,
+    EvaluationPlan,
+    ResumeState,
+    find_missing_cells,
+    read_cell,
+    store_plan,
+)
 from cadenza.benchmark.evaluation_config import EvaluationConfig, make_plan, summary_settings
 from cadenza.benchmark.executor import (
     Job,

@@ -20,8 +20,7 @@ from typing import Final, TypeAlias
 from cadenza.aht.config import EgoAHTConfig, config_fingerprint, load_config
 from cadenza.aht.types import RewardCurve, TrainingResult
 from cadenza.benchmark.builders import code_digest
-from cadenza.benchmark.cell_runner import CellRunner
-from cadenza.benchmark.cells import Cell, EvaluationPlan
+from cadenza.benchmark.cells import Cell, CellRunner, EvaluationPlan
 from cadenza.benchmark.check_rows import CheckResult, all_ok
 from cadenza.benchmark.evaluation_config import (
     ConditionChoice,

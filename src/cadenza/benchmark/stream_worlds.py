@@ -19,8 +19,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from cadenza.aht.config_models import PartnerConfig
-from cadenza.benchmark.background_robots import background_seed
-from cadenza.benchmark.builders import partner_spec
+from cadenza.benchmark.builders import background_seed, partner_spec
 from cadenza.benchmark.tasks import EnvRequest, OptionValue, TaskSpec, adopt, get_task
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError, NotReadyError

@@ -22,10 +22,9 @@ from cadenza.benchmark.builders import (
     build_partner,
     build_safety_driver,
 )
-from cadenza.benchmark.episodes import EpisodeTag, run_episode
+from cadenza.benchmark.episodes import EpisodeTag, open_world, run_episode
 from cadenza.benchmark.tasks import get_task
 from cadenza.benchmark.torch_threads import flushed_denormals, single_torch_thread
-from cadenza.benchmark.worlds import open_world
 from cadenza.core.proportions import clopper_pearson_interval
 from cadenza.core.quantiles import student_quantile
 from cadenza.core.types import Observation

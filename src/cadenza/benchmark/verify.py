@@ -36,8 +36,7 @@ from cadenza.benchmark.bundle import (
     partner_material,
     sealed_partner_spec,
 )
-from cadenza.benchmark.cell_files import check_cell_episodes
-from cadenza.benchmark.cells import PLAN_NAME, EvaluationPlan
+from cadenza.benchmark.cells import PLAN_NAME, EvaluationPlan, check_cell_episodes
 from cadenza.benchmark.check_rows import MALFORMED, CheckResult, all_ok, guarded, render_check_table
 from cadenza.benchmark.safety_tables import safety_report
 from cadenza.benchmark.tasks import get_task

@@ -47,7 +47,7 @@ def freeze(
 ) -> None:
     """Measure the limits that a task's reference controller sets, and write its manifest."""
     with typed_exits():
-        from cadenza.benchmark.cocarry_admission import freeze_force_limit
+        from cadenza.benchmark.admission import freeze_force_limit
         from cadenza.core.errors import ConfigurationError
         from cadenza.core.files import atomic_write_json
 

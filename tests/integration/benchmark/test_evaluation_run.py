@@ -8,8 +8,7 @@ import time
 import pytest
 
 from cadenza.benchmark import policies
-from cadenza.benchmark.cell_files import cell_path
-from cadenza.benchmark.cell_runner import CellRunner, CellRunnerFactory
+from cadenza.benchmark.cells import CellRunner, CellRunnerFactory, cell_path
 from cadenza.benchmark.check_rows import all_ok
 from cadenza.benchmark.evaluation_config import EvaluationConfig, make_plan
 from cadenza.benchmark.evaluation_run import run_evaluation

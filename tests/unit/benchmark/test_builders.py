@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
-from cadenza.benchmark.background_robots import background_seed
 from cadenza.benchmark.builders import (
+    background_seed,
     build_batched_safety_driver,
     build_env,
     build_partner,

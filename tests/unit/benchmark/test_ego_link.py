@@ -10,7 +10,7 @@ from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.builders import build_safety_driver
 from cadenza.benchmark.cells import ConditionEntry, EvaluationPlan
 from cadenza.benchmark.ego_link import EgoLink, LinkConfig
-from cadenza.benchmark.episodes import EpisodeTag, run_episode
+from cadenza.benchmark.episodes import EpisodeTag, open_world, run_episode
 from cadenza.benchmark.evaluation_config import (
     EvaluationConfig,
     load_evaluation_config,
@@ -22,7 +22,6 @@ from cadenza.benchmark.link_costs import link_costs
 from cadenza.benchmark.policies import load_policy
 from cadenza.benchmark.tasks import get_task, isolated_tasks, register_task
 from cadenza.benchmark.verify import verify_bundle_dir
-from cadenza.benchmark.worlds import open_world
 from cadenza.comm import URLLC_3GPP_R17, DegradationProfile
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.shipped_configs import find_config

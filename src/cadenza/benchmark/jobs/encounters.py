@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
-from cadenza.benchmark.episodes import EpisodeTag, EpisodeWorld, run_episode
+from cadenza.benchmark.episodes import EpisodeTag, EpisodeWorld, open_world, run_episode
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat
 from cadenza.benchmark.stream_experts import Law
 from cadenza.benchmark.tasks import TaskSpec, get_task
-from cadenza.benchmark.worlds import open_world
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import ConfigurationError, UnknownNameError
 from cadenza.core.seeding import derive_substream
