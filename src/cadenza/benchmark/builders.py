@@ -1,7 +1,8 @@
 """From configurations to live objects: environment, partner, safety driver.
 
 `build_env` and `build_partner` are what training and evaluation share; `build_safety_driver` takes
-the very environment that will be stepped, so the filter never watches another scene.
+the very environment that will be stepped, so the filter never watches another scene; `ego_env` is
+the ego's seat as a plain Gymnasium environment.
 
 Loops know an ego and a partner. Where there are more robots, each further one is driven by its own
 copy of the partner, so that the loops see two seats; filters and pictures still see all robots.
@@ -27,6 +28,7 @@ from cadenza.core.errors import ConfigurationError, NotReadyError, UnknownNameEr
 from cadenza.core.seeding import derive_substream
 from cadenza.core.source_identity import source_digest
 from cadenza.core.types import ActionDict, Observation
+from cadenza.envs.adapters import EgoGymEnv
 from cadenza.partners.interface import FrozenPartner, PartnerBase
 from cadenza.partners.registry import (
     list_registered,
@@ -535,3 +537,49 @@ def _with_background_robots(env: Any, partner_config: PartnerConfig, *, num_envs
 def _bind(partner: PartnerBase, env: Any, uid: str) -> None:
     space = getattr(env, "single_action_space", env.action_space)
     partner.bind(space[uid])
+
+
+def ego_env(
+    task: str = "",
+    *,
+    partner: str | None = None,
+    partner_options: Mapping[str, str] | None = None,
+    agent_uids: tuple[str, str] = ("ego", "partner"),
+    condition_id: str | None = None,
+    episode_length: int | None = None,
+    root_seed: int = 0,
+    render_mode: str | None = None,
+    **options: Any,
+) -> EgoGymEnv:
+    """Return the ego's seat of a task; what ``gym.make("cadenza/Crossing-v1", ...)`` calls.
+
+    Args:
+        task: Name of the task, also ``pettingzoo:module:env``.
+        partner: Registered name of the partner inside; None takes the one that training uses.
+        partner_options: Options of the partner.
+        agent_uids: Names of the seats, the ego's first.
+        condition_id: The one of the task's conditions; None takes the usual one.
+        episode_length: Control steps until truncation; None takes the task's.
+        root_seed: Experiment seed that scopes every episode.
+        render_mode: None or ``"rgb_array"``.
+        **options: Options of the task, e.g. ``num_robots``; those of a PettingZoo environment are
+            the keywords of its constructor.
+
+    Raises:
+        ConfigurationError: Unknown task, option or render mode, or a partner of other tasks.
+        UnknownNameError: The partner is not registered.
+    """
+    spec = get_task(task)
+    config = EnvConfig(
+        task=task,
+        condition_id=condition_id,
+        episode_length=episode_length or spec.episode_length,
+        agent_uids=agent_uids,
+        options=options,
+    )
+    player = PartnerConfig(
+        class_name=partner or spec.seen_partner, extra=dict(partner_options or {})
+    )
+    env = build_env(config, root_seed=root_seed, render_mode=render_mode, partner=player)
+    seated = player.model_copy(update={"extra": {"uid": env.agent_uids[1], **player.extra}})
+    return EgoGymEnv(env, build_partner(seated, env=env))

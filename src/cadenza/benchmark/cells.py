@@ -44,7 +44,7 @@ from cadenza.benchmark.episodes import (
 )
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, load_policy
 from cadenza.benchmark.tasks import TaskSpec, adopt
-from cadenza.benchmark.torch_threads import single_torch_thread
+from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import ConfigurationError, IntegrityError, UnknownNameError
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.core.seeding import derive_substream

@@ -1,7 +1,8 @@
 """Ego policies for evaluation: trained ones from checkpoints, and simple ones to compare with.
 
 A policy is named by its source: a built-in name (``zero``, ``random``, ``goal_pd``) or the
-``local://`` address of a training checkpoint. Equal episode seeds give equal actions.
+``local://`` address of a training checkpoint; jobs name one by its path. Equal episode seeds give
+equal actions.
 
 Adding one:  a class built from an `EgoSeat`, registered with `register_policy` in a module that the
              entry-point group ``cadenza.policies`` names.
@@ -371,3 +372,40 @@ def _find(name: str) -> Callable[[EgoSeat], EgoPolicy]:
         raise UnknownNameError(
             f"policy {name!r}: expected {LOCAL_URI_SCHEME}... or one of {', '.join(_BUILT_IN)}."
         ) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedPolicy:
+    """A checkpoint that was checked once and is loaded for a seat later.
+
+    Attributes:
+        path: The payload.
+        sha256: Digest of its weights.
+    """
+
+    path: Path
+    sha256: str
+
+    def load(self, seat: EgoSeat) -> EgoPolicy:
+        """Return the policy for ``seat``.
+
+        Raises:
+            CheckpointError: The file was changed since, or the policy was made for another seat.
+        """
+        return load_policy(
+            LOCAL_URI_SCHEME + self.path.name,
+            seat=seat,
+            artifacts_root=self.path.parent,
+            weights_sha256=self.sha256,
+        )
+
+
+def open_policy(path: Path, *, task: str) -> TrainedPolicy:
+    """Return the checkpoint ``path``, a policy of ``task``.
+
+    Raises:
+        CheckpointError: It is missing, damaged or of another task.
+    """
+    source = LOCAL_URI_SCHEME + path.name
+    digest = policy_weights_sha256(source, artifacts_root=path.parent, task=task)
+    return TrainedPolicy(path=path, sha256=cast("str", digest))  # an address always has weights

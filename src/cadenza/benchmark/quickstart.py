@@ -21,19 +21,19 @@ from cadenza.aht.config import EgoAHTConfig, config_fingerprint, load_config
 from cadenza.aht.types import RewardCurve, TrainingResult
 from cadenza.benchmark.builders import code_digest
 from cadenza.benchmark.cells import Cell, CellRunner, EvaluationPlan
-from cadenza.benchmark.check_rows import CheckResult, all_ok
-from cadenza.benchmark.evaluation_config import (
+from cadenza.benchmark.evaluation_run import (
     ConditionChoice,
     EvaluationConfig,
+    EvaluationOutcome,
     PartnerChoice,
     PolicyChoice,
+    run_evaluation,
 )
-from cadenza.benchmark.evaluation_run import EvaluationOutcome, run_evaluation
 from cadenza.benchmark.output_folder import open_output_folder, set_aside_other_run
 from cadenza.benchmark.safety_tables import safety_report, solver_version_of
 from cadenza.benchmark.tasks import get_task
 from cadenza.benchmark.training import run_training
-from cadenza.benchmark.verify import verify_bundle_dir
+from cadenza.benchmark.verify import CheckResult, all_ok, verify_bundle_dir
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes

@@ -24,7 +24,7 @@ from cadenza.benchmark.builders import (
 )
 from cadenza.benchmark.episodes import EpisodeTag, open_world, run_episode
 from cadenza.benchmark.tasks import get_task
-from cadenza.benchmark.torch_threads import flushed_denormals, single_torch_thread
+from cadenza.core.device import flushed_denormals, single_torch_thread
 from cadenza.core.proportions import clopper_pearson_interval
 from cadenza.core.quantiles import student_quantile
 from cadenza.core.types import Observation

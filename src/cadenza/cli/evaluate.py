@@ -51,8 +51,11 @@ def run(
 ) -> None:
     """Play every policy with every partner under every condition, and seal the results."""
     with typed_exits(as_json=as_json):
-        from cadenza.benchmark.evaluation_config import EvaluationConfig, load_evaluation_config
-        from cadenza.benchmark.evaluation_run import run_evaluation
+        from cadenza.benchmark.evaluation_run import (
+            EvaluationConfig,
+            load_evaluation_config,
+            run_evaluation,
+        )
         from cadenza.core.shipped_configs import find_config
 
         config = find_config(config, "eval")
@@ -104,8 +107,12 @@ def verify(
 ) -> None:
     """Check a result bundle: every byte, every figure, every partner."""
     with typed_exits(as_json=as_json):
-        from cadenza.benchmark.check_rows import all_ok, render_check_table
-        from cadenza.benchmark.verify import UNREADABLE, verify_bundle_dir
+        from cadenza.benchmark.verify import (
+            UNREADABLE,
+            all_ok,
+            render_check_table,
+            verify_bundle_dir,
+        )
 
         rows = verify_bundle_dir(bundle, repo_path=repository, allow_dirty=allow_dirty)
         if as_json:
@@ -119,7 +126,7 @@ def verify(
 
 def _payload(outcome: "EvaluationOutcome") -> dict[str, Any]:
     """Return what was measured, as JSON values."""
-    from cadenza.benchmark.link_costs import link_costs
+    from cadenza.benchmark.safety_tables import link_costs
 
     return {
         "bundles": {policy: str(folder) for policy, folder in outcome.bundles.items()},

@@ -17,9 +17,9 @@ from cadenza.benchmark.jobs.encounters import (
     is_filtered,
     job_task,
 )
-from cadenza.benchmark.jobs.job_folder import Blocks, open_job_folder
-from cadenza.benchmark.jobs.policy_files import open_policy
-from cadenza.benchmark.torch_threads import single_torch_thread
+from cadenza.benchmark.output_folder import Blocks, open_job_folder
+from cadenza.benchmark.policies import open_policy
+from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import ConfigurationError
 
 #: Folder of the finished parts inside the job's folder.
