@@ -380,7 +380,7 @@ def make_crossing_env(request: EnvRequest) -> Any:
         "root_seed": request.root_seed,
     }
     if request.batched or request.num_envs > 1:
-        from cadenza.envs.vector_crossing import VectorCrossingEnv
+        from cadenza.envs.crossing import VectorCrossingEnv
 
         return VectorCrossingEnv(request.num_envs, **settings)
     from cadenza.envs.crossing import CrossingEnv
@@ -396,7 +396,7 @@ def make_mpe_cooperative_push_env(request: EnvRequest) -> Any:
         "root_seed": request.root_seed,
     }
     if request.batched or request.num_envs > 1:
-        from cadenza.envs.vector_mpe import VectorMPECooperativePushEnv
+        from cadenza.envs.mpe import VectorMPECooperativePushEnv
 
         return VectorMPECooperativePushEnv(request.num_envs, **settings)
     from cadenza.envs.mpe import MPECooperativePushEnv
@@ -449,9 +449,8 @@ def make_stage1_pickplace_task_env(request: EnvRequest) -> Any:
     The filter takes a partner's ball to accelerate by at most `STAGE1_PARTNER_ACCEL`: with the
     whole strength of a second Panda it would be the ego's equal, and nothing could be guaranteed.
     """
-    from cadenza.envs.maniskill.conditions import resolve_condition
-    from cadenza.envs.maniskill.scalar import ScalarManiSkillEnv
-    from cadenza.envs.maniskill.stage1_pickplace import make_stage1_pickplace_env
+    from cadenza.envs.maniskill.simulator import ScalarManiSkillEnv
+    from cadenza.envs.maniskill.stage1_pickplace import make_stage1_pickplace_env, resolve_condition
 
     _refuse_pictures(request)
     condition = resolve_condition(str(request.condition_id))

@@ -32,7 +32,7 @@ def make_foraging_env(request: EnvRequest) -> Any:
         "root_seed": request.root_seed,
     }
     if request.batched or request.num_envs > 1:
-        from cadenza.envs.vector_foraging import VectorForaging
+        from cadenza.envs.foraging import VectorForaging
 
         return VectorForaging(request.num_envs, **options, **settings)
     from cadenza.envs.foraging import Foraging
