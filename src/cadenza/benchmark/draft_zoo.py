@@ -15,8 +15,7 @@ from cadenza.core.checkpoints import load_checkpoint, save_checkpoint
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY
-from cadenza.partners.draft_zoo import make_phase0_draft_zoo
-from cadenza.partners.spec import PartnerSpec
+from cadenza.partners.spec import PartnerSpec, make_phase0_draft_zoo
 from cadenza.partners.weights import ARTIFACTS_SCHEME
 
 _RUNS: Final = "draft_zoo_runs"

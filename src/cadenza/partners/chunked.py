@@ -25,10 +25,9 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.partners.interface import PartnerBase
+from cadenza.partners.interface import DrawingPartner
 from cadenza.partners.observations import as_numbers
 from cadenza.partners.options import NumberOption, refuse_unknown_options
-from cadenza.partners.row_generators import RowGenerators
 from cadenza.partners.spec import PartnerSpec
 from cadenza.partners.weights import require_uid
 
@@ -103,7 +102,7 @@ class _Row:
     plans: list[_Plan] = field(default_factory=list[_Plan])
 
 
-class ChunkedPolicyPartner(PartnerBase):
+class ChunkedPolicyPartner(DrawingPartner):
     """Plays the plans of a slow policy; subclasses write `plan`.
 
     The ticks of latency are declared, not measured, so that equal seeds give equal actions on any
@@ -130,7 +129,6 @@ class ChunkedPolicyPartner(PartnerBase):
         self._max_latency_ms = _MAX_LATENCY.read(owner, extra)
         self._counts = PlanCounts()
         self._rows: dict[int, _Row] = {}
-        self._generators: RowGenerators | None = None
 
     @abstractmethod
     def plan(
@@ -174,12 +172,12 @@ class ChunkedPolicyPartner(PartnerBase):
         """
         self.prepare()
         self._rows.clear()
-        self._generators = RowGenerators(self.episode_stream(seed))
+        super().reset(seed=seed)
 
     def reset_row(self, row: int, *, seed: int) -> None:
         """Forget the plans of one row; see `PartnerBase.reset_row`."""
         self._rows[row] = _Row()
-        self._opened().restart(row, self.episode_stream(seed))
+        super().reset_row(row, seed=seed)
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
         """Return the action of this control tick.
@@ -212,7 +210,7 @@ class ChunkedPolicyPartner(PartnerBase):
         """Return the action of one row, (A,), and let it move on by one tick."""
         row = self._rows.setdefault(number, _Row())
         if row.tick >= row.plan_at:
-            self._replan(row, channels, self._opened()[number], deterministic=deterministic)
+            self._replan(row, channels, self.generators[number], deterministic=deterministic)
         action = self._current(row)
         if action is None:
             self._counts.held_ticks += 1
@@ -291,11 +289,6 @@ class ChunkedPolicyPartner(PartnerBase):
         first = state if state is not None else next(iter(read.values()))
         single_rank = 1 if state is not None else 3
         return read, len(first) if first.ndim > single_rank else None
-
-    def _opened(self) -> RowGenerators:
-        if self._generators is None:  # acting before the first reset plays an automatic episode
-            self._generators = RowGenerators(self.episode_stream(None))
-        return self._generators
 
 
 def channel(owner: str, channels: Channels, name: str) -> NDArray[Any]:

@@ -7,6 +7,7 @@ from typing import Final
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.near_names import did_you_mean
+from cadenza.partners.interface import PartnerCard
 
 #: Keys that describe a partner without changing what it does; every class accepts them.
 METADATA_KEYS: Final = frozenset({"uid", "task", "role", "note", "checkpoint_tier"})
@@ -73,3 +74,21 @@ def refuse_unknown_options(owner: str, extra: Mapping[str, str], known: Iterable
             f"options: {', '.join(sorted(allowed))}. "
             f"Remove it; on a command line: '~partner.extra.{unknown[0]}'."
         )
+
+
+def family_card(
+    text: str,
+    task: str,
+    *,
+    options: Iterable[NumberOption] = (),
+    leaves_way: bool = True,
+    uid: str = "robot it drives (default partner)",
+) -> PartnerCard:
+    """Return the card of one class of a family: the first line of ``text``, and its options."""
+    described = {o.key: f"{o.summary} (default {o.default:g})" for o in options}
+    return PartnerCard(
+        summary=text.partition("\n")[0],
+        tasks=(task,),
+        leaves_way=leaves_way,
+        options={"uid": uid, **described},
+    )

@@ -19,20 +19,13 @@ from cadenza.partners.spec import PartnerSpec
 #: Modules whose import registers the partners of this package.
 _BUILT_IN_MODULES: Final = (
     "cadenza.partners.scripted_heuristic",
-    "cadenza.partners.crossing_goal_seeker",
-    "cadenza.partners.crossing_stationary",
-    "cadenza.partners.crossing_wanderer",
-    "cadenza.partners.crossing_late_braker",
-    "cadenza.partners.crossing_chaser",
-    "cadenza.partners.static",
+    "cadenza.partners.crossing",
+    "cadenza.partners.any_task",
     "cadenza.partners.frozen",
-    "cadenza.partners.onnx_policy",
     "cadenza.partners.openvla",
     "cadenza.partners.remote",
-    "cadenza.partners.cocarry_families",
-    "cadenza.partners.any_task",
+    "cadenza.partners.cocarry",
     "cadenza.partners.foraging",
-    "cadenza.partners.arm_sway",
     "cadenza.partners.zoo_member",
     "cadenza.partners.handover",
 )
