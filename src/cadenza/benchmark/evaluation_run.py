@@ -51,8 +51,8 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import remove_temporaries
 from cadenza.core.near_names import did_you_mean
 from cadenza.core.yaml_files import read_yaml
+from cadenza.evaluation.episodes import MIN_RESAMPLES
 from cadenza.evaluation.results import EpisodeResult
-from cadenza.evaluation.schema_types import MIN_RESAMPLES
 from cadenza.evaluation.summary import SummarySettings
 from cadenza.partners.registry import list_registered, outside_modules
 from cadenza.partners.weights import weights_digest

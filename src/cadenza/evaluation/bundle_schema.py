@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, StrictBool, field_validator, model_validator
 
-from cadenza.evaluation.schema_types import (
+from cadenza.evaluation.episodes import (
     LEGACY_ESTIMATOR,
     MIN_RESAMPLES,
     SCHEMA_VERSION,

@@ -20,14 +20,15 @@ from cadenza.evaluation.bundle_schema import (
     ResultBundle,
     SeedSchedule,
 )
-from cadenza.evaluation.episodes import EpisodeResult, SafetyRecord
-from cadenza.evaluation.schema_types import (
+from cadenza.evaluation.episodes import (
     LEGACY_ESTIMATOR,
     MIN_RESAMPLES,
     SCHEMA_VERSION,
     Archive,
+    EpisodeResult,
     Identifier,
     Integer,
+    SafetyRecord,
     SchemaVersion,
     SubStage,
     unique_seeds,

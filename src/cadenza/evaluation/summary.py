@@ -22,11 +22,16 @@ from cadenza.evaluation.results import (
     EpisodeResult,
     IntervalRecord,
 )
-from cadenza.evaluation.statistics.aggregates import interquartile_mean
 from cadenza.evaluation.statistics.cluster_means import BcaBootstrap, IntervalMethod, StudentT
-from cadenza.evaluation.statistics.estimate import Estimate, cluster_means, group_by_seed
+from cadenza.evaluation.statistics.estimate import (
+    RATE_ESTIMATOR,
+    Estimate,
+    cluster_means,
+    group_by_seed,
+    interquartile_mean,
+    rate_estimate,
+)
 from cadenza.evaluation.statistics.paired import Metric, pair_episodes, paired_comparison
-from cadenza.evaluation.statistics.rates import RATE_ESTIMATOR, rate_estimate
 
 #: Stream of every draw behind a summary.
 BOOTSTRAP_SUBSTREAM: Final = "evaluation.bundle_bootstrap"

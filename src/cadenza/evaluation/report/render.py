@@ -19,16 +19,19 @@ from markupsafe import Markup
 from cadenza.core.files import atomic_write_text
 from cadenza.evaluation.episodes import EpisodeResult
 from cadenza.evaluation.report.analysis import Cell, Numbers, Row, analyse
-from cadenza.evaluation.report.figures.distance import distance_figure, partner_distance_figure
-from cadenza.evaluation.report.figures.figure import Figure
-from cadenza.evaluation.report.figures.learning import learning_figure
+from cadenza.evaluation.report.figures.episodes import (
+    distance_figure,
+    learning_figure,
+    partner_distance_figure,
+    trajectory_figure,
+)
 from cadenza.evaluation.report.figures.outcomes import (
+    Figure,
     difference_figure,
     intervention_figure,
     return_figure,
     success_figure,
 )
-from cadenza.evaluation.report.figures.trajectories import trajectory_figure
 from cadenza.evaluation.report.formatting import (
     MISSING,
     count,

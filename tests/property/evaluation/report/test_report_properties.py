@@ -5,8 +5,7 @@ from itertools import pairwise
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cadenza.evaluation.report.figures.distance import histogram_edges
-from cadenza.evaluation.report.figures.learning import moving_mean
+from cadenza.evaluation.report.figures.episodes import histogram_edges, moving_mean
 from cadenza.evaluation.report.formatting import percent
 from cadenza.evaluation.report.rollouts import script_json
 from cadenza.evaluation.report.svg import WIDE, Drawing, Scale, nice_ticks
