@@ -17,9 +17,8 @@ from collections import defaultdict
 from harness import Outcome, Run, main
 
 import cadenza
-from cadenza.benchmark.best_success import BestSuccess
 from cadenza.benchmark.cocarry_egos import carry
-from cadenza.benchmark.imitation import Successes, imitation_batch, success_by_partner
+from cadenza.benchmark.imitation import BestSuccess, Successes, imitation_batch, success_by_partner
 from cadenza.envs.wrappers.residual import ResidualActions
 from cadenza.partners.cocarry import HELD_OUT_EASY, HELD_OUT_HARD
 

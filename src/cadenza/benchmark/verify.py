@@ -43,6 +43,7 @@ from cadenza.core.errors import CadenzaError, IntegrityError, MissingExtraError
 from cadenza.core.files import sha256_bytes
 from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.strict_json import MAX_JSON_BYTES, parse_json_object
+from cadenza.evaluation.report.view import Check as CheckResult
 from cadenza.evaluation.results import EpisodeResult, ResultBundle
 from cadenza.evaluation.summary import recompute_summary
 from cadenza.partners.registry import list_registered
@@ -61,21 +62,6 @@ MALFORMED: Final = (
 )
 #: Longest detail of a row, characters.
 _MAX_DETAIL: Final = 300
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResult:
-    """One check.
-
-    Attributes:
-        name: What was checked, e.g. ``"manifest:plan.json"``.
-        ok: Whether it held.
-        detail: What was seen.
-    """
-
-    name: str
-    ok: bool
-    detail: str = ""
 
 
 def guarded(name: str, check: Callable[[], Iterable[CheckResult]]) -> list[CheckResult]:
@@ -382,7 +368,7 @@ _MAX_FILES: Final = 10_000
 def verify_bundle_dir(
     folder: Path, *, repo_path: Path | None = None, allow_dirty: bool = False
 ) -> list[CheckResult]:
-    """Check the bundle in ``folder``.
+    """CheckResult the bundle in ``folder``.
 
     Args:
         folder: Bundle folder.

@@ -15,8 +15,7 @@ from cadenza.core.progress import progress_bar
 
 if TYPE_CHECKING:
     from cadenza.benchmark.evaluation_run import EvaluationOutcome
-    from cadenza.evaluation.bundle_schema import CellSummary, IntervalRecord
-    from cadenza.evaluation.results import EpisodeResult
+    from cadenza.evaluation.results import CellSummary, EpisodeResult, IntervalRecord
 
 #: Columns of the table of `eval run`; rates in percent with their 95 % intervals.
 _COLUMNS = ("policy", "condition", "partner", "episodes", "success", "contact", "mean return")

@@ -175,10 +175,10 @@ def evaluate(
 ) -> None:
     """Measure a policy from given initial states."""
     with typed_exits(go_on=_GO_ON):
-        from cadenza.benchmark.jobs import evaluating
+        from cadenza.benchmark.jobs import encounters
 
-        result = evaluating.evaluate(
-            evaluating.Evaluation(
+        result = encounters.evaluate(
+            encounters.Evaluation(
                 policy=policy,
                 task=task,
                 partners=_names(partners),

@@ -344,7 +344,7 @@ def train_draft_zoo(
 ) -> None:
     """Train the two learned partners of the draft zoo on the push task; replaces earlier ones."""
     with typed_exits(as_json=as_json):
-        from cadenza.benchmark.draft_zoo import train_draft_zoo
+        from cadenza.benchmark.training import train_draft_zoo
         from cadenza.partners.weights import artifacts_folder
 
         members = train_draft_zoo(

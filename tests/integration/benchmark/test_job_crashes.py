@@ -11,8 +11,7 @@ from cadenza.benchmark.jobs import cloning, collecting
 from cadenza.benchmark.jobs.cloning import Training, train
 from cadenza.benchmark.jobs.collecting import Collection, collect, harvest
 from cadenza.benchmark.jobs.dataset_files import Merge, merge
-from cadenza.benchmark.jobs.encounters import Encounters
-from cadenza.benchmark.jobs.evaluating import Evaluation, evaluate
+from cadenza.benchmark.jobs.encounters import Encounters, Evaluation, evaluate
 from tests.campaigns import size
 from tests.integration.benchmark.job_crashes import deaths, dies_after, tree
 

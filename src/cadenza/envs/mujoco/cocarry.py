@@ -37,7 +37,6 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 from cadenza.envs.inputs import checked_integer
 from cadenza.envs.mujoco.arm_guard import Guarding
-from cadenza.envs.mujoco.arm_model import actuator_gains, arm_actuators, arm_body, grip_sensor
 from cadenza.envs.mujoco.cocarry_rules import (
     DWELL,
     TRAINING_SHARE,
@@ -53,6 +52,10 @@ from cadenza.envs.mujoco.panda import (
     JOINTS,
     RETRACTED,
     Kinematics,
+    actuator_gains,
+    arm_actuators,
+    arm_body,
+    grip_sensor,
     grip_to_joints,
     inverse_kinematics,
     kinematics,

@@ -46,18 +46,18 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 from cadenza.envs.mujoco.arm_guard import Guarding
-from cadenza.envs.mujoco.arm_model import arm_actuators, arm_body
 from cadenza.envs.mujoco.panda import (
     JOINTS,
     READY,
     RETRACTED,
+    arm_actuators,
+    arm_body,
     inverse_kinematics,
     kinematics,
     quaternions,
     twist_to_joints,
 )
-from cadenza.envs.mujoco.rendering import Camera
-from cadenza.envs.mujoco.simulations import Simulations
+from cadenza.envs.mujoco.simulations import Camera, Simulations
 from cadenza.envs.mujoco.two_arms import (
     CHUNKS,
     CONTROL_TIMESTEP,

@@ -32,8 +32,13 @@ from cadenza.envs.inputs import (
 )
 from cadenza.envs.mujoco.arm_guard import ArmGuard, Guarding, arm_state
 from cadenza.envs.mujoco.panda import JOINT_HIGH, JOINT_LOW, JOINTS, quaternions
-from cadenza.envs.mujoco.rendering import Camera, Pictures
-from cadenza.envs.mujoco.simulations import ManySimulations, OneSimulation, Simulations
+from cadenza.envs.mujoco.simulations import (
+    Camera,
+    ManySimulations,
+    OneSimulation,
+    Pictures,
+    Simulations,
+)
 
 #: Seconds per tick, and steps of ramp within it.
 CONTROL_TIMESTEP: Final = 0.05

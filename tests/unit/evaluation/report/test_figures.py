@@ -20,8 +20,7 @@ from cadenza.evaluation.report.figures.outcomes import (
     return_figure,
     success_figure,
 )
-from cadenza.evaluation.report.rollouts import extent_of
-from cadenza.evaluation.report.view import EvaluationPoint, LearningCurve
+from cadenza.evaluation.report.view import EvaluationPoint, LearningCurve, extent_of
 from tests.unit.evaluation.report.sample_view import sample_view
 from tests.unit.evaluation.report.svg_tree import parse_svg
 

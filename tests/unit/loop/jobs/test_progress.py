@@ -3,7 +3,7 @@ import json
 import pytest
 
 from cadenza.benchmark.jobs import cloning
-from cadenza.benchmark.jobs.evaluating import BLOCKS
+from cadenza.benchmark.jobs.encounters import BLOCKS
 from cadenza.benchmark.output_folder import Blocks, JobFolder
 from cadenza.core.checkpoints import sidecar_path
 from cadenza.loop.jobs.progress import kept_by, progress_of

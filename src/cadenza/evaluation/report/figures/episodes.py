@@ -22,16 +22,19 @@ from cadenza.evaluation.report.figures.outcomes import (
     make_figure,
 )
 from cadenza.evaluation.report.formatting import count, number, percent, plural
-from cadenza.evaluation.report.rollouts import Extent, extent_of, outcome_text, robot_roles
 from cadenza.evaluation.report.svg import Drawing, Layout, Scale, nice_ticks, shorten, tick_label
 from cadenza.evaluation.report.view import (
     ConditionView,
     EvaluationPoint,
+    Extent,
     LearningCurve,
     PartnerView,
     ReportView,
     Rollout,
     condition_css,
+    extent_of,
+    outcome_text,
+    robot_roles,
 )
 
 #: Bins of the histogram; at 1000 episodes about 25 fall into each.
