@@ -373,13 +373,8 @@ def make_crossing_env(request: EnvRequest) -> Any:
     """Build the crossing task; see `EnvRequest`."""
     num_robots = int(request.options["num_robots"])
     uids = (*request.seats, *(f"robot_{k}" for k in range(SEATS, num_robots)))
-    settings: dict[str, Any] = {
-        "num_robots": num_robots,
-        "agent_uids": uids,
-        "episode_length": request.episode_length,
-        "root_seed": request.root_seed,
-    }
-    if request.batched or request.num_envs > 1:
+    settings: dict[str, Any] = {**request.settings(), "num_robots": num_robots, "agent_uids": uids}
+    if request.wants_batch:
         from cadenza.envs.crossing import VectorCrossingEnv
 
         return VectorCrossingEnv(request.num_envs, **settings)
@@ -390,12 +385,8 @@ def make_crossing_env(request: EnvRequest) -> Any:
 
 def make_mpe_cooperative_push_env(request: EnvRequest) -> Any:
     """Build the cooperative-push task; see `EnvRequest`."""
-    settings: dict[str, Any] = {
-        "agent_uids": request.seats,
-        "episode_length": request.episode_length,
-        "root_seed": request.root_seed,
-    }
-    if request.batched or request.num_envs > 1:
+    settings = request.settings()
+    if request.wants_batch:
         from cadenza.envs.mpe import VectorMPECooperativePushEnv
 
         return VectorMPECooperativePushEnv(request.num_envs, **settings)
@@ -421,12 +412,8 @@ def make_handover_env(request: EnvRequest) -> Any:
 
 
 def _two_arms(request: EnvRequest, scalar: Any, batched: Any, options: Any) -> Any:
-    settings: dict[str, Any] = {
-        "agent_uids": request.seats,
-        "episode_length": request.episode_length,
-        "root_seed": request.root_seed,
-    }
-    if request.batched or request.num_envs > 1:
+    settings = request.settings()
+    if request.wants_batch:
         return batched(request.num_envs, options, **settings)
     return scalar(options, **settings, render_mode=request.render_mode)
 

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig
 from cadenza.benchmark.builders import build_env, build_partner, require_player
-from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat, load_policy
+from cadenza.benchmark.policies import EgoPolicy, EgoSeat, MemorylessPolicy, ego_seat, load_policy
 from cadenza.benchmark.stream_experts import EXPERTS, Law
 from cadenza.benchmark.stream_worlds import EgoVectorEnv, make_batch
 from cadenza.benchmark.tasks import OptionValue, get_task
@@ -325,15 +325,11 @@ def find_expert(name: str, seat: EgoSeat) -> EgoPolicy:
         raise UnknownNameError(f"{str(error)[:-1]}, or an expert of {known}.") from error
 
 
-class _LawExpert:
+class _LawExpert(MemorylessPolicy):
     """A law over states, clipped to the seat's bounds."""
 
     def __init__(self, law: Law, seat: EgoSeat) -> None:
         self._law, self._seat = law, seat
-
-    def reset(self, *, seed: int) -> None:
-        """Nothing to forget."""
-        del seed
 
     def act(self, obs: Observation) -> NDArray[Any]:
         """Return the ego's action, float32, shape (A,)."""

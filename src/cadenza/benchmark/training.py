@@ -28,6 +28,7 @@ from cadenza.benchmark.builders import (
     build_safety_driver,
 )
 from cadenza.benchmark.episodes import EpisodeTag, open_world, run_episode
+from cadenza.benchmark.policies import MemorylessPolicy
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.checkpoints import load_checkpoint, save_checkpoint
 from cadenza.core.device import flushed_denormals, single_torch_thread
@@ -130,15 +131,11 @@ class HeldOutEvaluator:
         return summarise_episodes(results, has_success=get_task(self._env.task).has_success)
 
 
-class _CallablePolicy:
+class _CallablePolicy(MemorylessPolicy):
     """A function of the observation, as an `EgoPolicy`."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-
-    def reset(self, *, seed: int) -> None:
-        """Nothing to forget."""
-        del seed
 
     def act(self, obs: Observation) -> NDArray[Any]:
         """Return the function's action."""
