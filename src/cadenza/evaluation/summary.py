@@ -6,8 +6,8 @@ neither the order of episodes nor a new statistic changes an old number.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -123,17 +123,8 @@ def recompute_summary(stored: BundleSummary, episodes: Sequence[EpisodeResult]) 
 
 def interval_record(estimate: Estimate) -> IntervalRecord:
     """Return ``estimate`` in its stored form."""
-    return IntervalRecord(
-        value=estimate.value,
-        low=estimate.low,
-        high=estimate.high,
-        confidence=estimate.confidence,
-        estimator=estimate.estimator,
-        n=estimate.n,
-        n_clusters=estimate.n_clusters,
-        undefined_reason=estimate.undefined_reason,
-        warnings=list(estimate.warnings),
-    )
+    stored: dict[str, Any] = {**asdict(estimate), "warnings": list(estimate.warnings)}
+    return IntervalRecord(**stored)
 
 
 def _comparisons(

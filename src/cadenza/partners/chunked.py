@@ -113,13 +113,14 @@ class ChunkedPolicyPartner(DrawingPartner):
         ConfigurationError: An option is unknown or out of range.
     """
 
-    #: Options beside those of `CHUNK_OPTIONS`.
+    #: Options beside those of `CHUNK_OPTIONS` and of the card.
     own_options: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)
         owner, extra = type(self).__name__, spec.extra
-        refuse_unknown_options(owner, extra, (*CHUNK_OPTIONS, *self.own_options))
+        described = () if self.card is None else self.card.options
+        refuse_unknown_options(owner, extra, (*CHUNK_OPTIONS, *self.own_options, *described))
         self._uid = require_uid(owner, spec)
         self._control_hz = _CONTROL_HZ.read(owner, extra)
         self._hold_steps = math.ceil(self._control_hz / _POLICY_HZ.read(owner, extra) - 1e-9)

@@ -28,7 +28,7 @@ Units:       kg, m, m/s, rad, rad/s, N, s.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +73,7 @@ from cadenza.envs.mujoco.two_arms import (
     TwoArmEnv,
     TwoArms,
     VectorTwoArmEnv,
+    require_choices,
 )
 
 #: Distance of the bases from the middle with the standard bar, m.
@@ -264,20 +265,15 @@ class CoCarryOptions:
         return self.scene().xml()
 
     def __post_init__(self) -> None:
-        choices = (
-            ("condition", Condition),
-            ("ego_sees", Sight),
-            ("view", View),
-            ("action_track", Track),
-            ("reward", Reward),
-            ("guard", Guarding),
+        require_choices(
+            self,
+            condition=Condition,
+            ego_sees=Sight,
+            view=View,
+            action_track=Track,
+            reward=Reward,
+            guard=Guarding,
         )
-        for name, kind in choices:
-            if getattr(self, name) not in get_args(kind):
-                raise InputError(
-                    f"CoCarryOptions: expected {name} to be one of {', '.join(get_args(kind))}, "
-                    f"got {getattr(self, name)!r}."
-                )
         checked_integer("CoCarryOptions", "partner_delay", self.partner_delay, low=0)
         for name in (
             "bar_length",
@@ -381,7 +377,7 @@ class Carrying(Copies):
             counter[rows] = 0
         self.reached[rows] = self._broken[rows] = False
         self._speeds[rows] = 0.0
-        self._locate()
+        self._kinematics = self.locate()
         self._start_grips[rows] = self.grips[rows]
         self.now.max_tilt[rows] = self.now.max_force[rows] = 0.0
         self._measure(self._internal_force([self._forces()]), rows)
@@ -393,16 +389,13 @@ class Carrying(Copies):
         """See `Copies`; an episode fails where a limit breaks."""
         simulations = self.simulations
         before, distance = self.grips.copy(), self.now.distance.copy()
-        target, old = self._targets(ego, partner), simulations.ctrl.copy()
         forces: list[tuple[FloatArray, FloatArray, FloatArray]] = []
-        for chunk in range(1, CHUNKS + 1):
-            simulations.ctrl[:] = old + (chunk / CHUNKS) * (target - old)
-            simulations.step(self._substeps)
+        for _ in self.ramp(self._targets(ego, partner), self._substeps):
             forces.append(self._forces())
             power = np.abs(simulations.actuator_force * simulations.qvel[:, : 2 * JOINTS])
             self.energy += power.sum(axis=1) * (CONTROL_TIMESTEP / CHUNKS)
         self.steps += 1
-        self._locate()
+        self._kinematics = self.locate()
         self._speeds[:] = (self.grips - before) / CONTROL_TIMESTEP
         self._measure(self._internal_force(forces), slice(None))
         self._force_sum += np.abs(self.now.force)
@@ -525,11 +518,6 @@ class Carrying(Copies):
         local = (grips * axes[:, :, None, :, None]).sum(axis=3)  # the bar's axis seen by the grips
         along = (local * sensors.reshape(times, -1, 2, 3)).sum(axis=3)
         return internal_force(along[..., 0], along[..., 1]).sum(axis=0) / times
-
-    def _locate(self) -> None:
-        joints = self.simulations.qpos[:, : 2 * JOINTS].reshape(-1, JOINTS)
-        self._kinematics = kinematics(joints)
-        self.grips = self._kinematics.tcp.reshape(-1, 2, 3) * FACING + self.bases
 
     def _measure(self, force: FloatArray, rows: Any) -> None:
         qpos, now = self.simulations.qpos, self.now

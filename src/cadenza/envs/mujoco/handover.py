@@ -38,7 +38,7 @@ Units:       kg, m, m/s, rad, N, s.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,7 @@ from cadenza.envs.mujoco.two_arms import (
     Flags,
     TwoArmEnv,
     VectorTwoArmEnv,
+    require_choices,
 )
 
 #: Distance of the bases from the middle, m.
@@ -252,13 +253,7 @@ class HandoverOptions:
     base_x: ClassVar[float] = BASE_X
 
     def __post_init__(self) -> None:
-        choices = (("condition", Condition), ("ego_sees", Sight), ("guard", Guarding))
-        for name, kind in choices:
-            if getattr(self, name) not in get_args(kind):
-                raise InputError(
-                    f"HandoverOptions: expected {name} to be one of {', '.join(get_args(kind))}, "
-                    f"got {getattr(self, name)!r}."
-                )
+        require_choices(self, condition=Condition, ego_sees=Sight, guard=Guarding)
         for name in ("takt_s", "weld_tolerance_m", "grasp_error_m", "yaw_error_deg"):
             value = getattr(self, name)
             if not 0.0 <= value < np.inf:
@@ -367,11 +362,9 @@ class Handing(Copies):
         simulations = self.simulations
         grips, points, way = self.grips.copy(), self._points.copy(), self._way()
         self._grasp(ego[:, 6] > 0.0)
-        target, old = self._targets(ego[:, :6], partner), simulations.ctrl.copy()
         force = np.zeros(self.copies)
-        for chunk in range(1, CHUNKS + 1):
-            simulations.ctrl[:] = old + (chunk / CHUNKS) * (target - old)
-            simulations.step(round(CONTROL_TIMESTEP / CHUNKS / PHYSICS_STEP))
+        target = self._targets(ego[:, :6], partner)
+        for _ in self.ramp(target, round(CONTROL_TIMESTEP / CHUNKS / PHYSICS_STEP)):
             force = np.maximum(force, simulations.sensordata[:, 0])
         self.steps += 1
         self.force[:], self.max_force[:] = force, np.maximum(self.max_force, force)
@@ -525,11 +518,9 @@ class Handing(Copies):
         return target
 
     def _locate(self) -> None:
-        qpos = self.simulations.qpos
-        self._kin = kinematics(qpos[:, : 2 * JOINTS].reshape(-1, JOINTS))
-        self.grips = self._kin.tcp.reshape(-1, 2, 3) * FACING + self.bases
+        self._kin = self.locate()
         self._axes = self._kin.rotation.reshape(-1, 2, 3, 3) * FACING[:, :, None]
-        peg = qpos[:, PEG]
+        peg = self.simulations.qpos[:, PEG]
         self._points, self._peg_axes = peg[:, :3].copy(), _matrices(peg[:, 3:])
 
     def _tips(self) -> FloatArray:
