@@ -139,10 +139,7 @@ def play_row(task: TaskSpec, row: AdmissionRow, *, episodes: int | None = None) 
     copies = min(COPIES, total)
     request = EnvRequest(
         episode_length=task.episode_length,
-        seats=("ego", "partner"),
         num_envs=copies,
-        root_seed=0,
-        render_mode=None,
         options=task.complete_options(row.options),
         batched=True,
     )

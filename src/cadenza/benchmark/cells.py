@@ -75,13 +75,13 @@ def _require_distinct(values: tuple[_T, ...]) -> tuple[_T, ...]:
     return values
 
 
-class _PlanModel(BaseModel):
+class PlanModel(BaseModel):
     """Immutable, unknown keys and non-finite numbers refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class PolicyEntry(_PlanModel):
+class PolicyEntry(PlanModel):
     """One ego policy.
 
     Attributes:
@@ -95,7 +95,7 @@ class PolicyEntry(_PlanModel):
     weights_sha256: _Sha256 | None = None
 
 
-class PartnerEntry(_PlanModel):
+class PartnerEntry(PlanModel):
     """One partner.
 
     Attributes:
@@ -111,7 +111,7 @@ class PartnerEntry(_PlanModel):
     weights_sha256: _Sha256 | None = None
 
 
-class ConditionEntry(_PlanModel):
+class ConditionEntry(PlanModel):
     """One condition: the safety filter with its settings, or none, and a link, or none.
 
     Attributes:
@@ -133,7 +133,7 @@ class ConditionEntry(_PlanModel):
         return fields
 
 
-class Cell(_PlanModel):
+class Cell(PlanModel):
     """One unit of evaluation: consecutive episodes of one combination.
 
     Attributes:
@@ -162,7 +162,7 @@ class Cell(_PlanModel):
         )
 
 
-class EvaluationPlan(_PlanModel):
+class EvaluationPlan(PlanModel):
     """Everything that determines the results of an evaluation.
 
     Attributes:

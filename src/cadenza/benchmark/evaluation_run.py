@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 import cadenza
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
@@ -29,6 +29,7 @@ from cadenza.benchmark.cells import (
     ConditionEntry,
     EvaluationPlan,
     PartnerEntry,
+    PlanModel,
     PolicyEntry,
     ResumeState,
     find_missing_cells,
@@ -72,13 +73,7 @@ def _named(*keys: str) -> BeforeValidator:
     return BeforeValidator(expand)
 
 
-class _ConfigModel(BaseModel):
-    """Immutable, unknown keys and non-finite numbers refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class PolicyChoice(_ConfigModel):
+class PolicyChoice(PlanModel):
     """An ego policy.
 
     Attributes:
@@ -90,7 +85,7 @@ class PolicyChoice(_ConfigModel):
     source: str = Field(min_length=1)
 
 
-class PartnerChoice(_ConfigModel):
+class PartnerChoice(PlanModel):
     """A partner.
 
     Attributes:
@@ -112,7 +107,7 @@ class PartnerChoice(_ConfigModel):
     seen: bool = False
 
 
-class ConditionChoice(_ConfigModel):
+class ConditionChoice(PlanModel):
     """A condition.
 
     Attributes:
@@ -127,7 +122,7 @@ class ConditionChoice(_ConfigModel):
     link: Annotated[LinkConfig, _named("profile")] | None = None
 
 
-class EvaluationConfig(_ConfigModel):
+class EvaluationConfig(PlanModel):
     """Everything that determines one evaluation.
 
     Attributes:

@@ -38,22 +38,22 @@ class EnvRequest:
 
     Attributes:
         episode_length: Control steps until truncation, > 0.
+        options: One value per option of the task, defaults filled in.
         seats: Uids of ego and partner.
         num_envs: Environments stepped as one batch; 1 asks for a scalar environment
             unless ``batched``.
         root_seed: Experiment seed.
         render_mode: None or ``"rgb_array"``.
-        options: One value per option of the task, defaults filled in.
         batched: Ask for a batch even of one environment.
         condition_id: The one of the task's conditions that is wanted; None for a task without.
     """
 
     episode_length: int
-    seats: tuple[str, str]
-    num_envs: int
-    root_seed: int
-    render_mode: str | None
     options: Mapping[str, OptionValue]
+    seats: tuple[str, str] = ("ego", "partner")
+    num_envs: int = 1
+    root_seed: int = 0
+    render_mode: str | None = None
     batched: bool = False
     condition_id: str | None = None
 

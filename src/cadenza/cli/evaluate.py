@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cadenza.cli.configuration import explained
-from cadenza.cli.exit_codes import ExitCode
-from cadenza.cli.output import print_json, print_table, print_text, typed_exits
+from cadenza.cli.output import (
+    AsJson,
+    ExitCode,
+    Quiet,
+    print_json,
+    print_table,
+    print_text,
+    typed_exits,
+)
 from cadenza.core.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -45,8 +52,8 @@ def run(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Throw away the evaluation in the folder.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Play every policy with every partner under every condition, and seal the results."""
     with typed_exits(as_json=as_json):
@@ -102,7 +109,7 @@ def verify(
         Path | None,
         typer.Option("--repo-root", help="Git repository that holds the registration tag."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check a result bundle: every byte, every figure, every partner."""
     with typed_exits(as_json=as_json):

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cadenza.cli.exit_codes import ExitCode
-from cadenza.cli.output import print_json, print_table, print_text, typed_exits
+from cadenza.cli.output import ExitCode, Quiet, print_json, print_table, print_text, typed_exits
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 _Name = Annotated[str, typer.Argument(help="Its name, e.g. train/crossing.", show_default=False)]
@@ -130,7 +129,6 @@ def _comment(path: Path) -> str:
 
 
 _Task = Annotated[str, typer.Argument(help="Its name, e.g. cocarry_mj.", show_default=False)]
-_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 
 
 def admit(
@@ -139,7 +137,7 @@ def admit(
     episodes: Annotated[
         int | None, typer.Option("--episodes", min=2, help="At most this many a row.")
     ] = None,
-    quiet: _Quiet = False,
+    quiet: Quiet = False,
 ) -> None:
     """Check that a task needs a partner, and an ego that feels it; write the table.
 

@@ -18,9 +18,8 @@ from cadenza.cli import (
     train,
     zoo,
 )
-from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.loop import loop_app
-from cadenza.cli.output import print_text, typed_exits
+from cadenza.cli.output import ExitCode, print_text, typed_exits
 
 app = typer.Typer(
     name="cadenza",

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cadenza.cli.configuration import read_training_config
-from cadenza.cli.exit_codes import ExitCode
-from cadenza.cli.output import print_json, print_text, typed_exits
+from cadenza.cli.output import AsJson, ExitCode, Quiet, print_json, print_text, typed_exits
 from cadenza.core.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -43,8 +42,8 @@ def train(
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Folder for the learning-curve picture.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train an ego policy beside one partner."""
     with typed_exits(as_json=as_json):
@@ -166,8 +165,8 @@ def imitate(
     seed: Annotated[int, typer.Option(min=0, help="Root of everything random.")] = 0,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes beside each partner.")] = 50,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Imitate an expert by dataset aggregation, and judge the pupil beside each partner."""
     with typed_exits(as_json=as_json):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cadenza.cli.output import print_json, print_table, print_text, typed_exits
+from cadenza.cli.output import AsJson, Quiet, print_json, print_table, print_text, typed_exits
 from cadenza.core.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from cadenza.partners.selection import Criterion
     from cadenza.partners.zoo_manifest import Skill, ZooManifest, ZooMember
 
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 _Zoos = Annotated[list[Path], typer.Argument(help="Folders of zoos of one task.")]
 _COLUMNS = ("member", "family", "tier", "split", "steps", "skill", "events per episode")
 
@@ -46,8 +44,8 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Throw away the zoo there.")
     ] = False,
-    as_json: _Json = False,
-    quiet: _Quiet = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a population of partners and seal it."""
     with typed_exits(as_json=as_json):
@@ -74,7 +72,7 @@ def train(
 
 def list_zoos(
     root: Annotated[Path, typer.Argument(help="Folder to look in.")] = Path("runs"),
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the zoos in a folder."""
     with typed_exits(as_json=as_json):
@@ -114,7 +112,7 @@ def show(
     as_partners: Annotated[
         bool, typer.Option("--as-partners", help="Print them for an evaluation's file (YAML).")
     ] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the members of a zoo, after checking every weight against the manifest."""
     with typed_exits(as_json=as_json):
@@ -154,7 +152,7 @@ def select(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Throw away the zoo there.")
     ] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Choose members of zoos and seal them as a zoo of their own."""
     with typed_exits(as_json=as_json):
@@ -207,8 +205,8 @@ def matrix(
     ] = None,
     episodes: Annotated[int, typer.Option("--episodes", min=2, help="Episodes of a cell.")] = 50,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Root of the episodes.")] = 0,
-    as_json: _Json = False,
-    quiet: _Quiet = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Play every learned ego with every partner."""
     with typed_exits(as_json=as_json):
@@ -340,7 +338,7 @@ def train_draft_zoo(
     frames: Annotated[
         int | None, typer.Option("--frames", min=1, help="Frames per partner, for trying out.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train the two learned partners of the draft zoo on the push task; replaces earlier ones."""
     with typed_exits(as_json=as_json):
