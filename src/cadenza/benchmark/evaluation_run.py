@@ -85,25 +85,17 @@ class PolicyChoice(PlanModel):
     source: str = Field(min_length=1)
 
 
-class PartnerChoice(PlanModel):
-    """A partner.
+class PartnerChoice(PartnerConfig):
+    """A partner, with the fields of `PartnerConfig`.
 
     Attributes:
         name: How results call it.
         class_name: Name in the partner registry.
-        seed: Seed of its own training; 0 for scripted partners.
-        checkpoint_step: Training step of its weights.
-        weights_uri: ``local://`` address of its weights.
-        extra: Its options, text to text.
         seen: Whether the evaluated ego trained with it.
     """
 
     name: _Name
-    class_name: str
-    seed: int = 0
-    checkpoint_step: int | None = None
-    weights_uri: str | None = None
-    extra: dict[str, str] = Field(default_factory=dict[str, str])
+    class_name: str = Field()
     seen: bool = False
 
 
@@ -274,13 +266,8 @@ def _partner_entry(choice: PartnerChoice, config: EvaluationConfig) -> PartnerEn
     if choice.weights_uri is not None:
         root = Path(extra.get("root", config.artifacts_root))
         digest = weights_digest(choice.weights_uri, artifacts_root=root)
-    partner = PartnerConfig(
-        class_name=choice.class_name,
-        seed=choice.seed,
-        checkpoint_step=choice.checkpoint_step,
-        weights_uri=choice.weights_uri,
-        extra=extra,
-    )
+    own = choice.model_dump(exclude={"name", "seen", "extra"})
+    partner = PartnerConfig(**own, extra=extra)
     build_partner(partner)  # refuses unknown and wrong options before anything is written
     return PartnerEntry(name=choice.name, partner=partner, seen=choice.seen, weights_sha256=digest)
 

@@ -12,11 +12,11 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from cadenza.core.arrays import Float32Array, FloatArray
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.partners.interface import DrawingPartner, FrozenPartner, PartnerBase, PartnerCard
 from cadenza.partners.observations import find_state, read_state
-from cadenza.partners.options import NumberOption, refuse_unknown_options
+from cadenza.partners.options import NumberOption, refuse_unknown_options, whole_option
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec
 
@@ -114,12 +114,8 @@ class PartnerAblatedZero(PartnerBase):
         super().__init__(spec)
         refuse_unknown_options(type(self).__name__, spec.extra, ("action_dim",))
         self._uid = spec.extra.get("uid", "")
-        text = spec.extra.get("action_dim", "")
-        self._action_dim = int(text) if text.isdecimal() else 0
-        if self._action_dim < 1:
-            raise ConfigurationError(
-                f"PartnerAblatedZero: option 'action_dim': expected an integer >= 1, got {text!r}."
-            )
+        given = {"action_dim": "", **spec.extra}
+        self._action_dim = whole_option("PartnerAblatedZero", given, "action_dim", low=1) or 0
 
     def reset(self, *, seed: int | None = None) -> None:
         """Do nothing: no episode differs from another."""

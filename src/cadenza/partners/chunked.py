@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array, FloatArray
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import InputError
 from cadenza.partners.interface import DrawingPartner
 from cadenza.partners.observations import as_numbers
-from cadenza.partners.options import NumberOption, refuse_unknown_options
+from cadenza.partners.options import NumberOption, refuse_unknown_options, whole_option
 from cadenza.partners.spec import PartnerSpec
 from cadenza.partners.weights import require_uid
 
@@ -324,20 +324,3 @@ def rgb_image(owner: str, channels: Channels, name: str) -> NDArray[np.uint8]:
             f"{image.min():g} to {image.max():g}; scale the image to bytes."
         )
     return as_bytes
-
-
-def whole_option(owner: str, extra: Mapping[str, str], key: str, *, low: int) -> int | None:
-    """Return an integer option, or None where it is absent.
-
-    Raises:
-        ConfigurationError: No integer, or below ``low``.
-    """
-    text = extra.get(key)
-    if text is None:
-        return None
-    value = int(text) if text.isdecimal() else low - 1
-    if value < low:
-        raise ConfigurationError(
-            f"{owner}: option {key!r}: expected an integer >= {low}, got {text!r}."
-        )
-    return value

@@ -60,6 +60,23 @@ class NumberOption:
         return value
 
 
+def whole_option(owner: str, extra: Mapping[str, str], key: str, *, low: int) -> int | None:
+    """Return an integer option, or None where it is absent.
+
+    Raises:
+        ConfigurationError: No integer, or below ``low``.
+    """
+    text = extra.get(key)
+    if text is None:
+        return None
+    value = int(text) if text.isdecimal() else low - 1
+    if value < low:
+        raise ConfigurationError(
+            f"{owner}: option {key!r}: expected an integer >= {low}, got {text!r}."
+        )
+    return value
+
+
 def refuse_unknown_options(owner: str, extra: Mapping[str, str], known: Iterable[str]) -> None:
     """Raise if ``extra`` holds a key that the class would silently ignore.
 

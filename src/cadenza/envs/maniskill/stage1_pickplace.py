@@ -395,7 +395,7 @@ def make_stage1_pickplace_env(
     """Build the pick-and-place env of one condition; see `stage1_env.Stage1PickPlaceEnv`.
 
     Args:
-        condition_id: One of the four ids of `conditions`.
+        condition_id: One of `CONDITION_IDS`.
         episode_length: Steps until truncation, >= 1.
         root_seed: Experiment seed, >= 0.
         num_envs: Scenes stepped as one batch; more than one needs CUDA, and then an env that ends
