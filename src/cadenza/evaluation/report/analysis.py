@@ -8,7 +8,7 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.evaluation.episodes import EpisodeResult
-from cadenza.evaluation.report.formatting import plural
+from cadenza.evaluation.report.svg import plural
 from cadenza.evaluation.report.view import PartnerView, ReportView
 from cadenza.evaluation.statistics.cluster_means import StudentT
 from cadenza.evaluation.statistics.estimate import (

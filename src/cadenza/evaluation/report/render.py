@@ -32,7 +32,7 @@ from cadenza.evaluation.report.figures.outcomes import (
     return_figure,
     success_figure,
 )
-from cadenza.evaluation.report.formatting import (
+from cadenza.evaluation.report.svg import (
     MISSING,
     count,
     number,

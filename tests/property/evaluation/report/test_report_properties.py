@@ -6,8 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cadenza.evaluation.report.figures.episodes import histogram_edges, moving_mean
-from cadenza.evaluation.report.formatting import percent
-from cadenza.evaluation.report.svg import WIDE, Drawing, Scale, nice_ticks
+from cadenza.evaluation.report.svg import WIDE, Drawing, Scale, nice_ticks, percent
 from cadenza.evaluation.report.view import script_json
 from tests.unit.evaluation.report.svg_tree import parse_svg
 

@@ -21,8 +21,18 @@ from cadenza.evaluation.report.figures.outcomes import (
     condition_legend,
     make_figure,
 )
-from cadenza.evaluation.report.formatting import count, number, percent, plural
-from cadenza.evaluation.report.svg import Drawing, Layout, Scale, nice_ticks, shorten, tick_label
+from cadenza.evaluation.report.svg import (
+    Drawing,
+    Layout,
+    Scale,
+    count,
+    nice_ticks,
+    number,
+    percent,
+    plural,
+    shorten,
+    tick_label,
+)
 from cadenza.evaluation.report.view import (
     ConditionView,
     EvaluationPoint,

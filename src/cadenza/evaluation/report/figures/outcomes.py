@@ -12,24 +12,22 @@ from typing import Final
 from markupsafe import Markup
 
 from cadenza.evaluation.report.analysis import Cell, MetricName, Numbers, Row
-from cadenza.evaluation.report.formatting import (
+from cadenza.evaluation.report.svg import (
+    NARROW,
     NBSP,
+    WIDE,
+    Drawing,
+    Layout,
+    Scale,
+    nice_ticks,
     number,
     number_interval,
     percent,
     percent_interval,
     points,
     points_interval,
-    signed,
-)
-from cadenza.evaluation.report.svg import (
-    NARROW,
-    WIDE,
-    Drawing,
-    Layout,
-    Scale,
-    nice_ticks,
     shorten,
+    signed,
     tick_label,
 )
 from cadenza.evaluation.report.view import ReportView, condition_css
