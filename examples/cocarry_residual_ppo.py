@@ -17,8 +17,8 @@ from collections import defaultdict
 from harness import Outcome, Run, main
 
 import cadenza
-from cadenza.benchmark.scripted_egos import carry
 from cadenza.benchmark.imitation import BestSuccess, Successes, imitation_batch, success_by_partner
+from cadenza.benchmark.scripted_egos import carry
 from cadenza.envs.wrappers.residual import ResidualActions
 from cadenza.partners.cocarry import HELD_OUT_EASY, HELD_OUT_HARD
 
