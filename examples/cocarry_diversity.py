@@ -14,7 +14,7 @@ from typing import Any
 
 import cadenza
 from cadenza.benchmark.imitation import Successes, imitation_batch, success_by_partner
-from cadenza.partners.cocarry_families import HELD_OUT_HARD
+from cadenza.partners.cocarry import HELD_OUT_HARD
 
 TASK = "cocarry_mj"
 EXPERT = "cocarry_reference"

@@ -17,11 +17,10 @@ from collections import defaultdict
 from harness import Outcome, Run, main
 
 import cadenza
-from cadenza.benchmark.best_success import BestSuccess
-from cadenza.benchmark.cocarry_egos import carry
-from cadenza.benchmark.imitation import Successes, imitation_batch, success_by_partner
+from cadenza.benchmark.imitation import BestSuccess, Successes, imitation_batch, success_by_partner
+from cadenza.benchmark.scripted_egos import carry
 from cadenza.envs.wrappers.residual import ResidualActions
-from cadenza.partners.cocarry_families import HELD_OUT_EASY, HELD_OUT_HARD
+from cadenza.partners.cocarry import HELD_OUT_EASY, HELD_OUT_HARD
 
 TASK = "cocarry_mj"
 FOLLOWER = "cocarry_follower"

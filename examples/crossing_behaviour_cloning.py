@@ -20,8 +20,13 @@ from pathlib import Path
 import torch
 from harness import Outcome, Run, main
 
-from cadenza.benchmark.evaluation_config import EvaluationConfig, PartnerChoice, PolicyChoice
-from cadenza.benchmark.evaluation_run import EvaluationOutcome, run_evaluation
+from cadenza.benchmark.evaluation_run import (
+    EvaluationConfig,
+    EvaluationOutcome,
+    PartnerChoice,
+    PolicyChoice,
+    run_evaluation,
+)
 from cadenza.benchmark.jobs.cloning import LEARNING_RATE, Clone, cloning_loss, state_moments
 from cadenza.benchmark.stream_tasks import stream_config, stream_partners
 from cadenza.benchmark.tasks import get_task

@@ -25,13 +25,16 @@ from mpe2 import simple_spread_v3
 
 from cadenza.core.seeding import derive_substream
 from cadenza.envs.batched_streams import named_uniforms
-from cadenza.envs.crossing import CrossingEnv
-from cadenza.envs.mpe import LAYOUT_DRAWS, STREAM, MPECooperativePushEnv
+from cadenza.envs.crossing import CrossingEnv, VectorCrossingEnv
+from cadenza.envs.foraging import VectorForaging
+from cadenza.envs.mpe import (
+    LAYOUT_DRAWS,
+    STREAM,
+    MPECooperativePushEnv,
+    VectorMPECooperativePushEnv,
+)
 from cadenza.envs.mujoco import CoCarryEnv, VectorCoCarryEnv
 from cadenza.envs.vector_base import PlanarVectorEnv
-from cadenza.envs.vector_crossing import VectorCrossingEnv
-from cadenza.envs.vector_foraging import VectorForaging
-from cadenza.envs.vector_mpe import VectorMPECooperativePushEnv
 from perf.timing import Row, measure_rate, measure_us, print_table
 
 #: Copies in the vector measurements.

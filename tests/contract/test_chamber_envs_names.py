@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadenza.envs.maniskill.conditions import CONDITION_IDS
+from cadenza.envs.maniskill.stage1_pickplace import CONDITION_IDS
 from tests.contract.promises import faults, promises
 
 #: chamber.envs is cadenza.envs; chamber.agents is cadenza.envs.maniskill, chamber.benchmarks
@@ -32,7 +32,7 @@ PandaPartner
 [cadenza.envs.panda_kinematics]
 PANDA_ARM_DOF
 CARTESIAN_POSITION_DIM
-[cadenza.envs.maniskill.conditions]
+[cadenza.envs.maniskill.stage1_pickplace]
 DEFAULT_EPISODE_LENGTH
 SYNTHESISED_FT_NOISE_SIGMA_N
 PANDA_CARTESIAN_ACCEL_CAPACITY_MS2

@@ -6,9 +6,8 @@ import pytest
 
 import cadenza
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
-from cadenza.benchmark.episodes import EpisodeTag, run_episode
+from cadenza.benchmark.episodes import EpisodeTag, open_world, run_episode
 from cadenza.benchmark.tasks import STAGE0_SMOKE, STAGE1_PICKPLACE
-from cadenza.benchmark.worlds import open_world
 from cadenza.safety.wrappers import SafetyFilterWrapper
 from tests.maniskill.scripted_ego import ScriptedEgo
 

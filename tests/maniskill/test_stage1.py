@@ -9,10 +9,12 @@ import pytest
 
 from cadenza.core.errors import InputError
 from cadenza.envs import ChamberEnvCompatibilityError, make_stage1_pickplace_env
-from cadenza.envs.maniskill.conditions import AS_HETERO, AS_HOMO, OM_HETERO, OM_HOMO
-from cadenza.envs.maniskill.device import sapien_gpu_available
-from cadenza.envs.maniskill.scalar import ScalarManiSkillEnv
-from cadenza.envs.maniskill.simulator import ensure_buildable
+from cadenza.envs.maniskill.simulator import (
+    ScalarManiSkillEnv,
+    ensure_buildable,
+    sapien_gpu_available,
+)
+from cadenza.envs.maniskill.stage1_pickplace import AS_HETERO, AS_HOMO, OM_HETERO, OM_HOMO
 from cadenza.safety.runtime.driver import SafetyDriver
 from cadenza.safety.runtime.options import SafetyOptions
 from tests.maniskill.scripted_ego import ScriptedEgo

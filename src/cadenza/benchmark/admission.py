@@ -7,13 +7,16 @@ A3:      the reference beats the best ego on a fixed schedule by at least `A3_GA
 A4:      the limits bind: an ego on a fixed schedule reaches the goal and breaks them on its way.
 Pairing: episode k of every row starts alike, and a partner draws alike in it; only what a row
          changes differs. An episode is the one that `cadenza eval run` plays for the same seed.
-Adding one: a module with an `AdmissionPlan` called ``PLAN``, and its name in `PLANS`.
+Limits:  co-carry's f_max is `FORCE_MARGIN` x the 99th percentile of the largest internal force of
+         episodes in which the reference brings the bar to its goal and keeps it level; for the
+         handover, A4 reads the takt: with a presenter that is frozen aside, the reference seats the
+         peg, but too late.
+Adding one: an `AdmissionPlan` in `PLANS`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
@@ -21,8 +24,16 @@ import numpy as np
 
 import cadenza
 from cadenza.benchmark.policies import EgoPolicy, ego_seat, load_policy
-from cadenza.benchmark.tasks import EnvRequest, OptionValue, TaskSpec, get_task
+from cadenza.benchmark.tasks import (
+    COCARRY_MJ,
+    HANDOVER_MJ,
+    EnvRequest,
+    OptionValue,
+    TaskSpec,
+    get_task,
+)
 from cadenza.core.errors import ConfigurationError
+from cadenza.core.extras import load_extra
 from cadenza.core.progress import ProgressReport
 from cadenza.core.proportions import clopper_pearson_interval
 from cadenza.core.seeding import derive_substream
@@ -39,11 +50,6 @@ A4_REACHED: Final = 0.9
 A4_BROKEN: Final = 0.5
 #: Episodes played side by side.
 COPIES: Final = 25
-#: Modules that hold the plans of the tasks.
-PLANS: Final = {
-    "cocarry_mj": "cadenza.benchmark.cocarry_admission",
-    "handover_mj": "cadenza.benchmark.handover_admission",
-}
 
 
 class _BatchEgo(EgoPolicy, Protocol):
@@ -133,10 +139,7 @@ def play_row(task: TaskSpec, row: AdmissionRow, *, episodes: int | None = None) 
     copies = min(COPIES, total)
     request = EnvRequest(
         episode_length=task.episode_length,
-        seats=("ego", "partner"),
         num_envs=copies,
-        root_seed=0,
-        render_mode=None,
         options=task.complete_options(row.options),
         batched=True,
     )
@@ -206,7 +209,7 @@ def admit(
             f"admission: expected one of {', '.join(PLANS)}, got {task_id!r}; add a plan."
         )
     task = get_task(task_id)
-    plan: AdmissionPlan = import_module(PLANS[task_id]).PLAN
+    plan = PLANS[task_id]
     played: dict[str, list[Outcome]] = {}
     for done, row in enumerate(plan.rows):
         if progress is not None:
@@ -335,3 +338,181 @@ def _shown(value: Any) -> str:
         entries = cast("dict[str, Any]", value)
         return "; ".join(f"{key}: {_shown(entry)}" for key, entry in entries.items())
     return str(value)
+
+
+#: f_max over the 99th percentile of the reference.
+FORCE_MARGIN: Final = 1.25
+#: Whose episodes set the force limit, and their seeds, apart from those of the table.
+FREEZING_PARTNERS: Final = ("cocarry_leader", "cocarry_mixed")
+FREEZING_SEED: Final = 20_000
+FREEZING_EPISODES: Final = 400
+#: First seed of the rows that check the force limit on episodes it was not set on.
+HELD_OUT_SEED: Final = 10_000
+
+_REFERENCE: Final = "cocarry_reference"
+_LEADER: Final = "cocarry_leader"
+
+
+def _tilt_and_force() -> Mapping[str, float]:
+    from cadenza.envs.mujoco.cocarry_rules import TILT_LIMIT_DEG, force_limit
+
+    return {"max_tilt_deg": TILT_LIMIT_DEG, "max_force": force_limit()}
+
+
+def _cocarry_rows() -> tuple[AdmissionRow, ...]:
+    def row(name: str, ego: str, partner: str, episodes: int = 100, **rest: Any) -> AdmissionRow:
+        return AdmissionRow(
+            name=name,
+            ego=f"cocarry_{ego}",
+            partner=f"cocarry_{partner}",
+            episodes=episodes,
+            first_seed=rest.pop("first_seed", 0),
+            options=rest,
+        )
+
+    kinds = ("nominal", "leader", "shared", "follower", "mixed")
+    easy = ("low_arc", "lagged_leader", "pausing_leader", "follower_turns_leader")
+    hard = ("slow_follower", "lagged_follower", "leader_turns_follower")
+    sweeps: dict[str, dict[str, Any]] = {
+        "physics step 5 ms": {"physics_step_s": 0.005},
+        "bar of 2 kg": {"bar_mass": 2.0},
+        "soft ties": {"time_constant_s": 0.01},
+        "stiff arms": {"stiffness_scale": 1.0},
+        "bar of 0.5 m": {"bar_length": 0.5},
+    }
+    return (
+        *(row(f"reference, {kind}", "reference", kind) for kind in kinds),
+        *(
+            row(f"new seeds, {kind}", "reference", kind, 200, first_seed=HELD_OUT_SEED)
+            for kind in ("leader", "mixed")
+        ),
+        *(
+            row(condition.replace("_", " "), "reference", "leader", condition=condition)
+            for condition in ("single_arm", "static_partner", "zero_partner")
+        ),
+        row("holding ego", "hold", "leader"),
+        row("blind nominal, nominal", "blind_nominal", "nominal"),
+        *(
+            row(f"blind {schedule}, {kind}", f"blind_{schedule}", kind)
+            for kind in ("leader", "mixed")
+            for schedule in ("nominal", "mean")
+        ),
+        row("own senses only, leader", "reference", "leader", ego_sees="own"),
+        *(
+            row(f"partner seen {ticks} ticks late", "reference", "leader", partner_delay=ticks)
+            for ticks in (2, 5, 10)
+        ),
+        *(row(f"stay level, {kind}", "level", kind, 50) for kind in (*kinds[1:4], *easy)),
+        *(row(f"held out, {kind}", "reference", kind) for kind in (*easy, *hard)),
+        *(
+            row(f"{name}, {ego}", ego, "leader", 30, **options)
+            for name, options in sweeps.items()
+            for ego in ("reference", "blind_mean")
+        ),
+    )
+
+
+COCARRY: Final = AdmissionPlan(
+    rows=_cocarry_rows(),
+    matched=(
+        *(f"reference, {kind}" for kind in ("nominal", "leader", "shared", "follower", "mixed")),
+        "new seeds, leader",
+        "new seeds, mixed",
+    ),
+    alone=("single arm", "static partner", "zero partner", "holding ego"),
+    schedules={
+        "reference, leader": ("blind nominal, leader", "blind mean, leader"),
+        "reference, mixed": ("blind nominal, mixed", "blind mean, mixed"),
+    },
+    binding="blind nominal, leader",
+    limits=_tilt_and_force,
+)
+
+
+def freeze_force_limit(*, episodes: int = FREEZING_EPISODES) -> dict[str, Any]:
+    """Return the manifest of the task: the force limit and how it was made.
+
+    Args:
+        episodes: Per partner class.
+    """
+    from cadenza.envs.mujoco.cocarry_rules import TILT_LIMIT_DEG
+
+    forces: list[float] = []
+    for partner in FREEZING_PARTNERS:
+        row = AdmissionRow(
+            name=f"freeze, {partner}",
+            ego=_REFERENCE,
+            partner=partner,
+            episodes=episodes,
+            first_seed=FREEZING_SEED,
+        )
+        forces += [
+            outcome.info["max_force"]
+            for outcome in play_row(COCARRY_MJ, row)
+            if outcome.info["reached"] and outcome.info["max_tilt_deg"] < TILT_LIMIT_DEG
+        ]
+    median, ninety, high, largest = np.quantile(forces, [0.5, 0.9, 0.99, 1.0]).tolist()
+    return {
+        "task": COCARRY_MJ.task_id,
+        "f_max_N": round(FORCE_MARGIN * high, 1),
+        "rule": f"{FORCE_MARGIN} x 99th percentile of the largest internal force of an episode",
+        "force_p50_p90_p99_max_N": [round(value, 2) for value in (median, ninety, high, largest)],
+        "ego": _REFERENCE,
+        "partners": list(FREEZING_PARTNERS),
+        "first_seed": FREEZING_SEED,
+        "episodes": len(forces),
+        "mujoco": load_extra("mujoco").__version__,
+        "package": cadenza.__version__,
+        "command": f"cadenza tasks freeze {COCARRY_MJ.task_id}",
+    }
+
+
+#: Takt that leaves time for a presenter frozen aside, s.
+LONG_TAKT_S: Final = 25.0
+#: Errors of a presenter that grasps badly, and a weld tolerance that is too coarse.
+LARGE_ERRORS: Final[dict[str, Any]] = {"grasp_error_m": 0.01, "yaw_error_deg": 25.0}
+COARSE_WELD: Final[dict[str, Any]] = {"weld_tolerance_m": 0.004}
+
+
+def _takt() -> Mapping[str, float]:
+    return {"time": float(HANDOVER_MJ.complete_options({})["takt_s"])}
+
+
+def _presented(
+    name: str, ego: str = "reference", partner: str = "presenter", **rest: Any
+) -> AdmissionRow:
+    return AdmissionRow(
+        name=name,
+        ego=f"handover_{ego}",
+        partner=f"handover_{partner}",
+        episodes=50,
+        options=rest,
+    )
+
+
+HANDOVER: Final = AdmissionPlan(
+    rows=(
+        _presented("reference, presenter"),
+        _presented("reference, large errors", **LARGE_ERRORS),
+        *(
+            _presented(f"reference, {kind}", partner=kind)
+            for kind in ("nominal", "biased", "late", "yielding", "reactive")
+        ),
+        _presented("blind receiver", "blind"),
+        _presented("own senses only", ego_sees="own"),
+        _presented("presenter absent", condition="presenter_absent"),
+        _presented("presenter frozen", condition="presenter_frozen"),
+        _presented("presenter frozen, takt 25 s", condition="presenter_frozen", takt_s=LONG_TAKT_S),
+        _presented("nominal grasp", "nominal_grasp"),
+        _presented("nominal grasp, weld 4 mm", "nominal_grasp", **COARSE_WELD),
+        _presented("reference, weld 4 mm", **COARSE_WELD),
+    ),
+    matched=("reference, presenter", "reference, large errors", "reference, nominal"),
+    alone=("presenter absent", "presenter frozen", "own senses only"),
+    schedules={"reference, presenter": ("blind receiver",)},
+    binding="presenter frozen, takt 25 s",
+    limits=_takt,
+)
+
+#: The plan of every task that has one.
+PLANS: Final = {COCARRY_MJ.task_id: COCARRY, HANDOVER_MJ.task_id: HANDOVER}

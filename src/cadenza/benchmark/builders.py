@@ -1,23 +1,34 @@
 """From configurations to live objects: environment, partner, safety driver.
 
 `build_env` and `build_partner` are what training and evaluation share; `build_safety_driver` takes
-the very environment that will be stepped, so the filter never watches another scene.
+the very environment that will be stepped, so the filter never watches another scene; `ego_env` is
+the ego's seat as a plain Gymnasium environment.
+
+Loops know an ego and a partner. Where there are more robots, each further one is driven by its own
+copy of the partner, so that the loops see two seats; filters and pictures still see all robots.
+
+Seeds:  the copy in seat u starts an episode of seed s from the first integer of the stream
+        ``benchmark.background_robot.{u}.episode`` under root s, so copies differ from each other
+        and from the partner, and an episode is repeated by its seed. Row i of N batched
+        environments counts its own episodes e = 0, 1, ...: their seeds are s + i + e N, as in the
+        environments.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
-from cadenza.benchmark.background_robots import (
-    SEATS,
-    BackgroundRobots,
-    BatchedBackgroundRobots,
-)
 from cadenza.benchmark.ego_link import EgoLink
-from cadenza.benchmark.tasks import EnvRequest, TaskSpec, get_task
-from cadenza.core.errors import ConfigurationError, UnknownNameError
+from cadenza.benchmark.tasks import EnvRequest, TaskEnv, TaskSpec, get_task
+from cadenza.core.errors import ConfigurationError, NotReadyError, UnknownNameError
+from cadenza.core.seeding import derive_substream
 from cadenza.core.source_identity import source_digest
+from cadenza.core.types import ActionDict, Observation
+from cadenza.envs.adapters import EgoGymEnv
 from cadenza.partners.interface import FrozenPartner, PartnerBase
 from cadenza.partners.registry import (
     list_registered,
@@ -31,6 +42,140 @@ from cadenza.safety.runtime.env_hooks import EnvHooks
 
 if TYPE_CHECKING:
     from cadenza.safety.batched.driver import BatchedSafetyDriver
+
+#: Loops see this many seats: ego and partner.
+SEATS: Final = 2
+#: Keys of a batch's info that hold the observation before an automatic reset.
+_FINAL_KEYS: Final = ("final_observation", "final_obs")
+
+
+class BackgroundRobots:
+    """Two-seat view of one environment; every other attribute is the environment's own.
+
+    Attributes:
+        agent_uids: Ego and partner.
+        robot_uids: All robots, ego first.
+    """
+
+    def __init__(self, env: TaskEnv, robots: Mapping[str, PartnerBase]) -> None:
+        """Wrap ``env``.
+
+        Args:
+            env: Environment with more than two robots.
+            robots: One copy of the partner for each uid after the first two.
+        """
+        self._env = env
+        self._robots = dict(robots)
+        self.robot_uids = env.agent_uids
+        self.agent_uids = env.agent_uids[:SEATS]
+        self._obs: Observation | None = None
+        self._automatic_episodes = 0
+        self.action_space = _seats_of(env.action_space, self.agent_uids)
+        self.observation_space = _seats_of_agents(env.observation_space, self.agent_uids)
+
+    @property
+    def unwrapped(self) -> Any:
+        """The environment without wrappers."""
+        return getattr(self._env, "unwrapped", self._env)
+
+    def __getattr__(self, name: str) -> Any:
+        """Forward what the wrapper does not define: safety hooks, rendering, positions, sizes."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._env, name)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, Mapping[str, Any]]:
+        """Start an episode of the environment and of every background robot."""
+        obs, info = self._env.reset(seed=seed, options=options)
+        self._begin(seed)
+        self._obs = obs
+        return two_seats(obs, self.agent_uids), info
+
+    def step(self, action: ActionDict) -> tuple[Any, Any, Any, Any, Mapping[str, Any]]:
+        """Advance one step; the background robots act on the last observation.
+
+        Args:
+            action: Actions of ego and partner.
+
+        Raises:
+            NotReadyError: No episode was started.
+        """
+        obs, reward, terminated, truncated, info = self._env.step(self._all_actions(action))
+        self._obs = obs
+        return two_seats(obs, self.agent_uids), reward, terminated, truncated, info
+
+    def _begin(self, seed: int | None) -> None:
+        """Start an episode of every background robot."""
+        if seed is None:  # a stream of its own, so that it never repeats a numbered episode
+            name = "benchmark.background_robot.automatic"
+            automatic = derive_substream(name, root_seed=self._env.root_seed)
+            seed = automatic.child(self._automatic_episodes).integer_seed()
+            self._automatic_episodes += 1
+        for uid, robot in self._robots.items():
+            robot.reset(seed=background_seed(uid, seed))
+
+    def _all_actions(self, action: ActionDict) -> dict[str, NDArray[Any]]:
+        obs = self._obs
+        if obs is None:
+            raise NotReadyError("BackgroundRobots.step: expected an episode; call reset() first.")
+        return {**action, **{uid: robot.act(obs) for uid, robot in self._robots.items()}}
+
+
+class BatchedBackgroundRobots(BackgroundRobots):
+    """Two-seat view of N environments that reset themselves in the step that ends an episode.
+
+    Attributes:
+        num_envs: N.
+    """
+
+    def __init__(self, env: TaskEnv, robots: Mapping[str, PartnerBase], *, num_envs: int) -> None:
+        """Wrap ``env``; see `BackgroundRobots`."""
+        super().__init__(env, robots)
+        self.num_envs = num_envs
+        self._next_seeds: NDArray[np.int64] = np.arange(num_envs, dtype=np.int64)
+
+    def step(self, action: ActionDict) -> tuple[Any, Any, Any, Any, Mapping[str, Any]]:
+        """Advance every environment; background robots begin anew where an episode ended."""
+        obs, reward, terminated, truncated, info = super().step(action)
+        self._begin_rows(np.flatnonzero(terminated | truncated))
+        final = {key: two_seats(info[key], self.agent_uids) for key in _FINAL_KEYS if key in info}
+        return obs, reward, terminated, truncated, {**info, **final}
+
+    def _begin(self, seed: int | None) -> None:
+        if seed is not None:
+            self._next_seeds = seed + np.arange(self.num_envs, dtype=np.int64)
+        self._begin_rows(np.arange(self.num_envs))
+
+    def _begin_rows(self, rows: NDArray[np.intp]) -> None:
+        for row in rows.tolist():
+            seed = int(self._next_seeds[row])
+            for uid, robot in self._robots.items():
+                robot.reset_row(row, seed=background_seed(uid, seed))
+            self._next_seeds[row] += self.num_envs
+
+
+def background_seed(uid: str, episode_seed: int) -> int:
+    """Return the seed with which seat ``uid`` starts the episode of seed ``episode_seed``."""
+    name = f"benchmark.background_robot.{uid}.episode"
+    return derive_substream(name, root_seed=episode_seed).integer_seed()
+
+
+def two_seats(obs: Observation, seats: tuple[str, ...]) -> dict[str, Any]:
+    """Return ``obs`` with the agents of ``seats`` only; the arrays are shared, not copied."""
+    return {**obs, "agent": {uid: obs["agent"][uid] for uid in seats}}
+
+
+def _seats_of(space: Any, seats: tuple[str, ...]) -> Any:
+    """Return a Gymnasium Dict space with the keys ``seats`` only."""
+    return type(space)({uid: space[uid] for uid in seats})
+
+
+def _seats_of_agents(space: Any, seats: tuple[str, ...]) -> Any:
+    inner = {key: space[key] for key in space}
+    return type(space)({**inner, "agent": _seats_of(space["agent"], seats)})
+
 
 #: Acceleration that the partner of the pick-and-place task is taken to stay below, m/s^2.
 STAGE1_PARTNER_ACCEL: Final = 1.5
@@ -228,14 +373,9 @@ def make_crossing_env(request: EnvRequest) -> Any:
     """Build the crossing task; see `EnvRequest`."""
     num_robots = int(request.options["num_robots"])
     uids = (*request.seats, *(f"robot_{k}" for k in range(SEATS, num_robots)))
-    settings: dict[str, Any] = {
-        "num_robots": num_robots,
-        "agent_uids": uids,
-        "episode_length": request.episode_length,
-        "root_seed": request.root_seed,
-    }
-    if request.batched or request.num_envs > 1:
-        from cadenza.envs.vector_crossing import VectorCrossingEnv
+    settings: dict[str, Any] = {**request.settings(), "num_robots": num_robots, "agent_uids": uids}
+    if request.wants_batch:
+        from cadenza.envs.crossing import VectorCrossingEnv
 
         return VectorCrossingEnv(request.num_envs, **settings)
     from cadenza.envs.crossing import CrossingEnv
@@ -245,13 +385,9 @@ def make_crossing_env(request: EnvRequest) -> Any:
 
 def make_mpe_cooperative_push_env(request: EnvRequest) -> Any:
     """Build the cooperative-push task; see `EnvRequest`."""
-    settings: dict[str, Any] = {
-        "agent_uids": request.seats,
-        "episode_length": request.episode_length,
-        "root_seed": request.root_seed,
-    }
-    if request.batched or request.num_envs > 1:
-        from cadenza.envs.vector_mpe import VectorMPECooperativePushEnv
+    settings = request.settings()
+    if request.wants_batch:
+        from cadenza.envs.mpe import VectorMPECooperativePushEnv
 
         return VectorMPECooperativePushEnv(request.num_envs, **settings)
     from cadenza.envs.mpe import MPECooperativePushEnv
@@ -276,12 +412,8 @@ def make_handover_env(request: EnvRequest) -> Any:
 
 
 def _two_arms(request: EnvRequest, scalar: Any, batched: Any, options: Any) -> Any:
-    settings: dict[str, Any] = {
-        "agent_uids": request.seats,
-        "episode_length": request.episode_length,
-        "root_seed": request.root_seed,
-    }
-    if request.batched or request.num_envs > 1:
+    settings = request.settings()
+    if request.wants_batch:
         return batched(request.num_envs, options, **settings)
     return scalar(options, **settings, render_mode=request.render_mode)
 
@@ -304,9 +436,8 @@ def make_stage1_pickplace_task_env(request: EnvRequest) -> Any:
     The filter takes a partner's ball to accelerate by at most `STAGE1_PARTNER_ACCEL`: with the
     whole strength of a second Panda it would be the ego's equal, and nothing could be guaranteed.
     """
-    from cadenza.envs.maniskill.conditions import resolve_condition
-    from cadenza.envs.maniskill.scalar import ScalarManiSkillEnv
-    from cadenza.envs.maniskill.stage1_pickplace import make_stage1_pickplace_env
+    from cadenza.envs.maniskill.simulator import ScalarManiSkillEnv
+    from cadenza.envs.maniskill.stage1_pickplace import make_stage1_pickplace_env, resolve_condition
 
     _refuse_pictures(request)
     condition = resolve_condition(str(request.condition_id))
@@ -392,3 +523,49 @@ def _with_background_robots(env: Any, partner_config: PartnerConfig, *, num_envs
 def _bind(partner: PartnerBase, env: Any, uid: str) -> None:
     space = getattr(env, "single_action_space", env.action_space)
     partner.bind(space[uid])
+
+
+def ego_env(
+    task: str = "",
+    *,
+    partner: str | None = None,
+    partner_options: Mapping[str, str] | None = None,
+    agent_uids: tuple[str, str] = ("ego", "partner"),
+    condition_id: str | None = None,
+    episode_length: int | None = None,
+    root_seed: int = 0,
+    render_mode: str | None = None,
+    **options: Any,
+) -> EgoGymEnv:
+    """Return the ego's seat of a task; what ``gym.make("cadenza/Crossing-v1", ...)`` calls.
+
+    Args:
+        task: Name of the task, also ``pettingzoo:module:env``.
+        partner: Registered name of the partner inside; None takes the one that training uses.
+        partner_options: Options of the partner.
+        agent_uids: Names of the seats, the ego's first.
+        condition_id: The one of the task's conditions; None takes the usual one.
+        episode_length: Control steps until truncation; None takes the task's.
+        root_seed: Experiment seed that scopes every episode.
+        render_mode: None or ``"rgb_array"``.
+        **options: Options of the task, e.g. ``num_robots``; those of a PettingZoo environment are
+            the keywords of its constructor.
+
+    Raises:
+        ConfigurationError: Unknown task, option or render mode, or a partner of other tasks.
+        UnknownNameError: The partner is not registered.
+    """
+    spec = get_task(task)
+    config = EnvConfig(
+        task=task,
+        condition_id=condition_id,
+        episode_length=episode_length or spec.episode_length,
+        agent_uids=agent_uids,
+        options=options,
+    )
+    player = PartnerConfig(
+        class_name=partner or spec.seen_partner, extra=dict(partner_options or {})
+    )
+    env = build_env(config, root_seed=root_seed, render_mode=render_mode, partner=player)
+    seated = player.model_copy(update={"extra": {"uid": env.agent_uids[1], **player.extra}})
+    return EgoGymEnv(env, build_partner(seated, env=env))

@@ -1,4 +1,4 @@
-"""The immutable plan of an evaluation: what is run, cell by cell, and under which identity.
+"""An evaluation cell by cell: the immutable plan, the files of finished cells, and what runs them.
 
 A cell is (policy, condition, partner, seed, block of episodes) on the plan's task. Its key hashes
 its whole description with the code and the weights, so a stored cell is reused only by a plan that
@@ -8,9 +8,14 @@ Pairing:  episode ``i`` of seed ``s`` starts from the state that `initial_state_
           for every policy, condition and partner.
 Index:    ``episode_idx = partner_index * episodes_per_seed + i``: unique within (policy,
           condition, seed), equal across policies and conditions.
+Layout:   ``cells/<key>.jsonl``, one atomic write: a header line that names the cell, one line per
+          episode, and a last line with the number of episodes and the SHA-256 of all bytes before.
+Resume:   a set difference: a cell whose file is whole is done; any other is run again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -29,10 +34,23 @@ from pydantic import (
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.ego_link import LinkConfig
+from cadenza.benchmark.episodes import (
+    EpisodeTag,
+    EpisodeWorld,
+    Trajectory,
+    open_world,
+    record_episode,
+    run_episode,
+)
+from cadenza.benchmark.policies import EgoPolicy, EgoSeat, load_policy
+from cadenza.benchmark.tasks import TaskSpec, adopt
+from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import ConfigurationError, IntegrityError, UnknownNameError
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.core.seeding import derive_substream
 from cadenza.core.strict_json import parse_json_object
+from cadenza.evaluation.episodes import episode_line
+from cadenza.evaluation.results import EpisodeResult
 
 #: Version of the plan's layout; part of every key.
 PLAN_SCHEMA_VERSION: Final = 1
@@ -57,13 +75,13 @@ def _require_distinct(values: tuple[_T, ...]) -> tuple[_T, ...]:
     return values
 
 
-class _PlanModel(BaseModel):
+class PlanModel(BaseModel):
     """Immutable, unknown keys and non-finite numbers refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class PolicyEntry(_PlanModel):
+class PolicyEntry(PlanModel):
     """One ego policy.
 
     Attributes:
@@ -77,7 +95,7 @@ class PolicyEntry(_PlanModel):
     weights_sha256: _Sha256 | None = None
 
 
-class PartnerEntry(_PlanModel):
+class PartnerEntry(PlanModel):
     """One partner.
 
     Attributes:
@@ -93,7 +111,7 @@ class PartnerEntry(_PlanModel):
     weights_sha256: _Sha256 | None = None
 
 
-class ConditionEntry(_PlanModel):
+class ConditionEntry(PlanModel):
     """One condition: the safety filter with its settings, or none, and a link, or none.
 
     Attributes:
@@ -115,7 +133,7 @@ class ConditionEntry(_PlanModel):
         return fields
 
 
-class Cell(_PlanModel):
+class Cell(PlanModel):
     """One unit of evaluation: consecutive episodes of one combination.
 
     Attributes:
@@ -144,7 +162,7 @@ class Cell(_PlanModel):
         )
 
 
-class EvaluationPlan(_PlanModel):
+class EvaluationPlan(PlanModel):
     """Everything that determines the results of an evaluation.
 
     Attributes:
@@ -299,4 +317,231 @@ def store_plan(folder: Path, plan: EvaluationPlan) -> None:
         raise ConfigurationError(
             f"{path}: expected the plan of this evaluation, got another one (other settings, code "
             "or weights); choose another output folder or start over with --overwrite."
+        )
+
+
+#: Folder of finished cells inside an evaluation's output folder.
+CELLS_FOLDER: Final = "cells"
+#: Kind and version of a cell file.
+_KIND: Final = "cadenza-cell/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeState:
+    """What a folder of cells holds of a plan.
+
+    Attributes:
+        done: Keys whose files are whole, in plan order.
+        missing: Keys still to run, in plan order; includes the damaged ones.
+        damaged: Why a file that exists cannot be used, by key.
+    """
+
+    done: tuple[str, ...]
+    missing: tuple[str, ...]
+    damaged: dict[str, str]
+
+
+def cell_path(folder: Path, key: str) -> Path:
+    """Return where the cell ``key`` is stored below the output folder ``folder``."""
+    return folder / CELLS_FOLDER / f"{key}.jsonl"
+
+
+def write_cell(folder: Path, key: str, cell: Cell, episodes: Sequence[EpisodeResult]) -> None:
+    """Store a finished cell in one durable step.
+
+    Raises:
+        StorageError: The file system refused; an earlier file is unchanged.
+    """
+    lines = [episode_line(episode) for episode in episodes]
+    body = b"".join([_header_line(key, cell) + b"\n", *lines])
+    data = body + _closing_line(body, len(episodes)) + b"\n"
+    atomic_write_bytes(cell_path(folder, key), data)
+
+
+def read_cell(folder: Path, key: str, plan: EvaluationPlan) -> list[EpisodeResult]:
+    """Return the episodes of the stored cell ``key``.
+
+    Raises:
+        FileNotFoundError: The cell was never finished.
+        IntegrityError: The file is torn, was changed, or belongs to another cell.
+    """
+    path = cell_path(folder, key)
+    data = path.read_bytes()
+    body, closing_line = _split_last_line(data, path)
+    header, *lines = body.split(b"\n")[:-1]
+    if closing_line != _closing_line(body, len(lines)):
+        raise IntegrityError(f"{path}: expected the recorded SHA-256, got other bytes.")
+    cell = plan.cells[key]
+    if header != _header_line(key, cell):
+        raise IntegrityError(f"{path}: expected the file of {cell.label}, got another one.")
+    episodes = [_parse_episode(line, f"{path.name}, line {n}") for n, line in enumerate(lines, 2)]
+    check_cell_episodes(plan, cell, episodes)
+    return episodes
+
+
+def check_cell_episodes(
+    plan: EvaluationPlan, cell: Cell, episodes: Sequence[EpisodeResult]
+) -> None:
+    """Raise unless ``episodes`` are exactly the planned ones of ``cell``, in order.
+
+    Raises:
+        IntegrityError: An episode is missing, foreign, or started from another state than planned.
+    """
+    indices = range(cell.first_episode, cell.first_episode + cell.n_episodes)
+    expected = [
+        (cell.seed, plan.episode_idx(cell, i), initial_state_seed(cell.seed, i)) for i in indices
+    ]
+    got = [(e.seed, e.episode_idx, e.initial_state_seed) for e in episodes]
+    if got != expected:
+        raise IntegrityError(
+            f"{cell.label}: expected (seed, episode_idx, initial_state_seed) "
+            f"{expected[0]} ... {expected[-1]} ({len(expected)} episodes), "
+            f"got {len(got)} episodes that differ."
+        )
+    for episode in episodes:
+        stamp = (episode.metadata.get("policy"), episode.condition, episode.partner)
+        if stamp != (cell.policy, cell.condition, cell.partner):
+            raise IntegrityError(f"{cell.label}: expected its own episodes, got one of {stamp}.")
+
+
+def find_missing_cells(folder: Path, plan: EvaluationPlan) -> ResumeState:
+    """Return which cells of ``plan`` are whole in ``folder`` and which must run."""
+    done: list[str] = []
+    missing: list[str] = []
+    damaged: dict[str, str] = {}
+    for key in plan.cells:
+        try:
+            read_cell(folder, key, plan)
+        except FileNotFoundError:
+            missing.append(key)
+        except IntegrityError as error:
+            missing.append(key)
+            damaged[key] = str(error)
+        else:
+            done.append(key)
+    return ResumeState(done=tuple(done), missing=tuple(missing), damaged=damaged)
+
+
+def _header_line(key: str, cell: Cell) -> bytes:
+    return canonical_json({"kind": _KIND, "key": key, "cell": cell.model_dump(mode="json")})
+
+
+def _closing_line(body: bytes, n_episodes: int) -> bytes:
+    return canonical_json({"episodes": n_episodes, "sha256": sha256_bytes(body)})
+
+
+def _split_last_line(data: bytes, path: Path) -> tuple[bytes, bytes]:
+    """Return (everything before the last line, the last line without its newline)."""
+    end = data.rfind(b"\n", 0, -1)
+    if end < 0 or not data.endswith(b"\n"):
+        raise IntegrityError(f"{path}: expected complete lines, got a torn file.")
+    return data[: end + 1], data[end + 1 : -1]
+
+
+def _parse_episode(line: bytes, source: str) -> EpisodeResult:
+    content = parse_json_object(line, source=source)
+    try:
+        return EpisodeResult.model_validate(content)
+    except ValidationError as error:
+        raise IntegrityError(f"{source}: expected an episode, got {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellRunnerFactory:
+    """Builds the runner of one process; travels to workers as plain values.
+
+    Attributes:
+        folder: Output folder; holds the plan and receives the cells.
+        artifacts_root: Folder that checkpoint addresses are relative to.
+        plan_sha256: Digest of the plan that is meant.
+        task: The plan's task.
+        modules: Modules that register the partners which other packages add.
+    """
+
+    folder: Path
+    artifacts_root: Path
+    plan_sha256: str
+    task: TaskSpec
+    modules: tuple[str, ...] = ()
+
+    def __call__(self) -> "CellRunner":
+        """Return a runner for the stored plan.
+
+        Raises:
+            IntegrityError: The folder holds another plan.
+        """
+        plan = EvaluationPlan.from_bytes((self.folder / PLAN_NAME).read_bytes())
+        if plan.digest != self.plan_sha256:
+            raise IntegrityError(
+                f"{self.folder / PLAN_NAME}: expected plan {self.plan_sha256[:16]}, got "
+                f"{plan.digest[:16]}; another run has replaced it."
+            )
+        adopt(self.task, self.modules)
+        return CellRunner(plan=plan, folder=self.folder, artifacts_root=self.artifacts_root)
+
+
+class CellRunner:
+    """Plays the episodes of a cell and stores them; holds what cells of one process share."""
+
+    def __init__(self, *, plan: EvaluationPlan, folder: Path, artifacts_root: Path) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._artifacts_root = artifacts_root
+        self._policies: dict[str, EgoPolicy] = {}
+
+    def __call__(self, key: str, /) -> None:
+        """Run the cell ``key`` and store it."""
+        cell = self._plan.cells[key]
+        write_cell(self._folder, key, cell, self.play(cell))
+
+    def play(self, cell: Cell) -> list[EpisodeResult]:
+        """Return the episodes of ``cell``."""
+        indices = range(cell.first_episode, cell.first_episode + cell.n_episodes)
+        with single_torch_thread(), self._world(cell) as world:
+            return [run_episode(world, self._tag(cell, index)) for index in indices]
+
+    def replay(self, cell: Cell, episode: int) -> tuple[EpisodeResult, Trajectory]:
+        """Play one episode of ``cell`` again and also return where everyone was.
+
+        Args:
+            cell: Any cell of the plan.
+            episode: Index within the seed.
+        """
+        with single_torch_thread(), self._world(cell) as world:
+            return record_episode(world, self._tag(cell, episode))
+
+    @contextmanager
+    def _world(self, cell: Cell) -> Generator[EpisodeWorld]:
+        partner = self._plan.partner(cell.partner)
+        condition = self._plan.condition(cell.condition)
+        with open_world(
+            env=self._plan.env,
+            partner=partner.partner,
+            weights_sha256=partner.weights_sha256,
+            safety=condition.safety,
+            link=condition.link,
+            root_seed=cell.seed,
+            make_policy=lambda seat: self._policy(cell.policy, seat),
+        ) as world:
+            yield world
+
+    def _policy(self, name: str, seat: EgoSeat) -> EgoPolicy:
+        if name not in self._policies:
+            entry = self._plan.policy(name)
+            self._policies[name] = load_policy(
+                entry.source,
+                seat=seat,
+                artifacts_root=self._artifacts_root,
+                weights_sha256=entry.weights_sha256,
+            )
+        return self._policies[name]
+
+    def _tag(self, cell: Cell, episode: int) -> EpisodeTag:
+        return EpisodeTag(
+            seed=cell.seed,
+            episode_idx=self._plan.episode_idx(cell, episode),
+            initial_state_seed=initial_state_seed(cell.seed, episode),
+            policy=cell.policy,
+            condition=cell.condition,
+            partner=cell.partner,
         )

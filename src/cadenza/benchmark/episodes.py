@@ -1,13 +1,23 @@
-"""One evaluation episode: reset, act, filter, step, record.
+"""One evaluation episode: who takes part, then reset, act, filter, step, record.
 
 Pairing:   the start depends on ``initial_state_seed`` alone, so every condition and partner meets
            the same starts; partner, policy and filter begin each episode afresh, so no episode
            depends on the ones before it.
-Units:     distances in m, interventions in the unit of the action.
+Units:     m, m/s, m/s^2, s; interventions in the unit of the action.
+
+`AssumptionMonitor` watches, step by step, whether what the safety filter assumes holds:
+A1  The barrier's gradient is bounded: it is while no two balls, radii and safety margin, overlap.
+    Counted: steps that begin with an overlap.
+A2  The forecast's error is bounded: it is while every partner keeps its declared acceleration.
+    Counted: steps after which a partner's velocity has changed by more than that allows. The last
+    step of an episode is not checked, for the filter never sees what follows it.
+A3  Some action meets every row. The episode counts these steps itself.
 """
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -15,14 +25,88 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from cadenza.benchmark.assumption_monitor import AssumptionMonitor
-from cadenza.benchmark.ego_link import EgoLink
-from cadenza.benchmark.policies import EgoPolicy, EgoSeat
+from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.aht.running_statistics import RunningMoments
+from cadenza.benchmark.builders import build_env, build_partner, build_safety_driver
+from cadenza.benchmark.ego_link import EgoLink, LinkConfig
+from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat
+from cadenza.benchmark.tasks import get_task
 from cadenza.core.arrays import FloatArray, require_finite
 from cadenza.core.errors import NotReadyError
 from cadenza.core.types import EnvLike, PartnerLike
-from cadenza.evaluation.results import EpisodeResult
+from cadenza.evaluation.results import EpisodeResult, SafetyRecord
 from cadenza.safety.runtime.driver import SafetyStep
+from cadenza.safety.runtime.env_hooks import EnvHooks
+
+#: Overlap that is rounding, m: actions rounded to float32 move a robot by less in one step.
+OVERLAP_TOLERANCE_M: Final = 1e-6
+#: Relative excess over a declared acceleration that is rounding.
+ACCEL_TOLERANCE: Final = 1e-6
+
+
+class AssumptionMonitor:
+    """Counts for one episode at a time.
+
+    Args:
+        hooks: What the env that is stepped offers.
+        ego_uid: The guarded agent.
+    """
+
+    def __init__(self, hooks: EnvHooks, *, ego_uid: str) -> None:
+        self._hooks = hooks
+        self._bounds = {
+            uid: model.max_cartesian_accel(hooks.bounds)
+            for uid, model in hooks.control_models.items()
+            if uid != ego_uid
+        }
+        self.begin_episode()
+
+    def begin_episode(self) -> None:
+        """Forget the last episode."""
+        self._velocities: dict[str, FloatArray] | None = None
+        self._overlapping = 0
+        self._checks = 0
+        self._breaches = 0
+        self._lambda = RunningMoments()
+        self._slack_peak = 0.0
+        self._reasons: Counter[str] = Counter()
+
+    def observe(self, step: SafetyStep) -> None:
+        """Take in one decision; call it before the env is stepped, at the state it was made in."""
+        agents = self._hooks.snapshots()
+        velocities = {uid: agents[uid].velocity for uid in self._bounds}
+        if self._velocities is not None:
+            self._checks += 1
+            self._breaches += self._is_breach(self._velocities, velocities)
+        self._velocities = velocities
+        self._overlapping += float(step.info["margin"].min(initial=0.0)) < -OVERLAP_TOLERANCE_M
+        if step.lambda_:
+            self._lambda.add(sum(step.lambda_.values()) / len(step.lambda_))
+        self._slack_peak = max(self._slack_peak, float(step.info["slack"].max(initial=0.0)))
+        self._reasons.update(danger.reason for danger in step.dangers.values())
+
+    def record(self) -> SafetyRecord:
+        """Return the counts of the episode."""
+        return SafetyRecord(
+            control_timestep_s=self._hooks.control_timestep,
+            overlapping_steps=self._overlapping,
+            accel_checks=self._checks,
+            accel_breaches=self._breaches,
+            lambda_mean=self._lambda.mean,
+            lambda_var=self._lambda.variance,
+            slack_peak=self._slack_peak,
+            brake_reasons=dict(sorted(self._reasons.items())),
+        )
+
+    def _is_breach(self, before: dict[str, FloatArray], after: dict[str, FloatArray]) -> bool:
+        """Return whether any partner accelerated beyond its bound."""
+        for uid, bound in self._bounds.items():
+            change = after[uid] - before[uid]
+            allowed = bound * (1.0 + ACCEL_TOLERANCE) * self._hooks.control_timestep
+            if float(change @ change) > allowed * allowed:
+                return True
+        return False
+
 
 #: Longest episode we accept, control steps: an environment that never ends is an error.
 MAX_STEPS: Final = 100_000
@@ -297,3 +381,47 @@ def _result(
         uncertified_steps=tally.uncertified if filtered else None,
         safety=None if world.monitor is None else world.monitor.record(),
     )
+
+
+@contextmanager
+def open_world(
+    *,
+    env: EnvConfig,
+    partner: PartnerConfig,
+    safety: SafetyConfig,
+    root_seed: int,
+    make_policy: Callable[[EgoSeat], EgoPolicy],
+    link: LinkConfig | None = None,
+    weights_sha256: str | None = None,
+) -> Generator[EpisodeWorld]:
+    """Yield a world whose safety driver watches the very environment that is stepped.
+
+    Args:
+        env: Task and its settings; one environment, not a batch.
+        partner: The partner.
+        safety: Filter settings; disabled gives a world without filter.
+        root_seed: Seed that scopes every episode of the environment.
+        make_policy: Builds the ego policy for its seat.
+        link: What the ego hears of the others; None lets it see the truth.
+        weights_sha256: Digest the partner's weights must have; None takes any.
+    """
+    live_env = build_env(env, root_seed=root_seed, partner=partner)
+    with closing(live_env):
+        seat = ego_seat(live_env, live_env.ego_uid)
+        if partner.extra.get("uid") not in live_env.agent_uids:  # robots with names of their own
+            seated = {**partner.extra, "uid": live_env.partner_uid}
+            partner = partner.model_copy(update={"extra": seated})
+        ego_link = None if link is None else EgoLink(live_env, link)
+        yield EpisodeWorld(
+            env=live_env,
+            seat=seat,
+            partner_uid=live_env.partner_uid,
+            policy=make_policy(seat),
+            partner=build_partner(partner, env=live_env, weights_sha256=weights_sha256),
+            guard=build_safety_driver(live_env, safety, link=ego_link),
+            has_success=get_task(env.task).has_success,
+            monitor=AssumptionMonitor(EnvHooks.of(live_env), ego_uid=live_env.ego_uid)
+            if safety.enabled
+            else None,
+            link=ego_link,
+        )

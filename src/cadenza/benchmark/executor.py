@@ -1,4 +1,4 @@
-"""Run independent jobs in this process or in a pool of local processes.
+"""Run independent jobs in this process, in a pool of local processes, or on a Ray cluster.
 
 A job is a key; the runner does the work and stores the result itself, atomically: a job that was
 killed leaves nothing behind and a job that ran twice leaves the same bytes. Hence the order of
@@ -6,11 +6,17 @@ jobs, the number of workers and retries cannot change a result.
 
 A worker that dies (killed, out of memory) costs its job one retry in a fresh process; a job that
 fails by an error is deterministic and is not retried.
+
+Ray:     needs the extra ``ray``, a folder that all nodes see at the same path, and the same
+         installation on all nodes. The cluster is the one that ``RAY_ADDRESS`` names, else one of
+         this machine.
 """
 
+import importlib
 import multiprocessing
 import os
 import signal
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,10 +24,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import cadenza.core.errors as error_types
-from cadenza.core.errors import CadenzaError, ConfigurationError
+from cadenza.core.errors import CadenzaError, ConfigurationError, MissingExtraError, NotReadyError
 from cadenza.core.files import canonical_json
 from cadenza.core.strict_json import parse_json_object
 
@@ -368,3 +374,80 @@ def _send(connection: Connection, kind: str, error: BaseException | None = None)
     if error is not None:
         message |= {"error": type(error).__name__, "message": str(error)}
     connection.send_bytes(canonical_json(message))
+
+
+#: Namespace of the tasks.
+_NAMESPACE: Final = "cadenza-jobs"
+#: Seconds within which the head of a cluster accepts a connection.
+_CONNECT_S: Final = 10.0
+
+
+def run_jobs_on_ray(jobs: Sequence[Job], factory: RunnerFactory) -> None:
+    """Run every job as a task that takes one CPU of the cluster.
+
+    Args:
+        jobs: Jobs with distinct keys.
+        factory: Builds the runner; called once for each job.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        NotReadyError: There is no cluster.
+        CadenzaError: A job failed; those that run are cancelled.
+    """
+    if not jobs:
+        return
+    ray = _connected()
+    task = ray.remote(num_cpus=1, max_retries=MAX_LOST_WORKERS - 1)(do_job)
+    waiting = {task.remote(factory, job.key): job for job in jobs}
+    try:
+        while waiting:
+            (done,), _ = ray.wait(list(waiting), num_returns=1)
+            job = waiting.pop(done)
+            try:
+                failed: tuple[str, str] | None = ray.get(done)
+            except ray.exceptions.RayError as error:
+                failed = "WorkerLost", str(error)
+            if failed is not None:
+                raise JobFailure(
+                    key=job.key, label=job.label, error=failed[0], message=failed[1]
+                ).as_exception()
+    finally:
+        for running in waiting:
+            ray.cancel(running, force=True)
+
+
+def do_job(factory: RunnerFactory, key: str) -> tuple[str, str] | None:
+    """Do one job; return the type and the message of an error that is reported by name."""
+    try:
+        factory()(key)
+    except REPORTED_ERRORS as error:
+        return type(error).__name__, str(error)
+    return None
+
+
+def _connected() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        ray: Any = importlib.import_module("ray")
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"jobs on Ray: expected Ray, got '{error}'; install 'cadenza[ray]'."
+        ) from error
+    if not ray.is_initialized():
+        address = os.environ.get("RAY_ADDRESS") or "auto"
+        try:
+            _require_listener(address)
+            ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False)
+        except OSError as error:
+            raise NotReadyError(
+                f"jobs on Ray: expected a cluster at {address!r}, got '{error}'; start one (ray "
+                "start --head), name it in RAY_ADDRESS, or use --executor local."
+            ) from error
+    return ray
+
+
+def _require_listener(address: str) -> None:
+    """Raise `OSError` if nobody listens at ``HOST:PORT``; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and "/" not in host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()

@@ -1,4 +1,4 @@
-"""Scripted experts for `cadenza.DAgger`: the ego's seat of a task that knows what one would do.
+"""Scripted experts for `cadenza.DAgger`, and how often an agent succeeds beside each partner.
 
     make = imitation_env("crossing", expert="swerve", partners=["crossing_wanderer"])
     agent = cadenza.DAgger(make, seed=0).learn(50_000)
@@ -12,32 +12,45 @@ Seeds:  in the episode of seed k the stream ``benchmark.imitation.partner`` unde
         partner; environment, partner and expert begin with seed k.
         A batch draws its partners as `stream_worlds` says.
 Axes:   E = environments, D = entries of the ego's state, A = action components.
+
+`BestSuccess` keeps the agent of any training that succeeded most often on validation episodes: a
+reward that shapes the training says little about success, and what was learned may be lost again.
+
+    envs = imitation_batch("cocarry_mj", 4, expert=None, training=1, reward="proximity")
+    agent = cadenza.SAC(envs, seed=0)
+    best = BestSuccess(agent, "runs/best", "cocarry_mj", ["cocarry_leader"], every=2_000)
+    agent.learn(10_000, callbacks=best)
+    agent = cadenza.SAC.load(best.file, envs)
+
+The episodes are those of the judged task, without its training options, and none of them is played
+in training or in a final evaluation.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig
 from cadenza.benchmark.builders import build_env, build_partner, require_player
-from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat, load_policy
+from cadenza.benchmark.policies import EgoPolicy, EgoSeat, MemorylessPolicy, ego_seat, load_policy
 from cadenza.benchmark.stream_experts import EXPERTS, Law
 from cadenza.benchmark.stream_worlds import EgoVectorEnv, make_batch
 from cadenza.benchmark.tasks import OptionValue, get_task
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME, CheckpointMetadata, save_checkpoint
-from cadenza.core.errors import ConfigurationError, NotReadyError, UnknownNameError
+from cadenza.core.checks import is_whole
+from cadenza.core.errors import ConfigurationError, InputError, NotReadyError, UnknownNameError
 from cadenza.core.proportions import clopper_pearson_interval
 from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.seeding import INTEGER_SEED_BOUND, derive_substream
 from cadenza.core.types import Observation
 from cadenza.envs.adapters import EgoGymEnv
 from cadenza.evaluation.statistics.paired_outcomes import paired_outcome_interval
-from cadenza.learn.callback import Callback
+from cadenza.learn.callback import ORDER_CHECKPOINT, Callback
 from cadenza.learn.imitation_api import DAgger
 from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY
 from cadenza.partners.interface import FrozenPartner
@@ -312,15 +325,11 @@ def find_expert(name: str, seat: EgoSeat) -> EgoPolicy:
         raise UnknownNameError(f"{str(error)[:-1]}, or an expert of {known}.") from error
 
 
-class _LawExpert:
+class _LawExpert(MemorylessPolicy):
     """A law over states, clipped to the seat's bounds."""
 
     def __init__(self, law: Law, seat: EgoSeat) -> None:
         self._law, self._seat = law, seat
-
-    def reset(self, *, seed: int) -> None:
-        """Nothing to forget."""
-        del seed
 
     def act(self, obs: Observation) -> NDArray[Any]:
         """Return the ego's action, float32, shape (A,)."""
@@ -560,3 +569,104 @@ def _save_policy(agent: DAgger, task: str, out: Path) -> Path:
         ),
         artifacts_root=out,
     )
+
+
+#: Experiment seed of the validation episodes: neither a training's nor that of a final evaluation.
+VALIDATION_SEED: Final = 2_000_000
+
+
+class Student(Protocol):
+    """What `BestSuccess` needs of an agent."""
+
+    steps: int
+
+    def predict(self, observation: Any) -> NDArray[Any]:
+        """Return the greedy actions for several observations."""
+        ...
+
+    def save(self, path: str | Path, *, memory: bool = True) -> Path:
+        """Write everything the future depends on, or all but the memory."""
+        ...
+
+
+class BestSuccess(Callback):
+    """Judges an agent now and then, and saves it when it succeeds more often than ever before.
+
+    Args:
+        agent: Whose turn it is.
+        file: Gets the best agent, without its replay memory.
+        task: Name of the task, one with a success predicate.
+        partners: Each plays all episodes.
+        every: Environment steps between judgements, >= 1.
+        episodes: Episodes beside each partner, >= 1.
+        policy: What plays, observations (N, O) to actions (N, A), e.g. a law that the agent
+            corrects; None takes the agent's ``predict``.
+        report: Called after each judgement with the agent's steps and the successes of all
+            partners together; None tells nobody.
+        **options: Options of the task that the episodes have.
+
+    Attributes:
+        file: Where the best agent is.
+        best: Its successes; None before the first judgement.
+        best_steps: Its environment steps; None before the first judgement.
+    """
+
+    def __init__(
+        self,
+        agent: Student,
+        file: str | Path,
+        task: str,
+        partners: Sequence[Partner],
+        *,
+        every: int,
+        episodes: int = 50,
+        policy: Policy | None = None,
+        report: Callable[[int, Successes], None] | None = None,
+        **options: OptionValue,
+    ) -> None:
+        """Judge nothing yet.
+
+        Raises:
+            InputError: ``every`` or ``episodes`` is no whole number >= 1.
+        """
+        super().__init__()
+        for key, value in (("every", every), ("episodes", episodes)):
+            if not is_whole(value) or value < 1:
+                raise InputError(f"BestSuccess: expected {key}, an int >= 1, got {value!r}.")
+        self._order = ORDER_CHECKPOINT
+        self._agent, self.file = agent, Path(file)
+        self._policy: Policy = agent.predict if policy is None else policy
+        self._task, self._partners = task, list(partners)
+        self._options: dict[str, Any] = dict(options)
+        self._every, self._episodes, self._report = every, episodes, report
+        self._judged_at = agent.steps
+        self.best: Successes | None = None
+        self.best_steps: int | None = None
+
+    def end_batch(self) -> None:
+        """Judge the agent if its turn has come."""
+        if self._agent.steps // self._every > self._judged_at // self._every:
+            self._judge()
+
+    def end_training(self, exception: BaseException | None = None) -> None:
+        """Judge what there is at the end, unless that was done or something went wrong."""
+        if exception is None and (self.best is None or self._agent.steps > self._judged_at):
+            self._judge()
+
+    def _judge(self) -> None:
+        agent = self._agent
+        self._judged_at = agent.steps
+        judged = success_by_partner(
+            self._policy,
+            self._task,
+            self._partners,
+            episodes=self._episodes,
+            root_seed=VALIDATION_SEED,
+            **self._options,
+        )
+        total = sum(judged.values(), Successes(()))
+        if self.best is None or total.count > self.best.count:
+            self.best, self.best_steps = total, agent.steps
+            agent.save(self.file, memory=False)
+        if self._report is not None:
+            self._report(agent.steps, total)

@@ -1,16 +1,33 @@
-"""The output folder of a long job: checked before the first episode, locked while it runs."""
+"""The output folder of long work: checked before the first episode, locked while a process works.
+
+An evaluation or a zoo takes a folder by its mode (`open_output_folder`), a job by its flags
+(`open_job_folder`): started again it finds its own folder and goes on. One with other flags is
+refused, so that a product never mixes two requests; code that has changed since makes the job start
+over.
+"""
 
 import fcntl
+import logging
 import os
 import shutil
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
-from cadenza.core.errors import ConfigurationError, NotReadyError, StorageError
-from cadenza.core.files import atomic_write_bytes, make_folder
+from cadenza.core.errors import ConfigurationError, IntegrityError, NotReadyError, StorageError
+from cadenza.core.files import (
+    atomic_write_bytes,
+    canonical_json,
+    fsync_folder,
+    make_folder,
+    remove_temporaries,
+    sha256_bytes,
+)
+from cadenza.core.sealed_json import read_sealed_json, write_sealed_json
+from cadenza.core.source_identity import source_digest
 
 #: Lock file of a job's output folder; the operating system frees it when the job dies.
 _LOCK_NAME: Final = ".lock"
@@ -133,3 +150,203 @@ def empty(folder: Path, *, keep: Collection[str]) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
+
+
+_LOGGER = logging.getLogger(__name__)
+
+#: Version of every result file.
+SCHEMA_VERSION: Final = 1
+_CLAIM: Final = "job.json"
+_CLAIM_KIND: Final = "cadenza-job"
+_BLOCK_KIND: Final = "cadenza-job-block"
+_LOCK: Final = "job.lock"
+_WORK: Final = "work"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFolder:
+    """A folder that belongs to one job.
+
+    Attributes:
+        root: The folder.
+        kind: Name of the job.
+        request: Its flags and the digests of what it reads; no paths.
+        code_sha256: Digest of the code that does it.
+    """
+
+    root: Path
+    kind: str
+    request: Mapping[str, Any]
+    code_sha256: str
+
+    @property
+    def work(self) -> Path:
+        """Folder of what is unfinished; made on the first write."""
+        return self.root / _WORK
+
+    @property
+    def request_sha256(self) -> str:
+        """Digest of the request."""
+        return sha256_bytes(canonical_json(dict(self.request)))
+
+    def new_draft(self, name: str) -> Path:
+        """Return where to write a folder that `publish` moves into place; nothing lies there."""
+        draft = self.work / name
+        if draft.exists():
+            shutil.rmtree(draft)
+        return draft
+
+    def publish(self, draft: Path, name: str) -> Path:
+        """Move ``draft``, a finished folder, to ``name`` in one step.
+
+        Raises:
+            StorageError: The file system refused.
+        """
+        target = self.root / name
+        try:
+            draft.rename(target)
+            fsync_folder(self.root)
+        except OSError as error:
+            raise StorageError(
+                error.errno,
+                f"{target}: expected to move the finished {name} here, got '{error.strerror}'; "
+                "run the same command again",
+            ) from error
+        return target
+
+    def drop_work(self) -> None:
+        """Remove what is unfinished."""
+        if self.work.exists():
+            shutil.rmtree(self.work)
+
+    def write_result(self, path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the result file, the job's last act, and return its facts.
+
+        Raises:
+            StorageError: The file system refused.
+        """
+        full = {
+            **facts,
+            "job": self.kind,
+            "request": dict(self.request),
+            "request_sha256": self.request_sha256,
+            "code_sha256": self.code_sha256,
+        }
+        write_sealed_json(path, full, kind="cadenza-job-result", schema_version=SCHEMA_VERSION)
+        return full
+
+
+@contextmanager
+def open_job_folder(
+    root: Path, kind: str, request: Mapping[str, Any], *, code_sha256: str | None = None
+) -> Generator[JobFolder]:
+    """Yield the folder of a job, claimed and locked.
+
+    Args:
+        root: The folder; made if it does not exist.
+        kind: Name of the job.
+        request: Flags and digests that determine the product.
+        code_sha256: Digest of the code that does it; None if only this package's does.
+
+    Raises:
+        ConfigurationError: The folder belongs to another request, or holds foreign files.
+        NotReadyError: Another process works in it.
+        StorageError: The file system refused.
+    """
+    code = code_sha256 or source_digest()
+    folder = JobFolder(root=root, kind=kind, request=request, code_sha256=code)
+    with locked(root, _LOCK):
+        _claim(folder)
+        remove_temporaries(root)
+        yield folder
+
+
+def _claim(folder: JobFolder) -> None:
+    """Make the folder this request's, or find that it is."""
+    path = folder.root / _CLAIM
+    facts = {
+        "job": folder.kind,
+        "request": dict(folder.request),
+        "code_sha256": folder.code_sha256,
+    }
+    if not path.exists():
+        foreign = sorted(p.name for p in folder.root.iterdir() if not _is_ours(p.name))
+        if foreign:
+            raise ConfigurationError(
+                f"--out {folder.root}: expected a new folder or one of this job, got "
+                f"{foreign[0]!r} in it; choose another one."
+            )
+        write_sealed_json(path, facts, kind=_CLAIM_KIND)
+        return
+    try:
+        before = read_sealed_json(path, kind=_CLAIM_KIND)
+    except IntegrityError as error:
+        raise ConfigurationError(
+            f"--out {folder.root}: expected the folder of this job, got a damaged {_CLAIM} "
+            f"({error}); choose another one."
+        ) from error
+    changed = _differences(before, facts)
+    if changed:
+        raise ConfigurationError(
+            f"--out {folder.root}: expected the folder of this job, got that of another request "
+            f"(different: {', '.join(changed)}); choose another one."
+        )
+    if before != facts:
+        _LOGGER.warning("%s: the code has changed since, the job starts over", folder.root)
+        empty(folder.root, keep=(_LOCK, _CLAIM))
+        write_sealed_json(path, facts, kind=_CLAIM_KIND)
+
+
+def _is_ours(name: str) -> bool:
+    return name == _LOCK or name.startswith(f".{_CLAIM}.")
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the names of what two claims disagree on, the code left out."""
+    if before.get("job") != now["job"]:
+        return ["job"]
+    old, new = cast("dict[str, Any]", before["request"]), now["request"]
+    return sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """Finished parts of a job, one sealed file each, so that a killed job loses one part.
+
+    Attributes:
+        folder: Where they are.
+        request_sha256: Whose parts; those of other requests are not taken.
+    """
+
+    folder: Path
+    request_sha256: str
+
+    def __post_init__(self) -> None:
+        remove_temporaries(self.folder)
+
+    def read(self, number: int) -> dict[str, Any] | None:
+        """Return part ``number``; None if it was never finished, or cannot be used."""
+        path = self._path(number)
+        if not path.exists():
+            return None
+        try:
+            facts = read_sealed_json(path, kind=_BLOCK_KIND)
+        except IntegrityError as error:
+            _LOGGER.warning("doing part %d again: %s", number, error)
+            return None
+        if facts.pop("of", None) != [self.request_sha256, number]:
+            _LOGGER.warning("doing part %d again: %s belongs to another job", number, path)
+            return None
+        return facts
+
+    def write(self, number: int, facts: Mapping[str, Any]) -> None:
+        """Store part ``number`` in one durable step.
+
+        Raises:
+            StorageError: The file system refused.
+        """
+        owned = {**facts, "of": [self.request_sha256, number]}
+        write_sealed_json(self._path(number), owned, kind=_BLOCK_KIND)
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:05d}.json"

@@ -1,7 +1,8 @@
 """Ego policies for evaluation: trained ones from checkpoints, and simple ones to compare with.
 
 A policy is named by its source: a built-in name (``zero``, ``random``, ``goal_pd``) or the
-``local://`` address of a training checkpoint. Equal episode seeds give equal actions.
+``local://`` address of a training checkpoint; jobs name one by its path. Equal episode seeds give
+equal actions.
 
 Adding one:  a class built from an `EgoSeat`, registered with `register_policy` in a module that the
              entry-point group ``cadenza.policies`` names.
@@ -50,6 +51,14 @@ class EgoPolicy(Protocol):
         ...
 
 
+class MemorylessPolicy:
+    """Base of policies whose action depends on the observation alone."""
+
+    def reset(self, *, seed: int) -> None:
+        """Nothing to forget."""
+        del seed
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: array == is ambiguous
 class EgoSeat:
     """The ego's place in an environment.
@@ -76,9 +85,7 @@ class EgoSeat:
 
 PolicyClass = TypeVar("PolicyClass", bound=Callable[[EgoSeat], EgoPolicy])
 _BUILT_IN: dict[str, Callable[[EgoSeat], EgoPolicy]] = {}
-_plug_ins: Final = PlugIns(
-    "cadenza.policies", ("cadenza.benchmark.cocarry_egos", "cadenza.benchmark.handover_egos")
-)
+_plug_ins: Final = PlugIns("cadenza.policies", ("cadenza.benchmark.scripted_egos",))
 
 
 def ego_seat(env: Any, uid: str) -> EgoSeat:
@@ -206,7 +213,7 @@ def actor_from_checkpoint(payload: Mapping[str, Any], *, source: str) -> Gaussia
     )
 
 
-class ActorPolicy:
+class ActorPolicy(MemorylessPolicy):
     """The mean action of a trained Gaussian actor.
 
     Args:
@@ -226,17 +233,13 @@ class ActorPolicy:
         _require_choices(None, seat, source)
         self._uid = seat.uid
 
-    def reset(self, *, seed: int) -> None:
-        """Nothing to forget: the mean action depends on the observation alone."""
-        del seed
-
     def act(self, obs: Observation) -> NDArray[Any]:
         """Return the mean action, float32, shape (A,)."""
         state = torch.from_numpy(obs["agent"][self._uid]["state"])  # pyright: ignore[reportUnknownMemberType] # untyped in torch
         return self._actor(state.unsqueeze(0))[0].numpy()
 
 
-class PortablePolicy:
+class PortablePolicy(MemorylessPolicy):
     """The greedy action of a perceptron policy, whichever algorithm trained it.
 
     Args:
@@ -252,10 +255,6 @@ class PortablePolicy:
         _require_fit((policy.observation_dim, policy.action_dim), seat, source)
         _require_choices(len(policy.choices) if policy.output == "choice" else None, seat, source)
         self._policy, self._uid = policy, seat.uid
-
-    def reset(self, *, seed: int) -> None:
-        """Nothing to forget: the greedy action depends on the observation alone."""
-        del seed
 
     def act(self, obs: Observation) -> NDArray[Any]:
         """Return the greedy action, float32, shape (A,)."""
@@ -283,15 +282,11 @@ def _require_choices(choices: int | None, seat: EgoSeat, source: str) -> None:
 
 
 @register_policy("zero")
-class ZeroPolicy:
+class ZeroPolicy(MemorylessPolicy):
     """Never acts, or makes choice 0: the floor that says what the partner does alone."""
 
     def __init__(self, seat: EgoSeat) -> None:
         self._action = np.zeros(seat.action_dim, dtype=np.float32)
-
-    def reset(self, *, seed: int) -> None:
-        """Nothing to forget."""
-        del seed
 
     def act(self, obs: Observation) -> NDArray[Any]:
         """Return zeros, shape (A,)."""
@@ -324,7 +319,7 @@ class RandomPolicy:
 
 
 @register_policy("goal_pd")
-class GoalPolicy:
+class GoalPolicy(MemorylessPolicy):
     """Drives straight at its goal and ignores everyone: what a filter must guard.
 
     Reads the layout of the crossing task: own position, own velocity, goal minus position, in the
@@ -341,10 +336,6 @@ class GoalPolicy:
                 f"observations, 2 actions), got {seat.observation_dim} and {seat.action_dim}."
             )
         self._uid, self._low, self._high = seat.uid, seat.low, seat.high
-
-    def reset(self, *, seed: int) -> None:
-        """Nothing to forget."""
-        del seed
 
     def act(self, obs: Observation) -> NDArray[Any]:
         """Return a critically damped pull towards the goal, clipped to the bounds, shape (2,)."""
@@ -372,3 +363,40 @@ def _find(name: str) -> Callable[[EgoSeat], EgoPolicy]:
         raise UnknownNameError(
             f"policy {name!r}: expected {LOCAL_URI_SCHEME}... or one of {', '.join(_BUILT_IN)}."
         ) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedPolicy:
+    """A checkpoint that was checked once and is loaded for a seat later.
+
+    Attributes:
+        path: The payload.
+        sha256: Digest of its weights.
+    """
+
+    path: Path
+    sha256: str
+
+    def load(self, seat: EgoSeat) -> EgoPolicy:
+        """Return the policy for ``seat``.
+
+        Raises:
+            CheckpointError: The file was changed since, or the policy was made for another seat.
+        """
+        return load_policy(
+            LOCAL_URI_SCHEME + self.path.name,
+            seat=seat,
+            artifacts_root=self.path.parent,
+            weights_sha256=self.sha256,
+        )
+
+
+def open_policy(path: Path, *, task: str) -> TrainedPolicy:
+    """Return the checkpoint ``path``, a policy of ``task``.
+
+    Raises:
+        CheckpointError: It is missing, damaged or of another task.
+    """
+    source = LOCAL_URI_SCHEME + path.name
+    digest = policy_weights_sha256(source, artifacts_root=path.parent, task=task)
+    return TrainedPolicy(path=path, sha256=cast("str", digest))  # an address always has weights

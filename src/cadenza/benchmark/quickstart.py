@@ -20,21 +20,20 @@ from typing import Final, TypeAlias
 from cadenza.aht.config import EgoAHTConfig, config_fingerprint, load_config
 from cadenza.aht.types import RewardCurve, TrainingResult
 from cadenza.benchmark.builders import code_digest
-from cadenza.benchmark.cell_runner import CellRunner
-from cadenza.benchmark.cells import Cell, EvaluationPlan
-from cadenza.benchmark.check_rows import CheckResult, all_ok
-from cadenza.benchmark.evaluation_config import (
+from cadenza.benchmark.cells import Cell, CellRunner, EvaluationPlan
+from cadenza.benchmark.evaluation_run import (
     ConditionChoice,
     EvaluationConfig,
+    EvaluationOutcome,
     PartnerChoice,
     PolicyChoice,
+    run_evaluation,
 )
-from cadenza.benchmark.evaluation_run import EvaluationOutcome, run_evaluation
 from cadenza.benchmark.output_folder import open_output_folder, set_aside_other_run
 from cadenza.benchmark.safety_tables import safety_report, solver_version_of
 from cadenza.benchmark.tasks import get_task
 from cadenza.benchmark.training import run_training
-from cadenza.benchmark.verify import verify_bundle_dir
+from cadenza.benchmark.verify import all_ok, verify_bundle_dir
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
@@ -42,7 +41,6 @@ from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.shipped_configs import shipped_config, source_checkout
 from cadenza.envs.crossing import CONTACT_DISTANCE, ROBOT_RADIUS
 from cadenza.envs.crossing_motion import CONTROL_TIMESTEP
-from cadenza.evaluation.bundle_schema import CellSummary
 from cadenza.evaluation.report.render import write_report
 from cadenza.evaluation.report.view import (
     Check,
@@ -56,7 +54,7 @@ from cadenza.evaluation.report.view import (
     Statement,
     Table,
 )
-from cadenza.evaluation.results import EpisodeResult, ResultBundle, load_run_archive
+from cadenza.evaluation.results import CellSummary, EpisodeResult, ResultBundle, load_run_archive
 from cadenza.partners.registry import partner_card
 from cadenza.safety.reporting.files import JSON_NAME, MARKDOWN_NAME
 from cadenza.safety.reporting.tables import INTERVAL_NOTE, report_tables
@@ -84,7 +82,7 @@ class QuickstartRun:
     evaluation: EvaluationOutcome
     policy: str
     bundle: ResultBundle
-    checks: Sequence[CheckResult]
+    checks: Sequence[Check]
     folder: Path
 
     @property
@@ -115,7 +113,7 @@ def build_view(run: QuickstartRun) -> ReportView:
         task=f"{task.task_id}@v{task.version}",
         statements=tuple(_statements(run)),
         provenance=tuple(_provenance(run)),
-        verification=tuple(Check(name=c.name, ok=c.ok, detail=c.detail) for c in run.checks),
+        verification=tuple(run.checks),
         conditions=tuple(_conditions(run)),
         partners=tuple(_partner_views(run)),
         episodes=run.episodes,
@@ -386,7 +384,7 @@ class QuickstartResult:
     checkpoint: Path
     cells: Sequence[CellSummary]
     partners: Sequence[tuple[str, bool, bool]]
-    checks: Sequence[CheckResult]
+    checks: Sequence[Check]
     n_episodes: int
 
     @property

@@ -6,7 +6,7 @@ swerve:   a = goal pull + sum over the other robots i of  g max(0, c - |m_i|) s_
           beyond its goal are left out.
 cover:    v = k (l - p) towards the landmark l of the cheaper pairing of the two robots with the
           two landmarks (sum of distances).
-carry:    co-carry's reference before it loses patience (`cadenza.benchmark.cocarry_egos`).
+carry:    co-carry's reference before it loses patience (`cadenza.benchmark.scripted_egos`).
 noise:    with a standard deviation > 0 every wanted action is disturbed before the filter sees
           it, so that episodes also show how to get back; a clone that never saw that drifts away.
           Source: noise injection, arXiv:1703.09327.
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from cadenza.aht.config_models import SafetyConfig
 from cadenza.benchmark.builders import build_batched_safety_driver
-from cadenza.benchmark.cocarry_egos import carry
 from cadenza.benchmark.policies import goal_pull
+from cadenza.benchmark.scripted_egos import carry
 from cadenza.benchmark.stream_worlds import EgoVectorEnv
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import UnknownNameError

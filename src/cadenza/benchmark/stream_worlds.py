@@ -19,8 +19,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from cadenza.aht.config_models import PartnerConfig
-from cadenza.benchmark.background_robots import background_seed
-from cadenza.benchmark.builders import partner_spec
+from cadenza.benchmark.builders import background_seed, partner_spec
 from cadenza.benchmark.tasks import EnvRequest, OptionValue, TaskSpec, adopt, get_task
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError, NotReadyError
@@ -28,8 +27,6 @@ from cadenza.core.seeding import derive_substream
 from cadenza.partners.interface import FrozenPartner, PartnerBase
 from cadenza.partners.registry import load_partner
 
-#: Names of ego and partner seat.
-SEATS: Final = ("ego", "partner")
 #: Keys of a batch's info that hold the observation before an automatic reset.
 _FINAL_KEYS: Final = ("final_observation", "final_obs")
 
@@ -244,10 +241,8 @@ def make_batch(
     found = get_task(task)
     request = EnvRequest(
         episode_length=episode_length,
-        seats=SEATS,
         num_envs=num_envs,
         root_seed=root_seed,
-        render_mode=None,
         options=found.complete_options(options),
         batched=True,
     )

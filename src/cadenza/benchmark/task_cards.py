@@ -47,10 +47,6 @@ def _of_the_environment(task: TaskSpec) -> dict[str, str]:
     """Return the rows that only the environment knows."""
     request = EnvRequest(
         episode_length=task.episode_length,
-        seats=("ego", "partner"),
-        num_envs=1,
-        root_seed=0,
-        render_mode=None,
         options=task.complete_options({}),
         condition_id=next(iter(task.conditions), None),
     )

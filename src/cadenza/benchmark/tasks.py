@@ -38,24 +38,37 @@ class EnvRequest:
 
     Attributes:
         episode_length: Control steps until truncation, > 0.
+        options: One value per option of the task, defaults filled in.
         seats: Uids of ego and partner.
         num_envs: Environments stepped as one batch; 1 asks for a scalar environment
             unless ``batched``.
         root_seed: Experiment seed.
         render_mode: None or ``"rgb_array"``.
-        options: One value per option of the task, defaults filled in.
         batched: Ask for a batch even of one environment.
         condition_id: The one of the task's conditions that is wanted; None for a task without.
     """
 
     episode_length: int
-    seats: tuple[str, str]
-    num_envs: int
-    root_seed: int
-    render_mode: str | None
     options: Mapping[str, OptionValue]
+    seats: tuple[str, str] = ("ego", "partner")
+    num_envs: int = 1
+    root_seed: int = 0
+    render_mode: str | None = None
     batched: bool = False
     condition_id: str | None = None
+
+    @property
+    def wants_batch(self) -> bool:
+        """Whether a batch is asked for."""
+        return self.batched or self.num_envs > 1
+
+    def settings(self) -> dict[str, Any]:
+        """Return what every environment is built with: seats, length and seed."""
+        return {
+            "agent_uids": self.seats,
+            "episode_length": self.episode_length,
+            "root_seed": self.root_seed,
+        }
 
 
 class TaskEnv(Protocol):
@@ -152,6 +165,16 @@ class TaskOption(BaseModel):
         if isinstance(value, bool) or (isinstance(self.default, int) and isinstance(value, float)):
             return False
         return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+
+def number(default: float, low: float, high: float, summary: str) -> TaskOption:
+    """Return an option that is an integer, or a number if its default is one."""
+    return TaskOption(default=default, low=low, high=high, summary=summary)
+
+
+def choice(summary: str, *choices: str) -> TaskOption:
+    """Return an option with some choices, the first of them by default."""
+    return TaskOption(default=choices[0], choices=choices, summary=summary)
 
 
 class TaskSpec(BaseModel):
@@ -290,11 +313,7 @@ CROSSING: Final = TaskSpec(
     supports_safety=True,
     supports_batches=True,
     supports_links=True,
-    options={
-        "num_robots": TaskOption(
-            default=2, low=2, high=8, summary="robots on the circle, ego and partner included"
-        )
-    },
+    options={"num_robots": number(2, 2, 8, "robots on the circle, ego and partner included")},
 )
 
 MPE_COOPERATIVE_PUSH: Final = TaskSpec(
@@ -349,45 +368,21 @@ COCARRY_MJ: Final = TaskSpec(
     supports_batches=True,
     extra="mujoco",
     options={
-        "condition": TaskOption(
-            default="matched",
-            choices=("matched", "single_arm", "static_partner", "zero_partner"),
-            summary="what the partner's arm does",
+        "condition": choice(
+            "what the partner's arm does", "matched", "single_arm", "static_partner", "zero_partner"
         ),
-        "ego_sees": TaskOption(
-            default="all", choices=("all", "own"), summary="hide partner and bar from the ego"
-        ),
-        "view": TaskOption(
-            default="task", choices=("task", "full"), summary="20 or 47 numbers for the ego"
-        ),
-        "action_track": TaskOption(
-            default="grip", choices=("grip", "joint"), summary="the ego's actions"
-        ),
-        "partner_delay": TaskOption(
-            default=0, low=0, high=100, summary="ticks by which the ego sees the partner late"
-        ),
-        "reward": TaskOption(
-            default="task", choices=("task", "proximity"), summary="what a step is worth"
-        ),
-        "guard": TaskOption(
-            default="off",
-            choices=("off", "watch", "on"),
-            summary="tell contacts of the ego's arm, or prevent them",
-        ),
-        "training": TaskOption(
-            default=0, low=0, high=1, summary="tighter limits that end the episode"
-        ),
-        "bar_length": TaskOption(default=0.23, low=0.1, high=0.6, summary="m; the bases move"),
-        "bar_mass": TaskOption(default=0.4, low=0.05, high=5.0, summary="kg"),
-        "stiffness_scale": TaskOption(
-            default=0.4, low=0.05, high=2.0, summary="of the arms' actuators"
-        ),
-        "time_constant_s": TaskOption(
-            default=0.004, low=0.004, high=0.1, summary="of the bar's ties; 0.004 is rigid"
-        ),
-        "physics_step_s": TaskOption(
-            default=0.002, low=0.0005, high=0.005, summary="a part of 0.01 s"
-        ),
+        "ego_sees": choice("hide partner and bar from the ego", "all", "own"),
+        "view": choice("20 or 47 numbers for the ego", "task", "full"),
+        "action_track": choice("the ego's actions", "grip", "joint"),
+        "partner_delay": number(0, 0, 100, "ticks by which the ego sees the partner late"),
+        "reward": choice("what a step is worth", "task", "proximity"),
+        "guard": choice("tell contacts of the ego's arm, or prevent them", "off", "watch", "on"),
+        "training": number(0, 0, 1, "tighter limits that end the episode"),
+        "bar_length": number(0.23, 0.1, 0.6, "m; the bases move"),
+        "bar_mass": number(0.4, 0.05, 5.0, "kg"),
+        "stiffness_scale": number(0.4, 0.05, 2.0, "of the arms' actuators"),
+        "time_constant_s": number(0.004, 0.004, 0.1, "of the bar's ties; 0.004 is rigid"),
+        "physics_step_s": number(0.002, 0.0005, 0.005, "a part of 0.01 s"),
     },
 )
 
@@ -417,29 +412,15 @@ HANDOVER_MJ: Final = TaskSpec(
     supports_batches=True,
     extra="mujoco",
     options={
-        "condition": TaskOption(
-            default="matched",
-            choices=("matched", "presenter_absent", "presenter_frozen"),
-            summary="what the presenter does",
+        "condition": choice(
+            "what the presenter does", "matched", "presenter_absent", "presenter_frozen"
         ),
-        "ego_sees": TaskOption(
-            default="all", choices=("all", "own"), summary="hide presenter and peg from the ego"
-        ),
-        "takt_s": TaskOption(default=11.0, low=1.0, high=30.0, summary="s until the episode ends"),
-        "weld_tolerance_m": TaskOption(
-            default=0.001, low=0.0005, high=0.01, summary="m from the handle's point to grasp it"
-        ),
-        "grasp_error_m": TaskOption(
-            default=0.003, low=0.0, high=0.02, summary="of the presenter's grasp, per axis"
-        ),
-        "yaw_error_deg": TaskOption(
-            default=10.0, low=0.0, high=40.0, summary="of the presenter's grasp; roll is a third"
-        ),
-        "guard": TaskOption(
-            default="off",
-            choices=("off", "watch", "on"),
-            summary="tell contacts of the ego's arm, or prevent them",
-        ),
+        "ego_sees": choice("hide presenter and peg from the ego", "all", "own"),
+        "takt_s": number(11.0, 1.0, 30.0, "s until the episode ends"),
+        "weld_tolerance_m": number(0.001, 0.0005, 0.01, "m from the handle's point to grasp it"),
+        "grasp_error_m": number(0.003, 0.0, 0.02, "of the presenter's grasp, per axis"),
+        "yaw_error_deg": number(10.0, 0.0, 40.0, "of the presenter's grasp; roll is a third"),
+        "guard": choice("tell contacts of the ego's arm, or prevent them", "off", "watch", "on"),
     },
 )
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 from cadenza.benchmark.tasks import (
     ANY_TASK_PARTNERS,
     EnvRequest,
-    TaskOption,
     TaskSpec,
+    number,
     register_task,
 )
 from cadenza.core.errors import ConfigurationError
@@ -26,13 +26,9 @@ def make_foraging_env(request: EnvRequest) -> Any:
             f"foraging: expected render_mode None, got {request.render_mode!r}; it has no pictures."
         )
     options: Any = dict(request.options)
-    settings: dict[str, Any] = {
-        "agent_uids": request.seats,
-        "episode_length": request.episode_length,
-        "root_seed": request.root_seed,
-    }
-    if request.batched or request.num_envs > 1:
-        from cadenza.envs.vector_foraging import VectorForaging
+    settings = request.settings()
+    if request.wants_batch:
+        from cadenza.envs.foraging import VectorForaging
 
         return VectorForaging(request.num_envs, **options, **settings)
     from cadenza.envs.foraging import Foraging
@@ -61,12 +57,10 @@ FORAGING: Final = register_task(
         supports_batches=True,
         extra="foraging",
         options={
-            "size": TaskOption(default=8, low=5, high=19, summary="rows and columns"),
-            "foods": TaskOption(default=3, low=1, high=4, summary="food in the beginning"),
-            "levels": TaskOption(
-                default=2, low=1, high=2, summary="highest level of a player; 1: no levels"
-            ),
-            "coop": TaskOption(default=1, low=0, high=1, summary="1: all food needs both"),
+            "size": number(8, 5, 19, "rows and columns"),
+            "foods": number(3, 1, 4, "food in the beginning"),
+            "levels": number(2, 1, 2, "highest level of a player; 1: no levels"),
+            "coop": number(1, 0, 1, "1: all food needs both"),
         },
     )
 )
@@ -92,11 +86,7 @@ OVERCOOKED: Final = tuple(
             supports_safety=False,
             supports_batches=False,
             extra="teamwork",
-            options={
-                "shaping": TaskOption(
-                    default=0, low=0, high=100, summary="share of the shaped rewards added, percent"
-                )
-            },
+            options={"shaping": number(0, 0, 100, "share of the shaped rewards added, percent")},
         )
     )
     for layout in LAYOUTS

@@ -36,19 +36,63 @@ from cadenza.benchmark.bundle import (
     partner_material,
     sealed_partner_spec,
 )
-from cadenza.benchmark.cell_files import check_cell_episodes
-from cadenza.benchmark.cells import PLAN_NAME, EvaluationPlan
-from cadenza.benchmark.check_rows import MALFORMED, CheckResult, all_ok, guarded, render_check_table
+from cadenza.benchmark.cells import PLAN_NAME, EvaluationPlan, check_cell_episodes
 from cadenza.benchmark.safety_tables import safety_report
 from cadenza.benchmark.tasks import get_task
-from cadenza.core.errors import IntegrityError
+from cadenza.core.errors import CadenzaError, IntegrityError, MissingExtraError
 from cadenza.core.files import sha256_bytes
 from cadenza.core.provenance import GIT_SHA_UNKNOWN, GIT_TIMEOUT_S
 from cadenza.core.strict_json import MAX_JSON_BYTES, parse_json_object
+from cadenza.evaluation.report.view import Check as CheckResult
 from cadenza.evaluation.results import EpisodeResult, ResultBundle
 from cadenza.evaluation.summary import recompute_summary
 from cadenza.partners.registry import list_registered
 from cadenza.safety.reporting.files import JSON_NAME, MARKDOWN_NAME, parse_report, report_files
+
+#: What reading malformed data can raise; such an error is a failed row, not a traceback.
+MALFORMED: Final = (
+    CadenzaError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+#: Longest detail of a row, characters.
+_MAX_DETAIL: Final = 300
+
+
+def guarded(name: str, check: Callable[[], Iterable[CheckResult]]) -> list[CheckResult]:
+    """Return the rows of ``check``; an error on malformed data becomes one failed row ``name``."""
+    rows: list[CheckResult] = []
+    try:
+        rows.extend(check())
+    except MissingExtraError:  # says nothing of the data
+        raise
+    except MALFORMED as error:
+        detail = " ".join(f"{type(error).__name__}: {error}".split())
+        rows.append(CheckResult(name=name, ok=False, detail=detail[:_MAX_DETAIL]))
+    return rows
+
+
+def all_ok(rows: Sequence[CheckResult]) -> bool:
+    """Return whether there is at least one row and every row holds."""
+    return bool(rows) and all(row.ok for row in rows)
+
+
+def render_check_table(rows: Sequence[CheckResult]) -> str:
+    """Return one line per row and the verdict, for a terminal."""
+    width = max((len(row.name) for row in rows), default=0)
+    lines = [
+        f"{'PASS' if row.ok else 'FAIL'}  {row.name:<{width}}  {row.detail}".rstrip()
+        for row in rows
+    ]
+    passed = sum(row.ok for row in rows)
+    verdict = "PASS" if all_ok(rows) else "FAIL"
+    return "\n".join([*lines, f"verify: {verdict} ({passed}/{len(rows)} checks)"]) + "\n"
+
 
 #: Largest relative difference between a stated number and its recomputation: other BLAS builds
 #: round sums differently.
@@ -322,7 +366,7 @@ MAX_FILES: Final = 10_000
 def verify_bundle_dir(
     folder: Path, *, repo_path: Path | None = None, allow_dirty: bool = False
 ) -> list[CheckResult]:
-    """Check the bundle in ``folder``.
+    """CheckResult the bundle in ``folder``.
 
     Args:
         folder: Bundle folder.

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from cadenza import __version__
-from cadenza.cli.exit_codes import ExitCode
-from cadenza.cli.output import print_json, print_table, typed_exits
+from cadenza.cli.output import AsJson, ExitCode, print_json, print_table, typed_exits
 from cadenza.core.errors import CadenzaError, MissingExtraError
 
 #: Optional dependency -> what works without it, and the extra that installs it.
@@ -51,7 +50,7 @@ def doctor(
     folder: Annotated[
         Path, typer.Option("--folder", help="Where results would be written.")
     ] = Path(),
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check that this machine can train and evaluate, and say what to do where it cannot."""
     with typed_exits(as_json=as_json):

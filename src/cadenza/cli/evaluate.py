@@ -9,14 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cadenza.cli.configuration import explained
-from cadenza.cli.exit_codes import ExitCode
-from cadenza.cli.output import print_json, print_table, print_text, typed_exits
+from cadenza.cli.output import (
+    AsJson,
+    ExitCode,
+    Quiet,
+    print_json,
+    print_table,
+    print_text,
+    typed_exits,
+)
 from cadenza.core.progress import progress_bar
 
 if TYPE_CHECKING:
     from cadenza.benchmark.evaluation_run import EvaluationOutcome
-    from cadenza.evaluation.bundle_schema import CellSummary, IntervalRecord
-    from cadenza.evaluation.results import EpisodeResult
+    from cadenza.evaluation.results import CellSummary, EpisodeResult, IntervalRecord
 
 #: Columns of the table of `eval run`; rates in percent with their 95 % intervals.
 _COLUMNS = ("policy", "condition", "partner", "episodes", "success", "contact", "mean return")
@@ -46,13 +52,16 @@ def run(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Throw away the evaluation in the folder.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Play every policy with every partner under every condition, and seal the results."""
     with typed_exits(as_json=as_json):
-        from cadenza.benchmark.evaluation_config import EvaluationConfig, load_evaluation_config
-        from cadenza.benchmark.evaluation_run import run_evaluation
+        from cadenza.benchmark.evaluation_run import (
+            EvaluationConfig,
+            load_evaluation_config,
+            run_evaluation,
+        )
         from cadenza.core.shipped_configs import find_config
 
         config = find_config(config, "eval")
@@ -100,12 +109,16 @@ def verify(
         Path | None,
         typer.Option("--repo-root", help="Git repository that holds the registration tag."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check a result bundle: every byte, every figure, every partner."""
     with typed_exits(as_json=as_json):
-        from cadenza.benchmark.check_rows import all_ok, render_check_table
-        from cadenza.benchmark.verify import UNREADABLE, verify_bundle_dir
+        from cadenza.benchmark.verify import (
+            UNREADABLE,
+            all_ok,
+            render_check_table,
+            verify_bundle_dir,
+        )
 
         rows = verify_bundle_dir(bundle, repo_path=repository, allow_dirty=allow_dirty)
         if as_json:
@@ -119,7 +132,7 @@ def verify(
 
 def _payload(outcome: "EvaluationOutcome") -> dict[str, Any]:
     """Return what was measured, as JSON values."""
-    from cadenza.benchmark.link_costs import link_costs
+    from cadenza.benchmark.safety_tables import link_costs
 
     return {
         "bundles": {policy: str(folder) for policy, folder in outcome.bundles.items()},

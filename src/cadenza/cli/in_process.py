@@ -16,7 +16,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Final
 
-from cadenza.cli.exit_codes import ExitCode
+from cadenza.cli.output import ExitCode
 from cadenza.core.errors import UnknownNameError
 from cadenza.loop.agents.base import CallableRunner, RunResult
 from cadenza.loop.contracts.records import JobRunner

@@ -132,10 +132,10 @@ def train(
 ) -> None:
     """Clone the behaviour that a dataset shows."""
     with typed_exits(go_on=_GO_ON):
-        from cadenza.benchmark.jobs import cloning_job
-        from cadenza.benchmark.jobs.cloning_request import Training
+        from cadenza.benchmark.jobs import cloning
+        from cadenza.benchmark.jobs.cloning import Training
 
-        result = cloning_job.train(
+        result = cloning.train(
             Training(
                 rung=rung,
                 dataset=dataset,
@@ -175,10 +175,10 @@ def evaluate(
 ) -> None:
     """Measure a policy from given initial states."""
     with typed_exits(go_on=_GO_ON):
-        from cadenza.benchmark.jobs import evaluating
+        from cadenza.benchmark.jobs import encounters
 
-        result = evaluating.evaluate(
-            evaluating.Evaluation(
+        result = encounters.evaluate(
+            encounters.Evaluation(
                 policy=policy,
                 task=task,
                 partners=_names(partners),
@@ -208,11 +208,11 @@ def merge(
 ) -> None:
     """Join datasets of equal features."""
     with typed_exits(go_on=_GO_ON):
-        from cadenza.benchmark.jobs import merging
+        from cadenza.benchmark.jobs import dataset_files
 
         paths = tuple(Path(name) for name in _names(sources))
-        job = merging.Merge(sources=paths, repo_id=repo_id, out=out, result=result_json)
-        result = merging.merge(job)
+        job = dataset_files.Merge(sources=paths, repo_id=repo_id, out=out, result=result_json)
+        result = dataset_files.merge(job)
         print_text(f"{result['dataset']['episodes']} episodes: {result_json}")
 
 

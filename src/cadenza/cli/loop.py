@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from cadenza.cli import loop_run
-from cadenza.cli.exit_codes import ExitCode
-from cadenza.cli.loop_status import looks, plain, print_status
-from cadenza.cli.loop_status import watch as show_until_the_end
-from cadenza.cli.loop_store import (
-    AsJson,
+from cadenza.cli.loop_status import (
     RunId,
     StoreUrl,
     Workdir,
     command,
     complete_run_ids,
+    looks,
     open_store,
+    plain,
+    print_status,
     store_location,
 )
-from cadenza.cli.output import print_json, print_table, print_text, typed_exits
+from cadenza.cli.loop_status import watch as show_until_the_end
+from cadenza.cli.output import AsJson, ExitCode, print_json, print_table, print_text, typed_exits
 from cadenza.loop.processes import readable
 
 if TYPE_CHECKING:

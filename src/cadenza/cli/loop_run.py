@@ -15,17 +15,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.loop_status import (
+    Quiet,
+    RunId,
+    StoreUrl,
+    Workdir,
     beyond_budget,
+    command,
     duration,
     event_line,
+    open_store,
     plain,
     print_status,
     time_left,
 )
-from cadenza.cli.loop_store import AsJson, Quiet, RunId, StoreUrl, Workdir, command, open_store
-from cadenza.cli.output import print_json, print_text, typed_exits
+from cadenza.cli.output import AsJson, ExitCode, print_json, print_text, typed_exits
 
 if TYPE_CHECKING:
     import signal

@@ -9,21 +9,17 @@ import typer
 from cadenza import __version__
 from cadenza.cli import (
     doctor,
-    draft_zoo,
     evaluate,
-    imitate,
     job,
     listings,
     quickstart,
     safety,
     stream,
-    task_files,
     train,
     zoo,
 )
-from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.loop import loop_app
-from cadenza.cli.output import print_text, typed_exits
+from cadenza.cli.output import ExitCode, print_text, typed_exits
 
 app = typer.Typer(
     name="cadenza",
@@ -43,7 +39,7 @@ tasks_app = typer.Typer(help="The tasks an ego can be trained and judged on.", n
 
 app.command("quickstart")(quickstart.quickstart)
 app.command("train")(train.train)
-app.command("imitate")(imitate.imitate)
+app.command("imitate")(train.imitate)
 app.command("doctor")(doctor.doctor)
 configs_app.command("list")(listings.configs)
 configs_app.command("show")(listings.show_config)
@@ -59,12 +55,12 @@ safety_app.command("verify")(safety.verify)
 safety_app.command("tables")(safety.tables)
 stream_app.command("top")(stream.top)
 partners_app.command("list")(listings.partners)
-partners_app.command("train-draft-zoo")(draft_zoo.train_draft_zoo)
+partners_app.command("train-draft-zoo")(zoo.train_draft_zoo)
 tasks_app.command("list")(listings.tasks)
 tasks_app.command("show")(listings.show_task)
-tasks_app.command("admit")(task_files.admit)
-tasks_app.command("film")(task_files.film)
-tasks_app.command("freeze")(task_files.freeze)
+tasks_app.command("admit")(listings.admit)
+tasks_app.command("film")(listings.film)
+tasks_app.command("freeze")(listings.freeze)
 zoo_app.command("train")(zoo.train)
 zoo_app.command("select")(zoo.select)
 zoo_app.command("list")(zoo.list_zoos)

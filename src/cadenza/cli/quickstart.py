@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cadenza.cli.exit_codes import ExitCode
-from cadenza.cli.output import print_json, print_table, print_text, typed_exits
+from cadenza.cli.output import AsJson, ExitCode, print_json, print_table, print_text, typed_exits
 from cadenza.core.progress import stage_bars
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def quickstart(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Throw away an earlier run in the folder.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
 ) -> None:
     """Train an ego, let it meet partners it has never seen, and write an honest report.

@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cadenza.cli.exit_codes import ExitCode
-from cadenza.cli.output import print_json, print_table, print_text, typed_exits
+from cadenza.cli.output import (
+    AsJson,
+    ExitCode,
+    Quiet,
+    print_json,
+    print_table,
+    print_text,
+    typed_exits,
+)
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.progress import progress_bar
 
@@ -76,8 +83,8 @@ def verify(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for report and picture.")] = Path(
         "runs/verify"
     ),
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run adversarial partners against the safety filter and count what gets through.
 

@@ -1,4 +1,4 @@
-"""`cadenza zoo train | list | show | select | matrix`: populations of partners."""
+"""`cadenza zoo train | list | show | select | matrix` and `partners train-draft-zoo`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cadenza.cli.output import print_json, print_table, print_text, typed_exits
+from cadenza.cli.output import AsJson, Quiet, print_json, print_table, print_text, typed_exits
 from cadenza.core.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from cadenza.partners.selection import Criterion
     from cadenza.partners.zoo_manifest import Skill, ZooManifest, ZooMember
 
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 _Zoos = Annotated[list[Path], typer.Argument(help="Folders of zoos of one task.")]
 _COLUMNS = ("member", "family", "tier", "split", "steps", "skill", "events per episode")
 
@@ -46,8 +44,8 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Throw away the zoo there.")
     ] = False,
-    as_json: _Json = False,
-    quiet: _Quiet = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a population of partners and seal it."""
     with typed_exits(as_json=as_json):
@@ -74,7 +72,7 @@ def train(
 
 def list_zoos(
     root: Annotated[Path, typer.Argument(help="Folder to look in.")] = Path("runs"),
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the zoos in a folder."""
     with typed_exits(as_json=as_json):
@@ -114,7 +112,7 @@ def show(
     as_partners: Annotated[
         bool, typer.Option("--as-partners", help="Print them for an evaluation's file (YAML).")
     ] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the members of a zoo, after checking every weight against the manifest."""
     with typed_exits(as_json=as_json):
@@ -154,7 +152,7 @@ def select(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Throw away the zoo there.")
     ] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Choose members of zoos and seal them as a zoo of their own."""
     with typed_exits(as_json=as_json):
@@ -207,8 +205,8 @@ def matrix(
     ] = None,
     episodes: Annotated[int, typer.Option("--episodes", min=2, help="Episodes of a cell.")] = 50,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Root of the episodes.")] = 0,
-    as_json: _Json = False,
-    quiet: _Quiet = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Play every learned ego with every partner."""
     with typed_exits(as_json=as_json):
@@ -330,3 +328,35 @@ def _as_partner(zoo: Path, member: "ZooMember") -> str:
         lines.append("    extra:")
         lines += [f"      {key}: '{value}'" for key, value in member.options.items()]
     return "\n".join(lines)
+
+
+def train_draft_zoo(
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Artifacts folder; else the one partners load from."),
+    ] = None,
+    frames: Annotated[
+        int | None, typer.Option("--frames", min=1, help="Frames per partner, for trying out.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train the two learned partners of the draft zoo on the push task; replaces earlier ones."""
+    with typed_exits(as_json=as_json):
+        from cadenza.benchmark.training import train_draft_zoo
+        from cadenza.partners.weights import artifacts_folder
+
+        members = train_draft_zoo(
+            out or artifacts_folder(),
+            frames=frames,
+            progress=None if as_json else lambda name: print_text(f"training {name} ..."),
+        )
+        columns = ("partner", "partner_id", "frames", "mean_return", "path")
+        rows = [
+            (m.spec.class_name, m.spec.partner_id, m.frames, m.mean_return, str(m.path))
+            for m in members
+        ]
+        if as_json:
+            print_json({"members": [dict(zip(columns, row, strict=True)) for row in rows]})
+        else:
+            text = [(*row[:2], str(row[2]), f"{row[3]:.1f}", row[4]) for row in rows]
+            print_table("Draft zoo", columns, text)

@@ -26,8 +26,12 @@ if TYPE_CHECKING:
         Pose,
         TaskStatePredicate,
     )
-    from cadenza.comm.profiles import URLLC_3GPP_R17, DegradationProfile
-    from cadenza.comm.saturation import SaturationReport, saturation_guard
+    from cadenza.comm.profiles import (
+        URLLC_3GPP_R17,
+        DegradationProfile,
+        SaturationReport,
+        saturation_guard,
+    )
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -67,11 +71,11 @@ _EXPORTS: Final = {
     "LearnedOverlay": "fixed_format",
     "PerLinkChannel": "links",
     "Pose": "packets",
-    "SaturationReport": "saturation",
+    "SaturationReport": "profiles",
     "TaskStatePredicate": "packets",
     "packet_from_bytes": "codec",
     "packet_to_bytes": "codec",
-    "saturation_guard": "saturation",
+    "saturation_guard": "profiles",
 }
 
 __dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

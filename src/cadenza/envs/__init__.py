@@ -18,24 +18,23 @@ from cadenza.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from cadenza.envs.adapters import EgoGymEnv
-    from cadenza.envs.crossing import CrossingEnv
+    from cadenza.envs.crossing import CrossingEnv, VectorCrossingEnv
     from cadenza.envs.errors import ChamberEnvCompatibilityError
-    from cadenza.envs.maniskill.conditions import (
+    from cadenza.envs.maniskill.stage0 import Stage0StateSynthesizer
+    from cadenza.envs.maniskill.stage1_pickplace import (
         ConditionConfig,
+        Stage1ASStateSynthesizer,
+        Stage1OMChannelFilter,
         build_control_models_for_condition,
+        make_stage1_pickplace_env,
         resolve_condition,
     )
-    from cadenza.envs.maniskill.stage1_pickplace import make_stage1_pickplace_env
-    from cadenza.envs.mpe import MPECooperativePushEnv
+    from cadenza.envs.mpe import MPECooperativePushEnv, VectorMPECooperativePushEnv
     from cadenza.envs.panda_kinematics import PandaJacobianProvider
     from cadenza.envs.parallel_task import ParallelTask
-    from cadenza.envs.vector_crossing import VectorCrossingEnv
-    from cadenza.envs.vector_mpe import VectorMPECooperativePushEnv
     from cadenza.envs.wrappers.action_repeat import PerAgentActionRepeatWrapper
     from cadenza.envs.wrappers.comm_shaping import CommShapingWrapper
     from cadenza.envs.wrappers.partner_id import PartnerIdAnnotationWrapper
-    from cadenza.envs.wrappers.stage0_state import Stage0StateSynthesizer
-    from cadenza.envs.wrappers.stage1 import Stage1ASStateSynthesizer, Stage1OMChannelFilter
     from cadenza.envs.wrappers.texture_filter import TextureFilterObsWrapper
 
 __all__ = [
@@ -64,7 +63,7 @@ __all__ = [
 _EXPORTS: Final = {
     "ChamberEnvCompatibilityError": "errors",
     "CommShapingWrapper": "wrappers.comm_shaping",
-    "ConditionConfig": "maniskill.conditions",
+    "ConditionConfig": "maniskill.stage1_pickplace",
     "CrossingEnv": "crossing",
     "EgoGymEnv": "adapters",
     "MPECooperativePushEnv": "mpe",
@@ -72,15 +71,15 @@ _EXPORTS: Final = {
     "ParallelTask": "parallel_task",
     "PartnerIdAnnotationWrapper": "wrappers.partner_id",
     "PerAgentActionRepeatWrapper": "wrappers.action_repeat",
-    "Stage0StateSynthesizer": "wrappers.stage0_state",
-    "Stage1ASStateSynthesizer": "wrappers.stage1",
-    "Stage1OMChannelFilter": "wrappers.stage1",
+    "Stage0StateSynthesizer": "maniskill.stage0",
+    "Stage1ASStateSynthesizer": "maniskill.stage1_pickplace",
+    "Stage1OMChannelFilter": "maniskill.stage1_pickplace",
     "TextureFilterObsWrapper": "wrappers.texture_filter",
-    "VectorCrossingEnv": "vector_crossing",
-    "VectorMPECooperativePushEnv": "vector_mpe",
-    "build_control_models_for_condition": "maniskill.conditions",
+    "VectorCrossingEnv": "crossing",
+    "VectorMPECooperativePushEnv": "mpe",
+    "build_control_models_for_condition": "maniskill.stage1_pickplace",
     "make_stage1_pickplace_env": "maniskill.stage1_pickplace",
-    "resolve_condition": "maniskill.conditions",
+    "resolve_condition": "maniskill.stage1_pickplace",
 }
 
 __dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

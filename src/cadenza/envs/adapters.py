@@ -52,7 +52,7 @@ class EgoGymEnv(gym.Env[NDArray[Any], NDArray[Any]]):
 
     Observation: the ego's `state`. Action: the ego's action, or the number of its choice. On each
     step the partners act on the observation the ego saw, then all move at once. ``reset(seed=k)``
-    hands k to the env and to every partner. `cadenza.benchmark.gym_envs.ego_env` puts a registered
+    hands k to the env and to every partner. `cadenza.benchmark.builders.ego_env` puts a registered
     partner inside by its name.
 
     Attributes:

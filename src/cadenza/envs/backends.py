@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.errors import InputError
-from cadenza.envs.inputs import batched_planar_action, missing_uid_message
+from cadenza.envs.inputs import checked_action, missing_uid_message
 
 Precision = Literal["float64", "float32"]
 
@@ -74,7 +74,7 @@ class NumpyBackend:
 
     def read_action(self, owner: str, action: Mapping[str, Any], uid: str, num_envs: int) -> Any:
         """Return ``action[uid]`` as checked float64, shape (N, 2)."""
-        return batched_planar_action(owner, action, uid, num_envs)
+        return checked_action(owner, action, uid, (num_envs, 2))
 
 
 class TorchBackend:

@@ -104,10 +104,7 @@ def planar_action(owner: str, action: Mapping[str, Any], uid: str) -> tuple[floa
     Raises:
         InputError: The uid is missing, or its action has another shape or is not finite.
     """
-    try:
-        value = action[uid]
-    except (KeyError, IndexError, TypeError):
-        raise InputError(missing_uid_message(owner, action, uid)) from None
+    value = _entry(owner, action, uid)
     if type(value) is not np.ndarray or value.dtype.kind != "f":
         value = _as_float_array(owner, value, uid)
     if value.shape != PLANAR:
@@ -121,13 +118,6 @@ def planar_action(owner: str, action: Mapping[str, Any], uid: str) -> tuple[floa
             "check the policy that produced it."
         )
     return x, y
-
-
-def batched_planar_action(
-    owner: str, action: Mapping[str, Any], uid: str, num_envs: int
-) -> FloatArray:
-    """Return ``action[uid]`` as finite float64 of shape (N, 2); see `checked_action`."""
-    return checked_action(owner, action, uid, (num_envs, 2))
 
 
 def checked_action(
@@ -144,11 +134,7 @@ def checked_action(
     Raises:
         InputError: The uid is missing, or its actions have another shape or are not finite.
     """
-    try:
-        value = action[uid]
-    except (KeyError, IndexError, TypeError):
-        raise InputError(missing_uid_message(owner, action, uid)) from None
-    array = _as_float_array(owner, value, uid)
+    array = _as_float_array(owner, _entry(owner, action, uid), uid)
     if array.shape != shape:
         raise InputError(
             f"{owner}: expected the action of {uid!r} to have shape {shape}, got {array.shape}."
@@ -180,17 +166,21 @@ def vector_action(
     Raises:
         InputError: The uid is missing, or its action has another shape or is not finite.
     """
-    try:
-        value = action[uid]
-    except (KeyError, IndexError, TypeError):
-        raise InputError(missing_uid_message(owner, action, uid)) from None
-    array = _as_float_array(owner, value, uid)
+    array = _as_float_array(owner, _entry(owner, action, uid), uid)
     if array.shape not in ((dim,), (rows, dim)):
         raise InputError(
             f"{owner}: expected the action of {uid!r} to have shape ({dim},), got {array.shape}."
         )
     require_finite(f"{owner}: action of {uid!r}", array)
     return np.broadcast_to(array, (rows, dim))
+
+
+def _entry(owner: str, action: Mapping[str, Any], uid: str) -> Any:
+    """Return the action of ``uid``, whatever it is, or say what is there instead."""
+    try:
+        return action[uid]
+    except (KeyError, IndexError, TypeError):
+        raise InputError(missing_uid_message(owner, action, uid)) from None
 
 
 def _as_float_array(owner: str, value: object, uid: str) -> NDArray[Any]:

@@ -33,6 +33,6 @@ def register_envs() -> None:
         if name not in known.registry:
             known.register(
                 id=name,
-                entry_point="cadenza.benchmark.gym_envs:ego_env",
+                entry_point="cadenza.benchmark.builders:ego_env",
                 kwargs={} if task is None else {"task": task},
             )

@@ -1,7 +1,7 @@
-"""Gymnasium spaces of the planar tasks: one `state` vector and one bounded action per robot."""
+"""Gymnasium spaces of the planar tasks, and what planar robots tell channels of themselves."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, cast
 
 import gymnasium as gym
 import numpy as np
@@ -48,3 +48,26 @@ def robot_state_space(env: gym.Env[Any, Any], uid: str) -> gym.spaces.Box[Any]:
             f"['state'], got {type(space).__name__}."
         )
     return cast("gym.spaces.Box[Any]", space)
+
+
+#: Planar robots do not turn.
+UPRIGHT: Final = (1.0, 0.0, 0.0, 0.0)
+
+
+def planar_comm_state(
+    uids: Iterable[str],
+    positions: Iterable[Sequence[float]],
+    velocities: Iterable[Sequence[float]],
+) -> dict[str, Any]:
+    """Return ``{"pose": ..., "velocity": ..., "task_state": {}}`` by robot, z = 0.
+
+    Args:
+        uids: The robots.
+        positions: [x, y] of each, m.
+        velocities: [vx, vy] of each, m/s.
+    """
+    state: dict[str, Any] = {"pose": {}, "velocity": {}, "task_state": {}}
+    for uid, (x, y), (vx, vy) in zip(uids, positions, velocities, strict=True):
+        state["pose"][uid] = {"xyz": (x, y, 0.0), "quat_wxyz": UPRIGHT}
+        state["velocity"][uid] = (vx, vy, 0.0)
+    return state

@@ -3,7 +3,7 @@
 Estimator:   ``iqm/cluster/percentile-loop/v0`` and ``iqm/paired-cluster/percentile-loop/v0``. The
              order of draws (seeds, then episodes of each drawn seed, per replicate) is part of it.
 Limits:      on 0/1 outcomes its point estimate saturates and its nominal 95 % covers 89 % at five
-             seeds; new results use `statistics.rates` and `statistics.paired`.
+             seeds; new results use `statistics.estimate` and `statistics.paired`.
 """
 
 import logging
@@ -15,7 +15,7 @@ import numpy as np
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 from cadenza.evaluation.results import SpikeRun
-from cadenza.evaluation.statistics.aggregates import (
+from cadenza.evaluation.statistics.estimate import (
     interquartile_mean,
     optimality_gap,
     performance_profile_area,

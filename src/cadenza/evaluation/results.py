@@ -6,32 +6,284 @@ A statistic that cannot be computed is ``None`` together with the reason, never 
 
 import json
 from pathlib import Path
-from typing import Any, Final, Literal, NoReturn, Self, cast
+from typing import Annotated, Any, Final, Literal, NoReturn, Self, cast
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, JsonValue, StrictBool, field_validator, model_validator
 
 from cadenza.core.errors import InputError
-from cadenza.evaluation.bundle_schema import (
-    BundleSummary,
-    CellSummary,
-    ComparisonSummary,
-    IntervalRecord,
-    PlatformFingerprint,
-    ResultBundle,
-    SeedSchedule,
-)
-from cadenza.evaluation.episodes import EpisodeResult, SafetyRecord
-from cadenza.evaluation.schema_types import (
+from cadenza.evaluation.episodes import (
     LEGACY_ESTIMATOR,
     MIN_RESAMPLES,
     SCHEMA_VERSION,
     Archive,
+    Count,
+    EpisodeResult,
+    Finite,
     Identifier,
     Integer,
+    NonNegative,
+    PartnerHash,
+    Rate,
+    SafetyRecord,
     SchemaVersion,
+    Sha256,
     SubStage,
     unique_seeds,
 )
+
+
+class SeedSchedule(Archive):
+    """How many episodes were meant to run, under which seeds.
+
+    Attributes:
+        root_seed: Seed of everything that is not an episode.
+        seeds: Cluster seeds, unique and not empty.
+        episodes_per_seed: Records per seed: episodes x partners x conditions.
+        substream_labels: Names of the random streams; ``{seed}`` and ``{episode}`` stand for
+            numbers.
+    """
+
+    root_seed: Count
+    seeds: list[Integer]
+    episodes_per_seed: Count
+    substream_labels: list[str] = Field(default_factory=list)
+
+    @field_validator("seeds")
+    @classmethod
+    def _seeds(cls, value: list[int]) -> list[int]:
+        return unique_seeds("SeedSchedule.seeds", value)
+
+
+class PlatformFingerprint(Archive):
+    """Machine and library versions; provenance only, never compared.
+
+    Attributes:
+        os: Operating system and version.
+        python: Interpreter version.
+        numpy: numpy version.
+        torch: torch version, ``None`` when absent.
+        device: ``"cpu"`` or the accelerator's name.
+    """
+
+    os: str
+    python: str
+    numpy: str
+    torch: str | None = None
+    device: str
+
+
+class IntervalRecord(Archive):
+    """One estimate as stored: point, bounds and how they were made.
+
+    Attributes:
+        value: Point estimate; ``None`` when undefined.
+        low: Lower bound; ``None`` when undefined.
+        high: Upper bound; ``None`` when undefined.
+        confidence: Nominal coverage, in (0, 1).
+        estimator: Identity of the method, e.g. ``"rate/cluster/korn-graubard/v1"``.
+        n: Observations behind it: episodes, or pairs.
+        n_clusters: Seeds behind it.
+        undefined_reason: Why ``value`` or the bounds are ``None``.
+        warnings: What a reader should know before trusting it.
+    """
+
+    value: Finite | None
+    low: Finite | None
+    high: Finite | None
+    confidence: Annotated[float, Field(strict=True, gt=0.0, lt=1.0)] = 0.95
+    estimator: Identifier
+    n: Count
+    n_clusters: Count
+    undefined_reason: Identifier | None = None
+    warnings: list[str] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _defined_or_explained(self) -> Self:
+        missing = None in (self.value, self.low, self.high)
+        if missing != (self.undefined_reason is not None):
+            raise ValueError(
+                "IntervalRecord: expected either value, low and high or an undefined_reason, got "
+                f"({self.value}, {self.low}, {self.high}) with reason {self.undefined_reason!r}."
+            )
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"IntervalRecord: expected low <= high, got {self.low} > {self.high}.")
+        return self
+
+
+class CellSummary(Archive):
+    """One condition with one partner.
+
+    Attributes:
+        condition: Condition identifier.
+        partner: Partner identifier.
+        success: Success rate.
+        contact: Contact rate; ``None`` where the task does not report contact.
+        min_distance_m: Smallest distance over all episodes, m.
+        fallback_fired: Braking fallbacks over all episodes.
+        interventions: Steps on which the filter acted, over all episodes.
+        n_steps: Control steps over all episodes.
+    """
+
+    condition: str
+    partner: str
+    success: IntervalRecord
+    contact: IntervalRecord | None = None
+    min_distance_m: NonNegative | None = None
+    fallback_fired: Count = 0
+    interventions: Count | None = None
+    n_steps: Count | None = None
+
+
+class ComparisonSummary(Archive):
+    """Paired difference ``treatment - baseline`` of one metric on equal initial states.
+
+    Attributes:
+        metric: ``"success"`` or ``"contact"``.
+        treatment: Condition identifier.
+        baseline: Condition identifier.
+        partner: Partner identifier; ``None`` pools all partners.
+        difference: Mean difference with its interval.
+        unmatched_treatment: Treatment episodes without a partner episode.
+        unmatched_baseline: Baseline episodes without a partner episode.
+    """
+
+    metric: Literal["success", "contact"]
+    treatment: str
+    baseline: str
+    partner: str | None = None
+    difference: IntervalRecord
+    unmatched_treatment: Count = 0
+    unmatched_baseline: Count = 0
+
+
+class BundleSummary(Archive):
+    """Headline numbers; a pure function of the episodes and of the last four plain fields.
+
+    Attributes:
+        n_episodes: Episodes in the bundle.
+        success_mean: Success rate of the headline condition.
+        success_iqm: Interquartile mean of its (seed, partner) success rates.
+        success_ci_low: Lower 95 % bound of the estimate that ``estimator`` names.
+        success_ci_high: Upper 95 % bound.
+        undefined_reason: Why the four statistics are ``None``.
+        n_resamples: Bootstrap replicates; 0 for an estimator that draws none.
+        bootstrap_root_seed: Root seed of those draws.
+        estimator: Identity of the headline estimator.
+        headline_condition: Condition the four statistics describe; ``None`` pools everything.
+        cells: One entry per condition and partner.
+        comparisons: Paired differences between conditions.
+    """
+
+    n_episodes: Count
+    success_mean: Rate | None
+    success_iqm: Rate | None
+    success_ci_low: Rate | None
+    success_ci_high: Rate | None
+    undefined_reason: Identifier | None = None
+    n_resamples: Count
+    bootstrap_root_seed: Count
+    estimator: Identifier = LEGACY_ESTIMATOR
+    headline_condition: Identifier | None = None
+    cells: list[CellSummary] = Field(default_factory=list[CellSummary])
+    comparisons: list[ComparisonSummary] = Field(default_factory=list[ComparisonSummary])
+
+    @field_validator("n_resamples")
+    @classmethod
+    def _enough_resamples(cls, value: int) -> int:
+        if 0 < value < MIN_RESAMPLES:
+            raise ValueError(
+                f"BundleSummary.n_resamples: expected 0 (no bootstrap) or >= {MIN_RESAMPLES}, "
+                f"got {value}; raise it so that the tails are stable."
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _defined_or_explained(self) -> Self:
+        statistics = (
+            self.success_mean,
+            self.success_iqm,
+            self.success_ci_low,
+            self.success_ci_high,
+        )
+        if (None in statistics) != (self.undefined_reason is not None):
+            raise ValueError(
+                "BundleSummary: expected either four statistics or an undefined_reason, got "
+                f"{statistics} with reason {self.undefined_reason!r}."
+            )
+        return self
+
+
+class ResultBundle(Archive):
+    """``bundle.json``: everything needed to check and repeat one evaluation.
+
+    Attributes:
+        kind: Tells archives apart; older files lack it.
+        schema_version: Version of this archive.
+        task_id: Task identifier.
+        task_version: Version of the task.
+        policy_id: What the ego seat played.
+        partner_set_id: ``set@vN`` or ``adhoc:<name>``.
+        partner_hashes: Partner name to the first 16 hex digits of its identity.
+        git_sha: Commit of the code, ``"unknown"`` outside a repository.
+        dirty: Whether the sources differed from that commit.
+        package_version: Version of this package.
+        seed_schedule: Planned seeds and counts.
+        repro_command: Command line that repeats the evaluation.
+        platform: Machine and library versions.
+        manifest: File name inside the bundle to its SHA-256.
+        summary: Headline numbers.
+        prereg_git_tag: Tag of the preregistration, if any.
+        prereg_blob_sha: Git blob of the preregistration, if any.
+        diff_sha256: SHA-256 of the source difference when ``dirty``.
+        lock_sha256: SHA-256 of the dependency lock.
+        policy_sha256: SHA-256 of the ego's weights.
+        config_sha256: SHA-256 of the training configuration.
+        metadata: Anything else that JSON can express.
+    """
+
+    kind: Literal["result_bundle"] = "result_bundle"
+    schema_version: SchemaVersion = SCHEMA_VERSION
+    task_id: Identifier
+    task_version: Count
+    policy_id: Identifier
+    partner_set_id: Identifier
+    partner_hashes: dict[str, PartnerHash]
+    git_sha: str
+    dirty: StrictBool
+    package_version: str
+    seed_schedule: SeedSchedule
+    repro_command: str
+    platform: PlatformFingerprint
+    manifest: dict[str, Sha256]
+    summary: BundleSummary
+    prereg_git_tag: Identifier | None = None
+    prereg_blob_sha: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = None
+    diff_sha256: Sha256 | None = None
+    lock_sha256: Sha256 | None = None
+    policy_sha256: Sha256 | None = None
+    config_sha256: Sha256 | None = None
+    metadata: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @field_validator("manifest")
+    @classmethod
+    def _manifest_names_are_plain(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if name in {"", ".", ".."} or any(mark in name for mark in "/\\\0\n\r"):
+                raise ValueError(
+                    "ResultBundle.manifest: expected plain file names inside the bundle, got "
+                    f"{name!r}."
+                )
+        return value
+
+    @model_validator(mode="after")
+    def _prereg_is_whole(self) -> Self:
+        if (self.prereg_git_tag is None) != (self.prereg_blob_sha is None):
+            raise ValueError(
+                "ResultBundle: expected prereg_git_tag and prereg_blob_sha together, got "
+                f"{self.prereg_git_tag!r} and {self.prereg_blob_sha!r}."
+            )
+        return self
+
 
 __all__ = [
     "LEGACY_ESTIMATOR",

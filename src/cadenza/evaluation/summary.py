@@ -6,8 +6,8 @@ neither the order of episodes nor a new statistic changes an old number.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -22,11 +22,16 @@ from cadenza.evaluation.results import (
     EpisodeResult,
     IntervalRecord,
 )
-from cadenza.evaluation.statistics.aggregates import interquartile_mean
 from cadenza.evaluation.statistics.cluster_means import BcaBootstrap, IntervalMethod, StudentT
-from cadenza.evaluation.statistics.estimate import Estimate, cluster_means, group_by_seed
+from cadenza.evaluation.statistics.estimate import (
+    RATE_ESTIMATOR,
+    Estimate,
+    cluster_means,
+    group_by_seed,
+    interquartile_mean,
+    rate_estimate,
+)
 from cadenza.evaluation.statistics.paired import Metric, pair_episodes, paired_comparison
-from cadenza.evaluation.statistics.rates import RATE_ESTIMATOR, rate_estimate
 
 #: Stream of every draw behind a summary.
 BOOTSTRAP_SUBSTREAM: Final = "evaluation.bundle_bootstrap"
@@ -118,17 +123,8 @@ def recompute_summary(stored: BundleSummary, episodes: Sequence[EpisodeResult]) 
 
 def interval_record(estimate: Estimate) -> IntervalRecord:
     """Return ``estimate`` in its stored form."""
-    return IntervalRecord(
-        value=estimate.value,
-        low=estimate.low,
-        high=estimate.high,
-        confidence=estimate.confidence,
-        estimator=estimate.estimator,
-        n=estimate.n,
-        n_clusters=estimate.n_clusters,
-        undefined_reason=estimate.undefined_reason,
-        warnings=list(estimate.warnings),
-    )
+    stored: dict[str, Any] = {**asdict(estimate), "warnings": list(estimate.warnings)}
+    return IntervalRecord(**stored)
 
 
 def _comparisons(

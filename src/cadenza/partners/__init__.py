@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, Final
 from cadenza.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from cadenza.partners.any_task import ExploratoryStaticPartnerOverride, PartnerAblatedZero
     from cadenza.partners.chunked import ChunkedPolicyPartner
-    from cadenza.partners.draft_zoo import make_phase0_draft_zoo
-    from cadenza.partners.frozen import FrozenHARLPartner, FrozenMAPPOPartner
+    from cadenza.partners.frozen import FrozenHARLPartner, FrozenMAPPOPartner, OnnxPartner
     from cadenza.partners.interface import FrozenPartner, PartnerBase
-    from cadenza.partners.onnx_policy import OnnxPartner
     from cadenza.partners.openvla import OpenVLAPartner
     from cadenza.partners.registry import list_registered, load_partner, register_partner
     from cadenza.partners.remote import CrossFormerPartner, LeRobotPartner
     from cadenza.partners.scripted_heuristic import ScriptedHeuristicPartner
     from cadenza.partners.selection import select_zoo
-    from cadenza.partners.spec import PartnerSpec
-    from cadenza.partners.static import ExploratoryStaticPartnerOverride, PartnerAblatedZero
+    from cadenza.partners.spec import PartnerSpec, make_phase0_draft_zoo
 
 __all__ = [
     "ChunkedPolicyPartner",
@@ -49,20 +47,20 @@ __all__ = [
 _EXPORTS: Final = {
     "ChunkedPolicyPartner": "chunked",
     "CrossFormerPartner": "remote",
-    "ExploratoryStaticPartnerOverride": "static",
+    "ExploratoryStaticPartnerOverride": "any_task",
     "FrozenHARLPartner": "frozen",
     "FrozenMAPPOPartner": "frozen",
     "FrozenPartner": "interface",
     "LeRobotPartner": "remote",
-    "OnnxPartner": "onnx_policy",
+    "OnnxPartner": "frozen",
     "OpenVLAPartner": "openvla",
-    "PartnerAblatedZero": "static",
+    "PartnerAblatedZero": "any_task",
     "PartnerBase": "interface",
     "PartnerSpec": "spec",
     "ScriptedHeuristicPartner": "scripted_heuristic",
     "list_registered": "registry",
     "load_partner": "registry",
-    "make_phase0_draft_zoo": "draft_zoo",
+    "make_phase0_draft_zoo": "spec",
     "register_partner": "registry",
     "select_zoo": "selection",
 }

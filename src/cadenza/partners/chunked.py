@@ -24,11 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array, FloatArray
-from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.partners.interface import PartnerBase
+from cadenza.core.errors import InputError
+from cadenza.partners.interface import DrawingPartner
 from cadenza.partners.observations import as_numbers
-from cadenza.partners.options import NumberOption, refuse_unknown_options
-from cadenza.partners.row_generators import RowGenerators
+from cadenza.partners.options import NumberOption, refuse_unknown_options, whole_option
 from cadenza.partners.spec import PartnerSpec
 from cadenza.partners.weights import require_uid
 
@@ -103,7 +102,7 @@ class _Row:
     plans: list[_Plan] = field(default_factory=list[_Plan])
 
 
-class ChunkedPolicyPartner(PartnerBase):
+class ChunkedPolicyPartner(DrawingPartner):
     """Plays the plans of a slow policy; subclasses write `plan`.
 
     The ticks of latency are declared, not measured, so that equal seeds give equal actions on any
@@ -114,13 +113,14 @@ class ChunkedPolicyPartner(PartnerBase):
         ConfigurationError: An option is unknown or out of range.
     """
 
-    #: Options beside those of `CHUNK_OPTIONS`.
+    #: Options beside those of `CHUNK_OPTIONS` and of the card.
     own_options: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)
         owner, extra = type(self).__name__, spec.extra
-        refuse_unknown_options(owner, extra, (*CHUNK_OPTIONS, *self.own_options))
+        described = () if self.card is None else self.card.options
+        refuse_unknown_options(owner, extra, (*CHUNK_OPTIONS, *self.own_options, *described))
         self._uid = require_uid(owner, spec)
         self._control_hz = _CONTROL_HZ.read(owner, extra)
         self._hold_steps = math.ceil(self._control_hz / _POLICY_HZ.read(owner, extra) - 1e-9)
@@ -130,7 +130,6 @@ class ChunkedPolicyPartner(PartnerBase):
         self._max_latency_ms = _MAX_LATENCY.read(owner, extra)
         self._counts = PlanCounts()
         self._rows: dict[int, _Row] = {}
-        self._generators: RowGenerators | None = None
 
     @abstractmethod
     def plan(
@@ -174,12 +173,12 @@ class ChunkedPolicyPartner(PartnerBase):
         """
         self.prepare()
         self._rows.clear()
-        self._generators = RowGenerators(self.episode_stream(seed))
+        super().reset(seed=seed)
 
     def reset_row(self, row: int, *, seed: int) -> None:
         """Forget the plans of one row; see `PartnerBase.reset_row`."""
         self._rows[row] = _Row()
-        self._opened().restart(row, self.episode_stream(seed))
+        super().reset_row(row, seed=seed)
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
         """Return the action of this control tick.
@@ -212,7 +211,7 @@ class ChunkedPolicyPartner(PartnerBase):
         """Return the action of one row, (A,), and let it move on by one tick."""
         row = self._rows.setdefault(number, _Row())
         if row.tick >= row.plan_at:
-            self._replan(row, channels, self._opened()[number], deterministic=deterministic)
+            self._replan(row, channels, self.generators[number], deterministic=deterministic)
         action = self._current(row)
         if action is None:
             self._counts.held_ticks += 1
@@ -292,11 +291,6 @@ class ChunkedPolicyPartner(PartnerBase):
         single_rank = 1 if state is not None else 3
         return read, len(first) if first.ndim > single_rank else None
 
-    def _opened(self) -> RowGenerators:
-        if self._generators is None:  # acting before the first reset plays an automatic episode
-            self._generators = RowGenerators(self.episode_stream(None))
-        return self._generators
-
 
 def channel(owner: str, channels: Channels, name: str) -> NDArray[Any]:
     """Return one channel of a robot.
@@ -330,20 +324,3 @@ def rgb_image(owner: str, channels: Channels, name: str) -> NDArray[np.uint8]:
             f"{image.min():g} to {image.max():g}; scale the image to bytes."
         )
     return as_bytes
-
-
-def whole_option(owner: str, extra: Mapping[str, str], key: str, *, low: int) -> int | None:
-    """Return an integer option, or None where it is absent.
-
-    Raises:
-        ConfigurationError: No integer, or below ``low``.
-    """
-    text = extra.get(key)
-    if text is None:
-        return None
-    value = int(text) if text.isdecimal() else low - 1
-    if value < low:
-        raise ConfigurationError(
-            f"{owner}: option {key!r}: expected an integer >= {low}, got {text!r}."
-        )
-    return value

@@ -1,4 +1,4 @@
-"""Laws of robots that carry one bar together, and the partners that follow them.
+"""Laws of robots that carry one bar together, and the families of partners that follow them.
 
 View:      what a robot sees, see `cadenza.envs.mujoco.cocarry`: goal minus bar centre, gap (other
            grip minus where it should be seen from the own grip), speeds of both grips, bar angles,
@@ -8,6 +8,10 @@ Leader:    gain (r(t) - own way), r a point that runs along a path to the goal a
            after a delay; it looks at nobody.
 Follower:  gain gap + feed (the other's last step): stays level, does not know the goal.
 Shared:    as a follower, plus a nudge towards the goal while in step, 1 - |gap| / band.
+Families:  an episode's delay, speed, path, gain and the like are drawn at its start, from the
+           generator of its row. Trained with: leaders, sharing partners, followers and mixtures of
+           them. Held out: `HELD_OUT_EASY`, which an ego that only stays level carries with, and
+           `HELD_OUT_HARD`, which ask it to take the other role.
 Axes:      N = rows, one episode each; every operation works row by row.
 Units:     m per tick, m, m/s, s.
 """
@@ -22,10 +26,10 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array, FloatArray, require_finite
 from cadenza.core.errors import InputError
-from cadenza.core.seeding import Substream
-from cadenza.partners.interface import PartnerBase, PartnerCard
+from cadenza.partners.interface import DrawingPartner
 from cadenza.partners.observations import read_state
-from cadenza.partners.options import NumberOption, refuse_unknown_options
+from cadenza.partners.options import NumberOption, family_card, refuse_unknown_options
+from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec
 
 #: What the view's entries were divided by; `cadenza.envs.mujoco.cocarry` has the same numbers.
@@ -252,22 +256,8 @@ class CarryingLaw:
         self._begin_way(view, changing & (traits.later == LEADER), np.zeros(len(due)))
 
 
-def cocarry_card(summary: str, options: tuple[NumberOption, ...] = ()) -> PartnerCard:
-    """Return the card of a co-carry partner."""
-    described = {option.key: f"{option.summary} (default {option.default:g})" for option in options}
-    return PartnerCard(
-        summary=summary,
-        tasks=("cocarry_mj",),
-        options={"uid": "robot it drives (default partner)", **described},
-    )
-
-
-class CoCarryPartner(PartnerBase):
+class CoCarryPartner(DrawingPartner):
     """Base of the co-carry partners; a subclass says how an episode's traits are drawn.
-
-    Draws come from the partner's own stream, opened at ``reset``: row 0 of a batch uses the stream
-    of the episode, row i its child i; after ``reset_row(i, seed=s)`` row i repeats what a scalar
-    partner does after ``reset(seed=s)``.
 
     Attributes:
         number_options: Options of the subclass.
@@ -278,13 +268,18 @@ class CoCarryPartner(PartnerBase):
 
     number_options: ClassVar[tuple[NumberOption, ...]] = ()
 
+    def __init_subclass__(cls) -> None:
+        """Write the card of a subclass that has none, with its docstring's first line."""
+        super().__init_subclass__()
+        if "card" not in vars(cls):
+            cls.card = family_card(cls.__doc__ or "", "cocarry_mj", options=cls.number_options)
+
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)
         owner, known = type(self).__name__, self.number_options
         refuse_unknown_options(owner, spec.extra, [option.key for option in known])
         self._options = {option.key: option.read(owner, spec.extra) for option in known}
         self._uid = spec.extra.get("uid", "partner")
-        self._episode: Substream | None = None
         self._law: CarryingLaw | None = None
 
     @property
@@ -300,13 +295,14 @@ class CoCarryPartner(PartnerBase):
 
     def reset(self, *, seed: int | None = None) -> None:
         """Draw the traits of a new episode from the stream that ``seed`` selects."""
-        self._episode = self.episode_stream(seed)
+        super().reset(seed=seed)
         self._law = None
 
     def reset_row(self, row: int, *, seed: int) -> None:
         """Start a new episode in one row; see `PartnerBase.reset_row`."""
         law = self._rows(row + 1)
-        law.restart(row, self.draw(self.episode_stream(seed).default_rng()))
+        super().reset_row(row, seed=seed)
+        law.restart(row, self.draw(self.generators[row]))
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
         """Return the action for the state that ``obs`` holds.
@@ -337,13 +333,186 @@ class CoCarryPartner(PartnerBase):
 
     def _rows(self, rows: int) -> CarryingLaw:
         """Return the law with at least ``rows`` rows."""
-        if self._episode is None:  # acting before the first reset plays automatic episodes
-            self._episode = self.episode_stream(None)
         known = 0 if self._law is None else len(self._law.role)
         if self._law is None or known < rows:
             nominal = CarryingLaw(Traits.nominal(rows))
             self._law = nominal if self._law is None else self._law.extended(rows)
             for row in range(known, rows):
-                stream = self._episode if row == 0 else self._episode.child(row)
-                self._law.restart(row, self.draw(stream.default_rng()))
+                self._law.restart(row, self.draw(self.generators[row]))
         return self._law
+
+
+#: Held out, by what they ask of the ego.
+HELD_OUT_EASY: Final = (
+    "cocarry_low_arc",
+    "cocarry_lagged_leader",
+    "cocarry_pausing_leader",
+    "cocarry_follower_turns_leader",
+)
+HELD_OUT_HARD: Final = (
+    "cocarry_slow_follower",
+    "cocarry_lagged_follower",
+    "cocarry_leader_turns_follower",
+)
+#: Paths that training knows: all but the low arc.
+_TRAINED_PATHS: Final = 4
+
+_PATHS: Final = NumberOption(
+    key="paths", default=_TRAINED_PATHS, low=1, high=_TRAINED_PATHS, low_excluded=False,
+    summary=f"how many of the paths it takes: {', '.join(PATHS[:_TRAINED_PATHS])}",
+)  # fmt: skip
+_LEADERS: Final = NumberOption(
+    key="leaders", default=0.6, low=0.0, high=1.0, low_excluded=False,
+    summary="share of leaders",
+)  # fmt: skip
+_SHARING: Final = NumberOption(
+    key="sharing", default=0.2, low=0.0, high=1.0, low_excluded=False,
+    summary="share of sharing partners; the rest follows",
+)  # fmt: skip
+
+
+def draw_leader(rng: np.random.Generator, *, paths: int = _TRAINED_PATHS) -> Traits:
+    """Return a leader: delay, speed, path, gain and lag at random."""
+    traits = Traits.nominal(1)
+    traits.delay[:], traits.speed[:] = rng.uniform(0.0, 1.5), rng.uniform(0.08, 0.18)
+    traits.path[:], traits.gain[:] = rng.integers(paths), rng.uniform(0.3, 0.7)
+    traits.lag[:] = rng.integers(4)
+    return traits
+
+
+def draw_follower(rng: np.random.Generator, role: int = FOLLOWER) -> Traits:
+    """Return a follower or a sharing partner: gain and feed-forward at random."""
+    traits = Traits.nominal(1, role)
+    traits.gain[:], traits.feed[:] = rng.uniform(0.3, 0.6), rng.uniform(0.3, 0.9)
+    return traits
+
+
+@register_partner("cocarry_nominal")
+class CoCarryNominal(CoCarryPartner):
+    """Leads straight to the goal, punctually."""
+
+    def draw(self, rng: np.random.Generator) -> Traits:
+        """Return the nominal leader."""
+        del rng
+        return Traits.nominal(1)
+
+
+@register_partner("cocarry_leader")
+class CoCarryLeader(CoCarryPartner):
+    """Leads to the goal after a delay, along one of four paths."""
+
+    number_options: ClassVar[tuple[NumberOption, ...]] = (_PATHS,)
+
+    def draw(self, rng: np.random.Generator) -> Traits:
+        """Return a leader."""
+        return draw_leader(rng, paths=int(self.number(_PATHS)))
+
+
+@register_partner("cocarry_shared")
+class CoCarryShared(CoCarryPartner):
+    """Stays level with the ego and nudges towards the goal while in step."""
+
+    def draw(self, rng: np.random.Generator) -> Traits:
+        """Return a sharing partner."""
+        return draw_follower(rng, SHARED)
+
+
+@register_partner("cocarry_follower")
+class CoCarryFollower(CoCarryPartner):
+    """Stays level with the ego without knowing the goal."""
+
+    def draw(self, rng: np.random.Generator) -> Traits:
+        """Return a follower."""
+        return draw_follower(rng)
+
+
+@register_partner("cocarry_mixed")
+class CoCarryMixed(CoCarryPartner):
+    """Leads, shares or follows, another role every episode."""
+
+    number_options: ClassVar[tuple[NumberOption, ...]] = (_LEADERS, _SHARING, _PATHS)
+
+    def draw(self, rng: np.random.Generator) -> Traits:
+        """Return a leader, a sharing partner or a follower."""
+        leaders, place = self.number(_LEADERS), rng.random()
+        if place < leaders:
+            return draw_leader(rng, paths=int(self.number(_PATHS)))
+        return draw_follower(rng, SHARED if place < leaders + self.number(_SHARING) else FOLLOWER)
+
+
+@register_partner("cocarry_low_arc")
+class CoCarryLowArc(CoCarryPartner):
+    """Held out, easy: leads along a low arc."""
+
+    def draw(self, rng: np.random.Generator) -> Traits:
+        """Return a leader on the low arc."""
+        traits = draw_leader(rng)
+        traits.path[:] = PATHS.index("low_arc")
+        return traits
+
+
+@register_partner("cocarry_lagged_leader")
+class CoCarryLaggedLeader(CoCarryPartner):
+    """Held out, easy: leads with a lag of 4 to 6 ticks."""
+
+    def draw(self, rng: np.random.Generator) -> Traits:
+        """Return a leader of long lag."""
+        traits = draw_leader(rng)
+        traits.lag[:] = rng.integers(4, 7)
+        return traits
+
+
+@register_partner("cocarry_pausing_leader")
+class CoCarryPausingLeader(CoCarryPartner):
+    """Held out, easy: leads and stops for 1 s half-way."""
+
+    def draw(self, rng: np.random.Generator) -> Traits:
+        """Return a leader that stops."""
+        traits = draw_leader(rng)
+        traits.pause[:] = 1.0
+        return traits
+
+
+@register_partner("cocarry_follower_turns_leader")
+class CoCarryFollowerTurnsLeader(CoCarryPartner):
+    """Held out, easy: follows for 2 to 4 s, then leads."""
+
+    def draw(self, rng: np.random.Generator) -> Traits:
+        """Return a follower that will lead."""
+        traits = draw_follower(rng)
+        traits.later[:], traits.change_at[:] = LEADER, rng.uniform(2.0, 4.0)
+        traits.speed[:] = rng.uniform(0.08, 0.18)
+        return traits
+
+
+@register_partner("cocarry_slow_follower")
+class CoCarrySlowFollower(CoCarryPartner):
+    """Held out, hard: follows reluctantly."""
+
+    def draw(self, rng: np.random.Generator) -> Traits:
+        """Return a follower of small gain and feed-forward."""
+        traits = draw_follower(rng)
+        traits.gain[:], traits.feed[:] = rng.uniform(0.15, 0.3), rng.uniform(0.0, 0.2)
+        return traits
+
+
+@register_partner("cocarry_lagged_follower")
+class CoCarryLaggedFollower(CoCarryPartner):
+    """Held out, hard: follows with a lag of 4 to 6 ticks."""
+
+    def draw(self, rng: np.random.Generator) -> Traits:
+        """Return a follower of long lag."""
+        traits = draw_follower(rng)
+        traits.lag[:] = rng.integers(4, 7)
+        return traits
+
+
+@register_partner("cocarry_leader_turns_follower")
+class CoCarryLeaderTurnsFollower(CoCarryPartner):
+    """Held out, hard: leads half of the way, then follows."""
+
+    def draw(self, rng: np.random.Generator) -> Traits:
+        """Return a leader that will follow."""
+        traits = draw_leader(rng)
+        traits.later[:], traits.feed[:] = FOLLOWER, rng.uniform(0.3, 0.9)
+        return traits

@@ -26,11 +26,10 @@ import numpy as np
 
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import InputError
-from cadenza.partners.interface import PartnerBase, PartnerCard
+from cadenza.partners.interface import DrawingPartner
 from cadenza.partners.observations import read_state
-from cadenza.partners.options import refuse_unknown_options
+from cadenza.partners.options import family_card, refuse_unknown_options
 from cadenza.partners.registry import register_partner
-from cadenza.partners.row_generators import RowGenerators
 from cadenza.partners.spec import PartnerSpec
 
 #: Names of the partners of this module.
@@ -137,30 +136,37 @@ def first_moves(field: Field, goal: Cell) -> list[int]:
     return []
 
 
-class Forager(PartnerBase):
+class Forager(DrawingPartner):
     """Goes to the food its rule names and loads it; base of the foragers that plan their way."""
+
+    def __init_subclass__(cls) -> None:
+        """Write the card of a subclass that has none, with its docstring's first line."""
+        super().__init_subclass__()
+        if "card" not in vars(cls):
+            cls.card = family_card(
+                cls.__doc__ or "", "foraging", uid="seat it plays (default partner)"
+            )
 
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)
         refuse_unknown_options(type(self).__name__, spec.extra, ())
         self._uid = spec.extra.get("uid", "partner")
-        self._rows: RowGenerators | None = None
         self._goals: dict[int, Food] = {}
 
     def reset(self, *, seed: int | None = None) -> None:
         """Open the random stream of a new episode."""
-        self._rows = RowGenerators(self.episode_stream(seed))
+        super().reset(seed=seed)
         self._goals = {}
 
     def reset_row(self, row: int, *, seed: int) -> None:
         """Start a new episode in one row; see `PartnerBase.reset_row`."""
-        self._generators().restart(row, self.episode_stream(seed))
+        super().reset_row(row, seed=seed)
         self._goals.pop(row, None)
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
         """Return the number of the action, (1,), or (N, 1) for a batch of states."""
         del deterministic  # it draws only between ways that are equally good
-        states, rows = read_state(obs, self._uid), self._generators()
+        states, rows = read_state(obs, self._uid), self.generators
         chosen = [
             self.decide(Field.of(state), row, rows[row])
             for row, state in enumerate(np.atleast_2d(states).tolist())
@@ -192,11 +198,6 @@ class Forager(PartnerBase):
         """Return the action beside its goal."""
         del field, goal
         return LOAD
-
-    def _generators(self) -> RowGenerators:
-        if self._rows is None:  # acting before the first reset plays automatic episodes
-            self._rows = RowGenerators(self.episode_stream(None))
-        return self._rows
 
 
 class Heuristic(Forager):
@@ -235,17 +236,9 @@ def _squared(food: Food, row: int, column: int) -> int:
     return (food.cell[0] - row) ** 2 + (food.cell[1] - column) ** 2
 
 
-def forager_card(summary: str) -> PartnerCard:
-    """Return the card of a forager."""
-    options = {"uid": "seat it plays (default partner)"}
-    return PartnerCard(summary=summary, tasks=("foraging",), options=options)
-
-
 @register_partner("forager_lexicographic")
 class Lexicographic(Forager):
     """Eats by row, then column."""
-
-    card = forager_card("Eats by row, then column.")
 
     def rank(self, field: Field, food: Food) -> tuple[float, ...]:
         """Return row and column."""
@@ -257,8 +250,6 @@ class Lexicographic(Forager):
 class Reverse(Forager):
     """Eats by row, then column, the last first."""
 
-    card = forager_card("Eats by row, then column, the last first.")
-
     def rank(self, field: Field, food: Food) -> tuple[float, ...]:
         """Return row and column, the largest first."""
         del field
@@ -268,8 +259,6 @@ class Reverse(Forager):
 @register_partner("forager_column")
 class Column(Forager):
     """Eats by column, then row."""
-
-    card = forager_card("Eats by column, then row.")
 
     def rank(self, field: Field, food: Food) -> tuple[float, ...]:
         """Return column and row."""
@@ -281,8 +270,6 @@ class Column(Forager):
 class ReverseColumn(Forager):
     """Eats by column, then row, the last first."""
 
-    card = forager_card("Eats by column, then row, the last first.")
-
     def rank(self, field: Field, food: Food) -> tuple[float, ...]:
         """Return column and row, the largest first."""
         del field
@@ -293,8 +280,6 @@ class ReverseColumn(Forager):
 class Nearest(Forager):
     """Eats what it reaches in the fewest steps."""
 
-    card = forager_card("Eats what it reaches in the fewest steps.")
-
     def rank(self, field: Field, food: Food) -> tuple[float, ...]:
         """Return the steps to the food, its row and its column."""
         return (steps_between(field.me, food.cell), *food.cell)
@@ -303,8 +288,6 @@ class Nearest(Forager):
 @register_partner("forager_farthest")
 class Farthest(Forager):
     """Eats what is the most steps away."""
-
-    card = forager_card("Eats what is the most steps away.")
 
     def rank(self, field: Field, food: Food) -> tuple[float, ...]:
         """Return the steps to the food, the most first, its row and its column."""
@@ -315,8 +298,6 @@ class Farthest(Forager):
 class Entitled(Nearest):
     """Waits beside the nearest food until its partner has come there."""
 
-    card = forager_card("Waits beside the nearest food until its partner has come there.")
-
     def arrived(self, field: Field, goal: Food) -> int:
         """Return to load if the other is there, too."""
         return LOAD if steps_between(field.other, goal.cell) == 1 else NONE
@@ -326,8 +307,6 @@ class Entitled(Nearest):
 class H1(Heuristic):
     """Goes straight to the nearest food."""
 
-    card = forager_card("Goes straight to the nearest food.")
-
     def rank(self, field: Field, food: Food) -> tuple[float, ...]:
         """Return the squared distance from itself, row and column."""
         return (_squared(food, *field.me), *food.cell)
@@ -336,8 +315,6 @@ class H1(Heuristic):
 @register_partner("forager_h2")
 class H2(Heuristic):
     """Goes straight to the food nearest to the middle of both players."""
-
-    card = forager_card("Goes straight to the food nearest to the middle of both players.")
 
     def rank(self, field: Field, food: Food) -> tuple[float, ...]:
         """Return the squared distance from the middle, rounded to a cell, row and column."""
@@ -349,8 +326,6 @@ class H2(Heuristic):
 class H3(H1):
     """Goes straight to the nearest food that it can load alone."""
 
-    card = forager_card("Goes straight to the nearest food that it can load alone.")
-
     def suits(self, field: Field, food: Food) -> bool:
         """Return whether its own level suffices."""
         return food.level <= field.level
@@ -359,8 +334,6 @@ class H3(H1):
 @register_partner("forager_h4")
 class H4(H2):
     """Goes straight to the food nearest to both that they can load together."""
-
-    card = forager_card("Goes straight to the food nearest to both that they can load together.")
 
     def suits(self, field: Field, food: Food) -> bool:
         """Return whether both levels suffice."""

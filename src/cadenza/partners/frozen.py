@@ -1,11 +1,15 @@
-"""Partners that play the frozen weights of a trained actor: MAPPO's and HARL's.
+"""Partners that play the frozen weights of a trained policy: MAPPO's, HARL's, or an ONNX file.
 
 MAPPO:      mean = Wh tanh(W2 tanh(W1 s + b1) + b2) + bh,   σ = exp(log_std), or 0 without it
 HARL:       mean and σ as in `cadenza.learn.nn.gaussian_actor`; HARL's own checkpoints load
 Action:     the mean, or mean + σ ε with ε ~ Normal(0, 1) from the partner's own generator; neither
             squashed nor clipped, unless `bind` was called.
 Axes:       N = rows, O = state, H = hidden, A = action.
-Frozen:     weights are hashed when they are loaded and again at every reset.
+ONNX:       one float input (N, O) with the states, perhaps a second one, ``epsilon`` (N, A), with
+            standard normal noise; the first output is the actions, (N, A). `Agent.export_onnx` and
+            the engine's exporter write such files.
+Frozen:     weights are hashed when they are loaded and again at every reset; the bytes of a graph
+            that were hashed are those that are played, and ONNX Runtime cannot change it.
 """
 
 import logging
@@ -18,14 +22,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 import numpy as np
 
 from cadenza.core.arrays import Float32Array
-from cadenza.core.errors import CheckpointError, InputError, IntegrityError
-from cadenza.partners.interface import PartnerBase, PartnerCard
+from cadenza.core.errors import CheckpointError, CheckpointNotFoundError, InputError, IntegrityError
+from cadenza.core.extras import load_extra
+from cadenza.core.files import sha256_bytes
+from cadenza.partners.interface import DrawingPartner, PartnerCard
 from cadenza.partners.observations import read_state
 from cadenza.partners.options import refuse_unknown_options
 from cadenza.partners.registry import register_partner
-from cadenza.partners.row_generators import RowGenerators
 from cadenza.partners.spec import PartnerSpec
-from cadenza.partners.weights import load_weights, require_uid, require_weights_uri
+from cadenza.partners.weights import (
+    load_weights,
+    require_digest,
+    require_uid,
+    require_weights_uri,
+    weights_path,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +51,7 @@ _LOG_STD: Final = "log_std"
 _HARL_SHAPES: Final = ("base.feature_norm.weight", "act.action_out.fc_mean.weight")
 
 
-class StatePolicyPartner(PartnerBase):
+class StatePolicyPartner(DrawingPartner):
     """Plays a function of the robot's own state, loaded at the first ``reset`` or ``act``.
 
     Subclasses say how: `sizes` loads it, `actions` computes it.
@@ -55,7 +66,6 @@ class StatePolicyPartner(PartnerBase):
         require_weights_uri(owner, spec)
         self._uid = require_uid(owner, spec)
         refuse_unknown_options(owner, spec.extra, ())
-        self._generators: RowGenerators | None = None
 
     @abstractmethod
     def sizes(self) -> tuple[int, int]:
@@ -77,11 +87,7 @@ class StatePolicyPartner(PartnerBase):
             seed: Episode seed; selects the noise of ``act(deterministic=False)``.
         """
         self.sizes()
-        self._generators = RowGenerators(self.episode_stream(seed))
-
-    def reset_row(self, row: int, *, seed: int) -> None:
-        """Open a new generator for one row; see `PartnerBase.reset_row`."""
-        self._opened().restart(row, self.episode_stream(seed))
+        super().reset(seed=seed)
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
         """Return the policy's action.
@@ -111,15 +117,10 @@ class StatePolicyPartner(PartnerBase):
         return self.checked(actions if state.ndim == 2 else actions[0])
 
     def _noise(self, rows: int, width: int) -> Float32Array:
-        noise, generators = np.empty((rows, width), dtype=np.float32), self._opened()
+        noise, generators = np.empty((rows, width), dtype=np.float32), self.generators
         for row in range(rows):
             generators[row].standard_normal(out=noise[row], dtype=np.float32)
         return noise
-
-    def _opened(self) -> RowGenerators:
-        if self._generators is None:  # acting before the first reset plays an automatic episode
-            self._generators = RowGenerators(self.episode_stream(None))
-        return self._generators
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -349,3 +350,95 @@ def _actor_tensors(
             raise InputError(f"{owner}: {key!r} must be torch.Tensor, got {type(value).__name__}.")
         tensors[key] = value.detach().to(torch.float32).contiguous().clone()
     return tensors
+
+
+#: Name of the noise input.
+EPSILON: Final = "epsilon"
+#: Largest file that is read.
+MAX_BYTES: Final = 2**31
+
+
+@register_partner("onnx")
+class OnnxPartner(StatePolicyPartner):
+    """Plays the policy in an ONNX file, on the CPU.
+
+    A policy without noise input gives the same action whether sampled or not.
+
+    Raises:
+        InputError: ``weights_uri`` or the option ``uid`` is missing.
+    """
+
+    input_name = "width of the graph's input"
+    card: ClassVar[PartnerCard | None] = PartnerCard(
+        summary="Plays the policy in an ONNX file.", options={"uid": "robot it drives"}
+    )
+
+    def __init__(self, spec: PartnerSpec) -> None:
+        super().__init__(spec)
+        self._session: Any = None
+        self._takes_noise = False
+        self._sizes = (0, 0)
+        self._names: tuple[str, str] = ("", "")
+
+    def sizes(self) -> tuple[int, int]:
+        """Load the file if need be, and return O and A.
+
+        Raises:
+            CheckpointError: The file is missing or no ONNX graph.
+            InputError: The graph has other inputs or outputs.
+            MissingExtraError: The extra ``onnx`` is not installed.
+        """
+        if self._session is None:
+            self._load()
+        return self._sizes
+
+    def actions(self, states: Float32Array, noise: Float32Array | None) -> Float32Array:
+        """Return the graph's actions, (N, A)."""
+        state_name, action_name = self._names
+        feeds = {state_name: states}
+        if self._takes_noise:
+            zeros = np.zeros((len(states), self._sizes[1]), dtype=np.float32)
+            feeds[EPSILON] = zeros if noise is None else noise
+        (actions,) = self._session.run([action_name], feeds)
+        return np.asarray(actions, dtype=np.float32)
+
+    def _load(self) -> None:
+        owner, spec = type(self).__name__, self.spec
+        path = weights_path(require_weights_uri(owner, spec))
+        if not path.is_file():
+            raise CheckpointNotFoundError(
+                f"{owner}: {path}: file not found; check the name and the artifacts folder."
+            )
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES)
+        require_digest(owner, spec, sha256_bytes(data))
+        runtime = load_extra("onnxruntime")
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        try:  # from bytes: a graph read from a path could name further files
+            session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            raise CheckpointError(
+                f"{owner}: {path}: expected an ONNX graph, got {error}"
+            ) from error
+        self._describe(session)
+        self._session = session
+
+    def _describe(self, session: Any) -> None:
+        """Note names and widths of the graph's inputs and outputs."""
+        inputs: Mapping[str, Any] = {node.name: node for node in session.get_inputs()}
+        output = session.get_outputs()[0]
+        states = [node for name, node in inputs.items() if name != EPSILON]
+        shapes = {name: tuple(node.shape) for name, node in inputs.items()}
+        ranks = [len(node.shape) for node in (*states, output)]
+        widths = [node.shape[-1] for node in (*states, output) if len(node.shape)]
+        if len(states) != 1 or ranks != [2, 2] or not all(type(n) is int for n in widths):
+            raise InputError(
+                f"{type(self).__name__}: {self.spec.weights_uri}: expected one input (N, O), "
+                f"perhaps '{EPSILON}', and a first output (N, A), got the inputs {shapes} and "
+                f"the output {tuple(output.shape)}; export a policy of flat states."
+            )
+        self._names = (states[0].name, output.name)
+        self._sizes = (int(widths[0]), int(widths[1]))
+        self._takes_noise = EPSILON in inputs

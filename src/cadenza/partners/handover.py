@@ -12,17 +12,16 @@ Units:     m, rad, s.
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array, FloatArray, require_finite
 from cadenza.core.errors import InputError
-from cadenza.core.seeding import Substream
-from cadenza.partners.interface import PartnerBase, PartnerCard
+from cadenza.partners.interface import DrawingPartner
 from cadenza.partners.observations import read_state
-from cadenza.partners.options import refuse_unknown_options
+from cadenza.partners.options import family_card, refuse_unknown_options
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec
 
@@ -108,40 +107,35 @@ def draw_presenting(rng: np.random.Generator) -> Presenting:
     return traits
 
 
-def _card(summary: str) -> PartnerCard:
-    return PartnerCard(
-        summary=summary,
-        tasks=("handover_mj",),
-        options={"uid": "robot it drives (default partner)"},
-    )
-
-
-class HandoverPartner(PartnerBase):
+class HandoverPartner(DrawingPartner):
     """Base of the presenters; a subclass says how an episode's traits are drawn.
-
-    Draws come from the partner's own stream, opened at ``reset``: row 0 of a batch uses the stream
-    of the episode, row i its child i; after ``reset_row(i, seed=s)`` row i repeats what a scalar
-    partner does after ``reset(seed=s)``.
 
     Raises:
         ConfigurationError: An option is unknown.
     """
 
+    def __init_subclass__(cls) -> None:
+        """Write the card of a subclass that has none, with its docstring's first line."""
+        super().__init_subclass__()
+        if "card" not in vars(cls):
+            cls.card = family_card(cls.__doc__ or "", "handover_mj")
+
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)
         refuse_unknown_options(type(self).__name__, spec.extra, ())
         self._uid = spec.extra.get("uid", "partner")
-        self._episode: Substream | None = None
         self._traits = Presenting.nominal(0)
 
     def reset(self, *, seed: int | None = None) -> None:
         """Draw the traits of a new episode from the stream that ``seed`` selects."""
-        self._episode, self._traits = self.episode_stream(seed), Presenting.nominal(0)
+        super().reset(seed=seed)
+        self._traits = Presenting.nominal(0)
 
     def reset_row(self, row: int, *, seed: int) -> None:
         """Start a new episode in one row; see `PartnerBase.reset_row`."""
-        self._rows(row + 1)
-        self._traits.write(row, self.draw(self.episode_stream(seed).default_rng()))
+        traits = self._rows(row + 1)
+        super().reset_row(row, seed=seed)
+        traits.write(row, self.draw(self.generators[row]))
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
         """Return the action for the state that ``obs`` holds.
@@ -175,8 +169,6 @@ class HandoverPartner(PartnerBase):
 
     def _rows(self, rows: int) -> Presenting:
         """Return the traits, of at least ``rows`` rows."""
-        if self._episode is None:  # acting before the first reset plays automatic episodes
-            self._episode = self.episode_stream(None)
         known = len(self._traits.delay)
         if known < rows:
             longer = Presenting.nominal(rows)
@@ -184,16 +176,13 @@ class HandoverPartner(PartnerBase):
                 getattr(longer, field.name)[:known] = getattr(self._traits, field.name)
             self._traits = longer
             for row in range(known, rows):
-                stream = self._episode if row == 0 else self._episode.child(row)
-                longer.write(row, self.draw(stream.default_rng()))
+                longer.write(row, self.draw(self.generators[row]))
         return self._traits
 
 
 @register_partner("handover_presenter")
 class HandoverPresenter(HandoverPartner):
-    """Presents somewhere in the zone, after a delay of up to a second, and stays."""
-
-    card: ClassVar[PartnerCard | None] = _card("Presents in the zone after up to 1 s, and stays.")
+    """Presents in the zone after up to 1 s, and stays."""
 
     def draw(self, rng: np.random.Generator) -> Presenting:
         """Return a presenter of the zone."""
@@ -202,9 +191,7 @@ class HandoverPresenter(HandoverPartner):
 
 @register_partner("handover_nominal")
 class HandoverNominal(HandoverPartner):
-    """Presents in the middle of the zone, at once."""
-
-    card: ClassVar[PartnerCard | None] = _card("Presents in the middle of the zone, punctually.")
+    """Presents in the middle of the zone, punctually."""
 
     def draw(self, rng: np.random.Generator) -> Presenting:
         """Return the nominal presenter."""
@@ -214,9 +201,7 @@ class HandoverNominal(HandoverPartner):
 
 @register_partner("handover_biased")
 class HandoverBiased(HandoverPartner):
-    """Pose bias: turns its hand by 15 to 45 degrees and presents outside the zone's middle."""
-
-    card: ClassVar[PartnerCard | None] = _card("Held out: presents turned by 15 to 45 degrees.")
+    """Held out: presents turned by 15 to 45 degrees."""
 
     def draw(self, rng: np.random.Generator) -> Presenting:
         """Return a presenter of biased pose."""
@@ -227,9 +212,7 @@ class HandoverBiased(HandoverPartner):
 
 @register_partner("handover_late")
 class HandoverLate(HandoverPartner):
-    """Timing: starts after 1 to 2 s and moves at half the speed."""
-
-    card: ClassVar[PartnerCard | None] = _card("Held out: starts late and moves slowly.")
+    """Held out: starts late and moves slowly."""
 
     def draw(self, rng: np.random.Generator) -> Presenting:
         """Return a late presenter."""
@@ -240,9 +223,7 @@ class HandoverLate(HandoverPartner):
 
 @register_partner("handover_yielding")
 class HandoverYielding(HandoverPartner):
-    """Compliance: gives way towards a receiving hand within 3 cm."""
-
-    card: ClassVar[PartnerCard | None] = _card("Held out: gives way towards a hand near it.")
+    """Held out: gives way towards a hand near it."""
 
     def draw(self, rng: np.random.Generator) -> Presenting:
         """Return a yielding presenter."""
@@ -253,9 +234,7 @@ class HandoverYielding(HandoverPartner):
 
 @register_partner("handover_reactive")
 class HandoverReactive(HandoverPartner):
-    """Reactive: waits until the receiver is near, then brings the handle to its hand."""
-
-    card: ClassVar[PartnerCard | None] = _card("Held out: waits for the receiver and meets it.")
+    """Held out: waits for the receiver and meets it."""
 
     def draw(self, rng: np.random.Generator) -> Presenting:
         """Return a reactive presenter."""

@@ -251,3 +251,49 @@ def _forbidden_message(class_name: str, attribute: str) -> str:
         f"{class_name}.{attribute}: a partner is frozen and must not offer {attribute!r} "
         "(ADR-009); train the ego, or train a new partner elsewhere and load its weights."
     )
+
+
+class RowGenerators:
+    """One random generator per row of a batch, made when the row first draws.
+
+    Row 0 of an episode draws what a single environment draws, from the episode's stream, row k > 0
+    from its k-th child; a restarted row draws from the stream of its own episode.
+
+    Args:
+        episode: Stream of the episode, see `PartnerBase.episode_stream`.
+    """
+
+    def __init__(self, episode: Substream) -> None:
+        self._episode = episode
+        self._generators: dict[int, np.random.Generator] = {}
+
+    def __getitem__(self, row: int) -> np.random.Generator:
+        """Return the generator of ``row``, as far as it has been drawn from."""
+        if row not in self._generators:
+            self.restart(row, self._episode if row == 0 else self._episode.child(row))
+        return self._generators[row]
+
+    def restart(self, row: int, stream: Substream) -> None:
+        """Let ``row`` draw from the beginning of ``stream``."""
+        self._generators[row] = stream.default_rng()
+
+
+class DrawingPartner(PartnerBase):
+    """Base of partners that draw while they act, from one generator per row."""
+
+    _opened: RowGenerators | None = None
+
+    def reset(self, *, seed: int | None = None) -> None:
+        """Open the random stream of the episode that ``seed`` selects."""
+        self._opened = RowGenerators(self.episode_stream(seed))
+
+    def reset_row(self, row: int, *, seed: int) -> None:
+        """Start a new episode in one row; see `PartnerBase.reset_row`."""
+        self.generators.restart(row, self.episode_stream(seed))
+
+    @property
+    def generators(self) -> RowGenerators:
+        """The rows' generators; acting before the first reset plays automatic episodes."""
+        if self._opened is None:
+            self._opened = RowGenerators(self.episode_stream(None))
+        return self._opened

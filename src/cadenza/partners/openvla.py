@@ -240,18 +240,6 @@ class OpenVLAPartner(ChunkedPolicyPartner):
             where code of the repository would run unpinned or without ``trust_remote_code=yes``.
     """
 
-    own_options: ClassVar[tuple[str, ...]] = (
-        "instruction",
-        "camera",
-        "unnorm_key",
-        "action_map",
-        "revision",
-        "trust_remote_code",
-        "adapter",
-        "adapter_sha256",
-        "dtype",
-        "device",
-    )
     card: ClassVar[PartnerCard | None] = PartnerCard(
         summary="Asks an OpenVLA model what to do, from one camera and an instruction.",
         options={

@@ -7,6 +7,7 @@ from typing import Final
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.near_names import did_you_mean
+from cadenza.partners.interface import PartnerCard
 
 #: Keys that describe a partner without changing what it does; every class accepts them.
 METADATA_KEYS: Final = frozenset({"uid", "task", "role", "note", "checkpoint_tier"})
@@ -59,6 +60,23 @@ class NumberOption:
         return value
 
 
+def whole_option(owner: str, extra: Mapping[str, str], key: str, *, low: int) -> int | None:
+    """Return an integer option, or None where it is absent.
+
+    Raises:
+        ConfigurationError: No integer, or below ``low``.
+    """
+    text = extra.get(key)
+    if text is None:
+        return None
+    value = int(text) if text.isdecimal() else low - 1
+    if value < low:
+        raise ConfigurationError(
+            f"{owner}: option {key!r}: expected an integer >= {low}, got {text!r}."
+        )
+    return value
+
+
 def refuse_unknown_options(owner: str, extra: Mapping[str, str], known: Iterable[str]) -> None:
     """Raise if ``extra`` holds a key that the class would silently ignore.
 
@@ -73,3 +91,21 @@ def refuse_unknown_options(owner: str, extra: Mapping[str, str], known: Iterable
             f"options: {', '.join(sorted(allowed))}. "
             f"Remove it; on a command line: '~partner.extra.{unknown[0]}'."
         )
+
+
+def family_card(
+    text: str,
+    task: str,
+    *,
+    options: Iterable[NumberOption] = (),
+    leaves_way: bool = True,
+    uid: str = "robot it drives (default partner)",
+) -> PartnerCard:
+    """Return the card of one class of a family: the first line of ``text``, and its options."""
+    described = {o.key: f"{o.summary} (default {o.default:g})" for o in options}
+    return PartnerCard(
+        summary=text.partition("\n")[0],
+        tasks=(task,),
+        leaves_way=leaves_way,
+        options={"uid": uid, **described},
+    )

@@ -305,7 +305,6 @@ class LeRobotPartner(RemotePolicyPartner):
 
     loader = "lerobot"
     default_inputs = "observation.state=state"
-    own_options = (*RemotePolicyPartner.own_options, "device", "revision")
     card: ClassVar[PartnerCard | None] = PartnerCard(
         summary="Plays a LeRobot policy, which runs in LeRobot's own environment.",
         options={
@@ -346,7 +345,6 @@ class CrossFormerPartner(RemotePolicyPartner):
 
     loader = "crossformer"
     default_inputs = "image_primary=rgb"
-    own_options = (*RemotePolicyPartner.own_options, "head", "dataset")
     card: ClassVar[PartnerCard | None] = PartnerCard(
         summary="Asks CrossFormer for chunks of actions, in CrossFormer's own environment.",
         options={

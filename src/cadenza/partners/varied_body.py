@@ -18,10 +18,9 @@ import numpy as np
 
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.partners.interface import ActionBox, PartnerBase, PartnerCard
+from cadenza.partners.interface import ActionBox, PartnerBase, PartnerCard, RowGenerators
 from cadenza.partners.options import NumberOption, refuse_unknown_options
 from cadenza.partners.registry import load_partner, register_partner
-from cadenza.partners.row_generators import RowGenerators
 from cadenza.partners.spec import PartnerSpec
 
 #: Name the class is registered under.

@@ -16,11 +16,10 @@ import numpy as np
 
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, IntegrityError
-from cadenza.partners.interface import PartnerBase, PartnerCard
+from cadenza.partners.interface import DrawingPartner, PartnerCard
 from cadenza.partners.observations import read_state
 from cadenza.partners.options import refuse_unknown_options
 from cadenza.partners.registry import register_partner
-from cadenza.partners.row_generators import RowGenerators
 from cadenza.partners.spec import PartnerSpec
 from cadenza.partners.weights import require_digest
 
@@ -108,7 +107,7 @@ def load_member(folder: Path, name: str) -> MemberPolicies:
 
 
 @register_partner(ZOO_MEMBER)
-class ZooMemberPartner(PartnerBase):
+class ZooMemberPartner(DrawingPartner):
     """Plays a member of a zoo that ``cadenza zoo train`` made.
 
     ``weights_uri`` is ``local://<zoo>/members/<name>.pt``, relative to the folder that the option
@@ -144,7 +143,6 @@ class ZooMemberPartner(PartnerBase):
         self._name = relative.stem
         self._loaded: MemberPolicies | None = None
         self._digest = ""
-        self._rows: RowGenerators | None = None
 
     def reset(self, *, seed: int | None = None) -> None:
         """Open the episode's generator, and check the weights.
@@ -153,7 +151,7 @@ class ZooMemberPartner(PartnerBase):
             CheckpointError: The weights are missing or damaged.
             IntegrityError: They are not those of the manifest, or have changed since.
         """
-        self._rows = RowGenerators(self.episode_stream(seed))
+        super().reset(seed=seed)
         self.verify_weights()
 
     def verify_weights(self) -> None:
@@ -168,10 +166,6 @@ class ZooMemberPartner(PartnerBase):
                 f"zoo member {self._name!r}: expected frozen weights, got others than were loaded: "
                 "something changed them (ADR-009); load the partner again and find what trains it."
             )
-
-    def reset_row(self, row: int, *, seed: int) -> None:
-        """Start a new episode in one row; see `PartnerBase.reset_row`."""
-        self._generators().restart(row, self.episode_stream(seed))
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
         """Return the member's action.
@@ -203,7 +197,7 @@ class ZooMemberPartner(PartnerBase):
         """Return one draw per row, (N, A)."""
         policy = policies.partner
         outputs = policy.outputs(rows).numpy()
-        generators, width = self._generators(), int(outputs.shape[1])
+        generators, width = self.generators, int(outputs.shape[1])
         rngs = [generators[row] for row in range(len(rows))]
         if policy.output == "choice":
             gumbel = _stacked([rng.gumbel(size=width) for rng in rngs])
@@ -211,11 +205,6 @@ class ZooMemberPartner(PartnerBase):
         noise = _stacked([rng.standard_normal(width) for rng in rngs])
         drawn = outputs + np.exp(policies.log_std[1].numpy()) * noise
         return np.clip(drawn, policy.low.numpy(), policy.high.numpy()).astype(np.float32)
-
-    def _generators(self) -> RowGenerators:
-        if self._rows is None:  # acting before the first reset plays an automatic episode
-            self._rows = RowGenerators(self.episode_stream(None))
-        return self._rows
 
     def _policies(self) -> MemberPolicies:
         if self._loaded is None:

@@ -7,14 +7,11 @@ import time
 
 import pytest
 
-from cadenza.benchmark.cell_files import cell_path
-from cadenza.benchmark.cell_runner import CellRunner, CellRunnerFactory
-from cadenza.benchmark.check_rows import all_ok
-from cadenza.benchmark.evaluation_config import EvaluationConfig, make_plan
-from cadenza.benchmark.evaluation_run import run_evaluation
+from cadenza.benchmark.cells import CellRunner, CellRunnerFactory, cell_path
+from cadenza.benchmark.evaluation_run import EvaluationConfig, make_plan, run_evaluation
 from cadenza.benchmark.policies import ZeroPolicy
 from cadenza.benchmark.tasks import CROSSING
-from cadenza.benchmark.verify import verify_bundle_dir
+from cadenza.benchmark.verify import all_ok, verify_bundle_dir
 from cadenza.core.errors import ConfigurationError, InputError, IntegrityError
 from tests.campaigns import nightly, size
 from tests.e2e.commands import LIMIT_S, Started
@@ -126,7 +123,7 @@ def test_damaged_bundle_is_rebuilt_from_its_cells(reference, tmp_path):
 CHILD = """
 import sys
 from pathlib import Path
-from cadenza.benchmark.evaluation_config import EvaluationConfig
+from cadenza.benchmark.evaluation_run import EvaluationConfig
 from cadenza.benchmark.evaluation_run import run_evaluation
 
 if __name__ == "__main__":

@@ -7,13 +7,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from cadenza.benchmark.jobs import cloning_job, collecting
-from cadenza.benchmark.jobs.cloning_job import train
-from cadenza.benchmark.jobs.cloning_request import Training
+from cadenza.benchmark.jobs import cloning, collecting
+from cadenza.benchmark.jobs.cloning import Training, train
 from cadenza.benchmark.jobs.collecting import collect, harvest
-from cadenza.benchmark.jobs.encounters import Encounters
-from cadenza.benchmark.jobs.evaluating import Evaluation, evaluate
-from cadenza.benchmark.jobs.merging import Merge, merge
+from cadenza.benchmark.jobs.dataset_files import Merge, merge
+from cadenza.benchmark.jobs.encounters import Encounters, Evaluation, evaluate
 from tests.campaigns import size
 from tests.integration.benchmark.job_crashes import deaths, dies_after, tree
 from tests.unit.benchmark.jobs.test_collecting import collection as collection_in
@@ -108,7 +106,7 @@ def require_equal_after_any_crash(folder, job):
 
 @pytest.mark.parametrize("step", size([9], [0, 9, 22]))
 def test_dead_process_leaves_what_the_copies_show(folder, expert, monkeypatch, step):
-    monkeypatch.setattr(cloning_job, "SAVE_EVERY", 4)
+    monkeypatch.setattr(cloning, "SAVE_EVERY", 4)
     whole, dead = folder / "whole", folder / "dead"
     with deaths(whole, folder / "died") as died:
         train(training(expert, whole))
@@ -124,21 +122,21 @@ def without_number(name):
 
 
 def test_training(folder, expert, monkeypatch):
-    monkeypatch.setattr(cloning_job, "SAVE_EVERY", 4)
+    monkeypatch.setattr(cloning, "SAVE_EVERY", 4)
     points = require_equal_after_any_crash(folder, lambda root: train(training(expert, root)))
     assert points > 20  # two saves of the state, the policy, claim and result
 
 
 def test_training_goes_on_where_it_was(folder, expert, monkeypatch):
-    monkeypatch.setattr(cloning_job, "SAVE_EVERY", 4)
+    monkeypatch.setattr(cloning, "SAVE_EVERY", 4)
     whole, updates = folder / "whole", []
     with deaths(whole, folder / "died") as died:
         train(training(expert, whole))
     # the first save is there, the second is not
     root = next(root for root in died if (root / "work" / "state.pt").exists())
-    real = cloning_job.batch_rows
+    real = cloning.batch_rows
     monkeypatch.setattr(
-        cloning_job,
+        cloning,
         "batch_rows",
         lambda settings, update, **others: (
             updates.append(update) or real(settings, update, **others)

@@ -6,8 +6,7 @@ import sys
 import pytest
 
 from cadenza.aht.config import load_config
-from cadenza.benchmark.evaluation_config import EvaluationConfig
-from cadenza.benchmark.evaluation_run import run_evaluation
+from cadenza.benchmark.evaluation_run import EvaluationConfig, run_evaluation
 from cadenza.benchmark.stream_tasks import stream_config
 from cadenza.benchmark.stream_worlds import make_ego_worlds
 from cadenza.benchmark.tasks import MPE_COOPERATIVE_PUSH, isolated_tasks, register_task

@@ -7,8 +7,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from cadenza.benchmark.evaluation_config import EvaluationConfig
-from cadenza.benchmark.evaluation_run import run_evaluation
+from cadenza.benchmark.evaluation_run import EvaluationConfig, run_evaluation
 from cadenza.cli.main import app
 
 TINY = (

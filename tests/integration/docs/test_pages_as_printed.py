@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from cadenza.aht.algorithms import list_algorithms
 from cadenza.aht.config import load_config
-from cadenza.benchmark.evaluation_config import EvaluationConfig
+from cadenza.benchmark.evaluation_run import EvaluationConfig
 from cadenza.benchmark.zoo.events import events_of
 from cadenza.partners.registry import isolated_registry
 from cadenza.safety.verifier.config import VerifierConfig

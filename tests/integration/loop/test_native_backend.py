@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cadenza.benchmark.jobs import encounters
-from cadenza.benchmark.jobs.cloning_request import RUNGS
+from cadenza.benchmark.jobs.cloning import RUNGS
 from cadenza.cli.main import app
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.loop.backends import native_files as native_episodes

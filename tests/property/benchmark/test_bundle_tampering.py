@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadenza.benchmark.bundle import build_bundle_files, write_bundle_dir
-from cadenza.benchmark.check_rows import all_ok
-from cadenza.benchmark.verify import verify_bundle_dir
+from cadenza.benchmark.verify import all_ok, verify_bundle_dir
 from tests.campaigns import size
 from tests.unit.benchmark.samples import make_request
 

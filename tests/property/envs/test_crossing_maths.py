@@ -6,20 +6,18 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from cadenza.envs.crossing import CONTACT_DISTANCE, CrossingEnv
-from cadenza.envs.crossing_layout import (
+from cadenza.envs.crossing_motion import (
     CIRCLE_RADIUS,
+    CONTROL_TIMESTEP,
     MAX_JITTER,
     MIN_CLEARANCE,
-    layout_draws,
-    layout_from_uniforms,
-    unit_circle,
-)
-from cadenza.envs.crossing_motion import (
-    CONTROL_TIMESTEP,
     accelerated,
     batched_closest_approach,
     closest_approach,
+    layout_draws,
+    layout_from_uniforms,
     moved,
+    unit_circle,
 )
 
 units = st.floats(0.0, 1.0, exclude_max=True)

@@ -5,10 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.envs.crossing import CrossingEnv
-from cadenza.envs.mpe import MPECooperativePushEnv
-from cadenza.envs.vector_crossing import VectorCrossingEnv
-from cadenza.envs.vector_mpe import VectorMPECooperativePushEnv
+from cadenza.envs.crossing import CrossingEnv, VectorCrossingEnv
+from cadenza.envs.mpe import MPECooperativePushEnv, VectorMPECooperativePushEnv
 
 
 class ScalarCopies:

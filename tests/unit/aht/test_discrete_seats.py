@@ -7,8 +7,7 @@ from gymnasium import spaces
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.ego_seat import ego_spaces
 from cadenza.benchmark.builders import build_env, build_partner
-from cadenza.benchmark.evaluation_config import EvaluationConfig
-from cadenza.benchmark.evaluation_run import run_evaluation
+from cadenza.benchmark.evaluation_run import EvaluationConfig, run_evaluation
 from cadenza.benchmark.training import run_training
 from cadenza.core.errors import ConfigurationError
 from tests.unit.aht.ego_ppo_fakes import SpacesOnlyEnv

@@ -6,13 +6,12 @@ import pytest
 from PIL import Image
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
-from cadenza.benchmark import admission, cocarry_admission
+from cadenza.benchmark import admission
 from cadenza.benchmark.admission import AdmissionPlan, AdmissionRow, admit, as_markdown, play_row
-from cadenza.benchmark.episodes import EpisodeTag, run_episode
+from cadenza.benchmark.episodes import EpisodeTag, open_world, run_episode
 from cadenza.benchmark.films import FilmRequest, film
 from cadenza.benchmark.policies import load_policy
 from cadenza.benchmark.tasks import COCARRY_MJ
-from cadenza.benchmark.worlds import open_world
 from cadenza.core.errors import ConfigurationError, InputError
 from tests.campaigns import nightly, size
 
@@ -69,9 +68,9 @@ def small_plan(monkeypatch):
         alone=("alone",),
         schedules={"matched": ("blind",)},
         binding="blind",
-        limits=cocarry_admission.PLAN.limits,
+        limits=admission.COCARRY.limits,
     )
-    monkeypatch.setattr(cocarry_admission, "PLAN", plan)
+    monkeypatch.setitem(admission.PLANS, "cocarry_mj", plan)
 
 
 def test_co_carry_needs_a_partner_and_an_ego_that_feels_it(small_plan):
@@ -103,7 +102,7 @@ def test_what_is_unknown_or_cannot_play_side_by_side_is_refused():
 
 
 def test_plan_refers_to_its_own_rows():
-    plan = cocarry_admission.PLAN
+    plan = admission.COCARRY
     names = [entry.name for entry in plan.rows]
     assert len(set(names)) == len(names)
     told = {*plan.matched, *plan.alone, plan.binding, *plan.schedules}

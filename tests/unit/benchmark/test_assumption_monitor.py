@@ -2,10 +2,8 @@ import numpy as np
 import pytest
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
-from cadenza.benchmark.assumption_monitor import AssumptionMonitor
-from cadenza.benchmark.episodes import EpisodeTag, run_episode
+from cadenza.benchmark.episodes import AssumptionMonitor, EpisodeTag, open_world, run_episode
 from cadenza.benchmark.policies import load_policy
-from cadenza.benchmark.worlds import open_world
 from cadenza.safety.runtime.driver import SafetyDriver
 from cadenza.safety.runtime.env_hooks import EnvHooks
 from cadenza.safety.runtime.options import SafetyOptions

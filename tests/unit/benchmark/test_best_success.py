@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cadenza.benchmark.best_success import BestSuccess
+from cadenza.benchmark.imitation import BestSuccess
 from cadenza.benchmark.policies import goal_pull
 from cadenza.core.errors import InputError
 

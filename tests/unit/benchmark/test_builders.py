@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
-from cadenza.benchmark.background_robots import background_seed
 from cadenza.benchmark.builders import (
+    background_seed,
     build_batched_safety_driver,
     build_env,
     build_partner,
@@ -18,10 +18,8 @@ from cadenza.benchmark.builders import (
 from cadenza.benchmark.tasks import CROSSING, isolated_tasks, register_task
 from cadenza.core.errors import ConfigurationError, NotReadyError
 from cadenza.core.types import EnvLike, VectorEnvLike
-from cadenza.envs.crossing import CrossingEnv
-from cadenza.envs.mpe import MPECooperativePushEnv
-from cadenza.envs.vector_crossing import VectorCrossingEnv
-from cadenza.envs.vector_mpe import VectorMPECooperativePushEnv
+from cadenza.envs.crossing import CrossingEnv, VectorCrossingEnv
+from cadenza.envs.mpe import MPECooperativePushEnv, VectorMPECooperativePushEnv
 from cadenza.partners import ScriptedHeuristicPartner
 from cadenza.partners.interface import FrozenPartner
 from cadenza.partners.registry import isolated_registry, load_partner, register_partner

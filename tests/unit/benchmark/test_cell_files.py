@@ -1,6 +1,6 @@
 import pytest
 
-from cadenza.benchmark.cell_files import cell_path, find_missing_cells, read_cell, write_cell
+from cadenza.benchmark.cells import cell_path, find_missing_cells, read_cell, write_cell
 from cadenza.core.errors import IntegrityError
 from cadenza.core.files import canonical_json, sha256_bytes
 from tests.campaigns import size

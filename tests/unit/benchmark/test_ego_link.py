@@ -10,19 +10,18 @@ from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.builders import build_safety_driver
 from cadenza.benchmark.cells import ConditionEntry, EvaluationPlan
 from cadenza.benchmark.ego_link import EgoLink, LinkConfig
-from cadenza.benchmark.episodes import EpisodeTag, run_episode
-from cadenza.benchmark.evaluation_config import (
+from cadenza.benchmark.episodes import EpisodeTag, open_world, run_episode
+from cadenza.benchmark.evaluation_run import (
     EvaluationConfig,
     load_evaluation_config,
     make_plan,
+    run_evaluation,
     summary_settings,
 )
-from cadenza.benchmark.evaluation_run import run_evaluation
-from cadenza.benchmark.link_costs import link_costs
 from cadenza.benchmark.policies import load_policy
+from cadenza.benchmark.safety_tables import link_costs
 from cadenza.benchmark.tasks import get_task, isolated_tasks, register_task
 from cadenza.benchmark.verify import verify_bundle_dir
-from cadenza.benchmark.worlds import open_world
 from cadenza.comm import URLLC_3GPP_R17, DegradationProfile
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.shipped_configs import find_config

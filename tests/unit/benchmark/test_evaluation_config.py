@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from cadenza.aht.config_models import SafetyConfig
-from cadenza.benchmark.evaluation_config import (
+from cadenza.benchmark.evaluation_run import (
     ConditionChoice,
     EvaluationConfig,
     load_evaluation_config,

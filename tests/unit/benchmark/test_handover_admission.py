@@ -2,8 +2,7 @@
 
 import pytest
 
-from cadenza.benchmark.admission import play_row
-from cadenza.benchmark.handover_admission import PLAN
+from cadenza.benchmark.admission import HANDOVER, play_row
 from cadenza.benchmark.tasks import HANDOVER_MJ
 from tests.campaigns import size
 
@@ -26,6 +25,6 @@ EPISODES = size(4, 50)
     ],
 )
 def test_row(name, low, high):
-    row = next(row for row in PLAN.rows if row.name == name)
+    row = next(row for row in HANDOVER.rows if row.name == name)
     outcomes = play_row(HANDOVER_MJ, row, episodes=EPISODES)
     assert low <= sum(outcome.success for outcome in outcomes) / EPISODES <= high

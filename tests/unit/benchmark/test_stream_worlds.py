@@ -148,7 +148,7 @@ def scalar_only(request):
 
 def late_resets(request):
     """Reset in the step after."""
-    from cadenza.envs.vector_crossing import VectorCrossingEnv
+    from cadenza.envs.crossing import VectorCrossingEnv
 
     return VectorCrossingEnv(request.num_envs, autoreset="next_step")
 

@@ -14,9 +14,14 @@ from cadenza.benchmark.bundle import (
     encode_sums,
     write_bundle_dir,
 )
-from cadenza.benchmark.check_rows import CheckResult, all_ok, render_check_table
 from cadenza.benchmark.executor import JobFailure
-from cadenza.benchmark.verify import equal_within, verify_bundle_dir
+from cadenza.benchmark.verify import (
+    CheckResult,
+    all_ok,
+    equal_within,
+    render_check_table,
+    verify_bundle_dir,
+)
 from cadenza.safety.reporting import emit_three_tables, parse_three_tables
 from tests.unit.benchmark.samples import make_plan, make_request
 

@@ -7,11 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.loop_run import LoopDisplay
-from cadenza.cli.loop_status import cycle_columns, cycle_rows, duration, event_line, headline, notes
-from cadenza.cli.loop_store import command
-from cadenza.cli.output import exit_code_of
+from cadenza.cli.loop_status import (
+    command,
+    cycle_columns,
+    cycle_rows,
+    duration,
+    event_line,
+    headline,
+    notes,
+)
+from cadenza.cli.output import ExitCode, exit_code_of
 from cadenza.loop import errors
 from cadenza.loop.constitution import ConstitutionError, Verdict
 from cadenza.loop.contracts.records import JobKey

@@ -9,8 +9,8 @@ import threading
 import pytest
 import typer
 
-from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.output import (
+    ExitCode,
     OutputClosedError,
     TerminationError,
     exit_code_of,

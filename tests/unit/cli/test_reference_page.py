@@ -4,8 +4,8 @@ from pathlib import Path
 
 import typer.main
 
-from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.main import app
+from cadenza.cli.output import ExitCode
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 

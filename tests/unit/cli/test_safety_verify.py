@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.main import app
+from cadenza.cli.output import ExitCode
 from cadenza.core.errors import StorageError
 from cadenza.safety.verifier.config import VerifierConfig
 from cadenza.safety.verifier.report import VerificationReport

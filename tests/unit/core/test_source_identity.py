@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from cadenza.core.source_identity import digest_of_sources, outside_code, source_digest
-from cadenza.partners.crossing_chaser import CrossingChaser
+from cadenza.partners.crossing import CrossingChaser
 from cadenza.partners.registry import load_partner
 
 

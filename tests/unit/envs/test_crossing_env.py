@@ -13,7 +13,7 @@ from cadenza.envs.crossing import (
     GOAL_RADIUS,
     CrossingEnv,
 )
-from cadenza.envs.crossing_layout import draw_layout
+from cadenza.envs.crossing_motion import draw_layout
 
 
 def still(env):

@@ -2,7 +2,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from cadenza.envs.crossing_layout import (
+from cadenza.envs.crossing_motion import (
     MIN_GAP,
     draw_layout,
     layout_draws,

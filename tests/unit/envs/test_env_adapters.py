@@ -8,7 +8,7 @@ from pettingzoo import ParallelEnv
 from pettingzoo.test import parallel_api_test, parallel_seed_test
 
 import cadenza
-from cadenza.benchmark.gym_envs import ego_env
+from cadenza.benchmark.builders import ego_env
 from cadenza.core.errors import InputError, MissingExtraError, NotReadyError, UnknownNameError
 from cadenza.envs import adapters
 from cadenza.envs.adapters import EgoGymEnv, ParallelView, torchrl_env

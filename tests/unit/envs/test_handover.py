@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from cadenza.benchmark.handover_egos import VIEW_SCALE, receive
+from cadenza.benchmark.scripted_egos import RECEIVER_SCALE as VIEW_SCALE
+from cadenza.benchmark.scripted_egos import receive
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.envs.mujoco import HandoverEnv, HandoverOptions, VectorHandoverEnv
-from cadenza.envs.mujoco.handover import EGO_SCALE, PRESENTER_SCALE
-from cadenza.envs.mujoco.handover_scene import TIP
+from cadenza.envs.mujoco.handover import EGO_SCALE, PRESENTER_SCALE, TIP
 from cadenza.partners import handover as presenters
 from cadenza.partners.registry import load_partner
 from cadenza.partners.spec import PartnerSpec

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cadenza.envs.mujoco import panda
-from cadenza.envs.mujoco.cocarry_scene import Scene
+from cadenza.envs.mujoco.cocarry import Scene
 
 mujoco = pytest.importorskip("mujoco")
 RNG = np.random.default_rng(0)

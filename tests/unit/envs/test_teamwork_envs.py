@@ -24,7 +24,7 @@ def overcooked(layout, **options):
 
 def many_fields(copies, **options):
     pytest.importorskip("lbforaging", reason="needs the extra foraging")
-    from cadenza.envs.vector_foraging import VectorForaging
+    from cadenza.envs.foraging import VectorForaging
 
     return VectorForaging(copies, **options)
 

@@ -8,10 +8,8 @@ import torch
 
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.types import VectorEnvLike
-from cadenza.envs.crossing import CrossingEnv
-from cadenza.envs.mpe import MPECooperativePushEnv
-from cadenza.envs.vector_crossing import VectorCrossingEnv
-from cadenza.envs.vector_mpe import VectorMPECooperativePushEnv
+from cadenza.envs.crossing import CrossingEnv, VectorCrossingEnv
+from cadenza.envs.mpe import MPECooperativePushEnv, VectorMPECooperativePushEnv
 
 PAIRS = [
     pytest.param(VectorMPECooperativePushEnv, MPECooperativePushEnv, id="mpe"),

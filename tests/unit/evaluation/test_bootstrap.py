@@ -14,7 +14,7 @@ from cadenza.evaluation.bootstrap import (
     pacluster_bootstrap,
 )
 from cadenza.evaluation.results import EpisodeResult, SpikeRun
-from cadenza.evaluation.statistics.aggregates import (
+from cadenza.evaluation.statistics.estimate import (
     interquartile_mean,
     optimality_gap,
     performance_profile_area,

@@ -8,6 +8,8 @@ from cadenza.partners.cocarry import (
     ARC,
     FOLLOWER,
     GRIP_STEP,
+    HELD_OUT_EASY,
+    HELD_OUT_HARD,
     LEADER,
     PATHS,
     SHARED,
@@ -17,7 +19,6 @@ from cadenza.partners.cocarry import (
     path_point,
     read_view,
 )
-from cadenza.partners.cocarry_families import HELD_OUT_EASY, HELD_OUT_HARD
 from cadenza.partners.registry import load_partner, partner_card
 from cadenza.partners.spec import PartnerSpec
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from cadenza.envs.crossing import CrossingEnv
-from cadenza.envs.vector_crossing import VectorCrossingEnv
+from cadenza.envs.crossing import CrossingEnv, VectorCrossingEnv
 from cadenza.safety.batched.driver import BatchedSafetyDriver
 from cadenza.safety.runtime.driver import SafetyDriver
 from cadenza.safety.runtime.options import SafetyOptions

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.envs.crossing import CrossingEnv
-from cadenza.envs.vector_crossing import VectorCrossingEnv
+from cadenza.envs.crossing import CrossingEnv, VectorCrossingEnv
 from cadenza.safety.batched.driver import BatchedSafetyDriver
 from cadenza.safety.control_models import JacobianControlModel
 from cadenza.safety.emergency import CartesianAccelEmergencyController

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cadenza.cli.exit_codes import ExitCode
 from cadenza.cli.main import app
+from cadenza.cli.output import ExitCode
 from cadenza.cli.stream import headline
 from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.engine_state import OnlineDataEngineState, ProducerState

@@ -32,13 +32,12 @@ from cadenza.benchmark.jobs.encounters import (
     job_task,
     partner_round,
 )
-from cadenza.benchmark.jobs.job_folder import Blocks, JobFolder, open_job_folder
-from cadenza.benchmark.jobs.policy_files import open_policy
-from cadenza.benchmark.policies import EgoPolicy, EgoSeat
+from cadenza.benchmark.output_folder import Blocks, JobFolder, open_job_folder
+from cadenza.benchmark.policies import EgoPolicy, EgoSeat, open_policy
 from cadenza.benchmark.stream_experts import EXPERTS, find_expert
 from cadenza.benchmark.tasks import TaskSpec
-from cadenza.benchmark.torch_threads import single_torch_thread
 from cadenza.core.arrays import Float32Array
+from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import ConfigurationError, IntegrityError, NotReadyError
 from cadenza.stream.bridges.episodes import Episode
 

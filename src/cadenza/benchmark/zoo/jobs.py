@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from cadenza.benchmark.tasks import TaskSpec, adopt
-from cadenza.benchmark.torch_threads import single_torch_thread
 from cadenza.benchmark.zoo.behavior import PreferringSelfPlay, preferences_of
 from cadenza.benchmark.zoo.brdiv import Confederates
 from cadenza.benchmark.zoo.config import UNTRAINED, Method, ZooConfig
@@ -32,6 +31,7 @@ from cadenza.core.checkpoints import (
     save_checkpoint,
     sidecar_path,
 )
+from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import CheckpointError, IntegrityError
 from cadenza.core.sealed_json import read_sealed_json, write_sealed_json
 from cadenza.core.seeding import derive_substream

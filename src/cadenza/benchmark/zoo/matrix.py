@@ -15,12 +15,12 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.benchmark.torch_threads import single_torch_thread
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.events import events_of
 from cadenza.benchmark.zoo.pairs import PairEnv, PairEpisodes, PairPolicy, open_pairs, play
 from cadenza.core.arrays import FloatArray
 from cadenza.core.checkpoints import load_checkpoint
+from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.extras import load_extra
 from cadenza.core.files import atomic_write_json, atomic_writer

@@ -22,7 +22,7 @@ from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.proportions import wilson_interval
 from cadenza.core.seeding import derive_substream
 from cadenza.evaluation.statistics.cluster_means import StudentT
-from cadenza.evaluation.statistics.means import mean_estimate
+from cadenza.evaluation.statistics.estimate import mean_estimate
 from cadenza.partners.zoo_manifest import Skill
 
 

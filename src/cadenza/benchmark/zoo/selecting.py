@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.benchmark.output_folder import OutputMode, open_output_folder
-from cadenza.benchmark.torch_threads import single_torch_thread
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.matrix import ZooEntry, ego_policy, open_zoos, play_pair, settings_of
 from cadenza.benchmark.zoo.pairs import PairEnv, PairPolicy, open_pairs
 from cadenza.core.checkpoints import sidecar_path
+from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import canonical_json, make_folder
 from cadenza.core.seeding import derive_substream

@@ -4,6 +4,7 @@ Robots:  a Panda with a wrist camera, a Fetch and an Allegro hand; no task, rewa
 Rates:   the scene steps at 100 Hz; the robots change their actions at 20, 10 and 50 Hz.
 Senses:  arm and hand feel all their joints, the Fetch only their positions, the hand its finger
          tips besides.
+States:  all vector channels of a robot side by side.
 Links:   a communication wrapper belongs between senses and states. It is passed in, as ``comm``:
          this folder knows no channel.
 """
@@ -15,19 +16,89 @@ import gymnasium as gym
 import numpy as np
 
 from cadenza.core.errors import InputError
-from cadenza.envs.errors import ObservationLayoutError
+from cadenza.envs.errors import ChamberEnvCompatibilityError, ObservationLayoutError
 from cadenza.envs.inputs import checked_integer, missing_uid_message
-from cadenza.envs.maniskill.scalar import ScalarManiSkillEnv
 from cadenza.envs.maniskill.simulator import (
+    ScalarManiSkillEnv,
     choose_render_backend,
     construction,
     load_simulator,
 )
 from cadenza.envs.spaces import sub_spaces
 from cadenza.envs.wrappers.action_repeat import PerAgentActionRepeatWrapper
-from cadenza.envs.wrappers.forwarding import ForwardingWrapper
-from cadenza.envs.wrappers.stage0_state import Stage0StateSynthesizer
+from cadenza.envs.wrappers.forwarding import (
+    ForwardingWrapper,
+    ObservationWrapper,
+    channel_value,
+    concatenated,
+)
 from cadenza.envs.wrappers.texture_filter import TextureFilterObsWrapper
+
+_OWNER: Final = "Stage0StateSynthesizer"
+
+
+class Stage0StateSynthesizer(ObservationWrapper):
+    """Add ``obs["agent"][uid]["state"]``: all vector channels of a robot, in alphabetical order.
+
+    A channel counts if its Box is (D,) or (1, D); images and nested channels do not. Robots that
+    have a ``state``, or no channels, pass unchanged. States are float32, (D,).
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        """Wrap ``env``.
+
+        Raises:
+            ObservationLayoutError: The observation or action space, or its ``agent``, is no Dict.
+            ChamberEnvCompatibilityError: A robot has no vector channel at all.
+        """
+        entries, uids = sub_spaces(env.observation_space), sub_spaces(env.action_space)
+        robots = sub_spaces((entries or {}).get("agent"))
+        if entries is None or uids is None or robots is None:
+            raise ObservationLayoutError(
+                f"{_OWNER}: expected Dict spaces of observations, their 'agent' and actions, got "
+                f"{env.observation_space} and {env.action_space}."
+            )
+        super().__init__(env)
+        self._channels: dict[str, tuple[str, ...]] = {}
+        for uid in uids:
+            channels = sub_spaces(robots.get(uid))
+            if channels is None or "state" in channels:
+                continue
+            boxes: dict[str, Any] = {
+                name: box for name, box in sorted(channels.items()) if _is_vector(box)
+            }
+            if not boxes:
+                raise ChamberEnvCompatibilityError(
+                    f"{_OWNER}: expected at least one vector channel of {uid!r}, got "
+                    f"{sorted(channels)}; choose an observation mode with proprioception."
+                )
+            self._channels[uid] = tuple(boxes)
+            low, high = (
+                np.concatenate([box.low.ravel() for box in boxes.values()], dtype=np.float32),
+                np.concatenate([box.high.ravel() for box in boxes.values()], dtype=np.float32),
+            )
+            state = gym.spaces.Box(low, high)
+            robots[uid] = gym.spaces.Dict({**channels, "state": state})
+        self.observation_space = gym.spaces.Dict({**entries, "agent": gym.spaces.Dict(robots)})
+
+    def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
+        """Return ``observation`` with states; the argument itself does not change.
+
+        Raises:
+            ObservationLayoutError: A channel is missing.
+        """
+        robots = dict(observation["agent"])
+        for uid, names in self._channels.items():
+            parts = [channel_value(_OWNER, observation, ("agent", uid, name)) for name in names]
+            robots[uid] = {**robots[uid], "state": concatenated(_OWNER, parts)}
+        return {**observation, "agent": robots}
+
+
+def _is_vector(space: gym.Space[Any]) -> bool:
+    """Return whether a channel is (D,) or (1, D)."""
+    shape = space.shape if isinstance(space, gym.spaces.Box) else None
+    return shape is not None and (len(shape) == 1 or (len(shape) == 2 and shape[0] == 1))
+
 
 #: Steps of 10 ms for which each robot holds an action.
 ACTION_REPEAT: Final = {"panda_wristcam": 5, "fetch": 10, "allegro_hand_right": 2}

@@ -27,7 +27,9 @@ from cadenza.core.extras import load_extra
 from cadenza.core.seeding import derive_substream
 from cadenza.envs.inputs import checked_integer, vector_action
 from cadenza.envs.maniskill.base_env import BaseEnv, sapien
-from cadenza.envs.maniskill.conditions import (
+from cadenza.envs.maniskill.panda_partner import PandaPartner
+from cadenza.envs.maniskill.simulator import name_robots_plainly
+from cadenza.envs.maniskill.stage1_pickplace import (
     EGO_UID,
     FETCH_SAFETY_RADIUS_M,
     FETCH_UID,
@@ -37,8 +39,6 @@ from cadenza.envs.maniskill.conditions import (
     ConditionConfig,
     build_control_models_for_condition,
 )
-from cadenza.envs.maniskill.panda_partner import PandaPartner
-from cadenza.envs.maniskill.simulator import name_robots_plainly
 from cadenza.envs.panda_kinematics import (
     PANDA_ARM_DOF,
     PandaJacobianProvider,

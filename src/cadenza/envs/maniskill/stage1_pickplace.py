@@ -1,30 +1,377 @@
-"""Pick and place beside a partner: the factory; `stage1_env` holds the task itself."""
+"""Pick and place beside a partner: conditions, wrappers, factory; `stage1_env` has the task.
+
+The condition ids are frozen: pre-registered experiments name them. Two of them vary the partner's
+body (action space, AS), two the ego's senses (observation modality, OM). The wrappers give the ego
+its flat state and its senses, and reset a batch by themselves.
+"""
 
 import math
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import gymnasium as gym
+import numpy as np
 
+from cadenza.core.arrays import FloatArray
 from cadenza.core.checks import is_real
 from cadenza.core.errors import InputError
+from cadenza.envs.errors import ObservationLayoutError
 from cadenza.envs.inputs import checked_integer
-from cadenza.envs.maniskill.conditions import (
-    DEFAULT_EPISODE_LENGTH,
-    SYNTHESISED_FT_NOISE_SIGMA_N,
-    resolve_condition,
-)
 from cadenza.envs.maniskill.simulator import (
     choose_render_backend,
     construction,
     load_simulator,
     require_parallel,
 )
-from cadenza.envs.wrappers.stage1 import (
-    EgoState,
-    Stage1ASStateSynthesizer,
-    Stage1AutoResetWrapper,
-    Stage1OMChannelFilter,
+from cadenza.envs.spaces import sub_spaces
+from cadenza.envs.wrappers.forwarding import (
+    ForwardingWrapper,
+    ObservationWrapper,
+    Path,
+    as_array,
+    channel_box,
+    channel_value,
+    concatenated,
+    joined_space,
 )
+from cadenza.envs.wrappers.texture_filter import zeroed
+from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
+from cadenza.safety.control_models.jacobian import ActionKind
+from cadenza.safety.protocols import AgentControlModel
+from cadenza.safety.snapshot import AgentSnapshot
+
+#: Robots of the task.
+EGO_UID: Final = "panda_wristcam"
+PANDA_PARTNER_UID: Final = "panda_partner"
+FETCH_UID: Final = "fetch"
+
+#: The frozen ids.
+AS_HOMO: Final = "stage1_pickplace_panda_only_mappo_shared_param"
+AS_HETERO: Final = "stage1_pickplace_panda_plus_fetch_ego_aht_happo_per_agent"
+OM_HOMO: Final = "stage1_pickplace_vision_only"
+OM_HETERO: Final = "stage1_pickplace_vision_plus_force_torque_plus_proprio"
+
+#: Control steps per episode: 5 s at 20 Hz.
+DEFAULT_EPISODE_LENGTH: Final = 100
+#: Standard deviation of the noise on the synthesised finger forces, N: the lower end of what wrist
+#: sensors of this arm show (0.5 to 1.5 N).
+SYNTHESISED_FT_NOISE_SIGMA_N: Final = 0.5
+#: Cartesian acceleration each body is credited with, m/s^2: half of the arm's rated 20 m/s^2, and
+#: what the wheeled base accelerates with.
+PANDA_CARTESIAN_ACCEL_CAPACITY_MS2: Final = 10.0
+FETCH_CARTESIAN_ACCEL_CAPACITY_MS2: Final = 1.5
+ACCEL_CAPACITY_MS2: Final[Mapping[str, float]] = {
+    EGO_UID: PANDA_CARTESIAN_ACCEL_CAPACITY_MS2,
+    PANDA_PARTNER_UID: PANDA_CARTESIAN_ACCEL_CAPACITY_MS2,
+    FETCH_UID: FETCH_CARTESIAN_ACCEL_CAPACITY_MS2,
+}
+#: Safety balls around the tool centre of a Panda and the base of a Fetch, m.
+PANDA_SAFETY_RADIUS_M: Final = 0.10
+FETCH_SAFETY_RADIUS_M: Final = 0.35
+#: Numbers in a Panda's action: seven joint steps and the gripper.
+PANDA_ACTION_DIM: Final = 8
+
+#: Maps a snapshot to a Jacobian, shape (3, A).
+JacobianFn: TypeAlias = Callable[[AgentSnapshot], FloatArray]
+
+
+class ConditionConfig(NamedTuple):
+    """One condition of the pick-and-place task.
+
+    Attributes:
+        condition_id: Its frozen id.
+        agent_uids: Ego and partner.
+        obs_mode: ManiSkill's observation mode, which holds all that the condition may show.
+        is_om_condition: Whether it varies the ego's senses.
+        ft_synthesis_enabled: Whether the ego is meant to use the finger forces. They are computed
+            in every condition.
+    """
+
+    condition_id: str
+    agent_uids: tuple[str, str]
+    obs_mode: str
+    is_om_condition: bool
+    ft_synthesis_enabled: bool
+
+
+_IMAGES: Final = "rgb+depth+state_dict"
+_TABLE: Final = {
+    condition.condition_id: condition
+    for condition in (
+        ConditionConfig(AS_HOMO, (EGO_UID, PANDA_PARTNER_UID), "state_dict", False, False),
+        ConditionConfig(AS_HETERO, (EGO_UID, FETCH_UID), "state_dict", False, False),
+        ConditionConfig(OM_HOMO, (EGO_UID, FETCH_UID), _IMAGES, True, False),
+        ConditionConfig(OM_HETERO, (EGO_UID, FETCH_UID), _IMAGES, True, True),
+    )
+}
+#: All ids, in the order AS-homo, AS-hetero, OM-homo, OM-hetero.
+CONDITION_IDS: Final = tuple(_TABLE)
+
+
+def resolve_condition(condition_id: str) -> ConditionConfig:
+    """Return the condition of that id.
+
+    Raises:
+        InputError: The id is not one of the four; lists them.
+    """
+    condition = _TABLE.get(condition_id)
+    if condition is None:
+        raise InputError(
+            f"condition_id: {condition_id!r} is not one of the four pre-registered conditions "
+            f"{sorted(_TABLE)} (ADR-007: a pre-registered id is never edited)."
+        )
+    return condition
+
+
+def build_control_models_for_condition(
+    condition_id: str,
+    *,
+    jacobian_fn: JacobianFn | Mapping[str, JacobianFn] | None = None,
+    fetch_action_dim: int | None = None,
+    panda_action_dim: int = PANDA_ACTION_DIM,
+    bias_fn: Mapping[str, JacobianFn] | None = None,
+    control_timestep_s: float | None = None,
+    partner_accel_capacity: float | None = None,
+) -> dict[str, AgentControlModel]:
+    """Return how each robot's action moves its safety ball.
+
+    A Panda moves its tool centre through its Jacobian. A Fetch moves its base: with
+    ``fetch_action_dim`` by the velocity command inside its action, without it as a point mass in
+    the plane.
+
+    Args:
+        condition_id: Id of the condition.
+        jacobian_fn: Jacobian per action unit, shape (3, A), of all Pandas or by uid. A model
+            without one raises where it is asked to map an action.
+        fetch_action_dim: Numbers in the Fetch's action.
+        panda_action_dim: Numbers in a Panda's action.
+        bias_fn: Returns J' q', shape (3,), m/s^2, by uid; robots it lacks have none.
+        control_timestep_s: Time in which a Panda's joint step is made and a Fetch's velocity
+            reached, s. None takes actions for accelerations.
+        partner_accel_capacity: Acceleration that the partner's ball never exceeds, m/s^2; None
+            takes what its body is credited with.
+
+    Raises:
+        InputError: The id is unknown, or a number is out of range.
+    """
+    ego, partner = resolve_condition(condition_id).agent_uids
+    biases = bias_fn or {}
+    jacobians: Mapping[str, JacobianFn | None] = (
+        dict.fromkeys({ego, partner} - {FETCH_UID}, jacobian_fn)
+        if jacobian_fn is None or callable(jacobian_fn)
+        else jacobian_fn
+    )
+
+    def model(uid: str, capacity: float) -> AgentControlModel:
+        is_fetch = uid == FETCH_UID
+        if is_fetch and fetch_action_dim is None:
+            return DoubleIntegratorControlModel(uid, 2, capacity=capacity)
+        step: ActionKind = "joint_velocity" if is_fetch else "joint_position_delta"
+        return JacobianControlModel(
+            uid,
+            fetch_action_dim if is_fetch and fetch_action_dim is not None else panda_action_dim,
+            position_dim=3,
+            jacobian_fn=jacobians.get(uid),
+            bias_fn=biases.get(uid),
+            max_cartesian_accel_value=capacity,
+            action_kind="joint_acceleration" if control_timestep_s is None else step,
+            control_timestep_s=control_timestep_s,
+        )
+
+    of_partner = partner_accel_capacity
+    if of_partner is None:
+        of_partner = ACCEL_CAPACITY_MS2[partner]
+    return {ego: model(ego, ACCEL_CAPACITY_MS2[ego]), partner: model(partner, of_partner)}
+
+
+#: What the ego's ``state`` holds: everything it needs, or its own joints alone.
+EgoState: TypeAlias = Literal["widened", "proprio"]
+#: What of ``obs["extra"]`` a widened state holds, with the length of each.
+TASK_FIELDS: Final = {"cube_pose": 7, "goal_pos": 3, "tcp_pose": 7}
+#: What of ``obs["extra"]`` an ego that only sees keeps: where its hand is and where to go.
+VISION_ONLY_FIELDS: Final = frozenset({"tcp_pose", "goal_pos"})
+
+
+class Stage1ASStateSynthesizer(ObservationWrapper):
+    """Add ``obs["agent"][uid]["state"]``, float32, in the conditions that vary the partner's body.
+
+    Every robot's state is its ``qpos`` and ``qvel``. A widened ego state goes on with the partner's
+    ``qpos`` and ``qvel``, ``cube_pose`` (7), ``goal_pos`` (3) and ``tcp_pose`` (7): 53 numbers
+    beside a Panda, 65 beside a Fetch. One env gives (D,), N > 1 envs (N, D). Other conditions, and
+    envs without a known one, pass unchanged.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], *, ego_state: EgoState = "widened") -> None:
+        """Wrap ``env``.
+
+        Args:
+            env: Env with a ``condition_id``.
+            ego_state: ``"widened"``, or ``"proprio"`` for the ego's own joints alone.
+
+        Raises:
+            ObservationLayoutError: The observation space is no Dict, or lacks what a state is made
+                of; the message names the entry.
+            InputError: ``ego_state`` is neither of the two.
+        """
+        entries = _entries("Stage1ASStateSynthesizer", env)
+        super().__init__(env)
+        if ego_state not in get_args(EgoState):
+            raise InputError(
+                f"Stage1ASStateSynthesizer: expected ego_state to be one of {get_args(EgoState)}, "
+                f"got {ego_state!r}."
+            )
+        self._parts: dict[str, tuple[Path, ...]] = {}
+        condition = _condition_of(env)
+        if condition is None or condition.is_om_condition:
+            return
+        robots = sub_spaces(entries.get("agent"))
+        if robots is None:
+            raise ObservationLayoutError(
+                "Stage1ASStateSynthesizer: expected a Dict 'agent' in the observation space, got "
+                f"{sorted(entries)}."
+            )
+        ego, partner = condition.agent_uids
+        self._parts = {uid: _joints(uid) for uid in {**robots, ego: None, partner: None}}
+        if ego_state == "widened":
+            fields = tuple(("extra", name) for name in TASK_FIELDS)
+            self._parts[ego] = (*_joints(ego), *_joints(partner), *fields)
+        for uid, parts in self._parts.items():
+            space = joined_space([self._box(path) for path in parts])
+            robots[uid] = gym.spaces.Dict({**(sub_spaces(robots[uid]) or {}), "state": space})
+        self.observation_space = gym.spaces.Dict({**entries, "agent": gym.spaces.Dict(robots)})
+
+    def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
+        """Return ``observation`` with states; the argument itself does not change.
+
+        Raises:
+            ObservationLayoutError: A channel is missing or of another rank, or batch sizes differ.
+        """
+        if not self._parts:
+            return observation
+        owner = "Stage1ASStateSynthesizer"
+        robots: dict[str, Any] = dict(observation["agent"]) if "agent" in observation else {}
+        for uid, parts in self._parts.items():
+            values = [channel_value(owner, observation, path) for path in parts]
+            robots[uid] = {**robots[uid], "state": concatenated(owner, values)}
+        return {**observation, "agent": robots}
+
+    def _box(self, path: Path) -> gym.spaces.Box[Any]:
+        """Return the space of one part of a state."""
+        owner = "Stage1ASStateSynthesizer"
+        box = channel_box(owner, self.env.observation_space, path)
+        expected = TASK_FIELDS.get(path[1]) if path[0] == "extra" else None
+        if expected not in (None, box.shape[-1]):
+            raise ObservationLayoutError(
+                f"{owner}: expected {'.'.join(path)!r} to have {expected} entries, got {box.shape}."
+            )
+        return box
+
+
+class Stage1OMChannelFilter(ObservationWrapper):
+    """Blank what the ego does not sense in the condition of the env.
+
+    With vision only, every channel of every robot reads zero, and so does ``obs["extra"]`` but for
+    ``tcp_pose`` and ``goal_pos``; images stay. Shapes, dtypes and devices stay, too. Every other
+    condition passes unchanged.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        """Wrap ``env``, whose condition is read now and once.
+
+        Raises:
+            ObservationLayoutError: The observation space is no Dict.
+        """
+        _entries("Stage1OMChannelFilter", env)
+        super().__init__(env)
+        condition = _condition_of(env)
+        self._condition_id = _condition_id_of(env)
+        self._blind = condition is not None and condition.condition_id == OM_HOMO
+
+    @property
+    def condition_id(self) -> str | None:
+        """Id of the env's condition; None if it has none."""
+        return self._condition_id
+
+    def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
+        """Return ``observation`` without what is not sensed; the argument does not change."""
+        if not self._blind:
+            return observation
+        shown = dict(observation)
+        if "agent" in shown:
+            shown["agent"] = zeroed("obs.agent", shown["agent"])
+        if isinstance(shown.get("extra"), Mapping):
+            shown["extra"] = {
+                name: value if name in VISION_ONLY_FIELDS else zeroed(f"obs.extra.{name}", value)
+                for name, value in cast("Mapping[str, Any]", shown["extra"]).items()
+            }
+        return shown
+
+
+class Stage1AutoResetWrapper(ForwardingWrapper):
+    """Start an env of a batch anew in the step in which it ends.
+
+    The observation of that step already belongs to the next episode; the last one of the old stands
+    in ``info["final_observation"]``, for all envs. Reward and flags are those of the step. No seed
+    is passed, so each env goes on with its own unnumbered episodes.
+    """
+
+    def step(self, action: Any) -> tuple[dict[str, Any], Any, Any, Any, dict[str, Any]]:
+        """Step, and reset exactly the envs that ended."""
+        outcome: tuple[Any, Any, Any, Any, Any] = self.env.step(action)
+        terminated: Any = outcome[2]
+        truncated: Any = outcome[3]
+        ended = np.flatnonzero(as_array(terminated) | as_array(truncated))
+        if len(ended) == 0:
+            return outcome
+        # A simulator may write its next observation into the arrays of the last.
+        info = {**outcome[4], "final_observation": copied(outcome[0])}
+        indices: Any = ended.astype(np.int32)
+        if not isinstance(terminated, np.ndarray):  # a tensor: indices where the simulation is
+            import torch
+
+            indices = torch.as_tensor(indices, device=outcome[2].device)
+        observation, _ = self.env.reset(options={"env_idx": indices})
+        return observation, outcome[1], outcome[2], outcome[3], info
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of a nested mapping of arrays and tensors."""
+    if isinstance(value, Mapping):
+        return {key: copied(entry) for key, entry in cast("Mapping[str, Any]", value).items()}
+    return value.clone() if hasattr(value, "clone") else np.array(value)
+
+
+def _entries(owner: str, env: gym.Env[Any, Any]) -> dict[str, gym.Space[Any]]:
+    entries = sub_spaces(env.observation_space)
+    if entries is None:
+        raise ObservationLayoutError(
+            f"{owner}: expected an env with a Dict observation space, got "
+            f"{type(env.observation_space).__name__}."
+        )
+    return entries
+
+
+def _joints(uid: str) -> tuple[Path, Path]:
+    return ("agent", uid, "qpos"), ("agent", uid, "qvel")
+
+
+def _condition_id_of(env: gym.Env[Any, Any]) -> str | None:
+    """Return the env's ``condition_id``, through its wrappers; None if it has none."""
+    try:
+        found: Any = env.get_wrapper_attr("condition_id")
+    except AttributeError:
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _condition_of(env: gym.Env[Any, Any]) -> ConditionConfig | None:
+    """Return the env's condition; None if it has none that is known."""
+    condition_id = _condition_id_of(env)
+    try:
+        return None if condition_id is None else resolve_condition(condition_id)
+    except InputError:
+        return None
+
 
 #: ``"upstream"`` mounts the partner facing away from the table, as published numbers have it.
 Compat: TypeAlias = Literal["upstream"]
@@ -48,7 +395,7 @@ def make_stage1_pickplace_env(
     """Build the pick-and-place env of one condition; see `stage1_env.Stage1PickPlaceEnv`.
 
     Args:
-        condition_id: One of the four ids of `conditions`.
+        condition_id: One of `CONDITION_IDS`.
         episode_length: Steps until truncation, >= 1.
         root_seed: Experiment seed, >= 0.
         num_envs: Scenes stepped as one batch; more than one needs CUDA, and then an env that ends

@@ -6,7 +6,7 @@ Start at:    `CoCarryEnv` and `VectorCoCarryEnv`: two arms carry one rigid bar; 
 Promise:     equal (root_seed, seed, actions) give equal bytes, in a fresh, a used and a reset
              environment, in one simulation and in each of many.
 May import:  what `envs` may, and the packages `mujoco` and `mjbatch` (extra `mujoco`).
-Adding one:  a scene that joins `arm_model` arms to what they hold, and a subclass of
+Adding one:  a scene that joins `panda` arms to what they hold, and a subclass of
              `two_arms.Copies`; spaces, seeds, resets and batches are there already.
 """
 

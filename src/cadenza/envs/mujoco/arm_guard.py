@@ -29,8 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
-from cadenza.envs.mujoco.arm_model import arm_body
-from cadenza.envs.mujoco.panda import JOINTS
+from cadenza.envs.mujoco.panda import JOINTS, arm_body
 from cadenza.envs.mujoco.simulations import Simulations
 from cadenza.safety.arms import MujocoArm
 from cadenza.safety.arms.state import ArmState

@@ -1,6 +1,8 @@
 """Two arms carry one rigid bar to a goal on one side: neither can do it alone.
 
-Robots:      the ego holds the bar's -x end, the partner the +x end (`cocarry_scene`).
+Scene:       x from the ego's base (at -BASE_X) to the partner's (+BASE_X, turned about), z up; the
+             ego holds the bar's -x end, the partner the +x end. Each end is tied to a grip by a
+             `connect` constraint, which leaves rotation free; its time constant says how stiff.
 Task:        bring the bar's centre to the goal, keep it level, do not fight (`cocarry_rules`). An
              episode terminates on success and truncates after ``episode_length`` ticks; with
              ``training`` it also terminates where a limit breaks, and success truncates beside the
@@ -21,12 +23,12 @@ Info:        ``success``, ``goal_distance`` (m), ``reached`` (the bar has rested
              or not), ``tilt_deg``, ``internal_force`` (N), their episode maxima ``max_tilt_deg``
              and ``max_force``, ``mean_force`` (N), ``energy`` (J) and ``time`` (s).
 Axes:        N = copies, R = rows that begin an episode; robot 0 is the ego, robot 1 the partner.
-Units:       m, m/s, rad, rad/s, N, s.
+Units:       kg, m, m/s, rad, rad/s, N, s.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,11 +48,14 @@ from cadenza.envs.mujoco.cocarry_rules import (
     task_reward,
     tilt_deg,
 )
-from cadenza.envs.mujoco.cocarry_scene import BAR, BAR_LENGTH, Scene, set_parameters
 from cadenza.envs.mujoco.panda import (
     JOINTS,
     RETRACTED,
     Kinematics,
+    actuator_gains,
+    arm_actuators,
+    arm_body,
+    grip_sensor,
     grip_to_joints,
     inverse_kinematics,
     kinematics,
@@ -68,7 +73,108 @@ from cadenza.envs.mujoco.two_arms import (
     TwoArmEnv,
     TwoArms,
     VectorTwoArmEnv,
+    require_choices,
 )
+
+#: Distance of the bases from the middle with the standard bar, m.
+BASE_X: Final = 0.5
+#: Length of the standard bar, m; longer ones push the bases apart.
+BAR_LENGTH: Final = 0.23
+#: Width and height of the bar, m.
+BAR_WIDTH: Final = 0.025
+#: Places in qpos: the ego's joints, the partner's, then the bar's pose (position, quaternion).
+EGO, PARTNER = slice(0, JOINTS), slice(JOINTS, 2 * JOINTS)
+BAR: Final = slice(2 * JOINTS, 2 * JOINTS + 7)
+#: The names of the arms in the model, in the order of qpos and ctrl.
+ARMS: Final = ("ego", "partner")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What a model of the scene is built from.
+
+    Attributes:
+        bar_length: m.
+        timestep_s: Physics step.
+        partner_holds: Whether the partner's end is tied to its grip.
+    """
+
+    bar_length: float = BAR_LENGTH
+    timestep_s: float = 0.002
+    partner_holds: bool = True
+
+    @property
+    def base_x(self) -> float:
+        """Distance of the bases from the middle, m."""
+        return BASE_X + 0.5 * (self.bar_length - BAR_LENGTH)
+
+    def xml(self) -> str:
+        """Return the model in MJCF."""
+        half = 0.5 * self.bar_length
+        active = "true" if self.partner_holds else "false"
+        connect = (
+            f'<connect name="ego_hold" site1="ego_grip" site2="bar_ego" {_RIGID}/>'
+            f'<connect name="partner_hold" site1="partner_grip" site2="bar_partner" '
+            f'active="{active}" {_RIGID}/>'
+        )
+        return f"""<mujoco model="cocarry">
+<compiler angle="radian"/>
+<option timestep="{self.timestep_s}" integrator="implicitfast">
+<flag contact="disable"/></option>
+<visual><headlight ambient="0.35 0.35 0.35" diffuse="0.5 0.5 0.5"/>
+<global offwidth="1280" offheight="960"/><quality shadowsize="0" offsamples="4"/></visual>
+<asset><texture type="skybox" builtin="gradient" rgb1="0.98 0.98 0.97" rgb2="0.84 0.88 0.92"
+width="64" height="384"/></asset>
+<worldbody>
+<geom type="plane" size="2 2 0.1" rgba="0.93 0.94 0.92 1"/>
+<light directional="true" pos="0 0 3" dir="0.2 0.4 -1" diffuse="0.5 0.5 0.5"/>
+{arm_body("ego", -self.base_x, faces_back=False, colour="0 0.447 0.698 1")}
+{arm_body("partner", self.base_x, faces_back=True, colour="0.902 0.624 0 1")}
+<body name="bar" pos="0 0 0.22"><freejoint name="bar"/>
+<geom type="box" size="{half} {BAR_WIDTH / 2} {BAR_WIDTH / 2}" mass="0.4" rgba="0.55 0.13 0.1 1"/>
+<site name="bar_ego" pos="{-half} 0 0" size="0.004" rgba="0 0 0 0"/>
+<site name="bar_partner" pos="{half} 0 0" size="0.004" rgba="0 0 0 0"/></body>
+</worldbody>
+<equality>{connect}</equality>
+<actuator>{arm_actuators("ego")}{arm_actuators("partner")}</actuator>
+<sensor>{grip_sensor("ego")}{grip_sensor("partner")}</sensor>
+</mujoco>"""
+
+
+_RIGID: Final = 'solref="0.004 1" solimp="0.99 0.9999 0.0005"'
+
+
+def set_parameters(
+    simulations: Simulations,
+    bar: int,
+    *,
+    bar_length: float,
+    bar_mass: FloatArray,
+    stiffness_scale: FloatArray,
+    time_constant_s: FloatArray,
+) -> None:
+    """Give every simulation its own bar and arms.
+
+    Args:
+        simulations: N simulations of `Scene.xml`.
+        bar: Index of the bar's body.
+        bar_length: m.
+        bar_mass: (N,), kg.
+        stiffness_scale: Of the actuators, (N,), see `actuator_gains`.
+        time_constant_s: Of the bar's ties, (N,); 0.004 is rigid.
+    """
+    long, wide = bar_length * bar_length, BAR_WIDTH * BAR_WIDTH
+    simulations.parameters("body_mass")[:, bar] = bar_mass
+    squares = np.array([wide + wide, long + wide, long + wide])
+    simulations.parameters("body_inertia")[:, bar] = bar_mass[:, None] / 12.0 * squares
+    gains = simulations.parameters("actuator_gainprm")
+    bias = simulations.parameters("actuator_biasprm")
+    for row, scale in enumerate(stiffness_scale.tolist()):
+        stiffness, damping = (np.tile(values, 2) for values in actuator_gains(scale))
+        gains[row, :, 0], bias[row, :, 1], bias[row, :, 2] = stiffness, -stiffness, -damping
+    simulations.parameters("eq_solref")[:, :, 0] = time_constant_s[:, None]
+    simulations.apply()
+
 
 Condition = Literal["matched", "single_arm", "static_partner", "zero_partner"]
 Sight = Literal["all", "own"]
@@ -159,20 +265,15 @@ class CoCarryOptions:
         return self.scene().xml()
 
     def __post_init__(self) -> None:
-        choices = (
-            ("condition", Condition),
-            ("ego_sees", Sight),
-            ("view", View),
-            ("action_track", Track),
-            ("reward", Reward),
-            ("guard", Guarding),
+        require_choices(
+            self,
+            condition=Condition,
+            ego_sees=Sight,
+            view=View,
+            action_track=Track,
+            reward=Reward,
+            guard=Guarding,
         )
-        for name, kind in choices:
-            if getattr(self, name) not in get_args(kind):
-                raise InputError(
-                    f"CoCarryOptions: expected {name} to be one of {', '.join(get_args(kind))}, "
-                    f"got {getattr(self, name)!r}."
-                )
         checked_integer("CoCarryOptions", "partner_delay", self.partner_delay, low=0)
         for name in (
             "bar_length",
@@ -276,7 +377,7 @@ class Carrying(Copies):
             counter[rows] = 0
         self.reached[rows] = self._broken[rows] = False
         self._speeds[rows] = 0.0
-        self._locate()
+        self._kinematics = self.locate()
         self._start_grips[rows] = self.grips[rows]
         self.now.max_tilt[rows] = self.now.max_force[rows] = 0.0
         self._measure(self._internal_force([self._forces()]), rows)
@@ -288,16 +389,13 @@ class Carrying(Copies):
         """See `Copies`; an episode fails where a limit breaks."""
         simulations = self.simulations
         before, distance = self.grips.copy(), self.now.distance.copy()
-        target, old = self._targets(ego, partner), simulations.ctrl.copy()
         forces: list[tuple[FloatArray, FloatArray, FloatArray]] = []
-        for chunk in range(1, CHUNKS + 1):
-            simulations.ctrl[:] = old + (chunk / CHUNKS) * (target - old)
-            simulations.step(self._substeps)
+        for _ in self.ramp(self._targets(ego, partner), self._substeps):
             forces.append(self._forces())
             power = np.abs(simulations.actuator_force * simulations.qvel[:, : 2 * JOINTS])
             self.energy += power.sum(axis=1) * (CONTROL_TIMESTEP / CHUNKS)
         self.steps += 1
-        self._locate()
+        self._kinematics = self.locate()
         self._speeds[:] = (self.grips - before) / CONTROL_TIMESTEP
         self._measure(self._internal_force(forces), slice(None))
         self._force_sum += np.abs(self.now.force)
@@ -420,11 +518,6 @@ class Carrying(Copies):
         local = (grips * axes[:, :, None, :, None]).sum(axis=3)  # the bar's axis seen by the grips
         along = (local * sensors.reshape(times, -1, 2, 3)).sum(axis=3)
         return internal_force(along[..., 0], along[..., 1]).sum(axis=0) / times
-
-    def _locate(self) -> None:
-        joints = self.simulations.qpos[:, : 2 * JOINTS].reshape(-1, JOINTS)
-        self._kinematics = kinematics(joints)
-        self.grips = self._kinematics.tcp.reshape(-1, 2, 3) * FACING + self.bases
 
     def _measure(self, force: FloatArray, rows: Any) -> None:
         qpos, now = self.simulations.qpos, self.now

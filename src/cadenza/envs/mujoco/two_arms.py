@@ -8,10 +8,10 @@ Units:    m, m/s, rad, rad/s, N, s.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -20,7 +20,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
-from cadenza.core.errors import NotReadyError
+from cadenza.core.errors import InputError, NotReadyError
 from cadenza.envs.batched_streams import named_uniforms
 from cadenza.envs.inputs import (
     checked_action,
@@ -31,9 +31,21 @@ from cadenza.envs.inputs import (
     checked_seeds,
 )
 from cadenza.envs.mujoco.arm_guard import ArmGuard, Guarding, arm_state
-from cadenza.envs.mujoco.panda import JOINT_HIGH, JOINT_LOW, JOINTS, quaternions
-from cadenza.envs.mujoco.rendering import Camera, Pictures
-from cadenza.envs.mujoco.simulations import ManySimulations, OneSimulation, Simulations
+from cadenza.envs.mujoco.panda import (
+    JOINT_HIGH,
+    JOINT_LOW,
+    JOINTS,
+    Kinematics,
+    kinematics,
+    quaternions,
+)
+from cadenza.envs.mujoco.simulations import (
+    Camera,
+    ManySimulations,
+    OneSimulation,
+    Pictures,
+    Simulations,
+)
 
 #: Seconds per tick, and steps of ramp within it.
 CONTROL_TIMESTEP: Final = 0.05
@@ -47,6 +59,20 @@ HIGH: Final[FloatArray] = np.tile(JOINT_HIGH, 2)
 FACING: Final[FloatArray] = np.array([[1.0, 1.0, 1.0], [-1.0, -1.0, 1.0]])
 
 Flags = NDArray[np.bool_]
+
+
+def require_choices(options: Any, **kinds: Any) -> None:
+    """Raise unless each of some options is one that its `Literal` names.
+
+    Raises:
+        InputError: One is not.
+    """
+    for name, kind in kinds.items():
+        if getattr(options, name) not in get_args(kind):
+            raise InputError(
+                f"{type(options).__name__}: expected {name} to be one of "
+                f"{', '.join(get_args(kind))}, got {getattr(options, name)!r}."
+            )
 
 
 class Copies(ABC):
@@ -152,6 +178,21 @@ class Copies(ABC):
                 active=guarding == "on",
                 growth=self.unseen_motion(),
             )
+
+    def ramp(self, target: FloatArray, substeps: int) -> Iterator[None]:
+        """Move the control to ``target``, (N, 14), within the tick; yield after every chunk."""
+        simulations, old = self.simulations, self.simulations.ctrl.copy()
+        for chunk in range(1, CHUNKS + 1):
+            simulations.ctrl[:] = old + (chunk / CHUNKS) * (target - old)
+            simulations.step(substeps)
+            yield
+
+    def locate(self) -> Kinematics:
+        """Note where the grips are and return the arms' kinematics, 2 N rows."""
+        joints = self.simulations.qpos[:, : 2 * JOINTS].reshape(-1, JOINTS)
+        now = kinematics(joints)
+        self.grips = now.tcp.reshape(-1, 2, 3) * FACING + self.bases
+        return now
 
     def arm(self, robot: int) -> FloatArray:
         """Return joint angles and rates of one robot, (N, 14)."""

@@ -7,14 +7,14 @@ import gymnasium as gym
 
 from cadenza.core.errors import InputError
 from cadenza.envs.spaces import sub_spaces
-from cadenza.envs.wrappers.forwarding import ForwardingWrapper, observation_entries
+from cadenza.envs.wrappers.forwarding import ObservationWrapper, observation_entries
 
 #: Length and alphabet of the identity a `PartnerSpec` gives.
 PARTNER_ID_LENGTH = 16
 HEXADECIMAL = "0123456789abcdef"
 
 
-class PartnerIdAnnotationWrapper(ForwardingWrapper):
+class PartnerIdAnnotationWrapper(ObservationWrapper):
     """Add the partner's identity to every observation.
 
     The space gains ``meta.partner_id``, 16 hexadecimal characters; entries of an existing ``meta``
@@ -59,21 +59,8 @@ class PartnerIdAnnotationWrapper(ForwardingWrapper):
             )
         self._partner_id = partner_id
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start an episode; its first observation carries the identity."""
-        observation, info = self.env.reset(seed=seed, options=options)
-        return self._annotated(observation), info
-
-    def step(
-        self, action: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], Any, bool, bool, dict[str, Any]]:
-        """Step; the observation carries the identity."""
-        observation, reward, terminated, truncated, info = self.env.step(cast("Any", action))
-        return self._annotated(observation), reward, terminated, truncated, info
-
-    def _annotated(self, observation: Mapping[str, Any]) -> dict[str, Any]:
+    def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
+        """Return ``observation`` with the identity; the argument itself does not change."""
         present = observation.get("meta")
         meta = dict(cast("Mapping[str, Any]", present)) if isinstance(present, Mapping) else {}
         return {**observation, "meta": {**meta, "partner_id": self._partner_id}}

@@ -10,10 +10,10 @@ import numpy as np
 from cadenza.core.errors import InputError
 from cadenza.envs.errors import ChamberEnvCompatibilityError
 from cadenza.envs.spaces import sub_spaces
-from cadenza.envs.wrappers.forwarding import ForwardingWrapper
+from cadenza.envs.wrappers.forwarding import ObservationWrapper
 
 
-class TextureFilterObsWrapper(ForwardingWrapper):
+class TextureFilterObsWrapper(ObservationWrapper):
     """Replace every channel of ``obs["agent"][uid]`` outside the uid's keep list by zeros.
 
     Shapes, dtypes and the observation space stay as they are, so a policy network need not know
@@ -55,20 +55,6 @@ class TextureFilterObsWrapper(ForwardingWrapper):
                     f"TextureFilterObsWrapper: expected channels of {uid!r} among "
                     f"{sorted(channels)}, got {unknown}."
                 )
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start an episode; its first observation is filtered."""
-        observation, info = self.env.reset(seed=seed, options=options)
-        return self.observation(observation), info
-
-    def step(
-        self, action: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], Any, bool, bool, dict[str, Any]]:
-        """Step and filter the observation."""
-        observation, reward, terminated, truncated, info = self.env.step(cast("Any", action))
-        return self.observation(observation), reward, terminated, truncated, info
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
         """Return ``observation`` filtered; the argument itself does not change."""

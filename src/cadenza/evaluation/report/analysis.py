@@ -8,18 +8,22 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.evaluation.episodes import EpisodeResult
-from cadenza.evaluation.report.formatting import plural
+from cadenza.evaluation.report.svg import plural
 from cadenza.evaluation.report.view import PartnerView, ReportView
 from cadenza.evaluation.statistics.cluster_means import StudentT
-from cadenza.evaluation.statistics.estimate import Estimate, cluster_means, group_by_seed
-from cadenza.evaluation.statistics.means import mean_estimate
+from cadenza.evaluation.statistics.estimate import (
+    Estimate,
+    cluster_means,
+    group_by_seed,
+    mean_estimate,
+    rate_estimate,
+)
 from cadenza.evaluation.statistics.paired import (
     Metric,
     PairedComparison,
     pair_episodes,
     paired_comparison,
 )
-from cadenza.evaluation.statistics.rates import rate_estimate
 
 #: Metrics the report compares between conditions.
 MetricName = Literal["success", "contact", "return"]

@@ -9,7 +9,7 @@ import csv
 import hashlib
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -19,17 +19,20 @@ from markupsafe import Markup
 from cadenza.core.files import atomic_write_text
 from cadenza.evaluation.episodes import EpisodeResult
 from cadenza.evaluation.report.analysis import Cell, Numbers, Row, analyse
-from cadenza.evaluation.report.figures.distance import distance_figure, partner_distance_figure
-from cadenza.evaluation.report.figures.figure import Figure
-from cadenza.evaluation.report.figures.learning import learning_figure
+from cadenza.evaluation.report.figures.episodes import (
+    distance_figure,
+    learning_figure,
+    partner_distance_figure,
+    trajectory_figure,
+)
 from cadenza.evaluation.report.figures.outcomes import (
+    Figure,
     difference_figure,
     intervention_figure,
     return_figure,
     success_figure,
 )
-from cadenza.evaluation.report.figures.trajectories import trajectory_figure
-from cadenza.evaluation.report.formatting import (
+from cadenza.evaluation.report.svg import (
     MISSING,
     count,
     number,
@@ -40,28 +43,14 @@ from cadenza.evaluation.report.formatting import (
     points,
     points_interval,
 )
-from cadenza.evaluation.report.rollouts import player_data
-from cadenza.evaluation.report.view import ConditionView, ReportView, condition_css
+from cadenza.evaluation.report.view import (
+    ConditionView,
+    ReportView,
+    Table,
+    condition_css,
+    player_data,
+)
 from cadenza.evaluation.statistics.estimate import Estimate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableBlock:
-    """One table of the page.
-
-    Attributes:
-        title: Its caption.
-        columns: Headings; the first names the row.
-        rows: Cells, as many as columns.
-        note: One sentence under it.
-        text_columns: Columns that hold words, not numbers.
-    """
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str = ""
-    text_columns: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +91,7 @@ def headline_tiles(view: ReportView, numbers: Numbers) -> tuple[Tile, ...]:
     return tuple(tiles)
 
 
-def success_table(view: ReportView, numbers: Numbers) -> TableBlock:
+def success_table(view: ReportView, numbers: Numbers) -> Table:
     """Return the numbers behind the success figure."""
     rows = [
         (
@@ -117,7 +106,7 @@ def success_table(view: ReportView, numbers: Numbers) -> TableBlock:
         )
         for row, condition, cell in _cells(view, numbers)
     ]
-    return TableBlock(
+    return Table(
         title="Success and return by partner",
         columns=(
             "Partner", "Condition", "Episodes", "Seeds",
@@ -128,7 +117,7 @@ def success_table(view: ReportView, numbers: Numbers) -> TableBlock:
     )  # fmt: skip
 
 
-def contact_table(view: ReportView, numbers: Numbers) -> TableBlock | None:
+def contact_table(view: ReportView, numbers: Numbers) -> Table | None:
     """Return contact counts and rates, or ``None`` when contact is not recorded."""
     shown = [*numbers.partners, *numbers.groups, numbers.overall]
     if not any(cell and cell.contact for row in shown for cell in row.cells):
@@ -152,16 +141,16 @@ def contact_table(view: ReportView, numbers: Numbers) -> TableBlock | None:
                 change = comparison.difference
                 cells.append(f"{points(change.value)} {points_interval(change)}")
         rows.append(tuple(cells))
-    return TableBlock(
+    return Table(
         title="Episodes with contact",
         columns=tuple(columns),
         rows=tuple(rows),
-        note="A count of zero is not a proof: the upper bound says how large the true rate could "
-        "still be.",
+        caption="A count of zero is not a proof: the upper bound says how large the true rate "
+        "could still be.",
     )
 
 
-def intervention_table(view: ReportView, numbers: Numbers) -> TableBlock | None:
+def intervention_table(view: ReportView, numbers: Numbers) -> Table | None:
     """Return how often and how strongly the filter acts, or ``None`` without a filter."""
     rows = [
         (
@@ -177,18 +166,18 @@ def intervention_table(view: ReportView, numbers: Numbers) -> TableBlock | None:
     ]
     if not rows:
         return None
-    return TableBlock(
+    return Table(
         title="What the filter did",
         columns=(
             "Partner", "Steps changed", "95 % interval", "Mean change", "Largest change",
             "Braking fallbacks",
         ),
         rows=tuple(rows),
-        note="Mean and largest change are taken over the changed steps only.",
+        caption="Mean and largest change are taken over the changed steps only.",
     )  # fmt: skip
 
 
-def safety_table(view: ReportView, numbers: Numbers) -> TableBlock:
+def safety_table(view: ReportView, numbers: Numbers) -> Table:
     """Return violations and fallbacks, in separate columns, per partner and condition."""
     rows = [
         (
@@ -206,16 +195,16 @@ def safety_table(view: ReportView, numbers: Numbers) -> TableBlock:
         for row, condition, cell in _cells(view, numbers)
         if row.partner is not None
     ]
-    return TableBlock(
+    return Table(
         title="Safety, partner by partner",
         columns=(
             "Partner", "Condition", "Steps", "Contacts", "Barrier violated",
             "Worst gap", "Braked", "Infeasible", "Uncertified", "Closest, m",
         ),
         rows=tuple(rows),
-        note="Contacts counts episodes. Barrier violated, braked, infeasible (no action met every "
-        "constraint) and uncertified (acted without its guarantee) count steps. A braked step is "
-        "not a violation: it is what the filter does instead of one. A dash: not recorded.",
+        caption="Contacts counts episodes. Barrier violated, braked, infeasible (no action met "
+        "every constraint) and uncertified (acted without its guarantee) count steps. A braked "
+        "step is not a violation: it is what the filter does instead of one. A dash: not recorded.",
         text_columns=(0, 1),
     )  # fmt: skip
 
@@ -306,7 +295,7 @@ class Section:
     title: str
     intro: str
     figures: tuple[Figure, ...] = ()
-    tables: tuple[TableBlock, ...] = ()
+    tables: tuple[Table, ...] = ()
     player: bool = False
     fold: str = ""
 
@@ -432,14 +421,7 @@ def _further(view: ReportView) -> Section:
         intro="What was configured.",
         fold="Show the tables",
         tables=tuple(
-            TableBlock(
-                title=table.title,
-                columns=table.columns,
-                rows=table.rows,
-                note=table.caption,
-                text_columns=tuple(range(len(table.columns))),
-            )
-            for table in view.tables
+            replace(table, text_columns=tuple(range(len(table.columns)))) for table in view.tables
         ),
     )
 

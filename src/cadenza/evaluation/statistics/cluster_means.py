@@ -4,7 +4,6 @@ Student t:      mean +- t(S-1) * s / sqrt(S). Covers 94-97 % in every design sim
 Percentile:     quantiles of resampled means. Too narrow below about 20 seeds.
 BCa:            percentile levels corrected for bias and skewness.
                 Source: Efron 1987, JASA 82, 171-185, eq. (2.3) and (6.6).
-Bootstrap-t:    Student t with its quantiles resampled. Source: Efron and Tibshirani 1993, ch. 12.5.
 Sign flips:     quantiles of means over random subsets. Exact at every S for values symmetric about
                 their mean, as differences of two equal conditions are.
                 Source: Hartigan 1969, JASA 64, 1303-1317.
@@ -69,8 +68,8 @@ class StudentT:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PercentileBootstrap:
-    """Quantiles of the resampled means.
+class _Resampling:
+    """What every method that draws is given.
 
     Attributes:
         rng: Only source of randomness; equal state gives equal bounds.
@@ -79,11 +78,21 @@ class PercentileBootstrap:
 
     rng: np.random.Generator
     n_resamples: int = DEFAULT_RESAMPLES
-    name: str = "percentile"
-    min_clusters: int = 2
 
     def __post_init__(self) -> None:
-        _require_resamples(self.n_resamples)
+        if self.n_resamples < 1:
+            raise InputError(
+                f"n_resamples: expected >= 1, got {self.n_resamples}; {DEFAULT_RESAMPLES} gives "
+                "stable tails."
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PercentileBootstrap(_Resampling):
+    """Quantiles of the resampled means."""
+
+    name: str = "percentile"
+    min_clusters: int = 2
 
     def interval(self, means: FloatArray, *, confidence: float) -> tuple[float, float]:
         """Return the two quantiles."""
@@ -94,21 +103,11 @@ class PercentileBootstrap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BcaBootstrap:
-    """Bias-corrected and accelerated quantiles of the resampled means.
+class BcaBootstrap(_Resampling):
+    """Bias-corrected and accelerated quantiles of the resampled means."""
 
-    Attributes:
-        rng: Only source of randomness; equal state gives equal bounds.
-        n_resamples: Replicates, >= 1.
-    """
-
-    rng: np.random.Generator
-    n_resamples: int = DEFAULT_RESAMPLES
     name: str = "bca"
     min_clusters: int = 3
-
-    def __post_init__(self) -> None:
-        _require_resamples(self.n_resamples)
 
     def interval(self, means: FloatArray, *, confidence: float) -> tuple[float, float]:
         """Return the two corrected quantiles."""
@@ -119,41 +118,7 @@ class BcaBootstrap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BootstrapT:
-    """Resampled Student quantiles.
-
-    Attributes:
-        rng: Only source of randomness; equal state gives equal bounds.
-        n_resamples: Replicates, >= 1.
-    """
-
-    rng: np.random.Generator
-    n_resamples: int = DEFAULT_RESAMPLES
-    name: str = "bootstrap-t"
-    min_clusters: int = 5
-
-    def __post_init__(self) -> None:
-        _require_resamples(self.n_resamples)
-
-    def interval(self, means: FloatArray, *, confidence: float) -> tuple[float, float]:
-        """Return mean - t*(high) se, mean - t*(low) se.
-
-        Replicates that drew one value S times have no standard error and are left out.
-        """
-        centre, error = float(means.mean()), _standard_error(means)
-        pivots: list[FloatArray] = []
-        for rows in _index_chunks(means.size, self.n_resamples, self.rng):
-            drawn = means[rows]  # (b, S)
-            spread = drawn.std(axis=1, ddof=1) / np.sqrt(means.size)
-            usable = spread > error * 1e-9
-            pivots.append((drawn.mean(axis=1)[usable] - centre) / spread[usable])
-        tail = (1.0 - confidence) / 2.0
-        low, high = np.quantile(np.concatenate(pivots), [tail, 1.0 - tail])
-        return centre - float(high) * error, centre - float(low) * error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignFlips:
+class SignFlips(_Resampling):
     """Bounds that the sign-flip test does not reject, by means over random subsets.
 
     Flipping the signs of a subset of ``values - centre`` makes the sum at least as large as it was
@@ -162,18 +127,13 @@ class SignFlips:
     outcomes it is McNemar's exact test.
 
     Attributes:
-        rng: Only source of randomness; equal state gives equal bounds.
         n_resamples: Subsets drawn, B >= 1; without (1 - confidence) / 2 * (B + 1) >= 1 the bounds
             are infinite.
     """
 
-    rng: np.random.Generator
     n_resamples: int = 19_999
     name: str = "sign-flips"
     min_clusters: int = 2
-
-    def __post_init__(self) -> None:
-        _require_resamples(self.n_resamples)
 
     def interval(self, means: FloatArray, *, confidence: float) -> tuple[float, float]:
         """Return the k-th smallest and k-th largest mean of a subset; empty subsets count as both.
@@ -270,12 +230,3 @@ def _subset_means(values: FloatArray, rows: int, rng: np.random.Generator) -> Fl
 def _standard_error(means: FloatArray) -> float:
     """Return the standard error of the mean of ``means``, shape (S,), S >= 2."""
     return float(means.std(ddof=1)) / float(np.sqrt(means.size))
-
-
-def _require_resamples(n_resamples: int) -> None:
-    """Raise unless there is at least one replicate."""
-    if n_resamples < 1:
-        raise InputError(
-            f"n_resamples: expected >= 1, got {n_resamples}; {DEFAULT_RESAMPLES} gives stable "
-            "tails."
-        )

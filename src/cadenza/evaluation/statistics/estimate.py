@@ -1,7 +1,17 @@
-"""One estimate: its value, its interval, and what a reader must know before trusting it.
+"""Estimates: a value, its interval, and what a reader must know before trusting it.
 
 Episodes of one seed share a policy, a layout stream or a machine state and are not independent;
 seeds are. Every interval in this package is therefore built on observations grouped by seed.
+
+Means:             `mean_estimate`: returns, distances, paired differences.
+Rates:             `rate_estimate`: yes-or-no outcomes. Korn-Graubard: Clopper-Pearson with the
+                   effective number of episodes of a clustered sample.
+                   Source: Korn and Graubard 1998, Survey Methodology 24, 193-201.
+Aggregates:        interquartile mean, optimality gap, profile area, of rates of (seed, partner)
+                   cells. On single 0/1 outcomes the interquartile mean is the rate clipped at 25 %
+                   and 75 % and stretched twofold between.
+                   Source: Agarwal et al. 2021, arXiv:2108.13264, section 4 and appendix A.
+Axes:              S = seeds (clusters).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,8 +20,15 @@ from typing import Final, Self
 
 import numpy as np
 
-from cadenza.core.arrays import FloatArray, require_finite
+from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.errors import InputError
+from cadenza.core.proportions import (
+    clopper_pearson_interval,
+    require_confidence,
+    require_counts,
+)
+from cadenza.core.quantiles import student_quantile
+from cadenza.evaluation.statistics.cluster_means import IntervalMethod
 
 #: Below this many seeds the spread between seeds is itself badly known: the nominal 95 % of a
 #: two-level percentile bootstrap covers 89 % at 5 seeds with a between-seed spread of 0.15.
@@ -114,3 +131,260 @@ def group_by_seed(observations: Iterable[tuple[int, float]]) -> Clusters:
 def cluster_means(clusters: Clusters) -> FloatArray:
     """Return the mean of each cluster, shape (S,)."""
     return np.array([array.mean() for array in clusters.values()])
+
+
+#: Relative spread below which means differ by float64 rounding only.
+_SAME = 1e-12
+
+
+def mean_estimate(
+    values: Mapping[int, Sequence[float] | FloatArray],
+    *,
+    method: IntervalMethod,
+    confidence: float = 0.95,
+    bounds: tuple[float, float] | None = None,
+    design: str = "cluster",
+) -> Estimate:
+    """Return the mean of the seed means with an interval; every seed weighs the same.
+
+    Args:
+        values: Observations per seed; seeds without any are left out.
+        method: How the bounds are made.
+        confidence: Nominal coverage.
+        bounds: Range of the observations; the interval is cut to it.
+        design: Second part of the estimator identity.
+
+    Returns:
+        The estimate. Its bounds are undefined, with the reason, when there are too few seeds or
+        when every observation is the same: then nothing is known about the spread.
+
+    Raises:
+        InputError: A value is not finite or outside ``bounds``, or confidence is out of range.
+    """
+    require_confidence(confidence)
+    clusters = as_clusters("values", values)
+    _require_bounds(clusters, bounds)
+    means = cluster_means(clusters)
+    estimator = f"mean/{design}/{method.name}/v1"
+    n = sum(array.size for array in clusters.values())
+    value = float(means.mean()) if means.size else None
+    sample, warnings = _sample(clusters, means)
+    reason = _undefined_reason(sample, means, method)
+    if reason is not None:
+        return Estimate.undefined(
+            reason=reason,
+            estimator=estimator,
+            confidence=confidence,
+            n=n,
+            n_clusters=means.size,
+            value=value,
+        )
+    low, high = method.interval(sample, confidence=confidence)
+    if bounds is not None:
+        low, high = max(low, bounds[0]), min(high, bounds[1])
+    return Estimate(
+        value=value,
+        low=low,
+        high=high,
+        confidence=confidence,
+        estimator=estimator,
+        n=n,
+        n_clusters=means.size,
+        warnings=(*warnings, *few_clusters_warning(means.size)),
+    )
+
+
+def all_equal(values: FloatArray) -> bool:
+    """Return whether ``values``, shape (N,), N >= 1, differ by rounding at most."""
+    return float(np.ptp(values)) <= _SAME * max(1.0, float(np.abs(values).max()))
+
+
+def _sample(clusters: Clusters, means: FloatArray) -> tuple[FloatArray, tuple[str, ...]]:
+    """Return the numbers whose spread is used: seed means, or single values if those agree."""
+    if means.size < 2 or not all_equal(means):
+        return means, ()
+    pooled = np.concatenate(list(clusters.values()))
+    return pooled, (
+        "every seed has the same mean: the bounds use the spread of single episodes instead and "
+        "treat them as independent.",
+    )
+
+
+def _undefined_reason(sample: FloatArray, means: FloatArray, method: IntervalMethod) -> str | None:
+    """Return why there are no bounds, if so."""
+    if means.size == 0:
+        return "no episodes"
+    if means.size < method.min_clusters:
+        return f"{means.size} seeds, {method.name} needs at least {method.min_clusters}"
+    if all_equal(sample):
+        return "every observation is the same, so their spread is unknown"
+    return None
+
+
+def _require_bounds(clusters: Clusters, bounds: tuple[float, float] | None) -> None:
+    """Raise if an observation lies outside ``bounds``."""
+    if bounds is None:
+        return
+    for seed, array in clusters.items():
+        if array.min() < bounds[0] or array.max() > bounds[1]:
+            raise InputError(
+                f"mean_estimate: expected values in [{bounds[0]}, {bounds[1]}], got "
+                f"[{array.min()}, {array.max()}] for seed {seed}."
+            )
+
+
+def effective_trials(successes: FloatArray, trials: FloatArray, *, confidence: float) -> float:
+    """Return the number of independent episodes that a clustered sample is worth.
+
+    The variance of the pooled rate is taken between seeds; the ratio of Student quantiles pays for
+    estimating it from S seeds only. The result never exceeds the true count, so a lucky agreement
+    between seeds cannot narrow an interval.
+
+    Args:
+        successes: Successes per seed, shape (S,).
+        trials: Episodes per seed, shape (S,), each >= 1.
+        confidence: Nominal coverage of the interval it will be used for.
+
+    Returns:
+        Effective episodes, in (0, sum of ``trials``].
+
+    Raises:
+        InputError: Shapes differ, no seed, or counts or confidence out of range.
+    """
+    require_shape("effective_trials.trials", trials, successes.shape)
+    require_confidence(confidence)
+    n = float(trials.sum())
+    if successes.size == 0 or bool((trials < 1).any()):
+        raise InputError("effective_trials: expected at least one seed, each with an episode.")
+    require_counts("effective_trials", float(successes.sum()), n)
+    seeds = successes.size
+    rate = float(successes.sum()) / n
+    residual = (successes - rate * trials) / n
+    # A sum, not a dot product: BLAS kernels round differently from machine to machine.
+    variance = seeds / max(seeds - 1, 1) * float((residual**2).sum())
+    binomial = rate * (1.0 - rate)
+    if seeds == 1 or binomial == 0.0 or variance <= binomial / n * 1e-12:
+        return n
+    quantile = 0.5 + confidence / 2.0
+    price = (student_quantile(quantile, n - 1.0) / student_quantile(quantile, seeds - 1.0)) ** 2
+    return min(n, binomial / variance * price)
+
+
+def korn_graubard_interval(
+    successes: FloatArray, trials: FloatArray, *, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Return bounds for the pooled rate of a clustered sample.
+
+    With no or only successes this is Clopper-Pearson on all episodes, so it never has zero width.
+
+    Args:
+        successes: Successes per seed, shape (S,).
+        trials: Episodes per seed, shape (S,), each >= 1.
+        confidence: Nominal coverage.
+
+    Raises:
+        InputError: As `effective_trials`.
+    """
+    effective = effective_trials(successes, trials, confidence=confidence)
+    rate = float(successes.sum() / trials.sum())
+    return clopper_pearson_interval(rate * effective, effective, confidence=confidence)
+
+
+#: Pooled rate with the clustered exact interval.
+RATE_ESTIMATOR: Final = "rate/cluster/korn-graubard/v1"
+
+
+def rate_estimate(
+    outcomes: Mapping[int, Sequence[bool] | Sequence[float] | FloatArray],
+    *,
+    confidence: float = 0.95,
+) -> Estimate:
+    """Return the pooled rate of ``outcomes`` with an interval that respects seeds.
+
+    With no or only successes the bounds are Clopper-Pearson on all episodes: 60 of 60 gives
+    [0.940, 1.000], never [1.000, 1.000].
+
+    Args:
+        outcomes: Outcomes per seed, each 0 or 1.
+        confidence: Nominal coverage.
+
+    Raises:
+        InputError: An outcome is neither 0 nor 1, or confidence is out of range.
+    """
+    require_confidence(confidence)
+    clusters = as_clusters(
+        "outcomes", {seed: [float(x) for x in v] for seed, v in outcomes.items()}
+    )
+    if not clusters:
+        return Estimate.undefined(
+            reason="no episodes",
+            estimator=RATE_ESTIMATOR,
+            confidence=confidence,
+            n=0,
+            n_clusters=0,
+        )
+    pooled = np.concatenate(list(clusters.values()))
+    if not np.isin(pooled, (0.0, 1.0)).all():
+        raise InputError("rate_estimate: expected outcomes 0 or 1; use mean_estimate for others.")
+    successes = np.array([array.sum() for array in clusters.values()])
+    trials = np.array([float(array.size) for array in clusters.values()])
+    low, high = korn_graubard_interval(successes, trials, confidence=confidence)
+    return Estimate(
+        value=float(pooled.mean()),
+        low=low,
+        high=high,
+        confidence=confidence,
+        estimator=RATE_ESTIMATOR,
+        n=pooled.size,
+        n_clusters=len(clusters),
+        warnings=_warnings(float(pooled.mean()), len(clusters)),
+    )
+
+
+def _warnings(rate: float, n_clusters: int) -> tuple[str, ...]:
+    """Return what a reader should know about this rate."""
+    if rate in (0.0, 1.0):
+        return (
+            "every outcome is the same: the bounds are exact binomial (Clopper-Pearson) and "
+            "treat episodes as independent.",
+            *few_clusters_warning(n_clusters),
+        )
+    return few_clusters_warning(n_clusters)
+
+
+#: Thresholds of a performance profile on normalised scores: every 0.02 from 0 to 1.
+PROFILE_THRESHOLDS: Final = 51
+
+
+def interquartile_mean(values: Sequence[float] | FloatArray) -> float:
+    """Return the mean of the middle half of ``values``; NaN when there is none.
+
+    With n values sorted, positions floor(n/4) to n - floor(n/4) are averaged, without
+    interpolation: `scipy.stats.trim_mean(values, 0.25)`.
+    """
+    array = np.sort(np.asarray(values, dtype=np.float64))
+    if array.size == 0:
+        return float("nan")
+    cut = array.size // 4
+    return float(array[cut : array.size - cut].mean())
+
+
+def optimality_gap(values: Sequence[float] | FloatArray, *, threshold: float = 1.0) -> float:
+    """Return the mean shortfall below ``threshold``; NaN when there are no values."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.size == 0:
+        return float("nan")
+    return float(np.maximum(threshold - array, 0.0).mean())
+
+
+def performance_profile_area(values: Sequence[float] | FloatArray) -> float:
+    """Return the area under the share of values strictly above tau, for tau in [0, 1].
+
+    Trapezoid rule on `PROFILE_THRESHOLDS` points; NaN when there are no values.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if array.size == 0:
+        return float("nan")
+    tau = np.linspace(0.0, 1.0, PROFILE_THRESHOLDS)
+    share = (array[None, :] > tau[:, None]).mean(axis=1)
+    return float(np.trapezoid(share, tau))

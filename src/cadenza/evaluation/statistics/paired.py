@@ -17,8 +17,13 @@ from cadenza.core.errors import InputError
 from cadenza.core.proportions import clopper_pearson_interval
 from cadenza.evaluation.episodes import EpisodeResult
 from cadenza.evaluation.statistics.cluster_means import IntervalMethod
-from cadenza.evaluation.statistics.estimate import Estimate, few_clusters_warning, group_by_seed
-from cadenza.evaluation.statistics.means import all_equal, mean_estimate
+from cadenza.evaluation.statistics.estimate import (
+    Estimate,
+    all_equal,
+    few_clusters_warning,
+    group_by_seed,
+    mean_estimate,
+)
 
 #: Reads one number from an episode; ``None`` when the episode does not record it.
 Metric: TypeAlias = Callable[[EpisodeResult], float | None]

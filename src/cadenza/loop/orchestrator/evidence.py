@@ -14,7 +14,6 @@ Method:   the wider of two bounds, each way. Sign flips are exact for values sym
           a value far to one side is rare. The studentised bootstrap follows that skewness.
 Ties:     a resample without spread has an infinite studentised mean: if so many miss every rare
           value, the values cannot tell how far the mean lies, and the bound is open.
-          (`cadenza.evaluation.statistics.cluster_means.BootstrapT` leaves such resamples out.)
 Reserve:  both are made at `RESERVE` of the level, because the bootstrap learns of skewness from the
           same few values. docs/loop.md has the measured error rates, also where they exceed it.
 Limits:   no method can bound the mean of values of unknown range if a catastrophe is so rare that

@@ -5,11 +5,9 @@ from itertools import pairwise
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cadenza.evaluation.report.figures.distance import histogram_edges
-from cadenza.evaluation.report.figures.learning import moving_mean
-from cadenza.evaluation.report.formatting import percent
-from cadenza.evaluation.report.rollouts import script_json
-from cadenza.evaluation.report.svg import WIDE, Drawing, Scale, nice_ticks
+from cadenza.evaluation.report.figures.episodes import histogram_edges, moving_mean
+from cadenza.evaluation.report.svg import WIDE, Drawing, Scale, nice_ticks, percent
+from cadenza.evaluation.report.view import script_json
 from tests.unit.evaluation.report.svg_tree import parse_svg
 
 numbers = st.floats(-1e6, 1e6)

@@ -10,9 +10,8 @@ import pytest
 
 from cadenza.core.seeding import derive_substream
 from cadenza.evaluation.statistics.cluster_means import PercentileBootstrap, StudentT
-from cadenza.evaluation.statistics.means import mean_estimate
+from cadenza.evaluation.statistics.estimate import mean_estimate, rate_estimate
 from cadenza.evaluation.statistics.paired import Pair, Pairing, paired_comparison
-from cadenza.evaluation.statistics.rates import rate_estimate
 
 EXPERIMENTS = 800
 SPREADS = [0.0, 0.05, 0.15]

@@ -7,8 +7,7 @@ from cadenza.core.proportions import clopper_pearson_interval
 from cadenza.evaluation.statistics.cluster_means import (
     StudentT,
 )
-from cadenza.evaluation.statistics.means import mean_estimate
-from cadenza.evaluation.statistics.rates import effective_trials, rate_estimate
+from cadenza.evaluation.statistics.estimate import effective_trials, mean_estimate, rate_estimate
 
 outcomes = st.dictionaries(
     st.integers(0, 50), st.lists(st.booleans(), min_size=1, max_size=8), min_size=1, max_size=12

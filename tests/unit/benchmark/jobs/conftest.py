@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cadenza.benchmark.jobs.cloning_job import train
-from cadenza.benchmark.jobs.cloning_request import Training
+from cadenza.benchmark.jobs.cloning import Training, train
 from cadenza.benchmark.jobs.collecting import Collection, collect
 
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.benchmark.jobs import cloning_job
-from cadenza.benchmark.jobs.cloning_job import batch_rows, train, updates_of
-from cadenza.benchmark.jobs.cloning_request import Training
+from cadenza.benchmark.jobs import cloning
+from cadenza.benchmark.jobs.cloning import Training, batch_rows, train, updates_of
 from cadenza.benchmark.jobs.dataset_files import KeptEpisode, write_dataset
 from cadenza.benchmark.policies import EgoSeat, load_policy
 from cadenza.core.checkpoints import CheckpointMetadata, save_checkpoint
@@ -202,7 +201,7 @@ def test_data_and_weights_that_do_not_fit_are_refused(
 
 
 def test_damaged_or_foreign_saves_are_not_trusted(expert_data, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(cloning_job, "SAVE_EVERY", 5)
+    monkeypatch.setattr(cloning, "SAVE_EVERY", 5)
     wanted = train(training(expert_data, tmp_path, "undisturbed"))["policy"]["sha256"]
     other = train(training(expert_data, tmp_path, "other", seed=7))
     job = tmp_path / "job"

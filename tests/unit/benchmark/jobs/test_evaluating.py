@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cadenza.benchmark.jobs.evaluating import Evaluation, evaluate
+from cadenza.benchmark.jobs.encounters import Evaluation, evaluate
 from cadenza.core.errors import CheckpointError, ConfigurationError
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cadenza.benchmark.jobs import job_folder
-from cadenza.benchmark.jobs.job_folder import Blocks, open_job_folder
+from cadenza.benchmark import output_folder
+from cadenza.benchmark.output_folder import Blocks, open_job_folder
 from cadenza.core.errors import ConfigurationError, NotReadyError, StorageError
 from cadenza.core.sealed_json import read_sealed_json
 
@@ -49,7 +49,7 @@ def test_changed_code_starts_over(tmp_path, monkeypatch):
         folder.work.mkdir()
         (folder.work / "state").write_text("old")
         (folder.root / "policy.pt").write_text("old")
-    monkeypatch.setattr(job_folder, "source_digest", lambda: "other code")
+    monkeypatch.setattr(output_folder, "source_digest", lambda: "other code")
     with open_job_folder(tmp_path, "train", {}) as folder:
         assert not folder.work.exists()
         assert not (folder.root / "policy.pt").exists()

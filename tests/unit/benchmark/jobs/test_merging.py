@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cadenza.benchmark.jobs.collecting import Collection, collect
-from cadenza.benchmark.jobs.dataset_files import read_page
-from cadenza.benchmark.jobs.merging import Merge, merge
+from cadenza.benchmark.jobs.dataset_files import Merge, merge, read_page
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.tree_digest import tree_digest
 

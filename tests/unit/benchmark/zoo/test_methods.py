@@ -8,10 +8,10 @@ import torch
 
 from cadenza.benchmark.zoo.behavior import draw_preferences
 from cadenza.benchmark.zoo.brdiv import draw_pairs, pair_weights, reward_factors
+from cadenza.benchmark.zoo.build import BODIES, RANGES, scripted_members
 from cadenza.benchmark.zoo.events import crossing_events, events_of, push_events
 from cadenza.benchmark.zoo.fcp import halfway
 from cadenza.benchmark.zoo.mep import mixture_log_density
-from cadenza.benchmark.zoo.scripted import BODIES, RANGES, scripted_members
 from cadenza.core.errors import ConfigurationError
 from cadenza.partners import PartnerSpec, load_partner
 from tests.zoo_samples import tiny

@@ -8,17 +8,19 @@ import pytest
 
 from cadenza.core.proportions import wilson_interval
 from cadenza.evaluation.report.analysis import analyse
-from cadenza.evaluation.report.figures.distance import distance_figure, partner_distance_figure
-from cadenza.evaluation.report.figures.learning import learning_figure
+from cadenza.evaluation.report.figures.episodes import (
+    distance_figure,
+    learning_figure,
+    partner_distance_figure,
+    trajectory_figure,
+)
 from cadenza.evaluation.report.figures.outcomes import (
     difference_figure,
     intervention_figure,
     return_figure,
     success_figure,
 )
-from cadenza.evaluation.report.figures.trajectories import trajectory_figure
-from cadenza.evaluation.report.rollouts import extent_of
-from cadenza.evaluation.report.view import EvaluationPoint, LearningCurve
+from cadenza.evaluation.report.view import EvaluationPoint, LearningCurve, extent_of
 from tests.unit.evaluation.report.sample_view import sample_view
 from tests.unit.evaluation.report.svg_tree import parse_svg
 

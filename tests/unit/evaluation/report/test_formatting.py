@@ -1,6 +1,6 @@
 import pytest
 
-from cadenza.evaluation.report.formatting import (
+from cadenza.evaluation.report.svg import (
     count,
     number,
     number_interval,

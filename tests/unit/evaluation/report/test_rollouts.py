@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from cadenza.evaluation.report.rollouts import (
+from cadenza.evaluation.report.view import (
+    Rollout,
     ego_distances,
     extent_of,
     outcome_text,
@@ -10,7 +11,6 @@ from cadenza.evaluation.report.rollouts import (
     robot_roles,
     script_json,
 )
-from cadenza.evaluation.report.view import Rollout
 from tests.unit.evaluation.report.sample_view import sample_view
 
 

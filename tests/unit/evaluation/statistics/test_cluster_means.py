@@ -6,7 +6,6 @@ from cadenza.core.errors import InputError
 from cadenza.evaluation.statistics import cluster_means as module
 from cadenza.evaluation.statistics.cluster_means import (
     BcaBootstrap,
-    BootstrapT,
     PercentileBootstrap,
     StudentT,
     bca_levels,
@@ -42,24 +41,6 @@ def test_bca_bootstrap_equals_scipy_on_the_same_draws():
     assert expected != pytest.approx(scipy_bounds("percentile", 5, 999), abs=1e-3)
 
 
-def test_bootstrap_t_equals_the_definition_on_the_same_draws():
-    ours = BootstrapT(rng=np.random.default_rng(5), n_resamples=999)
-    drawn = VALUES[np.random.default_rng(5).integers(8, size=(999, 8))]
-    pivots = (drawn.mean(axis=1) - VALUES.mean()) / stats.sem(drawn, axis=1)
-    low, high = np.quantile(pivots, [0.025, 0.975])
-    error = stats.sem(VALUES)
-    expected = (VALUES.mean() - high * error, VALUES.mean() - low * error)
-    assert ours.interval(VALUES, confidence=0.95) == pytest.approx(expected, abs=1e-10)
-
-
-def test_bootstrap_t_leaves_out_replicates_without_spread():
-    few = np.array([0.0, 0.0, 0.0, 0.0, 1.0])  # one draw in three repeats a single value
-    bounds = BootstrapT(rng=np.random.default_rng(0), n_resamples=500).interval(
-        few, confidence=0.95
-    )
-    assert np.isfinite(bounds).all()
-
-
 def test_bca_levels_of_equal_values_are_the_plain_ones():
     assert bca_levels(np.ones(4), np.ones(5), confidence=0.9) == pytest.approx((0.05, 0.95))
 
@@ -71,7 +52,7 @@ def test_resampled_means_do_not_depend_on_the_chunk_size(monkeypatch):
     assert whole.shape == (100,)
 
 
-@pytest.mark.parametrize("method", [PercentileBootstrap, BcaBootstrap, BootstrapT])
+@pytest.mark.parametrize("method", [PercentileBootstrap, BcaBootstrap])
 def test_bootstraps_without_resamples_are_refused(method):
     with pytest.raises(InputError, match="n_resamples: expected >= 1, got 0"):
         method(rng=np.random.default_rng(0), n_resamples=0)

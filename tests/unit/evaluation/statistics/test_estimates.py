@@ -4,9 +4,12 @@ from scipy import stats
 
 from cadenza.core.errors import InputError
 from cadenza.evaluation.statistics.cluster_means import BcaBootstrap, StudentT
-from cadenza.evaluation.statistics.estimate import as_clusters, cluster_means
-from cadenza.evaluation.statistics.means import mean_estimate
-from cadenza.evaluation.statistics.rates import rate_estimate
+from cadenza.evaluation.statistics.estimate import (
+    as_clusters,
+    cluster_means,
+    mean_estimate,
+    rate_estimate,
+)
 
 
 def test_rate_estimate_pools_episodes_and_names_its_estimator():

@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from cadenza.core.errors import InputError
-from cadenza.evaluation.statistics.rates import effective_trials, korn_graubard_interval
+from cadenza.evaluation.statistics.estimate import effective_trials, korn_graubard_interval
 
 
 def test_effective_trials_equals_the_hand_calculation():

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from cadenza.benchmark.jobs import cloning_job
-from cadenza.benchmark.jobs.evaluating import BLOCKS
-from cadenza.benchmark.jobs.job_folder import Blocks, JobFolder
+from cadenza.benchmark.jobs import cloning
+from cadenza.benchmark.jobs.encounters import BLOCKS
+from cadenza.benchmark.output_folder import Blocks, JobFolder
 from cadenza.core.checkpoints import sidecar_path
 from cadenza.loop.jobs.progress import kept_by, progress_of
 
@@ -67,11 +67,11 @@ def test_the_last_save_of_our_training_is_read(tmp_path):
     log = tmp_path / "train.log"
     assert progress_of(command, log) == 0.0
     folder.work.mkdir(parents=True)
-    save = sidecar_path(folder.work / cloning_job.SAVE)
+    save = sidecar_path(folder.work / cloning.SAVE)
     save.write_text(json.dumps({"step": 3000}))
     assert progress_of(command, log) == kept_by(command) == 0.75
     assert progress_of((*command, "--max-epochs=3"), log) is None  # may end before
     save.write_text("{")
     assert progress_of(command, log) == 0.0
-    (folder.root / cloning_job.POLICY).touch()
+    (folder.root / cloning.POLICY).touch()
     assert progress_of(command, log) == 1.0
