@@ -95,7 +95,7 @@ def ego_seat(env: Any, uid: str) -> EgoSeat:
         InputError: The seat's state space is not a Box of rank 1, or its action space neither that
             nor Discrete.
     """
-    single = "single_" if isinstance(env, VectorEnv) else ""
+    single = "single_" if issubclass(type(env), VectorEnv) else ""
     state_space = getattr(env, f"{single}observation_space")["agent"][uid]["state"]
     action_space: Any = getattr(env, f"{single}action_space")[uid]
     choice = action_space
