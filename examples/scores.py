@@ -50,6 +50,7 @@ class Task:
 #: The peer's names, where they differ from ours.
 THEIR_NAMES = {
     "warmup_steps": "learning_starts",
+    "train_every": "train_freq",
     "rollout_length": "n_steps",
     "epochs": "n_epochs",
     "entropy_coefficient": "ent_coef",
