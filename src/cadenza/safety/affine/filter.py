@@ -54,7 +54,7 @@ from cadenza.safety.affine.rows import missed, scaled, stacked_rows, traced
 from cadenza.safety.batched.projection import project_batch
 from cadenza.safety.batched.status import INFEASIBLE, OPTIMAL, STATUS_NAMES
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.filters.projection import RowSet, project
+from cadenza.safety.filters.projection import RowSet, project, residual
 from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
 from cadenza.safety.solvers.interface import UNBOUNDED
 
@@ -444,7 +444,7 @@ class AffineCBFFilter:
         """Return the rows; the one that is missed most inside the box is the most urgent."""
         inside = np.minimum(np.maximum(reference, self._lower), self._upper).tolist()
         rows = RowSet(a=a, b=b, h=[], time_left=[_NO_DEADLINE] * len(b))
-        rows.h.extend(-rows.residual(j, inside) for j in range(len(b)))
+        rows.h.extend(-residual(a[j], b_j, inside) for j, b_j in enumerate(b))
         return rows
 
     def _info(

@@ -51,8 +51,7 @@ from cadenza.safety.filters.ego_options import (
     MultiPartner,
     RateLimit,
 )
-from cadenza.safety.filters.ego_rows import FEASIBILITY_ROOM
-from cadenza.safety.filters.projection import SLACK_WEIGHT
+from cadenza.safety.filters.projection import FEASIBILITY_ROOM, SLACK_WEIGHT
 from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA, Plant
 from cadenza.safety.rows.passive import PASSIVE_MET, PassiveScene, passive_action

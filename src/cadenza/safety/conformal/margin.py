@@ -45,12 +45,13 @@ def is_miss(score: float, margin: float) -> bool:
     return score > margin + SCORE_TOLERANCE
 
 
-def next_margin(
-    margin: float, score: float, *, eta: float, miss_rate: float, largest: float
-) -> float:
+def next_margin(margin: float, score: float, eta: float, miss_rate: float, largest: float) -> float:
     """Return the margin after one score, m/s; all arguments but ``miss_rate`` in m/s."""
     miss = 1.0 if score > margin + SCORE_TOLERANCE else 0.0  # `is_miss`, on the hot path
-    return min(max(0.0, margin + eta * (miss - miss_rate)), largest)
+    moved = margin + eta * (miss - miss_rate)
+    if not moved > 0.0:
+        return 0.0
+    return largest if largest < moved else moved
 
 
 def decayed(eta: float, k: int, exponent: float) -> float:
@@ -65,7 +66,8 @@ def lambda_of(margin: float, gamma: float) -> float:
 
 def margin_of(lambda_: float, gamma: float) -> float:
     """Return the margin of a slack, m/s; a relaxing slack has none."""
-    return max(0.0, -lambda_ / gamma)
+    margin = -lambda_ / gamma
+    return margin if margin > 0.0 else 0.0
 
 
 def warm_miss_rate(state: SafetyState) -> float:
@@ -98,9 +100,9 @@ def update_margin(
         q = next_margin(
             margin_of(value, gamma),
             scores[key],
-            eta=state.eta,
-            miss_rate=miss_rate,
-            largest=lambda_bound / gamma,
+            state.eta,
+            miss_rate,
+            lambda_bound / gamma,
         )
         state.lambda_[key] = lambda_of(q, gamma)
     state.warmup_steps_remaining = max(0, state.warmup_steps_remaining - 1)

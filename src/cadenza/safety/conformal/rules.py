@@ -334,16 +334,17 @@ class TwoSidedRule:
         require_known_pairs(state.lambda_, scores)
         gain, gamma = self._settings.integral_gain, self._settings.gamma
         largest, miss_rate = self._largest, warm_miss_rate(state)
+        lambda_, eta = state.lambda_, state.eta
         for key, score in scores.items():
-            eta = self._next_step_size(key, state.eta) if self._updates else state.eta
+            if self._updates:
+                eta = self._next_step_size(key, state.eta)
             if self._memory:
                 memory = self._memory[key]
                 memory.update(score, gain=gain, eta=eta, miss_rate=miss_rate, largest=largest)
                 q = memory.used(gain, largest)
             else:
-                q = margin_of(state.lambda_[key], gamma)
-                q = next_margin(q, score, eta=eta, miss_rate=miss_rate, largest=largest)
-            state.lambda_[key] = lambda_of(q, gamma)
+                q = next_margin(margin_of(lambda_[key], gamma), score, eta, miss_rate, largest)
+            lambda_[key] = lambda_of(q, gamma)
         _count_down(state)
 
     def _next_step_size(self, key: Pair, eta: float) -> float:
@@ -489,7 +490,8 @@ def make_rule(name: str, settings: RuleSettings) -> ConformalRule:
 
 
 def _count_down(state: SafetyState) -> None:
-    state.warmup_steps_remaining = max(0, state.warmup_steps_remaining - 1)
+    if state.warmup_steps_remaining > 0:
+        state.warmup_steps_remaining -= 1
 
 
 def _count(name: str, memory: object) -> int:

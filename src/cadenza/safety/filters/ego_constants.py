@@ -18,6 +18,7 @@ from cadenza.safety.budget_split import (
     shared_authority,
 )
 from cadenza.safety.filters.ego_options import EgoOnlyOptions
+from cadenza.safety.filters.projection import Box
 from cadenza.safety.pairs import canonical_pair_key
 from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.rows.authority import EgoAuthority, measure_authority, pair_parameters
@@ -53,14 +54,13 @@ class EgoPairs:
     uids: tuple[str, ...]
     partners: list[str]
     keys: list[tuple[str, str]]
-    key_set: frozenset[tuple[str, str]]
 
     @classmethod
     def of(cls, ego_uid: str, uids: tuple[str, ...]) -> "EgoPairs":
         """Return the pairs of ``ego_uid`` among ``uids``."""
         partners = sorted(uid for uid in uids if uid != ego_uid)
         keys = [canonical_pair_key(ego_uid, uid) for uid in partners]
-        return cls(ego_uid, uids, partners, keys, frozenset(keys))
+        return cls(ego_uid, uids, partners, keys)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +74,7 @@ class StepConstants:
     declared: list[float] | None
     authority: EgoAuthority
     of_pairs: PairConstants
+    box: Box
 
 
 def pair_constants(

@@ -6,7 +6,6 @@ push_j:  acceleration towards the ego that partner j is assumed capable of, m/s^
 Shared:  with a partner that runs the same filter, beta_j level_j replaces level_j - push_j.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -21,13 +20,12 @@ from cadenza.safety.rows.barrier import (
     braking_meets_row,
     pair_geometry,
     row_level,
+    time_left,
 )
 from cadenza.safety.rows.passive import PassiveScene
 from cadenza.safety.rows.stale import stale_row_level, staleness, worst_closing_speed
 from cadenza.safety.snapshot import AgentSnapshot
 
-#: Room a tightening lambda leaves above the limit of feasibility, m/s^2; above rounding.
-FEASIBILITY_ROOM: Final = 1e-9
 #: Relative excess of an age over the declared bound that is rounding of a sum of steps.
 AGE_ROUNDING: Final = 1e-9
 
@@ -65,14 +63,13 @@ class EgoRows:
         level: Right-hand sides at lambda = 0, m/s^2.
         h: Barrier values at the best estimate of the state, m/s.
         margin: Free distance less the safety margin, at the same estimate, m.
-        time_left: Time until the margin is used up at today's closing speed, s; inf if never.
+        closing: Closing speeds, at the same estimate, m/s.
         uncovered: The certificate does not cover the step: a packet older than declared, the ego's
             own state old, a partner forecast to break its bound, an old packet that puts a state
-            outside the safe set for sure, or a level raised to the floor of
-            `cadenza.safety.rows.stale` where an earlier step may have left the safe set.
-        outside: A state is outside the safe set.
-        radial_accel: Push straight away from a lone partner that keeps the safe set where no
-            action meets the row, m/s^2; None where none is proved to.
+            outside the safe set for sure, or a level raised to the floor of an old packet where
+            an earlier step may have left the safe set.
+        outside: A state is outside the safe set, beyond rounding.
+        violated: A barrier value or a margin is below 0.
         passive: What passive safety against several partners is judged by; None without it.
     """
 
@@ -80,11 +77,16 @@ class EgoRows:
     level: list[float]
     h: list[float]
     margin: list[float]
-    time_left: list[float]
+    closing: list[float]
     uncovered: bool
     outside: bool = False
-    radial_accel: float | None = None
+    violated: bool = False
     passive: PassiveScene | None = None
+
+    @property
+    def time_left(self) -> list[float]:
+        """Time until each margin is used up at today's closing speed, s; inf if never."""
+        return [time_left(e, w) for e, w in zip(self.margin, self.closing, strict=True)]
 
 
 def build_ego_rows(
@@ -107,27 +109,32 @@ def build_ego_rows(
         rule: How rows are built.
         shares: The ego's share of each row; None if the partners do not cooperate.
     """
-    rows = EgoRows([], [], [], [], [], uncovered=ego.age_s > 0.0)
+    a: list[list[float]] = []
+    levels: list[float] = []
+    barriers: list[float] = []
+    margins: list[float] = []
+    closings: list[float] = []
+    rows = EgoRows(a, levels, barriers, margins, closings, ego.age_s > 0.0)
     p_ego, v_ego = ego.position_numbers, ego.velocity_numbers
-    radius, level_of = ego.radius + rule.margin_m, rule.level
+    radius, level_of, ages_count = ego.radius + rule.margin_m, rule.level, not rule.ignore_age
     jacobian, bias, planar = authority.jacobian, authority.bias, len(p_ego) == 2
-    worst_push = rule.prediction_error is None
-    in_safe_set = rule.always_feasible and len(partners) == 1
-    for j, (partner, forecast, pair) in enumerate(zip(partners, predicted, pairs, strict=True)):
+    worst_push = shares is None and rule.prediction_error is None
+    for j, partner in enumerate(partners):
+        pair = pairs[j]
         contact = radius + partner.radius
-        v_partner = partner.velocity_numbers
-        stale = partner.age_s > 0.0 and not rule.ignore_age
-        p_partner = _extrapolated(partner) if stale else partner.position_numbers
+        p_partner, v_partner = partner.position_numbers, partner.velocity_numbers
+        stale = ages_count and partner.age_s > 0.0
+        if stale:
+            p_partner = _extrapolated(partner)
         normal, distance, closing, tangential = pair_geometry(p_ego, v_ego, p_partner, v_partner)
-        share = 1.0
-        if shares is not None:
-            share, push = shares[j], 0.0
-        elif worst_push and forecast.velocity_numbers == v_partner:  # the common forecast
+        margin = distance - contact
+        if worst_push and predicted[j].velocity_numbers == v_partner:  # the common forecast
             push = pair.partner_accel
         else:
-            push = _push(rows, normal, partner, forecast, pair, rule)
+            push = 0.0 if shares else _push(rows, normal, partner, predicted[j], pair, rule)
         if stale:
             geometry = (distance, contact, closing, tangential)
+            share = shares[j] if shares else 1.0
             level, h = _stale_level(
                 rows,
                 geometry,
@@ -137,51 +144,43 @@ def build_ego_rows(
                 rule,
                 share=share,
                 push=push,
-                in_safe_set=in_safe_set,
+                lone=len(partners) == 1,
             )
         else:
             level, h = level_of(distance, contact, closing, tangential, pair)
-            level = share * level - push
-            if h < -CERTIFICATE_TOLERANCE or distance - contact < -OVERLAP_TOLERANCE:
+            level = (shares[j] * level if shares else level) - push
+        if h < 0.0 or margin < 0.0:
+            rows.violated = True
+            if not stale and (h < -CERTIFICATE_TOLERANCE or margin < -OVERLAP_TOLERANCE):
                 rows.outside = True
         if bias is not None:
             level += sum([n_k * b_k for n_k, b_k in zip(normal, bias, strict=True)])
-        margin = distance - contact
-        if jacobian is None:
-            rows.a.append([-normal[0], -normal[1]] if planar else [-n_k for n_k in normal])
+        if jacobian is not None:
+            a.append((-(jacobian.T @ normal)).tolist())
         else:
-            rows.a.append((-(jacobian.T @ normal)).tolist())
-        rows.level.append(level)
-        rows.h.append(h)
-        rows.margin.append(margin)
-        rows.time_left.append(
-            0.0 if margin <= 0.0 else margin / closing if closing > 0.0 else math.inf
-        )
+            a.append([-normal[0], -normal[1]] if planar else [-n_k for n_k in normal])
+        levels.append(level)
+        barriers.append(h)
+        margins.append(margin)
+        closings.append(closing)
     return rows
 
 
-def pair_barriers(
-    ego: AgentSnapshot,
-    partners: Sequence[AgentSnapshot],
-    pairs: Sequence[PairParameters],
-    rule: RowRule,
-) -> list[float]:
-    """Return h of every pair, m/s, as `build_ego_rows` reports it for packets that are current."""
-    p_ego, v_ego = ego.position_numbers, ego.velocity_numbers
-    radius, level_of = ego.radius + rule.margin_m, rule.level
-    barriers: list[float] = []
-    for partner, pair in zip(partners, pairs, strict=True):
-        _, distance, closing, tangential = pair_geometry(
-            p_ego, v_ego, partner.position_numbers, partner.velocity_numbers
-        )
-        contact = radius + partner.radius
-        if level_of is row_level:
-            barriers.append(
-                barrier_value(distance - contact, closing, pair.alpha, pair.dt, pair.gamma)
-            )
-        else:
-            barriers.append(level_of(distance, contact, closing, tangential, pair)[1])
-    return barriers
+def pair_barrier(
+    ego: AgentSnapshot, partner: AgentSnapshot, pair: PairParameters, rule: RowRule
+) -> float:
+    """Return h of one pair, m/s, as `build_ego_rows` reports it."""
+    stale = partner.age_s > 0.0 and not rule.ignore_age
+    _, distance, closing, tangential = pair_geometry(
+        ego.position_numbers,
+        ego.velocity_numbers,
+        _extrapolated(partner) if stale else partner.position_numbers,
+        partner.velocity_numbers,
+    )
+    contact = ego.radius + rule.margin_m + partner.radius
+    if rule.level is row_level:
+        return barrier_value(distance - contact, closing, pair.alpha, pair.dt, pair.gamma)
+    return rule.level(distance, contact, closing, tangential, pair)[1]
 
 
 def _extrapolated(partner: AgentSnapshot) -> list[float]:
@@ -225,12 +224,9 @@ def _stale_level(
     *,
     share: float,
     push: float,
-    in_safe_set: bool,
+    lone: bool,
 ) -> tuple[float, float]:
-    """Return level less push, m/s^2, and h, m/s, of a row whose partner is known from the past.
-
-    ``in_safe_set`` says that a state which started in the safe set cannot have left it.
-    """
+    """Return level less push, m/s^2, and h, m/s, of a row whose partner is known from the past."""
     distance, contact, closing, tangential = geometry
     left_open = staleness(age_s, pair.partner_accel, pair.dt, distance, contact)
     # Both accelerations act along the true normal; the worst push needs no correction.
@@ -252,29 +248,7 @@ def _stale_level(
         rows.uncovered = True
     elif level < -authority.every_direction:
         level = -authority.every_direction
-        if not (in_safe_set and braking_meets_row(pair, contact)):
+        # A state that started in the safe set cannot have left it: a lone row is always met.
+        if not (rule.always_feasible and lone and braking_meets_row(pair, contact)):
             rows.uncovered = True
     return level, stale.h
-
-
-def feasible_lambda(
-    lambda_: float, row: list[float], level: float, lower: list[float], upper: list[float]
-) -> float:
-    """Return ``lambda_``, no tighter than the row allows.
-
-    The box meets the row iff lambda >= min_u row @ u - level. A relaxing lambda is returned as it
-    is; a row that the box misses even at 0 gets 0.
-
-    Args:
-        lambda_: Slack asked for, m/s^2.
-        row: Row vector, n numbers.
-        level: Right-hand side at lambda = 0, m/s^2.
-        lower: Lower bounds of the box, n numbers.
-        upper: Upper bounds of the box, n numbers.
-    """
-    if lambda_ >= 0.0:
-        return lambda_
-    lowest = 0.0
-    for a_k, low, high in zip(row, lower, upper, strict=True):
-        lowest += a_k * (low if a_k > 0.0 else high)
-    return min(0.0, max(lambda_, lowest - level + FEASIBILITY_ROOM))

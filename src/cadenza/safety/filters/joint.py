@@ -52,7 +52,7 @@ from cadenza.safety.filters.arguments import (
 )
 from cadenza.safety.filters.ego_options import Barrier, Compat, EgoOnlyOptions, OnInfeasible
 from cadenza.safety.filters.mode import SafetyMode
-from cadenza.safety.filters.row_solution import Solution, solve_rows
+from cadenza.safety.filters.projection import Solution, solve_rows
 from cadenza.safety.pairs import LambdaDict, make_pair_keys
 from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.rows.authority import EgoAuthority, measure_authority
@@ -65,6 +65,7 @@ from cadenza.safety.rows.barrier import (
     Plant,
     barrier_violation,
     pair_geometry,
+    time_left,
 )
 from cadenza.safety.rows.wae import CbfPower
 from cadenza.safety.snapshot import AgentSnapshot
@@ -126,7 +127,7 @@ def require_joint_call(
     actions = [_action_of(uid, proposed[uid], models[uid].action_dim) for uid in uids]
     keys = make_pair_keys(uids)
     remedy = "build it for all pairs of proposed_action with make_lambda_dict"
-    require_lambda(lambda_, frozenset(keys), remedy)
+    require_lambda(lambda_, keys, remedy)
     return JointCall(uids, checked, actions, keys)
 
 
@@ -298,7 +299,7 @@ def _append_row(
     )
     rows.h.append(h)
     rows.margin.append(margin)
-    rows.time_left.append(0.0 if margin <= 0.0 else margin / closing if closing > 0.0 else math.inf)
+    rows.time_left.append(time_left(margin, closing))
 
 
 def _slot(normal: list[float], authority: EgoAuthority, sign: float) -> list[float]:
@@ -412,7 +413,7 @@ class _JointCBFQP:
             wanted,
             (box.lower, box.upper),
             self._solver,
-            as_given=self._options.upstream,
+            self._options.upstream,
         )
         elapsed_ms = (time.perf_counter() - started) * 1e3
         if self._options.raises and solution.status is not SolveStatus.OPTIMAL:

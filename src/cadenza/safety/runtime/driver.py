@@ -162,7 +162,7 @@ class SafetyDriver:
         """
         try:
             snapshots = self._hooks.snapshots()
-            if contact_forces is None:
+            if contact_forces is None and self._hooks.contact_forces is not None:
                 contact_forces = self._hooks.forces_on(self._ego_uid)
         except InputError as error:
             return self._runtime.step_blind(nominal_action, error)

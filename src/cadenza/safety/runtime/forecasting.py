@@ -10,9 +10,10 @@ Score:  a forecast made in step k for step k + horizon is compared with the pack
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, TypeAlias, cast
 
 from cadenza.core.errors import InputError
+from cadenza.safety.filters.arguments import require_snapshot
 from cadenza.safety.runtime.predictors import (
     HISTORY_LENGTH,
     Observation,
@@ -27,16 +28,8 @@ _SAME_TIME_S: Final = 1e-9
 _LATEST_STEPS: Final = 100
 
 
-class DueForecast(NamedTuple):
-    """A forecast and what came instead, both as of the same time.
-
-    Attributes:
-        expected: The partner as forecast.
-        actual: The partner as measured, without its age.
-    """
-
-    expected: AgentSnapshot
-    actual: AgentSnapshot
+#: A forecast that fell due, and what came instead, both as of the same time and without age.
+DueForecast: TypeAlias = tuple[AgentSnapshot, AgentSnapshot]
 
 
 class PartnerForecaster:
@@ -46,6 +39,7 @@ class PartnerForecaster:
         predictor: Forecasts one partner.
         dt: Control step, s.
         horizon_steps: Steps from a forecast to its score, >= 1.
+        ego_uid: The agent that is not forecast.
         partners: Cartesian dimension by partner; a state that is loaded may name no others. None
             accepts any.
     """
@@ -56,9 +50,11 @@ class PartnerForecaster:
         *,
         dt: float,
         horizon_steps: int,
+        ego_uid: str | None = None,
         partners: Mapping[str, int] | None = None,
     ) -> None:
         self._predictor = predictor
+        self._ego_uid = ego_uid
         self._partners = partners
         self._dt = dt
         self._horizon = horizon_steps
@@ -74,32 +70,38 @@ class PartnerForecaster:
         """Let a step go by without packets."""
         self._step += 1
 
-    def observe(self, partners: Mapping[str, AgentSnapshot]) -> dict[str, DueForecast]:
-        """Take in the packets of this step and return the forecasts they decide, by partner."""
+    def observe(self, agents: Mapping[str, AgentSnapshot]) -> dict[str, DueForecast]:
+        """Take in the packets of this step and return the forecasts they decide, by partner.
+
+        Raises:
+            InputError: A forecast that fell due is no snapshot, or of another dimension.
+        """
         now = self._step * self._dt
         due: dict[str, DueForecast] = {}
-        for uid, packet in partners.items():
+        for uid, packet in agents.items():
+            if uid == self._ego_uid:
+                continue
             history = self._history.get(uid)
             if history is None:
                 history = self._history[uid] = []
                 self._open[uid] = {}
-            measured = now - packet.age_s
+            age = packet.age_s
+            measured = now - age
             if history and measured <= history[-1].time_s + _SAME_TIME_S:
                 continue
-            current = packet
-            if packet.age_s > 0.0:
-                current = AgentSnapshot(packet.position, packet.velocity, packet.radius)
+            current = packet if age == 0.0 else packet.aged(0.0)
             history.append(Observation(measured, current))
             if len(history) > HISTORY_LENGTH:
                 del history[0]
-            step = round(measured / self._dt)
+            step = self._step if age == 0.0 else round(measured / self._dt)
             forecasts = self._open[uid]
             expected = forecasts.pop(step, None)
             if expected is not None:
                 shift = measured - step * self._dt
                 if abs(shift) > _SAME_TIME_S:
                     expected = expected.moved_on(shift)
-                due[uid] = DueForecast(expected, current)
+                dim = len(packet.position_numbers)
+                due[uid] = (require_snapshot("agent_states", expected, dim), current)
             if forecasts:
                 for old in [k for k in forecasts if k <= step or k < self._step - _LATEST_STEPS]:
                     del forecasts[old]
@@ -111,15 +113,14 @@ class PartnerForecaster:
         Raises:
             InputError: The predictor returns something that is no snapshot of the partner.
         """
-        now = self._step * self._dt
+        now, dt, predict = self._step * self._dt, self._dt, self._predictor.predict
+        due = self._step + self._horizon
         ahead: dict[str, Prediction] = {}
         for uid, history in self._history.items():
             age = now - history[-1].time_s
-            prediction = self._predictor.predict(history, self._dt, age)
-            scored = prediction
-            if self._horizon > 1:
-                scored = self._predictor.predict(history, self._horizon * self._dt, age)
-            self._open[uid][self._step + self._horizon] = scored.snapshot
+            prediction = predict(history, dt, age)
+            scored = prediction if self._horizon == 1 else predict(history, self._horizon * dt, age)
+            self._open[uid][due] = scored.snapshot
             if prediction.acceleration is not None:
                 prediction = self._for_rows(prediction, history[-1].snapshot, age)
             ahead[uid] = prediction

@@ -66,7 +66,11 @@ def require_agents(
         InputError: No mapping, an agent is missing or unknown, or what stands for it is no
             snapshot of ``dim`` dimensions.
     """
-    agents = _mapping("snapshots", snapshots)
+    agents = (
+        cast("dict[str, Any]", snapshots)
+        if type(snapshots) is dict
+        else _mapping("snapshots", snapshots)
+    )
     if agents.keys() != models.keys():
         missing = sorted(models.keys() - agents.keys())
         unknown = sorted(agents.keys() - models.keys(), key=repr)
@@ -86,40 +90,6 @@ def require_agents(
     return cast("dict[str, AgentSnapshot]", dict(agents))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CheckedCall:
-    """What a step is called with, beside the scene.
-
-    Attributes:
-        nominal: The policy's action, shape (A,).
-        forces: Contact force by canonical pair, N; None if none was measured.
-        partner_id: Identity of the partner; None if unknown.
-    """
-
-    nominal: FloatArray
-    forces: dict[tuple[str, str], float] | None
-    partner_id: str | None
-
-
-def require_call(
-    nominal: object,
-    contact_forces: object,
-    partner_id: object,
-    models: Mapping[str, AgentControlModel],
-    ego_uid: str,
-) -> CheckedCall:
-    """Return the arguments of a step after checking each.
-
-    Raises:
-        InputError: One is malformed.
-    """
-    action = require_array(nominal)
-    require_action(action, models[ego_uid].action_dim)
-    return CheckedCall(
-        action, require_forces(contact_forces, models), require_partner_id(partner_id)
-    )
-
-
 def require_reach(agents: Mapping[str, AgentSnapshot], look_ahead_s: float) -> None:
     """Raise unless every agent stays in the range of numbers until what is forecast of it.
 
@@ -132,11 +102,12 @@ def require_reach(agents: Mapping[str, AgentSnapshot], look_ahead_s: float) -> N
     """
     for uid, agent in agents.items():
         time_s = agent.age_s + look_ahead_s
-        for p, v in zip(agent.position_numbers, agent.velocity_numbers, strict=True):
-            if abs(p) + abs(v) * time_s > MAX_MAGNITUDE:
+        v = agent.velocity_numbers
+        for k, p_k in enumerate(agent.position_numbers):
+            if abs(p_k) + abs(v[k]) * time_s > MAX_MAGNITUDE:
                 raise InputError(
                     f"safety: expected {uid!r} to stay within {MAX_MAGNITUDE:.0e} m for "
-                    f"{time_s:.4g} s, got {p} m at {v} m/s."
+                    f"{time_s:.4g} s, got {p_k} m at {v[k]} m/s."
                 )
 
 

@@ -1,19 +1,19 @@
 """What the safety runtime decided for one control step."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.safety.braking import BrakeDecision, Pair, PairDanger
+from cadenza.safety.braking import Pair, PairDanger
 from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.runtime.observation import comparable
 from cadenza.safety.state import FilterInfo
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class SafetyStep:
     """One decision.
 
@@ -21,12 +21,6 @@ class SafetyStep:
         action: Action to execute, shape (A,), float64; the nominal values, bit for bit, when
             nothing was active.
         info: Record of the filter, with the loss and the braking flag filled in.
-        loss: Forecast error per scored pair, max(0, score), m/s; None when no forecast fell due,
-            as on the first step of an episode.
-        braked: The emergency controller's action is executed.
-        infeasible: No action met every row.
-        uncertified: The invariance certificate does not cover this step.
-        intervention: Euclidean distance between executed and nominal action.
         lambda_: Slack per pair after this step's update, m/s^2.
         dangers: Why braking fired, by pair; empty when it did not.
         bad_input: What was wrong with the observation; None if it was sound.
@@ -36,15 +30,38 @@ class SafetyStep:
 
     action: FloatArray
     info: FilterInfo
-    loss: LambdaDict | None
-    braked: bool
-    infeasible: bool
-    uncertified: bool
-    intervention: float
     lambda_: LambdaDict
-    dangers: dict[Pair, PairDanger] = field(default_factory=dict[Pair, PairDanger])
+    dangers: dict[Pair, PairDanger]
     bad_input: str | None = None
     brake_error: str | None = None
+
+    @property
+    def loss(self) -> LambdaDict | None:
+        """Forecast error per scored pair, max(0, score), m/s.
+
+        None when no forecast fell due, as on the first step of an episode.
+        """
+        return self.info["prediction_gap_loss"]
+
+    @property
+    def braked(self) -> bool:
+        """Whether the emergency controller's action is executed."""
+        return self.info["fallback_fired"]
+
+    @property
+    def infeasible(self) -> bool:
+        """Whether no action met every row."""
+        return is_infeasible(self.info)
+
+    @property
+    def uncertified(self) -> bool:
+        """Whether the invariance certificate does not cover this step."""
+        return self.info["uncertified"]
+
+    @property
+    def intervention(self) -> float:
+        """Euclidean distance between executed and nominal action."""
+        return self.info["intervention"]
 
 
 #: What the filter reports of a step in which an action met every row.
@@ -80,28 +97,6 @@ def blank_info(lambda_: LambdaDict) -> FilterInfo:
     }
 
 
-def as_step(
-    action: FloatArray,
-    info: FilterInfo,
-    lambda_: LambdaDict,
-    decision: BrakeDecision | None = None,
-    brake_error: str | None = None,
-) -> SafetyStep:
-    """Return the step that executes ``action``; the last two are the braking layer's."""
-    return SafetyStep(
-        action=action,
-        info=info,
-        loss=info["prediction_gap_loss"],
-        braked=info["fallback_fired"],
-        infeasible=info["status"] not in _FEASIBLE,
-        uncertified=info["uncertified"],
-        intervention=info["intervention"],
-        lambda_=lambda_,
-        dangers=decision.dangers if decision is not None and decision.fired else {},
-        brake_error=brake_error,
-    )
-
-
 def as_blind_step(step: SafetyStep, nominal: object, problem: str) -> SafetyStep:
     """Return ``step`` marked as taken without a sound observation.
 
@@ -110,9 +105,4 @@ def as_blind_step(step: SafetyStep, nominal: object, problem: str) -> SafetyStep
     """
     step.info["intervention"] = distance(step.action, comparable(nominal, step.action))
     step.info["uncertified"] = True
-    return replace(
-        step,
-        uncertified=True,
-        intervention=step.info["intervention"],
-        bad_input=problem,
-    )
+    return replace(step, bad_input=problem)
