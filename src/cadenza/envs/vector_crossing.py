@@ -47,7 +47,7 @@ from cadenza.envs.vector_base import (
 )
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.runtime.agent_batch import AgentBatch
+from cadenza.safety.snapshot import AgentBatch
 
 _OWNER: Final = "VectorCrossingEnv"
 

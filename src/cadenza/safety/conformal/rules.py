@@ -23,21 +23,20 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError, UnknownNameError
-from cadenza.safety.conformal.checks import (
-    Pair,
-    require_known_pairs,
-    require_pairs,
-    require_positive,
-    require_rate,
-)
+from cadenza.safety.cbf import pair_h_value
 from cadenza.safety.conformal.dtaci import DEFAULT_INTERVAL, DEFAULT_STEP_GRID, DtaciTracker
 from cadenza.safety.conformal.margin import (
     WARMUP_FACTOR,
     IntegralMargin,
+    Pair,
     decayed,
     lambda_of,
     margin_of,
     next_margin,
+    require_known_pairs,
+    require_pairs,
+    require_positive,
+    require_rate,
     warm_miss_rate,
 )
 from cadenza.safety.pairs import (
@@ -47,7 +46,6 @@ from cadenza.safety.pairs import (
     make_lambda_dict,
     make_pair_keys,
 )
-from cadenza.safety.rows.barrier import pair_h_value
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.state import DEFAULT_WARMUP_STEPS, SafetyState
 

@@ -12,8 +12,7 @@ from cadenza.safety.protocols import EmergencyController
 from cadenza.safety.runtime.env_hooks import EnvHooks, unwrapped
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.runtime import SafetyRuntime
-from cadenza.safety.runtime.safety_step import SafetyStep
-from cadenza.safety.runtime.telemetry import RuntimeTelemetry
+from cadenza.safety.runtime.safety_step import RuntimeTelemetry, SafetyStep
 
 __all__ = ["SafetyDriver", "SafetyStep"]
 

@@ -28,23 +28,28 @@ import numpy as np
 from cadenza.core.arrays import FloatArray
 from cadenza.core.checks import is_real, shown
 from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.safety.authority import StepConstants, check_authority
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import Pair
+from cadenza.safety.cbf import Plant
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.filters.arguments import MAX_DT, MIN_DT, require_action, require_snapshots
-from cadenza.safety.filters.ego_constants import StepConstants
-from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
-from cadenza.safety.filters.ego_rows import EgoRows
+from cadenza.safety.filters.ego_only import EgoOnlyCBFQP, EgoRows
 from cadenza.safety.pairs import LambdaDict, canonical_pair_key
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
-from cadenza.safety.rows.authority import check_authority
-from cadenza.safety.rows.barrier import Plant
 from cadenza.safety.runtime.adaptation import SlackAdaptation
 from cadenza.safety.runtime.brake_layer import BrakeLayer, emergency_controllers_of
-from cadenza.safety.runtime.fallback import LastKnownState, stop_action
-from cadenza.safety.runtime.forecasting import DueForecast, PartnerForecaster
+from cadenza.safety.runtime.memory import (
+    ExecutedAction,
+    LastKnownState,
+    Stateful,
+    load,
+    save,
+    stop_action,
+)
 from cadenza.safety.runtime.observation import (
+    PacketAges,
     read_scene,
     require_agents,
     require_array,
@@ -53,17 +58,20 @@ from cadenza.safety.runtime.observation import (
     require_reach,
 )
 from cadenza.safety.runtime.options import SafetyOptions
-from cadenza.safety.runtime.packets import PacketAges
-from cadenza.safety.runtime.predictors import Prediction, make_predictor
+from cadenza.safety.runtime.predictors import (
+    DueForecast,
+    PartnerForecaster,
+    Prediction,
+    make_predictor,
+)
 from cadenza.safety.runtime.safety_step import (
+    RuntimeTelemetry,
     SafetyStep,
     as_blind_step,
     blank_info,
     distance,
     is_infeasible,
 )
-from cadenza.safety.runtime.saved_state import ExecutedAction, Stateful, load, save
-from cadenza.safety.runtime.telemetry import RuntimeTelemetry
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.solvers import make_solver
 
@@ -396,7 +404,8 @@ class SafetyRuntime:
                 self._learn(due, ego, partners, rows, constants)
             return self._without_forecasts(nominal_action, error)
         step = self._decide(nominal, u, agents, ahead, due, forces, conflict=conflict)
-        self._last.carry_on(step.action)
+        if self._last.agents is not None:
+            self._last.carry_on(step.action)
         self._finish(step)
         return step
 
@@ -464,7 +473,8 @@ class SafetyRuntime:
             info["uncertified"] = True
         unsafe = info["uncertified"] and is_infeasible(info)  # a proved action stands
         if not (unsafe or forces):
-            self._brakes.forget()
+            if self._brakes.pairs or self._brakes.problem is not None:
+                self._brakes.forget()
             return SafetyStep(action, info, dict(lambda_), {})
         decision = self._brakes.decide(
             action, agents, forces, infeasible=unsafe, previous_action=previous

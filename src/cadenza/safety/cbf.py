@@ -1,4 +1,6 @@
-"""Safe set of one pair of balls, and the row that keeps the ego inside it.
+"""Every barrier formula of one pair of balls, in the order of docs/safety.md.
+
+The safe set and the row: steps 1 to 5. An old packet: step 6. The classical row: comparison.
 
 Quantities of a pair (ego i, partner j):
     n     unit vector from the partner's centre to the ego's
@@ -30,15 +32,55 @@ Proof:     docs/safety.md.
 Source:    sampled-data form of the safety barrier certificates of doi:10.1109/TRO.2017.2659727,
            whose h = sqrt(2 alpha e) - w is the limit dt -> 0 and is `pair_h_value` here.
 Limits:    one pair at a time; several rows need not be feasible together.
+
+What an old packet still tells about a partner, and the row that covers all of it.
+
+A packet of age A says where the partner was and how fast. Since then it accelerated by at most
+a_p, in a way nobody knows; the ego's own state is current. Extrapolated at constant velocity,
+    position   |p - (p_0 + v_0 A)| <= delta = a_p A (A + dt) / 2
+    velocity   |v - v_0|           <= sigma = a_p A
+    normal     its angle theta to the one measured obeys sin theta <= delta / max(r, D)
+with r the extrapolated distance and D >= delta the contact distance, which the true distance
+keeps. The term a_p A dt / 2 of delta is what a semi-implicit plant adds to a_p A^2 / 2.
+
+Row:    the row of current packets at the worst of these states,
+            e -> r - delta - D
+            w -> sigma + max over theta of (w cos theta + t sin theta)
+            t -> the speed within sigma + sin(theta) |v_rel| of t with the largest allowance
+        less reach kappa, because the ego's own acceleration acts along the true normal:
+        kappa = |n - n_measured| <= 2 sin(theta / 2).
+alpha:  braking along the measured normal loses as much, so the safe set is built with
+        alpha' = alpha - reach kappa(A_max): it must not change with the age of each packet.
+Floor:  from the safe set, braking with all the ego is credited with meets the true row, so the
+        level never needs to be lower than that. One row is therefore feasible at every age up to
+        A_max. The floor is left out once no state of the uncertainty lies in the safe set.
+At A = 0 (and A_max = 0) every formula is the one for current packets.
+Axes:   scalars of one pair; units m, m/s, m/s^2, s.
+
+Row of the classical continuous-time barrier, for comparison with published results.
+
+Barrier:  h = max(sqrt(2 alpha e), 1e-3) - w for e > 0, -w in contact (`continuous_barrier`)
+Row:      dh/dt + gamma h^k + lambda >= 0, that is, with n from the partner's centre to the ego's,
+              -n @ a_i + n @ a_j <= b,   b = -(alpha / psi) w [e > 0] + t^2 / r + gamma h^k + lambda
+          psi = max(sqrt(2 alpha e), 1e-3); k = 1 (exponential) or 3 (the cubic of the source).
+Overlap:  the terms of e are dropped: b = t^2 / r - gamma w^k + lambda; h = -w.
+Centres:  closer than 1e-9 m there is no normal: n = +x, h = -D and b = -1000 + lambda, which no
+          usual box meets; the step then goes to the caller's fallback.
+Source:   Wang, Ames and Egerstedt, doi:10.1109/TRO.2017.2659727, with the cubic class-K function.
+Limits:   proved for continuous control only. Sampled, it lets the agents touch by a millimetre to
+          centimetres, and near contact alpha / psi grows to 1e3 / s, so that creeping up to a
+          partner is infeasible. With alpha = alpha_i + alpha_j it also counts on a partner that
+          brakes, and drives through one that does not. The sampled row has neither fault.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from cadenza.core.checks import is_real
-from cadenza.core.errors import InputError
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.safety.bounds import MIN_BOUND
 from cadenza.safety.snapshot import AgentSnapshot
 
 #: How the plant integrates a constant acceleration over one control step.
@@ -322,3 +364,306 @@ def pair_h_value(snap_i: AgentSnapshot, snap_j: AgentSnapshot, *, alpha_pair: fl
     if distance < COINCIDENT_DISTANCE:
         return -contact_distance
     return continuous_barrier(distance - contact_distance, closing_speed, alpha_pair)
+
+
+class Staleness(NamedTuple):  # a tuple, because one is built per row and step
+    """How far the true state of a pair may be from the extrapolated one.
+
+    Attributes:
+        position: delta, m.
+        velocity: sigma, m/s.
+        sine: sin of the largest angle between true and measured normal, in [0, 1].
+        cosine: cos of that angle.
+        tilt: kappa, largest distance of the two unit normals.
+    """
+
+    position: float
+    velocity: float
+    sine: float
+    cosine: float
+    tilt: float
+
+
+class StaleLevel(NamedTuple):
+    """Row of a pair whose partner is known from an old packet.
+
+    Attributes:
+        level: Level of the row at the worst state, m/s^2, before the partner's push.
+        h: Barrier value at the extrapolated state, m/s.
+        h_best: Largest barrier value in the uncertainty, m/s; below 0, the state is unsafe for
+            sure.
+    """
+
+    level: float
+    h: float
+    h_best: float
+
+
+def staleness(
+    age_s: float, partner_accel: float, dt: float, distance: float, contact_distance: float
+) -> Staleness:
+    """Return the uncertainty that an age leaves.
+
+    Args:
+        age_s: A, s.
+        partner_accel: a_p, m/s^2.
+        dt: Control step, s.
+        distance: Distance to the extrapolated centre, m.
+        contact_distance: Sum of the radii and the safety margin, m, > 0.
+    """
+    velocity = partner_accel * age_s
+    position = 0.5 * velocity * (age_s + dt)
+    sine = min(1.0, position / max(distance, contact_distance))
+    cosine = math.sqrt((1.0 - sine) * (1.0 + sine))
+    tilt = sine / math.sqrt(0.5 * (1.0 + cosine))  # 2 sin(theta / 2), without cancellation
+    return Staleness(position, velocity, sine, cosine, tilt)
+
+
+def worst_closing_speed(
+    closing_speed: float, tangential_speed: float, uncertainty: Staleness
+) -> float:
+    """Return the largest closing speed along any normal and velocity of the uncertainty, m/s."""
+    sine, cosine = uncertainty.sine, uncertainty.cosine
+    if tangential_speed * cosine >= closing_speed * sine:
+        turned = closing_speed * cosine + tangential_speed * sine
+    else:  # some tilt within the bound aligns the normal with the whole velocity
+        turned = math.hypot(closing_speed, tangential_speed)
+    return uncertainty.velocity + turned
+
+
+def best_closing_speed(
+    closing_speed: float, tangential_speed: float, uncertainty: Staleness
+) -> float:
+    """Return the smallest closing speed along any normal and velocity of the uncertainty, m/s."""
+    return -worst_closing_speed(-closing_speed, tangential_speed, uncertainty)
+
+
+def worst_tangential_speed(
+    closing_speed: float, tangential_speed: float, speed_change: float, uncertainty: Staleness
+) -> float:
+    """Return the tangential speed within the uncertainty that needs the largest allowance, m/s.
+
+    `tangential_allowance` reaches its largest value at t = 3/4 A dt, whatever kappa is.
+
+    Args:
+        closing_speed: w at the extrapolated state, m/s.
+        tangential_speed: t there, m/s.
+        speed_change: A dt, bound on the change of the relative velocity in one step, m/s.
+        uncertainty: What the age leaves open.
+    """
+    room = uncertainty.velocity + uncertainty.sine * math.hypot(closing_speed, tangential_speed)
+    lowest = max(0.0, tangential_speed - room)
+    return min(max(0.75 * speed_change, lowest), tangential_speed + room)
+
+
+def stale_row_level(
+    distance: float,
+    contact_distance: float,
+    closing_speed: float,
+    tangential_speed: float,
+    pair: PairParameters,
+    uncertainty: Staleness,
+) -> StaleLevel:
+    """Return the level of a row that covers every state of the uncertainty.
+
+    Args:
+        distance: r to the extrapolated centre, m.
+        contact_distance: D, m.
+        closing_speed: w at the extrapolated state, m/s.
+        tangential_speed: t there, m/s.
+        pair: The pair's constants, ``alpha`` already derated.
+        uncertainty: What the age leaves open.
+    """
+    closing = worst_closing_speed(closing_speed, tangential_speed, uncertainty)
+    tangential = worst_tangential_speed(
+        closing_speed, tangential_speed, pair.relative_accel * pair.dt, uncertainty
+    )
+    nearest = distance - uncertainty.position
+    level, _ = row_level(nearest, contact_distance, closing, tangential, pair)
+    if nearest < contact_distance:
+        # The true excess may be 0 as well as less, and then asks for its own limit.
+        touching, _ = row_level(contact_distance, contact_distance, closing, tangential, pair)
+        level = min(level, touching)
+    excess = distance - contact_distance
+    alpha, dt, gamma = pair.alpha, pair.dt, pair.gamma
+    return StaleLevel(
+        level=level,
+        h=barrier_value(excess, closing_speed, alpha, dt, gamma),
+        h_best=barrier_value(
+            excess + uncertainty.position,
+            best_closing_speed(closing_speed, tangential_speed, uncertainty),
+            alpha,
+            dt,
+            gamma,
+        ),
+    )
+
+
+def derated(
+    pair: PairParameters,
+    reach: float,
+    contact_distance: float,
+    max_age_s: float,
+    *,
+    refuse: bool = True,
+) -> PairParameters:
+    """Return the pair's constants for packets up to a declared age: alpha' in place of alpha.
+
+    Args:
+        pair: Constants for current packets.
+        reach: Largest Euclidean acceleration of the ego, m/s^2.
+        contact_distance: D, m.
+        max_age_s: Declared bound on the age, s; 0 returns ``pair`` itself.
+        refuse: Raise when nothing is left of the authority; otherwise return the smallest alpha,
+            whose row asks for all the box can give.
+
+    Raises:
+        ConfigurationError: Nothing is left of the ego's authority.
+    """
+    if max_age_s == 0.0:
+        return pair
+    uncertainty = staleness(max_age_s, pair.partner_accel, pair.dt, 0.0, contact_distance)
+    alpha = pair.alpha - reach * uncertainty.tilt
+    if not (alpha >= MIN_BOUND and uncertainty.sine < 1.0):
+        if not refuse:
+            return replace(pair, alpha=MIN_BOUND)
+        raise ConfigurationError(
+            f"ego-only filter: expected authority left at max_age_s = {max_age_s:.4g} s, got "
+            f"{alpha:.4g} m/s^2: by then a partner of {pair.partner_accel:.4g} m/s^2 is only known "
+            f"to {uncertainty.position:.4g} m at a contact distance of {contact_distance:.4g} m; "
+            "lower max_age_s or the partner's bound, or raise margin_m."
+        )
+    return replace(pair, alpha=alpha)
+
+
+#: Exponent k of h in the class-K function.
+CbfPower: TypeAlias = Literal[1, 3]
+CBF_POWERS: Final = (1, 3)
+#: Level of the row of coincident centres at lambda = 0, m/s^2: far out of any box's reach.
+COINCIDENT_LEVEL: Final = -1e3
+
+
+def wae_level(
+    distance: float,
+    contact_distance: float,
+    closing_speed: float,
+    tangential_speed: float,
+    *,
+    alpha: float,
+    gamma: float,
+    power: CbfPower = 1,
+) -> tuple[float, float]:
+    """Return b at lambda = 0, m/s^2, and h, m/s.
+
+    Args:
+        distance: r, m.
+        contact_distance: D, m.
+        closing_speed: w, m/s.
+        tangential_speed: t, m/s.
+        alpha: Relative braking the pair is credited with, m/s^2, > 0.
+        gamma: Gain of the class-K function, 1/s for k = 1 and s/m^2 for k = 3.
+        power: k.
+    """
+    if distance < COINCIDENT_DISTANCE:
+        return COINCIDENT_LEVEL, -contact_distance
+    excess = distance - contact_distance
+    h = continuous_barrier(excess, closing_speed, alpha)
+    level = tangential_speed * tangential_speed / distance + gamma * (h if power == 1 else h**3)
+    if excess > 0.0:
+        level -= alpha * closing_speed / max(math.sqrt(2.0 * alpha * excess), PSI_FLOOR)
+    return level, h
+
+
+def wae_row_level(power: CbfPower) -> LevelFunction:
+    """Return `wae_level` for one exponent, in the form of `row_level`."""
+
+    def level(
+        distance: float,
+        contact_distance: float,
+        closing_speed: float,
+        tangential_speed: float,
+        pair: PairParameters,
+    ) -> tuple[float, float]:
+        return wae_level(
+            distance,
+            contact_distance,
+            closing_speed,
+            tangential_speed,
+            alpha=pair.alpha,
+            gamma=pair.gamma,
+            power=power,
+        )
+
+    return level
+
+
+def cartesian_row(
+    snap_i: AgentSnapshot,
+    snap_j: AgentSnapshot,
+    *,
+    alpha_pair: float,
+    gamma: float,
+    lambda_: float,
+    power: CbfPower = 1,
+) -> tuple[list[float], list[float], float, float]:
+    """Return the row of a pair on both accelerations.
+
+    Returns:
+        Row on a_i (-n, d numbers), row on a_j (+n), b (m/s^2) and h (m/s).
+    """
+    normal, distance, closing, tangential = pair_geometry(
+        snap_i.position_numbers,
+        snap_i.velocity_numbers,
+        snap_j.position_numbers,
+        snap_j.velocity_numbers,
+    )
+    level, h = wae_level(
+        distance,
+        snap_i.radius + snap_j.radius,
+        closing,
+        tangential,
+        alpha=alpha_pair,
+        gamma=gamma,
+        power=power,
+    )
+    return [-n_k for n_k in normal], normal, level + lambda_, h
+
+
+def ego_only_row(
+    ego: AgentSnapshot,
+    partner: AgentSnapshot,
+    predicted: AgentSnapshot,
+    *,
+    alpha_pair: float,
+    gamma: float,
+    lambda_: float,
+    dt: float,
+    power: CbfPower = 1,
+) -> tuple[list[float], float, float]:
+    """Return the row on the ego's acceleration alone, the partner's taken from its forecast.
+
+    Args:
+        ego: The ego now.
+        partner: The partner now.
+        predicted: The partner ``dt`` ahead.
+        alpha_pair: Relative braking the pair is credited with, m/s^2.
+        gamma: Gain of the class-K function.
+        lambda_: Slack, m/s^2.
+        dt: Control step, s.
+        power: k.
+
+    Returns:
+        Row (-n, d numbers), b - n @ a_partner (m/s^2) and h (m/s).
+    """
+    row, normal, level, h = cartesian_row(
+        ego, partner, alpha_pair=alpha_pair, gamma=gamma, lambda_=lambda_, power=power
+    )
+    accel = predicted_acceleration(partner.velocity_numbers, predicted.velocity_numbers, dt)
+    return row, level - sum([n * a for n, a in zip(normal, accel, strict=True)]), h
+
+
+def predicted_acceleration(
+    now: Sequence[float], ahead: Sequence[float], elapsed_s: float
+) -> list[float]:
+    """Return (ahead - now) / elapsed_s: mean acceleration between two velocities, m/s^2."""
+    return [(later - earlier) / elapsed_s for earlier, later in zip(now, ahead, strict=True)]
