@@ -287,10 +287,10 @@ class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
             return step, barrier, False
         action = self._fall_back(nominal, step.action, snapshots)
         self._runtime.note_executed(action)
-        intervention = math.dist(action.tolist(), nominal.tolist())
-        braked = step.braked and np.array_equal(action, step.action)
-        step = replace(step, action=action, intervention=intervention, braked=braked)
-        return step, barrier, True
+        info = step.info.copy()
+        info["intervention"] = math.dist(action.tolist(), nominal.tolist())
+        info["fallback_fired"] = step.braked and np.array_equal(action, step.action)
+        return replace(step, action=action, info=info), barrier, True
 
     def _fall_back(
         self, nominal: FloatArray, retreat: FloatArray, snapshots: Mapping[str, AgentSnapshot]
