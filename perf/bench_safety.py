@@ -21,12 +21,12 @@ import qpsolvers
 import scipy.sparse as sp
 
 from cadenza.envs.crossing import CrossingEnv
+from cadenza.safety.authority import measure_authority, pair_parameters
 from cadenza.safety.bounds import Bounds
+from cadenza.safety.cbf import DEFAULT_CBF_GAMMA
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.filters.ego_rows import RowRule, build_ego_rows
-from cadenza.safety.rows.authority import measure_authority, pair_parameters
-from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA
+from cadenza.safety.filters.ego_only import RowRule, build_ego_rows
 from cadenza.safety.runtime.driver import SafetyDriver
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import AgentSnapshot

@@ -14,8 +14,8 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.learn.configs import FrozenModel
-from cadenza.safety.filters.ego_options import Barrier, Compat, MultiPartner, RateLimit
-from cadenza.safety.rows.wae import CbfPower
+from cadenza.safety.cbf import CbfPower
+from cadenza.safety.filter_options import Barrier, Compat, MultiPartner, RateLimit
 from cadenza.safety.runtime.options import LambdaStart, OnBadInput, SafetyOptions
 
 #: The safety runtime's options and their defaults, which the safety section repeats.

@@ -57,8 +57,7 @@ from cadenza.envs.vector_base import (
 )
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.runtime.agent_batch import AgentBatch
-from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
 
 #: Steps per episode: 10 s; the ego alone needs about 3 s.
 DEFAULT_EPISODE_LENGTH: Final = 200

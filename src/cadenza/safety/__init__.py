@@ -5,8 +5,9 @@ Start at:    `SafetyDriver` (one call per control step of an env), `SafetyRuntim
 Promise:     the action stays in its box; it is unchanged, bit for bit, while no row is active; and
              after a failed solve it is the least unsafe action, never the unfiltered one.
 May import:  `core`.  Must not import: any other folder of the package.
-Layout:      contracts (`api` gathers them), `rows` (maths of one pair), `solvers`, `filters`,
-             `conformal`, braking and emergency controllers, `runtime` (what a robot calls);
+Layout:      contracts (`api` gathers them), `cbf` (every formula of one pair), `authority`,
+             `passive`, `solvers`, `filters`, `conformal`, braking and emergency controllers,
+             `runtime` (what a robot calls);
              `batched` (many environments), `wrappers` (Gymnasium), `arms` and `oscbf`, `affine`
              (any control-affine robot), `reporting`, `verifier`.
 """
@@ -21,7 +22,7 @@ _EXPORTS: Final = {
     "DEFAULT_EPSILON": "state",
     "DEFAULT_ETA": "state",
     "DEFAULT_WARMUP_STEPS": "state",
-    "AgentBatch": "runtime.agent_batch",
+    "AgentBatch": "snapshot",
     "AgentControlModel": "protocols",
     "AgentSnapshot": "snapshot",
     "BatchedEgoFilter": "batched.filter",
@@ -42,7 +43,7 @@ _EXPORTS: Final = {
     "LambdaDict": "pairs",
     "SafetyDriver": "runtime.driver",
     "SafetyFilterWrapper": "wrappers.single",
-    "SafetyMode": "filters.mode",
+    "SafetyMode": "protocols",
     "SafetyOptions": "runtime.options",
     "SafetyRuntime": "runtime.runtime",
     "SafetyState": "state",
@@ -55,7 +56,7 @@ _EXPORTS: Final = {
     "make_ego_pair_keys": "pairs",
     "make_lambda_dict": "pairs",
     "make_pair_keys": "pairs",
-    "solve_qp_stub": "qp_timing",
+    "solve_qp_stub": "cbf_qp",
 }
 
 __all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use

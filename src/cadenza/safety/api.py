@@ -14,7 +14,6 @@ from cadenza.safety.control_models import (
 )
 from cadenza.safety.emergency import CartesianAccelEmergencyController
 from cadenza.safety.errors import ConcertoSafetyInfeasible
-from cadenza.safety.filters.mode import SafetyMode
 from cadenza.safety.pairs import (
     LambdaDict,
     canonical_pair_key,
@@ -30,6 +29,7 @@ from cadenza.safety.protocols import (
     EgoOnlySafetyFilter,
     EmergencyController,
     JointSafetyFilter,
+    SafetyMode,
     StateDependentControlModel,
 )
 from cadenza.safety.snapshot import AgentSnapshot

@@ -25,15 +25,15 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.errors import InputError, UnknownNameError
+from cadenza.safety.authority import measure_authority
 from cadenza.safety.bounds import Bounds
+from cadenza.safety.cbf import pair_geometry
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.emergency import CartesianAccelEmergencyController
 from cadenza.safety.emergency_jacobian import JacobianEmergencyController
 from cadenza.safety.errors import EmergencyOutputError
 from cadenza.safety.pairs import canonical_pair_key, make_pair_keys
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
-from cadenza.safety.rows.authority import measure_authority
-from cadenza.safety.rows.barrier import pair_geometry
 from cadenza.safety.snapshot import AgentSnapshot
 
 #: Relative excess over the action box that is rounding, of actions in float32 at most.

@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
+from cadenza.safety.authority import read_action_map
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.emergency import (
@@ -34,7 +35,6 @@ from cadenza.safety.emergency import (
     stretch,
 )
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
-from cadenza.safety.rows.authority import read_action_map
 from cadenza.safety.snapshot import AgentSnapshot
 
 #: Price of moving a component from ``start``, as a share of the largest entry of the rows. Far

@@ -2,17 +2,22 @@
 
 Axes:   d = Cartesian dimension, 2 or 3.
 Units:  m, m/s, s.
-Limits: no joint state. With ``age_s`` > 0 it describes the past; `rows.stale` says what
+Limits: no joint state. With ``age_s`` > 0 it describes the past; `cadenza.safety.cbf` says what
         that still tells about the present.
+
+State of every agent's bounding ball in many environments at once.
+
+Axes:   B = environments, R = agents, d = Cartesian dimension, 2 or 3.
+Units:  m, m/s, s.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
-from cadenza.core.arrays import FloatArray
+from cadenza.core.arrays import FloatArray, require_shape
 from cadenza.core.checks import real_array, real_number
 from cadenza.core.errors import InputError
 
@@ -24,11 +29,12 @@ _SHAPES: Final = tuple((dim,) for dim in POSITION_DIMS)
 MAX_MAGNITUDE: Final = 1e9
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, init=False)
 class AgentSnapshot:
     """Motion of one agent's collision ball at one control step.
 
-    The arrays are read-only copies, so a snapshot that was built is valid for good.
+    The numbers are copies, so a snapshot that was built is valid for good. The arrays are read-only
+    and made when they are first read: the rows need none.
 
     Attributes:
         position: Centre in the world frame, shape (d,), m.
@@ -51,17 +57,59 @@ class AgentSnapshot:
     position_numbers: tuple[float, ...] = field(init=False, repr=False)
     velocity_numbers: tuple[float, ...] = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        _fill(self, self.position, self.velocity, self.radius, self.age_s)
+    def __init__(
+        self,
+        position: FloatArray | Sequence[float],
+        velocity: FloatArray | Sequence[float],
+        radius: float,
+        age_s: float = 0.0,
+    ) -> None:
+        """Check the numbers and keep them; see the class for arguments and errors."""
+        p = _as_numbers("AgentSnapshot.position", position)
+        v = _as_numbers("AgentSnapshot.velocity", velocity)
+        if len(p) != len(v):
+            raise InputError(
+                f"AgentSnapshot.velocity: expected {len(p)} entries like the position, got "
+                f"{len(v)}."
+            )
+        if type(radius) is not float:
+            radius = real_number("AgentSnapshot.radius", radius)
+        if not 0.0 < radius <= MAX_MAGNITUDE:
+            raise InputError(
+                f"AgentSnapshot.radius: expected a finite length > 0 m, got {radius}; "
+                "check the collision model."
+            )
+        if type(age_s) is not float:
+            age_s = real_number("AgentSnapshot.age_s", age_s)
+        if not 0.0 <= age_s <= MAX_MAGNITUDE:
+            raise InputError(
+                f"AgentSnapshot.age_s: expected a finite time >= 0 s, got {age_s}; pass the time "
+                "since the packet was measured."
+            )
+        _set(self, "radius", radius)
+        _set(self, "age_s", age_s)
+        _set(self, "position_numbers", p)
+        _set(self, "velocity_numbers", v)
+
+    if not TYPE_CHECKING:  # a type checker reports names that do not exist
+
+        def __getattr__(self, name: str) -> FloatArray:
+            """Return an array that is read for the first time."""
+            if name not in ("position", "velocity"):
+                raise AttributeError(
+                    f"AgentSnapshot has no attribute {name!r}.", name=name, obj=self
+                )
+            array = np.array(getattr(self, f"{name}_numbers"))
+            array.setflags(write=False)
+            _set(self, name, array)
+            return array
 
     @classmethod
     def of_numbers(
         cls, position: Sequence[float], velocity: Sequence[float], radius: float
     ) -> "AgentSnapshot":
         """Return the snapshot of plain numbers; see the class for arguments and errors."""
-        made = object.__new__(cls)
-        _fill(made, position, velocity, radius, 0.0)
-        return made
+        return cls(position, velocity, radius)
 
     def moved_on(self, time_s: float) -> "AgentSnapshot":
         """Return the agent ``time_s`` later at the same velocity, as current.
@@ -69,77 +117,125 @@ class AgentSnapshot:
         Raises:
             InputError: It leaves the range of accepted numbers.
         """
-        p = [
-            x + v * time_s
-            for x, v in zip(self.position_numbers, self.velocity_numbers, strict=True)
-        ]
-        position, numbers = _in_range("AgentSnapshot.position", np.array(p))
+        p, v = self.position_numbers, self.velocity_numbers
+        if len(p) == 2:  # written out: a forecast per partner and step
+            position = (p[0] + v[0] * time_s, p[1] + v[1] * time_s)
+        else:
+            position = tuple([p_k + v[k] * time_s for k, p_k in enumerate(p)])
+        _require_in_range("AgentSnapshot.position", position)
         moved = object.__new__(AgentSnapshot)  # all but the position was checked before
-        _set(moved, "position", position)
-        _set(moved, "velocity", self.velocity)
         _set(moved, "radius", self.radius)
         _set(moved, "age_s", 0.0)
-        _set(moved, "position_numbers", numbers)
-        _set(moved, "velocity_numbers", self.velocity_numbers)
+        _set(moved, "position_numbers", position)
+        _set(moved, "velocity_numbers", v)
         return moved
+
+    def aged(self, age_s: float) -> "AgentSnapshot":
+        """Return the same motion with another age, s.
+
+        Raises:
+            InputError: The age is negative or not finite.
+        """
+        return AgentSnapshot(self.position_numbers, self.velocity_numbers, self.radius, age_s)
 
 
 #: Sets a field of a frozen instance.
 _set: Final = object.__setattr__
 
 
-def _fill(
-    snapshot: AgentSnapshot,
-    position: FloatArray | Sequence[float],
-    velocity: FloatArray | Sequence[float],
-    radius: float,
-    age_s: float,
-) -> None:
-    """Check the numbers and set all fields."""
-    position, p = _as_vector("AgentSnapshot.position", position)
-    velocity, v = _as_vector("AgentSnapshot.velocity", velocity)
-    if len(p) != len(v):
-        raise InputError(
-            f"AgentSnapshot.velocity: expected {len(p)} entries like the position, got {len(v)}."
-        )
-    radius = real_number("AgentSnapshot.radius", radius)
-    if not 0.0 < radius <= MAX_MAGNITUDE:
-        raise InputError(
-            f"AgentSnapshot.radius: expected a finite length > 0 m, got {radius}; "
-            "check the collision model."
-        )
-    age_s = real_number("AgentSnapshot.age_s", age_s)
-    if not 0.0 <= age_s <= MAX_MAGNITUDE:
-        raise InputError(
-            f"AgentSnapshot.age_s: expected a finite time >= 0 s, got {age_s}; pass the time "
-            "since the packet was measured."
-        )
-    _set(snapshot, "position", position)
-    _set(snapshot, "velocity", velocity)
-    _set(snapshot, "radius", radius)
-    _set(snapshot, "age_s", age_s)
-    _set(snapshot, "position_numbers", p)
-    _set(snapshot, "velocity_numbers", v)
+def _as_numbers(name: str, values: FloatArray | Sequence[float]) -> tuple[float, ...]:
+    """Return 2 or 3 finite entries as plain numbers."""
+    entries: object = values
+    if type(values) is np.ndarray and values.ndim == 1 and values.dtype.char == "d":
+        entries = values.tolist()
+    if type(entries) is list and 2 <= len(numbers := cast("list[float]", entries)) <= 3:
+        for number in numbers:  # NaN fails too
+            if type(number) is not float or not -MAX_MAGNITUDE <= number <= MAX_MAGNITUDE:
+                break
+        else:
+            return tuple(numbers)
+    array = np.array(real_array(name, values), dtype=np.float64)
+    if array.shape not in _SHAPES:
+        raise InputError(f"{name}: expected shape (2,) or (3,), got {array.shape}.")
+    checked: tuple[float, ...] = tuple(array.tolist())
+    _require_in_range(name, checked)
+    return checked
 
 
-def _as_vector(
-    name: str, values: FloatArray | Sequence[float]
-) -> tuple[FloatArray, tuple[float, ...]]:
-    """Return a read-only float64 copy of 2 or 3 finite entries, and the same as plain numbers."""
-    if type(values) is not np.ndarray or values.dtype.kind not in "fiu":
-        values = real_array(name, values)
-    return _in_range(name, np.array(values, dtype=np.float64))
-
-
-def _in_range(name: str, vector: FloatArray) -> tuple[FloatArray, tuple[float, ...]]:
-    """Return ``vector``, read-only from now on, and its entries, after checking both."""
-    if vector.shape not in _SHAPES:
-        raise InputError(f"{name}: expected shape (2,) or (3,), got {vector.shape}.")
-    numbers: tuple[float, ...] = tuple(vector.tolist())
-    for entry in numbers:
-        if not -MAX_MAGNITUDE <= entry <= MAX_MAGNITUDE:
+def _require_in_range(name: str, numbers: tuple[float, ...]) -> None:
+    """Raise InputError unless every number is finite and at most `MAX_MAGNITUDE`."""
+    for number in numbers:
+        if not -MAX_MAGNITUDE <= number <= MAX_MAGNITUDE:
             raise InputError(
-                f"{name}: expected finite numbers up to {MAX_MAGNITUDE:.0e}, got {vector.tolist()}."
+                f"{name}: expected finite numbers up to {MAX_MAGNITUDE:.0e}, got {list(numbers)}."
             )
-    vector.setflags(write=False)  # what was checked here stays true
-    return vector, numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: array == is ambiguous
+class AgentBatch:
+    """Motion of all agents' collision balls at one control step.
+
+    Attributes:
+        uids: Agents in the order of the second axis, distinct.
+        positions: Centres in the world frame, shape (B, R, d), m.
+        velocities: Rates of change of ``positions``, shape (B, R, d), m/s.
+        radii: Ball radii, shape (R,), m, > 0.
+        ages_s: Time since position and velocity were measured, shape (B, R), s, >= 0; None where
+            every state is current. A batch that knows ages gives them in every step.
+
+    Raises:
+        InputError: Wrong shapes, repeated ids, or a number that is not finite or out of range.
+    """
+
+    uids: tuple[str, ...]
+    positions: FloatArray
+    velocities: FloatArray
+    radii: FloatArray
+    ages_s: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("positions", "velocities", "radii", "ages_s"):
+            if name != "ages_s" or self.ages_s is not None:
+                numbers = real_array(f"AgentBatch.{name}", getattr(self, name))
+                object.__setattr__(self, name, numbers.astype(np.float64, copy=False))
+        shape = self.positions.shape
+        if len(set(self.uids)) != len(self.uids):
+            raise InputError(f"AgentBatch.uids: expected distinct ids, got {self.uids}.")
+        if len(shape) != 3 or shape[1] != len(self.uids) or shape[2] not in POSITION_DIMS:
+            raise InputError(
+                f"AgentBatch.positions: expected shape (B, {len(self.uids)}, 2 or 3), got {shape}."
+            )
+        require_shape("AgentBatch.velocities", self.velocities, shape)
+        require_shape("AgentBatch.radii", self.radii, (shape[1],))
+        for name in ("positions", "velocities"):
+            if not bool((np.abs(getattr(self, name)) <= MAX_MAGNITUDE).all()):  # NaN fails too
+                raise InputError(
+                    f"AgentBatch.{name}: expected finite numbers up to {MAX_MAGNITUDE:.0e}, got "
+                    "others; look for an exploding state in the environment."
+                )
+        if not bool(((self.radii > 0.0) & (self.radii <= MAX_MAGNITUDE)).all()):
+            raise InputError(
+                f"AgentBatch.radii: expected lengths > 0 m, got {self.radii}; check the collision "
+                "models."
+            )
+
+        if self.ages_s is not None:
+            require_shape("AgentBatch.ages_s", self.ages_s, shape[:2])
+            if not bool(((self.ages_s >= 0.0) & (self.ages_s <= MAX_MAGNITUDE)).all()):
+                raise InputError(
+                    "AgentBatch.ages_s: expected finite times >= 0 s, got others; pass the time "
+                    "since each packet was measured."
+                )
+
+    def snapshots(self, row: int) -> dict[str, AgentSnapshot]:
+        """Return the agents of one environment, as the scalar layers read them."""
+        ages = [0.0] * len(self.uids) if self.ages_s is None else self.ages_s[row].tolist()
+        return {
+            uid: AgentSnapshot(
+                self.positions[row, index],
+                self.velocities[row, index],
+                float(self.radii[index]),
+                ages[index],
+            )
+            for index, uid in enumerate(self.uids)
+        }

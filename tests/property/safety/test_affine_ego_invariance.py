@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cadenza.safety.authority import weakest_support
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
-from cadenza.safety.rows.authority import weakest_support
 from tests.unit.safety.scenes import CONTACT, agent, box, call
 
 C, PARTNER = 2.0, 0.4

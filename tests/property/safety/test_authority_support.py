@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial import ConvexHull
 
-from cadenza.safety.rows.authority import measure_authority, weakest_support
+from cadenza.safety.authority import measure_authority, weakest_support
 from tests.campaigns import size
 from tests.unit.safety.scenes import agent, box
 from tests.unit.safety.test_authority import Affine

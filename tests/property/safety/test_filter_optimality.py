@@ -12,10 +12,10 @@ import qpsolvers
 import scipy.sparse as sp
 from scipy.optimize import nnls
 
+from cadenza.safety.cbf import DEFAULT_CBF_GAMMA
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.pairs import make_lambda_dict
-from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA
 from cadenza.safety.state import SafetyState
 from tests.unit.safety.scenes import agent, box
 

@@ -13,9 +13,8 @@ from cadenza.safety.batched import BatchedEgoFilter, project_batch
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.runtime.agent_batch import AgentBatch
 from cadenza.safety.runtime.runtime import SafetyRuntime
-from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
 from cadenza.safety.state import SafetyState
 from cadenza.safety.wrappers import SafetyFilterWrapper, VectorSafetyFilterWrapper
 from tests.campaigns import size

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cadenza.safety.rows import barrier
-from cadenza.safety.rows.barrier import PairParameters, next_closing_limit, row_level
+from cadenza.safety import cbf
+from cadenza.safety.cbf import PairParameters, next_closing_limit, row_level
 from tests.campaigns import size
 from tests.unit.safety.scenes import safe_speed
 
@@ -130,6 +130,6 @@ def test_tangential_allowance_is_needed_and_enough(monkeypatch):
     pair = parameters(alpha, dt, relative_accel)
     next_e, next_w, _ = worst_turn(e, dt, relative_accel, pair)
     assert in_safe_set(next_e, next_w, alpha, dt, tolerance=1e-12)
-    monkeypatch.setattr(barrier, "tangential_allowance", lambda *arguments: 0.0)
+    monkeypatch.setattr(cbf, "tangential_allowance", lambda *arguments: 0.0)
     next_e, next_w, _ = worst_turn(e, dt, relative_accel, pair)
     assert not in_safe_set(next_e, next_w, alpha, dt, tolerance=1e-6)

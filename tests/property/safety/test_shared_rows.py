@@ -19,9 +19,9 @@ from cadenza.safety.budget_split import (
     delivered_fractions,
     shared_authority,
 )
+from cadenza.safety.cbf import PairParameters, row_level
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import JacobianControlModel
-from cadenza.safety.rows.barrier import PairParameters, row_level
 from cadenza.safety.state import SafetyState
 from tests.campaigns import size
 from tests.unit.safety.scenes import CONTACT, safe_duel

@@ -6,9 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cadenza.safety.rows.barrier import PairParameters, barrier_value, row_level
-from cadenza.safety.rows.stale import derated
-from cadenza.safety.rows.wae import wae_level
+from cadenza.safety.cbf import PairParameters, barrier_value, derated, row_level, wae_level
 from cadenza.safety.verifier.adversaries import ADVERSARIES, bounded_push
 from cadenza.safety.verifier.conditions import Condition, authority_left
 from cadenza.safety.verifier.ego_nominals import EGO_NOMINALS, nominal_action

@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety.bounds import MIN_BOUND, Bounds
-from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.protocols import StateDependentControlModel
-from cadenza.safety.rows.authority import (
+from cadenza.safety.authority import (
     check_authority,
     largest_reach,
     measure_authority,
     pair_parameters,
     read_action_map,
 )
+from cadenza.safety.bounds import MIN_BOUND, Bounds
+from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.protocols import StateDependentControlModel
 from tests.unit.safety.scenes import agent, box
 
 STATE = agent([0, 0])

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from cadenza.safety.rows.barrier import (
+from cadenza.safety.cbf import (
     PairParameters,
     braking_meets_row,
     pair_geometry,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.safety.authority import check_authority, measure_authority
 from cadenza.safety.control_models import BodyDrive, DifferentialDriveControlModel, WheelDrive
-from cadenza.safety.rows.authority import check_authority, measure_authority
 from tests.unit.safety.scenes import agent, box
 
 L = 0.25

@@ -17,7 +17,7 @@ from cadenza.safety.emergency_jacobian import (
     max_push_action,
 )
 from cadenza.safety.protocols import EmergencyController
-from cadenza.safety.runtime.fallback import LastKnownState, stop_action
+from cadenza.safety.runtime.memory import LastKnownState, stop_action
 from tests.unit.safety.scenes import agent, box
 
 X, Y = np.array([1.0, 0.0]), np.array([0.0, 1.0])

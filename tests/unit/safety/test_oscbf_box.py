@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from cadenza.safety.arms import JointLimits
+from cadenza.safety.cbf import next_closing_limit
 from cadenza.safety.oscbf.box import acceleration_box, velocity_box
-from cadenza.safety.rows.barrier import next_closing_limit
 
 DT = 0.01
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from cadenza.safety.cbf import barrier_value, barrier_violation
 from cadenza.safety.cbf_qp import ExpCBFQP
-from cadenza.safety.rows.barrier import barrier_value, barrier_violation
 from cadenza.safety.state import SafetyState
 from tests.unit.safety.scenes import agent, box, call, ego_filter, models
 

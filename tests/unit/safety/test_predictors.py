@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
-from cadenza.safety.runtime.kalman import ConstantAccelerationPredictor, propagated
 from cadenza.safety.runtime.predictors import (
+    ConstantAccelerationPredictor,
     ConstantVelocityPredictor,
     EnsemblePredictor,
     Observation,
@@ -17,6 +17,7 @@ from cadenza.safety.runtime.predictors import (
     as_predictor,
     make_predictor,
     predictor_kinds,
+    propagated,
     register_predictor,
 )
 from tests.unit.safety.scenes import agent

@@ -11,7 +11,7 @@ import pytest
 from cadenza.core.errors import InputError
 from cadenza.safety import cbf_qp
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.cbf_qp import pair_h_value
+from cadenza.safety.cbf_qp import pair_h_value, solve_qp_stub
 from cadenza.safety.conformal import compute_per_pair_loss, compute_prediction_gap_for_pairs
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.pairs import (
@@ -23,9 +23,7 @@ from cadenza.safety.pairs import (
     make_lambda_dict,
 )
 from cadenza.safety.protocols import AgentControlModel
-from cadenza.safety.qp_timing import solve_qp_stub
-from cadenza.safety.runtime.agent_batch import AgentBatch
-from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
 from cadenza.safety.state import SafetyState
 from tests.unit.safety.scenes import agent
 

@@ -10,8 +10,8 @@ import pytest
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
+from cadenza.safety.runtime.observation import PacketAges
 from cadenza.safety.runtime.options import SafetyOptions
-from cadenza.safety.runtime.packets import PacketAges
 from cadenza.safety.runtime.runtime import SafetyRuntime
 from cadenza.safety.snapshot import AgentSnapshot
 from tests.unit.safety.scenes import Duel, agent, models

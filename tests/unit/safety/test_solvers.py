@@ -11,7 +11,7 @@ from cadenza.safety.solvers import (
     make_solver,
     registry,
 )
-from cadenza.safety.solvers.approximate import ApproximateSolver, Guess
+from cadenza.safety.solvers.libraries import ApproximateSolver, Guess
 
 
 def solve(q, A, b, lower=-1.0, upper=1.0, solver=None):

@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety.cbf_qp import ExpCBFQP
-from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
-from cadenza.safety.rows.barrier import PairParameters, row_level
-from cadenza.safety.rows.stale import (
+from cadenza.safety.cbf import (
+    PairParameters,
     best_closing_speed,
     derated,
+    row_level,
     stale_row_level,
     staleness,
     worst_closing_speed,
     worst_tangential_speed,
 )
+from cadenza.safety.cbf_qp import ExpCBFQP
+from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
 from cadenza.safety.snapshot import AgentSnapshot
 from tests.unit.safety.scenes import agent, call, ego_filter, models
 

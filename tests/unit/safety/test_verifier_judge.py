@@ -8,10 +8,10 @@ import pytest
 from cadenza.core.errors import InputError
 from cadenza.safety.verifier import simulation
 from cadenza.safety.verifier.guards import Answer, Sight, batched_guard, scenario_condition
-from cadenza.safety.verifier.packets import PacketLink
 from cadenza.safety.verifier.results import Counts
 from cadenza.safety.verifier.run import verify
 from cadenza.safety.verifier.scenarios import Scenario
+from cadenza.safety.verifier.simulation import PacketLink
 from cadenza.safety.verifier.starts import Motion
 from tests.unit.safety.verifications import ONE, verified
 

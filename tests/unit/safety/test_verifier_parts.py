@@ -11,9 +11,9 @@ from cadenza.core.errors import UnknownNameError
 from cadenza.safety.verifier.adversaries import ADVERSARIES, bounded_push, get_adversary
 from cadenza.safety.verifier.config import VerifierConfig
 from cadenza.safety.verifier.guards import scenario_condition
-from cadenza.safety.verifier.packets import PacketLink
 from cadenza.safety.verifier.results import Counts, ScenarioResult, failures, total
 from cadenza.safety.verifier.scenarios import plan_scenarios
+from cadenza.safety.verifier.simulation import PacketLink
 from cadenza.safety.verifier.starts import draw_starts, standing_aim, standing_starts
 from cadenza.safety.verifier.views import PartnerView
 

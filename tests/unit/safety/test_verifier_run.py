@@ -9,7 +9,7 @@ import pytest
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import canonical_json
-from cadenza.safety.filters import ego_constants
+from cadenza.safety import authority
 from cadenza.safety.verifier.config import VerifierConfig
 from cadenza.safety.verifier.ego_nominals import EGO_NOMINALS
 from cadenza.safety.verifier.guards import Answer, batched_guard
@@ -77,9 +77,9 @@ def test_filter_for_a_partner_that_holds_its_push_is_found_out(monkeypatch):
         ONE, dts=(0.3,), delays=("none",), ego_accel=5.0, partner_accel=4.99, compared_share=0.0
     )
     assert verify(config).holds
-    real = ego_constants.pair_parameters
+    real = authority.pair_parameters
     monkeypatch.setattr(
-        ego_constants,
+        authority,
         "pair_parameters",
         lambda *args, **kwargs: dataclasses.replace(real(*args, **kwargs), unheld_accel=0.0),
     )

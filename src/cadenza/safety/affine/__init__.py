@@ -16,9 +16,9 @@ from cadenza.core.lazy_names import lazy_names
 _EXPORTS: Final = {
     "FALLBACKS": "fallbacks",
     "AcceleratedUnicycle": "models",
-    "AffineBatchInfo": "info",
+    "AffineBatchInfo": "filter",
     "AffineCBFFilter": "filter",
-    "AffineInfo": "info",
+    "AffineInfo": "filter",
     "Barrier": "barriers",
     "BrakingDynamics": "dynamics",
     "ControlAffineDynamics": "dynamics",

@@ -18,18 +18,31 @@ Bound:     the rate is the caller's to prove. `estimate_rates` looks at states a
            box; the largest value seen there times a factor is an estimate and no proof.
 Source:    after Breeden, Garg and Panagou, Control barrier functions in sampled-data systems,
            arXiv:2103.03677; here with a given bound of the row's own rate.
+
+What one call of the control-affine filter reports. m = barriers, B = states of a batch.
+
+Rows of all barriers at one state or at many, ready for a projection.
+
+Scaling:  a row is divided by |gain| and multiplied by its weight, so that missing it by 1 means the
+          action is 1 away from meeting it, times the weight. The scale changes no feasible action.
+Left out: rows on which the action does not act (|gain| at most `AUTHORITY_TOLERANCE` of what it
+          could be) and rows that are not finite. Of these the ones that are not met anyway are
+          ``lost``.
+Tracing:  for one state the rows are recorded once as a flat list of tensor operations, which spares
+          the set-up of nested derivatives in every call.
 """
 
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.checks import real_array
@@ -43,20 +56,143 @@ from cadenza.safety.affine.fallbacks import (
     rest_action,
     run_fallback,
 )
-from cadenza.safety.affine.info import AffineBatchInfo, AffineInfo
 from cadenza.safety.affine.lifting import (
+    AUTHORITY_TOLERANCE,
     DEFAULT_MAX_DEGREE,
     AffineRow,
     LiftedBarrier,
     lift,
 )
-from cadenza.safety.affine.rows import missed, scaled, stacked_rows, traced
 from cadenza.safety.batched.projection import project_batch
 from cadenza.safety.batched.status import INFEASIBLE, OPTIMAL, STATUS_NAMES
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.filters.projection import RowSet, project
+from cadenza.safety.filters.projection import RowSet, project, residual
 from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
 from cadenza.safety.solvers.interface import UNBOUNDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AffineInfo:
+    """Record of one filtered action.
+
+    Attributes:
+        names: Names of the barriers, in the order of the arrays.
+        status: "inactive" (action unchanged), "optimal" (changed, every row met), "infeasible", or
+            why the solver failed on rows it should have met ("max_iter", "numerical",
+            "bad_input"). With the last four the action is the fallback's.
+        intervened: The returned action is not the proposed one.
+        intervention: Euclidean distance of the two, in the unit of the action.
+        fallback: Name of the fallback that made the action; None if none was needed.
+        certified: The state is in the guaranteed set and every row is met.
+        h: Barrier values, shape (m,).
+        lowest: min over k < r of psi_k, shape (m,); negative outside the guaranteed set.
+        slack: How far the returned action misses each row, shape (m,), in the unit of psi_{r-1}
+            per second; 0 when met, inf where the row is not finite.
+        lost: Barriers whose row nothing can meet, for the action does not act on it here or the row
+            is not finite.
+    """
+
+    names: tuple[str, ...]
+    status: str
+    intervened: bool
+    intervention: float
+    fallback: str | None
+    certified: bool
+    h: FloatArray
+    lowest: FloatArray
+    slack: FloatArray
+    lost: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AffineBatchInfo:
+    """Record of a batch of filtered actions; the fields mean what those of `AffineInfo` do.
+
+    Attributes:
+        names: Names of the barriers.
+        status: Codes of `cadenza.safety.batched.status`, shape (B,), int8.
+        intervened: Shape (B,), bool.
+        intervention: Shape (B,).
+        fallback: A fallback made the action, shape (B,), bool.
+        certified: Shape (B,), bool.
+        h: Shape (B, m).
+        lowest: Shape (B, m).
+        slack: Shape (B, m).
+        lost: Shape (B, m), bool.
+    """
+
+    names: tuple[str, ...]
+    status: Tensor
+    intervened: Tensor
+    intervention: Tensor
+    fallback: Tensor
+    certified: Tensor
+    h: Tensor
+    lowest: Tensor
+    slack: Tensor
+    lost: Tensor
+
+
+class ScaledRows(NamedTuple):
+    """Rows a @ u <= b. The leading axes are those of the states.
+
+    Attributes:
+        a: Shape (..., m, k); zero where left out.
+        b: Shape (..., m); 1 where left out.
+        active: Rows that count, shape (..., m), bool.
+        lost: Rows that nothing can meet, shape (..., m), bool.
+    """
+
+    a: Tensor
+    b: Tensor
+    active: Tensor
+    lost: Tensor
+
+
+def stacked_rows(lifted: Sequence[LiftedBarrier]) -> Callable[[Tensor], AffineRow]:
+    """Return the function from a state (n,) to the rows of all barriers, stacked on axis 0."""
+    functions = [barrier.row for barrier in lifted]
+
+    def rows(x: Tensor) -> AffineRow:
+        parts = [row(x) for row in functions]
+        return AffineRow(*(torch.stack(column) for column in zip(*parts, strict=True)))
+
+    return rows
+
+
+def traced(rows: Callable[[Tensor], AffineRow], state: Tensor) -> Callable[[Tensor], AffineRow]:
+    """Return ``rows`` as recorded at ``state``: the same numbers, without the set-up."""
+
+    def as_tuple(x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(rows(x))
+
+    graph: Any = make_fx(as_tuple)(state)
+    return lambda x: AffineRow(*graph(x))
+
+
+def scaled(row: AffineRow, weights: Tensor) -> ScaledRows:
+    """Return the rows in the form of the projections.
+
+    Args:
+        row: Stacked rows; the leading axes of the states may come first.
+        weights: Shape (m,).
+    """
+    finite = torch.isfinite(row.gain).all(-1) & torch.isfinite(row.level)
+    finite = finite & torch.isfinite(row.authority)
+    acts = row.authority > AUTHORITY_TOLERANCE
+    active = finite & acts
+    length = row.gain.square().sum(-1).sqrt()
+    scale = weights / torch.where(active, length, 1.0)
+    a = torch.where(active.unsqueeze(-1), -row.gain * scale.unsqueeze(-1), 0.0)
+    b = torch.where(active, row.level * scale, 1.0)
+    return ScaledRows(a, b, active, ~finite | (~acts & (row.level < 0.0)))
+
+
+def missed(row: AffineRow, u: Tensor) -> Tensor:
+    """Return how far actions (..., k) miss the rows, shape (..., m); inf where not finite."""
+    value = (row.gain * u.unsqueeze(-2)).sum(-1) + row.level
+    return torch.where(torch.isfinite(value), torch.where(value < 0.0, -value, 0.0), torch.inf)
+
 
 #: A fallback whose answer is already checked and in the box.
 CheckedFallback: TypeAlias = Callable[[FallbackRequest], FloatArray]
@@ -444,7 +580,7 @@ class AffineCBFFilter:
         """Return the rows; the one that is missed most inside the box is the most urgent."""
         inside = np.minimum(np.maximum(reference, self._lower), self._upper).tolist()
         rows = RowSet(a=a, b=b, h=[], time_left=[_NO_DEADLINE] * len(b))
-        rows.h.extend(-rows.residual(j, inside) for j in range(len(b)))
+        rows.h.extend(-residual(a[j], b_j, inside) for j, b_j in enumerate(b))
         return rows
 
     def _info(

@@ -17,10 +17,10 @@ _EXPORTS: Final = {
     "BatchedEgoFilter": "filter",
     "BatchedSafetyDriver": "driver",
     "BatchedStep": "filter",
-    "PairRowsBatch": "rows",
+    "PairRowsBatch": "cbf",
     "SafetyBatchStep": "step",
     "STATUS_NAMES": "status",
-    "pair_rows_batch": "rows",
+    "pair_rows_batch": "cbf",
     "project_batch": "projection",
 }
 

@@ -1,4 +1,4 @@
-"""Constants of the batched ego's rows: `rows.authority` and `filters.ego_constants` on tensors.
+"""Constants of the batched ego's rows: `cadenza.safety.authority` on tensors.
 
 A double integrator has the same constants in every environment; any other ego brings its action
 map a = J u + bias per environment and step, and with it its own authority.
@@ -18,18 +18,20 @@ import torch
 from torch import Tensor
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety.batched.levels import PairTensors, root
-from cadenza.safety.bounds import MIN_BOUND, Bounds
-from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.filters.ego_constants import PairConstants, no_passive_ego, pair_constants
-from cadenza.safety.filters.ego_options import EgoOnlyOptions
-from cadenza.safety.protocols import AgentControlModel
-from cadenza.safety.rows.authority import (
+from cadenza.safety.authority import (
     MAX_CORNERS_DIM,
     EgoAuthority,
+    PairConstants,
     check_authority,
     measure_authority,
+    no_passive_ego,
+    pair_constants,
 )
+from cadenza.safety.batched.cbf import PairTensors, root
+from cadenza.safety.bounds import MIN_BOUND, Bounds
+from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.filter_options import EgoOnlyOptions
+from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.snapshot import AgentSnapshot
 
 #: Sine of the angle between two columns of J below which they count as parallel.

@@ -24,10 +24,9 @@ from cadenza.safety.batched.step import SafetyBatchStep
 from cadenza.safety.batched.vector_engine import VectorEngine, is_vectorised
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.protocols import EmergencyController
-from cadenza.safety.runtime.agent_batch import AgentBatch
 from cadenza.safety.runtime.env_hooks import unwrapped
 from cadenza.safety.runtime.options import SafetyOptions
-from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
 
 #: Version of `BatchedSafetyDriver.state_dict`; a reader refuses any other.
 BATCH_STATE_VERSION: Final = 1

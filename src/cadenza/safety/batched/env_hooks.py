@@ -6,10 +6,10 @@ from typing import Any
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import Bounds
+from cadenza.safety.cbf import Plant
 from cadenza.safety.protocols import AgentControlModel
-from cadenza.safety.rows.barrier import Plant
-from cadenza.safety.runtime.agent_batch import AgentBatch
 from cadenza.safety.runtime.env_hooks import REMEDY
+from cadenza.safety.snapshot import AgentBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

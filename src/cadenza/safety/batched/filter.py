@@ -9,23 +9,34 @@ Units:    actions in the ego's action unit, everything else SI.
 Raising:  never because of one environment's rows: a step without an admissible action is a status.
           A caller that reproduces the published filter (``compat="upstream"``), which raises
           there, looks at the status.
+
+Rows of one step on the ego's action in many environments: `filters.ego_only` on tensors.
+
+Axes:  B environments, N partners, n action components, d Cartesian dimensions.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety.batched.constants import ActionMap, ConstantsSource, EgoConstants
-from cadenza.safety.batched.ego_rows import (
-    BatchRowRule,
-    EgoRowsBatch,
-    Motion,
-    build_ego_rows_batch,
+from cadenza.safety.batched.cbf import (
+    BatchLevelFunction,
+    PairGeometry,
+    derated_batch,
+    pair_geometry_batch,
+    root,
+    sampled_level,
+    stale_levels,
+    staleness_batch,
+    time_left,
+    wae_level_batch,
+    worst_closing_speed_batch,
 )
+from cadenza.safety.batched.constants import ActionMap, ConstantsSource, EgoConstants
 from cadenza.safety.batched.extremes import first_largest
 from cadenza.safety.batched.inputs import (
     StepInput,
@@ -37,26 +48,165 @@ from cadenza.safety.batched.inputs import (
     require_tensor,
     tensor_like,
 )
-from cadenza.safety.batched.levels import root, sampled_level, wae_level_batch
 from cadenza.safety.batched.projection import Rescue, chunk_size, project_batch
-from cadenza.safety.batched.stale import derated_batch
 from cadenza.safety.batched.status import BAD_INPUT, INFEASIBLE, NOT_CONVERGED, OPTIMAL
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.budget_split import BudgetSplitStrategy
-from cadenza.safety.filters.arguments import MAX_DT, MIN_DT
-from cadenza.safety.filters.ego_options import (
-    Barrier,
-    Compat,
-    EgoOnlyOptions,
-    MultiPartner,
-    RateLimit,
+from cadenza.safety.cbf import (
+    CERTIFICATE_TOLERANCE,
+    OVERLAP_TOLERANCE,
+    braking_meets_row,
 )
-from cadenza.safety.filters.ego_rows import FEASIBILITY_ROOM
-from cadenza.safety.filters.projection import SLACK_WEIGHT
+from cadenza.safety.filter_options import (
+    EgoOnlyOptions,
+)
+from cadenza.safety.filters.arguments import MAX_DT, MIN_DT
+from cadenza.safety.filters.ego_only import AGE_ROUNDING
+from cadenza.safety.filters.projection import FEASIBILITY_ROOM, SLACK_WEIGHT
+from cadenza.safety.passive import PASSIVE_MET, PassiveScene, passive_action
 from cadenza.safety.protocols import AgentControlModel
-from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA, Plant
-from cadenza.safety.rows.passive import PASSIVE_MET, PassiveScene, passive_action
-from cadenza.safety.rows.wae import CbfPower
+
+
+class Motion(NamedTuple):
+    """Motion of one ego and its partners in every environment.
+
+    Attributes:
+        ego_position: Shape (B, d), m.
+        ego_velocity: Shape (B, d), m/s.
+        positions: Last reported centres of the partners, shape (B, N, d), m.
+        velocities: Their velocities, shape (B, N, d), m/s.
+        contact: Sums of the radii and the safety margin, broadcasting to (B, N), m.
+        age_s: Ages of the reports, shape (B, N), s; None if all are current.
+        predicted: The partners' velocities one step ahead, shape (B, N, d); None for unchanged.
+    """
+
+    ego_position: Tensor
+    ego_velocity: Tensor
+    positions: Tensor
+    velocities: Tensor
+    contact: Tensor
+    age_s: Tensor | None
+    predicted: Tensor | None
+
+
+class EgoRowsBatch(NamedTuple):
+    """Rows before lambda.
+
+    Attributes:
+        a: Row vectors on the ego's action, shape (B, N, n).
+        level: Right-hand sides at lambda = 0, shape (B, N), m/s^2.
+        h: Barrier values at the best estimate of the state, shape (B, N), m/s.
+        margin: Free distance less the safety margin, shape (B, N), m.
+        time_left: Time until the margin is used up at today's speed, shape (B, N), s.
+        uncovered: The certificate does not cover the step, shape (B,).
+        outside: A state is outside the safe set, shape (B,).
+    """
+
+    a: Tensor
+    level: Tensor
+    h: Tensor
+    margin: Tensor
+    time_left: Tensor
+    uncovered: Tensor
+    outside: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRowRule:
+    """How rows are built, the same in every step; see `cadenza.safety.filters.ego_only.RowRule`."""
+
+    level: BatchLevelFunction
+    prediction_error: float | None
+    max_age_s: float
+    always_feasible: bool = True
+
+
+def build_ego_rows_batch(
+    motion: Motion, constants: EgoConstants, rule: BatchRowRule
+) -> EgoRowsBatch:
+    """Return the rows against all partners in every environment."""
+    positions = motion.positions
+    if motion.age_s is not None:
+        positions = positions + motion.velocities * motion.age_s.unsqueeze(-1)
+    geometry = pair_geometry_batch(
+        motion.ego_position.unsqueeze(1) - positions,
+        motion.ego_velocity.unsqueeze(1) - motion.velocities,
+    )
+    normal, distance, closing, tangential = geometry
+    contact = motion.contact.expand_as(distance)
+    push, broken = _push(geometry, motion, constants, rule)
+    level, h = rule.level(distance, contact, closing, tangential, constants.pair)
+    level = level if constants.shares is None else constants.shares * level
+    level = level - push
+    outside = (h < -CERTIFICATE_TOLERANCE) | (distance - contact < -OVERLAP_TOLERANCE)
+    if motion.age_s is not None:
+        old_level, old_h, old_uncovered = _stale(
+            geometry, motion.age_s, contact, push, constants, rule
+        )
+        old = motion.age_s > 0.0
+        level, h = torch.where(old, old_level, level), torch.where(old, old_h, h)
+        outside, broken = outside & ~old, broken | (old & old_uncovered)
+    if constants.bias is not None:
+        level = level + (normal * constants.bias.unsqueeze(1)).sum(-1)
+    margin = distance - contact
+    a = -normal if constants.jacobian is None else -(normal @ constants.jacobian)
+    lost = broken.any(1) | ~constants.covered
+    return EgoRowsBatch(a, level, h, margin, time_left(margin, closing), lost, outside.any(1))
+
+
+def _push(
+    geometry: PairGeometry, motion: Motion, constants: EgoConstants, rule: BatchRowRule
+) -> tuple[Tensor, Tensor]:
+    """Return the assumed partner acceleration towards the ego, m/s^2, and who breaks a bound."""
+    nobody = torch.zeros_like(geometry.distance, dtype=torch.bool)
+    if constants.shares is not None:
+        return torch.zeros_like(geometry.distance), nobody
+    if motion.predicted is None:
+        push = torch.zeros_like(geometry.distance)
+    else:
+        change = (geometry.normal * (motion.predicted - motion.velocities)).sum(-1)
+        elapsed = constants.pair.dt if motion.age_s is None else constants.pair.dt + motion.age_s
+        push = change / elapsed
+    if rule.prediction_error is not None:
+        return push + rule.prediction_error, nobody
+    bound = constants.pair.partner_accel
+    return torch.maximum(push, bound), push > bound
+
+
+def _stale(
+    geometry: PairGeometry,
+    age: Tensor,
+    contact: Tensor,
+    push: Tensor,
+    constants: EgoConstants,
+    rule: BatchRowRule,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return level less push, h and what is uncovered for partners known from the past."""
+    _, distance, closing, tangential = geometry
+    pair = constants.pair
+    open_ = staleness_batch(age, pair.partner_accel, pair.dt, distance, contact)
+    # Both accelerations act along the true normal; the worst push needs no correction.
+    tilting = constants.reach
+    if rule.prediction_error is not None:
+        tilting = tilting + pair.partner_accel
+    loss = push + tilting * open_.tilt
+    if rule.level is not sampled_level:
+        worst = worst_closing_speed_batch(closing, tangential, open_)
+        still = torch.zeros_like(tangential)
+        level, _ = rule.level(distance - open_.position, contact, worst, still, pair)
+        _, h = rule.level(distance, contact, closing, tangential, pair)
+        shared = level if constants.shares is None else constants.shares * level
+        return shared - loss, h, torch.zeros_like(h, dtype=torch.bool)
+    stale = stale_levels(distance, contact, closing, tangential, pair, open_)
+    level = stale.level if constants.shares is None else constants.shares * stale.level
+    level = level - loss
+    too_old = age > rule.max_age_s * (1.0 + AGE_ROUNDING)
+    overlapping = distance - contact + open_.position < -OVERLAP_TOLERANCE
+    outside = too_old | (stale.h_best < -CERTIFICATE_TOLERANCE) | overlapping
+    floored = torch.maximum(level, -constants.every_direction)
+    lone = rule.always_feasible and distance.shape[1] == 1
+    sure = braking_meets_row(pair, contact) & lone
+    uncovered = outside | ((level < -constants.every_direction) & ~sure)
+    return torch.where(outside, level, floored), stale.h, uncovered
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,7 +236,7 @@ def rate_box(previous: Tensor, rate: float, box: Box) -> Box:
 
 
 def feasible_lambda_batch(wanted: Tensor, rows: EgoRowsBatch, box: Box) -> Tensor:
-    """Return lambda, (B, N), no tighter than each row allows; see `ego_rows.feasible_lambda`."""
+    """Return lambda, (B, N), no tighter than each row allows; see `projection.feasible_lambda`."""
     low, high = box.lower.unsqueeze(1), box.upper.unsqueeze(1)
     lowest = (rows.a * torch.where(rows.a > 0.0, low, high)).sum(-1)
     tightest = lowest - rows.level + FEASIBILITY_ROOM
@@ -167,22 +317,11 @@ class BatchedEgoFilter:
         partner_models: The partners' control models, in the order of the tensors, N >= 0.
         bounds: Box of the actions, shared capacity, and the rate limit if that is on.
         dt: Control step, s.
-        cbf_gamma: See `EgoOnlyOptions`, as for all down to ``rate_limit``.
-        plant: How the plant integrates.
-        margin_m: Distance beside the radii, m.
-        prediction_error: Trust in forecasts, m/s^2.
-        barrier: Which row.
-        compat: Reproduce the published filter, except that nothing is raised.
-        cbf_power: Exponent of the classical row.
-        max_age_s: Packet age the guarantee covers, s.
-        budget_split: Share rows with partners that run the same filter.
-        rate_limit: What ``bounds.action_rate`` does.
-        multi_partner: What several partners are met by.
-        contact_speed: Own speed tolerated at a contact, m/s.
         rescue: See `project_batch`.
         fixed_shape: See `project_batch`.
         validate: Raise for bad numbers, which waits for the device. Without it an environment
             with bad numbers gets the status `BAD_INPUT` and a zero action.
+        options: Fields of `EgoOnlyOptions`; ``on_infeasible`` is left out, nothing is raised.
 
     Raises:
         ConfigurationError: Options out of range or without effect beside each other, dt out of
@@ -196,45 +335,23 @@ class BatchedEgoFilter:
         partner_models: Sequence[AgentControlModel],
         bounds: Bounds,
         dt: float,
-        cbf_gamma: float = DEFAULT_CBF_GAMMA,
-        plant: Plant = "zoh",
-        margin_m: float = 0.0,
-        prediction_error: float | None = None,
-        barrier: Barrier = "sampled",
-        compat: Compat | None = None,
-        cbf_power: CbfPower = 1,
-        max_age_s: float = 0.0,
-        budget_split: BudgetSplitStrategy | str | None = None,
-        rate_limit: RateLimit = "off",
-        multi_partner: MultiPartner = "rows",
-        contact_speed: float = 0.0,
         rescue: Rescue = "daqp",
         fixed_shape: bool | None = None,
         validate: bool = True,
+        **options: Any,
     ) -> None:
         if not MIN_DT <= dt <= MAX_DT:
             raise ConfigurationError(
                 f"BatchedEgoFilter: dt: expected seconds in [{MIN_DT:g}, {MAX_DT:g}], got {dt}."
             )
-        self._options = EgoOnlyOptions(
-            cbf_gamma=cbf_gamma,
-            plant=plant,
-            margin_m=margin_m,
-            prediction_error=prediction_error,
-            barrier=barrier,
-            compat=compat,
-            cbf_power=cbf_power,
-            max_age_s=max_age_s,
-            budget_split=budget_split,
-            rate_limit=rate_limit,
-            multi_partner=multi_partner,
-            contact_speed=contact_speed,
-        )
+        self._options = of_options = EgoOnlyOptions(**options, on_infeasible="least_violation")
         self._rule = BatchRowRule(
-            level=sampled_level if barrier == "sampled" else wae_level_batch(cbf_power),
-            prediction_error=0.0 if self._options.upstream else prediction_error,
-            max_age_s=max_age_s,
-            always_feasible=self._options.always_feasible,
+            level=sampled_level
+            if of_options.barrier == "sampled"
+            else wae_level_batch(of_options.cbf_power),
+            prediction_error=0.0 if of_options.upstream else of_options.prediction_error,
+            max_age_s=of_options.max_age_s,
+            always_feasible=of_options.always_feasible,
         )
         self._source = ConstantsSource(
             ego_model=ego_model,

@@ -15,11 +15,10 @@ from cadenza.safety.batched.env_hooks import BatchEnvHooks
 from cadenza.safety.batched.step import SafetyBatchStep
 from cadenza.safety.pairs import LambdaDict, canonical_pair_key
 from cadenza.safety.protocols import EmergencyController
-from cadenza.safety.runtime.agent_batch import AgentBatch
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.runtime import SafetyRuntime
 from cadenza.safety.runtime.safety_step import SafetyStep
-from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
 
 
 class RowwiseEngine:

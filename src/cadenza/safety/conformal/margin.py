@@ -16,14 +16,16 @@ Integral:   an optional second term adds r = K_i tan(x log(t) / (t C)) to the ma
             x the sum of (m - epsilon) and t the step count (arXiv:2307.16896, eq. (6)). It presses
             a lasting deviation down faster than the first term alone.
 Units:      scores, margins and eta m/s; lambda m/s^2; gamma 1/s; epsilon and x dimensionless.
+
+Checks that the conformal rules share; each raises before anything is changed.
 """
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
 from cadenza.core.errors import InputError
-from cadenza.safety.conformal.checks import require_pairs, require_positive, require_rate
 from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.state import SafetyState
 
@@ -45,12 +47,13 @@ def is_miss(score: float, margin: float) -> bool:
     return score > margin + SCORE_TOLERANCE
 
 
-def next_margin(
-    margin: float, score: float, *, eta: float, miss_rate: float, largest: float
-) -> float:
+def next_margin(margin: float, score: float, eta: float, miss_rate: float, largest: float) -> float:
     """Return the margin after one score, m/s; all arguments but ``miss_rate`` in m/s."""
     miss = 1.0 if score > margin + SCORE_TOLERANCE else 0.0  # `is_miss`, on the hot path
-    return min(max(0.0, margin + eta * (miss - miss_rate)), largest)
+    moved = margin + eta * (miss - miss_rate)
+    if not moved > 0.0:
+        return 0.0
+    return largest if largest < moved else moved
 
 
 def decayed(eta: float, k: int, exponent: float) -> float:
@@ -65,7 +68,8 @@ def lambda_of(margin: float, gamma: float) -> float:
 
 def margin_of(lambda_: float, gamma: float) -> float:
     """Return the margin of a slack, m/s; a relaxing slack has none."""
-    return max(0.0, -lambda_ / gamma)
+    margin = -lambda_ / gamma
+    return margin if margin > 0.0 else 0.0
 
 
 def warm_miss_rate(state: SafetyState) -> float:
@@ -98,9 +102,9 @@ def update_margin(
         q = next_margin(
             margin_of(value, gamma),
             scores[key],
-            eta=state.eta,
-            miss_rate=miss_rate,
-            largest=lambda_bound / gamma,
+            state.eta,
+            miss_rate,
+            lambda_bound / gamma,
         )
         state.lambda_[key] = lambda_of(q, gamma)
     state.warmup_steps_remaining = max(0, state.warmup_steps_remaining - 1)
@@ -160,3 +164,36 @@ class IntegralMargin:
         if not (math.isfinite(base) and math.isfinite(excess) and 0 <= steps < math.inf):
             raise InputError(f"IntegralMargin: expected three finite numbers, got {numbers!r}.")
         return cls(base, excess, int(steps))
+
+
+Pair = tuple[str, str]
+
+
+def require_positive(name: str, value: float) -> None:
+    """Raise InputError unless ``value`` is a finite number > 0."""
+    if not 0.0 < value < math.inf:
+        raise InputError(f"conformal: {name} must be strictly positive and finite, got {value}.")
+
+
+def require_rate(owner: str, value: float) -> None:
+    """Raise InputError unless ``value`` is a rate in (0, 1)."""
+    if not 0.0 < value < 1.0:
+        raise InputError(f"{owner}: expected a miss rate in (0, 1), got {value}.")
+
+
+def require_pairs(expected: Mapping[Pair, float], values: Mapping[Pair, float]) -> None:
+    """Raise InputError unless ``values`` has a finite number for exactly the expected pairs."""
+    if values.keys() != expected.keys():
+        raise InputError(
+            f"conformal: key set mismatch: expected {sorted(expected)}, got {sorted(values)}."
+        )
+    require_known_pairs(expected, values)
+
+
+def require_known_pairs(known: Collection[Pair], values: Mapping[Pair, float]) -> None:
+    """Raise InputError unless every entry of ``values`` is finite and of a known pair."""
+    for key, value in values.items():
+        if key not in known:
+            raise InputError(f"conformal: expected a pair of {sorted(known)}, got {key}.")
+        if not math.isfinite(value):
+            raise InputError(f"conformal: value of {key}: expected a finite number, got {value}.")

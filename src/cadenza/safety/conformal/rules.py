@@ -23,21 +23,20 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError, UnknownNameError
-from cadenza.safety.conformal.checks import (
-    Pair,
-    require_known_pairs,
-    require_pairs,
-    require_positive,
-    require_rate,
-)
+from cadenza.safety.cbf import pair_h_value
 from cadenza.safety.conformal.dtaci import DEFAULT_INTERVAL, DEFAULT_STEP_GRID, DtaciTracker
 from cadenza.safety.conformal.margin import (
     WARMUP_FACTOR,
     IntegralMargin,
+    Pair,
     decayed,
     lambda_of,
     margin_of,
     next_margin,
+    require_known_pairs,
+    require_pairs,
+    require_positive,
+    require_rate,
     warm_miss_rate,
 )
 from cadenza.safety.pairs import (
@@ -47,7 +46,6 @@ from cadenza.safety.pairs import (
     make_lambda_dict,
     make_pair_keys,
 )
-from cadenza.safety.rows.barrier import pair_h_value
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.state import DEFAULT_WARMUP_STEPS, SafetyState
 
@@ -334,16 +332,17 @@ class TwoSidedRule:
         require_known_pairs(state.lambda_, scores)
         gain, gamma = self._settings.integral_gain, self._settings.gamma
         largest, miss_rate = self._largest, warm_miss_rate(state)
+        lambda_, eta = state.lambda_, state.eta
         for key, score in scores.items():
-            eta = self._next_step_size(key, state.eta) if self._updates else state.eta
+            if self._updates:
+                eta = self._next_step_size(key, state.eta)
             if self._memory:
                 memory = self._memory[key]
                 memory.update(score, gain=gain, eta=eta, miss_rate=miss_rate, largest=largest)
                 q = memory.used(gain, largest)
             else:
-                q = margin_of(state.lambda_[key], gamma)
-                q = next_margin(q, score, eta=eta, miss_rate=miss_rate, largest=largest)
-            state.lambda_[key] = lambda_of(q, gamma)
+                q = next_margin(margin_of(lambda_[key], gamma), score, eta, miss_rate, largest)
+            lambda_[key] = lambda_of(q, gamma)
         _count_down(state)
 
     def _next_step_size(self, key: Pair, eta: float) -> float:
@@ -489,7 +488,8 @@ def make_rule(name: str, settings: RuleSettings) -> ConformalRule:
 
 
 def _count_down(state: SafetyState) -> None:
-    state.warmup_steps_remaining = max(0, state.warmup_steps_remaining - 1)
+    if state.warmup_steps_remaining > 0:
+        state.warmup_steps_remaining -= 1
 
 
 def _count(name: str, memory: object) -> int:

@@ -4,6 +4,6 @@ Start at:    `ego_only` (unknown partners) or `joint` (every agent cooperates); 
              `cadenza.safety.cbf_qp.ExpCBFQP`.
 Promise:     an action in its box, unchanged to the bit while no row is active, and never the
              nominal one after a failed solve.
-May import:  `rows`, `solvers`, contracts.  Must not import: `runtime`.
+May import:  `cbf`, `authority`, `passive`, `solvers`, contracts.  Must not import: `runtime`.
 Layout:      arguments checked, rows built, `projection` solves, a record is made.
 """

@@ -4,7 +4,7 @@ Snapshots check their own numbers when they are built, so only their kind and di
 looked at here.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
@@ -43,7 +43,7 @@ def require_call(
         )
     if dt is None:
         raise InputError("filter: dt is required, got None; pass the control step in seconds.")
-    if not (is_real(dt) and MIN_DT <= dt <= MAX_DT):
+    if not ((type(dt) is float or is_real(dt)) and MIN_DT <= dt <= MAX_DT):
         raise InputError(
             f"filter: dt must be a finite number of seconds in [{MIN_DT:g}, {MAX_DT:g}], "
             f"got {shown(dt)}."
@@ -106,11 +106,22 @@ def require_models(control_models: object) -> None:
 
 def require_lambda(
     lambda_: LambdaDict,
-    expected: frozenset[tuple[str, str]],
+    expected: Sequence[tuple[str, str]],
     remedy: str = "build it for the ego's pairs with make_ego_pair_keys",
-) -> None:
-    """Raise InputError unless ``lambda_`` has a finite number for exactly the expected pairs."""
-    if lambda_.keys() != expected:
+) -> list[float]:
+    """Return the numbers of exactly the expected pairs, in their order, m/s^2.
+
+    Raises:
+        InputError: Other pairs, or a slack that is no finite number.
+    """
+    if len(lambda_) == len(expected):
+        wanted = [lambda_.get(key) for key in expected]
+        for value in wanted:
+            if type(value) is not float or not -MAX_MAGNITUDE <= value <= MAX_MAGNITUDE:
+                break
+        else:
+            return cast("list[float]", wanted)
+    if lambda_.keys() != set(expected):
         raise InputError(
             f"filter: state.lambda_ key set mismatch: expected {sorted(expected)}, "
             f"got {sorted(lambda_)}; {remedy}."
@@ -120,6 +131,7 @@ def require_lambda(
             raise InputError(
                 f"filter: state.lambda_[{key}]: expected a finite number, got {shown(value)}"
             )
+    return [lambda_[key] for key in expected]
 
 
 def require_action(

@@ -1,27 +1,57 @@
 """The filter for unknown partners: it decides the ego's action and trusts only bounds.
 
-Every partner contributes one row (`ego_rows`) built for the worst acceleration its control model
+Every partner contributes one row built for the worst acceleration its control model
 declares; `projection` solves them together.
 
 Units:  actions in the ego's action unit, everything else SI.
 Limits: the certificate needs a constant ego authority in every direction (true for a double
         integrator) and one partner; with several partners the rows can conflict, and the step is
         then flagged.
+
+Rows of one step on the ego's action, and the lambda that may enter them.
+
+Row j:   -n_j^T J u <= level_j + n_j @ bias - push_j + lambda_j
+level_j: from `cadenza.safety.cbf`, or `cadenza.safety.cbf` if j's packet is old.
+push_j:  acceleration towards the ego that partner j is assumed capable of, m/s^2.
+Shared:  with a partner that runs the same filter, beta_j level_j replaces level_j - push_j.
 """
 
 import math
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any, Final
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
+from cadenza.safety.authority import (
+    EgoAuthority,
+    EgoPairs,
+    StepConstants,
+    measure_authority,
+    pair_constants,
+)
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.budget_split import BudgetSplitStrategy, delivered_fractions
+from cadenza.safety.budget_split import delivered_fractions
+from cadenza.safety.cbf import (
+    CERTIFICATE_TOLERANCE,
+    OVERLAP_TOLERANCE,
+    LevelFunction,
+    PairParameters,
+    barrier_value,
+    barrier_violation,
+    braking_meets_row,
+    pair_geometry,
+    row_level,
+    stale_row_level,
+    staleness,
+    time_left,
+    worst_closing_speed,
+)
 from cadenza.safety.control_models.double_integrator import DoubleIntegratorControlModel
 from cadenza.safety.errors import ConcertoSafetyInfeasible
+from cadenza.safety.filter_options import EgoOnlyOptions
 from cadenza.safety.filters.arguments import (
     require_action,
     require_call,
@@ -33,33 +63,247 @@ from cadenza.safety.filters.arguments import (
     require_snapshot,
     require_snapshots,
 )
-from cadenza.safety.filters.ego_constants import EgoPairs, StepConstants, pair_constants
-from cadenza.safety.filters.ego_options import (
-    Barrier,
-    Compat,
-    EgoOnlyOptions,
-    MultiPartner,
-    OnInfeasible,
-    RateLimit,
+from cadenza.safety.filters.projection import (
+    Box,
+    Solution,
+    clipped,
+    most_violated,
+    residual,
+    solve_rows,
 )
-from cadenza.safety.filters.ego_rows import (
-    EgoRows,
-    RowRule,
-    build_ego_rows,
-    pair_barriers,
-)
-from cadenza.safety.filters.mode import SafetyMode
-from cadenza.safety.filters.projection import RowSet
-from cadenza.safety.filters.row_solution import Box, Solution, solve_rows
 from cadenza.safety.pairs import LambdaDict
-from cadenza.safety.protocols import AgentControlModel
-from cadenza.safety.rows.authority import measure_authority
-from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA, Plant, barrier_violation
-from cadenza.safety.rows.passive import PASSIVE_MET, PassiveScene, passive_action
-from cadenza.safety.rows.wae import CbfPower
+from cadenza.safety.passive import PASSIVE_MET, PassiveScene, passive_action
+from cadenza.safety.protocols import AgentControlModel, SafetyMode
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
 from cadenza.safety.state import FilterInfo, SafetyState
+
+#: Relative excess of an age over the declared bound that is rounding of a sum of steps.
+AGE_ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class RowRule:
+    """How rows are built, the same in every step.
+
+    Attributes:
+        level: Function behind every row.
+        margin_m: Distance kept in addition to the radii, m.
+        prediction_error: Bound on the error of the predicted accelerations, m/s^2; None assumes
+            each partner's own bound, or the forecast where that is worse.
+        max_age_s: Age up to which the certificate covers a packet, s.
+        ignore_age: Take every packet for current.
+        always_feasible: A lone row is met in every step, so a state that started in the safe set
+            is still there. The options leave no way around the row: no hard rate limit, and no
+            forecast that may be wrong.
+    """
+
+    level: LevelFunction = row_level
+    margin_m: float = 0.0
+    prediction_error: float | None = None
+    max_age_s: float = 0.0
+    ignore_age: bool = False
+    always_feasible: bool = True
+
+
+@dataclass(slots=True)
+class EgoRows:
+    """Rows of one step before lambda, one entry per partner.
+
+    Attributes:
+        a: Row vectors on the ego's action, lists of n numbers.
+        level: Right-hand sides at lambda = 0, m/s^2.
+        h: Barrier values at the best estimate of the state, m/s.
+        margin: Free distance less the safety margin, at the same estimate, m.
+        closing: Closing speeds, at the same estimate, m/s.
+        uncovered: The certificate does not cover the step: a packet older than declared, the ego's
+            own state old, a partner forecast to break its bound, an old packet that puts a state
+            outside the safe set for sure, or a level raised to the floor of an old packet where
+            an earlier step may have left the safe set.
+        outside: A state is outside the safe set, beyond rounding.
+        violated: A barrier value or a margin is below 0.
+        passive: What passive safety against several partners is judged by; None without it.
+    """
+
+    a: list[list[float]]
+    level: list[float]
+    h: list[float]
+    margin: list[float]
+    closing: list[float]
+    uncovered: bool
+    outside: bool = False
+    violated: bool = False
+    passive: PassiveScene | None = None
+
+    @property
+    def time_left(self) -> list[float]:
+        """Time until each margin is used up at today's closing speed, s; inf if never."""
+        return [time_left(e, w) for e, w in zip(self.margin, self.closing, strict=True)]
+
+
+def build_ego_rows(
+    ego: AgentSnapshot,
+    partners: Sequence[AgentSnapshot],
+    predicted: Sequence[AgentSnapshot],
+    pairs: Sequence[PairParameters],
+    authority: EgoAuthority,
+    rule: RowRule,
+    shares: Sequence[float] | None = None,
+) -> EgoRows:
+    """Return the rows against all partners.
+
+    Args:
+        ego: The ego now; an old snapshot of itself voids the certificate.
+        partners: The last packet of every partner.
+        predicted: The partners one step ahead, in the same order.
+        pairs: Constants of each pair.
+        authority: The ego's action map.
+        rule: How rows are built.
+        shares: The ego's share of each row; None if the partners do not cooperate.
+    """
+    a: list[list[float]] = []
+    levels: list[float] = []
+    barriers: list[float] = []
+    margins: list[float] = []
+    closings: list[float] = []
+    rows = EgoRows(a, levels, barriers, margins, closings, ego.age_s > 0.0)
+    p_ego, v_ego = ego.position_numbers, ego.velocity_numbers
+    radius, level_of, ages_count = ego.radius + rule.margin_m, rule.level, not rule.ignore_age
+    jacobian, bias, planar = authority.jacobian, authority.bias, len(p_ego) == 2
+    worst_push = shares is None and rule.prediction_error is None
+    for j, partner in enumerate(partners):
+        pair = pairs[j]
+        contact = radius + partner.radius
+        p_partner, v_partner = partner.position_numbers, partner.velocity_numbers
+        stale = ages_count and partner.age_s > 0.0
+        if stale:
+            p_partner = _extrapolated(partner)
+        normal, distance, closing, tangential = pair_geometry(p_ego, v_ego, p_partner, v_partner)
+        margin = distance - contact
+        if worst_push and predicted[j].velocity_numbers == v_partner:  # the common forecast
+            push = pair.partner_accel
+        else:
+            push = 0.0 if shares else _push(rows, normal, partner, predicted[j], pair, rule)
+        if stale:
+            geometry = (distance, contact, closing, tangential)
+            share = shares[j] if shares else 1.0
+            level, h = _stale_level(
+                rows,
+                geometry,
+                partner.age_s,
+                pair,
+                authority,
+                rule,
+                share=share,
+                push=push,
+                lone=len(partners) == 1,
+            )
+        else:
+            level, h = level_of(distance, contact, closing, tangential, pair)
+            level = (shares[j] * level if shares else level) - push
+        if h < 0.0 or margin < 0.0:
+            rows.violated = True
+            if not stale and (h < -CERTIFICATE_TOLERANCE or margin < -OVERLAP_TOLERANCE):
+                rows.outside = True
+        if bias is not None:
+            level += sum([n_k * b_k for n_k, b_k in zip(normal, bias, strict=True)])
+        if jacobian is not None:
+            a.append((-(jacobian.T @ normal)).tolist())
+        else:
+            a.append([-normal[0], -normal[1]] if planar else [-n_k for n_k in normal])
+        levels.append(level)
+        barriers.append(h)
+        margins.append(margin)
+        closings.append(closing)
+    return rows
+
+
+def pair_barrier(
+    ego: AgentSnapshot, partner: AgentSnapshot, pair: PairParameters, rule: RowRule
+) -> float:
+    """Return h of one pair, m/s, as `build_ego_rows` reports it."""
+    stale = partner.age_s > 0.0 and not rule.ignore_age
+    _, distance, closing, tangential = pair_geometry(
+        ego.position_numbers,
+        ego.velocity_numbers,
+        _extrapolated(partner) if stale else partner.position_numbers,
+        partner.velocity_numbers,
+    )
+    contact = ego.radius + rule.margin_m + partner.radius
+    if rule.level is row_level:
+        return barrier_value(distance - contact, closing, pair.alpha, pair.dt, pair.gamma)
+    return rule.level(distance, contact, closing, tangential, pair)[1]
+
+
+def _extrapolated(partner: AgentSnapshot) -> list[float]:
+    """Return where the partner would be had it kept its velocity, d numbers, m."""
+    age = partner.age_s
+    return [
+        p + v * age for p, v in zip(partner.position_numbers, partner.velocity_numbers, strict=True)
+    ]
+
+
+def _push(
+    rows: EgoRows,
+    normal: list[float],
+    partner: AgentSnapshot,
+    forecast: AgentSnapshot,
+    pair: PairParameters,
+    rule: RowRule,
+) -> float:
+    """Return the assumed partner acceleration along the normal, towards the ego, m/s^2."""
+    now, ahead = partner.velocity_numbers, forecast.velocity_numbers
+    push = 0.0
+    if now != ahead:
+        for n_k, v_now, v_ahead in zip(normal, now, ahead, strict=True):
+            push += n_k * (v_ahead - v_now)
+        push /= pair.dt if rule.ignore_age else pair.dt + partner.age_s
+    if rule.prediction_error is not None:
+        return push + rule.prediction_error
+    if push > pair.partner_accel:
+        rows.uncovered = True
+        return push
+    return pair.partner_accel
+
+
+def _stale_level(
+    rows: EgoRows,
+    geometry: tuple[float, float, float, float],
+    age_s: float,
+    pair: PairParameters,
+    authority: EgoAuthority,
+    rule: RowRule,
+    *,
+    share: float,
+    push: float,
+    lone: bool,
+) -> tuple[float, float]:
+    """Return level less push, m/s^2, and h, m/s, of a row whose partner is known from the past."""
+    distance, contact, closing, tangential = geometry
+    left_open = staleness(age_s, pair.partner_accel, pair.dt, distance, contact)
+    # Both accelerations act along the true normal; the worst push needs no correction.
+    tilting = authority.reach + (pair.partner_accel if rule.prediction_error is not None else 0.0)
+    loss = push + tilting * left_open.tilt
+    if rule.level is not row_level:
+        # No certificate to keep: worst excess and closing speed, no credit for sliding past.
+        worst = worst_closing_speed(closing, tangential, left_open)
+        level, _ = rule.level(distance - left_open.position, contact, worst, 0.0, pair)
+        _, h = rule.level(distance, contact, closing, tangential, pair)
+        return share * level - loss, h
+    stale = stale_row_level(distance, contact, closing, tangential, pair, left_open)
+    level = share * stale.level - loss
+    if (
+        age_s > rule.max_age_s * (1.0 + AGE_ROUNDING)
+        or stale.h_best < -CERTIFICATE_TOLERANCE
+        or distance - contact + left_open.position < -OVERLAP_TOLERANCE
+    ):
+        rows.uncovered = True
+    elif level < -authority.every_direction:
+        level = -authority.every_direction
+        # A state that started in the safe set cannot have left it: a lone row is always met.
+        if not (rule.always_feasible and lone and braking_meets_row(pair, contact)):
+            rows.uncovered = True
+    return level, stale.h
 
 
 def rate_box(previous: list[float], rate: float, box: Box) -> Box:
@@ -85,63 +329,14 @@ def inside(x: list[float], box: Box) -> bool:
     return all(low <= x_k <= high for x_k, low, high in zip(x, *box, strict=True))
 
 
-def report(
-    u: list[float],
-    rows: EgoRows,
-    solution: Solution,
-    keys: list[tuple[str, str]],
-    elapsed_ms: float,
-    *,
-    changed: bool,
-    gamma: float,
-) -> FilterInfo:
-    """Return the record of one step without a rate limit; ``gamma`` is for overlap, 1/s."""
-    solved = solution.status is SolveStatus.OPTIMAL
-    relaxed = bool(keys) and max(solution.lambda_) > 0.0
-    outside = bool(keys) and (min(rows.h) < 0.0 or min(rows.margin) < 0.0)
-    return {
-        "lambda": dict(zip(keys, solution.lambda_, strict=True)),
-        "constraint_violation": np.array(
-            [barrier_violation(h, e, gamma) for h, e in zip(rows.h, rows.margin, strict=True)]
-        )
-        if outside
-        else np.zeros(len(keys)),
-        "prediction_gap_loss": None,
-        "fallback_fired": False,
-        "qp_solve_ms": elapsed_ms,
-        "slack": np.zeros(len(keys)) if solved else np.array(solution.missed(rows)),
-        "margin": np.array(rows.margin),
-        "status": solution.status.value if changed or not solved else "inactive",
-        "intervention": math.dist(solution.x, u) if changed else 0.0,
-        "uncertified": not solution.proved
-        or relaxed
-        or rows.uncovered
-        or (rows.outside and rows.passive is None),
-        "rate_active": False,
-        "rate_exceeded": False,
-    }
-
-
 class EgoOnlyCBFQP:
-    """Ego-only filter; see `EgoOnlyOptions` for what the options do.
+    """Ego-only filter.
 
     Args:
         control_models: Model of every agent by id. A partner's ``max_cartesian_accel`` is the
             bound the certificate trusts.
         solver: Solves several active rows; None means DAQP.
-        cbf_gamma: See `EgoOnlyOptions`, as for all that follow.
-        plant: How the plant integrates.
-        margin_m: Distance beside the radii, m.
-        prediction_error: Trust in forecasts, m/s^2.
-        on_infeasible: What to do when no action meets every row.
-        barrier: Which row.
-        compat: Reproduce the published filter.
-        cbf_power: Exponent of the classical row.
-        max_age_s: Packet age the guarantee covers, s.
-        budget_split: Share rows with partners that run the same filter.
-        rate_limit: What ``Bounds.action_rate`` does.
-        multi_partner: What several partners are met by.
-        contact_speed: Own speed tolerated at a contact, m/s.
+        options: Fields of `EgoOnlyOptions`, which says what each does.
 
     Raises:
         ConfigurationError: No control models, a model filed under another id, or options that
@@ -153,36 +348,10 @@ class EgoOnlyCBFQP:
         *,
         control_models: Mapping[str, AgentControlModel],
         solver: QPSolver | None = None,
-        cbf_gamma: float = DEFAULT_CBF_GAMMA,
-        plant: Plant = "zoh",
-        margin_m: float = 0.0,
-        prediction_error: float | None = None,
-        on_infeasible: OnInfeasible = "least_violation",
-        barrier: Barrier = "sampled",
-        compat: Compat | None = None,
-        cbf_power: CbfPower = 1,
-        max_age_s: float = 0.0,
-        budget_split: BudgetSplitStrategy | str | None = None,
-        rate_limit: RateLimit = "off",
-        multi_partner: MultiPartner = "rows",
-        contact_speed: float = 0.0,
+        **options: Any,
     ) -> None:
         require_models(control_models)
-        self._options = EgoOnlyOptions(
-            cbf_gamma=cbf_gamma,
-            plant=plant,
-            margin_m=margin_m,
-            prediction_error=prediction_error,
-            on_infeasible=on_infeasible,
-            barrier=barrier,
-            compat=compat,
-            cbf_power=cbf_power,
-            max_age_s=max_age_s,
-            budget_split=budget_split,
-            rate_limit=rate_limit,
-            multi_partner=multi_partner,
-            contact_speed=contact_speed,
-        )
+        self._options = EgoOnlyOptions(**options)
         self._models = dict(control_models)
         #: Agents whose declared capacity is asked for in every step: their models may change.
         self._mutable = {
@@ -193,15 +362,17 @@ class EgoOnlyCBFQP:
         self._solver = as_solver(solver)
         self._rule = RowRule(
             level=self._options.level_function(),
-            margin_m=margin_m,
-            prediction_error=0.0 if self._options.upstream else prediction_error,
-            max_age_s=max_age_s,
+            margin_m=self._options.margin_m,
+            prediction_error=0.0 if self._options.upstream else self._options.prediction_error,
+            max_age_s=self._options.max_age_s,
             ignore_age=self._options.upstream,
             always_feasible=self._options.always_feasible,
         )
         self._undoing_rate = self._options.undoing_rate
         self._brakes_radially = self._options.brakes_radially
-        self._limits_rate = rate_limit != "off"
+        self._as_given = self._options.upstream
+        self._passive = self._options.passive
+        self._limits_rate = self._options.rate_limit != "off"
         self._constants: StepConstants | None = None
 
     @property
@@ -257,113 +428,26 @@ class EgoOnlyCBFQP:
             ConcertoSafetyInfeasible: No action meets every row and the options say "raise".
         """
         agents = require_call(proposed_action, obs, ego_uid, partner_predicted_states, dt)
-        require_kind("state", state, SafetyState)
-        require_kind("bounds", bounds, Bounds)
-        require_member(ego_uid, self._models, "control_models")
-        pairs = self._pairs_of(ego_uid, agents)
-        require_lambda(state.lambda_, pairs.key_set)
-        u = require_action(proposed_action, self._models[ego_uid].action_dim)
-        rows = self._rows(agents, partner_predicted_states, pairs, bounds, dt)
-        return self._decide(proposed_action, u, rows, pairs, state, bounds, previous_action)
-
-    def filter_checked(
-        self,
-        action: FloatArray,
-        agents: dict[str, AgentSnapshot],
-        ahead: Mapping[str, AgentSnapshot],
-        state: SafetyState,
-        bounds: Bounds,
-        *,
-        ego_uid: str,
-        dt: float,
-        previous_action: FloatArray | None,
-    ) -> tuple[FloatArray, FilterInfo]:
-        """Do as `filter` with what the caller checked: all but kind and size of snapshots."""
-        pairs = self._pairs_of(ego_uid, agents)
-        rows = self._rows(agents, ahead, pairs, bounds, dt)
-        return self._decide(action, action.tolist(), rows, pairs, state, bounds, previous_action)
-
-    def _decide(
-        self,
-        proposed_action: FloatArray,
-        u: list[float],
-        rows: EgoRows,
-        pairs: EgoPairs,
-        state: SafetyState,
-        bounds: Bounds,
-        previous_action: FloatArray | None,
-    ) -> tuple[FloatArray, FilterInfo]:
-        """Return the action that meets the rows, and the record; ``u`` are the action's numbers."""
-        c = bounds.action_linf_component
-        box = ([-c] * len(u), [c] * len(u))
-        narrow = box
-        if self._limits_rate and previous_action is not None:
-            narrow = rate_box(require_previous(previous_action, len(u)), bounds.action_rate, box)
-        wanted = [state.lambda_[key] for key in pairs.keys]
-        started = time.perf_counter()
-        solution = self._solve(u, rows, wanted, narrow, box)
-        if rows.passive is not None:
-            solution = _passively(solution, rows, rows.passive)
-        elapsed_ms = (time.perf_counter() - started) * 1e3
-        changed = solution.x != u
-        action = np.array(solution.x if changed else proposed_action, dtype=np.float64)
-        info = report(
-            u, rows, solution, pairs.keys, elapsed_ms, changed=changed, gamma=self._undoing_rate
-        )
-        if narrow is not box:
-            info["rate_active"] = not inside(u, narrow)
-            info["rate_exceeded"] = not inside(solution.x, narrow)
-        return action, info
-
-    def barrier_values(
-        self, agents: Mapping[str, AgentSnapshot], bounds: Bounds, *, ego_uid: str, dt: float
-    ) -> LambdaDict:
-        """Return h of every ego pair, m/s, with the geometry and constants of the rows."""
-        pairs = self._pairs_of(ego_uid, agents)
+        if type(state) is not SafetyState or type(bounds) is not Bounds:
+            require_kind("state", state, SafetyState)
+            require_kind("bounds", bounds, Bounds)
+        if ego_uid not in self._models:
+            require_member(ego_uid, self._models, "control_models")
+        pairs, model = self.pairs_of(ego_uid, agents), self._models[ego_uid]
+        wanted = require_lambda(state.lambda_, pairs.keys)
+        u = require_action(proposed_action, model.action_dim)
         ego, partners = self._states(agents, pairs)
-        constants = self._constants_of(ego, partners, pairs, bounds, dt)
-        return dict(zip(pairs.keys, self._barriers(ego, partners, constants), strict=True))
+        dim = len(ego.position_numbers)
+        ahead = require_snapshots(
+            "partner_predicted_states", partner_predicted_states, pairs.partners, dim
+        )
+        constants = self.constants_of(ego, partners, pairs, bounds, dt)
+        rows = self.rows(ego, partners, ahead, constants)
+        return self.decide(proposed_action, u, rows, wanted, constants, previous_action)
 
-    def barrier_drops(
-        self,
-        before: Mapping[str, AgentSnapshot],
-        after: Mapping[str, AgentSnapshot],
-        bounds: Bounds,
-        *,
-        ego_uid: str,
-        dt: float,
-    ) -> LambdaDict:
-        """Return by how much h of every ego pair is lower in ``after``, m/s.
+    # What follows trusts its arguments: `filter` and the runtime check at their own doors.
 
-        Args:
-            before: The same agents as in ``after``; a forecast, so their kind and size are checked.
-            after: Agents that the caller checked.
-            bounds: As in `filter`.
-            ego_uid: As in `filter`.
-            dt: As in `filter`.
-        """
-        pairs = self._pairs_of(ego_uid, after)
-        ego, partners = after[ego_uid], [after[uid] for uid in pairs.partners]
-        constants = self._constants_of(ego, partners, pairs, bounds, dt)
-        low = self._barriers(ego, partners, constants)
-        ego, partners = self._states(before, pairs)
-        if not constants.of_pairs.lasting:
-            constants = self._constants_of(ego, partners, pairs, bounds, dt)
-        high = self._barriers(ego, partners, constants)
-        return {key: high[j] - low[j] for j, key in enumerate(pairs.keys)}
-
-    def _barriers(
-        self, ego: AgentSnapshot, partners: list[AgentSnapshot], constants: StepConstants
-    ) -> list[float]:
-        """Return h of every pair, m/s."""
-        parameters, rule = constants.of_pairs.parameters, self._rule
-        for partner in partners:
-            if partner.age_s > 0.0 and not rule.ignore_age:
-                authority = constants.authority
-                return build_ego_rows(ego, partners, partners, parameters, authority, rule).h
-        return pair_barriers(ego, partners, parameters, rule)
-
-    def _pairs_of(self, ego_uid: str, agents: Mapping[str, AgentSnapshot]) -> EgoPairs:
+    def pairs_of(self, ego_uid: str, agents: Mapping[str, AgentSnapshot]) -> EgoPairs:
         """Return the ego's pairs; the last answer is kept, agents rarely change."""
         uids = tuple(agents)
         last = self._constants
@@ -371,54 +455,7 @@ class EgoOnlyCBFQP:
             return last.pairs
         return EgoPairs.of(ego_uid, uids)
 
-    def _rows(
-        self,
-        agents: Mapping[str, AgentSnapshot],
-        predicted: Mapping[str, AgentSnapshot],
-        pairs: EgoPairs,
-        bounds: Bounds,
-        dt: float,
-    ) -> EgoRows:
-        """Return the rows of this step at lambda = 0."""
-        ego, now = self._states(agents, pairs)
-        dim = len(ego.position_numbers)
-        ahead = require_snapshots("partner_predicted_states", predicted, pairs.partners, dim)
-        constants = self._constants_of(ego, now, pairs, bounds, dt)
-        of_pairs, authority = constants.of_pairs, constants.authority
-        rows = build_ego_rows(
-            ego, now, ahead, of_pairs.parameters, authority, self._rule, of_pairs.shares
-        )
-        if not of_pairs.covered:
-            rows.uncovered = True
-        if len(now) == 1 and authority.jacobian is None and self._brakes_radially:
-            rows.radial_accel = authority.every_direction
-        elif len(now) > 1 and self._options.passive:
-            partners = [(s.position, s.velocity) for s in now]
-            positions, velocities = (np.array(values) for values in zip(*partners, strict=True))
-            rows.passive = PassiveScene(
-                ego.position - positions,
-                ego.velocity,
-                velocities,
-                np.array([pair.partner_accel for pair in of_pairs.parameters]),
-                np.array(self._contacts(ego, now)),
-                authority.every_direction,
-                dt,
-                self._options.contact_speed,
-            )
-        return rows
-
-    def _states(
-        self, agents: Mapping[str, AgentSnapshot], pairs: EgoPairs
-    ) -> tuple[AgentSnapshot, list[AgentSnapshot]]:
-        """Return the ego and its partners, checked."""
-        dim = self._models[pairs.ego_uid].position_dim
-        ego = require_snapshot("agent_states of the ego", agents[pairs.ego_uid], dim)
-        if self._constants is None or self._constants.pairs is not pairs:
-            for uid in pairs.partners:
-                require_member(uid, self._models, "control_models")
-        return ego, require_snapshots("agent_states", agents, pairs.partners, dim)
-
-    def _constants_of(
+    def constants_of(
         self,
         ego: AgentSnapshot,
         partners: Sequence[AgentSnapshot],
@@ -426,7 +463,12 @@ class EgoOnlyCBFQP:
         bounds: Bounds,
         dt: float,
     ) -> StepConstants:
-        """Return the constants of the rows; kept while nothing they depend on changes."""
+        """Return the constants of the rows; kept while nothing they depend on changes.
+
+        Raises:
+            ConfigurationError: The ego has no authority left against a partner.
+            InputError: A model returns a wrong shape or something that is not finite.
+        """
         contacts = None
         if self._rule.max_age_s > 0.0:  # the only case in which the radii enter the constants
             contacts = self._contacts(ego, partners)
@@ -458,8 +500,182 @@ class EgoOnlyCBFQP:
             # The share is that of a command which arrives in part; the bias acts in full.
             own, _ = delivered_fractions(self._options.strategy)
             authority = replace(authority, bias=tuple(b / own for b in authority.bias))
-        self._constants = StepConstants(pairs, bounds, dt, contacts, declared, authority, of_pairs)
+        c, size = bounds.action_linf_component, model.action_dim
+        box = ([-c] * size, [c] * size)
+        self._constants = StepConstants(
+            pairs, bounds, dt, contacts, declared, authority, of_pairs, box
+        )
         return self._constants
+
+    def rows(
+        self,
+        ego: AgentSnapshot,
+        partners: Sequence[AgentSnapshot],
+        ahead: Sequence[AgentSnapshot],
+        constants: StepConstants,
+    ) -> EgoRows:
+        """Return the rows of this step at lambda = 0; partners in the order of the pairs."""
+        of_pairs, authority = constants.of_pairs, constants.authority
+        rows = build_ego_rows(
+            ego, partners, ahead, of_pairs.parameters, authority, self._rule, of_pairs.shares
+        )
+        if not of_pairs.covered:
+            rows.uncovered = True
+        if self._passive and len(partners) > 1:
+            motion = [(s.position, s.velocity) for s in partners]
+            positions, velocities = (np.array(values) for values in zip(*motion, strict=True))
+            rows.passive = PassiveScene(
+                ego.position - positions,
+                ego.velocity,
+                velocities,
+                np.array([pair.partner_accel for pair in of_pairs.parameters]),
+                np.array(self._contacts(ego, partners)),
+                authority.every_direction,
+                constants.dt,
+                self._options.contact_speed,
+            )
+        return rows
+
+    def decide(
+        self,
+        proposed_action: FloatArray,
+        u: list[float],
+        rows: EgoRows,
+        wanted: list[float],
+        constants: StepConstants,
+        previous_action: FloatArray | None,
+    ) -> tuple[FloatArray, FilterInfo]:
+        """Return the action that meets the rows, and the record of the step.
+
+        Args:
+            proposed_action: Nominal action, shape (action_dim,).
+            u: Its numbers.
+            rows: The rows at lambda = 0.
+            wanted: Lambda per row, m/s^2.
+            constants: What the rows were built with.
+            previous_action: See `filter`.
+
+        Raises:
+            ConcertoSafetyInfeasible: No action meets every row and the options say "raise".
+            InputError: The previous action is malformed, and the rate limit is on.
+            TypeError: It is not an array.
+        """
+        keys, box = constants.pairs.keys, constants.box
+        narrow, count = box, len(keys)
+        if previous_action is not None and self._limits_rate:
+            previous = require_previous(previous_action, len(u))
+            narrow = rate_box(previous, constants.bounds.action_rate, box)
+        started = perf_counter()
+        x, used, slack, uncertified = clipped(u, *narrow), wanted, None, rows.uncovered
+        status = "inactive" if x is u else "optimal"
+        if rows.passive is not None or any(wanted) or most_violated(rows.a, rows.level, x) >= 0:
+            solution = self._solve(u, rows, wanted, narrow, constants)
+            x, used = solution.x, solution.lambda_
+            status = (
+                solution.status.value
+                if x != u or solution.status is not SolveStatus.OPTIMAL
+                else "inactive"
+            )
+            slack = np.array(solution.missed(rows))
+            uncertified = uncertified or not solution.proved or (any(used) and max(used) > 0.0)
+        elapsed_ms = (perf_counter() - started) * 1e3
+        info: FilterInfo = {
+            "lambda": {key: used[j] for j, key in enumerate(keys)},
+            "constraint_violation": self._violation(rows) if rows.violated else np.zeros(count),
+            "prediction_gap_loss": None,
+            "fallback_fired": False,
+            "qp_solve_ms": elapsed_ms,
+            "slack": np.zeros(count) if slack is None else slack,
+            "margin": np.array(rows.margin),
+            "status": status,
+            "intervention": 0.0 if x is u else math.dist(x, u),
+            "uncertified": uncertified or (rows.outside and rows.passive is None),
+            "rate_active": narrow is not box and not inside(u, narrow),
+            "rate_exceeded": narrow is not box and not inside(x, narrow),
+        }
+        return np.array(proposed_action if x is u or x == u else x, dtype=np.float64), info
+
+    def _solve(
+        self,
+        u: list[float],
+        rows: EgoRows,
+        wanted: list[float],
+        narrow: Box,
+        constants: StepConstants,
+    ) -> Solution:
+        """Solve in the narrow box; where that fails, in the whole one if the rate may give way.
+
+        Raises:
+            ConcertoSafetyInfeasible: No action meets every row and the options say "raise".
+        """
+        solution = solve_rows(u, rows, wanted, narrow, self._solver, self._as_given)
+        if solution.status is not SolveStatus.OPTIMAL:
+            solution = self._least_unsafe(solution, u, rows, wanted, narrow, constants)
+        if rows.passive is not None:
+            solution = _passively(solution, rows, rows.passive)
+        return solution
+
+    def barrier_values(
+        self, agents: Mapping[str, AgentSnapshot], bounds: Bounds, *, ego_uid: str, dt: float
+    ) -> LambdaDict:
+        """Return h of every ego pair, m/s, with the geometry and constants of the rows."""
+        pairs = self.pairs_of(ego_uid, agents)
+        ego, partners = self._states(agents, pairs)
+        parameters = self.constants_of(ego, partners, pairs, bounds, dt).of_pairs.parameters
+        return {
+            key: pair_barrier(ego, partner, pair, self._rule)
+            for key, partner, pair in zip(pairs.keys, partners, parameters, strict=True)
+        }
+
+    def score(
+        self,
+        ego: AgentSnapshot,
+        partners: Sequence[AgentSnapshot],
+        due: Mapping[str, tuple[AgentSnapshot, AgentSnapshot]],
+        rows: EgoRows,
+        constants: StepConstants,
+    ) -> LambdaDict:
+        """Return h(forecast) - h(now) of every pair whose forecast fell due, m/s.
+
+        The ego enters both sides as it is now: its own action is no error of the forecast.
+
+        Args:
+            ego: The ego now.
+            partners: Its partners, in the order of the pairs.
+            due: Forecast and actual state by partner, as of the same time.
+            rows: Of this step.
+            constants: Of this step.
+        """
+        pairs, rule = constants.pairs, self._rule
+        if not constants.of_pairs.lasting:
+            then = [
+                due[uid][0] if uid in due else now
+                for uid, now in zip(pairs.partners, partners, strict=True)
+            ]
+            constants = self.constants_of(ego, then, pairs, constants.bounds, constants.dt)
+        parameters = constants.of_pairs.parameters
+        scores: LambdaDict = {}
+        for j, uid in enumerate(pairs.partners):
+            if uid in due:
+                forecast, actual = due[uid]
+                h = (
+                    rows.h[j]
+                    if actual is partners[j]
+                    else pair_barrier(ego, actual, parameters[j], rule)
+                )
+                scores[pairs.keys[j]] = pair_barrier(ego, forecast, parameters[j], rule) - h
+        return scores
+
+    def _states(
+        self, agents: Mapping[str, AgentSnapshot], pairs: EgoPairs
+    ) -> tuple[AgentSnapshot, list[AgentSnapshot]]:
+        """Return the ego and its partners, checked."""
+        dim = self._models[pairs.ego_uid].position_dim
+        ego = require_snapshot("agent_states of the ego", agents[pairs.ego_uid], dim)
+        if self._constants is None or self._constants.pairs is not pairs:
+            for uid in pairs.partners:
+                require_member(uid, self._models, "control_models")
+        return ego, require_snapshots("agent_states", agents, pairs.partners, dim)
 
     def _contacts(self, ego: AgentSnapshot, partners: Sequence[AgentSnapshot]) -> list[float]:
         """Return the contact distances, margin included, m."""
@@ -470,31 +686,41 @@ class EgoOnlyCBFQP:
         mutable = self._mutable
         return [mutable[uid].max_cartesian_accel(bounds) for uid in pairs.uids if uid in mutable]
 
-    def _solve(
-        self, u: list[float], rows: EgoRows, wanted: list[float], narrow: Box, box: Box
+    def _least_unsafe(
+        self,
+        solution: Solution,
+        u: list[float],
+        rows: EgoRows,
+        wanted: list[float],
+        narrow: Box,
+        constants: StepConstants,
     ) -> Solution:
-        """Solve in the narrow box, and in the whole one if the rows need it and the rate may.
+        """Return what to do where no action of the narrow box meets every row.
 
         Raises:
-            ConcertoSafetyInfeasible: No action meets every row and the options say "raise".
+            ConcertoSafetyInfeasible: None of the whole box does, and the options say "raise".
         """
-        as_given = self._options.upstream
-        solution = solve_rows(u, rows, wanted, narrow, self._solver, as_given=as_given)
-        if solution.status is SolveStatus.OPTIMAL:
-            return solution
-        if narrow is not box and self._options.rate_limit == "soft":
-            solution = solve_rows(u, rows, wanted, box, self._solver, as_given=as_given)
-        if solution.status is SolveStatus.OPTIMAL:
-            return solution
+        if narrow is not constants.box and self._options.rate_limit == "soft":
+            solution = solve_rows(u, rows, wanted, constants.box, self._solver, self._as_given)
+            if solution.status is SolveStatus.OPTIMAL:
+                return solution
         if self._options.raises:
             raise ConcertoSafetyInfeasible(
                 f"filter: no action in the box meets every row ({solution.status.value}); "
                 "use the braking fallback for this step."
             )
-        if rows.radial_accel is None or rows.uncovered or rows.outside:
+        authority, lone = constants.authority, len(rows.h) == 1
+        radially = lone and self._brakes_radially and authority.jacobian is None
+        if not radially or rows.uncovered or rows.outside:
             return solution
-        radial = [-rows.radial_accel * a_k for a_k in rows.a[0]]
+        radial = [-authority.every_direction * a_k for a_k in rows.a[0]]
         return replace(solution, x=radial, proved=True)
+
+    def _violation(self, rows: EgoRows) -> FloatArray:
+        """Return how far each pair is outside the safe set, shape (N,), m/s."""
+        gamma = self._undoing_rate
+        pairs = zip(rows.h, rows.margin, strict=True)
+        return np.array([barrier_violation(h, e, gamma) for h, e in pairs])
 
 
 def _passively(solution: Solution, rows: EgoRows, scene: PassiveScene) -> Solution:
@@ -502,7 +728,6 @@ def _passively(solution: Solution, rows: EgoRows, scene: PassiveScene) -> Soluti
     action, kept = passive_action(np, scene, np.array(solution.x))
     x, status = action.tolist(), solution.status
     if x != solution.x:
-        row_set = RowSet(rows.a, solution.b, rows.h, rows.time_left)
-        _, missed = row_set.most_violated(x)
+        missed = max(residual(row, b_j, x) for row, b_j in zip(rows.a, solution.b, strict=True))
         status = SolveStatus.OPTIMAL if missed <= PASSIVE_MET else SolveStatus.INFEASIBLE
     return replace(solution, x=x, status=status, proved=bool(kept))

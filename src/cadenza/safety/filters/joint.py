@@ -11,7 +11,7 @@ Rows of one step on the actions of all agents at once, one per pair.
 Variables:   u = (u_1, ..., u_N), the agents in string order of their ids, each in its own slot.
 Action map:  a_k = J_k u_k + beta_k in the box of agent k.
 Row (i, j):  -n^T J_i u_i + n^T J_j u_j <= level + n @ beta_i - n @ beta_j + lambda,
-             n from the centre of j to that of i; level from `cadenza.safety.rows.barrier`.
+             n from the centre of j to that of i; level from `cadenza.safety.cbf`.
 alpha:       alpha_i + alpha_j, what both agents brake with; each alpha_k is what the box of k
              reaches in its weakest direction, at most its declared capacity.
 
@@ -38,8 +38,22 @@ import numpy as np
 from cadenza.core.arrays import FloatArray
 from cadenza.core.checks import is_real, shown
 from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.safety.authority import EgoAuthority, measure_authority
 from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND, Bounds
+from cadenza.safety.cbf import (
+    CERTIFICATE_TOLERANCE,
+    DEFAULT_CBF_GAMMA,
+    OVERLAP_TOLERANCE,
+    CbfPower,
+    LevelFunction,
+    PairParameters,
+    Plant,
+    barrier_violation,
+    pair_geometry,
+    time_left,
+)
 from cadenza.safety.errors import ConcertoSafetyInfeasible
+from cadenza.safety.filter_options import Barrier, Compat, EgoOnlyOptions, OnInfeasible
 from cadenza.safety.filters.arguments import (
     MAX_DT,
     MIN_DT,
@@ -50,23 +64,9 @@ from cadenza.safety.filters.arguments import (
     require_models,
     require_snapshot,
 )
-from cadenza.safety.filters.ego_options import Barrier, Compat, EgoOnlyOptions, OnInfeasible
-from cadenza.safety.filters.mode import SafetyMode
-from cadenza.safety.filters.row_solution import Solution, solve_rows
+from cadenza.safety.filters.projection import Solution, solve_rows
 from cadenza.safety.pairs import LambdaDict, make_pair_keys
-from cadenza.safety.protocols import AgentControlModel
-from cadenza.safety.rows.authority import EgoAuthority, measure_authority
-from cadenza.safety.rows.barrier import (
-    CERTIFICATE_TOLERANCE,
-    DEFAULT_CBF_GAMMA,
-    OVERLAP_TOLERANCE,
-    LevelFunction,
-    PairParameters,
-    Plant,
-    barrier_violation,
-    pair_geometry,
-)
-from cadenza.safety.rows.wae import CbfPower
+from cadenza.safety.protocols import AgentControlModel, SafetyMode
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
 from cadenza.safety.state import FilterInfo, SafetyState
@@ -126,7 +126,7 @@ def require_joint_call(
     actions = [_action_of(uid, proposed[uid], models[uid].action_dim) for uid in uids]
     keys = make_pair_keys(uids)
     remedy = "build it for all pairs of proposed_action with make_lambda_dict"
-    require_lambda(lambda_, frozenset(keys), remedy)
+    require_lambda(lambda_, keys, remedy)
     return JointCall(uids, checked, actions, keys)
 
 
@@ -298,7 +298,7 @@ def _append_row(
     )
     rows.h.append(h)
     rows.margin.append(margin)
-    rows.time_left.append(0.0 if margin <= 0.0 else margin / closing if closing > 0.0 else math.inf)
+    rows.time_left.append(time_left(margin, closing))
 
 
 def _slot(normal: list[float], authority: EgoAuthority, sign: float) -> list[float]:
@@ -412,7 +412,7 @@ class _JointCBFQP:
             wanted,
             (box.lower, box.upper),
             self._solver,
-            as_given=self._options.upstream,
+            self._options.upstream,
         )
         elapsed_ms = (time.perf_counter() - started) * 1e3
         if self._options.raises and solution.status is not SolveStatus.OPTIMAL:

@@ -7,11 +7,13 @@ Order:     1. the nominal, clipped to the box, when it meets every row;
            3. DAQP on all rows;
            4. no solution: the box is hard, the most urgent row is met as far as the box allows,
               the other rows are met by least violation, urgency weighted.
+Slack:     b_j = level_j + lambda_j. A negative lambda tightens its row no further than the box can
+           follow, and is dropped where it sets rows against each other.
 Axes:      n action components, m rows.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
@@ -27,6 +29,11 @@ _HARD_ROW_ROOM: Final = 1e-9
 UNSEEN: Final = 1e-9
 #: Bound of a variable that has none.
 _FREE: Final = 1e30
+#: Room a tightening lambda leaves above the limit of feasibility, m/s^2; above rounding.
+FEASIBILITY_ROOM: Final = 1e-9
+
+#: Lower and upper bounds of the action, n numbers each.
+Box: TypeAlias = tuple[list[float], list[float]]
 
 
 @dataclass(slots=True)
@@ -45,23 +52,45 @@ class RowSet:
     h: list[float]
     time_left: list[float]
 
-    def residual(self, j: int, x: list[float]) -> float:
-        """Return a_j @ x - b_j."""
-        total = -self.b[j]
-        for a_k, x_k in zip(self.a[j], x, strict=True):
-            total += a_k * x_k
-        return total
 
-    def most_violated(self, x: list[float]) -> tuple[int, float]:
-        """Return the row with the largest residual at ``x`` and that residual; (-1, 0) if none."""
-        worst, largest = -1, 0.0
-        for j, (row, level) in enumerate(zip(self.a, self.b, strict=True)):
-            residual = -level  # `residual`, written out: every call passes here
-            for a_k, x_k in zip(row, x, strict=True):
-                residual += a_k * x_k
-            if residual > largest:
-                worst, largest = j, residual
-        return worst, largest
+def residual(row: list[float], level: float, x: list[float]) -> float:
+    """Return row @ x - level."""
+    if len(row) == 2:  # written out: the common case on the hot path
+        return -level + row[0] * x[0] + row[1] * x[1]
+    total = -level
+    for a_k, x_k in zip(row, x, strict=True):
+        total += a_k * x_k
+    return total
+
+
+def most_violated(a: list[list[float]], b: list[float], x: list[float]) -> int:
+    """Return the row with the largest residual > 0; -1 if ``x`` meets every row."""
+    worst, largest = -1, 0.0
+    if len(x) == 2:  # written out: every call passes here
+        x_0, x_1 = x
+        for j, (a_0, a_1) in enumerate(a):
+            missed = -b[j] + a_0 * x_0 + a_1 * x_1
+            if missed > largest:
+                worst, largest = j, missed
+        return worst
+    for j, row in enumerate(a):
+        missed = residual(row, b[j], x)
+        if missed > largest:
+            worst, largest = j, missed
+    return worst
+
+
+def clipped(u: list[float], lower: list[float], upper: list[float]) -> list[float]:
+    """Return the point of the box closest to ``u``; ``u`` itself if it lies inside."""
+    for k, u_k in enumerate(u):
+        if not lower[k] <= u_k <= upper[k]:
+            break
+    else:
+        return u
+    return [
+        low if low > u_k else high if high < u_k else u_k
+        for u_k, low, high in zip(u, lower, upper, strict=True)
+    ]
 
 
 def project(
@@ -84,38 +113,45 @@ def project(
         The projection and OPTIMAL; or the least-violation action and why there is no solution:
         INFEASIBLE, or the status of a solver that failed on a problem it should have solved.
     """
-    clipped = [min(max(u_k, low), high) for u_k, low, high in zip(u, lower, upper, strict=True)]
-    worst, _ = rows.most_violated(clipped)
+    x, status = _nearest(u, rows.a, rows.b, lower, upper, solver)
+    return _least_violation(u, rows, lower, upper, solver) if x is None else x, status
+
+
+def _nearest(
+    u: list[float],
+    a: list[list[float]],
+    b: list[float],
+    lower: list[float],
+    upper: list[float],
+    solver: QPSolver,
+) -> tuple[list[float] | None, SolveStatus]:
+    """Return the projection and OPTIMAL, or why there is none.
+
+    The least violation of a lone row comes with its INFEASIBLE; that of several is None.
+    """
+    x = clipped(u, lower, upper)
+    worst = most_violated(a, b, x)
     if worst < 0:
-        return clipped, SolveStatus.OPTIMAL
-    x, feasible = project_one_row(u, rows.a[worst], rows.b[worst], lower, upper)
-    if len(rows.b) == 1:
+        return x, SolveStatus.OPTIMAL
+    x, feasible = project_one_row(u, a[worst], b[worst], lower, upper)
+    if len(b) == 1:
         return x, SolveStatus.OPTIMAL if feasible else SolveStatus.INFEASIBLE
     if not feasible:
-        return _least_violation(u, rows, lower, upper, solver), SolveStatus.INFEASIBLE
-    if _meets_others(rows, x, worst):
+        return None, SolveStatus.INFEASIBLE
+    if _meets_others(a, b, x, worst):
         return x, SolveStatus.OPTIMAL
-    n = len(u)
     solution = solver.run(
-        np.ones(n),
-        -np.array(u),
-        np.array(rows.a),
-        np.array(rows.b),
-        np.array(lower),
-        np.array(upper),
+        np.ones(len(u)), -np.array(u), np.array(a), np.array(b), np.array(lower), np.array(upper)
     )
     if solution.status is SolveStatus.OPTIMAL:
         return solution.x.tolist(), SolveStatus.OPTIMAL
-    return _least_violation(u, rows, lower, upper, solver), solution.status
+    return None, solution.status
 
 
-def _meets_others(rows: RowSet, x: list[float], solved: int) -> bool:
+def _meets_others(a: list[list[float]], b: list[float], x: list[float], solved: int) -> bool:
     """Say whether ``x`` meets every row but the one it was computed for, to rounding."""
-    for j, (row, level) in enumerate(zip(rows.a, rows.b, strict=True)):
-        residual = -level
-        for a_k, x_k in zip(row, x, strict=True):
-            residual += a_k * x_k
-        if j != solved and not residual <= ROUNDING * (1.0 + abs(level)):
+    for j, row in enumerate(a):
+        if j != solved and not residual(row, b[j], x) <= ROUNDING * (1.0 + abs(b[j])):
             return False
     return True
 
@@ -161,3 +197,104 @@ def _least_violation(
     if solution.status is not SolveStatus.OPTIMAL:
         return alone
     return solution.x[:n].tolist()
+
+
+class LeveledRows(Protocol):
+    """Rows before lambda: as `RowSet`, with levels in place of right-hand sides."""
+
+    a: list[list[float]]
+    level: list[float]
+    h: list[float]
+
+    @property
+    def time_left(self) -> list[float]:
+        """See `RowSet`."""
+        ...
+
+
+@dataclass(slots=True)
+class Solution:
+    """One solved step.
+
+    Attributes:
+        x: The action, n numbers.
+        status: How the solve ended.
+        lambda_: Slack that entered the rows, one entry per row, m/s^2.
+        b: Right-hand sides, likewise, m/s^2.
+        proved: The action keeps what is guaranteed: it meets the rows, or needs not to.
+    """
+
+    x: list[float]
+    status: SolveStatus
+    lambda_: list[float]
+    b: list[float]
+    proved: bool
+
+    def missed(self, rows: LeveledRows) -> list[float]:
+        """Return how far the action misses each row, m/s^2; zeros after a solve that succeeded."""
+        if self.status is SolveStatus.OPTIMAL:
+            return [0.0] * len(self.b)
+        return [max(0.0, residual(rows.a[j], b_j, self.x)) for j, b_j in enumerate(self.b)]
+
+
+def solve_rows(
+    u: list[float],
+    rows: LeveledRows,
+    wanted: list[float],
+    box: Box,
+    solver: QPSolver,
+    as_given: bool,
+) -> Solution:
+    """Return the projection of an action.
+
+    Args:
+        u: Nominal action, n numbers.
+        rows: The rows at lambda = 0.
+        wanted: Slack asked for, one entry per row, m/s^2.
+        box: Bounds of the action.
+        solver: Solves several active rows.
+        as_given: Take lambda as it is. Otherwise a negative one tightens its row no further than
+            the box can follow, and is dropped where it sets rows against each other.
+    """
+    (lower, upper), used, b = box, wanted, rows.level
+    if any(wanted):
+        if not as_given:
+            used = [
+                value if value >= 0.0 else feasible_lambda(value, rows.a[j], b[j], lower, upper)
+                for j, value in enumerate(wanted)
+            ]
+        b = [level + used[j] for j, level in enumerate(b)]
+    x, status = _nearest(u, rows.a, b, lower, upper, solver)
+    if status is SolveStatus.OPTIMAL and x is not None:
+        return Solution(x, status, used, b, True)
+    if not as_given and any(value < 0.0 for value in used):
+        used = [max(0.0, value) for value in used]
+        b = [level + used[j] for j, level in enumerate(rows.level)]
+        x, status = _nearest(u, rows.a, b, lower, upper, solver)
+    if x is None:
+        row_set = RowSet(rows.a, b, rows.h, rows.time_left)
+        x = _least_violation(u, row_set, lower, upper, solver)
+    return Solution(x, status, used, b, status is SolveStatus.OPTIMAL)
+
+
+def feasible_lambda(
+    lambda_: float, row: list[float], level: float, lower: list[float], upper: list[float]
+) -> float:
+    """Return ``lambda_``, no tighter than the row allows.
+
+    The box meets the row iff lambda >= min_u row @ u - level. A relaxing lambda is returned as it
+    is; a row that the box misses even at 0 gets 0.
+
+    Args:
+        lambda_: Slack asked for, m/s^2.
+        row: Row vector, n numbers.
+        level: Right-hand side at lambda = 0, m/s^2.
+        lower: Lower bounds of the box, n numbers.
+        upper: Upper bounds of the box, n numbers.
+    """
+    if lambda_ >= 0.0:
+        return lambda_
+    lowest = 0.0
+    for a_k, low, high in zip(row, lower, upper, strict=True):
+        lowest += a_k * (low if a_k > 0.0 else high)
+    return min(0.0, max(lambda_, lowest - level + FEASIBILITY_ROOM))

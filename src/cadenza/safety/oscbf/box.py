@@ -3,7 +3,7 @@
 Excess:    e = distance to the position limit; w = speed towards it; a = the share of the
            acceleration limit that braking counts on; the rest is left for model errors.
 Position:  the next speed c towards the limit may be at most c_max, the largest from which braking
-           with a still stops in time (`cadenza.safety.rows.barrier`, one dimension):
+           with a still stops in time (`cadenza.safety.cbf`, one dimension):
            velocity level, q+ = q + c dt:   c^2 / (2 a) + c dt / 2 + c dt <= e
            torque level, zero-order hold:   c^2 / (2 a) + c dt / 2 + max(c, (w + c) / 2) dt <= e
            and at most gain e, unless that asks for more than a.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from cadenza.core.errors import InputError
-from cadenza.safety.conformal.checks import require_rate
+from cadenza.safety.conformal.margin import require_rate
 from cadenza.safety.conformal.rules import (
     ConformalRule,
     RuleSettings,

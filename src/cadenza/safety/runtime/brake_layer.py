@@ -57,13 +57,10 @@ class BrakeLayer:
 
     def forget(self) -> None:
         """Release every pair."""
-        self._pairs: frozenset[Pair] = frozenset()
-        self._problem: str | None = None
-
-    @property
-    def problem(self) -> str | None:
-        """What was wrong with the emergency controller's last answer; None if nothing was."""
-        return self._problem
+        #: The pairs that braked one step ago.
+        self.pairs: frozenset[Pair] = frozenset()
+        #: What was wrong with the emergency controller's last answer; None if nothing was.
+        self.problem: str | None = None
 
     def decide(
         self,
@@ -86,7 +83,7 @@ class BrakeLayer:
         Returns:
             The decision; None as well if the emergency controller's answer cannot be executed.
         """
-        self._problem = None
+        self.problem = None
         watched = agents
         if not infeasible:
             pressing = self._pressing(forces)
@@ -104,16 +101,16 @@ class BrakeLayer:
                 emergency_controllers=self._controllers,
                 dt=self._dt if options.brake_stopping else None,
                 control_models=self._models if options.brake_stopping else None,
-                still_braking=self._pairs if options.brake_hysteresis else (),
+                still_braking=self.pairs if options.brake_hysteresis else (),
                 latency_s=options.brake_latency_s,
                 contact_forces=forces,
                 previous_action=self._rate_reference(previous_action),
             )
         except EmergencyOutputError as error:
             self.forget()
-            self._problem = str(error)
+            self.problem = str(error)
             return None
-        self._pairs = frozenset(decision.dangers)
+        self.pairs = frozenset(decision.dangers)
         return decision
 
     def _pressing(self, forces: Mapping[Pair, float] | None) -> list[str]:
@@ -126,7 +123,7 @@ class BrakeLayer:
             if uid == self._ego_uid:
                 continue
             key = canonical_pair_key(self._ego_uid, uid)
-            held = key in self._pairs and self._options.brake_hysteresis
+            held = key in self.pairs and self._options.brake_hysteresis
             if forces.get(key, 0.0) * (RELEASE_FACTOR if held else 1.0) > limit:
                 pressing.append(uid)
         return pressing
@@ -139,7 +136,7 @@ class BrakeLayer:
 
     def state_dict(self) -> list[list[str]]:
         """Return the pairs that braked one step ago."""
-        return [list(pair) for pair in sorted(self._pairs)]
+        return [list(pair) for pair in sorted(self.pairs)]
 
     def load_state_dict(self, payload: object) -> None:
         """Continue from `state_dict`.
@@ -156,7 +153,7 @@ class BrakeLayer:
         for pair in pairs:
             if not all(uid in self._models for uid in pair):
                 raise InputError(f"braking pairs: expected known agents, got {pair}.")
-        self._pairs = frozenset(pairs)
+        self.pairs = frozenset(pairs)
 
 
 def emergency_controllers_of(

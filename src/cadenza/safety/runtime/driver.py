@@ -12,8 +12,7 @@ from cadenza.safety.protocols import EmergencyController
 from cadenza.safety.runtime.env_hooks import EnvHooks, unwrapped
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.runtime import SafetyRuntime
-from cadenza.safety.runtime.safety_step import SafetyStep
-from cadenza.safety.runtime.telemetry import RuntimeTelemetry
+from cadenza.safety.runtime.safety_step import RuntimeTelemetry, SafetyStep
 
 __all__ = ["SafetyDriver", "SafetyStep"]
 
@@ -162,7 +161,7 @@ class SafetyDriver:
         """
         try:
             snapshots = self._hooks.snapshots()
-            if contact_forces is None:
+            if contact_forces is None and self._hooks.contact_forces is not None:
                 contact_forces = self._hooks.forces_on(self._ego_uid)
         except InputError as error:
             return self._runtime.step_blind(nominal_action, error)

@@ -12,9 +12,9 @@ from typing import Any, Final, TypeAlias, cast
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import Bounds
+from cadenza.safety.cbf import Plant
 from cadenza.safety.pairs import LambdaDict, canonical_pair_key
 from cadenza.safety.protocols import AgentControlModel
-from cadenza.safety.rows.barrier import Plant
 from cadenza.safety.snapshot import AgentSnapshot
 
 #: What to do where an environment lacks a hook.

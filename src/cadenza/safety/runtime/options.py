@@ -12,17 +12,16 @@ from cadenza.core.checks import is_real, is_whole, shown
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import MAX_BOUND
 from cadenza.safety.braking import DEFAULT_TAU_BRAKE
+from cadenza.safety.cbf import DEFAULT_CBF_GAMMA, CbfPower
 from cadenza.safety.conformal.dtaci import DEFAULT_STEP_GRID
 from cadenza.safety.conformal.rules import SUPPORTED_RULES
-from cadenza.safety.filters.ego_options import (
+from cadenza.safety.filter_options import (
     Barrier,
     Compat,
     EgoOnlyOptions,
     MultiPartner,
     RateLimit,
 )
-from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA
-from cadenza.safety.rows.wae import CbfPower
 from cadenza.safety.runtime.predictors import predictor_kinds
 from cadenza.safety.solvers.registry import SUPPORTED_SOLVERS
 from cadenza.safety.state import DEFAULT_ETA, DEFAULT_WARMUP_STEPS

@@ -10,18 +10,51 @@ Error:      a `Prediction` may carry a bound on the error of the acceleration it
 Kinds:      `constant_velocity`, `constant_acceleration` (`kalman`), `ensemble`, and
             whatever `register_predictor` adds.
 Units:      m, m/s, m/s^2, s.
+
+Constant-acceleration forecast with a Kalman filter.
+
+State:      x = (p, v, a) per axis; all axes share one covariance, because they share every noise.
+Motion:     a changes by white jerk of spectral density q:
+                F = [[1, t, t^2/2], [0, 1, t], [0, 0, 1]]
+                Q = q [[t^5/20, t^4/8, t^3/6], [t^4/8, t^3/3, t^2/2], [t^3/6, t^2/2, t]]
+Packet:     z = (p, v) + noise, covariance R = diag(r_p^2, r_v^2); t is the time between packets as
+            measured, so gaps, late packets and uneven rates need no special case.
+Update:     K = P H^T (H P H^T + R)^-1, and the Joseph form P <- (I - K H) P (I - K H)^T + K R K^T,
+            which stays symmetric and positive definite under rounding.
+Speed:      written out in plain numbers, since matrices of three rows cost more to pass around than
+            to multiply; and gains follow from the times of the packets alone, so partners that
+            send regularly share them.
+Forecast:   F x over age + dt. Error bound: `sigmas` standard deviations of the mean acceleration
+            since the newest packet, per axis, times sqrt(d) for the Euclidean norm.
+Source:     Bar-Shalom, Li and Kirubarajan, "Estimation with Applications to Tracking and
+            Navigation", section 6.2.3 (white-noise jerk) and 5.2.6 (Joseph form).
+Axes:       d = Cartesian dimension; means are (3, d), covariances (3, 3), of which `Covariance`
+            holds the upper triangle by rows.
+Limits:     the bound is statistical: it holds as far as the noise model does.
+
+Forecasts of all partners, and the scores they earn once they fall due.
+
+Time:   counted in control steps since the start of the episode; a packet of age A that comes in
+        step k was measured at k dt - A.
+Score:  a forecast made in step k for step k + horizon is compared with the packet measured then,
+        whenever that arrives; one measured between two steps with the forecast for the nearer
+        step, moved along its velocity. A packet that is not newer than the last one says nothing
+        new.
 """
 
 import importlib
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
-from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.filters.arguments import require_snapshot
+from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
 
 #: Packets per partner that a history keeps: 0.8 s at 20 Hz, beyond which the motion of a partner
 #: that accelerates says little about its next step.
@@ -210,7 +243,7 @@ def _load(path: str) -> Any:
 
 
 def _constant_acceleration() -> PartnerPredictor:
-    from cadenza.safety.runtime.kalman import ConstantAccelerationPredictor
+    from cadenza.safety.runtime.predictors import ConstantAccelerationPredictor
 
     return ConstantAccelerationPredictor()
 
@@ -254,3 +287,417 @@ def make_predictor(kind: str) -> PartnerPredictor:
     if kind not in _KINDS:
         raise UnknownNameError(f"predictor: expected one of {predictor_kinds()}, got {kind!r}.")
     return _KINDS[kind]()
+
+
+#: Standard deviation of measured positions, m, and velocities, m/s: an indoor motion capture.
+DEFAULT_POSITION_STD: Final = 1e-3
+DEFAULT_VELOCITY_STD: Final = 1e-2
+#: Spectral density of the jerk, m^2/s^5: within 0.1 s the acceleration wanders by 0.3 m/s^2.
+DEFAULT_JERK_DENSITY: Final = 1.0
+#: Standard deviation of the acceleration before any packet, m/s^2.
+DEFAULT_ACCEL_STD: Final = 1.0
+#: Standard deviations in the error bound; 99.7 % of a normal error per axis.
+DEFAULT_SIGMAS: Final = 3.0
+
+
+#: Resolution of the time between packets on which gains depend, s: sums of control steps round
+#: differently (1e-14 s after a minute) and would each ask for gains of their own. A gap that is
+#: off by this much changes a forecast by less than 1e-12 m.
+GAP_RESOLUTION_S: Final = 2.0**-44
+#: Sequences of gaps whose gains are kept: a few partners, each with a growing history.
+_KEPT_SEQUENCES: Final = 256
+
+#: P_00, P_01, P_02, P_11, P_12, P_22.
+Covariance: TypeAlias = tuple[float, float, float, float, float, float]
+#: K by rows: K_00, K_01, K_10, K_11, K_20, K_21.
+Gain: TypeAlias = tuple[float, float, float, float, float, float]
+
+
+class NoiseModel(NamedTuple):
+    """What the gains depend on beside the times of the packets.
+
+    Attributes:
+        position: Variance of measured positions, r_p^2, m^2.
+        velocity: Variance of measured velocities, r_v^2, m^2/s^2.
+        jerk_density: q, m^2/s^5.
+        accel: Variance of the acceleration before any packet, m^2/s^4.
+    """
+
+    position: float
+    velocity: float
+    jerk_density: float
+    accel: float
+
+
+def propagated(before: Covariance, t: float, density: float) -> Covariance:
+    """Return F P F^T + Q for a time step of ``t`` s and a jerk density in m^2/s^5."""
+    p00, p01, p02, p11, p12, p22 = before
+    t2 = t * t
+    t3 = t2 * t
+    half = 0.5 * t2
+    m01, m02 = p01 + t * p11 + half * p12, p02 + t * p12 + half * p22  # first row of F P
+    m12 = p12 + t * p22
+    return (
+        p00 + t * p01 + half * p02 + t * m01 + half * m02 + density * (t3 * t2 / 20.0),
+        m01 + t * m02 + density * (t2 * t2 / 8.0),
+        m02 + density * (t3 / 6.0),
+        p11 + t * p12 + t * m12 + density * (t3 / 3.0),
+        m12 + density * half,
+        p22 + density * t,
+    )
+
+
+def joseph_update(before: Covariance, noise: NoiseModel) -> tuple[Gain, Covariance]:
+    """Return the gain of a packet and the covariance after it."""
+    p00, p01, p02, p11, p12, p22 = before
+    r_p, r_v = noise.position, noise.velocity
+    s00 = p00 + r_p
+    tie = p01 / s00
+    rest = p11 + r_v - tie * p01  # of the innovation's velocity once its position is known
+    k01, k11, k21 = (p01 - tie * p00) / rest, (p11 - tie * p01) / rest, (p12 - tie * p02) / rest
+    k00, k10, k20 = p00 / s00 - tie * k01, p01 / s00 - tie * k11, p02 / s00 - tie * k21
+    m00, m11 = 1.0 - k00, 1.0 - k11
+    b00, b01 = m00 * p00 - k01 * p01, m00 * p01 - k01 * p11  # (I - K H) P
+    b10, b11 = m11 * p01 - k10 * p00, m11 * p11 - k10 * p01
+    b20, b21 = p02 - k20 * p00 - k21 * p01, p12 - k20 * p01 - k21 * p11
+    b02, b12 = m00 * p02 - k01 * p12, m11 * p12 - k10 * p02
+    b22 = p22 - k20 * p02 - k21 * p12
+    after = (
+        m00 * b00 - k01 * b01 + r_p * k00 * k00 + r_v * k01 * k01,
+        m11 * b01 - k10 * b00 + r_p * k00 * k10 + r_v * k01 * k11,
+        b02 - k20 * b00 - k21 * b01 + r_p * k00 * k20 + r_v * k01 * k21,
+        m11 * b11 - k10 * b10 + r_p * k10 * k10 + r_v * k11 * k11,
+        b12 - k20 * b10 - k21 * b11 + r_p * k10 * k20 + r_v * k11 * k21,
+        b22 - k20 * b20 - k21 * b21 + r_p * k20 * k20 + r_v * k21 * k21,
+    )
+    return (k00, k01, k10, k11, k20, k21), after
+
+
+@lru_cache(maxsize=_KEPT_SEQUENCES)
+def gains_of(gaps: tuple[int, ...], noise: NoiseModel) -> tuple[tuple[Gain, ...], Covariance]:
+    """Return the gain of every packet after the first, and the covariance at the last.
+
+    Args:
+        gaps: Time from each packet to the next, in units of `GAP_RESOLUTION_S`.
+        noise: The noise model.
+    """
+    covariance = (noise.position, 0.0, 0.0, noise.velocity, 0.0, noise.accel)
+    gains: list[Gain] = []
+    for gap in gaps:
+        ahead = propagated(covariance, gap * GAP_RESOLUTION_S, noise.jerk_density)
+        gain, covariance = joseph_update(ahead, noise)
+        gains.append(gain)
+    return tuple(gains), covariance
+
+
+class ConstantAccelerationPredictor:
+    """The partner keeps the acceleration that its last packets show.
+
+    Args:
+        position_std: Noise of measured positions, m, > 0.
+        velocity_std: Noise of measured velocities, m/s, > 0.
+        jerk_density: q, m^2/s^5, >= 0; larger forgets faster.
+        accel_std: Standard deviation of the acceleration before any packet, m/s^2, > 0.
+        sigmas: Standard deviations in the error bound, > 0.
+
+    Raises:
+        ConfigurationError: A number is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        position_std: float = DEFAULT_POSITION_STD,
+        velocity_std: float = DEFAULT_VELOCITY_STD,
+        jerk_density: float = DEFAULT_JERK_DENSITY,
+        accel_std: float = DEFAULT_ACCEL_STD,
+        sigmas: float = DEFAULT_SIGMAS,
+    ) -> None:
+        for name, value in (
+            ("position_std", position_std),
+            ("velocity_std", velocity_std),
+            ("accel_std", accel_std),
+            ("sigmas", sigmas),
+        ):
+            if not 0.0 < value < math.inf:
+                raise ConfigurationError(
+                    f"ConstantAccelerationPredictor.{name}: expected a finite number > 0, "
+                    f"got {value}."
+                )
+        if not 0.0 <= jerk_density < math.inf:
+            raise ConfigurationError(
+                "ConstantAccelerationPredictor.jerk_density: expected a finite number >= 0, "
+                f"got {jerk_density}."
+            )
+        self._noise = NoiseModel(position_std**2, velocity_std**2, jerk_density, accel_std**2)
+        self._sigmas = sigmas
+
+    def estimate(self, history: Sequence[Observation]) -> tuple[FloatArray, FloatArray]:
+        """Return mean (3, d) and covariance (3, 3) of (p, v, a) at the newest packet.
+
+        Raises:
+            InputError: Two packets in the wrong order, or of different dimension.
+        """
+        axes, (p00, p01, p02, p11, p12, p22) = self._estimate(history)
+        covariance = np.array([[p00, p01, p02], [p01, p11, p12], [p02, p12, p22]])
+        return np.array(axes).T, covariance
+
+    def _estimate(
+        self, history: Sequence[Observation]
+    ) -> tuple[list[tuple[float, float, float]], Covariance]:
+        """Return (p, v, a) per axis, and their covariance, at the newest packet."""
+        gaps = gaps_of(history)
+        gains, covariance = gains_of(
+            tuple([round(t / GAP_RESOLUTION_S) for t in gaps]), self._noise
+        )
+        steps = [(t, 0.5 * t * t, *gain) for t, gain in zip(gaps, gains, strict=True)]
+        positions = [packet.snapshot.position_numbers for packet in history]
+        velocities = [packet.snapshot.velocity_numbers for packet in history]
+        axes: list[tuple[float, float, float]] = []
+        for axis in range(len(positions[0])):
+            p, v, a = positions[0][axis], velocities[0][axis], 0.0
+            for index, (t, half, k00, k01, k10, k11, k20, k21) in enumerate(steps, 1):
+                p += t * v + half * a
+                v += t * a
+                off_p, off_v = positions[index][axis] - p, velocities[index][axis] - v
+                p += k00 * off_p + k01 * off_v
+                v += k10 * off_p + k11 * off_v
+                a += k20 * off_p + k21 * off_v
+            axes.append((p, v, a))
+        return axes, covariance
+
+    def predict(self, history: Sequence[Observation], dt: float, age: float) -> Prediction:
+        """See `cadenza.safety.runtime.predictors.PartnerPredictor.predict`."""
+        radius = newest(history, dt, age).snapshot.radius
+        axes, covariance = self._estimate(history)
+        horizon = age + dt
+        half = 0.5 * horizon * horizon
+        ahead = AgentSnapshot(
+            np.array([p + horizon * v + half * a for p, v, a in axes]),
+            np.array([v + horizon * a for _, v, a in axes]),
+            radius,
+        )
+        bound = self._error_bound(covariance, horizon, len(axes))
+        return Prediction(ahead, bound, np.array([a for _, _, a in axes]))
+
+    def _error_bound(self, covariance: Covariance, horizon: float, dim: int) -> float:
+        """Return the bound on the error of the mean acceleration over the horizon, m/s^2.
+
+        The mean acceleration is a plus the mean over the horizon of what jerk adds, whose variance
+        is q t / 3: the integral of ((t - s) / t)^2 ds for a jerk at time s.
+        """
+        variance = covariance[-1] + self._noise.jerk_density * horizon / 3.0
+        return self._sigmas * math.sqrt(dim * variance)
+
+
+def gaps_of(history: Sequence[Observation]) -> list[float]:
+    """Return the time from each packet to the next, s.
+
+    Raises:
+        InputError: Two packets in the wrong order, or of different dimension.
+    """
+    time_s, dim = history[0].time_s, len(history[0].snapshot.position_numbers)
+    gaps: list[float] = []
+    for packet in history[1:]:
+        gap = packet.time_s - time_s
+        if not gap > 0.0 or len(packet.snapshot.position_numbers) != dim:
+            raise InputError(
+                "predictor: expected packets of one dimension in the order they were "
+                f"measured, got a packet {gap} s after the one before it."
+            )
+        time_s = packet.time_s
+        gaps.append(gap)
+    return gaps
+
+
+#: Two packets measured closer than this are the same one, s; far below any control step.
+_SAME_TIME_S: Final = 1e-9
+#: Steps that a forecast waits for the packet it is about; later packets are not scored.
+_LATEST_STEPS: Final = 100
+
+
+#: A forecast that fell due, and what came instead, both as of the same time and without age.
+DueForecast: TypeAlias = tuple[AgentSnapshot, AgentSnapshot]
+
+
+class PartnerForecaster:
+    """Keeps the packets of every partner and the forecasts that are still open.
+
+    Args:
+        predictor: Forecasts one partner.
+        dt: Control step, s.
+        horizon_steps: Steps from a forecast to its score, >= 1.
+        ego_uid: The agent that is not forecast.
+        partners: Cartesian dimension by partner; a state that is loaded may name no others. None
+            accepts any.
+    """
+
+    def __init__(
+        self,
+        predictor: PartnerPredictor,
+        *,
+        dt: float,
+        horizon_steps: int,
+        ego_uid: str | None = None,
+        partners: Mapping[str, int] | None = None,
+    ) -> None:
+        self._predictor = predictor
+        self._ego_uid = ego_uid
+        self._partners = partners
+        self._dt = dt
+        self._horizon = horizon_steps
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop packets and forecasts; the next step is the first."""
+        self._step = 0
+        self._history: dict[str, list[Observation]] = {}
+        self._open: dict[str, dict[int, AgentSnapshot]] = {}
+
+    def pass_step(self) -> None:
+        """Let a step go by without packets."""
+        self._step += 1
+
+    def observe(self, agents: Mapping[str, AgentSnapshot]) -> dict[str, DueForecast]:
+        """Take in the packets of this step and return the forecasts they decide, by partner.
+
+        Raises:
+            InputError: A forecast that fell due is no snapshot, or of another dimension.
+        """
+        now = self._step * self._dt
+        due: dict[str, DueForecast] = {}
+        for uid, packet in agents.items():
+            if uid == self._ego_uid:
+                continue
+            history = self._history.get(uid)
+            if history is None:
+                history = self._history[uid] = []
+                self._open[uid] = {}
+            age = packet.age_s
+            measured = now - age
+            if history and measured <= history[-1].time_s + _SAME_TIME_S:
+                continue
+            current = packet if age == 0.0 else packet.aged(0.0)
+            history.append(Observation(measured, current))
+            if len(history) > HISTORY_LENGTH:
+                del history[0]
+            step = self._step if age == 0.0 else round(measured / self._dt)
+            forecasts = self._open[uid]
+            expected = forecasts.pop(step, None)
+            if expected is not None:
+                shift = measured - step * self._dt
+                if abs(shift) > _SAME_TIME_S:
+                    expected = expected.moved_on(shift)
+                dim = len(packet.position_numbers)
+                due[uid] = (require_snapshot("agent_states", expected, dim), current)
+            if forecasts:
+                for old in [k for k in forecasts if k <= step or k < self._step - _LATEST_STEPS]:
+                    del forecasts[old]
+        return due
+
+    def forecast(self) -> dict[str, Prediction]:
+        """Return every observed partner one step ahead, note what is to be scored, and move on.
+
+        Raises:
+            InputError: The predictor returns something that is no snapshot of the partner.
+        """
+        now, dt, predict = self._step * self._dt, self._dt, self._predictor.predict
+        due = self._step + self._horizon
+        ahead: dict[str, Prediction] = {}
+        for uid, history in self._history.items():
+            age = now - history[-1].time_s
+            prediction = predict(history, dt, age)
+            scored = prediction if self._horizon == 1 else predict(history, self._horizon * dt, age)
+            self._open[uid][due] = scored.snapshot
+            if prediction.acceleration is not None:
+                prediction = self._for_rows(prediction, history[-1].snapshot, age)
+            ahead[uid] = prediction
+        self._step += 1
+        return ahead
+
+    def _for_rows(self, prediction: Prediction, packet: AgentSnapshot, age: float) -> Prediction:
+        """Return the forecast with the velocity from which a row reads its acceleration.
+
+        A row takes the change of velocity from the packet to the forecast over the time between.
+        """
+        velocity = packet.velocity + prediction.acceleration_since(packet, 0.0) * (age + self._dt)
+        ahead = prediction.snapshot
+        return Prediction(
+            AgentSnapshot(ahead.position, velocity, ahead.radius), prediction.error_accel
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return packets and open forecasts as JSON-able values."""
+        return {
+            "step": self._step,
+            "history": {
+                uid: [{"time_s": o.time_s, **snapshot_to_dict(o.snapshot)} for o in history]
+                for uid, history in self._history.items()
+            },
+            "open": {
+                uid: [{"step": step, **snapshot_to_dict(s)} for step, s in forecasts.items()]
+                for uid, forecasts in self._open.items()
+            },
+        }
+
+    def _require_usable(
+        self,
+        uid: str,
+        packets: Sequence[Observation],
+        forecasts: Iterable[AgentSnapshot],
+        now: float,
+    ) -> None:
+        """Raise InputError unless the packets are of a partner, in order and of the past."""
+        times = [packet.time_s for packet in packets]
+        shapes = {s.position.shape for s in [*(p.snapshot for p in packets), *forecasts]}
+        ordered = all(earlier < later for earlier, later in itertools.pairwise(times))
+        past = bool(times) and times[0] >= -MAX_MAGNITUDE and times[-1] <= now + _SAME_TIME_S
+        known = self._partners is None or self._partners.get(uid) in {s[0] for s in shapes}
+        if not (ordered and past and known and len(shapes) == 1 and len(times) <= HISTORY_LENGTH):
+            raise InputError(f"forecasts: expected packets of {uid!r} in order, got {times}.")
+
+    def load_state_dict(self, payload: Mapping[str, Any]) -> None:
+        """Continue from `state_dict`.
+
+        Raises:
+            InputError: The record contradicts itself or the partners; nothing is changed then.
+        """
+        step = int(payload["step"])
+        history = {
+            uid: [_observation(entry) for entry in entries]
+            for uid, entries in cast("dict[str, Any]", payload["history"]).items()
+        }
+        waiting = {
+            uid: {int(entry["step"]): snapshot_from_dict(entry) for entry in entries}
+            for uid, entries in cast("dict[str, Any]", payload["open"]).items()
+        }
+        now = step * self._dt
+        if not 0.0 <= now <= MAX_MAGNITUDE or history.keys() != waiting.keys():
+            raise InputError("forecasts: expected a complete record, got one that contradicts.")
+        for uid, packets in history.items():
+            self._require_usable(uid, packets, waiting[uid].values(), now)
+        self._step, self._history, self._open = step, history, waiting
+
+
+def _observation(entry: Mapping[str, Any]) -> Observation:
+    return Observation(float(entry["time_s"]), snapshot_from_dict(entry))
+
+
+def snapshot_to_dict(snapshot: AgentSnapshot) -> dict[str, Any]:
+    """Return a JSON-able copy; floats survive exactly."""
+    return {
+        "position": snapshot.position.tolist(),
+        "velocity": snapshot.velocity.tolist(),
+        "radius": snapshot.radius,
+        "age_s": snapshot.age_s,
+    }
+
+
+def snapshot_from_dict(fields: Mapping[str, Any]) -> AgentSnapshot:
+    """Return the snapshot that `snapshot_to_dict` described.
+
+    Raises:
+        KeyError: A field is missing.
+        InputError: A field is malformed.
+    """
+    return AgentSnapshot(fields["position"], fields["velocity"], fields["radius"], fields["age_s"])

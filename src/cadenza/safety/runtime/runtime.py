@@ -1,20 +1,26 @@
 """Everything between a policy's action and the plant, in one object and without an env.
 
 Order of a step:
-    1. the observation is checked before anything changes;
+    1. the observation is checked before anything changes, and not again after that;
     2. a changed partner id brings that partner's adaptation back, or starts it over;
     3. packet ages are taken in; a sudden rise starts the warm-up again;
-    4. forecasts that fell due are scored and move lambda;
-    5. the filter projects the nominal action onto the rows;
-    6. braking replaces the action if no action meets every row and contact is imminent, or if a
+    4. partners are forecast, and the rows built;
+    5. forecasts that fell due are scored against the rows' barrier values and move lambda;
+    6. the filter projects the nominal action onto the rows;
+    7. braking replaces the action if no action meets every row and contact is imminent, or if a
        contact force exceeds its limit.
 Braking comes after the filter on purpose. Its triggers also fire inside the safe set, where the
 row is proved to be enough; firing there would throw the ego back whenever it passes a partner
 slowly at a small distance. And while contact is not imminent the least-violation action is the
 better retreat: it weighs every partner, a push away only those it flees from.
+
+Trust:  two filters share one set of rows: one trusts forecast accelerations as far as
+        `SafetyOptions.prediction_error` says, the other never; each step takes the first only while
+        every forecast claims an error within that bound.
+Units:  m/s for barriers and scores, m/s^2 for slack and errors of forecasts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -22,37 +28,52 @@ import numpy as np
 from cadenza.core.arrays import FloatArray
 from cadenza.core.checks import is_real, shown
 from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.safety.authority import StepConstants, check_authority
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import Pair
-from cadenza.safety.filters.arguments import MAX_DT, MIN_DT
-from cadenza.safety.pairs import LambdaDict
+from cadenza.safety.cbf import Plant
+from cadenza.safety.cbf_qp import ExpCBFQP
+from cadenza.safety.errors import ConcertoSafetyInfeasible
+from cadenza.safety.filters.arguments import MAX_DT, MIN_DT, require_action, require_snapshots
+from cadenza.safety.filters.ego_only import EgoOnlyCBFQP, EgoRows
+from cadenza.safety.pairs import LambdaDict, canonical_pair_key
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
-from cadenza.safety.rows.barrier import Plant
 from cadenza.safety.runtime.adaptation import SlackAdaptation
 from cadenza.safety.runtime.brake_layer import BrakeLayer, emergency_controllers_of
-from cadenza.safety.runtime.fallback import LastKnownState, stop_action
-from cadenza.safety.runtime.forecasting import DueForecast, PartnerForecaster
+from cadenza.safety.runtime.memory import (
+    ExecutedAction,
+    LastKnownState,
+    Stateful,
+    load,
+    save,
+    stop_action,
+)
 from cadenza.safety.runtime.observation import (
+    PacketAges,
     read_scene,
     require_agents,
-    require_call,
+    require_array,
+    require_forces,
+    require_partner_id,
     require_reach,
 )
 from cadenza.safety.runtime.options import SafetyOptions
-from cadenza.safety.runtime.packets import PacketAges
-from cadenza.safety.runtime.predictors import Prediction, make_predictor
+from cadenza.safety.runtime.predictors import (
+    DueForecast,
+    PartnerForecaster,
+    Prediction,
+    make_predictor,
+)
 from cadenza.safety.runtime.safety_step import (
+    RuntimeTelemetry,
     SafetyStep,
     as_blind_step,
-    as_step,
     blank_info,
     distance,
     is_infeasible,
 )
-from cadenza.safety.runtime.saved_state import ExecutedAction, Stateful, load, save
-from cadenza.safety.runtime.step_filter import StepFilter
-from cadenza.safety.runtime.telemetry import RuntimeTelemetry
 from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.solvers import make_solver
 
 
 def require_parts(
@@ -142,14 +163,21 @@ class SafetyRuntime:
         self._bounds = bounds
         self._saturation = self._options.saturation_threshold * bounds.cartesian_accel_capacity
         self._dt = control_timestep
-        self._filter = StepFilter(
-            ego_uid=ego_uid,
-            control_models=self._models,
-            bounds=bounds,
-            dt=control_timestep,
-            plant=plant,
-            options=self._options,
+        self._dim = self._models[ego_uid].position_dim
+        self._action_dim = self._models[ego_uid].action_dim
+        settings = self._options.filter_options()
+        solver = make_solver(self._options.solver)
+        self._filter: EgoOnlyCBFQP = ExpCBFQP.ego_only(
+            control_models=self._models, solver=solver, plant=plant, **settings
         )
+        self._cautious = self._filter
+        if self._options.prediction_error is not None:
+            settings["prediction_error"] = None
+            self._cautious = ExpCBFQP.ego_only(
+                control_models=self._models, solver=solver, plant=plant, **settings
+            )
+        #: The published filter takes every declaration at its word.
+        self._authority_known = self._options.compat == "upstream"
         self._adaptation = SlackAdaptation(
             ego_uid=ego_uid,
             uids=tuple(self._models),
@@ -160,6 +188,7 @@ class SafetyRuntime:
             make_predictor(self._options.predictor_kind),
             dt=control_timestep,
             horizon_steps=self._options.horizon_steps,
+            ego_uid=ego_uid,
             partners={u: m.position_dim for u, m in self._models.items() if u != ego_uid},
         )
         self._ages = PacketAges(
@@ -186,7 +215,7 @@ class SafetyRuntime:
             options=self._options,
         )
         self._telemetry = RuntimeTelemetry()
-        self._filter.check_authority(None)
+        self._check_authority(None)
         self.begin_episode()
 
     @property
@@ -216,7 +245,8 @@ class SafetyRuntime:
 
     def begin_run(self, seed: int) -> None:
         """Forget everything: slack, partners, forecasts; ``seed`` is handed to the filter."""
-        self._filter.reset(seed)
+        self._filter.reset(seed=seed)
+        self._cautious.reset(seed=seed)
         self._adaptation.start_over()
         self._telemetry.begin_run()
         self.begin_episode()
@@ -282,7 +312,9 @@ class SafetyRuntime:
 
     def barrier_values(self, snapshots: Mapping[str, AgentSnapshot]) -> LambdaDict:
         """Return h of every ego pair, m/s, in the state that ``snapshots`` describe."""
-        return self._filter.barrier_values(snapshots)
+        return self._filter.barrier_values(
+            snapshots, self._bounds, ego_uid=self._ego_uid, dt=self._dt
+        )
 
     def note_executed(self, action: FloatArray) -> None:
         """Say that another action than the last step's is executed; the rate limit starts there.
@@ -314,11 +346,11 @@ class SafetyRuntime:
         model = self._models[self._ego_uid]
         if agents is None:
             action = np.zeros(model.action_dim)
-            step = as_step(action, blank_info(self.lambda_), self.lambda_)
+            step = SafetyStep(action, blank_info(self.lambda_), self.lambda_, {})
         else:
             nominal = stop_action(model, agents[self._ego_uid], self._bounds)
             still = {uid: Prediction(a) for uid, a in agents.items() if uid != self._ego_uid}
-            step = self._decide(nominal, agents, still, None, None)
+            step = self._decide(nominal, nominal.tolist(), agents, still, {}, None)
         step = as_blind_step(step, nominal_action, str(error))
         self._last.carry_on(step.action)
         self._forecaster.pass_step()
@@ -334,35 +366,53 @@ class SafetyRuntime:
         contact_forces: object,
     ) -> SafetyStep:
         """Check, adapt, decide."""
-        model = self._models[self._ego_uid]
         try:
-            agents = require_agents(snapshots, self._models, dim=model.position_dim)
+            agents = require_agents(snapshots, self._models, dim=self._dim)
             agents, conflict = self._ages.applied(agents, ages_s)
             require_reach(agents, self._look_ahead_s)
             if self._options.on_bad_input == "brake":
                 self._last.see(agents)
-            call = require_call(
-                nominal_action, contact_forces, partner_id, self._models, self._ego_uid
+            nominal = (
+                nominal_action
+                if type(nominal_action) is np.ndarray
+                else require_array(nominal_action)
             )
+            u = require_action(nominal, self._action_dim)
+            forces = None
+            if contact_forces is not None:
+                forces = require_forces(contact_forces, self._models)
+            partner_id = require_partner_id(partner_id)
         except InputError as error:
             return self.step_blind(nominal_action, error)
-        ego = agents[self._ego_uid]
-        self._filter.check_authority(ego)
-        self._notice(call.partner_id)
+        if not self._authority_known:
+            self._check_authority(agents[self._ego_uid])
+        if partner_id is not None:
+            self._notice(partner_id)
         if self._ages.jumped(agents):
             self._telemetry.count("age_jumps")
             self._adaptation.warm_up()
-        partners = {uid: agent for uid, agent in agents.items() if uid != self._ego_uid}
         try:
-            loss = self._learn(ego, self._forecaster.observe(partners))
+            due = self._forecaster.observe(agents)
+        except InputError as error:
+            return self._without_forecasts(nominal_action, error)
+        try:
             ahead = self._forecaster.forecast()
         except InputError as error:  # a predictor left the range of accepted numbers
-            self._forecaster.forget()
-            return self.step_blind(nominal_action, error)
-        step = self._decide(call.nominal, agents, ahead, loss, call.forces, conflict=conflict)
-        self._last.carry_on(step.action)
+            if due:
+                ego, partners, constants = self._constants(self._filter, agents)
+                rows = self._filter.rows(ego, partners, partners, constants)
+                self._learn(due, ego, partners, rows, constants)
+            return self._without_forecasts(nominal_action, error)
+        step = self._decide(nominal, u, agents, ahead, due, forces, conflict=conflict)
+        if self._last.agents is not None:
+            self._last.carry_on(step.action)
         self._finish(step)
         return step
+
+    def _without_forecasts(self, nominal_action: object, error: InputError) -> SafetyStep:
+        """Drop all forecasts and answer a step that has none."""
+        self._forecaster.forget()
+        return self.step_blind(nominal_action, error)
 
     def _notice(self, partner_id: str | None) -> None:
         """Change the adaptation when another partner took the seat."""
@@ -375,47 +425,118 @@ class SafetyRuntime:
         self._forecaster.forget()
         self._ages.forget()
 
-    def _learn(self, ego: AgentSnapshot, due: Mapping[str, DueForecast]) -> LambdaDict | None:
-        """Score the forecasts that fell due and move lambda; return the loss."""
-        if not due:
-            return None
-        scores = self._filter.scores(ego, due)
-        self._adaptation.update(scores)
-        return {key: max(0.0, score) for key, score in scores.items()}
-
     def _decide(
         self,
         nominal: FloatArray,
+        u: list[float],
         agents: dict[str, AgentSnapshot],
         ahead: Mapping[str, Prediction],
-        loss: LambdaDict | None,
+        due: Mapping[str, DueForecast],
         forces: Mapping[Pair, float] | None,
         *,
         conflict: bool = False,
     ) -> SafetyStep:
-        """Filter the action, brake if need be, and report."""
+        """Filter the action, brake if need be, and report.
+
+        Args:
+            nominal: The action, shape (A,), and ``u`` its numbers.
+            u: See there.
+            agents: Every agent.
+            ahead: Forecast of every partner.
+            due: Forecasts to score in this step.
+            forces: Contact force by canonical pair, N.
+            conflict: Sources disagree about a packet's age.
+        """
+        chosen = self._filter if self._cautious is self._filter else self._chosen(ahead)
+        ego, partners, constants = self._constants(chosen, agents)
+        uids = constants.pairs.partners
+        predicted = {uid: prediction.snapshot for uid, prediction in ahead.items()}
+        forecasts = require_snapshots("partner_predicted_states", predicted, uids, self._dim)
+        rows = chosen.rows(ego, partners, forecasts, constants)
+        loss = self._learn(due, ego, partners, rows, constants) if due else None
         starts = self._adaptation.awaits_start
         if starts:
-            self._adaptation.ask(self._filter.error_bounds(ahead))
-        previous = self._executed.value
-        action, info = self._filter.decide(nominal, agents, ahead, self._adaptation.state, previous)
+            self._adaptation.ask(self._error_bounds(ahead))
+        previous, lambda_ = self._executed.value, self._adaptation.state.lambda_
+        wanted = [lambda_[key] for key in constants.pairs.keys]
+        try:
+            action, info = chosen.decide(nominal, u, rows, wanted, constants, previous)
+        except ConcertoSafetyInfeasible:  # the published filter; nobody may execute the nominal
+            action = stop_action(self._models[self._ego_uid], ego, self._bounds)
+            info = blank_info(lambda_)
+            info["intervention"] = distance(action, nominal)
         if starts:
             self._adaptation.settle(info["lambda"])
+            lambda_ = self._adaptation.state.lambda_
         info["prediction_gap_loss"] = loss
         if conflict:
             info["uncertified"] = True
+        unsafe = info["uncertified"] and is_infeasible(info)  # a proved action stands
+        if not (unsafe or forces):
+            if self._brakes.pairs or self._brakes.problem is not None:
+                self._brakes.forget()
+            return SafetyStep(action, info, dict(lambda_), {})
         decision = self._brakes.decide(
-            action,
-            agents,
-            forces,
-            infeasible=is_infeasible(info) and info["uncertified"],  # a proved action stands
-            previous_action=previous,
+            action, agents, forces, infeasible=unsafe, previous_action=previous
         )
         if decision is not None and decision.override is not None:
             action = decision.override[self._ego_uid]
             info["intervention"] = distance(action, nominal)
             info["fallback_fired"] = True
-        return as_step(action, info, self.lambda_, decision, self._brakes.problem)
+        dangers = decision.dangers if decision is not None and decision.fired else {}
+        return SafetyStep(action, info, dict(lambda_), dangers, brake_error=self._brakes.problem)
+
+    def _constants(
+        self, chosen: EgoOnlyCBFQP, agents: Mapping[str, AgentSnapshot]
+    ) -> tuple[AgentSnapshot, list[AgentSnapshot], StepConstants]:
+        """Return the ego, its partners in the order of the pairs, and the constants of the rows."""
+        pairs = chosen.pairs_of(self._ego_uid, agents)
+        ego, partners = agents[self._ego_uid], [agents[uid] for uid in pairs.partners]
+        return ego, partners, chosen.constants_of(ego, partners, pairs, self._bounds, self._dt)
+
+    def _learn(
+        self,
+        due: Mapping[str, DueForecast],
+        ego: AgentSnapshot,
+        partners: Sequence[AgentSnapshot],
+        rows: EgoRows,
+        constants: StepConstants,
+    ) -> LambdaDict:
+        """Score the forecasts that fell due and move lambda; return the loss."""
+        scores = self._filter.score(ego, partners, due, rows, constants)
+        self._adaptation.update(scores)
+        return {key: score if score > 0.0 else 0.0 for key, score in scores.items()}
+
+    def _check_authority(self, ego: AgentSnapshot | None) -> None:
+        """Refuse an ego that declares what its box cannot do; once, as soon as it can be told.
+
+        Args:
+            ego: Its state; None before any is known.
+
+        Raises:
+            ConfigurationError: It declares a larger acceleration than its box produces.
+        """
+        if not self._authority_known:
+            model = self._models[self._ego_uid]
+            known = check_authority(model, self._bounds, snapshot=ego)
+            self._authority_known = known is not None
+
+    def _error_bounds(self, ahead: Mapping[str, Prediction]) -> LambdaDict:
+        """Return how far each partner's acceleration may be from its forecast, m/s^2."""
+        bounds: LambdaDict = {}
+        for uid, prediction in ahead.items():
+            claim = prediction.error_accel
+            if claim is None:
+                claim = self._models[uid].max_cartesian_accel(self._bounds)
+            bounds[canonical_pair_key(self._ego_uid, uid)] = claim
+        return bounds
+
+    def _chosen(self, ahead: Mapping[str, Prediction]) -> EgoOnlyCBFQP:
+        """Return the filter that trusts forecasts only while each keeps to the declared error."""
+        error = cast("float", self._options.prediction_error)
+        claims = [prediction.error_accel for prediction in ahead.values()]
+        kept = all(claim is not None and claim <= error for claim in claims)
+        return self._filter if kept else self._cautious
 
     def _finish(self, step: SafetyStep) -> None:
         self._executed.value = step.action

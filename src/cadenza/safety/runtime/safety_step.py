@@ -1,19 +1,26 @@
-"""What the safety runtime decided for one control step."""
+"""What the safety runtime decided for one control step.
+
+What happened in a run and in its current episode, counted, with every reason for braking.
+"""
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import Final
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, cast
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.safety.braking import BrakeDecision, Pair, PairDanger
-from cadenza.safety.pairs import LambdaDict
+from cadenza.core.checks import is_real
+from cadenza.core.errors import InputError
+from cadenza.safety.braking import Pair, PairDanger
+from cadenza.safety.pairs import LambdaDict, canonical_pair_key
 from cadenza.safety.runtime.observation import comparable
 from cadenza.safety.state import FilterInfo
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class SafetyStep:
     """One decision.
 
@@ -21,12 +28,6 @@ class SafetyStep:
         action: Action to execute, shape (A,), float64; the nominal values, bit for bit, when
             nothing was active.
         info: Record of the filter, with the loss and the braking flag filled in.
-        loss: Forecast error per scored pair, max(0, score), m/s; None when no forecast fell due,
-            as on the first step of an episode.
-        braked: The emergency controller's action is executed.
-        infeasible: No action met every row.
-        uncertified: The invariance certificate does not cover this step.
-        intervention: Euclidean distance between executed and nominal action.
         lambda_: Slack per pair after this step's update, m/s^2.
         dangers: Why braking fired, by pair; empty when it did not.
         bad_input: What was wrong with the observation; None if it was sound.
@@ -36,15 +37,38 @@ class SafetyStep:
 
     action: FloatArray
     info: FilterInfo
-    loss: LambdaDict | None
-    braked: bool
-    infeasible: bool
-    uncertified: bool
-    intervention: float
     lambda_: LambdaDict
-    dangers: dict[Pair, PairDanger] = field(default_factory=dict[Pair, PairDanger])
+    dangers: dict[Pair, PairDanger]
     bad_input: str | None = None
     brake_error: str | None = None
+
+    @property
+    def loss(self) -> LambdaDict | None:
+        """Forecast error per scored pair, max(0, score), m/s.
+
+        None when no forecast fell due, as on the first step of an episode.
+        """
+        return self.info["prediction_gap_loss"]
+
+    @property
+    def braked(self) -> bool:
+        """Whether the emergency controller's action is executed."""
+        return self.info["fallback_fired"]
+
+    @property
+    def infeasible(self) -> bool:
+        """Whether no action met every row."""
+        return is_infeasible(self.info)
+
+    @property
+    def uncertified(self) -> bool:
+        """Whether the invariance certificate does not cover this step."""
+        return self.info["uncertified"]
+
+    @property
+    def intervention(self) -> float:
+        """Euclidean distance between executed and nominal action."""
+        return self.info["intervention"]
 
 
 #: What the filter reports of a step in which an action met every row.
@@ -80,28 +104,6 @@ def blank_info(lambda_: LambdaDict) -> FilterInfo:
     }
 
 
-def as_step(
-    action: FloatArray,
-    info: FilterInfo,
-    lambda_: LambdaDict,
-    decision: BrakeDecision | None = None,
-    brake_error: str | None = None,
-) -> SafetyStep:
-    """Return the step that executes ``action``; the last two are the braking layer's."""
-    return SafetyStep(
-        action=action,
-        info=info,
-        loss=info["prediction_gap_loss"],
-        braked=info["fallback_fired"],
-        infeasible=info["status"] not in _FEASIBLE,
-        uncertified=info["uncertified"],
-        intervention=info["intervention"],
-        lambda_=lambda_,
-        dangers=decision.dangers if decision is not None and decision.fired else {},
-        brake_error=brake_error,
-    )
-
-
 def as_blind_step(step: SafetyStep, nominal: object, problem: str) -> SafetyStep:
     """Return ``step`` marked as taken without a sound observation.
 
@@ -110,9 +112,193 @@ def as_blind_step(step: SafetyStep, nominal: object, problem: str) -> SafetyStep
     """
     step.info["intervention"] = distance(step.action, comparable(nominal, step.action))
     step.info["uncertified"] = True
-    return replace(
-        step,
-        uncertified=True,
-        intervention=step.info["intervention"],
-        bad_input=problem,
+    return replace(step, bad_input=problem)
+
+
+#: Reasons for braking that an episode lists one by one; further ones are only counted.
+MAX_EVENTS: Final = 1000
+#: What is counted, beside the reasons for braking.
+COUNTED: Final = (
+    "steps",
+    "swaps",
+    "warm_starts",
+    "age_jumps",
+    "infeasible",
+    "uncertified",
+    "braked",
+    "bad_inputs",
+    "saturated",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrakeEvent:
+    """One dangerous pair in one step that braked.
+
+    Attributes:
+        step: Index of the step within its episode.
+        pair: The pair, in canonical order.
+        reason: Which test fired.
+        time_to_collision: At constant velocity, s; None if the paths never touch.
+        distance: Free distance between the balls, m.
+        closing_speed: m/s.
+        force: Measured contact force, N; None if none was measured.
+        age_s: Age of the older of the two snapshots, s.
+    """
+
+    step: int
+    pair: tuple[str, str]
+    reason: str
+    time_to_collision: float | None
+    distance: float
+    closing_speed: float
+    force: float | None
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryRecord:
+    """Counters of a run, or of an episode.
+
+    Attributes:
+        counts: How often each of `COUNTED` happened.
+        brakes: Dangerous pairs of steps that braked, by reason.
+    """
+
+    counts: dict[str, int]
+    brakes: dict[str, int]
+
+
+class RuntimeTelemetry:
+    """Counters of the run and of the episode, and the episode's reasons for braking."""
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self.begin_run()
+
+    def begin_run(self) -> None:
+        """Forget everything."""
+        self._run: Counter[str] = Counter()
+        self._run_brakes: Counter[str] = Counter()
+        self.begin_episode()
+
+    def begin_episode(self) -> None:
+        """Start the episode's counters; the run's go on."""
+        self._episode: Counter[str] = Counter()
+        self._episode_brakes: Counter[str] = Counter()
+        self._events: deque[BrakeEvent] = deque(maxlen=MAX_EVENTS)
+
+    @property
+    def run(self) -> TelemetryRecord:
+        """Counters since `begin_run`; a copy."""
+        return _record(self._run, self._run_brakes)
+
+    @property
+    def episode(self) -> TelemetryRecord:
+        """Counters since `begin_episode`; a copy."""
+        return _record(self._episode, self._episode_brakes)
+
+    @property
+    def events(self) -> tuple[BrakeEvent, ...]:
+        """The newest reasons for braking of the episode, oldest first."""
+        return tuple(self._events)
+
+    def count(self, name: str) -> None:
+        """Add one to a counter of `COUNTED`."""
+        self._run[name] += 1
+        self._episode[name] += 1
+
+    def observe(self, step: SafetyStep) -> None:
+        """Take in what was decided."""
+        self._run["steps"] += 1
+        self._episode["steps"] += 1
+        if step.infeasible:
+            self.count("infeasible")
+        if step.uncertified:
+            self.count("uncertified")
+        if step.braked:
+            self.count("braked")
+        if step.bad_input is not None:
+            self.count("bad_inputs")
+        if not step.dangers:
+            return
+        index = self._episode["steps"] - 1
+        for pair, danger in sorted(step.dangers.items()):
+            self._run_brakes[danger.reason] += 1
+            self._episode_brakes[danger.reason] += 1
+            self._events.append(_event(index, pair, danger))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all counters and events as JSON-able values."""
+        return {
+            "run": dict(self._run),
+            "run_brakes": dict(self._run_brakes),
+            "episode": dict(self._episode),
+            "episode_brakes": dict(self._episode_brakes),
+            "events": [asdict(event) for event in self._events],
+        }
+
+    def load_state_dict(self, payload: Mapping[str, Any]) -> None:
+        """Continue from `state_dict`.
+
+        Raises:
+            InputError: Malformed; nothing is changed then.
+        """
+        counters = [
+            _counter(payload[key]) for key in ("run", "run_brakes", "episode", "episode_brakes")
+        ]
+        events = [_read_event(entry) for entry in cast("list[dict[str, Any]]", payload["events"])]
+        self._run, self._run_brakes, self._episode, self._episode_brakes = counters
+        self._events = deque(events, maxlen=MAX_EVENTS)
+
+
+def _counter(entries: Mapping[str, Any]) -> Counter[str]:
+    counter: Counter[str] = Counter()
+    for name, number in entries.items():
+        if type(number) is not int or number < 0:
+            raise InputError(f"telemetry: expected a complete record, got {number!r} {name!r}.")
+        counter[name] = number
+    return counter
+
+
+def _read_event(entry: Mapping[str, Any]) -> BrakeEvent:
+    """Return an event with every field checked.
+
+    Raises:
+        InputError: A field is of another kind.
+    """
+    event = BrakeEvent(**entry)
+    first, second = event.pair
+    numbers = (event.distance, event.closing_speed, event.age_s)
+    optional = (event.time_to_collision, event.force)
+    sound = (
+        type(event.step) is int
+        and event.step >= 0
+        and all(type(text) is str for text in (first, second, event.reason))
+        and all(is_real(x) and math.isfinite(x) for x in numbers)
+        and all(x is None or (is_real(x) and math.isfinite(x)) for x in optional)
+    )
+    if not sound:
+        raise InputError(f"telemetry: expected a braking event, got {entry}.")
+    return replace(event, pair=canonical_pair_key(first, second))
+
+
+def _record(counts: Counter[str], brakes: Counter[str]) -> TelemetryRecord:
+    return TelemetryRecord(
+        counts={name: counts[name] for name in COUNTED},
+        brakes={reason: brakes[reason] for reason in sorted(brakes)},
+    )
+
+
+def _event(step: int, pair: tuple[str, str], danger: PairDanger) -> BrakeEvent:
+    ttc = danger.time_to_collision
+    return BrakeEvent(
+        step=step,
+        pair=pair,
+        reason=danger.reason,
+        time_to_collision=ttc if ttc < float("inf") else None,
+        distance=danger.distance,
+        closing_speed=danger.closing_speed,
+        force=danger.force,
+        age_s=danger.age_s,
     )

@@ -7,7 +7,6 @@ May import:  `core`, `cadenza.safety.errors`.  Must not import: the filters.
 Adding one:  its class, one line in `registry`, then the contract tests of the registered solvers.
 """
 
-from cadenza.safety.solvers.approximate import as_solver
 from cadenza.safety.solvers.closed_form import ClosedFormSolver, project_one_row
 from cadenza.safety.solvers.daqp_solver import DaqpSolver
 from cadenza.safety.solvers.interface import (
@@ -18,7 +17,13 @@ from cadenza.safety.solvers.interface import (
     SolveStatus,
     largest_residual,
 )
-from cadenza.safety.solvers.libraries import ClarabelSolver, OSQPSolver, PIQPSolver, QuadprogSolver
+from cadenza.safety.solvers.libraries import (
+    ClarabelSolver,
+    OSQPSolver,
+    PIQPSolver,
+    QuadprogSolver,
+    as_solver,
+)
 from cadenza.safety.solvers.registry import SUPPORTED_SOLVERS, AutoSolver, make_solver
 
 __all__ = [

@@ -140,8 +140,16 @@ def project_one_row(
         The projection and True; or, when no point of the box meets the row, the point of the
         box with the smallest ``a @ x`` closest to ``u``, and False.
     """
-    x = [min(max(u_k, low), high) for u_k, low, high in zip(u, lower, upper, strict=True)]
-    value = math.fsum([a_k * x_k for a_k, x_k in zip(a, x, strict=True)]) - b
+    if len(a) == 2:  # a sum of two is exact but for its last bit, as `fsum` is
+        (u_0, u_1), (low_0, low_1), (high_0, high_1) = u, lower, upper
+        x = [
+            low_0 if low_0 > u_0 else high_0 if high_0 < u_0 else u_0,
+            low_1 if low_1 > u_1 else high_1 if high_1 < u_1 else u_1,
+        ]
+        value = a[0] * x[0] + a[1] * x[1] - b
+    else:
+        x = [min(max(u_k, low), high) for u_k, low, high in zip(u, lower, upper, strict=True)]
+        value = math.fsum([a_k * x_k for a_k, x_k in zip(a, x, strict=True)]) - b
     if value <= 0.0:
         return x, True
     inner = _project_inside(x, a, value, lower, upper) if x == list(u) else None
@@ -197,9 +205,9 @@ def _project_inside(
     if slope == 0.0:
         return None
     mu = value / slope
-    x = [u_k - mu * a_k for u_k, a_k in zip(u, a, strict=True)]
-    for x_k, low, high in zip(x, lower, upper, strict=True):
-        if not low < x_k < high:
+    x = [u_k - mu * a[k] for k, u_k in enumerate(u)]
+    for k, x_k in enumerate(x):
+        if not lower[k] < x_k < upper[k]:
             return None
     return x
 

@@ -23,7 +23,7 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.safety.rows.barrier import COINCIDENT_DISTANCE, Plant
+from cadenza.safety.cbf import COINCIDENT_DISTANCE, Plant
 from cadenza.safety.verifier.views import dot, length, unit
 
 #: Shortfalls below this are rounding: rows are accepted to 1e-9 m/s^2, relative to their level.

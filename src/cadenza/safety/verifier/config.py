@@ -10,7 +10,7 @@ from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
 from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.core.near_names import did_you_mean
 from cadenza.core.yaml_files import read_yaml
-from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA
+from cadenza.safety.cbf import DEFAULT_CBF_GAMMA
 from cadenza.safety.verifier.adversaries import ADVERSARIES
 from cadenza.safety.verifier.ego_nominals import EGO_NOMINALS
 

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.safety.rows.barrier import Plant
+from cadenza.safety.cbf import Plant
 
 #: Halvings of a bracket of one step. The distance is quadratic around its minimum, so a place
 #: known to 2^-30 of a step fixes the distance to 2^-60 of its curvature: below rounding. (Where

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final, Literal, TypeAlias, cast
 
-from cadenza.safety.rows.barrier import Plant
+from cadenza.safety.cbf import Plant
 from cadenza.safety.verifier.config import VerifierConfig
 
 #: What is played: opponents that do their worst, or one that stands still.

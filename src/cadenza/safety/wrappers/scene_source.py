@@ -6,9 +6,9 @@ from typing import Any, TypeAlias, cast
 
 from cadenza.core.errors import InputError
 from cadenza.safety.bounds import Bounds
+from cadenza.safety.cbf import Plant
 from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.protocols import AgentControlModel
-from cadenza.safety.rows.barrier import Plant
 from cadenza.safety.runtime.env_hooks import hook
 from cadenza.safety.snapshot import AgentSnapshot
 

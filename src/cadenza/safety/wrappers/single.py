@@ -13,11 +13,11 @@ from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.checks import real_array
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.safety.bounds import Bounds
+from cadenza.safety.cbf import Plant
 from cadenza.safety.pairs import LambdaDict, canonical_pair_key
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
-from cadenza.safety.rows.barrier import Plant
 from cadenza.safety.runtime.env_hooks import hook, require_untouched_actions
-from cadenza.safety.runtime.fallback import stop_action
+from cadenza.safety.runtime.memory import stop_action
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.runtime import SafetyRuntime
 from cadenza.safety.runtime.safety_step import SafetyStep
@@ -287,10 +287,10 @@ class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
             return step, barrier, False
         action = self._fall_back(nominal, step.action, snapshots)
         self._runtime.note_executed(action)
-        intervention = math.dist(action.tolist(), nominal.tolist())
-        braked = step.braked and np.array_equal(action, step.action)
-        step = replace(step, action=action, intervention=intervention, braked=braked)
-        return step, barrier, True
+        info = step.info.copy()
+        info["intervention"] = math.dist(action.tolist(), nominal.tolist())
+        info["fallback_fired"] = step.braked and np.array_equal(action, step.action)
+        return replace(step, action=action, info=info), barrier, True
 
     def _fall_back(
         self, nominal: FloatArray, retreat: FloatArray, snapshots: Mapping[str, AgentSnapshot]

@@ -24,12 +24,11 @@ from cadenza.safety.batched.env_hooks import (
 )
 from cadenza.safety.batched.step import SafetyBatchStep
 from cadenza.safety.bounds import Bounds
+from cadenza.safety.cbf import Plant
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
-from cadenza.safety.rows.barrier import Plant
-from cadenza.safety.runtime.agent_batch import AgentBatch
 from cadenza.safety.runtime.env_hooks import hook, require_untouched_actions
 from cadenza.safety.runtime.options import SafetyOptions
-from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
 from cadenza.safety.wrappers.action_port import ActionMap, ActionPort
 from cadenza.safety.wrappers.scene_source import Task, checked_scene
 

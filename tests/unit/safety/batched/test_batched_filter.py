@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.safety.authority import measure_authority
 from cadenza.safety.batched import BatchedEgoFilter, pair_rows_batch
 from cadenza.safety.batched.constants import reach_batch
 from cadenza.safety.batched.status import INFEASIBLE, OPTIMAL, STATUS_NAMES
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
 from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
-from cadenza.safety.rows.authority import measure_authority
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.state import SafetyState
 

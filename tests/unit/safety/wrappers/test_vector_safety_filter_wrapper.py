@@ -8,8 +8,8 @@ from gymnasium.wrappers import ClipAction
 from gymnasium.wrappers.vector import ClipAction as VectorClipAction
 
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
-from cadenza.safety.runtime.agent_batch import AgentBatch
 from cadenza.safety.runtime.options import SafetyOptions
+from cadenza.safety.snapshot import AgentBatch
 from cadenza.safety.wrappers import SafetyFilterWrapper, VectorSafetyFilterWrapper
 from cadenza.safety.wrappers.vector import stack_snapshots
 from tests.unit.safety.wrappers.plane_env import (

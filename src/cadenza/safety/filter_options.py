@@ -12,8 +12,15 @@ from cadenza.core.checks import is_real
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND
 from cadenza.safety.budget_split import BudgetSplitStrategy, make_budget_split
-from cadenza.safety.rows.barrier import DEFAULT_CBF_GAMMA, LevelFunction, Plant, row_level
-from cadenza.safety.rows.wae import CBF_POWERS, CbfPower, wae_row_level
+from cadenza.safety.cbf import (
+    CBF_POWERS,
+    DEFAULT_CBF_GAMMA,
+    CbfPower,
+    LevelFunction,
+    Plant,
+    row_level,
+    wae_row_level,
+)
 
 #: Which row keeps a pair apart: exact for sampled control, or the classical continuous-time one.
 Barrier: TypeAlias = Literal["sampled", "wae"]

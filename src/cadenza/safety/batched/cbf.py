@@ -1,0 +1,380 @@
+"""Levels of the rows of many pairs at once: `cadenza.safety.cbf` and `wae` on tensors.
+
+Gradients:  finite everywhere, also where a branch is not taken: each square root and quotient sees
+            an argument that is valid in the branch it serves.
+Axes:       all arguments broadcast to one shape, for example (B environments, P pairs).
+Capture:    no branch depends on data; options are Python values.
+
+Rows of pairs in many environments at once: geometry and levels on tensors.
+
+Pair (i, j):  n, r, e, w, t, c_max, tau and h as in `cadenza.safety.cbf`.
+Axes:         B environments, N agents, P pairs, d Cartesian dimensions.
+
+Rows against partners known from old packets: `cadenza.safety.cbf` on tensors.
+
+Axes:  all arguments broadcast to one shape, for example (B environments, N partners).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from cadenza.safety.bounds import MIN_BOUND
+from cadenza.safety.cbf import (
+    COINCIDENT_DISTANCE,
+    COINCIDENT_LEVEL,
+    DEFAULT_CBF_GAMMA,
+    PSI_FLOOR,
+    CbfPower,
+    Plant,
+)
+
+#: Smallest argument of a square root that is differentiated; its derivative stays finite, and the
+#: roots of everything below are below 1e-150 (float32: 1e-18).
+_TINY: Final = {torch.float64: 1e-300, torch.float32: 1e-37}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PairTensors:
+    """Constants of pairs: `cadenza.safety.cbf.PairParameters` with tensors.
+
+    Attributes:
+        alpha: Braking authority left against the worst partner, m/s^2, > 0.
+        partner_accel: a_p, bound on the partner's acceleration, m/s^2, >= 0.
+        relative_accel: A, bound on the relative acceleration, m/s^2.
+        dt: Control step, s.
+        gamma: Rate at which overlap is undone, 1/s; or gain of the classical row.
+        plant: How the plant integrates one step.
+        unheld_accel: Bound on the acceleration that may change within a step, m/s^2.
+    """
+
+    alpha: Tensor
+    partner_accel: Tensor
+    relative_accel: Tensor
+    dt: float
+    gamma: float
+    plant: Plant
+    unheld_accel: Tensor | float = 0.0
+
+
+#: Level of rows, m/s^2, and barrier values, m/s, from r, D, w, t and the pairs' constants.
+BatchLevelFunction: TypeAlias = Callable[
+    [Tensor, Tensor, Tensor, Tensor, PairTensors], tuple[Tensor, Tensor]
+]
+
+
+def sampled_level(
+    distance: Tensor, contact: Tensor, closing: Tensor, tangential: Tensor, pair: PairTensors
+) -> tuple[Tensor, Tensor]:
+    """Return the level and barrier value of `cadenza.safety.cbf.row_level`.
+
+    Args:
+        distance: r, m.
+        contact: D, sum of the radii and the safety margin, m.
+        closing: w, m/s.
+        tangential: t, m/s.
+        pair: The pairs' constants.
+    """
+    alpha, dt = pair.alpha, pair.dt
+    excess = distance - contact
+    limit = _next_closing_limit(excess, closing, pair)
+    if pair.plant == "zoh":
+        nearest = torch.maximum(contact, distance - 0.5 * dt * (closing + limit))
+        change = pair.relative_accel * dt
+        kappa = (1.0 - pair.unheld_accel * dt * dt / (12.0 * contact)).clamp_min(0.5)
+        back = torch.minimum(0.5 * tangential / kappa, change - tangential).clamp_min(0.0)
+        gain = torch.minimum(back * (tangential - kappa * back), 0.125 * change * change)
+        limit = limit - 0.5 * dt * gain / nearest
+    return (limit - closing) / dt, barrier_values(excess, closing, alpha, dt, pair.gamma)
+
+
+def barrier_values(
+    excess: Tensor, closing: Tensor, alpha: Tensor, dt: float, gamma: float
+) -> Tensor:
+    """Return h, m/s; for e < 0 its sign says nothing, see `cadenza.safety.cbf`."""
+    e = excess.clamp_min(0.0)
+    reach = alpha * dt
+    fastest = 4.0 * alpha * e / (reach + root(reach * reach + 8.0 * alpha * e))
+    return torch.where(excess < 0.0, gamma * excess, fastest) - closing
+
+
+def _next_closing_limit(excess: Tensor, closing: Tensor, pair: PairTensors) -> Tensor:
+    """Return c_max before the tangential allowance, m/s; inside the margin gamma e."""
+    alpha, dt = pair.alpha, pair.dt
+    e = excess.clamp_min(0.0)
+    three = 3.0 * alpha * dt
+    limit = 4.0 * alpha * e / (three + root(three * three + 8.0 * alpha * e))
+    if pair.plant == "zoh":
+        spare = 2.0 * (e - 0.5 * closing * dt) / alpha
+        radicand = dt * dt + spare
+        slowing = alpha * spare / (dt + root(radicand))
+        slowing = torch.where(radicand <= 0.0, -alpha * dt, slowing)
+        limit = torch.where(closing <= limit, limit, slowing)
+    return torch.where(excess < 0.0, pair.gamma * excess, limit)
+
+
+def wae_level_batch(power: CbfPower) -> BatchLevelFunction:
+    """Return the classical row of `cadenza.safety.cbf` for one exponent."""
+
+    def level_of(
+        distance: Tensor, contact: Tensor, closing: Tensor, tangential: Tensor, pair: PairTensors
+    ) -> tuple[Tensor, Tensor]:
+        excess = distance - contact
+        free, apart = excess > 0.0, distance >= COINCIDENT_DISTANCE
+        psi = root(2.0 * pair.alpha * excess).clamp_min(PSI_FLOOR)
+        h = torch.where(free, psi, 0.0) - closing
+        level = tangential * tangential / torch.where(apart, distance, 1.0)
+        level = level + pair.gamma * (h if power == 1 else h**3)
+        level = level - torch.where(free, pair.alpha * closing / psi, 0.0)
+        return torch.where(apart, level, COINCIDENT_LEVEL), torch.where(apart, h, -contact)
+
+    return level_of
+
+
+def root(values: Tensor) -> Tensor:
+    """Return the square root, 0 for negative numbers.
+
+    Its gradients are finite. Not by `torch.sqrt`: on a CPU that wakes all threads even for small
+    arrays, which takes milliseconds where other processes compute.
+    """
+    tiny = _TINY[values.dtype]
+    positive = values.clamp_min(tiny)
+    inverse = positive.rsqrt()
+    rough = positive * inverse  # to two units in the last place; one Newton step rounds it well
+    exact = rough + 0.5 * inverse * (positive - rough * rough)
+    return torch.where(values > tiny, exact, 0.0)
+
+
+class PairRowsBatch(NamedTuple):
+    """Rows of all pairs of all environments, before the partner's push and lambda.
+
+    Attributes:
+        normal: n, unit vectors from the second agent's centre to the first's, shape (B, P, d).
+        level: (c_max - tau - w) / dt, shape (B, P), m/s^2.
+        h: Barrier values, shape (B, P), m/s.
+        margin: Free distance less the safety margin, e, shape (B, P), m.
+        closing: Closing speeds w, shape (B, P), m/s.
+        time_left: Time until the margin is used up at today's speed, shape (B, P), s; inf if never.
+    """
+
+    normal: Tensor
+    level: Tensor
+    h: Tensor
+    margin: Tensor
+    closing: Tensor
+    time_left: Tensor
+
+
+class PairGeometry(NamedTuple):
+    """Relative motion of pairs: normal (..., d); distance, closing and tangential speed (...)."""
+
+    normal: Tensor
+    distance: Tensor
+    closing: Tensor
+    tangential: Tensor
+
+
+def pair_rows_batch(
+    p: Tensor,
+    v: Tensor,
+    R: Tensor,
+    alpha: Tensor | float,
+    pairs: Tensor,
+    dt: float,
+    *,
+    relative_accel: Tensor | float,
+    gamma: float = DEFAULT_CBF_GAMMA,
+    plant: Plant = "zoh",
+    margin_m: float = 0.0,
+) -> PairRowsBatch:
+    """Return the sampled-data rows of the given pairs in every environment.
+
+    Args:
+        p: Centres, shape (B, N, d), m.
+        v: Velocities, shape (B, N, d), m/s.
+        R: Radii, shape (N,) or (B, N), m.
+        alpha: Braking authority left against the worst partner, m/s^2, > 0; a number or a tensor
+            that broadcasts to (B, P).
+        pairs: Indices of the agents of each pair, shape (P, 2), integer.
+        dt: Control step, s.
+        relative_accel: A, bound on the relative acceleration, m/s^2; like ``alpha``. Read for
+            ``plant="zoh"`` only.
+        gamma: Rate at which overlap is undone, 1/s.
+        plant: How the plant integrates one step.
+        margin_m: Distance kept in addition to the radii, m.
+    """
+    first, second = pairs[:, 0], pairs[:, 1]
+    normal, distance, closing, tangential = pair_geometry_batch(
+        p[:, first] - p[:, second], v[:, first] - v[:, second]
+    )
+    contact = (R[..., first] + R[..., second] + margin_m).expand_as(distance)
+    pair = PairTensors(
+        alpha=_like(p, alpha),
+        partner_accel=torch.zeros((), dtype=p.dtype, device=p.device),
+        relative_accel=_like(p, relative_accel),
+        dt=dt,
+        gamma=gamma,
+        plant=plant,
+    )
+    level, h = sampled_level(distance, contact, closing, tangential, pair)
+    margin = distance - contact
+    return PairRowsBatch(normal, level, h, margin, closing, time_left(margin, closing))
+
+
+def pair_geometry_batch(offset: Tensor, velocity: Tensor) -> PairGeometry:
+    """Return normal, distance, closing and tangential speed of relative motions.
+
+    Args:
+        offset: First centre less second centre, shape (..., d), m.
+        velocity: First velocity less second velocity, shape (..., d), m/s.
+    """
+    x, v = offset.unbind(-1), velocity.unbind(-1)
+    distance = _norm(x)
+    apart = distance >= COINCIDENT_DISTANCE
+    safe = torch.where(apart, distance, 1.0)
+    n = [torch.where(apart, x_k / safe, 1.0 if k == 0 else 0.0) for k, x_k in enumerate(x)]
+    separating = n[0] * v[0]
+    for n_k, v_k in zip(n[1:], v[1:], strict=True):
+        separating = separating + n_k * v_k
+    if len(n) == 2:
+        tangential = (n[0] * v[1] - n[1] * v[0]).abs()
+    else:
+        tangential = _norm([v_k - separating * n_k for v_k, n_k in zip(v, n, strict=True)])
+    return PairGeometry(torch.stack(n, -1), distance, -separating, tangential)
+
+
+def time_left(margin: Tensor, closing: Tensor) -> Tensor:
+    """Return the time until ``margin`` is used up at the speed ``closing``, s; inf if never."""
+    approaching = closing > 0.0
+    quotient = margin / torch.where(approaching, closing, 1.0)
+    return torch.where(margin <= 0.0, 0.0, torch.where(approaching, quotient, torch.inf))
+
+
+def _norm(entries: "list[Tensor] | tuple[Tensor, ...]") -> Tensor:
+    """Return the Euclidean norm over the entries, with gradient zero at zero."""
+    squared = entries[0] * entries[0]
+    for entry in entries[1:]:
+        squared = squared + entry * entry
+    return root(squared)
+
+
+def _like(p: Tensor, value: Tensor | float) -> Tensor:
+    """Return ``value`` as a tensor; a number is filled in on the device, for graph captures."""
+    if isinstance(value, Tensor):
+        return value
+    return torch.full((), float(value), dtype=p.dtype, device=p.device)
+
+
+class StalenessBatch(NamedTuple):
+    """How far true states may be from the extrapolated ones; see `stale.Staleness`."""
+
+    position: Tensor
+    velocity: Tensor
+    sine: Tensor
+    cosine: Tensor
+    tilt: Tensor
+
+
+class StaleLevels(NamedTuple):
+    """Level, h and largest h in the uncertainty; see `stale.StaleLevel`."""
+
+    level: Tensor
+    h: Tensor
+    h_best: Tensor
+
+
+def staleness_batch(
+    age_s: Tensor, partner_accel: Tensor, dt: float, distance: Tensor, contact: Tensor
+) -> StalenessBatch:
+    """Return the uncertainty that ages leave.
+
+    Args:
+        age_s: A, s.
+        partner_accel: a_p, m/s^2.
+        dt: Control step, s.
+        distance: Distance to the extrapolated centre, m.
+        contact: Sum of the radii and the safety margin, m, > 0.
+    """
+    velocity = partner_accel * age_s
+    position = 0.5 * velocity * (age_s + dt)
+    sine = (position / torch.maximum(distance, contact)).clamp_max(1.0)
+    cosine = root((1.0 - sine) * (1.0 + sine))
+    tilt = sine / root(0.5 * (1.0 + cosine))
+    return StalenessBatch(position, velocity, sine, cosine, tilt)
+
+
+def worst_closing_speed_batch(closing: Tensor, tangential: Tensor, open_: StalenessBatch) -> Tensor:
+    """Return the largest closing speed along any normal and velocity of the uncertainty, m/s."""
+    turned = torch.where(
+        tangential * open_.cosine >= closing * open_.sine,
+        closing * open_.cosine + tangential * open_.sine,
+        root(closing * closing + tangential * tangential),
+    )
+    return open_.velocity + turned
+
+
+def worst_tangential_speed_batch(
+    closing: Tensor, tangential: Tensor, speed_change: Tensor, open_: StalenessBatch
+) -> Tensor:
+    """Return the tangential speed within the uncertainty with the largest allowance, m/s."""
+    speed = root(closing * closing + tangential * tangential)
+    room = open_.velocity + open_.sine * speed
+    lowest = (tangential - room).clamp_min(0.0)
+    return torch.minimum(torch.maximum(0.75 * speed_change, lowest), tangential + room)
+
+
+def stale_levels(
+    distance: Tensor,
+    contact: Tensor,
+    closing: Tensor,
+    tangential: Tensor,
+    pair: PairTensors,
+    open_: StalenessBatch,
+) -> StaleLevels:
+    """Return the levels of rows that cover every state of the uncertainty.
+
+    Args:
+        distance: r to the extrapolated centre, m.
+        contact: D, m.
+        closing: w at the extrapolated state, m/s.
+        tangential: t there, m/s.
+        pair: The pairs' constants, ``alpha`` already derated.
+        open_: What the ages leave open.
+    """
+    worst = worst_closing_speed_batch(closing, tangential, open_)
+    best = -worst_closing_speed_batch(-closing, tangential, open_)
+    turned = worst_tangential_speed_batch(closing, tangential, pair.relative_accel * pair.dt, open_)
+    nearest = distance - open_.position
+    level, _ = sampled_level(nearest, contact, worst, turned, pair)
+    # The true excess may be 0 as well as less, and then asks for its own limit.
+    touching, _ = sampled_level(contact, contact, worst, turned, pair)
+    level = torch.where(nearest < contact, torch.minimum(level, touching), level)
+    excess, constants = distance - contact, (pair.alpha, pair.dt, pair.gamma)
+    return StaleLevels(
+        level=level,
+        h=barrier_values(excess, closing, *constants),
+        h_best=barrier_values(excess + open_.position, best, *constants),
+    )
+
+
+def derated_batch(
+    pair: PairTensors, reach: Tensor, contact: Tensor, max_age_s: float
+) -> tuple[PairTensors, Tensor]:
+    """Return the constants for packets up to a declared age, and where authority is left.
+
+    Where none is left, alpha is the smallest one, whose row asks for all the box can give.
+
+    Args:
+        pair: Constants for current packets.
+        reach: Largest Euclidean acceleration of the ego, broadcasting to the pairs, m/s^2.
+        contact: D, m.
+        max_age_s: Declared bound on the age, s, > 0.
+    """
+    age = torch.full_like(contact, max_age_s)
+    open_ = staleness_batch(age, pair.partner_accel, pair.dt, torch.zeros_like(contact), contact)
+    alpha = pair.alpha - reach * open_.tilt
+    left = (alpha >= MIN_BOUND) & (open_.sine < 1.0)
+    return replace(pair, alpha=torch.where(left, alpha, MIN_BOUND)), left
