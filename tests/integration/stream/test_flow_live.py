@@ -40,7 +40,7 @@ def test_first_batch_beyond_the_ratio_waits_for_the_steps_that_it_needs() -> Non
 @pytest.mark.parametrize("flow", [{"mode": "continuous"}, {"refill_threshold": 1}])
 def test_episodes_too_short_to_be_drawn_do_not_stop_production(flow) -> None:
     with OnlineDataEngine(small_cfg(high_water=2, worlds=LONG_AND_SHORT, **flow)) as engine:
-        eventually(drawing(engine, 5, 40), "production goes on", LIMIT_S)
+        eventually(drawing(engine, 5, 40), "production goes on")
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_most_drawn_keeps_the_episodes_that_draws_can_use() -> None:
         def is_of_use() -> bool:
             return draw() and np.count_nonzero(engine.store.length >= 5) >= 5
 
-        eventually(is_of_use, "most of the buffer can be drawn from", LIMIT_S)
+        eventually(is_of_use, "most of the buffer can be drawn from")
 
 
 def test_readers_of_whole_episodes_get_new_ones_under_a_fixed_ratio() -> None:
     cfg = small_cfg(mode="fixed_ratio", max_replay_ratio=4.0)
     with OnlineDataEngine(cfg) as engine:
         reader = EpisodeReader(engine.store)
-        eventually(lambda: bool(reader.take()) and reader.read >= 40, "episodes come", LIMIT_S)
+        eventually(lambda: bool(reader.take()) and reader.read >= 40, "episodes come")
         assert reader.lost == 0
         assert engine.status()["chunks"] == reader.read
