@@ -61,7 +61,7 @@ class WaitForAnEpisode(Callback):
         self._engine = engine
 
     def end_cycle(self) -> None:
-        eventually(lambda: unread_episodes(self._engine.store) > 0, "no episode", limit_s=800.0)
+        eventually(lambda: unread_episodes(self._engine.store) > 0, "no episode")
 
 
 def run_memory_program() -> tuple[int, dict[str, float]]:
