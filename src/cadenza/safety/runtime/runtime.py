@@ -122,6 +122,22 @@ def _refuse(name: str, expected: str, value: object) -> None:
     )
 
 
+def _ego_filters(
+    options: SafetyOptions, models: Mapping[str, AgentControlModel], plant: Plant
+) -> tuple[EgoOnlyCBFQP, EgoOnlyCBFQP]:
+    """Return the filter, and the one for partners whose forecast cannot be trusted."""
+    settings, solver = options.filter_options(), make_solver(options.solver)
+
+    def made() -> EgoOnlyCBFQP:
+        return ExpCBFQP.ego_only(control_models=models, solver=solver, plant=plant, **settings)
+
+    trusting = made()
+    if options.prediction_error is None:
+        return trusting, trusting
+    settings["prediction_error"] = None
+    return trusting, made()
+
+
 class SafetyRuntime:
     """Filter, conformal layer, forecasts and braking of one ego.
 
@@ -165,17 +181,7 @@ class SafetyRuntime:
         self._dt = control_timestep
         self._dim = self._models[ego_uid].position_dim
         self._action_dim = self._models[ego_uid].action_dim
-        settings = self._options.filter_options()
-        solver = make_solver(self._options.solver)
-        self._filter: EgoOnlyCBFQP = ExpCBFQP.ego_only(
-            control_models=self._models, solver=solver, plant=plant, **settings
-        )
-        self._cautious = self._filter
-        if self._options.prediction_error is not None:
-            settings["prediction_error"] = None
-            self._cautious = ExpCBFQP.ego_only(
-                control_models=self._models, solver=solver, plant=plant, **settings
-            )
+        self._filter, self._cautious = _ego_filters(self._options, self._models, plant)
         #: The published filter takes every declaration at its word.
         self._authority_known = self._options.compat == "upstream"
         self._adaptation = SlackAdaptation(
