@@ -110,11 +110,16 @@ def test_producer_stopped_in_the_middle_of_a_publication_costs_only_itself(tmp_p
             first, second = engine.status()["producers"]
             stopped, other = (0, 1) if first["pid"] == pid else (1, 0)
             before = (first, second)[other]["episodes"]
+            count = (first, second)[stopped]["episodes"]
 
             def row(number: int) -> dict[str, Any]:
                 return engine.status()["producers"][number]
 
             eventually(lambda: row(other)["episodes"] >= before + 50, "the other goes on")
+            state, held = engine.state, row(stopped)
+            if held["pid"] == pid and held["state"] == "RUNNING":  # not yet found hanging
+                assert state is OnlineDataEngineState.READY
+                assert held["episodes"] == count
             assert len(engine.sample_batch(8, 2)) == 8
             eventually(lambda: row(stopped)["restarts"] >= 1, "it is replaced")
             eventually(lambda: row(stopped)["pid"] != pid, "another takes its place")
