@@ -3,16 +3,13 @@
 python examples/crossing_behaviour_cloning.py
 
 Each of two processes steps 32 environments in which the scripted ego ``swerve`` crosses behind the
-safety filter; every episode draws another partner (goal seekers and wanderers of several speeds).
-Noise on what it wants shows how to get back. A perceptron learns the executed action from the ego's
-state by least squares, each step being equally likely, while the producers replace the oldest
-episodes. ``--steps`` counts updates.
-
-The clone then plays through the benchmark's evaluation beside all five partners of the task, three
-of which the stream never showed, with the filter and without. The score is the success rate with
-the filter, over the partners that leave a way to the goal, which the hunting one does not. The
-folder of the seed gets the checkpoint ``policy.pt``, which any evaluation can name, and the sealed
-results. When episodes arrive depends on the machine, so equal seeds do not give equal bits here.
+safety filter, beside another partner every episode; noise on what it wants shows how to get back. A
+perceptron learns the executed action from the ego's state by least squares. ``--steps`` counts
+updates. The clone then plays through the benchmark's evaluation, with the filter and without,
+beside all five partners of the task, three of which the stream never showed. The score is the
+success rate with the filter beside those that leave a way to the goal. The folder of the seed gets
+the checkpoint ``policy.pt`` and the sealed results. When episodes arrive depends on the machine, so
+equal seeds do not give equal bits here.
 """
 
 from pathlib import Path
@@ -38,18 +35,10 @@ from cadenza.partners.registry import partner_card
 from cadenza.stream import OnlineDataEngine, OnlineDataset
 
 TASK = "crossing"
-#: Entries of the ego's action.
-ACTION_DIM = 2
 #: Largest acceleration of the ego per component, m/s^2.
-ACTION_BOUND = 2.0
-#: Widths of the hidden layers.
-HIDDEN = (128, 128)
-#: Chunks of a batch, and steps of each.
-BATCH_SIZE = 64
-CHUNK_SIZE = 8
+BOUND = torch.full((2,), 2.0)
 #: Standard deviation of what disturbs the expert's wanted acceleration, m/s^2.
 NOISE = 0.5
-CURVE_POINTS = 50
 #: Evaluation seeds: the clusters of the intervals.
 SEEDS = (100, 101, 102, 103, 104)
 CONDITION = "filter_on"
@@ -59,30 +48,17 @@ SCORED = {name for name in get_task(TASK).partners if partner_card(name).leaves_
 
 def clone_expert(run: Run) -> tuple[Clone, int]:
     """Return a clone of the streamed expert, and the steps simulated for it."""
-    config = stream_config(
-        TASK,
-        producers=2,
-        num_envs=32,
-        buffer_size=64,
-        mode="continuous",
-        noise=NOISE,
-        seed=run.seed,
-    )
+    size = {"producers": 2, "num_envs": 32, "buffer_size": 64}
+    config = stream_config(TASK, **size, mode="continuous", noise=NOISE, seed=run.seed)
     stream = derive_substream("examples.clone", root_seed=run.seed)
     generator = torch.Generator().manual_seed(stream.integer_seed())
+    chunk_size, batch_size, fields = 8, 64, ["obs", "actions", "valid"]
     with OnlineDataEngine(config) as engine:
-        batches = iter(
-            OnlineDataset(
-                engine,
-                CHUNK_SIZE,
-                BATCH_SIZE,
-                weighting="step",
-                select=["obs", "actions", "valid"],
-                seed=run.seed,
-            )
+        batches = OnlineDataset(
+            engine, chunk_size, batch_size, weighting="step", select=fields, seed=run.seed
         )
         first = engine.sample_batch(1024, 1, weighting="window", generator=generator)
-        clone = Clone(state_moments(first["obs"]), HIDDEN, ACTION_DIM, generator)
+        clone = Clone(state_moments(first["obs"]), (128, 128), len(BOUND), generator)
         optimizer = torch.optim.Adam(clone.parameters(), lr=LEARNING_RATE)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, run.steps)
         for update, batch in zip(range(run.steps), batches, strict=False):
@@ -91,7 +67,7 @@ def clone_expert(run: Run) -> tuple[Clone, int]:
             loss.backward()
             optimizer.step()
             schedule.step()
-            if update % max(1, run.steps // CURVE_POINTS) == 0:
+            if update % max(1, run.steps // 50) == 0:
                 run.report(simulated_steps(engine), loss.item(), done=update)
         return clone, simulated_steps(engine)
 
@@ -107,9 +83,8 @@ def save(clone: Clone, run: Run) -> str:
         seed=run.seed, run_kind="behaviour_cloning", repo_root=Path(__file__).parents[1]
     )
     address = f"{LOCAL_URI_SCHEME}policy.pt"
-    bound = torch.full((ACTION_DIM,), ACTION_BOUND)
     save_checkpoint(
-        state_dict={MLP_POLICY_KEY: clone.portable(-bound, bound).state_dict()},
+        state_dict={MLP_POLICY_KEY: clone.portable(-BOUND, BOUND).state_dict()},
         uri=address,
         metadata=CheckpointMetadata(
             run_id=context.run_id,

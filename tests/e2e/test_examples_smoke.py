@@ -17,7 +17,6 @@ EXAMPLES = REPOSITORY / "examples"
 TABLES = yaml.safe_load((EXAMPLES / "scores.yaml").read_text("utf-8"))
 #: Scripts with a score of their own.
 SCORED = [
-    "car_racing_curl",
     "cartpole_dqn",
     "cocarry_dagger",
     "cocarry_residual_ppo",
