@@ -89,7 +89,16 @@ def test_equal_generators_give_equal_batches(engine) -> None:
         engine.sample_batch(16, 2, generator=torch.Generator().manual_seed(3)) for _ in range(2)
     )
     assert torch.equal(first["obs"], second["obs"])
-    assert not torch.equal(engine.sample_batch(16, 2)["obs"], engine.sample_batch(16, 2)["obs"])
+
+
+def test_draws_without_a_generator_differ_and_leave_the_global_one_alone(engine) -> None:
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        before = torch.get_rng_state()
+        drawn.append(engine.sample_batch(64, 2)["obs"])
+        assert torch.equal(torch.get_rng_state(), before)
+    assert not torch.equal(*drawn)
 
 
 def test_batch_is_written_into_out(engine) -> None:
