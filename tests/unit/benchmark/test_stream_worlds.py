@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 
 from cadenza.aht.config_models import PartnerConfig
 from cadenza.benchmark.stream_worlds import EgoVectorEnv, make_ego_worlds
@@ -150,7 +151,9 @@ def late_resets(request):
     """Reset in the step after."""
     from cadenza.envs.crossing import VectorCrossingEnv
 
-    return VectorCrossingEnv(request.num_envs, autoreset="next_step")
+    env = VectorCrossingEnv(request.num_envs)
+    env.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+    return env
 
 
 @pytest.mark.parametrize("factory", ["scalar_only", "late_resets"])
