@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.extras import load_extra
 from cadenza.core.types import PartnerLike
-from cadenza.envs.errors import ChamberEnvCompatibilityError
+from cadenza.envs.inputs import ChamberEnvCompatibilityError
 from cadenza.envs.spaces import robot_state_space
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Checks on what callers hand to an environment: uids, lengths, seeds and actions.
+"""Errors of the environments, and checks on what callers hand to one: uids, seeds and actions.
 
 Every function either returns the checked value in the form the environments compute with, or raises
 one `InputError` that names the environment and the offending uid.
@@ -12,7 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray, require_finite
-from cadenza.core.errors import InputError
+from cadenza.core.errors import CadenzaError, InputError
+
+
+class ChamberEnvCompatibilityError(CadenzaError, RuntimeError):
+    """A wrapper's assumption about its inner env fails, or a simulator is absent or broken.
+
+    Raised instead of falling back in silence: a run with a wrapper that does nothing would look
+    like evidence.
+    """
+
+
+class ObservationLayoutError(ChamberEnvCompatibilityError, TypeError):
+    """An observation, or its space, lacks an entry that a wrapper reads, or has another kind."""
+
 
 #: Components of one planar action.
 PLANAR: tuple[int, ...] = (2,)

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.seeding import derive_substream
-from cadenza.envs.errors import ChamberEnvCompatibilityError
-from cadenza.envs.inputs import checked_integer, missing_uid_message
+from cadenza.envs.inputs import ChamberEnvCompatibilityError, checked_integer, missing_uid_message
 
 #: Family of the streams of seeded episodes, up to the seed.
 EPISODE_STREAM: Final = "env.parallel.episode."

@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 import gymnasium as gym
 import numpy as np
 
-from cadenza.envs.errors import ChamberEnvCompatibilityError
+from cadenza.envs.inputs import ChamberEnvCompatibilityError
 
 
 def state_observation_space(uids: Iterable[str], state_dim: int) -> gym.spaces.Dict:

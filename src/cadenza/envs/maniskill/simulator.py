@@ -23,10 +23,10 @@ from typing import Any, Final, cast
 import gymnasium as gym
 import numpy as np
 
-from cadenza.envs.errors import ChamberEnvCompatibilityError
+from cadenza.envs.inputs import ChamberEnvCompatibilityError
 from cadenza.envs.maniskill.device import sapien_gpu_available, torch_cuda_available
 from cadenza.envs.spaces import sub_spaces
-from cadenza.envs.wrappers.forwarding import ForwardingWrapper, as_array
+from cadenza.envs.wrappers import ForwardingWrapper, as_array
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -16,8 +16,12 @@ import gymnasium as gym
 import numpy as np
 
 from cadenza.core.errors import InputError
-from cadenza.envs.errors import ChamberEnvCompatibilityError, ObservationLayoutError
-from cadenza.envs.inputs import checked_integer, missing_uid_message
+from cadenza.envs.inputs import (
+    ChamberEnvCompatibilityError,
+    ObservationLayoutError,
+    checked_integer,
+    missing_uid_message,
+)
 from cadenza.envs.maniskill.simulator import (
     ScalarManiSkillEnv,
     choose_render_backend,
@@ -25,14 +29,14 @@ from cadenza.envs.maniskill.simulator import (
     load_simulator,
 )
 from cadenza.envs.spaces import sub_spaces
-from cadenza.envs.wrappers.action_repeat import PerAgentActionRepeatWrapper
-from cadenza.envs.wrappers.forwarding import (
+from cadenza.envs.wrappers import (
     ForwardingWrapper,
     ObservationWrapper,
+    PerAgentActionRepeatWrapper,
+    TextureFilterObsWrapper,
     channel_value,
     concatenated,
 )
-from cadenza.envs.wrappers.texture_filter import TextureFilterObsWrapper
 
 _OWNER: Final = "Stage0StateSynthesizer"
 
