@@ -177,7 +177,7 @@ class CoCarryBlindNominal(CarryingEgo):
     def reset_row(self, row: int) -> None:
         """See `ScriptedEgo`."""
         if self._law is not None:
-            self._law.restart(row, self._traits(1))
+            self._law.restart(row)
 
     def steps(self, view: View) -> FloatArray:
         """See `ScriptedEgo`."""

@@ -14,8 +14,14 @@ import numpy as np
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
-from cadenza.partners.interface import DrawingPartner, FrozenPartner, PartnerBase, PartnerCard
-from cadenza.partners.observations import find_state, read_state
+from cadenza.partners.interface import (
+    DrawingPartner,
+    FrozenPartner,
+    PartnerBase,
+    PartnerCard,
+    find_state,
+    read_state,
+)
 from cadenza.partners.options import NumberOption, refuse_unknown_options, whole_option
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import InputError
-from cadenza.partners.interface import DrawingPartner
-from cadenza.partners.observations import as_numbers
+from cadenza.partners.interface import DrawingPartner, as_numbers
 from cadenza.partners.options import NumberOption, refuse_unknown_options, whole_option
 from cadenza.partners.spec import PartnerSpec
 from cadenza.partners.weights import require_uid

@@ -25,8 +25,7 @@ from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import CheckpointError, CheckpointNotFoundError, InputError, IntegrityError
 from cadenza.core.extras import load_extra
 from cadenza.core.files import sha256_bytes
-from cadenza.partners.interface import DrawingPartner, PartnerCard
-from cadenza.partners.observations import read_state
+from cadenza.partners.interface import DrawingPartner, PartnerCard, read_state
 from cadenza.partners.options import refuse_unknown_options
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec

@@ -16,8 +16,7 @@ import numpy as np
 
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, IntegrityError
-from cadenza.partners.interface import DrawingPartner, PartnerCard
-from cadenza.partners.observations import read_state
+from cadenza.partners.interface import DrawingPartner, PartnerCard, read_state
 from cadenza.partners.options import refuse_unknown_options
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec
