@@ -132,8 +132,6 @@ class EvaluationConfig(PlanModel):
         block_size: Episodes per cell, the unit of resuming.
         failure_policy: ``strict`` stops at the first failed cell, ``best_effort`` goes on and
             records the failure in the bundle.
-        cell_timeout_s: Seconds after which a worker that still runs one cell counts as lost; by
-            default none does. Needs two workers or more.
         n_resamples: 0 for Student-t intervals on seed means, else bootstrap replicates.
         bootstrap_root_seed: Root seed of those replicates.
         artifacts_root: Folder that ``local://`` addresses are relative to. Partners load theirs
@@ -159,7 +157,6 @@ class EvaluationConfig(PlanModel):
     episodes_per_seed: int = Field(default=20, gt=0)
     block_size: int = Field(default=DEFAULT_BLOCK_SIZE, gt=0)
     failure_policy: FailurePolicy = "strict"
-    cell_timeout_s: float | None = Field(default=None, gt=0.0)
     n_resamples: int = Field(default=0, ge=0)
     bootstrap_root_seed: int = Field(default=0, ge=0)
     artifacts_root: Path = Path()
@@ -426,7 +423,6 @@ def _run_cells(
         ),
         workers=default_workers() if workers is None else workers,
         failure_policy=config.failure_policy,
-        job_timeout_s=config.cell_timeout_s,
         progress=report,
     )
 

@@ -10,7 +10,7 @@ the expert included. Every episode draws one of the partners, each as likely as 
 
 Seeds:  in the episode of seed k the stream ``benchmark.imitation.partner`` under root k chooses the
         partner; environment, partner and expert begin with seed k.
-        A batch draws its partners as `stream_worlds` says.
+        A batch draws its partners as `stream_tasks` says.
 Axes:   E = environments, D = entries of the ego's state, A = action components.
 
 `BestSuccess` keeps the agent of any training that succeeded most often on validation episodes: a
@@ -38,8 +38,7 @@ from numpy.typing import NDArray
 from cadenza.aht.config_models import EnvConfig, PartnerConfig
 from cadenza.benchmark.builders import build_env, build_partner, require_player
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, MemorylessPolicy, ego_seat, load_policy
-from cadenza.benchmark.stream_experts import EXPERTS, Law
-from cadenza.benchmark.stream_worlds import EgoVectorEnv, make_batch
+from cadenza.benchmark.stream_tasks import EXPERTS, EgoVectorEnv, Law, make_batch
 from cadenza.benchmark.tasks import OptionValue, get_task
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME, CheckpointMetadata, save_checkpoint
 from cadenza.core.checks import is_whole

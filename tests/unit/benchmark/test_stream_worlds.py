@@ -7,7 +7,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from cadenza.aht.config_models import PartnerConfig
-from cadenza.benchmark.stream_worlds import EgoVectorEnv, make_ego_worlds
+from cadenza.benchmark.stream_tasks import EgoVectorEnv, make_ego_worlds
 from cadenza.benchmark.tasks import CROSSING, isolated_tasks, register_task
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from tests.stream_replays import play_again

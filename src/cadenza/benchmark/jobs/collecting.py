@@ -34,7 +34,7 @@ from cadenza.benchmark.jobs.encounters import (
 )
 from cadenza.benchmark.output_folder import Blocks, JobFolder, open_job_folder
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, open_policy
-from cadenza.benchmark.stream_experts import EXPERTS, find_expert
+from cadenza.benchmark.stream_tasks import EXPERTS, find_expert
 from cadenza.benchmark.tasks import TaskSpec
 from cadenza.core.arrays import Float32Array
 from cadenza.core.device import single_torch_thread

@@ -26,7 +26,7 @@ from cadenza.benchmark.builders import code_digest
 from cadenza.benchmark.episodes import EpisodeTag, EpisodeWorld, open_world, run_episode
 from cadenza.benchmark.output_folder import Blocks, open_job_folder
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, open_policy
-from cadenza.benchmark.stream_experts import Law
+from cadenza.benchmark.stream_tasks import Law
 from cadenza.benchmark.tasks import TaskSpec, get_task
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.device import single_torch_thread
