@@ -16,8 +16,8 @@ from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from cadenza.comm.channels import PerLinkChannel
 from cadenza.comm.degradation import Ordering
-from cadenza.comm.links import PerLinkChannel
 from cadenza.comm.packets import CommPacket
 from cadenza.comm.profiles import URLLC_3GPP_R17, DegradationProfile
 from cadenza.core.errors import ConfigurationError

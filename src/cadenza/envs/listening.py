@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.comm.links import PerLinkChannel
+from cadenza.comm.channels import PerLinkChannel
 from cadenza.comm.packets import MOTION_SCHEMA_VERSION, CommChannel, CommPacket
 from cadenza.core.errors import ConfigurationError
 from cadenza.envs.spaces import sub_spaces
