@@ -121,20 +121,7 @@ class Outcome:
 
 
 def play_row(task: TaskSpec, row: AdmissionRow, *, episodes: int | None = None) -> list[Outcome]:
-    """Play the episodes of one row, side by side.
-
-    Args:
-        task: A task that can be stepped as a batch.
-        row: Who plays.
-        episodes: Fewer than the row's own.
-
-    Returns:
-        Outcomes by seed.
-
-    Raises:
-        ConfigurationError: The ego cannot act on a batch.
-        UnknownNameError: Ego or partner does not exist.
-    """
+    """Return the outcomes of one row by seed; its episodes are played side by side."""
     total = row.episodes if episodes is None else min(episodes, row.episodes)
     copies = min(COPIES, total)
     request = EnvRequest(

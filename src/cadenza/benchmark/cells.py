@@ -245,11 +245,7 @@ class EvaluationPlan(PlanModel):
 
     @classmethod
     def from_bytes(cls, data: bytes, *, source: str = PLAN_NAME) -> "EvaluationPlan":
-        """Return the plan that ``data`` holds.
-
-        Raises:
-            IntegrityError: ``data`` is not the canonical form of a plan.
-        """
+        """Return the plan that ``data`` holds."""
         content = parse_json_object(data, source=source)
         try:
             plan = cls.model_validate(content)
@@ -303,12 +299,7 @@ def initial_state_seed(seed: int, episode: int) -> int:
 
 
 def store_plan(folder: Path, plan: EvaluationPlan) -> None:
-    """Write ``plan`` into ``folder``, or check that the folder already holds the same plan.
-
-    Raises:
-        ConfigurationError: The folder holds another plan.
-        StorageError: The file system refused.
-    """
+    """Write ``plan`` into ``folder``, or check that the folder already holds the same plan."""
     path = folder / PLAN_NAME
     if not path.exists():
         atomic_write_bytes(path, plan.to_bytes())
@@ -347,11 +338,7 @@ def cell_path(folder: Path, key: str) -> Path:
 
 
 def write_cell(folder: Path, key: str, cell: Cell, episodes: Sequence[EpisodeResult]) -> None:
-    """Store a finished cell in one durable step.
-
-    Raises:
-        StorageError: The file system refused; an earlier file is unchanged.
-    """
+    """Store a finished cell in one durable step."""
     lines = [episode_line(episode) for episode in episodes]
     body = b"".join([_header_line(key, cell) + b"\n", *lines])
     data = body + _closing_line(body, len(episodes)) + b"\n"
@@ -382,11 +369,7 @@ def read_cell(folder: Path, key: str, plan: EvaluationPlan) -> list[EpisodeResul
 def check_cell_episodes(
     plan: EvaluationPlan, cell: Cell, episodes: Sequence[EpisodeResult]
 ) -> None:
-    """Raise unless ``episodes`` are exactly the planned ones of ``cell``, in order.
-
-    Raises:
-        IntegrityError: An episode is missing, foreign, or started from another state than planned.
-    """
+    """Raise unless ``episodes`` are exactly the planned ones of ``cell``, in order."""
     indices = range(cell.first_episode, cell.first_episode + cell.n_episodes)
     expected = [
         (cell.seed, plan.episode_idx(cell, i), initial_state_seed(cell.seed, i)) for i in indices
@@ -465,11 +448,7 @@ class CellRunnerFactory:
     modules: tuple[str, ...] = ()
 
     def __call__(self) -> "CellRunner":
-        """Return a runner for the stored plan.
-
-        Raises:
-            IntegrityError: The folder holds another plan.
-        """
+        """Return a runner for the stored plan."""
         plan = EvaluationPlan.from_bytes((self.folder / PLAN_NAME).read_bytes())
         if plan.digest != self.plan_sha256:
             raise IntegrityError(
@@ -501,12 +480,7 @@ class CellRunner:
             return [run_episode(world, self._tag(cell, index)) for index in indices]
 
     def replay(self, cell: Cell, episode: int) -> tuple[EpisodeResult, Trajectory]:
-        """Play one episode of ``cell`` again and also return where everyone was.
-
-        Args:
-            cell: Any cell of the plan.
-            episode: Index within the seed.
-        """
+        """Play one episode of ``cell`` again and also return where everyone was."""
         with single_torch_thread(), self._world(cell) as world:
             return record_episode(world, self._tag(cell, episode))
 

@@ -57,12 +57,7 @@ class LinkConfig(BaseModel):
     ordering: Ordering = Field(default="freshest")
 
     def to_profile(self) -> DegradationProfile:
-        """Return what the link does.
-
-        Raises:
-            ConfigurationError: There is no such preset.
-            InputError: A value is out of range.
-        """
+        """Return what the link does."""
         if self.profile not in URLLC_3GPP_R17:
             known = ", ".join(URLLC_3GPP_R17)
             raise ConfigurationError(
@@ -116,13 +111,9 @@ class EgoLink:
         return self._seen(obs, self._listener.begin(seed))
 
     def observe(self, obs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the ego sees; call it once per observation of the env.
+        """Return ``obs`` with the ego's ``state`` as packets tell it, and the packet as ``comm``.
 
-        Args:
-            obs: The env's observation; it does not change.
-
-        Returns:
-            The same with the ego's ``state`` as the packets tell it, and the packet as ``comm``.
+        Call it once per observation of the env.
         """
         return self._seen(obs, self._listener.listen())
 

@@ -163,12 +163,7 @@ class EvaluationConfig(PlanModel):
 
 
 def load_evaluation_config(path: Path) -> EvaluationConfig:
-    """Return the configuration in the YAML file ``path``.
-
-    Raises:
-        ConfigurationError: The file is missing or not a YAML mapping.
-        pydantic.ValidationError: A value is missing, unknown or out of range.
-    """
+    """Return the configuration in the YAML file ``path``."""
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise ConfigurationError(f"{path}: expected a YAML mapping, got {type(content).__name__}.")
@@ -176,13 +171,7 @@ def load_evaluation_config(path: Path) -> EvaluationConfig:
 
 
 def make_plan(config: EvaluationConfig) -> EvaluationPlan:
-    """Return the plan of ``config``; reads the digests of all weights.
-
-    Raises:
-        CheckpointError: Weights are missing or damaged.
-        ConfigurationError: Something in the configuration does not exist or does not fit.
-        UnknownNameError: Unknown task, policy or partner.
-    """
+    """Return the plan of ``config``; reads the digests of all weights."""
     task = get_task(config.task, config.task_version)
     _check_fit(config, task)
     root = config.artifacts_root

@@ -72,17 +72,7 @@ class TaughtSeat(EgoGymEnv):
     def __init__(
         self, env: Any, partners: Sequence[FrozenPartner], names: Sequence[str], expert: str | None
     ) -> None:
-        """Seat the ego.
-
-        Args:
-            env: Environment of two seats, ego first.
-            partners: Who may be drawn, at least one.
-            names: What each is called.
-            expert: Whom to ask; None asks nobody.
-
-        Raises:
-            UnknownNameError: No registry knows ``expert``.
-        """
+        """Seat the ego."""
         super().__init__(env, partners[0])
         self.names = tuple(names)
         self.drawn = 0
@@ -114,11 +104,7 @@ class TaughtSeat(EgoGymEnv):
         return outcome
 
     def expert_action(self) -> NDArray[Any]:
-        """Return what the expert would do now, (A,).
-
-        Raises:
-            NotReadyError: There is no expert, or `reset` was never called.
-        """
+        """Return what the expert would do now, (A,)."""
         return _told(self._wanted)
 
     def _ask(self) -> None:
@@ -144,16 +130,7 @@ class TaughtBatch(EgoVectorEnv):
     """
 
     def __init__(self, env: Any, partners: Sequence[PartnerConfig], expert: str | None) -> None:
-        """Seat the ego.
-
-        Args:
-            env: Batch of a task with automatic resets in the same step.
-            partners: Who may drive the other robots.
-            expert: Whom to ask; None asks nobody.
-
-        Raises:
-            UnknownNameError: No registry knows ``expert`` or a partner.
-        """
+        """Seat the ego."""
         super().__init__(env, partners)
         seat = ego_seat(env, self.ego_uid)
         rows = range(0 if expert is None else self.num_envs)
@@ -184,11 +161,7 @@ class TaughtBatch(EgoVectorEnv):
         return getattr(self, name)(*arguments)
 
     def expert_action(self) -> NDArray[Any]:
-        """Return what the experts would do now, (E, A).
-
-        Raises:
-            NotReadyError: There is no expert, or `reset` was never called.
-        """
+        """Return what the experts would do now, (E, A)."""
         return _told(self._wanted)
 
     def has_wrapper_attr(self, name: str) -> list[bool]:
@@ -307,11 +280,7 @@ def _label(player: PartnerConfig) -> str:
 
 
 def find_expert(name: str, seat: EgoSeat) -> EgoPolicy:
-    """Return the expert called ``name`` for an ego's seat.
-
-    Raises:
-        UnknownNameError: No registry knows the name; lists the known ones.
-    """
+    """Return the expert called ``name`` for an ego's seat."""
     if name in EXPERTS:
         return _LawExpert(EXPERTS[name].law, seat)
     if name in list_registered():

@@ -539,13 +539,7 @@ def _copy_safety_tables(bundle: Path, out: Path) -> None:
 
 
 def training_config(out: Path, seed: int, overrides: Sequence[str]) -> EgoAHTConfig:
-    """Return what a quickstart in ``out`` trains.
-
-    Raises:
-        ConfigurationError: An override is malformed, or names a folder that ``out`` determines.
-        hydra.errors.HydraException: An override does not fit the shipped configuration.
-        pydantic.ValidationError: A value is unknown, out of range or without effect.
-    """
+    """Return what a quickstart in ``out`` trains."""
     for override in overrides:
         if override.lstrip("+~").partition("=")[0] in {"artifacts_root", "log_dir"}:
             raise ConfigurationError(

@@ -75,10 +75,6 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
     def __init__(self, env: Any, partners: Sequence[PartnerConfig]) -> None:
         """Seat the ego.
 
-        Args:
-            env: Batch of a task with automatic resets in the same step.
-            partners: Who may drive the other robots.
-
         Raises:
             ConfigurationError: No partner is given, or an option of one is wrong.
             UnknownNameError: The class of a partner is not registered.
@@ -239,10 +235,6 @@ def make_ego_worlds(
         options: Further settings of the task.
         registered: What the process that asks has registered: ``task``, the fields of its
             `TaskSpec`, and ``modules`` to import for its partners.
-
-    Raises:
-        ConfigurationError: An option is unknown, or the task's batches cannot be streamed.
-        UnknownNameError: Unknown task or partner.
     """
     if registered is not None:
         adopt(TaskSpec.model_validate(registered["task"]), registered["modules"])
@@ -260,12 +252,7 @@ def make_batch(
     root_seed: int,
     options: Mapping[str, OptionValue],
 ) -> Any:
-    """Return ``num_envs`` environments of ``task`` as a batch; arguments as `make_ego_worlds`.
-
-    Raises:
-        ConfigurationError: An option is unknown, or the task has no batch that resets itself.
-        UnknownNameError: Unknown task.
-    """
+    """Return ``num_envs`` environments of ``task`` as a batch; arguments as `make_ego_worlds`."""
     found = get_task(task)
     request = EnvRequest(
         episode_length=episode_length,
@@ -358,11 +345,7 @@ EXPERTS: Final[Mapping[str, Expert]] = {
 
 
 def find_expert(name: str) -> Expert:
-    """Return the scripted ego called ``name``.
-
-    Raises:
-        UnknownNameError: There is none; lists the known ones.
-    """
+    """Return the scripted ego called ``name``."""
     expert = EXPERTS.get(name)
     if expert is None:
         raise UnknownNameError(f"Expert {name!r}: expected one of {', '.join(EXPERTS)}.")
@@ -375,18 +358,7 @@ class GuardedExpert:
     def __init__(
         self, env: EgoVectorEnv, law: Law, *, safety: SafetyConfig, noise: float, seed: int
     ) -> None:
-        """Play ``law`` in ``env``.
-
-        Args:
-            env: The environments that are stepped.
-            law: States to nominal actions.
-            safety: Settings of the filter.
-            noise: Standard deviation of what is added to every wanted action, unit of the action.
-            seed: Seed of the noise; also handed to the filter.
-
-        Raises:
-            ConfigurationError: The filter is enabled for a task without its hooks.
-        """
+        """Play ``law`` in ``env``."""
         self._env = env
         self._law = law
         self._noise = noise
@@ -414,19 +386,7 @@ class GuardedExpert:
 def make_expert(
     env: EgoVectorEnv, *, seed: int, expert: str, safety: Mapping[str, Any], noise: float = 0.0
 ) -> GuardedExpert:
-    """Return a scripted ego for ``env``; producers call it.
-
-    Args:
-        env: What `make_ego_worlds` returned.
-        seed: Seed of its random draws.
-        expert: Its name.
-        safety: Fields of `SafetyConfig`.
-        noise: Standard deviation of what is added to every wanted action, unit of the action.
-
-    Raises:
-        ConfigurationError: The filter is enabled for a task without its hooks.
-        UnknownNameError: No such expert.
-    """
+    """Return a scripted ego for ``env``; producers call it."""
     settings = SafetyConfig.model_validate(safety)
     return GuardedExpert(env, find_expert(expert).law, safety=settings, noise=noise, seed=seed)
 

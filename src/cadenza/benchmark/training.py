@@ -148,12 +148,7 @@ class _CallablePolicy(MemorylessPolicy):
 
 
 def summarise_episodes(episodes: list[EpisodeResult], *, has_success: bool) -> dict[str, float]:
-    """Return mean return and rates with 95 % bounds; episodes are independent draws of one seed.
-
-    Args:
-        episodes: At least one episode.
-        has_success: Whether the task has a success predicate.
-    """
+    """Return mean return and rates with 95 % bounds; episodes are independent draws of one seed."""
     n = len(episodes)
     returns = np.array([episode.episode_return for episode in episodes], dtype=np.float64)
     mean = float(returns.mean())
@@ -217,10 +212,6 @@ def train_draft_zoo(
             folder ``draft_zoo_runs`` in it. Earlier checkpoints are replaced.
         frames: Frames per partner instead of its ``checkpoint_step``, > 0, for trying out.
         progress: Called with the name of each partner before its training.
-
-    Raises:
-        ConfigurationError: ``frames`` is not positive.
-        StorageError: The file system refused.
     """
     if frames is not None and frames < 1:
         raise ConfigurationError(f"train_draft_zoo: expected frames >= 1, got {frames}.")

@@ -148,11 +148,7 @@ def content_checks(case: BundleUnderTest) -> list[CheckResult]:
 
 
 def read_journal(data: bytes, *, genesis: str, source: str) -> list[EpisodeResult]:
-    """Return the episodes of a journal whose chain is whole.
-
-    Raises:
-        IntegrityError: A line is torn, foreign, out of order or not an episode.
-    """
+    """Return the episodes of a journal whose chain is whole."""
     lines = data.split(b"\n")
     if lines.pop() != b"":
         raise IntegrityError(f"{source}: expected the last line to end, got a torn line.")
@@ -399,12 +395,7 @@ def verify_bundle_dir(
 
 
 def _read_files(folder: Path) -> dict[str, bytes]:
-    """Return every file of ``folder``; anything but plain files is refused.
-
-    Raises:
-        IntegrityError: No bundle, or an entry that no bundle holds.
-        OSError: The file system refused.
-    """
+    """Return every file of ``folder``; anything but plain files is refused."""
     if not folder.is_dir():
         raise IntegrityError(f"{folder}: expected a bundle folder, got none.")
     paths = sorted(folder.iterdir())
@@ -445,11 +436,7 @@ def _check_sums(files: Mapping[str, bytes]) -> Iterator[CheckResult]:
 
 
 def _parse_sums(data: bytes) -> Iterator[tuple[str, str]]:
-    """Yield (name, digest) per line.
-
-    Raises:
-        IntegrityError: A line is malformed or a name repeats.
-    """
+    """Yield (name, digest) per line."""
     lines = data.split(b"\n")  # not splitlines: it also breaks at VT, FF, CR
     if lines.pop() != b"":
         raise IntegrityError(f"{SUMS_NAME}: expected the last line to end, got a torn line.")

@@ -78,11 +78,7 @@ class _Seat:
         return np.asarray(spaces.flatten(self.observations, observation), dtype=np.float32)
 
     def decode(self, value: Any) -> Any:
-        """Return an action of ours as the agent's environment takes it.
-
-        Raises:
-            InputError: It is not finite, of another size, or no choice.
-        """
+        """Return an action of ours as the agent's environment takes it."""
         array = np.asarray(value, dtype=np.float64)
         space: Any = self.actions
         size = math.prod(space.shape)  # 1 for a Discrete

@@ -34,11 +34,7 @@ def sub_spaces(space: gym.Space[Any] | None) -> dict[str, gym.Space[Any]] | None
 
 
 def robot_state_space(env: gym.Env[Any, Any], uid: str) -> gym.spaces.Box[Any]:
-    """Return the Box of robot ``uid``'s `state`.
-
-    Raises:
-        ChamberEnvCompatibilityError: The observation space has none.
-    """
+    """Return the Box of robot ``uid``'s `state`."""
     space: gym.Space[Any] | None = env.observation_space
     for key in ("agent", uid, "state"):
         space = (sub_spaces(space) or {}).get(key)

@@ -32,11 +32,7 @@ class ForwardingWrapper(
     """A `gym.Wrapper` that answers public attributes it lacks from the env inside."""
 
     def __getattr__(self, name: str) -> Any:
-        """Return attribute ``name`` of the inner env.
-
-        Raises:
-            AttributeError: ``name`` is private, or the inner env lacks it too.
-        """
+        """Return attribute ``name`` of the inner env."""
         # Without the second test, copying or unpickling recurses: there ``env`` itself is missing.
         if name.startswith("_") or name == "env":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -64,11 +60,7 @@ class ObservationWrapper(ForwardingWrapper):
 
 
 def observation_entries(owner: str, env: gym.Env[Any, Any]) -> dict[str, gym.Space[Any]]:
-    """Return the entries of the observation space of ``env``.
-
-    Raises:
-        ObservationLayoutError: It is no Dict.
-    """
+    """Return the entries of the observation space of ``env``."""
     entries = sub_spaces(env.observation_space)
     if entries is None:
         raise ObservationLayoutError(
@@ -84,11 +76,7 @@ Path = tuple[str, ...]
 
 
 def channel_box(owner: str, space: gym.Space[Any], path: Path) -> gym.spaces.Box[Any]:
-    """Return the Box of one channel, which is a vector or a batch of vectors.
-
-    Raises:
-        ObservationLayoutError: A key of ``path`` is missing, or it leads to something else.
-    """
+    """Return the Box of one channel, which is a vector or a batch of vectors."""
     found: gym.Space[Any] = space
     for depth, key in enumerate(path):
         entries = sub_spaces(found)
@@ -107,11 +95,7 @@ def channel_box(owner: str, space: gym.Space[Any], path: Path) -> gym.spaces.Box
 
 
 def channel_value(owner: str, obs: Mapping[str, Any], path: Path) -> NDArray[Any]:
-    """Return one channel as numpy, (D,) or (N, D).
-
-    Raises:
-        ObservationLayoutError: It is missing, or of another rank.
-    """
+    """Return one channel as numpy, (D,) or (N, D)."""
     node: Any = obs
     for depth, key in enumerate(path):
         if not isinstance(node, Mapping) or key not in node:

@@ -57,11 +57,7 @@ class RandomActions(_AnyTaskPartner, DrawingPartner):
     )
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
-        """Return a uniform draw, (A,), or (N, A) for a batch of states.
-
-        Raises:
-            InputError: The bound space is not bounded.
-        """
+        """Return a uniform draw, (A,), or (N, A) for a batch of states."""
         del deterministic  # it has no preferred action
         low, high = self._bounds()
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
@@ -237,10 +233,6 @@ class ArmSwayPartner(PartnerBase):
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
         """Return the next action of the swing.
-
-        Args:
-            obs: Nested observation; only the number of rows of the robot's own state is read.
-            deterministic: Without effect: nothing is drawn.
 
         Returns:
             Action, shape (A,), or (N, A) for a state of shape (N, D).

@@ -306,11 +306,7 @@ def channel(owner: str, channels: Channels, name: str) -> NDArray[Any]:
 
 
 def rgb_image(owner: str, channels: Channels, name: str) -> NDArray[np.uint8]:
-    """Return an image channel as bytes, (H, W, 3).
-
-    Raises:
-        InputError: It is missing or of another shape, or its values are not those of bytes.
-    """
+    """Return an image channel as bytes, (H, W, 3)."""
     image = channel(owner, channels, name)
     if image.ndim != 3 or image.shape[-1] != 3:
         raise InputError(

@@ -69,14 +69,7 @@ class View:
 
 
 def read_view(state: NDArray[Any]) -> View:
-    """Return what a task view tells the laws.
-
-    Args:
-        state: (N, 20).
-
-    Raises:
-        InputError: The layout is another one, or a number is not finite.
-    """
+    """Return what a task view, (N, 20), tells the laws."""
     if state.ndim != 2 or state.shape[1] != len(VIEW_SCALE):
         raise InputError(
             f"co-carry view: expected states of {len(VIEW_SCALE)} numbers, got shape "

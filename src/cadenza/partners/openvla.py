@@ -147,9 +147,6 @@ def action_statistics(norm_stats: Mapping[str, Any], key: str | None) -> Mapping
     Args:
         norm_stats: Statistics by dataset.
         key: Its name; None where there is only one.
-
-    Raises:
-        ConfigurationError: No such dataset, or several and no name; lists the known ones.
     """
     known = ", ".join(sorted(norm_stats))
     if key is None and len(norm_stats) == 1:
@@ -411,12 +408,7 @@ def _library(name: str) -> Any:
 
 
 def _adapter_folder(uri: str, sha256: str | None) -> Path:
-    """Return the folder of a low-rank adapter, checked against its digest.
-
-    Raises:
-        CheckpointError: It lies elsewhere than in the artifacts folder, has no safetensors (peft
-            would read a pickle), or is not the one that ``sha256`` names.
-    """
+    """Return the folder of a low-rank adapter, checked against its digest."""
     folder = weights_path(uri).resolve()
     if not (folder / "adapter_model.safetensors").is_file():
         raise CheckpointError(

@@ -76,11 +76,7 @@ class NumberOption:
 
 
 def whole_option(owner: str, extra: Mapping[str, str], key: str, *, low: int) -> int | None:
-    """Return an integer option, or None where it is absent.
-
-    Raises:
-        ConfigurationError: No integer, or below ``low``.
-    """
+    """Return an integer option, or None where it is absent."""
     text = extra.get(key)
     if text is None:
         return None
@@ -93,11 +89,7 @@ def whole_option(owner: str, extra: Mapping[str, str], key: str, *, low: int) ->
 
 
 def refuse_unknown_options(owner: str, extra: Mapping[str, str], known: Iterable[str]) -> None:
-    """Raise if ``extra`` holds a key that the class would silently ignore.
-
-    Raises:
-        ConfigurationError: A key is neither in ``known`` nor in `METADATA_KEYS`.
-    """
+    """Raise if ``extra`` holds a key that the class would silently ignore."""
     allowed = METADATA_KEYS.union(known)
     unknown = sorted(set(extra) - allowed)
     if unknown:
@@ -189,15 +181,7 @@ class TraitPartner(FamilyPartner):
         traits.write(slice(row, row + 1), self.draw(self.generators[row]))
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
-        """Return the action for the state that ``obs`` holds, (A,), or (N, A) for states (N, D).
-
-        Args:
-            obs: Nested observation; only ``obs["agent"][uid]["state"]`` is read.
-            deterministic: Without effect: what is random in a partner is drawn at ``reset``.
-
-        Raises:
-            InputError: The state is missing, of another layout or not finite.
-        """
+        """Return the action for the state that ``obs`` holds, (A,), or (N, A) for states (N, D)."""
         del deterministic
         state = read_state(obs, self._uid)
         action = self.actions(np.atleast_2d(state)).astype(np.float32)

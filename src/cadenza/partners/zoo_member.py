@@ -61,11 +61,7 @@ class MemberPolicies(NamedTuple):
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> "MemberPolicies":
-        """Return what `state_dict` described.
-
-        Raises:
-            CheckpointError: Something is missing or does not fit together.
-        """
+        """Return what `state_dict` described."""
         from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
 
         missing = {MLP_POLICY_KEY, PARTNER_POLICY_KEY, LOG_STD_KEY} - set(state)
@@ -144,22 +140,12 @@ class ZooMemberPartner(DrawingPartner):
         self._digest = ""
 
     def reset(self, *, seed: int | None = None) -> None:
-        """Open the episode's generator, and check the weights.
-
-        Raises:
-            CheckpointError: The weights are missing or damaged.
-            IntegrityError: They are not those of the manifest, or have changed since.
-        """
+        """Open the episode's generator, and check the weights."""
         super().reset(seed=seed)
         self.verify_weights()
 
     def verify_weights(self) -> None:
-        """Load the weights if need be, and check that they are still those that were loaded.
-
-        Raises:
-            CheckpointError: The weights are missing or damaged.
-            IntegrityError: They are not those of the manifest, or have changed since.
-        """
+        """Load the weights if need be, and check that they are still those that were loaded."""
         if _digest_of(self._policies()) != self._digest:
             raise IntegrityError(
                 f"zoo member {self._name!r}: expected frozen weights, got others than were loaded: "
@@ -169,16 +155,8 @@ class ZooMemberPartner(DrawingPartner):
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
         """Return the member's action.
 
-        Args:
-            obs: Holds ``obs["agent"][uid]["state"]``, (O,) or (N, O).
-            deterministic: The mean or most probable choice; otherwise a draw.
-
         Returns:
             Action, float32, (A,) or (N, A); a choice is its number, A = 1.
-
-        Raises:
-            InputError: The state is missing or of another length.
-            CheckpointError: The weights are missing or damaged.
         """
         policies = self._policies()
         state = read_state(obs, self._uid)

@@ -158,11 +158,7 @@ class PairEnv:
 
 
 def open_pairs(config: ZooConfig, num_envs: int) -> PairEnv:
-    """Return ``num_envs`` copies of the task, stepped as one.
-
-    Raises:
-        ConfigurationError: The task cannot be stepped as a batch, or has not two robots.
-    """
+    """Return ``num_envs`` copies of the task, stepped as one."""
     settings = EnvConfig(
         task=config.task,
         episode_length=config.horizon,

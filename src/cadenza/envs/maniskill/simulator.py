@@ -153,11 +153,7 @@ def construction(owner: str) -> Generator[None]:
 
 
 def require_parallel(owner: str, num_envs: int) -> None:
-    """Raise unless this machine can step ``num_envs`` scenes in one simulation.
-
-    Raises:
-        ChamberEnvCompatibilityError: More than one, and PhysX finds no CUDA.
-    """
+    """Raise unless this machine can step ``num_envs`` scenes in one simulation."""
     if num_envs > 1 and not torch_cuda_available():
         raise ChamberEnvCompatibilityError(
             f"{owner}: expected num_envs = 1 without CUDA, got {num_envs}: PhysX steps one scene "

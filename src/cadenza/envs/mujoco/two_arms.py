@@ -62,11 +62,7 @@ Flags = NDArray[np.bool_]
 
 
 def require_choices(options: Any, **kinds: Any) -> None:
-    """Raise unless each of some options is one that its `Literal` names.
-
-    Raises:
-        InputError: One is not.
-    """
+    """Raise unless each of some options is one that its `Literal` names."""
     for name, kind in kinds.items():
         if getattr(options, name) not in get_args(kind):
             raise InputError(
@@ -125,10 +121,6 @@ class Copies(ABC):
         self, ego: FloatArray, partner: FloatArray
     ) -> tuple[FloatArray, Flags, Flags, dict[str, Any]]:
         """Move every copy by one tick.
-
-        Args:
-            ego: Actions within [-1, 1], (N, size).
-            partner: Likewise.
 
         Returns:
             Reward, success, failure, each (N,), and the info of `TwoArmEnv.step`.
