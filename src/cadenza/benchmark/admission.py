@@ -60,16 +60,7 @@ class _BatchEgo(EgoPolicy, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionRow:
-    """One row of the table.
-
-    Attributes:
-        name: What it shows.
-        ego: Name of a scripted ego policy.
-        partner: Registered partner class.
-        episodes: How many, at full size.
-        first_seed: Of the episodes.
-        options: Of the task, over its defaults.
-    """
+    """One row of the table."""
 
     name: str
     ego: str
@@ -102,13 +93,7 @@ class AdmissionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One episode.
-
-    Attributes:
-        seed: Of the episode.
-        stratum: Kind of the partner's behaviour, if it has several.
-        info: What the last step measured.
-    """
+    """One episode."""
 
     seed: int
     stratum: str | None

@@ -50,12 +50,7 @@ _FINAL_KEYS: Final = ("final_observation", "final_obs")
 
 
 class BackgroundRobots:
-    """Two-seat view of one environment; every other attribute is the environment's own.
-
-    Attributes:
-        agent_uids: Ego and partner.
-        robot_uids: All robots, ego first.
-    """
+    """Two-seat view of one environment; every other attribute is the environment's own."""
 
     def __init__(self, env: TaskEnv, robots: Mapping[str, PartnerBase]) -> None:
         """Wrap ``env``."""
@@ -112,11 +107,7 @@ class BackgroundRobots:
 
 
 class BatchedBackgroundRobots(BackgroundRobots):
-    """Two-seat view of N environments that reset themselves in the step that ends an episode.
-
-    Attributes:
-        num_envs: N.
-    """
+    """Two-seat view of N environments that reset themselves in the step that ends an episode."""
 
     def __init__(self, env: TaskEnv, robots: Mapping[str, PartnerBase], *, num_envs: int) -> None:
         """Wrap ``env``; see `BackgroundRobots`."""

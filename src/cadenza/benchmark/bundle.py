@@ -75,15 +75,7 @@ class PreregistrationCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleProvenance:
-    """Code behind the bundle.
-
-    Attributes:
-        git_sha: Commit, or ``"unknown"``.
-        dirty: Whether sources differ from it; true when that cannot be told.
-        diff_sha256: Digest of the differing files, if any.
-        lock_sha256: Digest of the dependency pins, if known.
-        platform: Machine and library versions.
-    """
+    """Code behind the bundle."""
 
     git_sha: str
     dirty: bool

@@ -134,16 +134,7 @@ class ConditionEntry(PlanModel):
 
 
 class Cell(PlanModel):
-    """One unit of evaluation: consecutive episodes of one combination.
-
-    Attributes:
-        policy: Name of the policy.
-        condition: Name of the condition.
-        partner: Name of the partner.
-        seed: Evaluation seed.
-        first_episode: Index of the first episode within the seed.
-        n_episodes: Number of episodes.
-    """
+    """One unit of evaluation: consecutive episodes of one combination."""
 
     policy: str
     condition: str
@@ -163,21 +154,7 @@ class Cell(PlanModel):
 
 
 class EvaluationPlan(PlanModel):
-    """Everything that determines the results of an evaluation.
-
-    Attributes:
-        schema_version: Version of this layout.
-        task_version: Version of the task named in ``env``.
-        env: Task and its settings; one environment, not a batch.
-        policies: Ego policies.
-        partners: Partners.
-        conditions: Conditions.
-        seeds: Evaluation seeds: the clusters of the statistics.
-        episodes_per_seed: Episodes per policy, condition, partner and seed.
-        block_size: Episodes per cell, at most.
-        code_sha256: Digest of the source of the package and of the plug-ins that take part.
-        package_version: Version of the package.
-    """
+    """Everything that determines the results of an evaluation."""
 
     schema_version: Literal[1] = PLAN_SCHEMA_VERSION
     task_version: int = Field(ge=0)
@@ -431,15 +408,7 @@ def _parse_episode(line: bytes, source: str) -> EpisodeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellRunnerFactory:
-    """Builds the runner of one process; travels to workers as plain values.
-
-    Attributes:
-        folder: Output folder; holds the plan and receives the cells.
-        artifacts_root: Folder that checkpoint addresses are relative to.
-        plan_sha256: Digest of the plan that is meant.
-        task: The plan's task.
-        modules: Modules that register the partners which other packages add.
-    """
+    """Builds the runner of one process; travels to workers as plain values."""
 
     folder: Path
     artifacts_root: Path

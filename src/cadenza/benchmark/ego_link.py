@@ -76,10 +76,6 @@ class LinkConfig(BaseModel):
 class EgoLink:
     """What the ego hears, one episode at a time.
 
-    Args:
-        env: The env that is stepped.
-        config: What every link to the ego does.
-
     Raises:
         ConfigurationError: The env cannot say what packets carry.
     """

@@ -69,12 +69,7 @@ class RunnerFactory(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One unit of work.
-
-    Attributes:
-        key: What the runner is given.
-        label: How messages name the job.
-    """
+    """One unit of work."""
 
     key: str
     label: str
@@ -82,14 +77,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFailure:
-    """A job that failed for good.
-
-    Attributes:
-        key: Key of the job.
-        label: Its name for people.
-        error: Type of the error, or ``"WorkerLost"``.
-        message: What happened.
-    """
+    """A job that failed for good."""
 
     key: str
     label: str

@@ -324,11 +324,7 @@ class _PartnerExpert:
 
 @dataclass(frozen=True, slots=True)
 class Successes:
-    """Which episodes succeeded, by their seeds.
-
-    Attributes:
-        won: One entry per episode.
-    """
+    """Which episodes succeeded, by their seeds."""
 
     won: tuple[bool, ...]
 

@@ -208,11 +208,6 @@ def actor_from_checkpoint(payload: Mapping[str, Any], *, source: str) -> Gaussia
 class ActorPolicy(MemorylessPolicy):
     """The mean action of a trained Gaussian actor.
 
-    Args:
-        actor: Trained network; its weights are copied.
-        seat: Where it plays.
-        source: How messages call it.
-
     Raises:
         CheckpointError: The network's sizes do not fit the seat.
     """
@@ -233,11 +228,6 @@ class ActorPolicy(MemorylessPolicy):
 
 class PortablePolicy(MemorylessPolicy):
     """The greedy action of a perceptron policy, whichever algorithm trained it.
-
-    Args:
-        policy: Trained policy.
-        seat: Where it plays.
-        source: How messages call it.
 
     Raises:
         CheckpointError: The policy's sizes do not fit the seat.
@@ -359,12 +349,7 @@ def _find(name: str) -> Callable[[EgoSeat], EgoPolicy]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedPolicy:
-    """A checkpoint that was checked once and is loaded for a seat later.
-
-    Attributes:
-        path: The payload.
-        sha256: Digest of its weights.
-    """
+    """A checkpoint that was checked once and is loaded for a seat later."""
 
     path: Path
     sha256: str

@@ -65,17 +65,7 @@ _LEARNING_WINDOW: Final = 50
 
 @dataclass(frozen=True, kw_only=True)
 class QuickstartRun:
-    """Everything a quickstart produced, as the report reads it.
-
-    Attributes:
-        config: Training configuration.
-        curve: Training run.
-        evaluation: Evaluation run.
-        policy: Name of the trained policy.
-        bundle: Its bundle.
-        checks: Verification of the bundle.
-        folder: Output folder of the evaluation.
-    """
+    """Everything a quickstart produced, as the report reads it."""
 
     config: EgoAHTConfig
     curve: RewardCurve

@@ -66,10 +66,6 @@ def _push(view: View, lead: Any, band: Any) -> FloatArray:
 class ScriptedEgo(MemorylessPolicy, ABC):
     """Base of the scripted egos; a subclass adds its law, and what it remembers.
 
-    Attributes:
-        sizes: Observations and actions of its seat.
-        seat: The task of that seat, for the message.
-
     Raises:
         InputError: The seat is another one.
     """

@@ -324,12 +324,7 @@ def _length(vectors: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expert:
-    """A scripted ego.
-
-    Attributes:
-        task: The task it plays.
-        law: What it wants to do.
-    """
+    """A scripted ego."""
 
     task: str
     law: Law

@@ -184,14 +184,7 @@ _CONFIGS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedMember:
-    """One checkpoint of the zoo.
-
-    Attributes:
-        spec: Its partner.
-        path: The payload.
-        frames: Frames it was trained for.
-        mean_return: Mean return of held-out episodes with the greedy policy.
-    """
+    """One checkpoint of the zoo."""
 
     spec: PartnerSpec
     path: Path

@@ -101,13 +101,7 @@ SUMMARY_REL_TOL: Final = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class BundleUnderTest:
-    """A parsed bundle and the bytes of its files.
-
-    Attributes:
-        bundle: Content of ``bundle.json``.
-        files: Bytes by file name.
-        repo_path: Git repository that holds the registration tag, if known.
-    """
+    """A parsed bundle and the bytes of its files."""
 
     bundle: ResultBundle
     files: Mapping[str, bytes]
@@ -362,7 +356,7 @@ MAX_FILES: Final = 10_000
 def verify_bundle_dir(
     folder: Path, *, repo_path: Path | None = None, allow_dirty: bool = False
 ) -> list[CheckResult]:
-    """CheckResult the bundle in ``folder``.
+    """Check the bundle in ``folder``.
 
     Args:
         folder: Bundle folder.

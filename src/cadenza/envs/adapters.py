@@ -54,10 +54,6 @@ class EgoGymEnv(gym.Env[NDArray[Any], NDArray[Any]]):
     step the partners act on the observation the ego saw, then all move at once. ``reset(seed=k)``
     hands k to the env and to every partner. `cadenza.benchmark.builders.ego_env` puts a registered
     partner inside by its name.
-
-    Attributes:
-        multi_env: The env inside.
-        partners: Who drives each other robot, by uid.
     """
 
     def __init__(

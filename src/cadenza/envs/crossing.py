@@ -410,9 +410,6 @@ class VectorCrossingEnv(PlanarVectorEnv):
 
     The info of `step` holds ``success``, ``contact``, ``partner_contact`` (bool), ``min_distance``
     and ``goal_distance`` (m), shape (N,) each.
-
-    Attributes:
-        plant: Integrator class the safety filter must assume.
     """
 
     plant: Final = "zoh"

@@ -53,9 +53,6 @@ class Foraging:
         coop: 1: every food needs both players at once; 0: food has levels from 1 to their sum
             (without levels: 1, so that each can eat alone).
 
-    Attributes:
-        game: `lbforaging.foraging.ForagingEnv`.
-
     Raises:
         MissingExtraError: `lbforaging` is not installed.
     """

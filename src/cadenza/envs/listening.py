@@ -31,10 +31,6 @@ class Listener:
         known: Last pose and velocity of each other robot, in the form of the env's `comm_state`.
         ages_s: How old they are, s.
 
-    Args:
-        env: Env with ``comm_state()`` and ``control_timestep``, also under wrappers.
-        channel: Brings the packets to its receiver.
-
     Raises:
         ConfigurationError: The env lacks one of them, or the channel's packets have no velocities.
     """

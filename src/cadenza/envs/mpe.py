@@ -66,12 +66,6 @@ class MPECooperativePushEnv(gym.Env[dict[str, Any], dict[str, Any]]):
 
     An episode never terminates and truncates after ``episode_length`` steps; stepping on is allowed
     and stays truncated. The task has no success predicate: its score is the return.
-
-    Attributes:
-        agent_uids: Robots in order; the first is the ego.
-        episode_length: Steps until truncation.
-        root_seed: Experiment seed that scopes every episode.
-        control_timestep: Seconds per step.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 10}  # pyright: ignore[reportIncompatibleVariableOverride] # gymnasium declares an instance variable

@@ -54,14 +54,7 @@ class TaskLayout:
 
 
 class PlanarVectorEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]):
-    """N copies of a planar task; a task adds layout, motion and observation.
-
-    Attributes:
-        agent_uids: Robots in order; the first is the ego, the second the partner.
-        control_timestep: Seconds per step.
-        episode_length: Steps until truncation.
-        root_seed: Experiment seed that scopes every episode.
-    """
+    """N copies of a planar task; a task adds layout, motion and observation."""
 
     def __init__(
         self, task: TaskLayout, *, num_envs: int, episode_length: int, root_seed: int

@@ -140,9 +140,6 @@ class ExploratoryStaticPartnerOverride(PartnerBase):
 
     For exploring only: results with it say nothing about the partner whose spec it carries, so the
     class has no registered name and no configuration can ask for it.
-
-    Args:
-        inner: Partner whose spec, and shape of actions, this one takes over.
     """
 
     def __init__(self, inner: FrozenPartner) -> None:

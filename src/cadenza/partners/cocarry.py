@@ -171,11 +171,7 @@ MAX_LAG: Final = 10
 
 
 class CarryingLaw:
-    """Plays `Traits` in N rows and remembers what they need: where a leader began, lagged steps.
-
-    Args:
-        traits: One row per robot.
-    """
+    """Plays `Traits` in N rows and remembers what they need: where a leader began, lagged steps."""
 
     def __init__(self, traits: Traits) -> None:
         rows = len(traits.role)

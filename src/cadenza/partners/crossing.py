@@ -62,19 +62,10 @@ ARRAY: Final = Arithmetic(sqrt=np.sqrt, minimum=np.minimum, maximum=np.maximum, 
 
 
 class Sight(NamedTuple):
-    """What a crossing partner sees: itself, its goal and the ego.
+    """What a crossing partner sees, m and m/s.
 
-    Attributes:
-        px: Own position x, m; `py` likewise.
-        py: Own position y, m.
-        vx: Own velocity x, m/s; `vy` likewise.
-        vy: Own velocity y, m/s.
-        gx: Goal minus own position, x, m; `gy` likewise.
-        gy: Goal minus own position, y, m.
-        rx: Ego position minus own position, x, m; `ry` likewise.
-        ry: Ego position minus own position, y, m.
-        wx: Ego velocity minus own velocity, x, m/s; `wy` likewise.
-        wy: Ego velocity minus own velocity, y, m/s.
+    Own position p and velocity v, the goal g, the ego's position r and velocity w; g, r and w are
+    relative to the partner.
     """
 
     px: Real

@@ -258,9 +258,6 @@ class RowGenerators:
 
     Row 0 of an episode draws what a single environment draws, from the episode's stream, row k > 0
     from its k-th child; a restarted row draws from the stream of its own episode.
-
-    Args:
-        episode: Stream of the episode, see `PartnerBase.episode_stream`.
     """
 
     def __init__(self, episode: Substream) -> None:

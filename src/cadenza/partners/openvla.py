@@ -226,11 +226,6 @@ class OpenVLAPartner(ChunkedPolicyPartner):
     ``weights_uri`` names the model's repository or folder. The action goes through ``action_map``;
     numbers that are not finite become a safe hold.
 
-    Args:
-        spec: Identity and options.
-        backend: The model; None loads it with transformers at the first ``act``.
-        embodiment: From VLA actions to the environment's; None takes the option ``action_map``.
-
     Raises:
         InputError: The option ``uid`` or ``weights_uri`` is missing.
         ConfigurationError: An option is missing, unknown or malformed; without a ``backend`` also
@@ -324,9 +319,6 @@ class OpenVLAPartner(ChunkedPolicyPartner):
 
 class TransformersBackend:
     """OpenVLA through the library transformers (4.40.1 is known to run it).
-
-    Args:
-        spec: The partner's spec; its options are already checked.
 
     Raises:
         InputError: There is no ``weights_uri``.

@@ -68,10 +68,6 @@ class PolicyProcessError(CadenzaError, RuntimeError):
 class PolicyProcess:
     """One running policy.
 
-    Args:
-        command: Program and arguments, see `cadenza.partners.policy_process`.
-        environ: Environment variables beside this process's own.
-
     Raises:
         PolicyProcessError: It could not be started, or failed while it loaded.
     """

@@ -37,13 +37,7 @@ ZOO_MEMBER: Final = "zoo_member"
 
 
 class MemberPolicies(NamedTuple):
-    """What a member's checkpoint holds.
-
-    Attributes:
-        ego: Policy for the ego's place.
-        partner: Policy for the partner's place.
-        log_std: Log-deviations of their actions, (A,) each; empty for choices.
-    """
+    """Policies of a member's checkpoint; deviations of their actions, (A,) each, none for choices."""
 
     ego: "MlpPolicy"
     partner: "MlpPolicy"

@@ -69,13 +69,7 @@ class Frames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptEpisode:
-    """An episode that goes into a dataset.
-
-    Attributes:
-        seed: Seed of its initial state.
-        partner: Who the ego met.
-        episode: What happened.
-    """
+    """An episode that goes into a dataset."""
 
     seed: int
     partner: str
@@ -228,14 +222,7 @@ _MOVING: Final = ("min", "max", "mean", "q01", "q10", "q50", "q90", "q99")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """What to join.
-
-    Attributes:
-        sources: Folders of datasets, two or more; never changed.
-        repo_id: Name of the new dataset.
-        out: Folder of the job.
-        result: Result file.
-    """
+    """What to join."""
 
     sources: tuple[Path, ...]
     repo_id: str

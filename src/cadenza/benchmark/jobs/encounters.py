@@ -256,20 +256,7 @@ BLOCKS: Final = "blocks"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What to measure.
-
-    Attributes:
-        policy: Checkpoint.
-        task: Task.
-        partners: Whom the ego meets; see `encounters.chosen_partners`.
-        filtered: ``on`` or ``off``: the safety filter; None for on wherever the task has one.
-        seed_start: Initial-state seed of the first episode.
-        episodes: Episodes, >= 1.
-        batch_size: Episodes between two saves, >= 1; no figure depends on it.
-        out: Folder of the job.
-        result: Result file.
-        report: Called now and then with the episodes done, and those wanted.
-    """
+    """What to measure; the flags of `cadenza job evaluate`."""
 
     policy: Path
     task: str

@@ -44,12 +44,7 @@ _LABEL_INCHES: Final = 2.6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooEntry:
-    """A member and where its zoo is.
-
-    Attributes:
-        folder: The zoo.
-        member: The member.
-    """
+    """A member and where its zoo is."""
 
     folder: Path
     member: ZooMember

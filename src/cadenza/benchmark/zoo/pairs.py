@@ -54,9 +54,6 @@ class PairStep(NamedTuple):
 class PairEnv:
     """Drives a batch of a task with two robots; both act by Boxes, or both choose.
 
-    Args:
-        env: Batched environment that resets itself within the step.
-
     Attributes:
         num_envs: N.
         uids: Ego and partner.

@@ -310,14 +310,7 @@ class TwoArms(Generic[CopiesT]):
 
 
 class TwoArmEnv(TwoArms[CopiesT], gym.Env[dict[str, Any], dict[str, Any]]):
-    """One copy of a task.
-
-    Attributes:
-        agent_uids: Ego and partner.
-        options: Choices of this environment.
-        episode_length: Ticks until truncation.
-        root_seed: Experiment seed that scopes every episode.
-    """
+    """One copy of a task."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 20}  # pyright: ignore[reportIncompatibleVariableOverride] # gymnasium declares an instance variable
     control_timestep: Final = CONTROL_TIMESTEP
@@ -440,12 +433,6 @@ class VectorTwoArmEnv(TwoArms[CopiesT], gym.vector.VectorEnv[dict[str, Any], dic
     seed_i = s + i and e = 0, ``reset()`` moves every copy to its next episode. The step that ends
     an episode returns the next one's first observation, and ``info["final_observation"]`` holds
     those before the reset.
-
-    Attributes:
-        agent_uids: Ego and partner.
-        options: Choices of this environment.
-        episode_length: Ticks until truncation.
-        root_seed: Experiment seed that scopes every episode.
     """
 
     control_timestep: Final = CONTROL_TIMESTEP
