@@ -19,7 +19,7 @@ from harness import Outcome, Run, main
 import cadenza
 from cadenza.benchmark.imitation import BestSuccess, Successes, imitation_batch, success_by_partner
 from cadenza.benchmark.scripted_egos import carry
-from cadenza.envs.wrappers.residual import ResidualActions
+from cadenza.envs.residual import ResidualActions
 from cadenza.partners.cocarry import HELD_OUT_EASY, HELD_OUT_HARD
 
 TASK = "cocarry_mj"

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from cadenza.envs.maniskill import make_stage0_env, make_stage0_training_env
-from cadenza.envs.wrappers.forwarding import ForwardingWrapper
+from cadenza.envs.wrappers import ForwardingWrapper
 
 pytestmark = pytest.mark.usefixtures("without_renderer")
 ROBOTS = ("panda_wristcam", "fetch", "allegro_hand_right")

@@ -60,16 +60,7 @@ class _BatchEgo(EgoPolicy, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionRow:
-    """One row of the table.
-
-    Attributes:
-        name: What it shows.
-        ego: Name of a scripted ego policy.
-        partner: Registered partner class.
-        episodes: How many, at full size.
-        first_seed: Of the episodes.
-        options: Of the task, over its defaults.
-    """
+    """One row of the table."""
 
     name: str
     ego: str
@@ -102,13 +93,7 @@ class AdmissionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One episode.
-
-    Attributes:
-        seed: Of the episode.
-        stratum: Kind of the partner's behaviour, if it has several.
-        info: What the last step measured.
-    """
+    """One episode."""
 
     seed: int
     stratum: str | None
@@ -121,20 +106,7 @@ class Outcome:
 
 
 def play_row(task: TaskSpec, row: AdmissionRow, *, episodes: int | None = None) -> list[Outcome]:
-    """Play the episodes of one row, side by side.
-
-    Args:
-        task: A task that can be stepped as a batch.
-        row: Who plays.
-        episodes: Fewer than the row's own.
-
-    Returns:
-        Outcomes by seed.
-
-    Raises:
-        ConfigurationError: The ego cannot act on a batch.
-        UnknownNameError: Ego or partner does not exist.
-    """
+    """Return the outcomes of one row by seed; its episodes are played side by side."""
     total = row.episodes if episodes is None else min(episodes, row.episodes)
     copies = min(COPIES, total)
     request = EnvRequest(

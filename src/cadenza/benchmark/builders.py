@@ -50,20 +50,10 @@ _FINAL_KEYS: Final = ("final_observation", "final_obs")
 
 
 class BackgroundRobots:
-    """Two-seat view of one environment; every other attribute is the environment's own.
-
-    Attributes:
-        agent_uids: Ego and partner.
-        robot_uids: All robots, ego first.
-    """
+    """Two-seat view of one environment; every other attribute is the environment's own."""
 
     def __init__(self, env: TaskEnv, robots: Mapping[str, PartnerBase]) -> None:
-        """Wrap ``env``.
-
-        Args:
-            env: Environment with more than two robots.
-            robots: One copy of the partner for each uid after the first two.
-        """
+        """Wrap ``env``."""
         self._env = env
         self._robots = dict(robots)
         self.robot_uids = env.agent_uids
@@ -94,14 +84,7 @@ class BackgroundRobots:
         return two_seats(obs, self.agent_uids), info
 
     def step(self, action: ActionDict) -> tuple[Any, Any, Any, Any, Mapping[str, Any]]:
-        """Advance one step; the background robots act on the last observation.
-
-        Args:
-            action: Actions of ego and partner.
-
-        Raises:
-            NotReadyError: No episode was started.
-        """
+        """Advance one step; the background robots act on the last observation."""
         obs, reward, terminated, truncated, info = self._env.step(self._all_actions(action))
         self._obs = obs
         return two_seats(obs, self.agent_uids), reward, terminated, truncated, info
@@ -124,11 +107,7 @@ class BackgroundRobots:
 
 
 class BatchedBackgroundRobots(BackgroundRobots):
-    """Two-seat view of N environments that reset themselves in the step that ends an episode.
-
-    Attributes:
-        num_envs: N.
-    """
+    """Two-seat view of N environments that reset themselves in the step that ends an episode."""
 
     def __init__(self, env: TaskEnv, robots: Mapping[str, PartnerBase], *, num_envs: int) -> None:
         """Wrap ``env``; see `BackgroundRobots`."""
@@ -237,12 +216,7 @@ def build_env(
 
 
 def require_player(task: TaskSpec, class_name: str) -> None:
-    """Raise unless a partner plays ``task``: its card names the task or none, or the task names it.
-
-    Raises:
-        ConfigurationError: The partner is one of other tasks.
-        UnknownNameError: The class is not registered.
-    """
+    """Raise unless a partner plays ``task``: its card names the task or none, or the reverse."""
 
     def plays(name: str) -> bool:
         declared = partner_card(name).tasks
@@ -292,16 +266,7 @@ def partner_spec(partner_config: PartnerConfig, **extra: str) -> PartnerSpec:
 
 
 def code_digest(task: TaskSpec, partners: Iterable[str]) -> str:
-    """Return the digest of the code that plays ``task``, plug-ins included.
-
-    Args:
-        task: The task.
-        partners: Classes of its partners.
-
-    Raises:
-        ConfigurationError: The task's factory does not exist.
-        UnknownNameError: The class of a partner is not registered.
-    """
+    """Return the digest of the code that plays ``task``, plug-ins included."""
     return source_digest(task.load_factory(), *map(partner_class, partners))
 
 
@@ -311,18 +276,9 @@ def build_safety_driver(
     *,
     link: EgoLink | None = None,
 ) -> SafetyDriver | None:
-    """Build the safety driver of ``env``, the environment that will be stepped.
+    """Return the safety driver of the scalar env that will be stepped; None without a filter.
 
-    Args:
-        env: Scalar environment with the safety hooks.
-        safety_config: Settings of the filter.
-        link: Over which the filter hears of the other robots; None lets it see the truth.
-
-    Returns:
-        The driver; None if the filter is disabled.
-
-    Raises:
-        ConfigurationError: The filter is enabled for a task without the hooks.
+    Over ``link`` the filter hears of the other robots; without one it sees the truth.
     """
     if not safety_config.enabled:
         return None
@@ -336,18 +292,7 @@ def build_safety_driver(
 def build_batched_safety_driver(
     env: Any, safety_config: SafetyConfig
 ) -> "BatchedSafetyDriver | None":
-    """Build the safety driver of a batch of environments, the one that will be stepped.
-
-    Args:
-        env: Batch with the safety hooks.
-        safety_config: Settings of the filter.
-
-    Returns:
-        The driver; None if the filter is disabled.
-
-    Raises:
-        ConfigurationError: The filter is enabled for a task without the hooks.
-    """
+    """Return the safety driver of the batch that will be stepped; None without a filter."""
     if not safety_config.enabled:
         return None
     from cadenza.safety.batched.driver import BatchedSafetyDriver
@@ -453,11 +398,7 @@ def make_stage1_pickplace_task_env(request: EnvRequest) -> Any:
 
 
 def _fixed_seats(request: EnvRequest, uids: tuple[str, str]) -> tuple[str, str]:
-    """Return ``uids``, the robots of a task that cannot be renamed.
-
-    Raises:
-        ConfigurationError: The request names others, and not the usual seats either.
-    """
+    """Return ``uids``, the robots of a task that cannot be renamed."""
     if request.seats not in (uids, ("ego", "partner")):
         raise ConfigurationError(
             f"env.agent_uids: expected {uids}, the robots of this task, got {request.seats}."
@@ -466,11 +407,7 @@ def _fixed_seats(request: EnvRequest, uids: tuple[str, str]) -> tuple[str, str]:
 
 
 def _refuse_pictures(request: EnvRequest) -> None:
-    """Raise for a render mode that a ManiSkill task has only through its own factory.
-
-    Raises:
-        ConfigurationError: One is asked for.
-    """
+    """Raise for a render mode that a ManiSkill task has only through its own factory."""
     if request.render_mode is not None:
         raise ConfigurationError(
             f"build_env: expected render_mode None, got {request.render_mode!r}; draw a ManiSkill "

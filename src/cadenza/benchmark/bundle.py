@@ -75,15 +75,7 @@ class PreregistrationCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleProvenance:
-    """Code behind the bundle.
-
-    Attributes:
-        git_sha: Commit, or ``"unknown"``.
-        dirty: Whether sources differ from it; true when that cannot be told.
-        diff_sha256: Digest of the differing files, if any.
-        lock_sha256: Digest of the dependency pins, if known.
-        platform: Machine and library versions.
-    """
+    """Code behind the bundle."""
 
     git_sha: str
     dirty: bool
@@ -188,11 +180,7 @@ def encode_journal(episodes: Sequence[EpisodeResult], *, genesis: str) -> bytes:
 
 
 def build_bundle_files(request: BundleRequest) -> dict[str, bytes]:
-    """Return every file of the bundle by name; a pure function of ``request``.
-
-    Raises:
-        InputError: The episodes do not allow the requested statistics.
-    """
+    """Return every file of the bundle by name; a pure function of ``request``."""
     plan = request.plan
     files: dict[str, bytes] = {PLAN_NAME: plan.to_bytes()}
     for seed in plan.seeds:

@@ -134,16 +134,7 @@ class ConditionEntry(PlanModel):
 
 
 class Cell(PlanModel):
-    """One unit of evaluation: consecutive episodes of one combination.
-
-    Attributes:
-        policy: Name of the policy.
-        condition: Name of the condition.
-        partner: Name of the partner.
-        seed: Evaluation seed.
-        first_episode: Index of the first episode within the seed.
-        n_episodes: Number of episodes.
-    """
+    """One unit of evaluation: consecutive episodes of one combination."""
 
     policy: str
     condition: str
@@ -163,21 +154,7 @@ class Cell(PlanModel):
 
 
 class EvaluationPlan(PlanModel):
-    """Everything that determines the results of an evaluation.
-
-    Attributes:
-        schema_version: Version of this layout.
-        task_version: Version of the task named in ``env``.
-        env: Task and its settings; one environment, not a batch.
-        policies: Ego policies.
-        partners: Partners.
-        conditions: Conditions.
-        seeds: Evaluation seeds: the clusters of the statistics.
-        episodes_per_seed: Episodes per policy, condition, partner and seed.
-        block_size: Episodes per cell, at most.
-        code_sha256: Digest of the source of the package and of the plug-ins that take part.
-        package_version: Version of the package.
-    """
+    """Everything that determines the results of an evaluation."""
 
     schema_version: Literal[1] = PLAN_SCHEMA_VERSION
     task_version: int = Field(ge=0)
@@ -245,11 +222,7 @@ class EvaluationPlan(PlanModel):
 
     @classmethod
     def from_bytes(cls, data: bytes, *, source: str = PLAN_NAME) -> "EvaluationPlan":
-        """Return the plan that ``data`` holds.
-
-        Raises:
-            IntegrityError: ``data`` is not the canonical form of a plan.
-        """
+        """Return the plan that ``data`` holds."""
         content = parse_json_object(data, source=source)
         try:
             plan = cls.model_validate(content)
@@ -303,12 +276,7 @@ def initial_state_seed(seed: int, episode: int) -> int:
 
 
 def store_plan(folder: Path, plan: EvaluationPlan) -> None:
-    """Write ``plan`` into ``folder``, or check that the folder already holds the same plan.
-
-    Raises:
-        ConfigurationError: The folder holds another plan.
-        StorageError: The file system refused.
-    """
+    """Write ``plan`` into ``folder``, or check that the folder already holds the same plan."""
     path = folder / PLAN_NAME
     if not path.exists():
         atomic_write_bytes(path, plan.to_bytes())
@@ -347,11 +315,7 @@ def cell_path(folder: Path, key: str) -> Path:
 
 
 def write_cell(folder: Path, key: str, cell: Cell, episodes: Sequence[EpisodeResult]) -> None:
-    """Store a finished cell in one durable step.
-
-    Raises:
-        StorageError: The file system refused; an earlier file is unchanged.
-    """
+    """Store a finished cell in one durable step."""
     lines = [episode_line(episode) for episode in episodes]
     body = b"".join([_header_line(key, cell) + b"\n", *lines])
     data = body + _closing_line(body, len(episodes)) + b"\n"
@@ -382,11 +346,7 @@ def read_cell(folder: Path, key: str, plan: EvaluationPlan) -> list[EpisodeResul
 def check_cell_episodes(
     plan: EvaluationPlan, cell: Cell, episodes: Sequence[EpisodeResult]
 ) -> None:
-    """Raise unless ``episodes`` are exactly the planned ones of ``cell``, in order.
-
-    Raises:
-        IntegrityError: An episode is missing, foreign, or started from another state than planned.
-    """
+    """Raise unless ``episodes`` are exactly the planned ones of ``cell``, in order."""
     indices = range(cell.first_episode, cell.first_episode + cell.n_episodes)
     expected = [
         (cell.seed, plan.episode_idx(cell, i), initial_state_seed(cell.seed, i)) for i in indices
@@ -448,15 +408,7 @@ def _parse_episode(line: bytes, source: str) -> EpisodeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellRunnerFactory:
-    """Builds the runner of one process; travels to workers as plain values.
-
-    Attributes:
-        folder: Output folder; holds the plan and receives the cells.
-        artifacts_root: Folder that checkpoint addresses are relative to.
-        plan_sha256: Digest of the plan that is meant.
-        task: The plan's task.
-        modules: Modules that register the partners which other packages add.
-    """
+    """Builds the runner of one process; travels to workers as plain values."""
 
     folder: Path
     artifacts_root: Path
@@ -465,11 +417,7 @@ class CellRunnerFactory:
     modules: tuple[str, ...] = ()
 
     def __call__(self) -> "CellRunner":
-        """Return a runner for the stored plan.
-
-        Raises:
-            IntegrityError: The folder holds another plan.
-        """
+        """Return a runner for the stored plan."""
         plan = EvaluationPlan.from_bytes((self.folder / PLAN_NAME).read_bytes())
         if plan.digest != self.plan_sha256:
             raise IntegrityError(
@@ -501,12 +449,7 @@ class CellRunner:
             return [run_episode(world, self._tag(cell, index)) for index in indices]
 
     def replay(self, cell: Cell, episode: int) -> tuple[EpisodeResult, Trajectory]:
-        """Play one episode of ``cell`` again and also return where everyone was.
-
-        Args:
-            cell: Any cell of the plan.
-            episode: Index within the seed.
-        """
+        """Play one episode of ``cell`` again and also return where everyone was."""
         with single_torch_thread(), self._world(cell) as world:
             return record_episode(world, self._tag(cell, episode))
 

@@ -16,8 +16,8 @@ from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from cadenza.comm.channels import PerLinkChannel
 from cadenza.comm.degradation import Ordering
-from cadenza.comm.links import PerLinkChannel
 from cadenza.comm.packets import CommPacket
 from cadenza.comm.profiles import URLLC_3GPP_R17, DegradationProfile
 from cadenza.core.errors import ConfigurationError
@@ -57,12 +57,7 @@ class LinkConfig(BaseModel):
     ordering: Ordering = Field(default="freshest")
 
     def to_profile(self) -> DegradationProfile:
-        """Return what the link does.
-
-        Raises:
-            ConfigurationError: There is no such preset.
-            InputError: A value is out of range.
-        """
+        """Return what the link does."""
         if self.profile not in URLLC_3GPP_R17:
             known = ", ".join(URLLC_3GPP_R17)
             raise ConfigurationError(
@@ -80,10 +75,6 @@ class LinkConfig(BaseModel):
 
 class EgoLink:
     """What the ego hears, one episode at a time.
-
-    Args:
-        env: The env that is stepped.
-        config: What every link to the ego does.
 
     Raises:
         ConfigurationError: The env cannot say what packets carry.
@@ -116,13 +107,9 @@ class EgoLink:
         return self._seen(obs, self._listener.begin(seed))
 
     def observe(self, obs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the ego sees; call it once per observation of the env.
+        """Return ``obs`` with the ego's ``state`` as packets tell it, and the packet as ``comm``.
 
-        Args:
-            obs: The env's observation; it does not change.
-
-        Returns:
-            The same with the ego's ``state`` as the packets tell it, and the packet as ``comm``.
+        Call it once per observation of the env.
         """
         return self._seen(obs, self._listener.listen())
 

@@ -45,12 +45,7 @@ ACCEL_TOLERANCE: Final = 1e-6
 
 
 class AssumptionMonitor:
-    """Counts for one episode at a time.
-
-    Args:
-        hooks: What the env that is stepped offers.
-        ego_uid: The guarded agent.
-    """
+    """Counts for one episode at a time."""
 
     def __init__(self, hooks: EnvHooks, *, ego_uid: str) -> None:
         self._hooks = hooks
@@ -132,16 +127,7 @@ class EpisodeGuard(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeTag:
-    """What an episode is called in the results.
-
-    Attributes:
-        seed: Evaluation seed, the cluster of the statistics.
-        episode_idx: Index within (policy, condition, seed).
-        initial_state_seed: Reset seed of environment, partner and policy.
-        policy: Name of the ego policy.
-        condition: Name of the condition.
-        partner: Name of the partner.
-    """
+    """What an episode is called in the results."""
 
     seed: int
     episode_idx: int

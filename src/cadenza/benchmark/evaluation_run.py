@@ -132,8 +132,6 @@ class EvaluationConfig(PlanModel):
         block_size: Episodes per cell, the unit of resuming.
         failure_policy: ``strict`` stops at the first failed cell, ``best_effort`` goes on and
             records the failure in the bundle.
-        cell_timeout_s: Seconds after which a worker that still runs one cell counts as lost; by
-            default none does. Needs two workers or more.
         n_resamples: 0 for Student-t intervals on seed means, else bootstrap replicates.
         bootstrap_root_seed: Root seed of those replicates.
         artifacts_root: Folder that ``local://`` addresses are relative to. Partners load theirs
@@ -159,19 +157,13 @@ class EvaluationConfig(PlanModel):
     episodes_per_seed: int = Field(default=20, gt=0)
     block_size: int = Field(default=DEFAULT_BLOCK_SIZE, gt=0)
     failure_policy: FailurePolicy = "strict"
-    cell_timeout_s: float | None = Field(default=None, gt=0.0)
     n_resamples: int = Field(default=0, ge=0)
     bootstrap_root_seed: int = Field(default=0, ge=0)
     artifacts_root: Path = Path()
 
 
 def load_evaluation_config(path: Path) -> EvaluationConfig:
-    """Return the configuration in the YAML file ``path``.
-
-    Raises:
-        ConfigurationError: The file is missing or not a YAML mapping.
-        pydantic.ValidationError: A value is missing, unknown or out of range.
-    """
+    """Return the configuration in the YAML file ``path``."""
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise ConfigurationError(f"{path}: expected a YAML mapping, got {type(content).__name__}.")
@@ -179,13 +171,7 @@ def load_evaluation_config(path: Path) -> EvaluationConfig:
 
 
 def make_plan(config: EvaluationConfig) -> EvaluationPlan:
-    """Return the plan of ``config``; reads the digests of all weights.
-
-    Raises:
-        CheckpointError: Weights are missing or damaged.
-        ConfigurationError: Something in the configuration does not exist or does not fit.
-        UnknownNameError: Unknown task, policy or partner.
-    """
+    """Return the plan of ``config``; reads the digests of all weights."""
     task = get_task(config.task, config.task_version)
     _check_fit(config, task)
     root = config.artifacts_root
@@ -426,7 +412,6 @@ def _run_cells(
         ),
         workers=default_workers() if workers is None else workers,
         failure_policy=config.failure_policy,
-        job_timeout_s=config.cell_timeout_s,
         progress=report,
     )
 

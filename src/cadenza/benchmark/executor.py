@@ -17,7 +17,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -70,12 +69,7 @@ class RunnerFactory(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One unit of work.
-
-    Attributes:
-        key: What the runner is given.
-        label: How messages name the job.
-    """
+    """One unit of work."""
 
     key: str
     label: str
@@ -83,14 +77,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFailure:
-    """A job that failed for good.
-
-    Attributes:
-        key: Key of the job.
-        label: Its name for people.
-        error: Type of the error, or ``"WorkerLost"``.
-        message: What happened.
-    """
+    """A job that failed for good."""
 
     key: str
     label: str
@@ -116,7 +103,6 @@ def run_jobs(
     *,
     workers: int,
     failure_policy: FailurePolicy = "strict",
-    job_timeout_s: float | None = None,
     progress: JobProgress | None = None,
 ) -> list[JobFailure]:
     """Run every job and return the failures, sorted by key.
@@ -126,8 +112,6 @@ def run_jobs(
         factory: Builds the runner; called once in each process.
         workers: Processes; 1 runs the jobs in this process.
         failure_policy: ``"strict"`` raises on the first failure, ``"best_effort"`` goes on.
-        job_timeout_s: Seconds after which a worker counts as lost; None waits for ever. Needs
-            workers > 1.
         progress: Told after every job.
 
     Raises:
@@ -144,7 +128,7 @@ def run_jobs(
     if workers == 1 or len(jobs) == 1:
         _run_inline(jobs, factory, board)
     else:
-        with _Pool(factory, min(workers, len(jobs)), job_timeout_s) as pool:
+        with _Pool(factory, min(workers, len(jobs))) as pool:
             pool.run(board)
     return sorted(board.failures, key=lambda failure: failure.key)
 
@@ -221,17 +205,15 @@ class _Worker:
     connection: Connection
     ready: bool = False
     job: Job | None = None
-    deadline: float = float("inf")
 
 
 class _Pool:
     """A fixed number of worker processes; lost ones are replaced."""
 
-    def __init__(self, factory: RunnerFactory, size: int, job_timeout_s: float | None) -> None:
+    def __init__(self, factory: RunnerFactory, size: int) -> None:
         self._context = multiprocessing.get_context("spawn")
         self._factory = factory
         self._size = size
-        self._timeout_s = float("inf") if job_timeout_s is None else job_timeout_s
         self._workers: list[_Worker] = []
         self._starts_lost = 0
 
@@ -258,10 +240,8 @@ class _Pool:
             for worker in list(self._workers):
                 if worker.ready and worker.job is None and board.waiting:
                     self._give(worker, board.waiting.popleft(), board)
-            nearest = min(worker.deadline for worker in self._workers)
-            timeout = None if nearest == float("inf") else max(0.0, nearest - time.monotonic())
-            wait([worker.connection for worker in self._workers], timeout)
-            for worker in list(self._workers):
+            heard = wait([worker.connection for worker in self._workers])
+            for worker in [one for one in self._workers if one.connection in heard]:
                 self._attend(worker, board)
 
     def _start_worker(self) -> None:
@@ -275,7 +255,6 @@ class _Pool:
 
     def _give(self, worker: _Worker, job: Job, board: _Board) -> None:
         worker.job = job
-        worker.deadline = time.monotonic() + self._timeout_s
         try:
             worker.connection.send_bytes(job.key.encode())
         except OSError:  # it died while idle, so the job is none of its losses
@@ -284,20 +263,12 @@ class _Pool:
             self._replace(worker, board)
 
     def _attend(self, worker: _Worker, board: _Board) -> None:
-        """Handle what one worker said, its death, or its silence."""
+        """Handle what one worker said, or its death."""
         try:
-            message = worker.connection.recv_bytes() if worker.connection.poll() else None
+            answer = parse_json_object(worker.connection.recv_bytes(), source="worker")
         except (EOFError, OSError):  # the operating system closed its end: it died
             self._replace(worker, board)
             return
-        if message is not None:
-            self._hear(worker, message, board)
-        elif time.monotonic() >= worker.deadline:
-            worker.process.kill()
-            self._replace(worker, board, reason=f"no answer within {self._timeout_s:.0f} s")
-
-    def _hear(self, worker: _Worker, message: bytes, board: _Board) -> None:
-        answer = parse_json_object(message, source="worker")
         if answer["kind"] == "ready":
             worker.ready = True
             self._starts_lost = 0
@@ -307,13 +278,13 @@ class _Pool:
                 key="", label="worker start", error=answer["error"], message=answer["message"]
             )
             raise failure.as_exception()
-        job, worker.job, worker.deadline = worker.job, None, float("inf")
+        job, worker.job = worker.job, None
         if answer["kind"] == "done":
             board.record_success(job)
         else:
             board.record_failure(job, answer["error"], answer["message"])
 
-    def _replace(self, worker: _Worker, board: _Board, *, reason: str = "") -> None:
+    def _replace(self, worker: _Worker, board: _Board) -> None:
         worker.process.join()
         worker.connection.close()
         self._workers.remove(worker)
@@ -321,8 +292,7 @@ class _Pool:
             self._bear_lost_start(worker.process.exitcode or 0)
         self._start_worker()
         if worker.job is not None:
-            reason = reason or f"exit code {worker.process.exitcode}"
-            board.record_lost_worker(worker.job, reason)
+            board.record_lost_worker(worker.job, f"exit code {worker.process.exitcode}")
 
     def _bear_lost_start(self, exit_code: int) -> None:
         """Raise unless a worker that died before it was ready is worth another start.

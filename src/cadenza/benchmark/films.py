@@ -30,15 +30,7 @@ _FORMATS: Final = (".png", ".gif", ".mp4")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilmRequest:
-    """What is played.
-
-    Attributes:
-        task: Registered task.
-        ego: Name or ``local://`` address of an ego policy.
-        partner: Registered partner class.
-        seed: Of the episode.
-        options: Of the task.
-    """
+    """What is played."""
 
     task: str
     ego: str

@@ -10,7 +10,7 @@ the expert included. Every episode draws one of the partners, each as likely as 
 
 Seeds:  in the episode of seed k the stream ``benchmark.imitation.partner`` under root k chooses the
         partner; environment, partner and expert begin with seed k.
-        A batch draws its partners as `stream_worlds` says.
+        A batch draws its partners as `stream_tasks` says.
 Axes:   E = environments, D = entries of the ego's state, A = action components.
 
 `BestSuccess` keeps the agent of any training that succeeded most often on validation episodes: a
@@ -38,8 +38,7 @@ from numpy.typing import NDArray
 from cadenza.aht.config_models import EnvConfig, PartnerConfig
 from cadenza.benchmark.builders import build_env, build_partner, require_player
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, MemorylessPolicy, ego_seat, load_policy
-from cadenza.benchmark.stream_experts import EXPERTS, Law
-from cadenza.benchmark.stream_worlds import EgoVectorEnv, make_batch
+from cadenza.benchmark.stream_tasks import EXPERTS, EgoVectorEnv, Law, make_batch
 from cadenza.benchmark.tasks import OptionValue, get_task
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME, CheckpointMetadata, save_checkpoint
 from cadenza.core.checks import is_whole
@@ -73,17 +72,7 @@ class TaughtSeat(EgoGymEnv):
     def __init__(
         self, env: Any, partners: Sequence[FrozenPartner], names: Sequence[str], expert: str | None
     ) -> None:
-        """Seat the ego.
-
-        Args:
-            env: Environment of two seats, ego first.
-            partners: Who may be drawn, at least one.
-            names: What each is called.
-            expert: Whom to ask; None asks nobody.
-
-        Raises:
-            UnknownNameError: No registry knows ``expert``.
-        """
+        """Seat the ego."""
         super().__init__(env, partners[0])
         self.names = tuple(names)
         self.drawn = 0
@@ -115,11 +104,7 @@ class TaughtSeat(EgoGymEnv):
         return outcome
 
     def expert_action(self) -> NDArray[Any]:
-        """Return what the expert would do now, (A,).
-
-        Raises:
-            NotReadyError: There is no expert, or `reset` was never called.
-        """
+        """Return what the expert would do now, (A,)."""
         return _told(self._wanted)
 
     def _ask(self) -> None:
@@ -145,16 +130,7 @@ class TaughtBatch(EgoVectorEnv):
     """
 
     def __init__(self, env: Any, partners: Sequence[PartnerConfig], expert: str | None) -> None:
-        """Seat the ego.
-
-        Args:
-            env: Batch of a task with automatic resets in the same step.
-            partners: Who may drive the other robots.
-            expert: Whom to ask; None asks nobody.
-
-        Raises:
-            UnknownNameError: No registry knows ``expert`` or a partner.
-        """
+        """Seat the ego."""
         super().__init__(env, partners)
         seat = ego_seat(env, self.ego_uid)
         rows = range(0 if expert is None else self.num_envs)
@@ -185,11 +161,7 @@ class TaughtBatch(EgoVectorEnv):
         return getattr(self, name)(*arguments)
 
     def expert_action(self) -> NDArray[Any]:
-        """Return what the experts would do now, (E, A).
-
-        Raises:
-            NotReadyError: There is no expert, or `reset` was never called.
-        """
+        """Return what the experts would do now, (E, A)."""
         return _told(self._wanted)
 
     def has_wrapper_attr(self, name: str) -> list[bool]:
@@ -308,11 +280,7 @@ def _label(player: PartnerConfig) -> str:
 
 
 def find_expert(name: str, seat: EgoSeat) -> EgoPolicy:
-    """Return the expert called ``name`` for an ego's seat.
-
-    Raises:
-        UnknownNameError: No registry knows the name; lists the known ones.
-    """
+    """Return the expert called ``name`` for an ego's seat."""
     if name in EXPERTS:
         return _LawExpert(EXPERTS[name].law, seat)
     if name in list_registered():
@@ -356,11 +324,7 @@ class _PartnerExpert:
 
 @dataclass(frozen=True, slots=True)
 class Successes:
-    """Which episodes succeeded, by their seeds.
-
-    Attributes:
-        won: One entry per episode.
-    """
+    """Which episodes succeeded, by their seeds."""
 
     won: tuple[bool, ...]
 

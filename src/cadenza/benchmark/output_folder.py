@@ -45,10 +45,6 @@ OutputMode: TypeAlias = Literal["new", "resume", "overwrite"]
 def open_output_folder(folder: Path, *, mode: OutputMode) -> Generator[None]:
     """Create or check ``folder``, prove it writable, and hold its lock for the body.
 
-    Args:
-        folder: Output folder of one job.
-        mode: What may already be in it.
-
     Raises:
         ConfigurationError: The folder is a file, holds something although ``mode`` is ``"new"``, or
             holds something that is not the output of such a job.
@@ -197,11 +193,7 @@ class JobFolder:
         return draft
 
     def publish(self, draft: Path, name: str) -> Path:
-        """Move ``draft``, a finished folder, to ``name`` in one step.
-
-        Raises:
-            StorageError: The file system refused.
-        """
+        """Move ``draft``, a finished folder, to ``name`` in one step."""
         target = self.root / name
         try:
             draft.rename(target)
@@ -220,11 +212,7 @@ class JobFolder:
             shutil.rmtree(self.work)
 
     def write_result(self, path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the result file, the job's last act, and return its facts.
-
-        Raises:
-            StorageError: The file system refused.
-        """
+        """Write the result file, the job's last act, and return its facts."""
         full = {
             **facts,
             "job": self.kind,
@@ -340,11 +328,7 @@ class Blocks:
         return facts
 
     def write(self, number: int, facts: Mapping[str, Any]) -> None:
-        """Store part ``number`` in one durable step.
-
-        Raises:
-            StorageError: The file system refused.
-        """
+        """Store part ``number`` in one durable step."""
         owned = {**facts, "of": [self.request_sha256, number]}
         write_sealed_json(self._path(number), owned, kind=_BLOCK_KIND)
 

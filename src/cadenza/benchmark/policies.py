@@ -144,10 +144,6 @@ def policy_weights_sha256(
         artifacts_root: Folder that addresses are relative to.
         task: Task it will play; checkpoints that name another one are refused. Foreign ones that
             name none are taken.
-
-    Raises:
-        CheckpointError: The checkpoint is missing, damaged or of another task.
-        UnknownNameError: ``source`` is neither an address nor a built-in name.
     """
     if source.startswith(LOCAL_URI_SCHEME):
         metadata = read_metadata(uri=source, artifacts_root=artifacts_root)
@@ -192,11 +188,7 @@ def load_policy(
 
 
 def actor_from_checkpoint(payload: Mapping[str, Any], *, source: str) -> GaussianActor:
-    """Return the actor inside a training checkpoint.
-
-    Raises:
-        CheckpointError: The payload holds no actor.
-    """
+    """Return the actor inside a training checkpoint."""
     state = payload.get("actor")
     if not isinstance(state, Mapping):
         raise CheckpointError(
@@ -215,11 +207,6 @@ def actor_from_checkpoint(payload: Mapping[str, Any], *, source: str) -> Gaussia
 
 class ActorPolicy(MemorylessPolicy):
     """The mean action of a trained Gaussian actor.
-
-    Args:
-        actor: Trained network; its weights are copied.
-        seat: Where it plays.
-        source: How messages call it.
 
     Raises:
         CheckpointError: The network's sizes do not fit the seat.
@@ -241,11 +228,6 @@ class ActorPolicy(MemorylessPolicy):
 
 class PortablePolicy(MemorylessPolicy):
     """The greedy action of a perceptron policy, whichever algorithm trained it.
-
-    Args:
-        policy: Trained policy.
-        seat: Where it plays.
-        source: How messages call it.
 
     Raises:
         CheckpointError: The policy's sizes do not fit the seat.
@@ -367,22 +349,13 @@ def _find(name: str) -> Callable[[EgoSeat], EgoPolicy]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedPolicy:
-    """A checkpoint that was checked once and is loaded for a seat later.
-
-    Attributes:
-        path: The payload.
-        sha256: Digest of its weights.
-    """
+    """A checkpoint that was checked once and is loaded for a seat later."""
 
     path: Path
     sha256: str
 
     def load(self, seat: EgoSeat) -> EgoPolicy:
-        """Return the policy for ``seat``.
-
-        Raises:
-            CheckpointError: The file was changed since, or the policy was made for another seat.
-        """
+        """Return the policy for ``seat``."""
         return load_policy(
             LOCAL_URI_SCHEME + self.path.name,
             seat=seat,
@@ -392,11 +365,7 @@ class TrainedPolicy:
 
 
 def open_policy(path: Path, *, task: str) -> TrainedPolicy:
-    """Return the checkpoint ``path``, a policy of ``task``.
-
-    Raises:
-        CheckpointError: It is missing, damaged or of another task.
-    """
+    """Return the checkpoint ``path``, a policy of ``task``."""
     source = LOCAL_URI_SCHEME + path.name
     digest = policy_weights_sha256(source, artifacts_root=path.parent, task=task)
     return TrainedPolicy(path=path, sha256=cast("str", digest))  # an address always has weights

@@ -65,17 +65,7 @@ _LEARNING_WINDOW: Final = 50
 
 @dataclass(frozen=True, kw_only=True)
 class QuickstartRun:
-    """Everything a quickstart produced, as the report reads it.
-
-    Attributes:
-        config: Training configuration.
-        curve: Training run.
-        evaluation: Evaluation run.
-        policy: Name of the trained policy.
-        bundle: Its bundle.
-        checks: Verification of the bundle.
-        folder: Output folder of the evaluation.
-    """
+    """Everything a quickstart produced, as the report reads it."""
 
     config: EgoAHTConfig
     curve: RewardCurve
@@ -539,13 +529,7 @@ def _copy_safety_tables(bundle: Path, out: Path) -> None:
 
 
 def training_config(out: Path, seed: int, overrides: Sequence[str]) -> EgoAHTConfig:
-    """Return what a quickstart in ``out`` trains.
-
-    Raises:
-        ConfigurationError: An override is malformed, or names a folder that ``out`` determines.
-        hydra.errors.HydraException: An override does not fit the shipped configuration.
-        pydantic.ValidationError: A value is unknown, out of range or without effect.
-    """
+    """Return what a quickstart in ``out`` trains."""
     for override in overrides:
         if override.lstrip("+~").partition("=")[0] in {"artifacts_root", "log_dir"}:
             raise ConfigurationError(

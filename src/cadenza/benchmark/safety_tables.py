@@ -73,11 +73,6 @@ def safety_report(
 ) -> ThreeTableReport | None:
     """Return the tables of one policy.
 
-    Args:
-        plan: The plan the episodes belong to.
-        episodes: Its episodes, in any order.
-        solver_version: Version of the filter's solver; see `solver_version_of`.
-
     Returns:
         None if no filtered episode carries a safety record.
     """
@@ -258,13 +253,7 @@ class LinkCost:
 def link_costs(
     plan: EvaluationPlan, episodes: Sequence[EpisodeResult], *, has_success: bool
 ) -> list[LinkCost]:
-    """Return one entry per condition with a link, in the plan's order; empty if there are none.
-
-    Args:
-        plan: The plan.
-        episodes: Episodes of one policy.
-        has_success: Whether the task has a success predicate.
-    """
+    """Return one entry per condition with a link, in the plan's order; empty if there are none."""
     played = {
         entry.name: [e for e in episodes if e.condition == entry.name] for entry in plan.conditions
     }

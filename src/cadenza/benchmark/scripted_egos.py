@@ -66,10 +66,6 @@ def _push(view: View, lead: Any, band: Any) -> FloatArray:
 class ScriptedEgo(MemorylessPolicy, ABC):
     """Base of the scripted egos; a subclass adds its law, and what it remembers.
 
-    Attributes:
-        sizes: Observations and actions of its seat.
-        seat: The task of that seat, for the message.
-
     Raises:
         InputError: The seat is another one.
     """
@@ -177,7 +173,7 @@ class CoCarryBlindNominal(CarryingEgo):
     def reset_row(self, row: int) -> None:
         """See `ScriptedEgo`."""
         if self._law is not None:
-            self._law.restart(row, self._traits(1))
+            self._law.restart(row)
 
     def steps(self, view: View) -> FloatArray:
         """See `ScriptedEgo`."""

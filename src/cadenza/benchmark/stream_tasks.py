@@ -1,29 +1,397 @@
-"""The tasks as streams: ready-made settings of the online data engine.
+"""The tasks as streams: their worlds, scripted egos, and ready-made settings of the data engine.
 
 `stream_config` names environment, partners and expert by import path, so that producers, which are
 processes of their own, build them. The stream shows the ego alone: ``obs`` is its state, (D,),
 ``actions`` what it executed, (A,), after the safety filter.
+
+Worlds:   row i of E plays the episodes s + i + e E, e = 0, 1, ..., of the task, s from ``reset``.
+          In the episode k the stream ``benchmark.stream.<uid>`` under root k chooses who drives
+          seat ``uid``; the partner's seat begins with seed k, a background robot with
+          `background_seed`. So k and the experiment seed repeat an episode in a scalar
+          environment to the last bit.
+swerve:   a = goal pull + sum over the other robots i of  g max(0, c - |m_i|) s_i, where
+          m_i = r_i + w_i t_i  is how near robot i comes if nobody accelerates, t_i in [0, h], and
+          s_i the unit vector across the line of sight, away from m_i; robots behind the ego and
+          beyond its goal are left out.
+cover:    v = k (l - p) towards the landmark l of the cheaper pairing of the two robots with the
+          two landmarks (sum of distances).
+carry:    co-carry's reference before it loses patience (`cadenza.benchmark.scripted_egos`).
+noise:    with a standard deviation > 0 every wanted action is disturbed before the filter sees
+          it, so that episodes also show how to get back; a clone that never saw that drifts away.
+          Source: noise injection, arXiv:1703.09327.
+Axes:     E = environments, D = entries of the ego's state, A = action.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
 from cadenza.aht.config_models import PartnerConfig, SafetyConfig
-from cadenza.benchmark.builders import build_partner, require_player
-from cadenza.benchmark.stream_experts import EXPERTS, find_expert
-from cadenza.benchmark.tasks import OptionValue, TaskSpec, get_task
-from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
-from cadenza.partners.registry import outside_modules
+from cadenza.benchmark.builders import (
+    background_seed,
+    build_batched_safety_driver,
+    build_partner,
+    partner_spec,
+    require_player,
+)
+from cadenza.benchmark.policies import goal_pull
+from cadenza.benchmark.scripted_egos import carry
+from cadenza.benchmark.tasks import EnvRequest, OptionValue, TaskSpec, adopt, get_task
+from cadenza.core.arrays import Float32Array, FloatArray
+from cadenza.core.errors import (
+    ConfigurationError,
+    ConfigurationTypeError,
+    NotReadyError,
+    UnknownNameError,
+)
+from cadenza.core.seeding import derive_substream
+from cadenza.partners.interface import FrozenPartner, PartnerBase
+from cadenza.partners.registry import load_partner, outside_modules
 from cadenza.stream.config import OnlineDataEngineCfg
+
+#: Keys of a batch's info that hold the observation before an automatic reset.
+_FINAL_KEYS: Final = ("final_observation", "final_obs")
+
+
+class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
+    """The ego's seat in E environments that reset themselves in the step that ends an episode.
+
+    Observation: the ego's `state`, (E, D). Action: the ego's action, (E, A). Partners act on what
+    they saw before the step, then all move at once.
+
+    Attributes:
+        env: The batch inside, where safety filters find their hooks.
+        ego_uid: Name of the ego's seat.
+        action_low: Smallest action of the ego, (A,).
+        action_high: Largest action of the ego, (A,).
+    """
+
+    def __init__(self, env: Any, partners: Sequence[PartnerConfig]) -> None:
+        """Seat the ego.
+
+        Raises:
+            ConfigurationError: No partner is given, or an option of one is wrong.
+            UnknownNameError: The class of a partner is not registered.
+        """
+        if not partners:
+            raise ConfigurationError(
+                "EgoVectorEnv: expected at least one partner, got none; name some of the task's."
+            )
+        self.env = env
+        self.num_envs = env.num_envs
+        self.ego_uid, *others = env.agent_uids
+        self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
+        seen: Any = env.single_observation_space["agent"][self.ego_uid]["state"]
+        done: Any = env.single_action_space[self.ego_uid]
+        self.single_observation_space, self.single_action_space = seen, done
+        self.observation_space = batch_space(seen, self.num_envs)
+        self.action_space = batch_space(done, self.num_envs)
+        self.action_low: Float32Array = done.low
+        self.action_high: Float32Array = done.high
+        self._seats = tuple(
+            _Seat(uid, is_partner=uid == others[0], env=env, partners=partners) for uid in others
+        )
+        self._next_seeds: NDArray[np.int64] = np.arange(self.num_envs, dtype=np.int64)
+        self._observation: Mapping[str, Any] | None = None
+
+    @property
+    def partner_ids(self) -> list[str]:
+        """Identity of everyone whom the ego of each environment meets in this episode, (E,)."""
+        return ["+".join(seat.content_id(row) for seat in self._seats) for row in self._rows()]
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        """Start an episode in every environment.
+
+        Args:
+            seed: First episode of environment 0, or one per environment; None moves every
+                environment to its next episode.
+            options: Handed to the batch inside.
+
+        Raises:
+            InputError: A seed is not an integer in [0, 2^62), or there is not one each.
+        """
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._observation = observation
+        if isinstance(seed, int):
+            self._next_seeds = seed + np.arange(self.num_envs, dtype=np.int64)
+        elif seed is not None:
+            self._next_seeds = np.array(seed, dtype=np.int64)
+        self._begin(self._rows())
+        return self._ego_state(observation), dict(info)
+
+    def step(
+        self, actions: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+        """Advance every environment with the ego's ``actions``, (E, A).
+
+        Returns:
+            Observation, reward, terminated, truncated, info; where episodes end, the info holds
+            ``final_obs``, the ego's `state` before the reset.
+
+        Raises:
+            NotReadyError: `reset` was never called.
+            InputError: ``actions`` have another shape or are not finite.
+        """
+        if self._observation is None:
+            raise NotReadyError("EgoVectorEnv.step: expected episodes in progress; call reset().")
+        commands: dict[str, NDArray[Any]] = {self.ego_uid: actions}
+        for seat in self._seats:
+            commands[seat.uid] = seat.act(self._observation)
+        observation, reward, terminated, truncated, info = self.env.step(commands)
+        self._observation = observation
+        self._begin(np.flatnonzero(terminated | truncated).tolist())
+        final = {key: self._ego_state(info[key]) for key in _FINAL_KEYS if key in info}
+        return self._ego_state(observation), reward, terminated, truncated, {**info, **final}
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the batch inside."""
+        self.env.close(**kwargs)
+
+    def _rows(self) -> list[int]:
+        return list(range(self.num_envs))
+
+    def _begin(self, rows: Sequence[int]) -> None:
+        """Choose and start the partners of new episodes."""
+        for row in rows:
+            for seat in self._seats:
+                seat.begin(row, int(self._next_seeds[row]))
+            self._next_seeds[row] += self.num_envs
+
+    def _ego_state(self, observation: Mapping[str, Any]) -> NDArray[Any]:
+        return observation["agent"][self.ego_uid]["state"]
+
+
+class _Seat:
+    """One robot beside the ego, and who drives it in each environment."""
+
+    def __init__(
+        self, uid: str, *, is_partner: bool, env: Any, partners: Sequence[PartnerConfig]
+    ) -> None:
+        self.uid = uid
+        self._is_partner = is_partner
+        specs = [partner_spec(partner, uid=uid) for partner in partners]
+        self._ids = [spec.content_id for spec in specs]
+        space = env.single_action_space[uid]
+        self._drivers: list[list[FrozenPartner]] = []
+        count = int(env.num_envs)
+        for _ in range(count):  # each environment has its own, with its own episode
+            row: list[FrozenPartner] = [load_partner(spec) for spec in specs]
+            for driver in row:
+                if isinstance(driver, PartnerBase):
+                    driver.bind(space)
+            self._drivers.append(row)
+        self._chosen = [0] * count
+
+    def content_id(self, row: int) -> str:
+        """Return the identity of who drives the robot in environment ``row``."""
+        return self._ids[self._chosen[row]]
+
+    def begin(self, row: int, episode: int) -> None:
+        """Choose who drives the robot of environment ``row`` in ``episode``, and start them."""
+        stream = derive_substream(f"benchmark.stream.{self.uid}", root_seed=episode)
+        self._chosen[row] = chosen = int(stream.default_rng().integers(len(self._ids)))
+        seed = episode if self._is_partner else background_seed(self.uid, episode)
+        self._drivers[row][chosen].reset(seed=seed)
+
+    def act(self, observation: Mapping[str, Any]) -> NDArray[Any]:
+        """Return the robot's actions, (E, A)."""
+        states = observation["agent"][self.uid]["state"]
+        actions: list[NDArray[Any]] = []
+        for row, chosen in enumerate(self._chosen):
+            seen = {"agent": {self.uid: {"state": states[row]}}}
+            actions.append(self._drivers[row][chosen].act(seen))
+        return np.stack(actions)
+
+
+def make_ego_worlds(
+    num_envs: int,
+    *,
+    task: str,
+    partners: Sequence[Mapping[str, Any]],
+    episode_length: int,
+    root_seed: int,
+    options: Mapping[str, OptionValue],
+    registered: Mapping[str, Any] | None = None,
+) -> EgoVectorEnv:
+    """Return the ego's seat in ``num_envs`` environments of ``task``; producers call it.
+
+    Args:
+        num_envs: E.
+        task: Registered task.
+        partners: Fields of `PartnerConfig`, one mapping per partner.
+        episode_length: Steps until truncation.
+        root_seed: Experiment seed that scopes every episode.
+        options: Further settings of the task.
+        registered: What the process that asks has registered: ``task``, the fields of its
+            `TaskSpec`, and ``modules`` to import for its partners.
+    """
+    if registered is not None:
+        adopt(TaskSpec.model_validate(registered["task"]), registered["modules"])
+    env = make_batch(
+        task, num_envs, episode_length=episode_length, root_seed=root_seed, options=options
+    )
+    return EgoVectorEnv(env, [PartnerConfig.model_validate(partner) for partner in partners])
+
+
+def make_batch(
+    task: str,
+    num_envs: int,
+    *,
+    episode_length: int,
+    root_seed: int,
+    options: Mapping[str, OptionValue],
+) -> Any:
+    """Return ``num_envs`` environments of ``task`` as a batch; arguments as `make_ego_worlds`."""
+    found = get_task(task)
+    request = EnvRequest(
+        episode_length=episode_length,
+        num_envs=num_envs,
+        root_seed=root_seed,
+        options=found.complete_options(options),
+        batched=True,
+    )
+    env = found.make_env(request)
+    mode = getattr(env, "metadata", {}).get("autoreset_mode")
+    if getattr(env, "num_envs", None) != num_envs or mode is not AutoresetMode.SAME_STEP:
+        raise ConfigurationError(
+            f"task {task!r}: expected {found.env_factory} to return a batch of {num_envs} "
+            f"environments that reset themselves in the same step, got {type(env).__name__}; heed "
+            "EnvRequest.batched there."
+        )
+    return env
+
+
+#: Distance c of two centres that `swerve` keeps, m: contact is at 0.4 m, the rest is for what the
+#: other one does meanwhile.
+CLEARANCE_M: Final = 0.7
+#: Gain g of `swerve`, 1/s^2: a head-on course asks for far more than the ego's 2 m/s^2, so it
+#: turns fully until the clearance is all but there.
+SWERVE_GAIN: Final = 16.0
+#: How far `swerve` looks ahead, h, s: a way of 4 m takes about 5 s.
+HORIZON_S: Final = 3.0
+#: Gain k of `cover`, 1/s: one over the control step, so the last step arrives exactly.
+COVER_GAIN: Final = 10.0
+#: Smallest squared speed and distance divided by, m^2/s^2 and m.
+_MIN_DIVISOR: Final = 1e-9
+#: Numbers about the ego itself, and about each other robot, in a state of the crossing task.
+_OWN_SIZE: Final = 6
+_OTHER_SIZE: Final = 4
+
+#: States (E, D) to nominal actions (E, A), both float64.
+Law = Callable[[FloatArray], FloatArray]
+
+
+def swerve(states: FloatArray) -> FloatArray:
+    """Return the crossing ego's acceleration, (E, 2), m/s^2; see the module."""
+    goal = states[:, 4:6]
+    others = states[:, _OWN_SIZE:].reshape(len(states), -1, _OTHER_SIZE)  # (E, n - 1, 4)
+    offset, rate = others[..., :2], others[..., 2:]
+    squared_speed = np.maximum((rate * rate).sum(-1), _MIN_DIVISOR)
+    time_s = np.clip(-(offset * rate).sum(-1) / squared_speed, 0.0, HORIZON_S)
+    miss = offset + rate * time_s[..., None]
+    shortfall = np.maximum(0.0, CLEARANCE_M - np.linalg.norm(miss, axis=-1))
+    distance = np.maximum(np.linalg.norm(offset, axis=-1, keepdims=True), _MIN_DIVISOR)
+    left = np.stack((-offset[..., 1], offset[..., 0]), axis=-1) / distance
+    to_the_right = np.where((miss * left).sum(-1) >= 0.0, -1.0, 1.0)
+    way = np.linalg.norm(goal, axis=-1)[:, None]
+    in_the_way = ((goal[:, None] * offset).sum(-1) > 0.0) & (distance[..., 0] < way)
+    push = SWERVE_GAIN * shortfall * to_the_right * in_the_way
+    return goal_pull(states) + (push[..., None] * left).sum(axis=1)
+
+
+def cover(states: FloatArray) -> FloatArray:
+    """Return the velocity command of the ego in cooperative push, (E, 2); see the module."""
+    first, second, other = states[:, 4:6], states[:, 6:8], states[:, 8:10]
+    if_first = _length(first) + _length(second - other)
+    if_second = _length(second) + _length(first - other)
+    return COVER_GAIN * np.where((if_first <= if_second)[:, None], first, second)
+
+
+def _length(vectors: FloatArray) -> FloatArray:
+    return np.linalg.norm(vectors, axis=-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expert:
+    """A scripted ego."""
+
+    task: str
+    law: Law
+
+
+#: Every scripted ego by name.
+EXPERTS: Final[Mapping[str, Expert]] = {
+    "swerve": Expert(task="crossing", law=swerve),
+    "goal_pd": Expert(task="crossing", law=goal_pull),
+    "cover": Expert(task="mpe_cooperative_push", law=cover),
+    "carry": Expert(task="cocarry_mj", law=carry),
+}
+
+
+def find_expert(name: str) -> Expert:
+    """Return the scripted ego called ``name``."""
+    expert = EXPERTS.get(name)
+    if expert is None:
+        raise UnknownNameError(f"Expert {name!r}: expected one of {', '.join(EXPERTS)}.")
+    return expert
+
+
+class GuardedExpert:
+    """Plays a law in all environments, behind the safety filter where there is one."""
+
+    def __init__(
+        self, env: EgoVectorEnv, law: Law, *, safety: SafetyConfig, noise: float, seed: int
+    ) -> None:
+        """Play ``law`` in ``env``."""
+        self._env = env
+        self._law = law
+        self._noise = noise
+        self._rng = derive_substream("benchmark.stream.noise", root_seed=seed).default_rng()
+        self._driver = build_batched_safety_driver(env.env, safety)
+        if self._driver is not None:
+            self._driver.begin_run(seed)
+
+    def reset(self, rows: NDArray[np.int64]) -> None:
+        """Note that the environments ``rows`` begin an episode."""
+        if self._driver is not None:
+            self._driver.begin_rows(rows.tolist())
+
+    def act(self, observations: NDArray[Any]) -> Float32Array:
+        """Return the actions to execute, (E, A), for the ego's states, (E, D)."""
+        nominal = self._law(observations.astype(np.float64))
+        wanted = np.clip(nominal, self._env.action_low, self._env.action_high)
+        wanted += self._noise * self._rng.standard_normal(wanted.shape)
+        if self._driver is not None:
+            wanted = self._driver.step(wanted, self._env.partner_ids).action
+        executed = np.clip(wanted, self._env.action_low, self._env.action_high)
+        return executed.astype(np.float32)
+
+
+def make_expert(
+    env: EgoVectorEnv, *, seed: int, expert: str, safety: Mapping[str, Any], noise: float = 0.0
+) -> GuardedExpert:
+    """Return a scripted ego for ``env``; producers call it."""
+    settings = SafetyConfig.model_validate(safety)
+    return GuardedExpert(env, find_expert(expert).law, safety=settings, noise=noise, seed=seed)
+
 
 #: A partner of a stream: a class name, or everything about it.
 PartnerChoice = str | PartnerConfig
 
 #: What producers call.
-_WORLDS: Final = "cadenza.benchmark.stream_worlds:make_ego_worlds"
-_EXPERT: Final = "cadenza.benchmark.stream_experts:make_expert"
+_WORLDS: Final = "cadenza.benchmark.stream_tasks:make_ego_worlds"
+_EXPERT: Final = "cadenza.benchmark.stream_tasks:make_expert"
 #: Fields of the engine that follow from the task.
 _GIVEN: Final = ("gym_config", "action_config", "policy", "max_episode_steps", "state_dim")
 
@@ -79,7 +447,7 @@ def stream_config(
     Args:
         task_id: Registered task that can be stepped as a batch.
         partners: Who may meet the ego, drawn anew for every episode; None as `stream_partners`.
-        expert: Name of a scripted ego of the task, see `cadenza.benchmark.stream_experts`; or a
+        expert: Name of a scripted ego of the task, one of `EXPERTS`; or a
             policy of your own as the engine takes it, ``{"factory": ..., "kwargs": ...}``, called
             with an `EgoVectorEnv`. None takes the task's first one.
         safety: Filter between a scripted ego and the environment; None turns it on, with its

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from cadenza.benchmark.tasks import EnvRequest, TaskOption, TaskSpec
 from cadenza.core.errors import MissingExtraError
-from cadenza.envs.errors import ChamberEnvCompatibilityError
+from cadenza.envs.inputs import ChamberEnvCompatibilityError
 
 #: What the numbers of `TaskSpec.tier` stand for.
 TIERS: Final = ("diagnostic", "planar robots", "arms", "experimental")

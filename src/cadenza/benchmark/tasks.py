@@ -225,11 +225,7 @@ class TaskSpec(BaseModel):
     extra: str | None = None
 
     def load_factory(self) -> Callable[..., Any]:
-        """Import and return the function that builds the environment.
-
-        Raises:
-            ConfigurationError: ``env_factory`` names no function.
-        """
+        """Import and return the function that builds the environment."""
         module_name, _, function_name = self.env_factory.partition(":")
         try:
             factory = getattr(import_module(module_name), function_name)
@@ -260,14 +256,7 @@ class TaskSpec(BaseModel):
         return env
 
     def complete_options(self, given: Mapping[str, OptionValue]) -> dict[str, OptionValue]:
-        """Return one checked value per option, defaults filled in.
-
-        Args:
-            given: Options of a configuration.
-
-        Raises:
-            ConfigurationError: A key is unknown, or a value is not what the option allows.
-        """
+        """Return one checked value per option, defaults filled in."""
         if self.options is None:
             return dict(given)
         unknown = sorted(set(given) - set(self.options))
@@ -555,9 +544,6 @@ def pettingzoo_task(task_id: str) -> TaskSpec:
     Args:
         task_id: ``pettingzoo:module:env``; env is a class or a function that returns a parallel
             environment of two agents, e.g. ``pettingzoo:mpe2.simple_push_v3:parallel_env``.
-
-    Raises:
-        ConfigurationError: The name has another form, or there is no such environment.
     """
     entry = task_id.removeprefix(PETTINGZOO_PREFIX)
     try:

@@ -8,6 +8,7 @@ actors learn the push task with the shipped configurations of MAPPO and HAPPO, b
 scripted partner: the task the zoo is named after needs a simulator, this one runs on any CPU.
 """
 
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -33,15 +34,19 @@ from cadenza.benchmark.tasks import get_task
 from cadenza.core.checkpoints import load_checkpoint, save_checkpoint
 from cadenza.core.device import flushed_denormals, single_torch_thread
 from cadenza.core.errors import ConfigurationError
+from cadenza.core.files import sha256_file
 from cadenza.core.proportions import clopper_pearson_interval
 from cadenza.core.quantiles import student_quantile
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.core.types import Observation
+from cadenza.envs.crossing import ACCELERATION_LIMIT_EGO, CONTACT_DISTANCE, CrossingEnv
 from cadenza.evaluation.results import EpisodeResult
 from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY
 from cadenza.partners.interface import PartnerBase
 from cadenza.partners.spec import PartnerSpec, make_phase0_draft_zoo
 from cadenza.partners.weights import ARTIFACTS_SCHEME
+from cadenza.safety.runtime.driver import SafetyDriver
+from cadenza.safety.runtime.options import SafetyOptions
 
 
 def run_training(
@@ -143,12 +148,7 @@ class _CallablePolicy(MemorylessPolicy):
 
 
 def summarise_episodes(episodes: list[EpisodeResult], *, has_success: bool) -> dict[str, float]:
-    """Return mean return and rates with 95 % bounds; episodes are independent draws of one seed.
-
-    Args:
-        episodes: At least one episode.
-        has_success: Whether the task has a success predicate.
-    """
+    """Return mean return and rates with 95 % bounds; episodes are independent draws of one seed."""
     n = len(episodes)
     returns = np.array([episode.episode_return for episode in episodes], dtype=np.float64)
     mean = float(returns.mean())
@@ -184,14 +184,7 @@ _CONFIGS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedMember:
-    """One checkpoint of the zoo.
-
-    Attributes:
-        spec: Its partner.
-        path: The payload.
-        frames: Frames it was trained for.
-        mean_return: Mean return of held-out episodes with the greedy policy.
-    """
+    """One checkpoint of the zoo."""
 
     spec: PartnerSpec
     path: Path
@@ -212,10 +205,6 @@ def train_draft_zoo(
             folder ``draft_zoo_runs`` in it. Earlier checkpoints are replaced.
         frames: Frames per partner instead of its ``checkpoint_step``, > 0, for trying out.
         progress: Called with the name of each partner before its training.
-
-    Raises:
-        ConfigurationError: ``frames`` is not positive.
-        StorageError: The file system refused.
     """
     if frames is not None and frames < 1:
         raise ConfigurationError(f"train_draft_zoo: expected frames >= 1, got {frames}.")
@@ -265,3 +254,47 @@ def _mappo_actor(payload: Mapping[str, Any]) -> dict[str, Any]:
     names = [f"{layer}.{kind}" for layer in ("fc1", "fc2", "head") for kind in ("weight", "bias")]
     log_std = payload["agent"]["network"]["head.log_std"]
     return {"actor": {**dict(zip(names, weights, strict=True)), "log_std": log_std}}
+
+
+def closest_approach() -> tuple[float, float]:
+    """Drive the ego straight at a partner that stands still, behind the filter; for the doctor.
+
+    Returns:
+        Smallest distance of the centres and the distance of contact, m.
+    """
+    env = CrossingEnv()
+    env.reset(seed=0)
+    driver = SafetyDriver.from_env(env, ego_uid=env.ego_uid, options=SafetyOptions())
+    driver.begin_run(0)
+    driver.begin_episode()
+    still = np.zeros(2, dtype=np.float32)
+    closest = float("inf")
+    ended = False
+    while not ended:
+        positions = env.robot_positions()
+        towards = positions[env.partner_uid] - positions[env.ego_uid]
+        nominal = ACCELERATION_LIMIT_EGO * towards / float(np.abs(towards).max())
+        action = driver.step(nominal).action.astype(np.float32)
+        _, _, terminated, truncated, info = env.step({env.ego_uid: action, env.partner_uid: still})
+        closest = min(closest, float(info["min_distance"]))
+        ended = terminated or truncated
+    return closest, CONTACT_DISTANCE
+
+
+def short_training_digest() -> str:
+    """Train for two rollouts and return the SHA-256 of the checkpoint; for the doctor."""
+    with tempfile.TemporaryDirectory(prefix="cadenza-self-test-") as folder:
+        config = EgoAHTConfig.model_validate(
+            {
+                "total_frames": 256,
+                "checkpoint_every": 256,
+                "artifacts_root": folder,
+                "log_dir": folder,
+                "env": {"task": "mpe_cooperative_push"},
+                "partner": {"extra": {"uid": "partner"}},
+                "happo": {"rollout_length": 128, "batch_size": 64},
+                "runtime": {"device": "cpu"},
+            }
+        )
+        result = run_training(config, repo_root=Path(folder))
+        return sha256_file(result.curve.checkpoint_paths[-1])

@@ -101,13 +101,7 @@ SUMMARY_REL_TOL: Final = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class BundleUnderTest:
-    """A parsed bundle and the bytes of its files.
-
-    Attributes:
-        bundle: Content of ``bundle.json``.
-        files: Bytes by file name.
-        repo_path: Git repository that holds the registration tag, if known.
-    """
+    """A parsed bundle and the bytes of its files."""
 
     bundle: ResultBundle
     files: Mapping[str, bytes]
@@ -148,11 +142,7 @@ def content_checks(case: BundleUnderTest) -> list[CheckResult]:
 
 
 def read_journal(data: bytes, *, genesis: str, source: str) -> list[EpisodeResult]:
-    """Return the episodes of a journal whose chain is whole.
-
-    Raises:
-        IntegrityError: A line is torn, foreign, out of order or not an episode.
-    """
+    """Return the episodes of a journal whose chain is whole."""
     lines = data.split(b"\n")
     if lines.pop() != b"":
         raise IntegrityError(f"{source}: expected the last line to end, got a torn line.")
@@ -366,7 +356,7 @@ MAX_FILES: Final = 10_000
 def verify_bundle_dir(
     folder: Path, *, repo_path: Path | None = None, allow_dirty: bool = False
 ) -> list[CheckResult]:
-    """CheckResult the bundle in ``folder``.
+    """Check the bundle in ``folder``.
 
     Args:
         folder: Bundle folder.
@@ -399,12 +389,7 @@ def verify_bundle_dir(
 
 
 def _read_files(folder: Path) -> dict[str, bytes]:
-    """Return every file of ``folder``; anything but plain files is refused.
-
-    Raises:
-        IntegrityError: No bundle, or an entry that no bundle holds.
-        OSError: The file system refused.
-    """
+    """Return every file of ``folder``; anything but plain files is refused."""
     if not folder.is_dir():
         raise IntegrityError(f"{folder}: expected a bundle folder, got none.")
     paths = sorted(folder.iterdir())
@@ -445,11 +430,7 @@ def _check_sums(files: Mapping[str, bytes]) -> Iterator[CheckResult]:
 
 
 def _parse_sums(data: bytes) -> Iterator[tuple[str, str]]:
-    """Yield (name, digest) per line.
-
-    Raises:
-        IntegrityError: A line is malformed or a name repeats.
-    """
+    """Yield (name, digest) per line."""
     lines = data.split(b"\n")  # not splitlines: it also breaks at VT, FF, CR
     if lines.pop() != b"":
         raise IntegrityError(f"{SUMS_NAME}: expected the last line to end, got a torn line.")

@@ -161,7 +161,7 @@ def _git(folder: Path) -> Finding:
 
 def _filter_detail() -> str:
     """Drive an ego at a standing partner; the filter must let it near and never touch."""
-    from cadenza.benchmark.self_test import closest_approach
+    from cadenza.benchmark.training import closest_approach
 
     closest, contact = closest_approach()
     if closest < contact:
@@ -174,7 +174,7 @@ def _filter_detail() -> str:
 
 def _determinism_detail() -> str:
     """Train twice for a moment; the weights must be the same bytes."""
-    from cadenza.benchmark.self_test import short_training_digest
+    from cadenza.benchmark.training import short_training_digest
 
     first, second = short_training_digest(), short_training_digest()
     if first != second:

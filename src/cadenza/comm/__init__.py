@@ -8,30 +8,24 @@ May import:  `core`.  Must not import: `safety`, `envs` or anything above them.
 Adding one:  a class with `reset`, `encode` and `decode` is a channel; nothing is registered.
 """
 
-from typing import TYPE_CHECKING, Final
-
-from cadenza.core.lazy_names import lazy_names
-
-if TYPE_CHECKING:
-    from cadenza.comm.codec import packet_from_bytes, packet_to_bytes
-    from cadenza.comm.degradation import CommDegradationStats, CommDegradationWrapper
-    from cadenza.comm.fixed_format import AoIClock, FixedFormatCommChannel, LearnedOverlay
-    from cadenza.comm.links import PerLinkChannel
-    from cadenza.comm.packets import (
-        SCHEMA_VERSION,
-        ChamberCommError,
-        ChamberCommQPSaturationWarning,
-        CommChannel,
-        CommPacket,
-        Pose,
-        TaskStatePredicate,
-    )
-    from cadenza.comm.profiles import (
-        URLLC_3GPP_R17,
-        DegradationProfile,
-        SaturationReport,
-        saturation_guard,
-    )
+from cadenza.comm.channels import AoIClock, FixedFormatCommChannel, LearnedOverlay, PerLinkChannel
+from cadenza.comm.codec import packet_from_bytes, packet_to_bytes
+from cadenza.comm.degradation import CommDegradationStats, CommDegradationWrapper
+from cadenza.comm.packets import (
+    SCHEMA_VERSION,
+    ChamberCommError,
+    ChamberCommQPSaturationWarning,
+    CommChannel,
+    CommPacket,
+    Pose,
+    TaskStatePredicate,
+)
+from cadenza.comm.profiles import (
+    URLLC_3GPP_R17,
+    DegradationProfile,
+    SaturationReport,
+    saturation_guard,
+)
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -54,28 +48,3 @@ __all__ = [
     "packet_to_bytes",
     "saturation_guard",
 ]
-
-#: Short names and the modules that define them; imported at first use.
-_EXPORTS: Final = {
-    "SCHEMA_VERSION": "packets",
-    "URLLC_3GPP_R17": "profiles",
-    "AoIClock": "fixed_format",
-    "ChamberCommError": "packets",
-    "ChamberCommQPSaturationWarning": "packets",
-    "CommChannel": "packets",
-    "CommDegradationStats": "degradation",
-    "CommDegradationWrapper": "degradation",
-    "CommPacket": "packets",
-    "DegradationProfile": "profiles",
-    "FixedFormatCommChannel": "fixed_format",
-    "LearnedOverlay": "fixed_format",
-    "PerLinkChannel": "links",
-    "Pose": "packets",
-    "SaturationReport": "profiles",
-    "TaskStatePredicate": "packets",
-    "packet_from_bytes": "codec",
-    "packet_to_bytes": "codec",
-    "saturation_guard": "profiles",
-}
-
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

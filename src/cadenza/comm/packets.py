@@ -145,10 +145,6 @@ def aged(packet: CommPacket, by: float = 0.0, *, unit: float = 1.0) -> CommPacke
 def require_packet(packet: object, *, schema_version: int) -> CommPacket:
     """Return ``packet`` after a look at every key and number.
 
-    Args:
-        packet: What came.
-        schema_version: The version that the reader speaks.
-
     Raises:
         ChamberCommError: Another version, a key missing or unknown, a number that is none or not
             finite, a quaternion that is not of length 1, a negative age, or a robot without age.

@@ -142,13 +142,7 @@ _Q: Final = np.array([0.1, -0.2])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaturationReport:
-    """What the guard found.
-
-    Attributes:
-        solve_ms: Median time of one solve, ms.
-        budget_ms: What it may take, ms.
-        reasons: What is wrong, one sentence each; empty if nothing is.
-    """
+    """What the guard found."""
 
     solve_ms: float
     budget_ms: float

@@ -19,7 +19,8 @@ from cadenza.core.lazy_names import lazy_names
 if TYPE_CHECKING:
     from cadenza.envs.adapters import EgoGymEnv
     from cadenza.envs.crossing import CrossingEnv, VectorCrossingEnv
-    from cadenza.envs.errors import ChamberEnvCompatibilityError
+    from cadenza.envs.inputs import ChamberEnvCompatibilityError
+    from cadenza.envs.listening import CommShapingWrapper
     from cadenza.envs.maniskill.stage0 import Stage0StateSynthesizer
     from cadenza.envs.maniskill.stage1_pickplace import (
         ConditionConfig,
@@ -32,10 +33,11 @@ if TYPE_CHECKING:
     from cadenza.envs.mpe import MPECooperativePushEnv, VectorMPECooperativePushEnv
     from cadenza.envs.panda_kinematics import PandaJacobianProvider
     from cadenza.envs.parallel_task import ParallelTask
-    from cadenza.envs.wrappers.action_repeat import PerAgentActionRepeatWrapper
-    from cadenza.envs.wrappers.comm_shaping import CommShapingWrapper
-    from cadenza.envs.wrappers.partner_id import PartnerIdAnnotationWrapper
-    from cadenza.envs.wrappers.texture_filter import TextureFilterObsWrapper
+    from cadenza.envs.wrappers import (
+        PartnerIdAnnotationWrapper,
+        PerAgentActionRepeatWrapper,
+        TextureFilterObsWrapper,
+    )
 
 __all__ = [
     "ChamberEnvCompatibilityError",
@@ -61,20 +63,20 @@ __all__ = [
 
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
-    "ChamberEnvCompatibilityError": "errors",
-    "CommShapingWrapper": "wrappers.comm_shaping",
+    "ChamberEnvCompatibilityError": "inputs",
+    "CommShapingWrapper": "listening",
     "ConditionConfig": "maniskill.stage1_pickplace",
     "CrossingEnv": "crossing",
     "EgoGymEnv": "adapters",
     "MPECooperativePushEnv": "mpe",
     "PandaJacobianProvider": "panda_kinematics",
     "ParallelTask": "parallel_task",
-    "PartnerIdAnnotationWrapper": "wrappers.partner_id",
-    "PerAgentActionRepeatWrapper": "wrappers.action_repeat",
+    "PartnerIdAnnotationWrapper": "wrappers",
+    "PerAgentActionRepeatWrapper": "wrappers",
     "Stage0StateSynthesizer": "maniskill.stage0",
     "Stage1ASStateSynthesizer": "maniskill.stage1_pickplace",
     "Stage1OMChannelFilter": "maniskill.stage1_pickplace",
-    "TextureFilterObsWrapper": "wrappers.texture_filter",
+    "TextureFilterObsWrapper": "wrappers",
     "VectorCrossingEnv": "crossing",
     "VectorMPECooperativePushEnv": "mpe",
     "build_control_models_for_condition": "maniskill.stage1_pickplace",

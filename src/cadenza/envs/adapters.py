@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.extras import load_extra
 from cadenza.core.types import PartnerLike
-from cadenza.envs.errors import ChamberEnvCompatibilityError
+from cadenza.envs.inputs import ChamberEnvCompatibilityError
 from cadenza.envs.spaces import robot_state_space
 
 if TYPE_CHECKING:
@@ -54,10 +54,6 @@ class EgoGymEnv(gym.Env[NDArray[Any], NDArray[Any]]):
     step the partners act on the observation the ego saw, then all move at once. ``reset(seed=k)``
     hands k to the env and to every partner. `cadenza.benchmark.builders.ego_env` puts a registered
     partner inside by its name.
-
-    Attributes:
-        multi_env: The env inside.
-        partners: Who drives each other robot, by uid.
     """
 
     def __init__(

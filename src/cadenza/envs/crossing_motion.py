@@ -167,12 +167,7 @@ def layout_draws(num_robots: int) -> int:
 
 
 def draw_layout(rng: np.random.Generator, num_robots: int) -> FloatArray:
-    """Return random starts on the circle, shape (n, 2), m; the goals are their negatives.
-
-    Args:
-        rng: Source of randomness; exactly ``layout_draws(num_robots)`` doubles are taken.
-        num_robots: n, 2 ... 8.
-    """
+    """Return random starts on the circle, shape (n, 2), m; the goals are their negatives."""
     return layout_from_uniforms(rng.random(layout_draws(num_robots)), num_robots)
 
 
@@ -200,9 +195,6 @@ def layout_from_uniforms(uniforms: FloatArray, num_robots: int) -> FloatArray:
 
 def unit_circle(turns: FloatArray) -> FloatArray:
     """Return the points of the unit circle at ``turns``, with error below 1e-15.
-
-    Args:
-        turns: Angles in turns, any shape (...).
 
     Returns:
         Cosine and sine, shape (..., 2). Unlike the machine's own functions, which differ in the

@@ -1,4 +1,4 @@
-"""Checks on what callers hand to an environment: uids, lengths, seeds and actions.
+"""Errors of the environments, and checks on what callers hand to one: uids, seeds and actions.
 
 Every function either returns the checked value in the form the environments compute with, or raises
 one `InputError` that names the environment and the offending uid.
@@ -12,7 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray, require_finite
-from cadenza.core.errors import InputError
+from cadenza.core.errors import CadenzaError, InputError
+
+
+class ChamberEnvCompatibilityError(CadenzaError, RuntimeError):
+    """A wrapper's assumption about its inner env fails, or a simulator is absent or broken.
+
+    Raised instead of falling back in silence: a run with a wrapper that does nothing would look
+    like evidence.
+    """
+
+
+class ObservationLayoutError(ChamberEnvCompatibilityError, TypeError):
+    """An observation, or its space, lacks an entry that a wrapper reads, or has another kind."""
+
 
 #: Components of one planar action.
 PLANAR: tuple[int, ...] = (2,)
@@ -22,17 +35,7 @@ _SEED_BOUND = 1 << 62
 
 
 def checked_agent_uids(owner: str, uids: object, *, low: int, high: int) -> tuple[str, ...]:
-    """Return ``uids`` as a tuple of ``low`` ... ``high`` distinct, non-empty strings.
-
-    Args:
-        owner: Environment name for the message.
-        uids: What the caller passed.
-        low: Fewest uids allowed.
-        high: Most uids allowed.
-
-    Raises:
-        InputError: Not a sequence of strings, wrong count, or repeated uids.
-    """
+    """Return ``uids`` as a tuple of ``low`` ... ``high`` distinct, non-empty strings."""
     wanted = f"a {low}-tuple" if low == high else f"a tuple of {low} to {high}"
     if isinstance(uids, str) or not isinstance(uids, list | tuple):
         raise InputError(f"{owner}: expected agent_uids to be {wanted} of str, got {uids!r}.")
@@ -47,22 +50,14 @@ def checked_agent_uids(owner: str, uids: object, *, low: int, high: int) -> tupl
 
 
 def checked_integer(owner: str, name: str, value: object, *, low: int) -> int:
-    """Return ``value`` as an int that is at least ``low``.
-
-    Raises:
-        InputError: Not an integer (bool counts as no integer), or below ``low``.
-    """
+    """Return ``value`` as an int that is at least ``low``."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
         raise InputError(f"{owner}: expected {name} to be an integer >= {low}, got {value!r}.")
     return int(cast("int", value))
 
 
 def checked_seed(owner: str, seed: object) -> int:
-    """Return ``seed``, an episode's index, as an int in [0, 2^62).
-
-    Raises:
-        InputError: It is none.
-    """
+    """Return ``seed``, an episode's index, as an int in [0, 2^62)."""
     value = checked_integer(owner, "seed", seed, low=0)
     if value >= _SEED_BOUND:
         raise InputError(f"{owner}: expected seed < 2^62, got {value}.")
@@ -70,11 +65,7 @@ def checked_seed(owner: str, seed: object) -> int:
 
 
 def checked_seeds(owner: str, seed: int | Sequence[int], copies: int) -> NDArray[np.int64]:
-    """Return the first episode index of every copy, (N,): one each, or counted from copy 0's.
-
-    Raises:
-        InputError: A seed is not an integer in [0, 2^62), or there is not one per copy.
-    """
+    """Return the first episode index of every copy, (N,): one each, or counted from copy 0's."""
     if not isinstance(seed, Sequence | np.ndarray):
         return checked_seed(owner, seed) + np.arange(copies, dtype=np.int64)
     if len(seed) != copies:
@@ -83,27 +74,14 @@ def checked_seeds(owner: str, seed: int | Sequence[int], copies: int) -> NDArray
 
 
 def checked_render_mode(owner: str, mode: str | None) -> str | None:
-    """Return ``mode`` if the planar tasks can draw it.
-
-    Raises:
-        InputError: Neither None nor ``"rgb_array"``.
-    """
+    """Return ``mode`` if the planar tasks can draw it."""
     if mode not in (None, "rgb_array"):
         raise InputError(f"{owner}: expected render_mode None or 'rgb_array', got {mode!r}.")
     return mode
 
 
 def planar_action(owner: str, action: Mapping[str, Any], uid: str) -> tuple[float, float]:
-    """Return ``action[uid]`` as two finite floats.
-
-    Args:
-        owner: Environment name for the message.
-        action: Array of shape (2,) per uid; keys of other uids are ignored.
-        uid: Robot whose action is read.
-
-    Raises:
-        InputError: The uid is missing, or its action has another shape or is not finite.
-    """
+    """Return ``action[uid]`` as two finite floats."""
     value = _entry(owner, action, uid)
     if type(value) is not np.ndarray or value.dtype.kind != "f":
         value = _as_float_array(owner, value, uid)
@@ -123,17 +101,7 @@ def planar_action(owner: str, action: Mapping[str, Any], uid: str) -> tuple[floa
 def checked_action(
     owner: str, action: Mapping[str, Any], uid: str, shape: tuple[int, ...]
 ) -> FloatArray:
-    """Return ``action[uid]`` as finite float64 of ``shape``.
-
-    Args:
-        owner: Environment name for the message.
-        action: Array per uid; keys of other uids are ignored.
-        uid: Robot whose actions are read.
-        shape: (A,), or (N, A) for a batch.
-
-    Raises:
-        InputError: The uid is missing, or its actions have another shape or are not finite.
-    """
+    """Return ``action[uid]`` as finite float64 of ``shape``."""
     array = _as_float_array(owner, _entry(owner, action, uid), uid)
     if array.shape != shape:
         raise InputError(
@@ -162,9 +130,6 @@ def vector_action(
         uid: Robot whose action is read.
         dim: Entries of one action.
         rows: Environments that are stepped together.
-
-    Raises:
-        InputError: The uid is missing, or its action has another shape or is not finite.
     """
     array = _as_float_array(owner, _entry(owner, action, uid), uid)
     if array.shape not in ((dim,), (rows, dim)):

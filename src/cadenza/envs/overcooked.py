@@ -38,10 +38,6 @@ class Overcooked:
         layout: One of `LAYOUTS`.
         shaping: Share of the shaped rewards that is added, percent.
 
-    Attributes:
-        kitchen: `overcooked.mdp.OvercookedGridworld`.
-        state: `overcooked.mdp.OvercookedState`.
-
     Raises:
         MissingExtraError: `overcooked` is not installed.
     """

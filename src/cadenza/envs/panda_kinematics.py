@@ -139,9 +139,6 @@ class PandaJacobianProvider:
         Args:
             qpos_arm: Joint angles, shape (..., 7), rad.
             base_rotation: Orientation of the arm's base in the world, shape (3, 3).
-
-        Raises:
-            InputError: Another shape than (..., 7), or not finite.
         """
         return base_rotation @ self(None, qpos_arm)
 
@@ -195,12 +192,7 @@ def _arm_angles(values: FloatArray, name: str = "qpos_arm") -> FloatArray:
 
 
 def _require_seven_joints(path: Path, ee_link: str) -> None:
-    """Raise unless the chain to ``ee_link`` has seven moving joints.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        InputError: Not a robot description, no such link, or another number of joints.
-    """
+    """Raise unless the chain to ``ee_link`` has seven moving joints."""
     from xml.etree import ElementTree as ET
 
     if not path.is_file():

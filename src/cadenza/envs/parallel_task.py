@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.seeding import derive_substream
-from cadenza.envs.errors import ChamberEnvCompatibilityError
-from cadenza.envs.inputs import checked_integer, missing_uid_message
+from cadenza.envs.inputs import ChamberEnvCompatibilityError, checked_integer, missing_uid_message
 
 #: Family of the streams of seeded episodes, up to the seed.
 EPISODE_STREAM: Final = "env.parallel.episode."
@@ -79,11 +78,7 @@ class _Seat:
         return np.asarray(spaces.flatten(self.observations, observation), dtype=np.float32)
 
     def decode(self, value: Any) -> Any:
-        """Return an action of ours as the agent's environment takes it.
-
-        Raises:
-            InputError: It is not finite, of another size, or no choice.
-        """
+        """Return an action of ours as the agent's environment takes it."""
         array = np.asarray(value, dtype=np.float64)
         space: Any = self.actions
         size = math.prod(space.shape)  # 1 for a Discrete

@@ -7,7 +7,7 @@ import gymnasium as gym
 from numpy.typing import NDArray
 
 from cadenza.core.errors import MissingExtraError, NotReadyError
-from cadenza.envs.errors import ChamberEnvCompatibilityError
+from cadenza.envs.inputs import ChamberEnvCompatibilityError
 from cadenza.envs.spaces import robot_state_space
 
 try:

@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 import gymnasium as gym
 import numpy as np
 
-from cadenza.envs.errors import ChamberEnvCompatibilityError
+from cadenza.envs.inputs import ChamberEnvCompatibilityError
 
 
 def state_observation_space(uids: Iterable[str], state_dim: int) -> gym.spaces.Dict:
@@ -34,11 +34,7 @@ def sub_spaces(space: gym.Space[Any] | None) -> dict[str, gym.Space[Any]] | None
 
 
 def robot_state_space(env: gym.Env[Any, Any], uid: str) -> gym.spaces.Box[Any]:
-    """Return the Box of robot ``uid``'s `state`.
-
-    Raises:
-        ChamberEnvCompatibilityError: The observation space has none.
-    """
+    """Return the Box of robot ``uid``'s `state`."""
     space: gym.Space[Any] | None = env.observation_space
     for key in ("agent", uid, "state"):
         space = (sub_spaces(space) or {}).get(key)

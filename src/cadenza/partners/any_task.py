@@ -14,8 +14,14 @@ import numpy as np
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
-from cadenza.partners.interface import DrawingPartner, FrozenPartner, PartnerBase, PartnerCard
-from cadenza.partners.observations import find_state, read_state
+from cadenza.partners.interface import (
+    DrawingPartner,
+    FrozenPartner,
+    PartnerBase,
+    PartnerCard,
+    find_state,
+    read_state,
+)
 from cadenza.partners.options import NumberOption, refuse_unknown_options, whole_option
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec
@@ -51,11 +57,7 @@ class RandomActions(_AnyTaskPartner, DrawingPartner):
     )
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
-        """Return a uniform draw, (A,), or (N, A) for a batch of states.
-
-        Raises:
-            InputError: The bound space is not bounded.
-        """
+        """Return a uniform draw, (A,), or (N, A) for a batch of states."""
         del deterministic  # it has no preferred action
         low, high = self._bounds()
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
@@ -138,9 +140,6 @@ class ExploratoryStaticPartnerOverride(PartnerBase):
 
     For exploring only: results with it say nothing about the partner whose spec it carries, so the
     class has no registered name and no configuration can ask for it.
-
-    Args:
-        inner: Partner whose spec, and shape of actions, this one takes over.
     """
 
     def __init__(self, inner: FrozenPartner) -> None:
@@ -231,10 +230,6 @@ class ArmSwayPartner(PartnerBase):
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
         """Return the next action of the swing.
-
-        Args:
-            obs: Nested observation; only the number of rows of the robot's own state is read.
-            deterministic: Without effect: nothing is drawn.
 
         Returns:
             Action, shape (A,), or (N, A) for a state of shape (N, D).

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import InputError
-from cadenza.partners.interface import DrawingPartner
-from cadenza.partners.observations import as_numbers
+from cadenza.partners.interface import DrawingPartner, as_numbers
 from cadenza.partners.options import NumberOption, refuse_unknown_options, whole_option
 from cadenza.partners.spec import PartnerSpec
 from cadenza.partners.weights import require_uid
@@ -307,11 +306,7 @@ def channel(owner: str, channels: Channels, name: str) -> NDArray[Any]:
 
 
 def rgb_image(owner: str, channels: Channels, name: str) -> NDArray[np.uint8]:
-    """Return an image channel as bytes, (H, W, 3).
-
-    Raises:
-        InputError: It is missing or of another shape, or its values are not those of bytes.
-    """
+    """Return an image channel as bytes, (H, W, 3)."""
     image = channel(owner, channels, name)
     if image.ndim != 3 or image.shape[-1] != 3:
         raise InputError(

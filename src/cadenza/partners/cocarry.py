@@ -16,20 +16,15 @@ Axes:      N = rows, one episode each; every operation works row by row.
 Units:     m per tick, m, m/s, s.
 """
 
-from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Final
+from dataclasses import dataclass
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.core.arrays import Float32Array, FloatArray, require_finite
+from cadenza.core.arrays import FloatArray, require_finite
 from cadenza.core.errors import InputError
-from cadenza.partners.interface import DrawingPartner
-from cadenza.partners.observations import read_state
-from cadenza.partners.options import NumberOption, family_card, refuse_unknown_options
-from cadenza.partners.registry import register_partner
+from cadenza.partners.options import NumberOption, Options, Rng, RowTraits, TraitPartner, member
 from cadenza.partners.spec import PartnerSpec
 
 #: What the view's entries were divided by; `cadenza.envs.mujoco.cocarry` has the same numbers.
@@ -74,14 +69,7 @@ class View:
 
 
 def read_view(state: NDArray[Any]) -> View:
-    """Return what a task view tells the laws.
-
-    Args:
-        state: (N, 20).
-
-    Raises:
-        InputError: The layout is another one, or a number is not finite.
-    """
+    """Return what a task view, (N, 20), tells the laws."""
     if state.ndim != 2 or state.shape[1] != len(VIEW_SCALE):
         raise InputError(
             f"co-carry view: expected states of {len(VIEW_SCALE)} numbers, got shape "
@@ -134,7 +122,7 @@ def path_point(path: NDArray[np.int64], way: FloatArray, run: FloatArray) -> Flo
 
 
 @dataclass(slots=True, eq=False)  # eq=False: array == is ambiguous
-class Traits:
+class Traits(RowTraits):
     """How each of N rows behaves, (N,) each.
 
     Attributes:
@@ -162,7 +150,7 @@ class Traits:
     change_at: FloatArray
 
     @classmethod
-    def nominal(cls, rows: int, role: int = LEADER) -> "Traits":
+    def nominal(cls, rows: int, role: int = LEADER) -> Self:
         """Return ``rows`` punctual robots that take the straight way."""
         return cls(
             role=np.full(rows, role),
@@ -177,22 +165,13 @@ class Traits:
             change_at=np.zeros(rows),
         )
 
-    def write(self, row: int, other: "Traits") -> None:
-        """Take over the one row of ``other``."""
-        for field in fields(self):
-            getattr(self, field.name)[row] = getattr(other, field.name)[0]
-
 
 #: Longest lag, ticks.
 MAX_LAG: Final = 10
 
 
 class CarryingLaw:
-    """Plays `Traits` in N rows and remembers what they need: where a leader began, lagged steps.
-
-    Args:
-        traits: One row per robot.
-    """
+    """Plays `Traits` in N rows and remembers what they need: where a leader began, lagged steps."""
 
     def __init__(self, traits: Traits) -> None:
         rows = len(traits.role)
@@ -203,20 +182,9 @@ class CarryingLaw:
         self._since = np.zeros(rows)
         self._steps = np.zeros((MAX_LAG + 1, rows, 3))
 
-    def extended(self, rows: int) -> "CarryingLaw":
-        """Return the same law with further rows up to ``rows``, which begin as nominal leaders."""
-        known, longer = len(self.role), CarryingLaw(Traits.nominal(rows))
-        for field in fields(Traits):
-            getattr(longer.traits, field.name)[:known] = getattr(self.traits, field.name)
-        for name in ("role", "_fresh", "_way", "_origin", "_since"):
-            getattr(longer, name)[:known] = getattr(self, name)
-        longer._steps[:, :known] = self._steps
-        return longer
-
-    def restart(self, row: int, traits: Traits) -> None:
-        """Begin an episode of other traits, one row of them, in ``row``."""
-        self.traits.write(row, traits)
-        self.role[row] = traits.role[0]
+    def restart(self, row: int) -> None:
+        """Begin an episode in ``row`` with the traits that stand there now."""
+        self.role[row] = self.traits.role[row]
         self._fresh[row] = True
         self._steps[:, row] = 0.0
 
@@ -256,36 +224,20 @@ class CarryingLaw:
         self._begin_way(view, changing & (traits.later == LEADER), np.zeros(len(due)))
 
 
-class CoCarryPartner(DrawingPartner):
-    """Base of the co-carry partners; a subclass says how an episode's traits are drawn.
+class CoCarryPartner(TraitPartner):
+    """Base of the co-carry partners; a member says how an episode's traits are drawn."""
 
-    Attributes:
-        number_options: Options of the subclass.
-
-    Raises:
-        ConfigurationError: An option is unknown or out of range.
-    """
-
-    number_options: ClassVar[tuple[NumberOption, ...]] = ()
-
-    def __init_subclass__(cls) -> None:
-        """Write the card of a subclass that has none, with its docstring's first line."""
-        super().__init_subclass__()
-        if "card" not in vars(cls):
-            cls.card = family_card(cls.__doc__ or "", "cocarry_mj", options=cls.number_options)
+    task = "cocarry_mj"
+    traits_type = Traits
 
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)
-        owner, known = type(self).__name__, self.number_options
-        refuse_unknown_options(owner, spec.extra, [option.key for option in known])
-        self._options = {option.key: option.read(owner, spec.extra) for option in known}
-        self._uid = spec.extra.get("uid", "partner")
         self._law: CarryingLaw | None = None
 
     @property
     def strata(self) -> tuple[str, ...]:
         """Role that each row began its episode with: ``leader``, ``shared`` or ``follower``."""
-        roles: list[int] = [] if self._law is None else self._law.traits.role.tolist()
+        roles: list[int] = [] if self._traits is None else self._traits.role.tolist()
         return tuple(STRATA[role] for role in roles)
 
     @property
@@ -293,53 +245,18 @@ class CoCarryPartner(DrawingPartner):
         """Role of the episode of a scalar partner; None before the first."""
         return self.strata[0] if self.strata else None
 
-    def reset(self, *, seed: int | None = None) -> None:
-        """Draw the traits of a new episode from the stream that ``seed`` selects."""
-        super().reset(seed=seed)
-        self._law = None
-
     def reset_row(self, row: int, *, seed: int) -> None:
         """Start a new episode in one row; see `PartnerBase.reset_row`."""
-        law = self._rows(row + 1)
         super().reset_row(row, seed=seed)
-        law.restart(row, self.draw(self.generators[row]))
+        if self._law is not None and self._law.traits is self._traits:
+            self._law.restart(row)
 
-    def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
-        """Return the action for the state that ``obs`` holds.
-
-        Args:
-            obs: Nested observation; only ``obs["agent"][uid]["state"]`` is read.
-            deterministic: Without effect: what is random in a partner is drawn at ``reset``.
-
-        Returns:
-            Action, shape (3,), or (N, 3) for a state of shape (N, 20).
-
-        Raises:
-            InputError: The state is missing, of another layout or not finite.
-        """
-        del deterministic
-        state = read_state(obs, self._uid)
-        view = read_view(np.atleast_2d(state))
-        action = (self._rows(len(view.time)).act(view) / GRIP_STEP).astype(np.float32)
-        return self.checked(action[0] if state.ndim == 1 else action)
-
-    @abstractmethod
-    def draw(self, rng: np.random.Generator) -> Traits:
-        """Return one row of traits for a new episode."""
-
-    def number(self, option: NumberOption) -> float:
-        """Return the value of one of the `number_options`."""
-        return self._options[option.key]
-
-    def _rows(self, rows: int) -> CarryingLaw:
-        """Return the law with at least ``rows`` rows."""
-        known = 0 if self._law is None else len(self._law.role)
-        if self._law is None or known < rows:
-            nominal = CarryingLaw(Traits.nominal(rows))
-            self._law = nominal if self._law is None else self._law.extended(rows)
-            for row in range(known, rows):
-                self._law.restart(row, self.draw(self.generators[row]))
-        return self._law
+    def actions(self, states: NDArray[Any]) -> FloatArray:
+        """Return the steps of N grips over `GRIP_STEP`, (N, 3), for states (N, 20)."""
+        view, traits = read_view(states), self.traits(len(states))
+        if self._law is None or self._law.traits is not traits:
+            self._law = CarryingLaw(traits)
+        return self._law.act(view) / GRIP_STEP
 
 
 #: Held out, by what they ask of the ego.
@@ -387,132 +304,92 @@ def draw_follower(rng: np.random.Generator, role: int = FOLLOWER) -> Traits:
     return traits
 
 
-@register_partner("cocarry_nominal")
-class CoCarryNominal(CoCarryPartner):
+@member(CoCarryPartner, "cocarry_nominal")
+def _nominal(rng: Rng, _: Options) -> Traits:
     """Leads straight to the goal, punctually."""
-
-    def draw(self, rng: np.random.Generator) -> Traits:
-        """Return the nominal leader."""
-        del rng
-        return Traits.nominal(1)
+    del rng
+    return Traits.nominal(1)
 
 
-@register_partner("cocarry_leader")
-class CoCarryLeader(CoCarryPartner):
+@member(CoCarryPartner, "cocarry_leader", _PATHS)
+def _leader(rng: Rng, options: Options) -> Traits:
     """Leads to the goal after a delay, along one of four paths."""
-
-    number_options: ClassVar[tuple[NumberOption, ...]] = (_PATHS,)
-
-    def draw(self, rng: np.random.Generator) -> Traits:
-        """Return a leader."""
-        return draw_leader(rng, paths=int(self.number(_PATHS)))
+    return draw_leader(rng, paths=int(options["paths"]))
 
 
-@register_partner("cocarry_shared")
-class CoCarryShared(CoCarryPartner):
+@member(CoCarryPartner, "cocarry_shared")
+def _shared(rng: Rng, _: Options) -> Traits:
     """Stays level with the ego and nudges towards the goal while in step."""
-
-    def draw(self, rng: np.random.Generator) -> Traits:
-        """Return a sharing partner."""
-        return draw_follower(rng, SHARED)
+    return draw_follower(rng, SHARED)
 
 
-@register_partner("cocarry_follower")
-class CoCarryFollower(CoCarryPartner):
+@member(CoCarryPartner, "cocarry_follower")
+def _follower(rng: Rng, _: Options) -> Traits:
     """Stays level with the ego without knowing the goal."""
-
-    def draw(self, rng: np.random.Generator) -> Traits:
-        """Return a follower."""
-        return draw_follower(rng)
+    return draw_follower(rng)
 
 
-@register_partner("cocarry_mixed")
-class CoCarryMixed(CoCarryPartner):
+@member(CoCarryPartner, "cocarry_mixed", _LEADERS, _SHARING, _PATHS)
+def _mixed(rng: Rng, options: Options) -> Traits:
     """Leads, shares or follows, another role every episode."""
-
-    number_options: ClassVar[tuple[NumberOption, ...]] = (_LEADERS, _SHARING, _PATHS)
-
-    def draw(self, rng: np.random.Generator) -> Traits:
-        """Return a leader, a sharing partner or a follower."""
-        leaders, place = self.number(_LEADERS), rng.random()
-        if place < leaders:
-            return draw_leader(rng, paths=int(self.number(_PATHS)))
-        return draw_follower(rng, SHARED if place < leaders + self.number(_SHARING) else FOLLOWER)
+    leaders, place = options["leaders"], rng.random()
+    if place < leaders:
+        return draw_leader(rng, paths=int(options["paths"]))
+    return draw_follower(rng, SHARED if place < leaders + options["sharing"] else FOLLOWER)
 
 
-@register_partner("cocarry_low_arc")
-class CoCarryLowArc(CoCarryPartner):
+@member(CoCarryPartner, "cocarry_low_arc")
+def _low_arc(rng: Rng, _: Options) -> Traits:
     """Held out, easy: leads along a low arc."""
-
-    def draw(self, rng: np.random.Generator) -> Traits:
-        """Return a leader on the low arc."""
-        traits = draw_leader(rng)
-        traits.path[:] = PATHS.index("low_arc")
-        return traits
+    traits = draw_leader(rng)
+    traits.path[:] = PATHS.index("low_arc")
+    return traits
 
 
-@register_partner("cocarry_lagged_leader")
-class CoCarryLaggedLeader(CoCarryPartner):
+@member(CoCarryPartner, "cocarry_lagged_leader")
+def _lagged_leader(rng: Rng, _: Options) -> Traits:
     """Held out, easy: leads with a lag of 4 to 6 ticks."""
-
-    def draw(self, rng: np.random.Generator) -> Traits:
-        """Return a leader of long lag."""
-        traits = draw_leader(rng)
-        traits.lag[:] = rng.integers(4, 7)
-        return traits
+    traits = draw_leader(rng)
+    traits.lag[:] = rng.integers(4, 7)
+    return traits
 
 
-@register_partner("cocarry_pausing_leader")
-class CoCarryPausingLeader(CoCarryPartner):
+@member(CoCarryPartner, "cocarry_pausing_leader")
+def _pausing_leader(rng: Rng, _: Options) -> Traits:
     """Held out, easy: leads and stops for 1 s half-way."""
-
-    def draw(self, rng: np.random.Generator) -> Traits:
-        """Return a leader that stops."""
-        traits = draw_leader(rng)
-        traits.pause[:] = 1.0
-        return traits
+    traits = draw_leader(rng)
+    traits.pause[:] = 1.0
+    return traits
 
 
-@register_partner("cocarry_follower_turns_leader")
-class CoCarryFollowerTurnsLeader(CoCarryPartner):
+@member(CoCarryPartner, "cocarry_follower_turns_leader")
+def _follower_turns_leader(rng: Rng, _: Options) -> Traits:
     """Held out, easy: follows for 2 to 4 s, then leads."""
-
-    def draw(self, rng: np.random.Generator) -> Traits:
-        """Return a follower that will lead."""
-        traits = draw_follower(rng)
-        traits.later[:], traits.change_at[:] = LEADER, rng.uniform(2.0, 4.0)
-        traits.speed[:] = rng.uniform(0.08, 0.18)
-        return traits
+    traits = draw_follower(rng)
+    traits.later[:], traits.change_at[:] = LEADER, rng.uniform(2.0, 4.0)
+    traits.speed[:] = rng.uniform(0.08, 0.18)
+    return traits
 
 
-@register_partner("cocarry_slow_follower")
-class CoCarrySlowFollower(CoCarryPartner):
+@member(CoCarryPartner, "cocarry_slow_follower")
+def _slow_follower(rng: Rng, _: Options) -> Traits:
     """Held out, hard: follows reluctantly."""
-
-    def draw(self, rng: np.random.Generator) -> Traits:
-        """Return a follower of small gain and feed-forward."""
-        traits = draw_follower(rng)
-        traits.gain[:], traits.feed[:] = rng.uniform(0.15, 0.3), rng.uniform(0.0, 0.2)
-        return traits
+    traits = draw_follower(rng)
+    traits.gain[:], traits.feed[:] = rng.uniform(0.15, 0.3), rng.uniform(0.0, 0.2)
+    return traits
 
 
-@register_partner("cocarry_lagged_follower")
-class CoCarryLaggedFollower(CoCarryPartner):
+@member(CoCarryPartner, "cocarry_lagged_follower")
+def _lagged_follower(rng: Rng, _: Options) -> Traits:
     """Held out, hard: follows with a lag of 4 to 6 ticks."""
-
-    def draw(self, rng: np.random.Generator) -> Traits:
-        """Return a follower of long lag."""
-        traits = draw_follower(rng)
-        traits.lag[:] = rng.integers(4, 7)
-        return traits
+    traits = draw_follower(rng)
+    traits.lag[:] = rng.integers(4, 7)
+    return traits
 
 
-@register_partner("cocarry_leader_turns_follower")
-class CoCarryLeaderTurnsFollower(CoCarryPartner):
+@member(CoCarryPartner, "cocarry_leader_turns_follower")
+def _leader_turns_follower(rng: Rng, _: Options) -> Traits:
     """Held out, hard: leads half of the way, then follows."""
-
-    def draw(self, rng: np.random.Generator) -> Traits:
-        """Return a leader that will follow."""
-        traits = draw_leader(rng)
-        traits.later[:], traits.feed[:] = FOLLOWER, rng.uniform(0.3, 0.9)
-        return traits
+    traits = draw_leader(rng)
+    traits.later[:], traits.feed[:] = FOLLOWER, rng.uniform(0.3, 0.9)
+    return traits

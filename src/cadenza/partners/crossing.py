@@ -1,42 +1,233 @@
-"""Partners of the crossing task: reading the state, writing the action, and five laws.
+"""Partners of the crossing task: motion laws of planar double integrators, and five partners.
 
+Plant:   p' = p + v dt + a dt^2 / 2,  v' = v + a dt,  each component |a| <= L (zero-order hold).
 State:   own position (2), own velocity (2), goal minus position (2), then for every other robot,
          ego first, relative position (2) and relative velocity (2): 6 + 4 (n - 1) numbers, float32.
-Action:  acceleration (2), m/s^2, float32; each component within `ACCELERATION_LIMIT`.
+Action:  acceleration (2), float32; each component within `ACCELERATION_LIMIT`.
+Numbers: every law takes plain floats (one robot) or float64 arrays of shape (N,) and uses only
+         + - * / sqrt min max, which IEEE 754 rounds alike in both, so row i of a batch is
+         bit-identical to the scalar result. `SCALAR` and `ARRAY` carry the spelling of each.
 Random:  row 0 of a batch draws from the stream of the episode, row i from its child i; after
          ``reset_row(i, seed=s)`` row i repeats what a scalar partner does after ``reset(seed=s)``.
+Units:   m, m/s, m/s^2, s.
 """
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from cadenza.core.arrays import Float32Array, FloatArray, require_finite
 from cadenza.core.errors import InputError
-from cadenza.partners.crossing_motion import (
-    ACCELERATION_LIMIT,
-    ARRAY,
-    CONTROL_STEP_S,
-    MIN_LENGTH,
-    SCALAR,
-    Arithmetic,
-    Corridor,
-    Real,
-    Sight,
-    arrive_and_stop,
-    intercept_time,
-    scale_into_box,
-    stay_inside,
-    stretch_to_box,
-)
-from cadenza.partners.interface import DrawingPartner, PartnerCard, RowGenerators
-from cadenza.partners.observations import read_state
-from cadenza.partners.options import NumberOption, family_card, refuse_unknown_options
+from cadenza.partners.interface import RowGenerators, read_state
+from cadenza.partners.options import FamilyPartner, NumberOption
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec
+
+#: Control step of the crossing task, s; `cadenza.envs.crossing` uses the same number.
+CONTROL_STEP_S: Final = 0.05
+#: Declared bound on each acceleration component of a partner, m/s^2: what the ego's safety filter
+#: counts on.
+ACCELERATION_LIMIT: Final = 0.5
+#: Lengths below this are divided by as if they were this: 1 nm is far below float32 positions (m).
+MIN_LENGTH: Final = 1e-9
+#: Slack of a reachability test, relative and in m: each start meets its own bound with equality, up
+#: to a few roundings (1e-16).
+_TIME_SLACK: Final = 1e-9
+
+#: A float, or a float64 array of shape (N,).
+Real: TypeAlias = Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arithmetic:
+    """The four operations that floats and arrays spell differently."""
+
+    sqrt: Callable[[Real], Real]
+    minimum: Callable[[Real, Real], Real]
+    maximum: Callable[[Real, Real], Real]
+    where: Callable[[Any, Real, Real], Real]
+
+
+SCALAR: Final = Arithmetic(
+    sqrt=math.sqrt,
+    minimum=lambda a, b: a if a < b else b,
+    maximum=lambda a, b: a if a > b else b,
+    where=lambda condition, a, b: a if condition else b,
+)
+ARRAY: Final = Arithmetic(sqrt=np.sqrt, minimum=np.minimum, maximum=np.maximum, where=np.where)
+
+
+class Sight(NamedTuple):
+    """What a crossing partner sees, m and m/s.
+
+    Own position p and velocity v, the goal g, the ego's position r and velocity w; g, r and w are
+    relative to the partner.
+    """
+
+    px: Real
+    py: Real
+    vx: Real
+    vy: Real
+    gx: Real
+    gy: Real
+    rx: Real
+    ry: Real
+    wx: Real
+    wy: Real
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corridor:
+    """Limits of one coordinate.
+
+    Attributes:
+        half_width: Walls at plus and minus this, m.
+        speed: Largest speed, m/s.
+        acceleration: Largest acceleration, m/s^2.
+        step_s: Control step, s.
+    """
+
+    half_width: float
+    speed: float
+    acceleration: float
+    step_s: float
+
+
+def scale_into_box(ax: Real, ay: Real, limit: float, math_of: Arithmetic) -> tuple[Real, Real]:
+    """Return ``(ax, ay)``, shortened along its direction until each component is <= ``limit``."""
+    largest = math_of.maximum(math_of.maximum(abs(ax), abs(ay)), limit)
+    factor = limit / largest
+    return ax * factor, ay * factor
+
+
+def stretch_to_box(x: Real, y: Real, limit: float, math_of: Arithmetic) -> tuple[Real, Real]:
+    """Return the longest vector along ``(x, y)`` whose components are <= ``limit``."""
+    factor = limit / math_of.maximum(math_of.maximum(abs(x), abs(y)), MIN_LENGTH)
+    return x * factor, y * factor
+
+
+def latest_safe_speed(
+    distance: Real, speed: Real, limit: Real, step_s: float, math_of: Arithmetic
+) -> Real:
+    """Return the largest speed after this step from which full braking still stops in time.
+
+    With v' the speed after the step, the step covers (v + v') dt / 2 and stopping from v' another
+    v'^2 / (2 L). Setting their sum to the distance d and solving for v':
+    v' = L (-dt/2 + sqrt(dt^2/4 + 2 (d - v dt/2) / L)).
+
+    Args:
+        distance: Way left, d, m.
+        speed: Present speed towards it, v, m/s.
+        limit: Braking capacity along the way, L, m/s^2.
+        step_s: dt, s.
+        math_of: `SCALAR` or `ARRAY`.
+
+    Returns:
+        v', m/s; the smallest value of the formula if it is too late already.
+    """
+    half = 0.5 * step_s
+    under_root = half * half + 2.0 * (distance - speed * half) / limit
+    return limit * (math_of.sqrt(math_of.maximum(under_root, 0.0)) - half)
+
+
+def stay_inside(
+    position: Real,
+    speed: Real,
+    wanted: Real,
+    bounds: Corridor,
+    math_of: Arithmetic,
+) -> Real:
+    """Return the acceleration closest to ``wanted`` that can still stop before both walls.
+
+    From a state that satisfies it, the condition can be satisfied for ever: the walls hold exactly
+    at the sampling instants, whatever ``wanted`` does.
+
+    Args:
+        position: One coordinate, m.
+        speed: Its rate, m/s.
+        wanted: Desired acceleration, m/s^2.
+        bounds: Walls, speed bound, acceleration bound and control step.
+        math_of: `SCALAR` or `ARRAY`.
+    """
+    limit, step_s = bounds.acceleration, bounds.step_s
+    highest = latest_safe_speed(bounds.half_width - position, speed, limit, step_s, math_of)
+    lowest = -latest_safe_speed(bounds.half_width + position, -speed, limit, step_s, math_of)
+    highest = math_of.minimum(highest, bounds.speed)
+    lowest = math_of.maximum(lowest, -bounds.speed)
+    target = math_of.minimum(math_of.maximum(speed + wanted * step_s, lowest), highest)
+    acceleration = (target - speed) / step_s
+    return math_of.minimum(math_of.maximum(acceleration, -limit), limit)
+
+
+def arrive_and_stop(
+    distance: Real, speed: Real, limit: Real, step_s: float, math_of: Arithmetic
+) -> Real:
+    """Return the time-optimal acceleration towards a point, braking at the last moment.
+
+    Full acceleration, then full braking from the last sampling instant at which that suffices. The
+    last two steps are dead-beat where the bound allows: a1 = (d - 1.5 v dt) / dt^2 and
+    a2 = -v/dt - a1 bring way and speed to zero together.
+
+    Args:
+        distance: Way left, m, >= 0.
+        speed: Present speed towards the point, m/s.
+        limit: Capacity along the way, m/s^2.
+        step_s: Control step, s.
+        math_of: `SCALAR` or `ARRAY`.
+    """
+    target = latest_safe_speed(distance, speed, limit, step_s, math_of)
+    far = math_of.minimum(math_of.maximum((target - speed) / step_s, -limit), limit)
+    first = (distance - 1.5 * speed * step_s) / (step_s * step_s)
+    second = -speed / step_s - first
+    near = math_of.maximum(abs(first), abs(second)) <= limit
+    return math_of.where(near, first, far)
+
+
+def intercept_time(sight: Sight, limit: float, math_of: Arithmetic) -> Real:
+    """Return the earliest time at which one constant acceleration can meet the ego.
+
+    The ego keeps its velocity, so the gap drifts as r + w T and an acceleration with components
+    <= L covers up to L T^2 / 2 of each: T is reachable where |r_i + w_i T| <= L T^2 / 2 for both.
+    The reachable times of one component are [first, ...) less an interval in which the gap has
+    swept past zero; so the earliest common time is one of the four starts of `_reach_times`.
+
+    Args:
+        sight: Own view.
+        limit: Own acceleration bound, L, m/s^2.
+        math_of: `SCALAR` or `ARRAY`.
+
+    Returns:
+        T, s, >= 0.
+    """
+    starts = (
+        *_reach_times(sight.rx, sight.wx, limit, math_of),
+        *_reach_times(sight.ry, sight.wy, limit, math_of),
+    )
+    # From the later of the two last starts on, every time is reachable.
+    earliest = math_of.maximum(starts[1], starts[3])
+    for time in starts:
+        reach = 0.5 * limit * time * time * (1.0 + _TIME_SLACK) + _TIME_SLACK
+        reachable = (abs(sight.rx + sight.wx * time) <= reach) & (
+            abs(sight.ry + sight.wy * time) <= reach
+        )
+        earliest = math_of.where(reachable, math_of.minimum(time, earliest), earliest)
+    return earliest
+
+
+def _reach_times(offset: Real, rate: Real, limit: float, math_of: Arithmetic) -> tuple[Real, Real]:
+    """Return the first reachable time of one coordinate, and the start of the last interval."""
+    away = math_of.where(offset < 0.0, -rate, rate)
+    gap = 2.0 * limit * abs(offset)
+    square = away * away
+    first = (away + math_of.sqrt(square + gap)) / limit
+    sweeps_past = (away < 0.0) & (square > gap)
+    again = (math_of.sqrt(math_of.maximum(square - gap, 0.0)) - away) / limit
+    return first, math_of.where(sweeps_past, again, first)
+
 
 #: Numbers in the state about the robot itself, and about each other robot.
 _OWN_SIZE: Final = 6
@@ -54,42 +245,18 @@ MAX_ACCELERATION: Final = NumberOption(
 )
 
 
-def crossing_card(
-    summary: str, options: tuple[NumberOption, ...], *, leaves_way: bool = True
-) -> PartnerCard:
-    """Return the card of a crossing partner with ``options`` beyond the common ones."""
-    known = (MAX_ACCELERATION, *options)
-    return family_card(summary, "crossing", options=known, leaves_way=leaves_way)
-
-
-class CrossingPartner(DrawingPartner):
+class CrossingPartner(FamilyPartner):
     """Base of the crossing partners; a subclass adds its options and one acceleration law.
-
-    Attributes:
-        number_options: Options of the subclass beyond `MAX_ACCELERATION`.
-        leaves_way: Whether the ego can always get past it.
 
     Raises:
         ConfigurationError: An option is unknown or out of range.
     """
 
-    number_options: ClassVar[tuple[NumberOption, ...]] = ()
-    leaves_way: ClassVar[bool] = True
-
-    def __init_subclass__(cls) -> None:
-        """Write the card of a subclass that has none, with its docstring's first line."""
-        super().__init_subclass__()
-        if "card" not in vars(cls):
-            options = cls.number_options
-            cls.card = crossing_card(cls.__doc__ or "", options, leaves_way=cls.leaves_way)
+    task = "crossing"
+    common_options: ClassVar[tuple[NumberOption, ...]] = (MAX_ACCELERATION,)
 
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)
-        owner = type(self).__name__
-        known = (MAX_ACCELERATION, *self.number_options)
-        refuse_unknown_options(owner, spec.extra, [option.key for option in known])
-        self._uid = spec.extra.get("uid", "partner")
-        self._options = {option.key: option.read(owner, spec.extra) for option in known}
         self._limit = self._options[MAX_ACCELERATION.key]
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:

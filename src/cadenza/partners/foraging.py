@@ -18,37 +18,18 @@ Random:   row i of a batch draws from child i of the episode's stream, row 0 fro
 Reads:    the layout of `cadenza.envs.foraging`; acts by its numbers.
 """
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import InputError
-from cadenza.partners.interface import DrawingPartner
-from cadenza.partners.observations import read_state
-from cadenza.partners.options import family_card, refuse_unknown_options
+from cadenza.partners.interface import read_state
+from cadenza.partners.options import FamilyPartner
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec
-
-#: Names of the partners of this module.
-FORAGERS: Final = tuple(
-    f"forager_{rule}"
-    for rule in (
-        "lexicographic",
-        "reverse",
-        "column",
-        "reverse_column",
-        "nearest",
-        "farthest",
-        "entitled",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-    )
-)
 
 #: Row and column.
 Cell: TypeAlias = tuple[int, int]
@@ -136,21 +117,93 @@ def first_moves(field: Field, goal: Cell) -> list[int]:
     return []
 
 
-class Forager(DrawingPartner):
-    """Goes to the food its rule names and loads it; base of the foragers that plan their way."""
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a forager pursues.
 
-    def __init_subclass__(cls) -> None:
-        """Write the card of a subclass that has none, with its docstring's first line."""
-        super().__init_subclass__()
-        if "card" not in vars(cls):
-            cls.card = family_card(
-                cls.__doc__ or "", "foraging", uid="seat it plays (default partner)"
-            )
+    Attributes:
+        text: For its card.
+        rank: What orders the food left; the smallest is pursued.
+        suits: Whether a food is pursued at all; None pursues any.
+        straight: Whether it goes straight, as h1 to h4, instead of planning its way.
+        waits: Whether it loads only while the other stands beside the food, too.
+    """
+
+    text: str
+    rank: Callable[[Field, Food], tuple[float, ...]]
+    suits: Callable[[Field, Food], bool] | None = None
+    straight: bool = False
+    waits: bool = False
+
+
+def _by_steps(field: Field, food: Food) -> tuple[float, ...]:
+    return (steps_between(field.me, food.cell), *food.cell)
+
+
+def _from_me(field: Field, food: Food) -> tuple[float, ...]:
+    return (_squared(food, *field.me), *food.cell)
+
+
+def _from_middle(field: Field, food: Food) -> tuple[float, ...]:
+    row, column = (round((a + b) / 2) for a, b in zip(field.me, field.other, strict=True))
+    return (_squared(food, row, column), *food.cell)
+
+
+def _squared(food: Food, row: int, column: int) -> int:
+    return (food.cell[0] - row) ** 2 + (food.cell[1] - column) ** 2
+
+
+#: Rules by name.
+RULES: Final[Mapping[str, Rule]] = {
+    "lexicographic": Rule("Eats by row, then column.", lambda _, food: food.cell),
+    "reverse": Rule(
+        "Eats by row, then column, the last first.",
+        lambda _, food: (-food.cell[0], -food.cell[1]),
+    ),
+    "column": Rule("Eats by column, then row.", lambda _, food: food.cell[::-1]),
+    "reverse_column": Rule(
+        "Eats by column, then row, the last first.",
+        lambda _, food: (-food.cell[1], -food.cell[0]),
+    ),
+    "nearest": Rule("Eats what it reaches in the fewest steps.", _by_steps),
+    "farthest": Rule(
+        "Eats what is the most steps away.",
+        lambda field, food: (-steps_between(field.me, food.cell), *food.cell),
+    ),
+    "entitled": Rule(
+        "Waits beside the nearest food until its partner has come there.", _by_steps, waits=True
+    ),
+    "h1": Rule("Goes straight to the nearest food.", _from_me, straight=True),
+    "h2": Rule(
+        "Goes straight to the food nearest to the middle of both players.",
+        _from_middle,
+        straight=True,
+    ),
+    "h3": Rule(
+        "Goes straight to the nearest food that it can load alone.",
+        _from_me,
+        lambda field, food: food.level <= field.level,
+        straight=True,
+    ),
+    "h4": Rule(
+        "Goes straight to the food nearest to both that they can load together.",
+        _from_middle,
+        lambda field, food: food.level <= field.level + field.other_level,
+        straight=True,
+    ),
+}
+#: Names of the partners of this module.
+FORAGERS: Final = tuple(f"forager_{name}" for name in RULES)
+
+
+class Forager(FamilyPartner):
+    """Goes to the food its rule names and loads it."""
+
+    task = "foraging"
+    rule: ClassVar[Rule]
 
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)
-        refuse_unknown_options(type(self).__name__, spec.extra, ())
-        self._uid = spec.extra.get("uid", "partner")
         self._goals: dict[int, Food] = {}
 
     def reset(self, *, seed: int | None = None) -> None:
@@ -167,22 +220,26 @@ class Forager(DrawingPartner):
         """Return the number of the action, (1,), or (N, 1) for a batch of states."""
         del deterministic  # it draws only between ways that are equally good
         states, rows = read_state(obs, self._uid), self.generators
+        fields = [Field.of(state) for state in np.atleast_2d(states).tolist()]
         chosen = [
-            self.decide(Field.of(state), row, rows[row])
-            for row, state in enumerate(np.atleast_2d(states).tolist())
+            _straight(self.rule, field, rows[row])
+            if self.rule.straight
+            else self._planned(field, row, rows[row])
+            for row, field in enumerate(fields)
         ]
         return self.checked(np.array(chosen, dtype=np.float32).reshape(*states.shape[:-1], 1))
 
-    def decide(self, field: Field, row: int, rng: np.random.Generator) -> int:
-        """Return the number of the action on the field of one row."""
+    def _planned(self, field: Field, row: int, rng: np.random.Generator) -> int:
+        """Return the action of a row that keeps to its food and plans its way there."""
         if not field.foods:
             return NONE
         goal = self._goals.get(row)
         if goal is None or goal not in field.foods:
-            goal = min(field.foods, key=lambda food: self.rank(field, food))
+            goal = min(field.foods, key=lambda food: self.rule.rank(field, food))
             self._goals[row] = goal
         if steps_between(field.me, goal.cell) == 1:
-            return self.arrived(field, goal)
+            alone = steps_between(field.other, goal.cell) != 1
+            return NONE if self.rule.waits and alone else LOAD
         ways = first_moves(field, goal.cell)
         if not ways:
             return NONE
@@ -190,40 +247,23 @@ class Forager(DrawingPartner):
         is_near = steps_between(moved(field.me, way), field.other) <= NEAR
         return NONE if is_near and rng.random() < HESITATION else way
 
-    @abstractmethod
-    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
-        """Return what orders the food left; the smallest is pursued."""
 
-    def arrived(self, field: Field, goal: Food) -> int:
-        """Return the action beside its goal."""
-        del field, goal
-        return LOAD
-
-
-class Heuristic(Forager):
-    """Goes straight to the food its rule names; base of h1 to h4."""
-
-    def suits(self, field: Field, food: Food) -> bool:
-        """Return whether the rule pursues this food at all."""
-        del field, food
-        return True
-
-    def decide(self, field: Field, row: int, rng: np.random.Generator) -> int:
-        """Return the number of the action on the field of one row."""
-        del row
-        suitable = [food for food in field.foods if self.suits(field, food)]
-        if suitable:
-            goal = min(suitable, key=lambda food: self.rank(field, food)).cell
-            if steps_between(field.me, goal) == 1:
-                return LOAD
-            (y, x), (row, column) = field.me, goal
-            wanted = {1: row < y, 2: row > y, 4: column > x, 3: column < x}
-            for action, leads in wanted.items():
-                if leads and _is_open(field, action):
-                    return action
-        beside = any(steps_between(field.me, food.cell) == 1 for food in field.foods)
-        allowed = [NONE, *(a for a in MOVES if _is_open(field, a)), *([LOAD] if beside else [])]
-        return int(allowed[rng.integers(len(allowed))])
+def _straight(rule: Rule, field: Field, rng: np.random.Generator) -> int:
+    """Return the action that goes straight to the food, rows first, or one at random."""
+    suits = rule.suits
+    suitable = [food for food in field.foods if suits is None or suits(field, food)]
+    if suitable:
+        goal = min(suitable, key=lambda food: rule.rank(field, food)).cell
+        if steps_between(field.me, goal) == 1:
+            return LOAD
+        (y, x), (row, column) = field.me, goal
+        wanted = {1: row < y, 2: row > y, 4: column > x, 3: column < x}
+        for action, leads in wanted.items():
+            if leads and _is_open(field, action):
+                return action
+    beside = any(steps_between(field.me, food.cell) == 1 for food in field.foods)
+    allowed = [NONE, *(a for a in MOVES if _is_open(field, a)), *([LOAD] if beside else [])]
+    return int(allowed[rng.integers(len(allowed))])
 
 
 def _is_open(field: Field, action: int) -> bool:
@@ -232,109 +272,7 @@ def _is_open(field: Field, action: int) -> bool:
     return min(cell) >= 0 and all(food.cell != cell for food in field.foods)
 
 
-def _squared(food: Food, row: int, column: int) -> int:
-    return (food.cell[0] - row) ** 2 + (food.cell[1] - column) ** 2
-
-
-@register_partner("forager_lexicographic")
-class Lexicographic(Forager):
-    """Eats by row, then column."""
-
-    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
-        """Return row and column."""
-        del field
-        return food.cell
-
-
-@register_partner("forager_reverse")
-class Reverse(Forager):
-    """Eats by row, then column, the last first."""
-
-    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
-        """Return row and column, the largest first."""
-        del field
-        return -food.cell[0], -food.cell[1]
-
-
-@register_partner("forager_column")
-class Column(Forager):
-    """Eats by column, then row."""
-
-    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
-        """Return column and row."""
-        del field
-        return food.cell[::-1]
-
-
-@register_partner("forager_reverse_column")
-class ReverseColumn(Forager):
-    """Eats by column, then row, the last first."""
-
-    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
-        """Return column and row, the largest first."""
-        del field
-        return -food.cell[1], -food.cell[0]
-
-
-@register_partner("forager_nearest")
-class Nearest(Forager):
-    """Eats what it reaches in the fewest steps."""
-
-    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
-        """Return the steps to the food, its row and its column."""
-        return (steps_between(field.me, food.cell), *food.cell)
-
-
-@register_partner("forager_farthest")
-class Farthest(Forager):
-    """Eats what is the most steps away."""
-
-    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
-        """Return the steps to the food, the most first, its row and its column."""
-        return (-steps_between(field.me, food.cell), *food.cell)
-
-
-@register_partner("forager_entitled")
-class Entitled(Nearest):
-    """Waits beside the nearest food until its partner has come there."""
-
-    def arrived(self, field: Field, goal: Food) -> int:
-        """Return to load if the other is there, too."""
-        return LOAD if steps_between(field.other, goal.cell) == 1 else NONE
-
-
-@register_partner("forager_h1")
-class H1(Heuristic):
-    """Goes straight to the nearest food."""
-
-    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
-        """Return the squared distance from itself, row and column."""
-        return (_squared(food, *field.me), *food.cell)
-
-
-@register_partner("forager_h2")
-class H2(Heuristic):
-    """Goes straight to the food nearest to the middle of both players."""
-
-    def rank(self, field: Field, food: Food) -> tuple[float, ...]:
-        """Return the squared distance from the middle, rounded to a cell, row and column."""
-        row, column = (round((a + b) / 2) for a, b in zip(field.me, field.other, strict=True))
-        return (_squared(food, row, column), *food.cell)
-
-
-@register_partner("forager_h3")
-class H3(H1):
-    """Goes straight to the nearest food that it can load alone."""
-
-    def suits(self, field: Field, food: Food) -> bool:
-        """Return whether its own level suffices."""
-        return food.level <= field.level
-
-
-@register_partner("forager_h4")
-class H4(H2):
-    """Goes straight to the food nearest to both that they can load together."""
-
-    def suits(self, field: Field, food: Food) -> bool:
-        """Return whether both levels suffice."""
-        return food.level <= field.level + field.other_level
+for _name, _rule in RULES.items():
+    register_partner(f"forager_{_name}")(
+        type(f"Forager_{_name}", (Forager,), {"__doc__": _rule.text, "rule": _rule})
+    )

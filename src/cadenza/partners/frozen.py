@@ -25,8 +25,7 @@ from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import CheckpointError, CheckpointNotFoundError, InputError, IntegrityError
 from cadenza.core.extras import load_extra
 from cadenza.core.files import sha256_bytes
-from cadenza.partners.interface import DrawingPartner, PartnerCard
-from cadenza.partners.observations import read_state
+from cadenza.partners.interface import DrawingPartner, PartnerCard, read_state
 from cadenza.partners.options import refuse_unknown_options
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec
@@ -73,35 +72,18 @@ class StatePolicyPartner(DrawingPartner):
 
     @abstractmethod
     def actions(self, states: Float32Array, noise: Float32Array | None) -> Float32Array:
-        """Return actions (N, A) for ``states`` (N, O).
-
-        Args:
-            states: One state per row.
-            noise: Standard normal, (N, A); None asks for the means.
-        """
+        """Return actions (N, A) for ``states`` (N, O)."""
 
     def reset(self, *, seed: int | None = None) -> None:
-        """Load the policy if need be and open the episode's generator.
-
-        Args:
-            seed: Episode seed; selects the noise of ``act(deterministic=False)``.
-        """
+        """Load the policy if need be and open the episode's generator."""
         self.sizes()
         super().reset(seed=seed)
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
         """Return the policy's action.
 
-        Args:
-            obs: Holds ``obs["agent"][uid]["state"]``, array or tensor, (O,) or (N, O).
-            deterministic: The mean; otherwise a draw from the partner's own generator.
-
         Returns:
             Action, float32, (A,), or (N, A) for N states.
-
-        Raises:
-            InputError: The state is missing or of another length.
-            CheckpointError: The weights cannot be loaded.
         """
         state = read_state(obs, self._uid)
         length, width = self.sizes()
@@ -161,9 +143,6 @@ class FrozenNetworkPartner(StatePolicyPartner):
 
     def reset(self, *, seed: int | None = None) -> None:
         """Check the weights and open the episode's generator.
-
-        Args:
-            seed: Episode seed; selects the noise of ``act(deterministic=False)``.
 
         Raises:
             CheckpointError: The weights cannot be loaded.

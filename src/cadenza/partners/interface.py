@@ -1,12 +1,16 @@
-"""What a partner is: the Protocol, the shielded base class, and the card that describes it.
+"""What a partner is: the Protocol, the shielded base class, its card, and how it reads its state.
 
 A partner is a black box that the ego is judged against, so nothing may train it: `PartnerBase`
 refuses the names of `_FORBIDDEN_ATTRS` on lookup, on assignment and in subclasses.
+
+States come as numpy arrays or torch tensors, for one environment, shape (D,), or for N of them,
+shape (N, D). The rank is kept: a batch of one, (1, D), is answered by a batch of one action.
 """
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, NoReturn, Protocol, runtime_checkable
+from typing import Any, ClassVar, Final, NoReturn, Protocol, cast, runtime_checkable
 
 import numpy as np
 from gymnasium.spaces import Discrete
@@ -235,11 +239,7 @@ class PartnerBase:
 
 
 def require_no_training_surface(cls: type) -> None:
-    """Raise if instances of ``cls`` would offer a name of `_FORBIDDEN_ATTRS`.
-
-    Raises:
-        TypeError: Some class in the method resolution order defines one; cites ADR-009.
-    """
+    """Raise if instances of ``cls`` would offer a name of `_FORBIDDEN_ATTRS`."""
     for owner in cls.__mro__:
         offered = sorted(_FORBIDDEN_ATTRS.intersection(vars(owner)))
         if offered:
@@ -258,9 +258,6 @@ class RowGenerators:
 
     Row 0 of an episode draws what a single environment draws, from the episode's stream, row k > 0
     from its k-th child; a restarted row draws from the stream of its own episode.
-
-    Args:
-        episode: Stream of the episode, see `PartnerBase.episode_stream`.
     """
 
     def __init__(self, episode: Substream) -> None:
@@ -297,3 +294,62 @@ class DrawingPartner(PartnerBase):
         if self._opened is None:
             self._opened = RowGenerators(self.episode_stream(None))
         return self._opened
+
+
+def read_state(obs: Mapping[str, Any], uid: str) -> NDArray[Any]:
+    """Return ``obs["agent"][uid]["state"]`` as a numpy array of rank 1 or 2.
+
+    Args:
+        obs: Nested observation.
+        uid: The robot whose state is wanted.
+
+    Returns:
+        The state, (D,) or (N, D); never a copy of a numpy input, so do not write to it.
+
+    Raises:
+        InputError: The entry is missing, not an array of numbers or of another rank.
+    """
+    state = find_state(obs, uid)
+    if state is None:
+        found = type(_entry(obs, "agent", uid, "state")).__name__
+        raise InputError(
+            f"obs['agent'][{uid!r}]['state']: expected an array of numbers of shape (D,) or "
+            f"(N, D), got {found}; check the option 'uid' against the robots of the environment."
+        )
+    return state
+
+
+def find_state(obs: Mapping[str, Any], uid: str) -> NDArray[Any] | None:
+    """As `read_state`, with None instead of an error."""
+    state = as_numbers(_entry(obs, "agent", uid, "state"))
+    return state if state is not None and state.ndim in (1, 2) else None
+
+
+def find_position(obs: Mapping[str, Any], uid: str) -> NDArray[Any] | None:
+    """Return ``obs["comm"]["pose"][uid]["xyz"]`` as numbers, (>= 2,) or (N, >= 2), or None."""
+    xyz = as_numbers(_entry(obs, "comm", "pose", uid, "xyz"))
+    return xyz if xyz is not None and xyz.ndim in (1, 2) and xyz.shape[-1] >= 2 else None
+
+
+def as_numbers(value: object) -> NDArray[Any] | None:
+    """Return an array, tensor, tuple or list of real numbers as a numpy array, else None."""
+    torch: Any = sys.modules.get("torch")  # a tensor can only exist if somebody imported torch
+    if torch is not None and isinstance(value, torch.Tensor):
+        value = cast("Any", value).detach().cpu().double().numpy()
+    if not isinstance(value, np.ndarray | tuple | list):
+        return None
+    try:
+        array: NDArray[Any] = np.asarray(cast("Sequence[object]", value))
+    except ValueError:  # ragged nesting
+        return None
+    return array if array.dtype.kind in "fiu" else None
+
+
+def _entry(obs: object, *path: str) -> object:
+    """Walk nested mappings; None where the path ends early."""
+    node = obs
+    for key in path:
+        if not isinstance(node, Mapping):
+            return None
+        node = cast("Mapping[str, object]", node).get(key)
+    return node

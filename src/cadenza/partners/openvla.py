@@ -147,9 +147,6 @@ def action_statistics(norm_stats: Mapping[str, Any], key: str | None) -> Mapping
     Args:
         norm_stats: Statistics by dataset.
         key: Its name; None where there is only one.
-
-    Raises:
-        ConfigurationError: No such dataset, or several and no name; lists the known ones.
     """
     known = ", ".join(sorted(norm_stats))
     if key is None and len(norm_stats) == 1:
@@ -228,11 +225,6 @@ class OpenVLAPartner(ChunkedPolicyPartner):
 
     ``weights_uri`` names the model's repository or folder. The action goes through ``action_map``;
     numbers that are not finite become a safe hold.
-
-    Args:
-        spec: Identity and options.
-        backend: The model; None loads it with transformers at the first ``act``.
-        embodiment: From VLA actions to the environment's; None takes the option ``action_map``.
 
     Raises:
         InputError: The option ``uid`` or ``weights_uri`` is missing.
@@ -328,9 +320,6 @@ class OpenVLAPartner(ChunkedPolicyPartner):
 class TransformersBackend:
     """OpenVLA through the library transformers (4.40.1 is known to run it).
 
-    Args:
-        spec: The partner's spec; its options are already checked.
-
     Raises:
         InputError: There is no ``weights_uri``.
         ConfigurationError: The revision is no commit, or running its code was not allowed.
@@ -411,12 +400,7 @@ def _library(name: str) -> Any:
 
 
 def _adapter_folder(uri: str, sha256: str | None) -> Path:
-    """Return the folder of a low-rank adapter, checked against its digest.
-
-    Raises:
-        CheckpointError: It lies elsewhere than in the artifacts folder, has no safetensors (peft
-            would read a pickle), or is not the one that ``sha256`` names.
-    """
+    """Return the folder of a low-rank adapter, checked against its digest."""
     folder = weights_path(uri).resolve()
     if not (folder / "adapter_model.safetensors").is_file():
         raise CheckpointError(

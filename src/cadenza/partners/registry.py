@@ -110,11 +110,7 @@ def code_of(class_name: str) -> dict[str, str]:
 
 
 def outside_modules(class_names: Iterable[str]) -> tuple[str, ...]:
-    """Return the modules beside this package that define these partners, for other processes.
-
-    Raises:
-        UnknownNameError: A name is not registered.
-    """
+    """Return the modules beside this package that define these partners, for other processes."""
     modules = {partner_class(name).__module__ for name in class_names}
     return tuple(sorted(module for module in modules if not module.startswith("cadenza.")))
 
@@ -146,11 +142,7 @@ def cards() -> dict[str, PartnerCard]:
 
 @contextmanager
 def isolated_registry(*, empty: bool = False) -> Generator[None]:
-    """Undo every registration made inside the ``with`` block, for tests and notebooks.
-
-    Args:
-        empty: Start without any name instead of with the present ones.
-    """
+    """Undo every registration made inside the ``with`` block, for tests and notebooks."""
     _plug_ins.load()
     before = dict(_classes)
     if empty:

@@ -1,7 +1,7 @@
 """Partners whose policy lives in another environment: LeRobot's policies and CrossFormer.
 
 A policy that needs another torch, or JAX, runs as a process of that environment's Python, see
-`cadenza.partners.scripts.policy_process`; arrays go over its stdin and stdout. Partners of one
+`cadenza.partners.policy_process`; arrays go over its stdin and stdout. Partners of one
 policy share the process: it keeps nothing from one plan to the next.
 
 Python:  ``CADENZA_LEROBOT_PYTHON`` and ``CADENZA_CROSSFORMER_PYTHON`` name the interpreters, else
@@ -40,13 +40,13 @@ from cadenza.partners.chunked import (
 )
 from cadenza.partners.interface import PartnerCard
 from cadenza.partners.options import NumberOption
+from cadenza.partners.policy_process import WireError, pack, unpack
 from cadenza.partners.registry import register_partner
-from cadenza.partners.scripts.policy_process import WireError, pack, unpack
 from cadenza.partners.spec import PartnerSpec
 from cadenza.partners.weights import ARTIFACTS_SCHEME, local_folder, require_weights_uri
 
 #: The program that the other environment's Python runs.
-PROGRAM: Final = Path(__file__).with_name("scripts") / "policy_process.py"
+PROGRAM: Final = Path(__file__).with_name("policy_process.py")
 #: Longest wait for a policy to be loaded, s: gigabytes from a slow disk.
 LOAD_TIMEOUT_S: Final = 900.0
 _TIMEOUT: Final = NumberOption(
@@ -67,10 +67,6 @@ class PolicyProcessError(CadenzaError, RuntimeError):
 
 class PolicyProcess:
     """One running policy.
-
-    Args:
-        command: Program and arguments, see `cadenza.partners.scripts.policy_process`.
-        environ: Environment variables beside this process's own.
 
     Raises:
         PolicyProcessError: It could not be started, or failed while it loaded.

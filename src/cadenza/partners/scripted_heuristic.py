@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import ConfigurationError
-from cadenza.partners.interface import PartnerBase, PartnerCard
-from cadenza.partners.observations import find_position, find_state
+from cadenza.partners.interface import PartnerBase, PartnerCard, find_position, find_state
 from cadenza.partners.options import NumberOption, refuse_unknown_options
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec

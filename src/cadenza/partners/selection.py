@@ -209,11 +209,7 @@ def select_zoo(
 def log_densities(
     candidates: Sequence[ZooCandidate], *, sigma_kernel: float = 0.1, root_seed: int = 0
 ) -> Densities:
-    """Return every candidate's log-density at every candidate's actions.
-
-    Raises:
-        InputError: A candidate has no actions, or they are of several kinds or not finite.
-    """
+    """Return every candidate's log-density at every candidate's actions."""
     actions = [np.asarray(c.actions, np.float64) for c in candidates if c.actions is not None]
     kinds = {f"{array.shape}" for array in actions} | {f"{c.chooses}" for c in candidates}
     if len(kinds) != 2 or len(actions) != len(candidates):

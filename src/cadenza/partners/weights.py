@@ -26,11 +26,7 @@ def artifacts_folder() -> Path:
 
 
 def require_weights_uri(owner: str, spec: PartnerSpec) -> str:
-    """Return the address of the weights.
-
-    Raises:
-        InputError: The spec has none.
-    """
+    """Return the address of the weights."""
     if spec.weights_uri is None:
         raise InputError(
             f"{owner}: expected PartnerSpec.weights_uri, got None; name the weights, e.g. "
@@ -40,11 +36,7 @@ def require_weights_uri(owner: str, spec: PartnerSpec) -> str:
 
 
 def require_uid(owner: str, spec: PartnerSpec) -> str:
-    """Return the robot the partner drives.
-
-    Raises:
-        InputError: The option ``uid`` is missing or empty.
-    """
+    """Return the robot the partner drives."""
     uid = spec.extra.get("uid", "")
     if not uid:
         raise InputError(
@@ -55,11 +47,7 @@ def require_uid(owner: str, spec: PartnerSpec) -> str:
 
 
 def require_digest(owner: str, spec: PartnerSpec, digest: str) -> None:
-    """Raise unless the weights are those that the spec names, if it names any.
-
-    Raises:
-        CheckpointError: ``spec.weights_sha256`` is another digest.
-    """
+    """Raise unless the weights are those that the spec names, if it names any."""
     if spec.weights_sha256 not in (None, digest):
         raise CheckpointError(
             f"{owner}: expected weights with SHA-256 {spec.weights_sha256}, got {digest} at "
@@ -68,11 +56,7 @@ def require_digest(owner: str, spec: PartnerSpec, digest: str) -> None:
 
 
 def weights_path(uri: str) -> Path:
-    """Return the file or folder behind ``uri``, which need not exist.
-
-    Raises:
-        CheckpointError: Another scheme, or a path that leads out of the artifacts folder.
-    """
+    """Return the file or folder behind ``uri``, which need not exist."""
     from cadenza.core.checkpoints import resolve_uri  # imports torch
 
     return resolve_uri(_relative(uri), artifacts_root=artifacts_folder())
@@ -93,11 +77,7 @@ def load_weights(owner: str, spec: PartnerSpec) -> dict[str, Any]:
 
 
 def local_folder(owner: str, spec: PartnerSpec) -> Path:
-    """Return the folder behind ``spec.weights_uri``, checked against the spec's digest.
-
-    Raises:
-        CheckpointError: The folder is missing, or not the one that the spec names.
-    """
+    """Return the folder behind ``spec.weights_uri``, checked against the spec's digest."""
     folder = weights_path(require_weights_uri(owner, spec)).resolve()
     if not folder.is_dir():
         raise CheckpointError(
@@ -110,15 +90,7 @@ def local_folder(owner: str, spec: PartnerSpec) -> Path:
 
 
 def weights_digest(uri: str, *, artifacts_root: Path) -> str | None:
-    """Return the SHA-256 of the weights behind ``uri``; None for a repository.
-
-    Args:
-        uri: Address of a checkpoint, an ONNX file or a folder, or the name of a repository.
-        artifacts_root: Folder that ``local://`` addresses are relative to.
-
-    Raises:
-        CheckpointError: The weights are missing or damaged.
-    """
+    """Return the SHA-256 of the weights behind ``uri``; None for a repository."""
     from cadenza.core.checkpoints import LOCAL_URI_SCHEME, read_metadata, resolve_uri
 
     if not uri.startswith(LOCAL_URI_SCHEME):

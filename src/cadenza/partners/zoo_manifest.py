@@ -130,11 +130,7 @@ class ZooManifest(FrozenModel):
 
 
 def write_manifest(folder: Path, manifest: ZooManifest) -> None:
-    """Seal ``manifest`` into ``folder``.
-
-    Raises:
-        StorageError: The file system refused.
-    """
+    """Seal ``manifest`` into ``folder``."""
     write_sealed_json(folder / MANIFEST_NAME, manifest.model_dump(mode="json"), kind=_KIND)
 
 

@@ -16,8 +16,7 @@ import numpy as np
 
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, IntegrityError
-from cadenza.partners.interface import DrawingPartner, PartnerCard
-from cadenza.partners.observations import read_state
+from cadenza.partners.interface import DrawingPartner, PartnerCard, read_state
 from cadenza.partners.options import refuse_unknown_options
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec
@@ -38,13 +37,7 @@ ZOO_MEMBER: Final = "zoo_member"
 
 
 class MemberPolicies(NamedTuple):
-    """What a member's checkpoint holds.
-
-    Attributes:
-        ego: Policy for the ego's place.
-        partner: Policy for the partner's place.
-        log_std: Log-deviations of their actions, (A,) each; empty for choices.
-    """
+    """Policies of a member's checkpoint; deviations of their actions, (A,) each, none for choices."""
 
     ego: "MlpPolicy"
     partner: "MlpPolicy"
@@ -62,11 +55,7 @@ class MemberPolicies(NamedTuple):
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> "MemberPolicies":
-        """Return what `state_dict` described.
-
-        Raises:
-            CheckpointError: Something is missing or does not fit together.
-        """
+        """Return what `state_dict` described."""
         from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
 
         missing = {MLP_POLICY_KEY, PARTNER_POLICY_KEY, LOG_STD_KEY} - set(state)
@@ -145,22 +134,12 @@ class ZooMemberPartner(DrawingPartner):
         self._digest = ""
 
     def reset(self, *, seed: int | None = None) -> None:
-        """Open the episode's generator, and check the weights.
-
-        Raises:
-            CheckpointError: The weights are missing or damaged.
-            IntegrityError: They are not those of the manifest, or have changed since.
-        """
+        """Open the episode's generator, and check the weights."""
         super().reset(seed=seed)
         self.verify_weights()
 
     def verify_weights(self) -> None:
-        """Load the weights if need be, and check that they are still those that were loaded.
-
-        Raises:
-            CheckpointError: The weights are missing or damaged.
-            IntegrityError: They are not those of the manifest, or have changed since.
-        """
+        """Load the weights if need be, and check that they are still those that were loaded."""
         if _digest_of(self._policies()) != self._digest:
             raise IntegrityError(
                 f"zoo member {self._name!r}: expected frozen weights, got others than were loaded: "
@@ -170,16 +149,8 @@ class ZooMemberPartner(DrawingPartner):
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
         """Return the member's action.
 
-        Args:
-            obs: Holds ``obs["agent"][uid]["state"]``, (O,) or (N, O).
-            deterministic: The mean or most probable choice; otherwise a draw.
-
         Returns:
             Action, float32, (A,) or (N, A); a choice is its number, A = 1.
-
-        Raises:
-            InputError: The state is missing or of another length.
-            CheckpointError: The weights are missing or damaged.
         """
         policies = self._policies()
         state = read_state(obs, self._uid)

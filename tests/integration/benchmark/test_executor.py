@@ -69,22 +69,6 @@ def test_run_jobs_with_a_failing_job_raises_its_error_by_type(tmp_path, workers)
     assert (tmp_path / "attempts-job3").read_text() == "x"  # an error is not retried
 
 
-def test_run_jobs_with_a_silent_worker_replaces_it_after_the_timeout(tmp_path, monkeypatch):
-    attempts = tmp_path / "attempts-job5"
-
-    class Clock:
-        """Stands still, so that no job of a busy machine is late, until the slow job has begun."""
-
-        def monotonic(self):
-            return 1000.0 if attempts.exists() and attempts.read_text() else 0.0
-
-    monkeypatch.setattr(executor, "time", Clock())
-    factory = RecordingFactory(tmp_path, slow=("job5",))
-    assert run_jobs(JOBS, factory, workers=2, job_timeout_s=0.2) == []
-    assert results(tmp_path) == EXPECTED
-    assert attempts.read_text() == "xx"
-
-
 def test_run_jobs_with_a_runner_that_cannot_be_built_reports_its_error(tmp_path):
     factory = RecordingFactory(tmp_path, broken_start="error")
     with pytest.raises(InputError, match="the runner cannot be built"):

@@ -7,8 +7,7 @@ import pytest
 
 from cadenza.aht.config import load_config
 from cadenza.benchmark.evaluation_run import EvaluationConfig, run_evaluation
-from cadenza.benchmark.stream_tasks import stream_config
-from cadenza.benchmark.stream_worlds import make_ego_worlds
+from cadenza.benchmark.stream_tasks import make_ego_worlds, stream_config
 from cadenza.benchmark.tasks import MPE_COOPERATIVE_PUSH, isolated_tasks, register_task
 from cadenza.benchmark.training import run_training
 from cadenza.benchmark.verify import verify_bundle_dir

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from cadenza.benchmark.stream_experts import EXPERTS
-from cadenza.benchmark.stream_tasks import stream_config, stream_partners
+from cadenza.benchmark.stream_tasks import EXPERTS, stream_config, stream_partners
 from cadenza.stream import OnlineDataEngine
 from cadenza.stream.bridges.episodes import Episode, EpisodeReader
 from cadenza.stream.producer import producer_seed

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cadenza.partners.crossing_motion import (
+from cadenza.partners.crossing import (
     ACCELERATION_LIMIT,
     CONTROL_STEP_S,
     SCALAR,

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from cadenza.aht.config_models import PartnerConfig, SafetyConfig
-from cadenza.benchmark.stream_experts import cover, make_expert, swerve
-from cadenza.benchmark.stream_tasks import stream_config
+from cadenza.benchmark.stream_tasks import cover, make_expert, stream_config, swerve
 from cadenza.core.errors import ConfigurationError
 from cadenza.stream.environment import make_worlds
 from cadenza.stream.policies import make_policy

@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 
 from cadenza.aht.config_models import PartnerConfig
-from cadenza.benchmark.stream_worlds import EgoVectorEnv, make_ego_worlds
+from cadenza.benchmark.stream_tasks import EgoVectorEnv, make_ego_worlds
 from cadenza.benchmark.tasks import CROSSING, isolated_tasks, register_task
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from tests.stream_replays import play_again
@@ -150,7 +151,9 @@ def late_resets(request):
     """Reset in the step after."""
     from cadenza.envs.crossing import VectorCrossingEnv
 
-    return VectorCrossingEnv(request.num_envs, autoreset="next_step")
+    env = VectorCrossingEnv(request.num_envs)
+    env.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+    return env
 
 
 @pytest.mark.parametrize("factory", ["scalar_only", "late_resets"])

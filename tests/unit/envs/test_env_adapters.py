@@ -13,7 +13,7 @@ from cadenza.core.errors import InputError, MissingExtraError, NotReadyError, Un
 from cadenza.envs import adapters
 from cadenza.envs.adapters import EgoGymEnv, ParallelView, torchrl_env
 from cadenza.envs.crossing import CrossingEnv
-from cadenza.envs.errors import ChamberEnvCompatibilityError
+from cadenza.envs.inputs import ChamberEnvCompatibilityError
 from cadenza.envs.mpe import MPECooperativePushEnv
 from cadenza.envs.parallel_task import ParallelTask
 from tests.parallel_envs import Matching

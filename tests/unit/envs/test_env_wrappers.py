@@ -5,10 +5,13 @@ import torch
 
 from cadenza.core.errors import InputError
 from cadenza.envs.crossing import CrossingEnv
-from cadenza.envs.errors import ChamberEnvCompatibilityError
-from cadenza.envs.wrappers.action_repeat import PerAgentActionRepeatWrapper
-from cadenza.envs.wrappers.partner_id import PartnerIdAnnotationWrapper
-from cadenza.envs.wrappers.texture_filter import TextureFilterObsWrapper, zeroed
+from cadenza.envs.inputs import ChamberEnvCompatibilityError
+from cadenza.envs.wrappers import (
+    PartnerIdAnnotationWrapper,
+    PerAgentActionRepeatWrapper,
+    TextureFilterObsWrapper,
+    zeroed,
+)
 from cadenza.safety.runtime.driver import SafetyDriver
 from cadenza.safety.runtime.options import SafetyOptions
 

@@ -11,7 +11,7 @@ from cadenza.benchmark.builders import build_env, build_partner
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.core.seeding import derive_substream
-from cadenza.envs.errors import ChamberEnvCompatibilityError
+from cadenza.envs.inputs import ChamberEnvCompatibilityError
 from cadenza.envs.parallel_task import ParallelTask
 from tests.parallel_envs import InTurns, Matching
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import InputError, NotReadyError
-from cadenza.envs.wrappers.residual import ResidualActions
+from cadenza.envs.residual import ResidualActions
 
 
 def pendulums():

@@ -12,7 +12,7 @@ from cadenza.envs import (
     Stage1ASStateSynthesizer,
     Stage1OMChannelFilter,
 )
-from cadenza.envs.errors import ObservationLayoutError
+from cadenza.envs.inputs import ObservationLayoutError
 from cadenza.envs.maniskill.stage1_pickplace import (
     AS_HETERO,
     AS_HOMO,

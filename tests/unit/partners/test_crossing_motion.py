@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from cadenza.partners.crossing_motion import (
+from cadenza.partners.crossing import (
     ACCELERATION_LIMIT,
     CONTROL_STEP_S,
     SCALAR,

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from cadenza.core.errors import InputError
-from cadenza.partners.observations import find_position, find_state, read_state
+from cadenza.partners.interface import find_position, find_state, read_state
 
 
 def obs_with(state):

@@ -18,8 +18,8 @@ from cadenza.core.errors import (
 )
 from cadenza.core.tree_digest import tree_digest
 from cadenza.partners import PartnerSpec, load_partner
+from cadenza.partners.policy_process import MAX_HEADER, WireError, pack, unpack
 from cadenza.partners.remote import PolicyProcess, PolicyProcessError, close_processes
-from cadenza.partners.scripts.policy_process import MAX_HEADER, WireError, pack, unpack
 from tests.foreign_policies import install_foreign_python
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

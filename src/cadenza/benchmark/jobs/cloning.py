@@ -244,11 +244,7 @@ _FACTS: Final = ("rung", "task", "features", "loss", "frames", "dataset_episodes
 
 
 def load_initial(path: Path | None) -> tuple[MlpPolicy | None, str | None]:
-    """Return the policy to start from and its digest; None twice for none.
-
-    Raises:
-        CheckpointError: It is missing or damaged, or no policy that a training wrote.
-    """
+    """Return the policy to start from and its digest; None twice for none."""
     if path is None:
         return None, None
     payload, metadata = load_checkpoint(
@@ -264,11 +260,7 @@ def load_initial(path: Path | None) -> tuple[MlpPolicy | None, str | None]:
 
 
 def save_state(clone: Clone, optimizer: torch.optim.Adam, folder: JobFolder, done: int) -> None:
-    """Save the training after ``done`` updates.
-
-    Raises:
-        StorageError: The file system refused.
-    """
+    """Save the training after ``done`` updates."""
     state = {
         "weights": [p.detach() for p in clone.ordered_parameters()],
         "optimizer": optimizer.state_dict(),
@@ -296,18 +288,7 @@ def restore_state(clone: Clone, optimizer: torch.optim.Adam, folder: JobFolder) 
 def save_policy(
     policy: MlpPolicy, folder: JobFolder, *, step: int, seed: int, facts: Mapping[str, Any]
 ) -> None:
-    """Save the trained policy.
-
-    Args:
-        policy: The policy.
-        folder: Folder of the job.
-        step: Updates that made it.
-        seed: Seed of the training.
-        facts: What describes it, as JSON values.
-
-    Raises:
-        StorageError: The file system refused.
-    """
+    """Save the trained policy."""
     state = {MLP_POLICY_KEY: policy.state_dict()}
     _store(state, POLICY, folder, root=folder.root, step=step, seed=seed, extra=facts)
 
@@ -381,12 +362,7 @@ class TrainingData:
 
 
 def load_data(training: Training) -> tuple[TrainingData, dict[str, Any]]:
-    """Return the steps to learn from, and the digests of the files that they come from.
-
-    Raises:
-        ConfigurationError: There is no dataset, it lacks an episode, or two have other features.
-        IntegrityError: A dataset is damaged.
-    """
+    """Return the steps to learn from, and the digests of the files that they come from."""
     frames = _selected(training, read_frames(training.dataset))
     states, actions = frames.states, frames.actions
     facts: dict[str, Any] = {"dataset_sha256": tree_digest(training.dataset), "mix_sha256": None}
@@ -406,13 +382,7 @@ def load_data(training: Training) -> tuple[TrainingData, dict[str, Any]]:
 
 
 def updates_of(training: Training, *, first: int, second: int = 0) -> int:
-    """Return the updates of a training, its cap on epochs applied.
-
-    Args:
-        training: Its settings.
-        first: Steps of the first dataset.
-        second: Steps of the second one; 0 without one.
-    """
+    """Return the updates of a training on ``first`` and ``second`` steps, its epochs capped."""
     if training.max_epochs is None:
         return training.steps
     mixed = _samples_of_second(training, second)

@@ -34,7 +34,7 @@ from cadenza.benchmark.jobs.encounters import (
 )
 from cadenza.benchmark.output_folder import Blocks, JobFolder, open_job_folder
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, open_policy
-from cadenza.benchmark.stream_experts import EXPERTS, find_expert
+from cadenza.benchmark.stream_tasks import EXPERTS, find_expert
 from cadenza.benchmark.tasks import TaskSpec
 from cadenza.core.arrays import Float32Array
 from cadenza.core.device import single_torch_thread
@@ -47,20 +47,7 @@ BLOCK: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
-    """What to collect.
-
-    Attributes:
-        task: Task.
-        partners: Whom the ego may meet; see `encounters.chosen_partners`.
-        focus: Partners with a larger share.
-        episodes: Successful episodes wanted, >= 1.
-        seed_start: Initial-state seed of the first attempt.
-        seed_count: Most attempts, >= 1.
-        repo_id: Name of the dataset.
-        out: Folder of the job.
-        result: Result file.
-        report: Called now and then with the episodes kept, and those wanted.
-    """
+    """What to collect; the flags of `cadenza job collect`."""
 
     task: str
     partners: tuple[str, ...] = ()
@@ -94,17 +81,7 @@ class Collection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Player:
-    """Who plays a collection.
-
-    Attributes:
-        kind: Name of the job.
-        facts: Where the episodes come from, as JSON values.
-        filtered: Whether the safety filter is on.
-        make_policy: Builds the ego for its seat.
-        must_succeed: Whether too few successes are an error.
-        expert: Builds the ego whose episodes are kept, from starts that the other one failed at;
-            None keeps that one's own.
-    """
+    """Who plays a collection."""
 
     kind: str
     facts: Mapping[str, Any]
@@ -116,13 +93,7 @@ class _Player:
 
 @dataclass(slots=True)
 class _Gathered:
-    """What the attempts brought.
-
-    Attributes:
-        kept: Successful episodes.
-        attempts: Episodes played, of the expert of failed starts not counted.
-        successes: Attempts that succeeded.
-    """
+    """What the attempts brought."""
 
     kept: list[KeptEpisode]
     attempts: int = 0

@@ -69,13 +69,7 @@ class Frames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptEpisode:
-    """An episode that goes into a dataset.
-
-    Attributes:
-        seed: Seed of its initial state.
-        partner: Who the ego met.
-        episode: What happened.
-    """
+    """An episode that goes into a dataset."""
 
     seed: int
     partner: str
@@ -85,18 +79,7 @@ class KeptEpisode:
 def write_dataset(
     root: Path, kept: Sequence[KeptEpisode], *, task: str, fps: int, page: Mapping[str, Any]
 ) -> None:
-    """Write a new dataset.
-
-    Args:
-        root: Folder that does not exist.
-        kept: Its episodes, at least one, in order.
-        task: Task they were played on.
-        fps: Steps per second.
-        page: Further facts of our page.
-
-    Raises:
-        StorageError: The file system refused.
-    """
+    """Write a new dataset."""
     first = kept[0].episode
     features = _features(first.states["obs"].shape[1], first.steps["actions"].shape[1])
     with LeRobotWriter(root, features, fps=fps, robot_type=task) as writer:
@@ -122,22 +105,13 @@ def write_page(root: Path, facts: Mapping[str, Any]) -> None:
 
 
 def read_page(root: Path) -> dict[str, Any] | None:
-    """Return our page about the dataset ``root``; None for a dataset of another writer.
-
-    Raises:
-        IntegrityError: The page was changed.
-    """
+    """Return our page about the dataset ``root``; None for a dataset of another writer."""
     path = root / PAGE
     return read_sealed_json(path, kind=_PAGE_KIND) if path.exists() else None
 
 
 def read_info(root: Path) -> dict[str, Any]:
-    """Return the description of the dataset ``root``.
-
-    Raises:
-        ConfigurationError: There is no dataset, or one of another version of the format.
-        IntegrityError: The description is damaged.
-    """
+    """Return the description of the dataset ``root``."""
     path = root / INFO
     try:
         data = path.read_bytes()
@@ -158,15 +132,7 @@ def read_info(root: Path) -> dict[str, Any]:
 
 
 def feature_shapes(info: Mapping[str, Any], *, source: object) -> dict[str, list[int]]:
-    """Return the shapes of state and action.
-
-    Args:
-        info: Description of a dataset.
-        source: How messages call it.
-
-    Raises:
-        ConfigurationError: One of them is missing or no vector of numbers.
-    """
+    """Return the shapes of state and action."""
     shapes: dict[str, list[int]] = {}
     features = cast("dict[str, dict[str, Any]]", info["features"])
     for key in (STATE, ACTION):
@@ -199,11 +165,7 @@ def data_files(root: Path) -> list[Path]:
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> Any:
-    """Return an Arrow table from a Parquet file.
-
-    Raises:
-        IntegrityError: The file is missing or damaged, or lacks a column.
-    """
+    """Return an Arrow table from a Parquet file."""
     arrow, parquet = load_arrow(), load_arrow("pyarrow.parquet")
     try:
         return parquet.ParquetFile(path).read(columns=None if columns is None else list(columns))
@@ -260,14 +222,7 @@ _MOVING: Final = ("min", "max", "mean", "q01", "q10", "q50", "q90", "q99")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """What to join.
-
-    Attributes:
-        sources: Folders of datasets, two or more; never changed.
-        repo_id: Name of the new dataset.
-        out: Folder of the job.
-        result: Result file.
-    """
+    """What to join."""
 
     sources: tuple[Path, ...]
     repo_id: str

@@ -26,7 +26,7 @@ from cadenza.benchmark.builders import code_digest
 from cadenza.benchmark.episodes import EpisodeTag, EpisodeWorld, open_world, run_episode
 from cadenza.benchmark.output_folder import Blocks, open_job_folder
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, open_policy
-from cadenza.benchmark.stream_experts import Law
+from cadenza.benchmark.stream_tasks import Law
 from cadenza.benchmark.tasks import TaskSpec, get_task
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.device import single_torch_thread
@@ -50,11 +50,7 @@ LEAVING_WAY: Final = "leaving_way"
 
 
 def job_task(task_id: str) -> TaskSpec:
-    """Return a task that says which episodes succeed.
-
-    Raises:
-        ConfigurationError: There is none of this name, or it has no success predicate.
-    """
+    """Return a task that says which episodes succeed."""
     try:
         task = get_task(task_id)
     except UnknownNameError as error:
@@ -73,9 +69,6 @@ def chosen_partners(task: TaskSpec, names: Sequence[str]) -> tuple[str, ...]:
     Args:
         task: The task.
         names: Partner classes, or one of ``"default"`` (also if empty) and ``"leaving_way"`` alone.
-
-    Raises:
-        ConfigurationError: A name is no partner of the task, or repeated.
     """
     if not names or list(names) == [ALL]:
         return task.partners
@@ -93,15 +86,7 @@ def chosen_partners(task: TaskSpec, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def partner_round(partners: Sequence[str], focus: Sequence[str]) -> tuple[str, ...]:
-    """Return one round of partners; see the module.
-
-    Args:
-        partners: Everybody, in order.
-        focus: Who gets the larger share.
-
-    Raises:
-        ConfigurationError: Somebody in focus is no partner, or repeated.
-    """
+    """Return one round of partners; see the module."""
     for name in focus:
         if name not in partners:
             raise ConfigurationError(
@@ -116,11 +101,7 @@ def partner_round(partners: Sequence[str], focus: Sequence[str]) -> tuple[str, .
 
 
 def is_filtered(text: str | None, task: TaskSpec) -> bool:
-    """Return whether ``--filter`` turns the safety filter on; untold, wherever ``task`` has one.
-
-    Raises:
-        ConfigurationError: Neither ``on`` nor ``off``.
-    """
+    """Return whether ``--filter`` turns the safety filter on; untold, wherever ``task`` has one."""
     if text is None:
         return task.supports_safety
     if text not in ("on", "off"):
@@ -182,16 +163,7 @@ class Encounters:
     def __init__(
         self, task: TaskSpec, *, filtered: bool, make_policy: Callable[[EgoSeat], EgoPolicy]
     ) -> None:
-        """Prepare.
-
-        Args:
-            task: The task.
-            filtered: Whether the safety filter stands between ego and environment.
-            make_policy: Builds the ego for its seat.
-
-        Raises:
-            ConfigurationError: The task does not support the filter.
-        """
+        """Prepare."""
         if filtered and not task.supports_safety:
             raise ConfigurationError(
                 f"--filter: expected off, got on; task {task.task_id!r} has no safety filter."
@@ -216,11 +188,7 @@ class Encounters:
         self._stack.close()
 
     def play(self, partner: str, seed: int) -> tuple[EpisodeResult, Recording]:
-        """Play the episode of ``seed`` with ``partner``.
-
-        Raises:
-            InputError: The policy's action is not finite.
-        """
+        """Play the episode of ``seed`` with ``partner``."""
         world, recorded = self._world(partner)
         tag = EpisodeTag(
             seed=seed,
@@ -288,20 +256,7 @@ BLOCKS: Final = "blocks"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What to measure.
-
-    Attributes:
-        policy: Checkpoint.
-        task: Task.
-        partners: Whom the ego meets; see `encounters.chosen_partners`.
-        filtered: ``on`` or ``off``: the safety filter; None for on wherever the task has one.
-        seed_start: Initial-state seed of the first episode.
-        episodes: Episodes, >= 1.
-        batch_size: Episodes between two saves, >= 1; no figure depends on it.
-        out: Folder of the job.
-        result: Result file.
-        report: Called now and then with the episodes done, and those wanted.
-    """
+    """What to measure; the flags of `cadenza job evaluate`."""
 
     policy: Path
     task: str

@@ -24,11 +24,7 @@ from cadenza.core.seeding import derive_substream
 
 
 def draw_preferences(choices: Sequence[float], events: int, count: int, *, seed: int) -> FloatArray:
-    """Return ``count`` different weights of the events, none all zero, (count, E).
-
-    Raises:
-        ConfigurationError: There are fewer of them.
-    """
+    """Return ``count`` different weights of the events, none all zero, (count, E)."""
     every: list[tuple[float, ...]] = [
         w for w in product(sorted(set(choices)), repeat=events) if any(w)
     ]

@@ -98,12 +98,7 @@ def draw_options(box: Box, name: str, *, seed: int) -> dict[str, str]:
 
 
 def scripted_members(config: ZooConfig) -> Sequence[ZooMember]:
-    """Return the population of ``scripted`` or ``physical``, classes in turn.
-
-    Raises:
-        ConfigurationError: The task has no scripted partners with declared ranges, or fewer
-            different ones than the population wants.
-    """
+    """Return the population of ``scripted`` or ``physical``, classes in turn."""
     ranges = RANGES.get(config.task, {})
     physical = config.method == "physical"
     # A class without options is one partner, so it comes once; the others go on in turn.
@@ -265,11 +260,7 @@ def _watched(
 
 
 def _store_request(folder: Path, config: ZooConfig, code: str) -> tuple[str, str]:
-    """Store what was asked for, or check that it is the same; return commit and project digest.
-
-    Raises:
-        ConfigurationError: The folder holds a zoo of another request or code.
-    """
+    """Store what was asked for, or check that it is the same; return commit and project digest."""
     path = folder / REQUEST_NAME
     asked: dict[str, Any] = {"config": config.facts(), "code_sha256": code}
     if path.exists():

@@ -80,15 +80,7 @@ def episode_seed(config: ZooConfig) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooJobFactory:
-    """Builds the runner of one process; travels to workers as plain values.
-
-    Attributes:
-        folder: The zoo's folder, absolute.
-        config: Settings.
-        task: The task.
-        origin: Commit and digest of the project file, as the request stores them.
-        modules: Modules whose import registers the task's events.
-    """
+    """Builds the runner of one process; travels to workers as plain values."""
 
     folder: Path
     config: ZooConfig

@@ -44,12 +44,7 @@ _LABEL_INCHES: Final = 2.6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooEntry:
-    """A member and where its zoo is.
-
-    Attributes:
-        folder: The zoo.
-        member: The member.
-    """
+    """A member and where its zoo is."""
 
     folder: Path
     member: ZooMember
@@ -70,12 +65,7 @@ class ZooEntry:
 
 
 def open_zoos(folders: Sequence[Path]) -> tuple[ZooManifest, list[ZooEntry]]:
-    """Return the first manifest and the members of all.
-
-    Raises:
-        IntegrityError: A manifest is missing or changed.
-        ConfigurationError: The zoos are of different tasks, or share a member's name.
-    """
+    """Return the first manifest and the members of all."""
     manifests = [read_manifest(folder) for folder in folders]
     first = manifests[0]
     for folder, manifest in zip(folders, manifests, strict=True):
@@ -231,11 +221,7 @@ def play_pair(
 
 
 def ego_policy(env: PairEnv, policy: MlpPolicy, name: str) -> PairPolicy:
-    """Return ``policy`` for the ego's place.
-
-    Raises:
-        CheckpointError: Its sizes do not fit.
-    """
+    """Return ``policy`` for the ego's place."""
     wanted = (env.observation_dims[0], env.action_dims[0])
     if (policy.observation_dim, policy.action_dim) != wanted:
         raise CheckpointError(
@@ -247,11 +233,7 @@ def ego_policy(env: PairEnv, policy: MlpPolicy, name: str) -> PairPolicy:
 
 
 def portable_policy(path: Path) -> MlpPolicy:
-    """Return the policy in a checkpoint.
-
-    Raises:
-        CheckpointError: There is none, or it is not portable.
-    """
+    """Return the policy in a checkpoint."""
     payload, _ = load_checkpoint(uri=f"local://{path.name}", artifacts_root=path.parent)
     if MLP_POLICY_KEY not in payload:
         raise CheckpointError(
@@ -273,12 +255,7 @@ def clustered(values: FloatArray) -> tuple[int, ...]:
 def write_matrix(
     folder: Path, result: CrossPlay, diversity: Mapping[str, Any]
 ) -> tuple[Path, Path]:
-    """Write the matrix as JSON, the families' ``diversity`` in it, and as a heat map.
-
-    Raises:
-        MissingExtraError: The extra ``train`` is not installed.
-        StorageError: The file system refused.
-    """
+    """Write the matrix as JSON, the families' ``diversity`` in it, and as a heat map."""
     paths = folder / MATRIX_JSON, folder / MATRIX_PNG
     atomic_write_json(paths[0], {**result.as_json(), "diversity": dict(diversity)})
     canvas = _heat_map(result)

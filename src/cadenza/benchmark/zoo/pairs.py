@@ -54,9 +54,6 @@ class PairStep(NamedTuple):
 class PairEnv:
     """Drives a batch of a task with two robots; both act by Boxes, or both choose.
 
-    Args:
-        env: Batched environment that resets itself within the step.
-
     Attributes:
         num_envs: N.
         uids: Ego and partner.
@@ -158,11 +155,7 @@ class PairEnv:
 
 
 def open_pairs(config: ZooConfig, num_envs: int) -> PairEnv:
-    """Return ``num_envs`` copies of the task, stepped as one.
-
-    Raises:
-        ConfigurationError: The task cannot be stepped as a batch, or has not two robots.
-    """
+    """Return ``num_envs`` copies of the task, stepped as one."""
     settings = EnvConfig(
         task=config.task,
         episode_length=config.horizon,

@@ -37,15 +37,7 @@ Labels = NDArray[np.int64]
 
 
 class PairPlayer:
-    """One PPO policy that plays one robot or both, and learns from what it played.
-
-    Args:
-        config: The population's settings.
-        env: Where it plays.
-        robots: 0 for the ego, 1 for the partner, or both.
-        identities: K; 1 for a player without identities.
-        seed: Root of the learner's streams.
-    """
+    """One PPO policy that plays one robot or both, and learns from what it played."""
 
     def __init__(
         self,
@@ -252,18 +244,7 @@ def play_rollout(env: PairEnv, cast: Cast, rule: RewardRule, *, length: int, see
 
 
 class Population(ABC):
-    """What trains together in one job.
-
-    Args:
-        config: Settings.
-        env: Where it trains.
-        job: Name of the job, part of its random streams.
-
-    Attributes:
-        players: Every policy that learns.
-        count: Members that come out of the job.
-        iterations: Rollouts of the whole job.
-    """
+    """What trains together in one job."""
 
     players: list[PairPlayer]
     count: int

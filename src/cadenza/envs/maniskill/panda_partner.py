@@ -3,7 +3,7 @@
 import importlib
 from typing import Any, Final
 
-from cadenza.envs.errors import ChamberEnvCompatibilityError
+from cadenza.envs.inputs import ChamberEnvCompatibilityError
 from cadenza.envs.maniskill.simulator import load_simulator
 
 #: Name of the second Panda.

@@ -23,10 +23,10 @@ from typing import Any, Final, cast
 import gymnasium as gym
 import numpy as np
 
-from cadenza.envs.errors import ChamberEnvCompatibilityError
+from cadenza.envs.inputs import ChamberEnvCompatibilityError
 from cadenza.envs.maniskill.device import sapien_gpu_available, torch_cuda_available
 from cadenza.envs.spaces import sub_spaces
-from cadenza.envs.wrappers.forwarding import ForwardingWrapper, as_array
+from cadenza.envs.wrappers import ForwardingWrapper, as_array
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -153,11 +153,7 @@ def construction(owner: str) -> Generator[None]:
 
 
 def require_parallel(owner: str, num_envs: int) -> None:
-    """Raise unless this machine can step ``num_envs`` scenes in one simulation.
-
-    Raises:
-        ChamberEnvCompatibilityError: More than one, and PhysX finds no CUDA.
-    """
+    """Raise unless this machine can step ``num_envs`` scenes in one simulation."""
     if num_envs > 1 and not torch_cuda_available():
         raise ChamberEnvCompatibilityError(
             f"{owner}: expected num_envs = 1 without CUDA, got {num_envs}: PhysX steps one scene "

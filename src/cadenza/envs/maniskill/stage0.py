@@ -16,8 +16,12 @@ import gymnasium as gym
 import numpy as np
 
 from cadenza.core.errors import InputError
-from cadenza.envs.errors import ChamberEnvCompatibilityError, ObservationLayoutError
-from cadenza.envs.inputs import checked_integer, missing_uid_message
+from cadenza.envs.inputs import (
+    ChamberEnvCompatibilityError,
+    ObservationLayoutError,
+    checked_integer,
+    missing_uid_message,
+)
 from cadenza.envs.maniskill.simulator import (
     ScalarManiSkillEnv,
     choose_render_backend,
@@ -25,14 +29,14 @@ from cadenza.envs.maniskill.simulator import (
     load_simulator,
 )
 from cadenza.envs.spaces import sub_spaces
-from cadenza.envs.wrappers.action_repeat import PerAgentActionRepeatWrapper
-from cadenza.envs.wrappers.forwarding import (
+from cadenza.envs.wrappers import (
     ForwardingWrapper,
     ObservationWrapper,
+    PerAgentActionRepeatWrapper,
+    TextureFilterObsWrapper,
     channel_value,
     concatenated,
 )
-from cadenza.envs.wrappers.texture_filter import TextureFilterObsWrapper
 
 _OWNER: Final = "Stage0StateSynthesizer"
 
@@ -183,12 +187,7 @@ class Stage0TrainingEnv(ForwardingWrapper):
         episode_length: int = DEFAULT_EPISODE_LENGTH,
         root_seed: int = 0,
     ) -> None:
-        """Wrap ``env``, whose robots have a ``state`` and one Box action each.
-
-        Raises:
-            InputError: ``agent_uids`` are empty or unknown, or a number is out of range.
-            ObservationLayoutError: The action space is no Dict of Boxes.
-        """
+        """Wrap ``env``, whose robots have a ``state`` and one Box action each."""
         super().__init__(env)
         owner = type(self).__name__
         robots = sub_spaces(env.action_space)
@@ -231,14 +230,7 @@ class Stage0TrainingEnv(ForwardingWrapper):
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Advance by one control step.
-
-        Args:
-            action: One array (A,) for each of ``agent_uids``; other keys are ignored.
-
-        Raises:
-            InputError: One of them is missing, or see the env inside.
-        """
+        """Advance by one control step."""
         for uid in self.agent_uids:
             if uid not in action:
                 raise InputError(missing_uid_message(type(self).__name__, action, uid))

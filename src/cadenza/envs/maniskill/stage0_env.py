@@ -38,24 +38,13 @@ class Stage0SmokeEnv(BaseEnv):
     def reset(
         self, seed: "int | list[int] | None" = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start an episode; every ``seed`` >= 0 gives the same.
-
-        Raises:
-            InputError: ``seed`` is not an integer >= 0.
-        """
+        """Start an episode; every ``seed`` >= 0 gives the same."""
         if seed is not None and not isinstance(seed, list):  # a list is ManiSkill's own first reset
             seed = checked_integer(_OWNER, "seed", seed, low=0)
         return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
-        """Advance by one control step.
-
-        Args:
-            action: One array (A,) per uid, in [-1, 1]; other keys are ignored.
-
-        Raises:
-            InputError: A uid is missing, or its action has another shape or is not finite.
-        """
+        """Advance by one control step."""
         spaces = self.single_action_space
         return super().step(
             {

@@ -15,8 +15,7 @@ import numpy as np
 from cadenza.core.arrays import FloatArray
 from cadenza.core.checks import is_real
 from cadenza.core.errors import InputError
-from cadenza.envs.errors import ObservationLayoutError
-from cadenza.envs.inputs import checked_integer
+from cadenza.envs.inputs import ObservationLayoutError, checked_integer
 from cadenza.envs.maniskill.simulator import (
     choose_render_backend,
     construction,
@@ -24,7 +23,7 @@ from cadenza.envs.maniskill.simulator import (
     require_parallel,
 )
 from cadenza.envs.spaces import sub_spaces
-from cadenza.envs.wrappers.forwarding import (
+from cadenza.envs.wrappers import (
     ForwardingWrapper,
     ObservationWrapper,
     Path,
@@ -33,8 +32,9 @@ from cadenza.envs.wrappers.forwarding import (
     channel_value,
     concatenated,
     joined_space,
+    observation_entries,
+    zeroed,
 )
-from cadenza.envs.wrappers.texture_filter import zeroed
 from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
 from cadenza.safety.control_models.jacobian import ActionKind
 from cadenza.safety.protocols import AgentControlModel
@@ -213,7 +213,7 @@ class Stage1ASStateSynthesizer(ObservationWrapper):
                 of; the message names the entry.
             InputError: ``ego_state`` is neither of the two.
         """
-        entries = _entries("Stage1ASStateSynthesizer", env)
+        entries = observation_entries("Stage1ASStateSynthesizer", env)
         super().__init__(env)
         if ego_state not in get_args(EgoState):
             raise InputError(
@@ -281,7 +281,7 @@ class Stage1OMChannelFilter(ObservationWrapper):
         Raises:
             ObservationLayoutError: The observation space is no Dict.
         """
-        _entries("Stage1OMChannelFilter", env)
+        observation_entries("Stage1OMChannelFilter", env)
         super().__init__(env)
         condition = _condition_of(env)
         self._condition_id = _condition_id_of(env)
@@ -339,16 +339,6 @@ def copied(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: copied(entry) for key, entry in cast("Mapping[str, Any]", value).items()}
     return value.clone() if hasattr(value, "clone") else np.array(value)
-
-
-def _entries(owner: str, env: gym.Env[Any, Any]) -> dict[str, gym.Space[Any]]:
-    entries = sub_spaces(env.observation_space)
-    if entries is None:
-        raise ObservationLayoutError(
-            f"{owner}: expected an env with a Dict observation space, got "
-            f"{type(env.observation_space).__name__}."
-        )
-    return entries
 
 
 def _joints(uid: str) -> tuple[Path, Path]:

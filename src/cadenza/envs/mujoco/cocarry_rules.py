@@ -104,9 +104,7 @@ def tilt_deg(quaternion: FloatArray) -> FloatArray:
 def internal_force(ego: FloatArray, partner: FloatArray) -> FloatArray:
     """Return the signed internal force of a bar, N; positive where it is pulled apart.
 
-    Args:
-        ego: Force on the end at -x along the bar's axis, (...,), N.
-        partner: Force on the end at +x, (...,), N.
+    ``ego`` and ``partner`` are the axial forces on its ends at -x and +x, (...,), N.
     """
     against = 0.5 * (np.abs(ego) + np.abs(partner) - np.abs(ego + partner))
     return np.where(partner >= ego, against, -against)

@@ -288,11 +288,7 @@ def arm_actuators(name: str) -> str:
 
 
 def actuator_gains(scale: float) -> tuple[FloatArray, FloatArray]:
-    """Return stiffness and damping of the seven actuators, (7,) each.
-
-    Args:
-        scale: Share of the stiff arm's stiffness; the damping ratio stays.
-    """
+    """Return stiffness and damping of the seven actuators, (7,) each."""
     return scale * STIFFNESS, np.sqrt(scale) * DAMPING
 
 

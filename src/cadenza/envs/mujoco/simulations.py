@@ -32,10 +32,6 @@ _FIELDS: Final = ("qpos", "qvel", "ctrl", "sensordata", "site_xmat", "xmat", "ac
 class Simulations(ABC):
     """N simulations of one model; the arrays are live views, so read them anew or copy.
 
-    Attributes:
-        model: MuJoCo's model.
-        data: MuJoCo's data: of the one simulation, or to work with.
-
     Raises:
         MissingExtraError: MuJoCo or mjbatch is not installed.
     """
@@ -183,10 +179,6 @@ class Camera:
 
 class Pictures:
     """Draws one simulation; `close` it.
-
-    Args:
-        simulation: What is drawn.
-        camera: From where.
 
     Raises:
         ConfigurationError: No context can be opened.

@@ -62,11 +62,7 @@ Flags = NDArray[np.bool_]
 
 
 def require_choices(options: Any, **kinds: Any) -> None:
-    """Raise unless each of some options is one that its `Literal` names.
-
-    Raises:
-        InputError: One is not.
-    """
+    """Raise unless each of some options is one that its `Literal` names."""
     for name, kind in kinds.items():
         if getattr(options, name) not in get_args(kind):
             raise InputError(
@@ -125,10 +121,6 @@ class Copies(ABC):
         self, ego: FloatArray, partner: FloatArray
     ) -> tuple[FloatArray, Flags, Flags, dict[str, Any]]:
         """Move every copy by one tick.
-
-        Args:
-            ego: Actions within [-1, 1], (N, size).
-            partner: Likewise.
 
         Returns:
             Reward, success, failure, each (N,), and the info of `TwoArmEnv.step`.
@@ -318,14 +310,7 @@ class TwoArms(Generic[CopiesT]):
 
 
 class TwoArmEnv(TwoArms[CopiesT], gym.Env[dict[str, Any], dict[str, Any]]):
-    """One copy of a task.
-
-    Attributes:
-        agent_uids: Ego and partner.
-        options: Choices of this environment.
-        episode_length: Ticks until truncation.
-        root_seed: Experiment seed that scopes every episode.
-    """
+    """One copy of a task."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 20}  # pyright: ignore[reportIncompatibleVariableOverride] # gymnasium declares an instance variable
     control_timestep: Final = CONTROL_TIMESTEP
@@ -448,12 +433,6 @@ class VectorTwoArmEnv(TwoArms[CopiesT], gym.vector.VectorEnv[dict[str, Any], dic
     seed_i = s + i and e = 0, ``reset()`` moves every copy to its next episode. The step that ends
     an episode returns the next one's first observation, and ``info["final_observation"]`` holds
     those before the reset.
-
-    Attributes:
-        agent_uids: Ego and partner.
-        options: Choices of this environment.
-        episode_length: Ticks until truncation.
-        root_seed: Experiment seed that scopes every episode.
     """
 
     control_timestep: Final = CONTROL_TIMESTEP

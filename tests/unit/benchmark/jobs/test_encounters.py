@@ -19,7 +19,7 @@ from cadenza.benchmark.jobs.encounters import (
     partner_round,
 )
 from cadenza.benchmark.policies import goal_pull
-from cadenza.benchmark.stream_experts import swerve
+from cadenza.benchmark.stream_tasks import swerve
 from cadenza.core.errors import ConfigurationError
 
 CROSSING = job_task("crossing")

@@ -28,10 +28,6 @@ class ResidualActions(VectorWrapper[NDArray[Any], NDArray[Any], NDArray[Any]]):
     """Adds what a policy decides to what a law would do.
 
     Actions of this environment are corrections within [-1, 1].
-
-    Attributes:
-        law: Depends on the present observation alone.
-        share: Largest correction, in units of the action.
     """
 
     def __init__(

@@ -1,1 +1,0 @@
-"""Programs that another environment's Python runs; they import nothing of this package."""
