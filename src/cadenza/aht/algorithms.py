@@ -9,8 +9,7 @@ with `register_algorithm` in a module that the entry-point group ``cadenza.algor
 import importlib
 from typing import TYPE_CHECKING, Final, cast
 
-from cadenza.core.errors import ConfigurationError, UnknownNameError
-from cadenza.core.near_names import did_you_mean
+from cadenza.core.errors import ConfigurationError, UnknownNameError, did_you_mean
 from cadenza.core.plug_ins import PlugIns
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.deprecation import deprecated
 from cadenza.core.extras import load_extra
 from cadenza.core.files import atomic_write_bytes, finite_or_none
-from cadenza.core.quantiles import student_quantile
+from cadenza.core.proportions import student_quantile
 
 #: Moving-average window of the legacy check, episodes.
 DEFAULT_WINDOW: Final = 10

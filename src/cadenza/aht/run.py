@@ -20,11 +20,10 @@ from cadenza.aht.types import (
 )
 from cadenza.core.errors import StorageError
 from cadenza.core.files import atomic_write_json, finite_or_none
-from cadenza.core.log_sinks import LogSink, TensorboardSink
+from cadenza.core.log_sinks import LogSink, TensorboardSink, make_wandb_run_sink
 from cadenza.core.provenance import RunContext
 from cadenza.core.runlog import RunLogger, bind_run_logger
 from cadenza.core.types import PartnerLike
-from cadenza.core.wandb_run import make_wandb_run_sink
 
 _logger = logging.getLogger(__name__)
 

@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from cadenza.core.checkpoint_series import (
+from cadenza.core.checkpoints import (
     checkpoint_uri,
     list_checkpoints,
+    pending_path,
     prune_checkpoints,
+    resolve_uri,
+    sidecar_path,
 )
-from cadenza.core.checkpoints import pending_path, resolve_uri, sidecar_path
 from cadenza.core.errors import NotReadyError, StorageError
 from cadenza.core.files import atomic_write_json, remove_temporaries
 

@@ -48,9 +48,8 @@ from cadenza.benchmark.executor import (
 from cadenza.benchmark.output_folder import OutputMode, open_output_folder
 from cadenza.benchmark.policies import policy_weights_sha256
 from cadenza.benchmark.tasks import OptionValue, TaskSpec, get_task
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, did_you_mean
 from cadenza.core.files import remove_temporaries
-from cadenza.core.near_names import did_you_mean
 from cadenza.core.yaml_files import read_yaml
 from cadenza.evaluation.episodes import MIN_RESAMPLES
 from cadenza.evaluation.results import EpisodeResult

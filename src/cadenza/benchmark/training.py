@@ -33,8 +33,7 @@ from cadenza.benchmark.tasks import get_task
 from cadenza.core.checkpoints import load_checkpoint, save_checkpoint
 from cadenza.core.device import flushed_denormals, single_torch_thread
 from cadenza.core.errors import ConfigurationError
-from cadenza.core.proportions import clopper_pearson_interval
-from cadenza.core.quantiles import student_quantile
+from cadenza.core.proportions import clopper_pearson_interval, student_quantile
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.core.types import Observation
 from cadenza.evaluation.results import EpisodeResult

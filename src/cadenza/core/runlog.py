@@ -20,9 +20,9 @@ from typing import Any, Final, Literal, Protocol, get_args
 import structlog
 
 from cadenza.core.errors import InputError, NotReadyError, StorageError
-from cadenza.core.json_values import strict_event
 from cadenza.core.log_sinks import SINK_ERRORS, JsonlSink, LogSink, WandbForwarder, WandbSink
 from cadenza.core.provenance import RESERVED_LOG_FIELDS, RunContext
+from cadenza.core.strict_json import strict_event
 
 _logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from cadenza.core.errors import StorageError
 from cadenza.core.files import atomic_write_json
-from cadenza.core.json_values import strict_event
 from cadenza.core.log_sinks import JsonlSink
+from cadenza.core.strict_json import strict_event
 from cadenza.stream.back_pressure import is_frozen
 from cadenza.stream.counters import read_counters
 from cadenza.stream.engine_state import EngineWords, ProducerState, engine_state

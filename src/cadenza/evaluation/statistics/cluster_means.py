@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
-from cadenza.core.quantiles import (
+from cadenza.core.proportions import (
     normal_level,
     normal_quantile,
     student_quantile,

@@ -26,8 +26,8 @@ from cadenza.core.proportions import (
     clopper_pearson_interval,
     require_confidence,
     require_counts,
+    student_quantile,
 )
-from cadenza.core.quantiles import student_quantile
 from cadenza.evaluation.statistics.cluster_means import IntervalMethod
 
 #: Below this many seeds the spread between seeds is itself badly known: the nominal 95 % of a

@@ -15,8 +15,7 @@ Limits:     treats pairs as independent. Each bound fails to hold 0 with probabi
 from typing import Final
 
 from cadenza.core.errors import InputError
-from cadenza.core.proportions import require_counts
-from cadenza.core.quantiles import beta_quantile
+from cadenza.core.proportions import beta_quantile, require_counts
 
 #: Smaller tails count as 0, which widens the bounds: scipy's beta quantile is NaN for some levels
 #: below 1e-150.
