@@ -5,7 +5,7 @@ Run id, scheme 2:  SHA-256 of canonical JSON {scheme, seed, run_kind, config_fin
 Promise:           the git state is read once per process and root, so a checkout that moves during
                    a long run cannot change the ids of its later parts.
 Source digest:     every Python file of the package except the folders that only start runs or
-                   show results; of code beside the package, the whole package or file that defines what
+                   show results; of code beside the package, the package or file that defines what
                    is used. Part of every cell key and job, so results of other code never mix.
 """
 
