@@ -14,13 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 
+from cadenza.core.checks import checked_integer, checked_seconds, require_callable
 from cadenza.core.device import resolve_device
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
-from cadenza.stream.argument_checks import (
-    checked_integer,
-    checked_seconds,
-    require_callable,
-)
 from cadenza.stream.batches import flat_tensors
 
 if TYPE_CHECKING:

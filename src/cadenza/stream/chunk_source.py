@@ -11,7 +11,7 @@ import torch
 
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions, SamplingMode, Short, Weighting
 from cadenza.stream.layout import StoreLayout
-from cadenza.stream.recording_session import IteratorPlace
+from cadenza.stream.recording_files import IteratorPlace
 
 if TYPE_CHECKING:
     from tensordict import TensorDict

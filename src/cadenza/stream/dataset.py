@@ -30,6 +30,13 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from cadenza.core.checks import (
+    checked_names,
+    checked_optional_integer,
+    is_whole,
+    require_callable,
+    require_instance,
+)
 from cadenza.core.errors import (
     ConfigurationError,
     ConfigurationTypeError,
@@ -38,18 +45,11 @@ from cadenza.core.errors import (
     StaleDataError,
 )
 from cadenza.core.seeding import Substream, derive_substream
-from cadenza.stream.argument_checks import (
-    checked_names,
-    checked_optional_integer,
-    is_integer,
-    require_callable,
-    require_instance,
-)
-from cadenza.stream.chunk_keys import chunk_fields
+from cadenza.stream.batches import chunk_fields
 from cadenza.stream.chunk_samplers import STREAM_NAME, ChunkSizeSampler
 from cadenza.stream.chunk_source import ChunkSource
 from cadenza.stream.draw_options import DrawOptions, SamplingMode, Short, Weighting
-from cadenza.stream.recording_session import IteratorPlace
+from cadenza.stream.recording_files import IteratorPlace
 from cadenza.stream.shared_file import SharedFile
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ class OnlineDataset(IterableDataset["TensorDict"]):
 
     def _checked_size(self, size: int) -> int:
         """Return ``size`` if a chunk may have it; a sampler may be anybody's."""
-        if not is_integer(size) or not 1 <= size <= self._longest:
+        if not is_whole(size) or not 1 <= size <= self._longest:
             raise InputError(
                 f"OnlineDataset: expected the sampler to return an integer in [1, {self._longest}],"
                 f" got {size!r}; correct {type(self._chunk_size).__name__}."
@@ -328,7 +328,7 @@ def _checked_chunk_size(
     if isinstance(chunk_size, ChunkSizeSampler):
         chunk_size.require_within(longest)
         return chunk_size
-    if not is_integer(chunk_size):
+    if not is_whole(chunk_size):
         raise ConfigurationTypeError(
             f"OnlineDataset.chunk_size: expected an integer or a ChunkSizeSampler, got "
             f"{chunk_size!r}."

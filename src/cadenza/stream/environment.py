@@ -27,8 +27,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.stream.config import ROBOT_KEYS, OnlineDataEngineCfg
-from cadenza.stream.import_paths import load_callable
+from cadenza.stream.config import ROBOT_KEYS, OnlineDataEngineCfg, load_callable
 from cadenza.stream.layout import BOOKKEEPING, NUMBER_KINDS, Field, StoreLayout
 
 Arrays = dict[str, NDArray[Any]]

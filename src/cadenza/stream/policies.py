@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.stream.import_paths import load_callable
+from cadenza.stream.config import load_callable
 from cadenza.stream.slot_writer import NO_SEGMENT
 
 IntArray = NDArray[np.int64]

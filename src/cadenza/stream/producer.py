@@ -29,12 +29,11 @@ from numpy.typing import NDArray
 
 from cadenza.core.errors import InputError, OnlineDataWorkerError
 from cadenza.core.seeding import derive_substream
-from cadenza.stream.back_pressure import POLL_S, FlowRules, may_publish
+from cadenza.stream.back_pressure import POLL_S, may_publish
+from cadenza.stream.config import FlowRules
 from cadenza.stream.counters import ProducerRow
-from cadenza.stream.engine_state import ProducerState
 from cadenza.stream.environment import Arrays, Worlds, WorldStep, make_worlds, truths
 from cadenza.stream.error_envelope import ErrorEnvelope, write_envelope
-from cadenza.stream.fences import full_fence
 from cadenza.stream.layout import MAX_SEGMENTS
 from cadenza.stream.policies import (
     DemonstrationPolicy,
@@ -48,8 +47,9 @@ from cadenza.stream.policies import (
 )
 from cadenza.stream.policy_board import PolicyBoard
 from cadenza.stream.processes import is_same_process, set_environment
+from cadenza.stream.shared_file import full_fence
 from cadenza.stream.slot_writer import EpisodeWriter
-from cadenza.stream.slots import Reuse, SlotStore, StreamWords
+from cadenza.stream.slots import ProducerState, Reuse, SlotStore, StreamWords
 
 
 class EpisodeRunner:

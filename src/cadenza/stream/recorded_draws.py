@@ -24,17 +24,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cadenza.core.checks import checked_flag, checked_path
+from cadenza.core.device import checked_device
 from cadenza.core.errors import DataPendingError, InputError, NotReadyError
-from cadenza.stream.argument_checks import checked_device, checked_flag, checked_path
-from cadenza.stream.batches import Batches
-from cadenza.stream.chunk_keys import known_keys
+from cadenza.stream.batches import Batches, known_keys
 from cadenza.stream.chunk_source import ChunkSource, DrawRequest
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
-from cadenza.stream.fences import full_fence
 from cadenza.stream.layout import MAX_SEGMENTS, StoreLayout
 from cadenza.stream.recording_files import (
     WORKERS_FOLDER,
     Arrays,
+    IteratorPlace,
     JournalWriter,
     damaged,
     layout_from,
@@ -42,8 +42,7 @@ from cadenza.stream.recording_files import (
     read_journal,
     worker_folders,
 )
-from cadenza.stream.recording_session import IteratorPlace
-from cadenza.stream.shared_file import ThreadLock
+from cadenza.stream.shared_file import ThreadLock, full_fence
 from cadenza.stream.slot_reader import MAX_ROUNDS, DrawnChunks, copy_chunks
 from cadenza.stream.slots import IntArray, SlotStore
 from cadenza.stream.windows import Picked

@@ -236,3 +236,11 @@ def _lock_error(timeout: float) -> StorageError:
         f"SharedFile.locked: expected the lock within {timeout:g} s, got none; a process that "
         "holds it is stopped: let it go on or end it."
     )
+
+
+def full_fence() -> None:
+    """Let no read or write pass from one side of this call to the other."""
+    lock = threading.Lock()
+    lock.acquire()
+    lock.release()
+    lock.acquire()

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from cadenza.core.errors import DataPendingError
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
-from cadenza.stream.fences import full_fence
 from cadenza.stream.layout import MAX_SEGMENTS, NEXT, VIRTUAL
+from cadenza.stream.shared_file import full_fence
 from cadenza.stream.slots import IntArray, SlotStore
 from cadenza.stream.windows import Picked, WindowTable
 

@@ -10,8 +10,7 @@ import pytest
 
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
 from cadenza.stream import OnlineDataEngine, OnlineDataEngineCfg
-from cadenza.stream.config import plain
-from cadenza.stream.config_checks import check_settings
+from cadenza.stream.config import check_settings, plain
 
 
 class Renderer(Enum):

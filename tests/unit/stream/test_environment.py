@@ -9,10 +9,9 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.stream.config import OnlineDataEngineCfg
+from cadenza.stream.config import OnlineDataEngineCfg, load_callable
 from cadenza.stream.engine import OnlineDataEngine
 from cadenza.stream.environment import Worlds, WorldStep, make_worlds, space_fields, store_layout
-from cadenza.stream.import_paths import load_callable
 from cadenza.stream.layout import BOOKKEEPING
 from tests.stream_worlds import CountingEnv, counting
 

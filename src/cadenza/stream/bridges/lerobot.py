@@ -17,9 +17,9 @@ from typing import Any, Final, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from cadenza.core.checks import checked_integer, checked_path, require_instance
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.core.files import atomic_write_text
-from cadenza.stream.argument_checks import checked_integer, checked_path, require_instance
 from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.bridges.lerobot_features import IMAGE, INDEX_COLUMNS, Feature
 from cadenza.stream.bridges.lerobot_files import (
