@@ -196,7 +196,7 @@ class OnlineDataEngineCfg:
         buffer_device: Where drawn batches lie. The buffer itself is in the host's shared memory.
         gym_config: The environment: ``id`` (Gymnasium's) or ``factory`` (``"module:function"``,
             called with ``num_envs`` and ``kwargs``), ``num_envs`` (1), ``kwargs``,
-            ``max_episode_steps``, ``spaces``; ``robot``, ``sensor``, ``env.observations`` describe
+            ``max_episode_steps``; ``robot``, ``sensor``, ``env.observations`` describe
             a robot's buffer, see `environment`.
         action_config: Further keyword arguments of the environment.
         refill_threshold: With ``mode="on_demand"`` a fill is asked for after this many chunks drawn
@@ -395,7 +395,7 @@ class FlowRules:
         return self.max_replay_ratio * self.buffer_size * steps
 
 
-#: Smallest value of each number.
+#: Smallest value of each whole number.
 _LEAST: Final = {
     "buffer_size": 1,
     "max_episode_steps": 1,
@@ -407,19 +407,23 @@ _LEAST: Final = {
     "max_restarts": 0,
     "high_water": 1,
 }
-_POSITIVE: Final = (
-    "initialization_timeout",
-    "stop_timeout",
-    "hang_timeout",
-    "healthy_after",
-    "max_replay_ratio",
-    "draw_timeout",
-)
-_NOT_NEGATIVE: Final = ("restart_backoff",)
-_FRACTIONS: Final = ("max_failure_rate", "min_fresh_fraction")
+#: What other numbers are, by the words of messages: their bounds, both allowed.
+_RANGES: Final = {
+    "a finite number > 0": (math.nextafter(0.0, 1.0), sys.float_info.max),
+    "a finite number >= 0": (0.0, sys.float_info.max),
+    "a number in [0, 1]": (0.0, 1.0),
+}
+_KINDS: Final = {
+    **dict.fromkeys(("initialization_timeout", "stop_timeout"), "a finite number > 0"),
+    **dict.fromkeys(("hang_timeout", "healthy_after"), "a finite number > 0"),
+    **dict.fromkeys(("max_replay_ratio", "draw_timeout"), "a finite number > 0"),
+    "restart_backoff": "a finite number >= 0",
+    **dict.fromkeys(("max_failure_rate", "min_fresh_fraction"), "a number in [0, 1]"),
+}
+_OPTIONAL: Final = ("high_water", "max_replay_ratio", "min_fresh_fraction")
 _GYM_KEYS: Final = frozenset(
     {
-        *("id", "factory", "num_envs", "max_episode_steps", "kwargs", "spaces"),
+        *("id", "factory", "num_envs", "max_episode_steps", "kwargs"),
         *("headless", "device", "renderer", "gpu_id", *ROBOT_KEYS),
     }
 )
@@ -436,62 +440,39 @@ def check_settings(cfg: OnlineDataEngineCfg) -> None:
     require_instance("OnlineDataEngine.cfg", cfg, OnlineDataEngineCfg, advice)
     cfg.validate()
     cfg = cfg.copy()  # which makes NumPy's numbers plain
-    for name, least in _LEAST.items():
-        value = getattr(cfg, name)
-        if value is None and name == "high_water":
+    given = {name: getattr(cfg, name) for name in (*_LEAST, *_KINDS)}
+    for name, value in given.items():
+        if value is None and name in _OPTIONAL:
             continue
-        if not is_whole(value) or value < least:
-            raise _refused(name, f"an integer >= {least}", value)
-    for names, low, high in (
-        (_POSITIVE, math.nextafter(0.0, 1.0), sys.float_info.max),
-        (_NOT_NEGATIVE, 0.0, sys.float_info.max),
-        (_FRACTIONS, 0.0, 1.0),
-    ):
-        _check_numbers(cfg, names, low, high)
+        if name in _LEAST:
+            if not is_whole(value) or value < _LEAST[name]:
+                raise _refused(name, f"an integer >= {_LEAST[name]}", value)
+            continue
+        low, high = _RANGES[_KINDS[name]]
+        number = math.nan if isinstance(value, bool) else value
+        if not isinstance(number, Real) or not low <= cast("float", number) <= high:
+            raise _refused(name, _KINDS[name], value)
     for name, kind in (("mode", Mode), ("reuse", Reuse)):
         value = getattr(cfg, name)
         if not isinstance(value, str) or value not in get_args(kind):
             raise _refused(name, f"one of {get_args(kind)}", value)
     if cfg.mode == "fixed_ratio" and cfg.max_replay_ratio is None:
         raise _refused("max_replay_ratio", 'a number with mode="fixed_ratio"', None)
-    _check_device(cfg)
-    _check_paths(cfg)
+    checked_device("OnlineDataEngineCfg.buffer_device", cfg.buffer_device)
+    for name in ("log_path", "status_path"):
+        if getattr(cfg, name) is not None:
+            checked_path(f"OnlineDataEngineCfg.{name}", getattr(cfg, name))
     _check_environment(cfg)
     _check_policy(cfg)
     _check_flow(cfg)
     _check_json(cfg)
 
 
-def _check_numbers(
-    cfg: OnlineDataEngineCfg, names: tuple[str, ...], low: float, high: float
-) -> None:
-    optional = ("max_replay_ratio", "min_fresh_fraction")
-    for name in names:
-        value: object = getattr(cfg, name)
-        if value is None and name in optional:
-            continue
-        number = math.nan if isinstance(value, bool) else value
-        if not isinstance(number, Real) or not low <= cast("float", number) <= high:
-            bounds = "> 0" if low and high > 1 else f">= {low:g}"
-            expected = f"a finite number {bounds}" if high > 1 else "a number in [0, 1]"
-            raise _refused(name, expected, value)
-
-
-def _check_device(cfg: OnlineDataEngineCfg) -> None:
-    checked_device("OnlineDataEngineCfg.buffer_device", cfg.buffer_device)
-
-
-def _check_paths(cfg: OnlineDataEngineCfg) -> None:
-    for name in ("log_path", "status_path"):
-        if getattr(cfg, name) is not None:
-            checked_path(f"OnlineDataEngineCfg.{name}", getattr(cfg, name))
-
-
 def _check_environment(cfg: OnlineDataEngineCfg) -> None:
     gym = cast("Any", cfg.gym_config)
     _check_mapping("gym_config", gym)
     _check_mapping("action_config", cfg.action_config)
-    for key in ("kwargs", "spaces", "env"):
+    for key in ("kwargs", "env"):
         _check_mapping(f"gym_config[{key!r}]", gym.get(key, {}))
     unknown = sorted(set(cfg.gym_config) - _GYM_KEYS)
     if unknown:
@@ -512,41 +493,6 @@ def _check_environment(cfg: OnlineDataEngineCfg) -> None:
         raise _refused(
             "buffer_size", f"at least num_envs = {cfg.num_envs} episodes", cfg.buffer_size
         )
-    _check_sensors(gym.get("sensor", []))
-    _check_observations(gym.get("env", {}).get("observations", {}))
-
-
-def _check_sensors(sensors: object) -> None:
-    place = "gym_config['sensor']"
-    if not isinstance(sensors, list | tuple) or not all(
-        isinstance(entry, Mapping) for entry in cast("list[Any]", sensors)
-    ):
-        raise _refused(place, "a list of mappings", cast("object", sensors))
-    for number, sensor in enumerate(cast("list[Mapping[str, Any]]", sensors)):
-        for key in ("height", "width"):
-            size = sensor.get(key, 1)
-            if not is_whole(size) or size < 1:
-                raise _refused(f"{place}[{number}][{key!r}]", "an integer >= 1", size)
-
-
-def _check_observations(functors: object) -> None:
-    place = "gym_config['env']['observations']"
-    _check_mapping(place, functors)
-    for key, functor in cast("Mapping[str, Any]", functors).items():
-        _check_mapping(f"{place}[{key!r}]", functor)
-        if functor.get("mode") != "add":
-            continue
-        extra = functor.get("extra", {})
-        _check_mapping(f"{place}[{key!r}]['extra']", extra)
-        shape = extra.get("shape")
-        if shape is not None and not _is_shape(shape):
-            raise _refused(f"{place}[{key!r}]['extra']['shape']", "a list of integers >= 1", shape)
-
-
-def _is_shape(shape: object) -> bool:
-    return isinstance(shape, list | tuple) and all(
-        is_whole(size) and size >= 1 for size in cast("list[object]", shape)
-    )
 
 
 def _check_policy(cfg: OnlineDataEngineCfg) -> None:
