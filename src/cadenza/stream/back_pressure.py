@@ -222,19 +222,12 @@ def wait_until_fresh(
     note: Callable[[int, int], None],
     look: Callable[[], None],
 ) -> None:
-    """Wait until ``chunks`` may be drawn.
+    """Wait until ``chunks`` may be drawn, at most ``timeout`` s.
 
-    Args:
-        store: The store.
-        rules: What to keep.
-        chunks: Chunks of the draw.
-        timeout: Longest wait, s.
-        check: Called while waiting; raises when waiting is in vain.
-        note: Called with every piece of time waited, ns, as it passes, the first one empty: nothing
-            is left out when the wait fails, or the process is killed in it. It must tell producers
-            that a draw waits, as `ConsumerRow.note_blocked` does, and gets the chunks for which
-            the replay ratio wants more steps, 0 while that is not what the draw waits for.
-        look: Finds out which new episodes the draw can use, so that others do not pass for fresh.
+    ``check`` raises when waiting is in vain. ``look`` finds out which new episodes the draw can
+    use. ``note`` gets every piece of time waited, ns, as it passes, the first one empty, so that
+    nothing is left out when the wait fails; it tells producers that a draw waits, and for how many
+    chunks the replay ratio wants more steps, 0 while that is not what it waits for.
 
     Raises:
         InputError: Producers would never write enough for so many chunks.

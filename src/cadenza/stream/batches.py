@@ -44,11 +44,8 @@ class Batches:
     ) -> dict[str, Tensor]:
         """Return the tensors that chunks end up in, by dotted name; their only check.
 
-        Args:
-            size: (n, c).
-            options: Distribution of the chunks.
-            select: Keys; None for the usual ones, or for those of ``out``.
-            out: Batch whose tensors to use; None makes new ones.
+        ``select`` None takes the usual keys, or those of ``out``, whose tensors are used if it is
+        given.
 
         Raises:
             UnknownNameError: A key is none of the store.
@@ -176,11 +173,8 @@ def chunk_fields(
 ) -> dict[str, Field]:
     """Return the fields of a chunk by name.
 
-    Args:
-        layout: Layout of the store.
-        select: Keys, or beginnings of nested ones (``"obs"`` for all of ``obs.*``); None for
-            every stored field and ``valid``.
-        masked: Also give ``valid``, which draws that may pad need.
+    ``select`` holds keys, or beginnings of nested ones (``"obs"`` for all of ``obs.*``); None takes
+    every stored field and ``valid``, which ``masked`` draws, that may pad, have in any case.
 
     Raises:
         InputError: ``select`` is empty, or no sequence of names.

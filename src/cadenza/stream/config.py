@@ -94,9 +94,7 @@ def _missing(value: object, path: str, above: tuple[int, ...]) -> Iterator[str]:
 
 
 def with_value_at(tree: object, path: str, value: object) -> None:
-    """Set the value at ``path`` below the mutable ``tree``.
-
-    The last key of a mapping may be new; everything before it must be there.
+    """Set the value at ``path`` below the mutable ``tree``; the last key of a mapping may be new.
 
     Raises:
         ConfigurationTypeError: No such place.
@@ -324,14 +322,10 @@ class OnlineDataEngineCfg:
 
 
 def import_path(path: object, place: str) -> tuple[str, str]:
-    """Return module and name in ``path``; nothing is imported.
-
-    Args:
-        path: ``"package.module:name"``.
-        place: Where it stands in the configuration, for messages.
+    """Return module and name in ``"package.module:name"``; nothing is imported.
 
     Raises:
-        ConfigurationError: Not such a path.
+        ConfigurationError: ``path``, which stands at ``place``, is not such a path.
     """
     module, colon, name = path.partition(":") if isinstance(path, str) else ("", "", "")
     if not (module and colon and name):
@@ -340,11 +334,7 @@ def import_path(path: object, place: str) -> tuple[str, str]:
 
 
 def load_callable(path: object, place: str) -> Callable[..., Any]:
-    """Return the function or class that ``path`` names.
-
-    Args:
-        path: ``"package.module:name"``.
-        place: Where it stands in the configuration, for messages.
+    """Return the function or class that ``path``, which stands at ``place``, names.
 
     Raises:
         ConfigurationError: Not such a path, or nothing callable there.

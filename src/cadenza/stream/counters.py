@@ -165,10 +165,8 @@ class ConsumerRow:
     def note_blocked(self, duration_ns: int, chunks: int = 0) -> None:
         """Count time that this process waited for data, and say that it still waits.
 
-        Args:
-            duration_ns: The time, ns.
-            chunks: Chunks for which the replay ratio wants more steps; 0: it waits for something
-                else, which more steps may or may not bring.
+        ``chunks`` are those for which the replay ratio wants more steps; 0: it waits for something
+        else, which more steps may or may not bring.
         """
         row, table = self.row, self._store.consumers
         table["blocked_ns"][row] += duration_ns

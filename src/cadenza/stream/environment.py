@@ -54,12 +54,9 @@ _CAMERA_SIZE: Final = {"height": 480, "width": 640}
 def make_worlds(
     gym_config: Mapping[str, Any], action_config: Mapping[str, Any], steps: int
 ) -> VectorEnv[Any, Any, Any]:
-    """Return the vector environment that ``gym_config`` describes.
+    """Return the vector environment that ``gym_config`` describes, see `OnlineDataEngineCfg`.
 
-    Args:
-        gym_config: See `OnlineDataEngineCfg`.
-        action_config: Further keyword arguments.
-        steps: Steps after which environments made by their id are truncated, T.
+    Environments made by their id are truncated after ``steps`` steps, T.
 
     Raises:
         ConfigurationError: The factory cannot be imported or does not return a vector environment.

@@ -189,13 +189,7 @@ class WorkerDraws(ChunkSource):
         session: RecordingSession,
         place: IteratorPlace,
     ) -> None:
-        """Begin to draw.
-
-        Args:
-            engine: The engine.
-            draws: Draws from its store; nobody else's.
-            session: Tells whether the loader's process records.
-            place: Which iterator this is.
+        """Begin to draw for the iterator at ``place``; nobody else has ``draws``.
 
         Raises:
             NotReadyError: A recording began after this worker.

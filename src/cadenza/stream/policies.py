@@ -83,11 +83,8 @@ def make_policy(
 ) -> StreamPolicy:
     """Return the policy that a configuration names.
 
-    Args:
-        policy: ``factory`` is called with the vector environment, ``seed`` and ``kwargs``; None
-            follows the environment's demonstrations, or draws actions where it has none.
-        env: The environments that it acts in.
-        seed: Seed of its random draws.
+    Its ``factory`` is called with the vector environment, ``seed`` and ``kwargs``; None follows the
+    environment's demonstrations, or draws actions where it has none.
 
     Raises:
         ConfigurationError: The factory is not there, what it returns cannot act, or a method of the

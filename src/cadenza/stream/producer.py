@@ -73,15 +73,8 @@ class EpisodeRunner:
     ) -> None:
         """Play ``worlds``.
 
-        Args:
-            store: Where episodes go.
-            producer: Number of this producer.
-            worlds: The environments.
-            policy: Chooses the actions.
-            counters: Counts of this producer.
-            may_publish: Whether another episode may be published, see `SlotStore.publish`.
-            reuse: Which episode a new one replaces.
-            max_attempts: Episodes per environment that may be dropped in a row.
+        ``may_publish`` tells whether another episode may be published, see `SlotStore.publish`; at
+        most ``max_attempts`` per environment may be dropped in a row.
         """
         self._store = store
         self._producer = producer
@@ -269,15 +262,7 @@ FAILED_EXIT: Final = 1
 
 
 def producer_main(document: str, store: SlotStore, board: PolicyBoard) -> None:
-    """Simulate until the engine closes; the main function of a producer's process.
-
-    Args:
-        document: JSON object with ``producer``, ``restart``, ``seed``, ``gym_config``,
-            ``action_config``, ``policy``, ``max_attempts``, ``reuse``, ``grace_s``, ``rules`` and
-            ``environment_variables``.
-        store: Where episodes go.
-        board: Where weights come from.
-    """
+    """Simulate until the engine closes; ``document`` is an order of `Supervisor` as JSON."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     order = json.loads(document)
     set_environment(order["environment_variables"])

@@ -67,18 +67,7 @@ DRAW_ARRAYS: Final = ("slots", "versions", "offsets", "bounds")
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RecordedDraw:
-    """One line of a recording.
-
-    Attributes:
-        n: Chunks.
-        c: Steps of a chunk.
-        keys: What was drawn.
-        options: How it was drawn.
-        slots: Shape (n,), as in `DrawnChunks`, like the next three.
-        versions: Shape (n,).
-        offsets: Shape (n,).
-        bounds: Shape (n, 2).
-    """
+    """One line of a recording: what was drawn, and how; arrays as in `DrawnChunks`."""
 
     n: int
     c: int
@@ -131,15 +120,9 @@ def check_episode(body: Mapping[str, Any], layout: StoreLayout) -> None:
 def recorded_place(
     asked: IteratorPlace, recorded: Collection[IteratorPlace]
 ) -> IteratorPlace | None:
-    """Return the recorded iterator that ``asked`` repeats.
+    """Return the recorded iterator that ``asked``, one of the replay, repeats.
 
-    Args:
-        asked: An iterator of the replay.
-        recorded: All that were recorded.
-
-    Returns:
-        Its place; None for one without loader workers that was not noted, as of draws without any
-        dataset.
+    None for one without loader workers that was not noted, as of draws without any dataset.
 
     Raises:
         InputError: It was recorded with another number of loader workers.

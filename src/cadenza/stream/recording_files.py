@@ -104,10 +104,6 @@ class JournalWriter:
 
         A file that waits for the disk takes milliseconds, in which producers replace episodes.
 
-        Args:
-            facts: What the line shall say besides name and digest of the file.
-            arrays: Fields in the order of the layout.
-
         Raises:
             StorageError: The file system refused.
         """
@@ -183,12 +179,7 @@ def _unfinished(folder: Path, names: list[str]) -> dict[str, str]:
 def read_journal(
     folder: Path, *, allow_unfinished: bool, until: str | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the bodies of a journal's lines, checked.
-
-    Args:
-        folder: Folder of the recording.
-        allow_unfinished: Whether the last line may be missing or cut.
-        until: Seal of the line to stop after; None to read all.
+    """Yield the bodies of a journal's lines, checked, up to the line with the seal ``until``.
 
     Raises:
         IntegrityError: The journal is missing, damaged, of another format, or not finished.

@@ -87,12 +87,9 @@ class SharedFile:
 
     @classmethod
     def create(cls, size: int, folder: Path | None = None) -> Self:
-        """Reserve ``size`` zeroed bytes.
+        """Reserve ``size`` zeroed bytes in a memory file system.
 
-        Args:
-            size: Bytes, >= 1.
-            folder: A folder in a memory file system; None takes ``/dev/shm``, or the folder of
-                temporary files where there is none.
+        ``folder`` None takes ``/dev/shm``, or the folder of temporary files where there is none.
 
         Raises:
             InputError: ``size`` is below one.
@@ -145,12 +142,9 @@ class SharedFile:
 
     @contextmanager
     def locked(self, timeout: float = LOCK_TIMEOUT) -> Generator[None]:
-        """Exclude other processes, and other threads of this one, from the block.
+        """Exclude other processes, and other threads of this one; wait ``timeout`` s at most.
 
         The kernel frees the lock when its holder dies.
-
-        Args:
-            timeout: Seconds to wait.
 
         Raises:
             StorageError: Somebody else held the lock all the time, or the file is closed.

@@ -317,15 +317,10 @@ class SlotStore:
         return min(sum(self.consumers["chunks"].tolist()), LARGEST)  # Python's do not overflow
 
     def note_windows(self, slots: IntArray, versions: IntArray, windows: IntArray) -> None:
-        """Note in which slots a draw found chunks.
+        """Note in which slots, of which versions, a draw found windows, shape (x,) each.
 
         Versions are noted and not flags, so that a note that comes late says nothing of the next
         episode.
-
-        Args:
-            slots: Slots that the draw looked at, shape (x,).
-            versions: Their versions then, shape (x,).
-            windows: How many windows it found in each, shape (x,).
         """
         found = windows > 0
         first = found & (self.drawable_at[slots] < versions)

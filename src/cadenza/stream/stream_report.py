@@ -67,12 +67,7 @@ class StreamReport:
     """Writes status file and log of one engine, in the owner's process."""
 
     def __init__(self, store: SlotStore, *, log_path: str | None, status_path: str | None) -> None:
-        """Open the log.
-
-        Args:
-            store: What to report on.
-            log_path: JSONL file, None for no log; an older one is moved aside.
-            status_path: JSON file, None for no status.
+        """Open the log, moving an older one aside; a path that is None is not written.
 
         Raises:
             StorageError: The log cannot be opened.

@@ -92,15 +92,7 @@ class Supervisor:
         rules: FlowRules,
         report: StreamReport,
     ) -> None:
-        """Prepare; `start` begins.
-
-        Args:
-            cfg: Checked settings.
-            store: The store.
-            board: Where weights go.
-            rules: Who waits for whom.
-            report: Gets events, and is told to write when something may be due.
-        """
+        """Prepare; `start` begins. ``report`` gets events, and is told to look for what is due."""
         self._cfg = cfg
         self._store = store
         self._board = board

@@ -93,10 +93,7 @@ class StreamToMemory(LoggingMixin, Callback):
         )
 
     def pull(self, limit: int | None = None) -> int:
-        """Put new episodes into the table and return how many it took.
-
-        Args:
-            limit: Most episodes to read; None: all.
+        """Put up to ``limit`` new episodes into the table and return how many it took.
 
         Raises:
             InputError: The table refuses an episode, e.g. one that is longer than the table.
