@@ -44,7 +44,6 @@ class Cell:
         seed_return: Mean return of each seed.
         distances: Smallest distance of each episode that records one, ascending, m.
         intervention_share: Mean share of steps the filter changed; ``None`` without a filter.
-        seed_intervention: That share, per seed.
         intervention_mean: Mean size of a change, unit of the action.
         intervention_peak: Largest change, unit of the action.
         n_steps: Control steps; ``None`` when not recorded.
@@ -65,7 +64,6 @@ class Cell:
     seed_return: tuple[float, ...]
     distances: FloatArray
     intervention_share: Estimate | None
-    seed_intervention: tuple[float, ...]
     intervention_mean: float | None
     intervention_peak: float | None
     n_steps: int | None
@@ -202,7 +200,6 @@ def _cell(condition_id: str, episodes: Sequence[EpisodeResult]) -> Cell:
         seed_return=_seed_means(returns),
         distances=np.sort(np.array(distances, dtype=np.float64)),
         intervention_share=_mean(shares, bounds=(0.0, 1.0)),
-        seed_intervention=_seed_means(shares),
         intervention_mean=_mean_intervention(episodes),
         intervention_peak=max(
             (e.intervention_peak for e in episodes if e.intervention_peak is not None), default=None

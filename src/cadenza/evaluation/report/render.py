@@ -22,13 +22,11 @@ from cadenza.evaluation.report.analysis import Cell, Numbers, Row, analyse
 from cadenza.evaluation.report.figures.episodes import (
     distance_figure,
     learning_figure,
-    partner_distance_figure,
     trajectory_figure,
 )
 from cadenza.evaluation.report.figures.outcomes import (
     Figure,
     difference_figure,
-    intervention_figure,
     return_figure,
     success_figure,
 )
@@ -377,7 +375,7 @@ def _distances(view: ReportView, numbers: Numbers) -> Section:
         title="How close it comes",
         intro="Counting contacts hides near misses; the smallest distance of each episode shows "
         "them.",
-        figures=_present(distance_figure(view, numbers), partner_distance_figure(view, numbers)),
+        figures=_present(distance_figure(view, numbers)),
     )
 
 
@@ -388,7 +386,6 @@ def _filter(view: ReportView, numbers: Numbers) -> Section:
         title="How much the filter had to do",
         intro="A filter that acts on every step has replaced the policy; one that never acts was "
         "not needed.",
-        figures=_present(intervention_figure(numbers)),
         tables=_present(intervention_table(view, numbers)),
     )
 

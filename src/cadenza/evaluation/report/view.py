@@ -9,7 +9,7 @@ Recorded episodes go to the player as JSON and to the still pictures as they are
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -120,14 +120,6 @@ class EvaluationPoint:
     n_success: int | None = None
     mean_return: float | None = None
 
-    def __post_init__(self) -> None:
-        if self.n_episodes < 1 or not 0 <= (self.n_success or 0) <= self.n_episodes:
-            raise InputError(
-                "EvaluationPoint: expected n_episodes >= 1 and 0 <= n_success <= n_episodes, got "
-                f"{self.n_episodes} and {self.n_success}."
-            )
-        _finite("EvaluationPoint.mean_return", [self.mean_return or 0.0])
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningCurve:
@@ -146,18 +138,6 @@ class LearningCurve:
     window: int = 50
     evaluations: tuple[EvaluationPoint, ...] = ()
     label: str = ""
-
-    def __post_init__(self) -> None:
-        if len(self.steps) != len(self.returns):
-            raise InputError(
-                "LearningCurve: expected one step per return, got "
-                f"{len(self.steps)} steps and {len(self.returns)} returns."
-            )
-        if any(b < a for a, b in zip(self.steps, self.steps[1:], strict=False)):
-            raise InputError("LearningCurve.steps: expected ascending steps; sort the episodes.")
-        if self.window < 1:
-            raise InputError(f"LearningCurve.window: expected >= 1, got {self.window}.")
-        _finite("LearningCurve.returns", self.returns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,33 +171,6 @@ class Rollout:
     success: bool
     interventions: tuple[float, ...] = ()
 
-    def __post_init__(self) -> None:
-        name = f"Rollout({self.partner_id}, {self.condition_id})"
-        if not self.frames:
-            raise InputError(f"{name}.frames: expected at least the start, got none.")
-        if not self.control_timestep_s > 0.0:
-            raise InputError(
-                f"{name}.control_timestep_s: expected > 0 s, got {self.control_timestep_s}."
-            )
-        robots = set(self.frames[0])
-        if any(set(frame) != robots for frame in self.frames) or set(self.radii) != robots:
-            raise InputError(
-                f"{name}: expected every frame and radii to hold the robots {sorted(robots)}."
-            )
-        if self.contact_index is not None and not 0 <= self.contact_index < len(self.frames):
-            raise InputError(
-                f"{name}.contact_index: expected a frame in 0..{len(self.frames) - 1}, got "
-                f"{self.contact_index}."
-            )
-        if self.interventions and len(self.interventions) != len(self.frames):
-            raise InputError(
-                f"{name}.interventions: expected {len(self.frames)} values or none, got "
-                f"{len(self.interventions)}."
-            )
-        for frame in (*self.frames, self.goals):
-            _finite(f"{name} positions", [x for point in frame.values() for x in point])
-        _finite(f"{name}.interventions", self.interventions)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
@@ -236,10 +189,6 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     caption: str = ""
     text_columns: tuple[int, ...] = (0,)
-
-    def __post_init__(self) -> None:
-        if any(len(row) != len(self.columns) for row in self.rows):
-            raise InputError(f"Table {self.title!r}: expected {len(self.columns)} cells per row.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,13 +290,6 @@ def _known(
             f"ReportView.{name}: expected conditions {sorted(conditions)} and partners "
             f"{sorted(partners)}, got ({condition!r}, {partner!r}); declare it or leave it out."
         )
-
-
-def _finite(name: str, values: Iterable[float]) -> None:
-    """Raise if a value is NaN or infinite."""
-    bad = [value for value in values if not math.isfinite(value)]
-    if bad:
-        raise InputError(f"{name}: expected finite numbers, got {bad[0]}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
