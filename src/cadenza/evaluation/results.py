@@ -55,15 +55,7 @@ class SeedSchedule(Archive):
 
 
 class PlatformFingerprint(Archive):
-    """Machine and library versions; provenance only, never compared.
-
-    Attributes:
-        os: Operating system and version.
-        python: Interpreter version.
-        numpy: numpy version.
-        torch: torch version, ``None`` when absent.
-        device: ``"cpu"`` or the accelerator's name.
-    """
+    """Machine and library versions; provenance only, never compared."""
 
     os: str
     python: str
@@ -309,12 +301,7 @@ MAX_ARCHIVE_BYTES: Final = 256 << 20
 
 
 class ConditionPair(Archive):
-    """The two conditions a spike compares.
-
-    Attributes:
-        homogeneous_id: The control.
-        heterogeneous_id: The treatment.
-    """
+    """The two conditions a spike compares: control and treatment."""
 
     homogeneous_id: Identifier
     heterogeneous_id: Identifier

@@ -53,14 +53,7 @@ from cadenza.evaluation.statistics.estimate import Estimate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """One headline number.
-
-    Attributes:
-        value: The number.
-        label: What it counts.
-        detail: How sure it is.
-        css: Class of its accent.
-    """
+    """One headline number, what it counts, how sure it is, and the class of its accent."""
 
     value: str
     label: str
@@ -275,17 +268,9 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """One heading of the page.
+    """One heading of the page, with its anchor, its name in the navigation, and what is below it.
 
-    Attributes:
-        identity: Its anchor.
-        nav: Its name in the navigation.
-        title: Its heading.
-        intro: One or two sentences for a newcomer.
-        figures: Its figures, in order.
-        tables: Its tables, in order.
-        player: Whether the rollout player stands here.
-        fold: Words that unfold its tables; empty shows them at once.
+    ``fold`` are words that unfold its tables; empty shows them at once.
     """
 
     identity: str

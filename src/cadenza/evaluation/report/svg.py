@@ -26,14 +26,7 @@ WIDTH: Final = 840.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Linear map from data to drawing units.
-
-    Attributes:
-        low: Data at ``start``.
-        high: Data at ``end``, != ``low``.
-        start: Drawing unit of ``low``.
-        end: Drawing unit of ``high``.
-    """
+    """Linear map from data, ``low`` to ``high``, to drawing units, ``start`` to ``end``."""
 
     low: float
     high: float
@@ -118,13 +111,7 @@ class Drawing:
 
 
 def nice_ticks(low: float, high: float, target: int) -> list[float]:
-    """Return round numbers in [low, high], about ``target`` of them.
-
-    Args:
-        low: Start of the axis.
-        high: End of the axis, > ``low``.
-        target: Wanted number, >= 1.
-    """
+    """Return round numbers in [low, high], about ``target`` >= 1 of them."""
     raw = (high - low) / target
     decade = 10.0 ** math.floor(math.log10(raw))
     step = next(s * decade for s in _NICE_STEPS if s * decade >= raw * (1.0 - 1e-9))

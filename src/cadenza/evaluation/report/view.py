@@ -1,10 +1,7 @@
 """What the report shows, as plain values; the renderer reads nothing else.
 
-A view is complete and checked when it is built: every episode and rollout names a known condition
-and partner, so the renderer has no error branches. All statistics are computed from ``episodes``
-by the renderer; the caller supplies only what was observed.
-
-Recorded episodes go to the player as JSON and to the still pictures as they are.
+Every episode and rollout of a view names a known condition and partner. All statistics are computed
+from ``episodes`` by the renderer; recorded episodes go to the player as JSON.
 """
 
 import json
@@ -27,13 +24,7 @@ MAX_CONDITIONS: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One provenance row, e.g. commit, command, library versions.
-
-    Attributes:
-        label: What it is.
-        value: Its value; shown in a monospaced face when ``code``.
-        code: Whether the value is something to copy: a hash, a command, a path.
-    """
+    """One provenance row, e.g. commit or command; ``code`` is something to copy."""
 
     label: str
     value: str
@@ -42,13 +33,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check of a bundle's verification.
-
-    Attributes:
-        name: What was checked, e.g. ``"manifest:plan.json"``.
-        ok: Whether it held.
-        detail: What was seen.
-    """
+    """One check of a bundle's verification, e.g. ``"manifest:plan.json"``, and what was seen."""
 
     name: str
     ok: bool
@@ -57,12 +42,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One plain sentence for a reader who knows none of the terms.
-
-    Attributes:
-        kind: ``"measured"``, ``"not_measured"`` or ``"caution"``.
-        text: The sentence.
-    """
+    """One plain sentence for a reader who knows none of the terms."""
 
     kind: Literal["measured", "not_measured", "caution"]
     text: str
@@ -70,14 +50,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionView:
-    """One way of running the ego.
-
-    Attributes:
-        condition_id: Identifier the episodes carry.
-        label: Short name, e.g. ``"with filter"``.
-        filtered: Whether the safety filter was on.
-        description: One sentence.
-    """
+    """One way of running the ego, with the identifier that episodes carry."""
 
     condition_id: str
     label: str
@@ -87,15 +60,7 @@ class ConditionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartnerView:
-    """One partner of the ego.
-
-    Attributes:
-        partner_id: Identifier the episodes carry.
-        label: Short name.
-        seen: Whether the ego trained with it.
-        leaves_way: Whether it leaves the ego a way to its goal.
-        description: One sentence.
-    """
+    """One partner of the ego, with the identifier that episodes carry."""
 
     partner_id: str
     label: str
@@ -106,13 +71,9 @@ class PartnerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationPoint:
-    """One evaluation on held-out episodes during training.
+    """One evaluation on held-out episodes after ``step`` environment steps of training.
 
-    Attributes:
-        step: Environment steps trained so far.
-        n_episodes: Episodes played, > 0.
-        n_success: Episodes solved; ``None`` for a task without a success predicate.
-        mean_return: Mean undiscounted return; ``None`` when not recorded.
+    ``n_success`` is None for a task without a success predicate.
     """
 
     step: int
@@ -123,14 +84,9 @@ class EvaluationPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningCurve:
-    """Training returns of one run.
+    """Training returns of one run, at the environment steps at which episodes ended, ascending.
 
-    Attributes:
-        steps: Environment steps at the end of each training episode, ascending.
-        returns: Undiscounted return of each training episode.
-        window: Episodes in the moving mean, >= 1.
-        evaluations: Held-out evaluations, by step.
-        label: What was trained, e.g. ``"seed 0, partner goal-seeker"``.
+    ``window`` episodes are in the moving mean.
     """
 
     steps: tuple[int, ...]
@@ -174,15 +130,7 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """One table of the page.
-
-    Attributes:
-        title: Heading.
-        columns: Column headings; the first names the row.
-        rows: Cells, one tuple per row, as many as columns.
-        caption: One sentence under the table.
-        text_columns: Columns that hold words, not numbers.
-    """
+    """One table of the page; ``text_columns`` hold words, not numbers."""
 
     title: str
     columns: tuple[str, ...]
@@ -294,14 +242,7 @@ def _known(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """Part of the plane that every picture shows, m.
-
-    Attributes:
-        x_low: Left edge.
-        x_high: Right edge.
-        y_low: Lower edge.
-        y_high: Upper edge.
-    """
+    """Part of the plane that every picture shows, m."""
 
     x_low: float
     x_high: float

@@ -56,12 +56,7 @@ PANEL_HEIGHT: Final = 150.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Smallest distances under one condition.
-
-    Attributes:
-        css: Class of its marks.
-        values: Ascending, m.
-    """
+    """Smallest distances under one condition, ascending, m, and the class of its marks."""
 
     css: str
     values: FloatArray
@@ -111,16 +106,9 @@ def _limits(series: Sequence[Series], contact: float | None) -> tuple[float, flo
 
 
 def histogram_edges(limits: tuple[float, float], contact: float | None) -> FloatArray:
-    """Return bin edges that cover ``limits``; the contact distance is one of them.
+    """Return about `BINS` + 1 ascending bin edges that cover ``limits``, m.
 
-    So no bin mixes episodes with contact and without.
-
-    Args:
-        limits: Ends of the axis, m.
-        contact: Contact distance, m, if the task has one.
-
-    Returns:
-        Ascending edges, about `BINS` + 1 of them, m.
+    The contact distance is one of them, so no bin mixes episodes with contact and without.
     """
     width = (limits[1] - limits[0]) / BINS
     origin = limits[0] if contact is None else contact
@@ -239,15 +227,7 @@ EVALUATION_HEIGHT: Final = 110.0
 
 
 def moving_mean(values: Sequence[float], window: int) -> FloatArray:
-    """Return the mean of the last ``window`` values at each position, fewer at the start.
-
-    Args:
-        values: Shape (N,).
-        window: Length, >= 1.
-
-    Returns:
-        Shape (N,).
-    """
+    """Return the mean of the last ``window`` values at each position, fewer at the start, (N,)."""
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0:
         return array

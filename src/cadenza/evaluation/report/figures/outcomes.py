@@ -30,12 +30,7 @@ from cadenza.evaluation.statistics.estimate import Estimate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LegendEntry:
-    """One mark of a legend.
-
-    Attributes:
-        css: Class of the mark: ``"on"``, ``"off"``, ...
-        label: Its meaning.
-    """
+    """One mark of a legend, by its class (``"on"``, ``"off"``, ...), and its meaning."""
 
     css: str
     label: str
@@ -43,15 +38,7 @@ class LegendEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One figure of the page.
-
-    Attributes:
-        identity: Its anchor on the page.
-        title: Heading over it.
-        caption: What to look at, in one or two sentences.
-        svg: The drawing.
-        legend: Marks and their meaning.
-    """
+    """One figure of the page; ``identity`` is its anchor, the caption says what to look at."""
 
     identity: str
     title: str
@@ -87,14 +74,9 @@ SEED_RADIUS: Final = 1.7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """One point with its interval.
+    """One point with its interval, a faint dot per seed, and the numbers beside it.
 
-    Attributes:
-        css: ``"on"`` (filled circle), ``"off"`` (hollow diamond) or ``"diff"`` (filled square).
-        estimate: The point and its bounds.
-        seeds: One value per seed, drawn as faint dots.
-        text: The numbers, printed beside it.
-        tip: Shown on hovering.
+    ``css`` is ``"on"`` (filled circle), ``"off"`` (hollow diamond) or ``"diff"`` (filled square).
     """
 
     css: str
@@ -106,13 +88,9 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DotRow:
-    """One labelled row.
+    """One labelled row with a quieter note and a lane per condition; None leaves one empty.
 
-    Attributes:
-        label: Its name.
-        note: A second, quieter line.
-        lanes: One lane per condition; ``None`` leaves it empty.
-        group: Whether it pools other rows; groups stand under a rule.
+    A group, which pools other rows, stands under a rule.
     """
 
     label: str
@@ -123,16 +101,9 @@ class DotRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """The horizontal axis.
+    """The horizontal axis; ``reference`` is a vertical rule, e.g. no difference.
 
-    Attributes:
-        label: What it measures, with its unit.
-        low: Left end.
-        high: Right end, > ``low``.
-        tick: Text of a tick.
-        reference: Value of a vertical rule, e.g. no difference.
-        left: Meaning of the side left of the rule, printed over the plot.
-        right: Meaning of the right side.
+    ``left`` and ``right`` say over the plot what the sides of the rule mean.
     """
 
     label: str
