@@ -51,8 +51,7 @@ from cadenza.benchmark.tasks import OptionValue, TaskSpec, get_task
 from cadenza.core.errors import ConfigurationError, did_you_mean
 from cadenza.core.files import remove_temporaries
 from cadenza.core.yaml_files import read_yaml
-from cadenza.evaluation.episodes import MIN_RESAMPLES
-from cadenza.evaluation.results import EpisodeResult
+from cadenza.evaluation.results import MIN_RESAMPLES, EpisodeResult
 from cadenza.evaluation.summary import SummarySettings
 from cadenza.partners.registry import list_registered, outside_modules
 from cadenza.partners.weights import weights_digest

@@ -26,7 +26,7 @@ from cadenza.comm import URLLC_3GPP_R17, DegradationProfile
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.shipped_configs import find_config
 from cadenza.envs import CrossingEnv, MPECooperativePushEnv
-from cadenza.evaluation.episodes import episode_line
+from cadenza.evaluation.results import episode_line
 from tests.integration.docs.pages import blocks, execute
 from tests.unit.benchmark import samples
 

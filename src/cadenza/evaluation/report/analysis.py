@@ -7,9 +7,9 @@ from typing import Final, Literal
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.evaluation.episodes import EpisodeResult
 from cadenza.evaluation.report.svg import plural
 from cadenza.evaluation.report.view import PartnerView, ReportView
+from cadenza.evaluation.results import EpisodeResult
 from cadenza.evaluation.statistics.cluster_means import StudentT
 from cadenza.evaluation.statistics.estimate import (
     Estimate,

@@ -17,7 +17,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from cadenza.core.files import atomic_write_text
-from cadenza.evaluation.episodes import EpisodeResult
 from cadenza.evaluation.report.analysis import Cell, Numbers, Row, analyse
 from cadenza.evaluation.report.figures.episodes import (
     distance_figure,
@@ -48,6 +47,7 @@ from cadenza.evaluation.report.view import (
     condition_css,
     player_data,
 )
+from cadenza.evaluation.results import EpisodeResult
 from cadenza.evaluation.statistics.estimate import Estimate
 
 

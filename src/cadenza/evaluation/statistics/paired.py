@@ -15,7 +15,7 @@ import numpy as np
 
 from cadenza.core.errors import InputError
 from cadenza.core.proportions import clopper_pearson_interval
-from cadenza.evaluation.episodes import EpisodeResult
+from cadenza.evaluation.results import EpisodeResult
 from cadenza.evaluation.statistics.cluster_means import IntervalMethod
 from cadenza.evaluation.statistics.estimate import (
     Estimate,
