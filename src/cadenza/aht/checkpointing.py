@@ -36,15 +36,9 @@ STATE_FORMAT: Final = "cadenza.training_state/1"
 
 
 class Checkpointer:
-    """Saves checkpoints of one run.
+    """Saves checkpoints of one run; of a learner without `ResumableTrainer` only the policy.
 
     Args:
-        files: Where they go.
-        context: Origin of the run.
-        log: Run log.
-        state: Progress of the loop.
-        trainer: Learner; without `ResumableTrainer` only its policy is saved.
-        station: Safety filter, or None.
         keep: Newest training states to keep.
         policy_digests: SHA-256 of the policy checkpoints so far by step, when resuming.
     """
@@ -125,14 +119,7 @@ class Checkpointer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredState:
-    """A training state read back.
-
-    Attributes:
-        step: Frames done.
-        content: What `Checkpointer` stored.
-        policy_paths: Policy checkpoints up to it, oldest first.
-        skipped: Newer states that are damaged, and why.
-    """
+    """A training state read back, and what is damaged: newer states that were skipped, and why."""
 
     step: int
     content: Mapping[str, Any]

@@ -38,23 +38,14 @@ def _own(default: Any) -> Any:
 
 
 class WandbConfig(FrozenModel):
-    """Weights & Biases sink.
-
-    Attributes:
-        enabled: Mirror every event of the run log to W&B.
-        project: W&B project name.
-    """
+    """Weights & Biases sink: mirrors every event of the run log to the project."""
 
     enabled: bool = False
     project: str = "concerto-chamber"
 
 
 class TensorboardConfig(FrozenModel):
-    """TensorBoard sink.
-
-    Attributes:
-        enabled: Mirror scalar events to ``<log_dir>/tensorboard/<run_id>``.
-    """
+    """TensorBoard sink: mirrors scalar events to ``<log_dir>/tensorboard/<run_id>``."""
 
     enabled: bool = False
 
@@ -162,9 +153,7 @@ class PPOExtrasConfig(FrozenModel):
 class RuntimeConfig(FrozenModel):
     """Where and how exactly torch computes.
 
-    Attributes:
-        device: ``auto`` takes CUDA, then MPS, then the CPU; a named device must exist.
-        deterministic_torch: Ask torch for deterministic kernels (CPU).
+    ``auto`` takes CUDA, then MPS, then the CPU; a named device must exist.
     """
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -315,11 +304,7 @@ class EvaluationConfig(FrozenModel):
 
 
 class ResumeConfig(FrozenModel):
-    """What is kept for resuming.
-
-    Attributes:
-        keep: Newest training states kept on disk, >= 1; policy checkpoints are all kept.
-    """
+    """How many of the newest training states are kept; policy checkpoints are all kept."""
 
     keep: int = Field(default=2, ge=1)
 

@@ -38,13 +38,7 @@ _FOLDER: Final = "artifacts"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFiles:
-    """Paths of one run.
-
-    Attributes:
-        run_id: Identity of the run.
-        artifacts_root: Folder that ``local://`` addresses are relative to.
-        log_dir: Folder of the run log.
-    """
+    """Paths of one run; ``local://`` addresses are relative to ``artifacts_root``."""
 
     run_id: str
     artifacts_root: Path
@@ -155,11 +149,6 @@ def unfinished_runs(folder: Path, *, fingerprint: str, other_than: str) -> list[
     """Return the ids of other unfinished runs of one configuration that could be resumed.
 
     Such a run was made by other code or other packages, since its id differs.
-
-    Args:
-        folder: `RunFiles.folder`.
-        fingerprint: Fingerprint of the configuration.
-        other_than: Run id to leave out.
     """
     found: list[str] = []
     for path in sorted(folder.glob("*.run.json")):

@@ -91,13 +91,10 @@ class _Tally:
 
 
 class SafetyAggregator:
-    """Collects what the filter did, step by step.
+    """Collects what the filter did, step by step, about ``n_pairs`` robot pairs.
 
-    Args:
-        n_pairs: Robot pairs whose lambda is observed, >= 0.
-        cartesian_accel_capacity: Acceleration the ego can command, m/s^2.
-        saturation_threshold: Share of it at which lambda counts as saturated.
-        lambda_clamp_bound: Lambda is clamped to plus or minus this, m/s^2; None if it is not.
+    Accelerations are in m/s^2; lambda counts as saturated at a share of the capacity, and is
+    clamped to plus or minus ``lambda_clamp_bound``, if any.
     """
 
     def __init__(
@@ -128,14 +125,9 @@ class SafetyAggregator:
     ) -> None:
         """Take in one step.
 
-        Args:
-            lambda_: Lambda per pair after the step's update, m/s^2.
-            fallback_fired: The filter used its fallback.
-            qp_infeasible: No action met every row.
-            braking_fired: The braking law replaced the action.
-            uncertified: The guarantee did not cover this step.
-            loss: Loss per pair, m/s; None when the step had no prediction to check.
-            intervention: Norm of executed minus nominal action, m/s^2.
+        ``lambda_`` is that of each pair after the step's update, m/s^2, ``loss`` in m/s, None when
+        there was no prediction to check, ``intervention`` the norm of executed minus nominal
+        action, m/s^2.
 
         Raises:
             InputError: ``lambda_`` does not have one entry per pair.
@@ -175,18 +167,11 @@ class SafetyAggregator:
         scored: NDArray[np.bool_],
         intervention: FloatArray,
     ) -> None:
-        """Take in one step of each of B environments, as B steps.
+        """Take in one step of each of B environments, as B steps; see `observe`.
 
-        The steady state is then the newest tenth of the control steps, averaged over B.
-
-        Args:
-            lambda_: Lambda per environment and pair after the step's update, shape (B, P), m/s^2.
-            braking_fired: The braking law, which is the fallback, replaced the action, shape (B,).
-            qp_infeasible: No action met every row, shape (B,).
-            uncertified: The guarantee did not cover the step, shape (B,).
-            loss: Loss per pair, shape (B, P), m/s.
-            scored: Whether the step had a prediction to check, shape (B,).
-            intervention: Norms of executed minus nominal action, shape (B,), m/s^2.
+        Lambda and loss have the shape (B, P), everything else (B,); ``scored`` tells which steps
+        had a prediction to check, and the braking law is the fallback. The steady state is then the
+        newest tenth of the control steps, averaged over B.
 
         Raises:
             InputError: ``lambda_`` does not have one column per pair.
@@ -292,14 +277,11 @@ class AuditVerdict:
 
 
 def evaluate_audit_gate(record: Mapping[str, Any] | None) -> AuditVerdict:
-    """Judge the closing record of a run.
+    """Judge the closing record of a run, the fields of the last `FINAL_EVENT`; None if it has none.
 
     A run fails gate A if lambda settled, on either side, beyond the threshold; it fails gate B if
     the filter cannot have seen the real scene (the loss was 0 at every step) or lambda moved away
     from zero and then stood still anywhere but at its clamp.
-
-    Args:
-        record: Fields of the last `FINAL_EVENT`; None if the run has none.
     """
     if record is None:
         return AuditVerdict(

@@ -39,10 +39,7 @@ def read_training_config(path: Path, overrides: Sequence[str]) -> "EgoAHTConfig"
 def explained(path: Path, model: "type[BaseModel]", read: Callable[[], Result]) -> Result:
     """Return ``read()``, with parser and validation errors turned into sentences about ``path``.
 
-    Args:
-        path: The file.
-        model: What it describes; its keys are suggested for misspelt ones.
-        read: Reads it.
+    Keys of ``model`` are suggested for misspelt ones.
 
     Raises:
         ConfigurationError: ``read`` raised an error about the file's content.

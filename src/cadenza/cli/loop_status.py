@@ -78,12 +78,7 @@ def store_location(workdir: Path, store: str | None) -> Path | str:
 
 
 def open_store(workdir: Path, store: str | None, *, upgrade: bool = False) -> "JobStore":
-    """Open the job store; never creates one.
-
-    Args:
-        workdir: Folder of all runs.
-        store: URL of the store; None for the file in ``workdir``.
-        upgrade: Bring one of an older version up to date, instead of using it as it is.
+    """Open the job store; never creates one, but may ``upgrade`` one of an older version.
 
     Raises:
         StoreNotFoundError: There is none.
@@ -177,13 +172,7 @@ _RAISABLE: Final = {
 
 
 def print_status(status: "RunStatus", workdir: Path, store: str | None) -> None:
-    """Write how a run stands to stdout.
-
-    Args:
-        status: The run.
-        workdir: Folder of all runs, for commands to copy.
-        store: URL of the store, for the same.
-    """
+    """Write how a run stands to stdout; commands to copy name its folder and store."""
     print_text(headline(status))
     if status.cycles:
         print_table("", cycle_columns(status), cycle_rows(status))
@@ -232,12 +221,7 @@ def cycle_rows(status: "RunStatus") -> list[tuple[str, ...]]:
 
 
 def beyond_budget(stop_reason: str | None, resume: str) -> str:
-    """Return how to go on with a run that ran out of cycles or hours; empty for another end.
-
-    Args:
-        stop_reason: Why the run ended.
-        resume: Command that resumes it.
-    """
+    """Return how to go on with a run that ran out of cycles or hours; empty for another end."""
     key = _RAISABLE.get(stop_reason or "")
     if key is None:
         return ""
@@ -289,13 +273,7 @@ def _training_lines(cycle: "CycleStatus") -> list[str]:
 
 
 def present_lines(status: "RunStatus", workdir: Path, store: str | None) -> list[str]:
-    """Return what a run does, waits for, failed of or may soon fail of.
-
-    Args:
-        status: The run.
-        workdir: Folder of all runs, for commands to copy.
-        store: URL of the store, for the same.
-    """
+    """Return what a run does, waits for, failed of or may soon fail of."""
     more = ("--by NAME", "--reason TEXT", "[--reject]")
     approve = command("approve", status.run_id, workdir, store, *more)
     questions = [

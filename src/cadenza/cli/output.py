@@ -186,14 +186,7 @@ def print_json(payload: Mapping[str, Any]) -> None:
 def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, note: str = ""
 ) -> None:
-    """Write a table for people to stdout; the last column wraps if the terminal is narrow.
-
-    Args:
-        title: Line above the table.
-        columns: Column headings, length C.
-        rows: Cells, R rows of length C.
-        note: Line below the table.
-    """
+    """Write a table for people to stdout; the last column wraps if the terminal is narrow."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.markup import escape
@@ -246,12 +239,9 @@ def typed_exits(
 ) -> Generator[None]:
     """Turn every expected error of the body into one message and its exit code.
 
-    SIGTERM ends the body the way Ctrl-C does, so that locks, logs and workers are let go of.
-
-    Args:
-        as_json: Also write ``{"error": ...}`` to stdout.
-        go_on: What is kept, and what to do, after the command was stopped.
-        keep_lines: Keep the lines of a message; they become one otherwise.
+    SIGTERM ends the body the way Ctrl-C does, so that locks, logs and workers are let go of. With
+    ``as_json`` stdout gets ``{"error": ...}``; ``go_on`` is what to do after a stop; the lines of a
+    message become one unless ``keep_lines``.
 
     Raises:
         typer.Exit: An expected error occurred; unexpected ones pass through with their traceback.

@@ -412,12 +412,7 @@ def list_checkpoints(run_id: str, *, artifacts_root: Path) -> dict[int, str]:
 
 
 def prune_checkpoints(run_id: str, *, artifacts_root: Path, keep_last: int) -> list[str]:
-    """Delete a run's older checkpoints, each sidecar before its payload.
-
-    Args:
-        run_id: Whose checkpoints.
-        artifacts_root: Folder that URIs are relative to.
-        keep_last: How many of the newest stay, >= 1.
+    """Delete a run's checkpoints but the newest ``keep_last``, each sidecar before its payload.
 
     Returns:
         URIs that were deleted, oldest first.

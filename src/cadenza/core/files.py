@@ -52,14 +52,7 @@ def atomic_writer(path: Path, *, mode: int | None = None) -> Generator[BinaryIO]
     """Open a file that replaces ``path`` in one durable step when the block ends without an error.
 
     For contents too large to hold in memory; parent folders are created. After an error, or a kill
-    at any point, ``path`` is unchanged.
-
-    Args:
-        path: File to replace.
-        mode: Permission bits of the new file; what the user's umask asks for if None.
-
-    Yields:
-        The file, open for writing and seeking.
+    at any point, ``path`` is unchanged. ``mode`` are permission bits; None takes the user's umask.
 
     Raises:
         StorageError: The file system refused (disk full, read-only).
@@ -170,15 +163,10 @@ def fsync_folder(folder: Path) -> None:
 
 
 def remove_temporaries(folder: Path, *, prefixes: tuple[str, ...] = ("",)) -> int:
-    """Delete what killed writers left in ``folder``.
+    """Delete what killed writers left in ``folder``; return the number of files.
 
-    Args:
-        folder: Where they wrote.
-        prefixes: Only what was to become a file whose name begins with one of these; nobody may be
-            writing such a file now.
-
-    Returns:
-        Number of files deleted.
+    Only what was to become a file whose name begins with one of ``prefixes``; nobody may be writing
+    such a file now.
     """
     hidden = tuple(f".{prefix}" for prefix in prefixes)
     leftovers = [

@@ -17,17 +17,11 @@ from cadenza.core.extras import load_extra
 def lazy_names(
     package: str, exports: Mapping[str, str]
 ) -> tuple[Callable[[], list[str]], Callable[[str], Any]]:
-    """Return a package's ``__dir__`` and ``__getattr__``.
+    """Return ``__dir__`` and ``__getattr__`` of the package with this full name.
 
-    Args:
-        package: Its full name.
-        exports: Offered names, and the modules below the package that define them; a leading dot
-            for one beside it.
-
-    Returns:
-        What lists all names of the package, the lazy ones included; and what imports the module
-        that defines a name and returns the object. The latter raises `AttributeError` for a name
-        that is not offered, `MissingExtraError` where the package of an extra is absent.
+    ``exports`` are the offered names and the modules below the package that define them; a leading
+    dot is for one beside it. ``__getattr__`` raises `AttributeError` for a name that is not
+    offered, and `MissingExtraError` where the package of an extra is absent.
     """
 
     def names() -> list[str]:

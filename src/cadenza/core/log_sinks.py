@@ -88,11 +88,7 @@ class JsonlSink:
     name = "jsonl"
 
     def __init__(self, path: Path, *, resume_offset: int | None = None) -> None:
-        """Open the log.
-
-        Args:
-            path: The file; parent folders are created.
-            resume_offset: Keep this many bytes, cut the rest and go on behind them.
+        """Open the log; of one that is resumed, the bytes behind ``resume_offset`` are cut.
 
         Raises:
             StorageError: The file system refused, another process owns the log, or the log is
@@ -261,11 +257,7 @@ class TensorboardSink:
     name = "tensorboard"
 
     def __init__(self, folder: Path, *, resume_step: int | None = None) -> None:
-        """Open an event file in ``folder``.
-
-        Args:
-            folder: Where TensorBoard looks.
-            resume_step: Hide what an earlier, killed writer wrote from this step on.
+        """Open an event file; hide what an earlier, killed writer wrote from ``resume_step`` on.
 
         Raises:
             MissingExtraError: TensorBoard is not installed.
@@ -319,14 +311,7 @@ def make_wandb_run_sink(
     config_extras: Mapping[str, object] | None = None,
     resume: bool = False,
 ) -> WandbSink | None:
-    """Start a Weights & Biases run for ``ctx``.
-
-    Args:
-        cfg: Switch and project.
-        ctx: Run whose id becomes id and name.
-        tags: Tags of the run.
-        config_extras: Further facts for the run's configuration.
-        resume: Go on with the run of the same id if there is one.
+    """Start a Weights & Biases run for ``ctx``, or go on with it if it is to ``resume``.
 
     Returns:
         The sink; None if switched off, or, with one `UserWarning`, if it cannot start.

@@ -18,12 +18,7 @@ from cadenza.core.extras import load_extra
 def wilson_interval(
     successes: int, trials: int, *, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Return Wilson's bounds for independent trials.
-
-    Args:
-        successes: Successes, in 0..``trials``.
-        trials: Trials, >= 1.
-        confidence: Nominal coverage.
+    """Return Wilson's bounds for ``successes`` in ``trials`` >= 1 independent trials.
 
     Raises:
         InputError: Counts or confidence out of range.
@@ -45,10 +40,7 @@ def clopper_pearson_interval(
 ) -> tuple[float, float]:
     """Return the exact binomial bounds; real counts are allowed for effective sample sizes.
 
-    Args:
-        successes: Successes, in [0, ``trials``].
-        trials: Trials, > 0.
-        confidence: Nominal coverage; at 0 or all successes each tail keeps half of the rest.
+    At 0 or all successes each tail keeps half of what the confidence leaves.
 
     Raises:
         InputError: Counts or confidence out of range.
@@ -63,11 +55,7 @@ def clopper_pearson_interval(
 
 
 def require_confidence(confidence: float) -> None:
-    """Raise unless ``confidence`` lies strictly between 0 and 1.
-
-    Raises:
-        InputError: It does not.
-    """
+    """Raise `InputError` unless ``confidence`` lies strictly between 0 and 1."""
     if not 0.0 < confidence < 1.0:
         raise InputError(
             f"confidence: expected a number strictly between 0 and 1, got {confidence}; "

@@ -120,13 +120,7 @@ class RunContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitState:
-    """What git says about a working tree.
-
-    Attributes:
-        sha: Commit checked out, or `GIT_SHA_UNKNOWN`.
-        dirty: Whether files differ from it; None if git could not tell.
-        diff_hash: SHA-256 over the files that differ, or `GIT_SHA_UNKNOWN`.
-    """
+    """What git says about a working tree; None and `GIT_SHA_UNKNOWN` where it could not tell."""
 
     sha: str
     dirty: bool | None
@@ -291,14 +285,10 @@ def source_digest(*used: Any) -> str:
 
 
 def outside_code(*used: Any) -> dict[str, str]:
-    """Return digests of the code beside this package that defines ``used``.
+    """Return digests of the code beside this package that defines ``used`` classes and functions.
 
-    Args:
-        used: Classes and functions; those of this package are left out.
-
-    Returns:
-        Name of a package or module, with the version of the distribution that offers it as a
-        plug-in, to the SHA-256 of its sources as they are now.
+    They are by package or module, with the version of the distribution that offers it as a plug-in,
+    over the sources as they are now.
     """
     found: dict[str, str] = {}
     for thing in used:
@@ -324,12 +314,7 @@ def _own_digest() -> str:
 
 
 def digest_of_sources(root: Path, *, leave_out: frozenset[str] = _NOT_COVERED) -> str:
-    """Return the SHA-256 over the Python files below ``root``, names and bytes, in sorted order.
-
-    Args:
-        root: Folder of a package.
-        leave_out: Names of folders whose files do not count.
-    """
+    """Return the SHA-256 over the Python files below ``root``, but for folders to ``leave_out``."""
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix()):
         relative = path.relative_to(root)

@@ -29,10 +29,7 @@ def shipped_configs() -> list[str]:
 
 
 def shipped_config(name: str) -> Path:
-    """Return the path of a shipped configuration.
-
-    Args:
-        name: ``"train/crossing"``, also behind ``configs/`` and before ``.yaml``.
+    """Return the path of ``"train/crossing"``, also behind ``configs/`` and before ``.yaml``.
 
     Raises:
         ConfigurationError: The package ships no such configuration.

@@ -21,11 +21,7 @@ MAX_JSON_BYTES: Final = 1 << 28
 
 
 def parse_json_object(data: bytes, *, source: str) -> dict[str, Any]:
-    """Return the JSON object that ``data`` holds.
-
-    Args:
-        data: UTF-8 JSON.
-        source: How messages call the data, e.g. a file name.
+    """Return the JSON object that ``data`` holds; ``source`` is how messages call it.
 
     Raises:
         IntegrityError: ``data`` is too long, not strict JSON or not an object.
@@ -74,13 +70,9 @@ class _Array(Protocol):
 def strict_value(value: object, place: str, non_finite: list[str]) -> Any:
     """Return ``value`` as something strict JSON can express.
 
-    NaN and infinities become None. Arrays and tensors become numbers or lists, mappings get text
-    keys, and anything unknown becomes ``str(value)``.
-
-    Args:
-        value: Anything.
-        place: Where the value stands, e.g. ``"losses[2]"``.
-        non_finite: Gets the places whose number was not finite.
+    NaN and infinities become None and their places, below ``place``, are added to ``non_finite``.
+    Arrays and tensors become numbers or lists, mappings get text keys, and anything unknown becomes
+    ``str(value)``.
     """
     return _strict(value, place, non_finite, 0)
 
@@ -134,13 +126,7 @@ _SEAL: Final = "seal"
 def write_sealed_json(
     path: Path, facts: Mapping[str, Any], *, kind: str, schema_version: int = 1
 ) -> None:
-    """Replace ``path`` by ``facts`` and their seal in one durable step.
-
-    Args:
-        path: Where to write.
-        facts: What JSON can express; without ``kind``, ``schema_version`` and ``seal``.
-        kind: What the document is.
-        schema_version: Version of its layout.
+    """Replace ``path`` by ``facts``, of what ``kind`` they are, and their seal in one durable step.
 
     Raises:
         StorageError: The file system refused; ``path`` is unchanged.

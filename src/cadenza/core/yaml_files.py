@@ -21,22 +21,13 @@ _TAG: Final = "tag:yaml.org,2002:"
 
 @dataclass(frozen=True, slots=True)
 class YamlDocument:
-    """What a YAML file holds, and where in it.
-
-    Attributes:
-        content: Plain values; None for an empty file.
-    """
+    """What a YAML file holds, None for an empty one, and where in it."""
 
     content: Any
     _root: yaml.Node | None
 
     def place(self, path: Sequence[str | int], *, of_key: bool = False) -> str:
-        """Return ``line L, column C`` of a value, or of the innermost part of its path there is.
-
-        Args:
-            path: Keys and indices from the root.
-            of_key: Whether to return the place of the last key instead of its value's.
-        """
+        """Return ``line L, column C`` of a value or key, or of the innermost part there is."""
         node, mark = self._root, None
         for number, part in enumerate(path):
             found = _child(node, part)
