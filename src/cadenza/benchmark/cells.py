@@ -32,7 +32,7 @@ from pydantic import (
     model_validator,
 )
 
-from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.ego_link import LinkConfig
 from cadenza.benchmark.episodes import (
     EpisodeTag,

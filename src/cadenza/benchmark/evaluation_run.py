@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, cast
 from pydantic import BeforeValidator, Field, ValidationError
 
 import cadenza
-from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.builders import build_partner, code_digest, require_player
 from cadenza.benchmark.bundle import (
     BundleRequest,

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.aht.config_models import SafetyConfig
+from cadenza.aht.config import SafetyConfig
 from cadenza.benchmark.builders import build_batched_safety_driver
 from cadenza.benchmark.policies import goal_pull
 from cadenza.benchmark.scripted_egos import carry

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
-from cadenza.aht.config_models import PartnerConfig, SafetyConfig
+from cadenza.aht.config import PartnerConfig, SafetyConfig
 from cadenza.benchmark.builders import build_partner, require_player
 from cadenza.benchmark.stream_experts import EXPERTS, find_expert
 from cadenza.benchmark.tasks import OptionValue, TaskSpec, get_task

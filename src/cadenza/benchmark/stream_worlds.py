@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from cadenza.aht.config_models import PartnerConfig
+from cadenza.aht.config import PartnerConfig
 from cadenza.benchmark.builders import background_seed, partner_spec
 from cadenza.benchmark.tasks import EnvRequest, OptionValue, TaskSpec, adopt, get_task
 from cadenza.core.arrays import Float32Array

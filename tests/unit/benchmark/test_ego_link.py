@@ -6,7 +6,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.builders import build_safety_driver
 from cadenza.benchmark.cells import ConditionEntry, EvaluationPlan
 from cadenza.benchmark.ego_link import EgoLink, LinkConfig

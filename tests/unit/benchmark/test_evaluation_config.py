@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from cadenza.aht.config_models import SafetyConfig
+from cadenza.aht.config import SafetyConfig
 from cadenza.benchmark.evaluation_run import (
     ConditionChoice,
     EvaluationConfig,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cadenza.aht.config_models import PartnerConfig, SafetyConfig
+from cadenza.aht.config import PartnerConfig, SafetyConfig
 from cadenza.benchmark.stream_experts import cover, make_expert, swerve
 from cadenza.benchmark.stream_tasks import stream_config
 from cadenza.core.errors import ConfigurationError

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cadenza.aht.config_models import PartnerConfig, SafetyConfig
+from cadenza.aht.config import PartnerConfig, SafetyConfig
 from cadenza.benchmark.stream_experts import EXPERTS
 from cadenza.benchmark.stream_tasks import stream_config, stream_partners
 from cadenza.benchmark.tasks import CROSSING, get_task, isolated_tasks, register_task

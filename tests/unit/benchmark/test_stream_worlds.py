@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cadenza.aht.config_models import PartnerConfig
+from cadenza.aht.config import PartnerConfig
 from cadenza.benchmark.stream_worlds import EgoVectorEnv, make_ego_worlds
 from cadenza.benchmark.tasks import CROSSING, isolated_tasks, register_task
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
