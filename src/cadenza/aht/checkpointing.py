@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from cadenza.aht.loop_state import LoopState
 from cadenza.aht.replay import observation_digest
-from cadenza.aht.run import Run
-from cadenza.aht.run_files import RunFiles
+from cadenza.aht.run import Run, RunFiles
 from cadenza.aht.safety_station import SafetyStation
 from cadenza.aht.types import EgoTrainer, ResumableTrainer
 from cadenza.core.checkpoints import (

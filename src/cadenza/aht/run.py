@@ -1,14 +1,183 @@
-"""One run of `cadenza.aht.train`: what it works with, and what identifies it."""
+"""One run of `cadenza.aht.train`: its files, who may write them, and what it works with.
 
+Layout under ``artifacts_root/artifacts``:
+    ``<run_id>.run.json``             the run's card: status, configuration, fingerprint
+    ``<run_id>_step<N>.pt``           policy checkpoint, with sidecar; all are kept
+    ``<run_id>-state_step<N>.pt``     training state, with sidecar; the newest few are kept
+    ``<run_id>.curve.json``           reward curve, written when the run ends
+    ``.<run_id>.lock``                locked while a process trains; the lock dies with the process
+and ``log_dir/<run_id>.jsonl``, the run log.
+"""
+
+import fcntl
+import json
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Final, Literal, cast
 
 from cadenza.aht.config import EgoAHTConfig
-from cadenza.aht.run_files import RunFiles, RunStatus
 from cadenza.aht.safety_station import AnyDriver
 from cadenza.aht.types import Evaluator, ProgressCallback, RunOutcome, TrainerFactory
+from cadenza.core.checkpoints import (
+    checkpoint_uri,
+    list_checkpoints,
+    pending_path,
+    prune_checkpoints,
+    resolve_uri,
+    sidecar_path,
+)
+from cadenza.core.errors import NotReadyError, StorageError
+from cadenza.core.files import atomic_write_json, remove_temporaries
 from cadenza.core.provenance import RunContext
 from cadenza.core.types import PartnerLike
+
+RunStatus = Literal["running", "finished"]
+
+#: Version of the run's card.
+CARD_FORMAT: Final = "cadenza.run/1"
+#: Address of the folder that holds a run's files.
+_FOLDER: Final = "artifacts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFiles:
+    """Paths of one run; ``local://`` addresses are relative to ``artifacts_root``."""
+
+    run_id: str
+    artifacts_root: Path
+    log_dir: Path
+
+    @property
+    def folder(self) -> Path:
+        """Folder of everything but the log."""
+        return self.artifacts_root.resolve() / _FOLDER
+
+    @property
+    def card(self) -> Path:
+        """The run's card."""
+        return self.folder / f"{self.run_id}.run.json"
+
+    @property
+    def curve(self) -> Path:
+        """The stored reward curve."""
+        return self.folder / f"{self.run_id}.curve.json"
+
+    @property
+    def log(self) -> Path:
+        """The run log."""
+        return self.log_dir.resolve() / f"{self.run_id}.jsonl"
+
+    @property
+    def state_series(self) -> str:
+        """Name under which the training states are a series of checkpoints of their own."""
+        return f"{self.run_id}-state"
+
+    def policy_uri(self, step: int) -> str:
+        """Return the address of the policy checkpoint of ``step``."""
+        return checkpoint_uri(self.run_id, step)
+
+    def state_uri(self, step: int) -> str:
+        """Return the address of the training state of ``step``."""
+        return checkpoint_uri(self.state_series, step)
+
+    def policies(self) -> dict[int, str]:
+        """Return the addresses of the policy checkpoints on disk by step, unchecked."""
+        return list_checkpoints(self.run_id, artifacts_root=self.artifacts_root)
+
+    def states(self) -> dict[int, str]:
+        """Return the addresses of the training states on disk by step, unchecked."""
+        return list_checkpoints(self.state_series, artifacts_root=self.artifacts_root)
+
+    def read_card(self) -> Mapping[str, Any] | None:
+        """Return the run's card, or None if it has none or a damaged one."""
+        return _read_card(self.card)
+
+    def write_card(self, *, status: RunStatus, fingerprint: str, config: Mapping[str, Any]) -> None:
+        """Write the run's card durably."""
+        atomic_write_json(
+            self.card,
+            {
+                "format": CARD_FORMAT,
+                "run_id": self.run_id,
+                "status": status,
+                "config_fingerprint": fingerprint,
+                "config": dict(config),
+            },
+        )
+
+    def prune_states(self, keep: int) -> None:
+        """Delete all training states but the newest ``keep``."""
+        prune_checkpoints(self.state_series, artifacts_root=self.artifacts_root, keep_last=keep)
+
+    def delete_results(self) -> None:
+        """Delete the run's results; its log stays, and the next one moves it aside."""
+        for uri in [*self.states().values(), *self.policies().values()]:
+            payload = resolve_uri(uri, artifacts_root=self.artifacts_root)
+            for path in (pending_path(payload), sidecar_path(payload), payload):
+                path.unlink(missing_ok=True)
+        for path in (self.curve, self.card):
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def locked(self) -> Generator[None]:
+        """Hold the run for this process, and remove what killed writers of its files left.
+
+        Raises:
+            NotReadyError: Another process is training this very run.
+            StorageError: The folder cannot be written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = (self.folder / f".{self.run_id}.lock").open("w")
+        except OSError as error:
+            raise StorageError(
+                error.errno,
+                f"{self.folder}: expected a writable folder, got '{error.strerror}'; choose "
+                "another artifacts_root",
+            ) from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise NotReadyError(
+                    f"run {self.run_id}: expected no other process to train it, got a lock on "
+                    f"{file.name}; wait for that process or end it."
+                ) from error
+            own = (f"{self.run_id}_step", f"{self.state_series}_step", f"{self.run_id}.")
+            remove_temporaries(self.folder, prefixes=own)
+            yield
+
+
+def unfinished_runs(folder: Path, *, fingerprint: str, other_than: str) -> list[str]:
+    """Return the ids of other unfinished runs of one configuration that could be resumed.
+
+    Such a run was made by other code or other packages, since its id differs.
+    """
+    found: list[str] = []
+    for path in sorted(folder.glob("*.run.json")):
+        card = _read_card(path)
+        if card is None or card["run_id"] == other_than:
+            continue
+        same = card["config_fingerprint"] == fingerprint and card["status"] == "running"
+        if same and any(folder.glob(f"{card['run_id']}-state_step*.pt")):
+            found.append(str(card["run_id"]))
+    return found
+
+
+def _read_card(path: Path) -> Mapping[str, Any] | None:
+    """Return a card, or None if the file is missing or no card."""
+    try:
+        content: object = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(content, dict):
+        return None
+    card = cast("dict[str, Any]", content)
+    names = ("run_id", "status", "config_fingerprint")
+    complete = card.get("format") == CARD_FORMAT and all(name in card for name in names)
+    return card if complete else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

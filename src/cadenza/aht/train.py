@@ -25,8 +25,7 @@ from cadenza.aht.loop import (
 )
 from cadenza.aht.loop_state import LoopState
 from cadenza.aht.replay import require_same_observation
-from cadenza.aht.run import Run, extra_facts, partner_id_of
-from cadenza.aht.run_files import RunFiles, unfinished_runs
+from cadenza.aht.run import Run, RunFiles, extra_facts, partner_id_of, unfinished_runs
 from cadenza.aht.safety_station import (
     AnyDriver,
     SafetyStation,
