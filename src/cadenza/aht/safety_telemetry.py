@@ -199,28 +199,29 @@ class _Tally:
         self.n_loss_positive = 0
         self.n_intervened = 0
 
-    def _moments(self) -> dict[str, RunningMoments]:
+    def moments(self) -> dict[str, RunningMoments]:
+        """Return the running moments by name."""
         names = ("scalar", "extrema", "loss", "intervention")
         return {name: getattr(self, name) for name in names}
 
     def merge(self, later: "_Tally") -> None:
         """Take in the figures of the steps that followed."""
-        for name, moments in later._moments().items():
-            self._moments()[name].merge(moments)
+        for name, moments in later.moments().items():
+            self.moments()[name].merge(moments)
         self.counts = {name: self.counts[name] + later.counts[name] for name in self.counts}
         self.n_loss_positive += later.n_loss_positive
         self.n_intervened += later.n_intervened
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            **{name: moments.state_dict() for name, moments in self._moments().items()},
+            **{name: moments.state_dict() for name, moments in self.moments().items()},
             "counts": dict(self.counts),
             "n_loss_positive": self.n_loss_positive,
             "n_intervened": self.n_intervened,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name, moments in self._moments().items():
+        for name, moments in self.moments().items():
             moments.load_state_dict(state[name])
         self.counts = {name: int(state["counts"][name]) for name in self.counts}
         self.n_loss_positive = int(state["n_loss_positive"])
