@@ -18,7 +18,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields
+from cadenza.stream.batches import allocate_chunks, chunk_fields
 from cadenza.stream.layout import StoreLayout
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slot_writer import EpisodeWriter

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields, torch_dtype
+from cadenza.stream.batches import allocate_chunks, chunk_fields, torch_dtype
 from cadenza.stream.config import OnlineDataEngineCfg
 from cadenza.stream.engine import OnlineDataEngine
-from cadenza.stream.engine_state import OnlineDataEngineState
 from cadenza.stream.layout import BOOKKEEPING, Field
 from cadenza.stream.slot_reader import SlotReader
-from cadenza.stream.slots import SlotStore, StreamWords
+from cadenza.stream.slots import OnlineDataEngineState, SlotStore, StreamWords
 
 WIDTH, STEPS = 14, 300
 CHUNKS, CHUNK_SIZE = 32, 64

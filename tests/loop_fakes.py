@@ -9,8 +9,7 @@ import json
 from pathlib import Path
 
 from cadenza.core.errors import IntegrityError
-from cadenza.core.files import atomic_write_json, sha256_file
-from cadenza.core.tree_digest import tree_digest
+from cadenza.core.files import atomic_write_json, sha256_file, tree_digest
 from cadenza.loop.agents.base import RunResult
 from cadenza.loop.contracts.records import (
     CheckpointRecord,

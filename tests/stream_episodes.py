@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from cadenza.stream.batches import allocate_chunks, chunk_fields
 from cadenza.stream.bridges.episodes import Episode
-from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields
 from cadenza.stream.layout import BOOKKEEPING, Field, StoreLayout
 from cadenza.stream.slot_writer import EpisodeWriter
 from cadenza.stream.slots import SlotStore

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.aht.config_models import EnvConfig, PartnerConfig
+from cadenza.aht.config import EnvConfig, PartnerConfig
 from cadenza.benchmark.builders import build_env, build_partner
 from cadenza.benchmark.tasks import get_task
 

@@ -8,8 +8,7 @@ Floors:      `cli > web > loop > benchmark > aht > envs, partners, stream, evalu
 
 from typing import Final
 
-from cadenza.core.after_import import after_import
-from cadenza.core.lazy_names import lazy_names
+from cadenza.core.lazy_names import after_import, lazy_names
 
 __version__ = "0.1.0"
 

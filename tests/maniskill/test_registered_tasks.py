@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import cadenza
-from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.episodes import EpisodeTag, open_world, run_episode
 from cadenza.benchmark.tasks import STAGE0_SMOKE, STAGE1_PICKPLACE
 from cadenza.safety.wrappers import SafetyFilterWrapper

@@ -1,16 +1,14 @@
 """Registry of ego-training algorithms: the value of ``algo`` in a configuration, to its trainer.
 
 An entry names where the trainer factory lives, ``"module:attribute.path"``, so listing and checking
-names imports nothing heavy. The built-in names are in one list below; another package adds its own
-with `register_algorithm` in a module that the entry-point group ``cadenza.algorithms`` names, see
-`cadenza.core.plug_ins`.
+names imports nothing heavy. Another package adds its own with `register_algorithm` in a module that
+the entry-point group ``cadenza.algorithms`` names, see `cadenza.core.plug_ins`.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Final, cast
 
-from cadenza.core.errors import ConfigurationError, UnknownNameError
-from cadenza.core.near_names import did_you_mean
+from cadenza.core.errors import ConfigurationError, UnknownNameError, did_you_mean
 from cadenza.core.plug_ins import PlugIns
 
 if TYPE_CHECKING:
@@ -36,11 +34,7 @@ _plug_ins: Final = PlugIns("cadenza.algorithms")
 
 
 def register_algorithm(name: str, entry: str) -> None:
-    """Add an algorithm.
-
-    Args:
-        name: Value of ``algo`` that selects it.
-        entry: Where its `TrainerFactory` lives, ``"package.module:attribute.path"``.
+    """Let ``algo=name`` select the `TrainerFactory` at ``entry``, ``"module:attribute.path"``.
 
     Raises:
         ConfigurationError: The name is taken, or ``entry`` is not of that form.

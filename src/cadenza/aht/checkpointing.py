@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from cadenza.aht.loop_state import LoopState
 from cadenza.aht.replay import observation_digest
-from cadenza.aht.run_files import RunFiles
+from cadenza.aht.run import Run, RunFiles
 from cadenza.aht.safety_station import SafetyStation
 from cadenza.aht.types import EgoTrainer, ResumableTrainer
 from cadenza.core.checkpoints import (
@@ -27,7 +27,6 @@ from cadenza.core.checkpoints import (
     save_checkpoint,
 )
 from cadenza.core.errors import CheckpointError
-from cadenza.core.provenance import RunContext
 from cadenza.core.runlog import RunLogger
 from cadenza.core.types import Observation
 
@@ -36,38 +35,26 @@ STATE_FORMAT: Final = "cadenza.training_state/1"
 
 
 class Checkpointer:
-    """Saves checkpoints of one run.
+    """Saves checkpoints of one run; of a learner without `ResumableTrainer` only the policy.
 
-    Args:
-        files: Where they go.
-        context: Origin of the run.
-        log: Run log.
-        state: Progress of the loop.
-        trainer: Learner; without `ResumableTrainer` only its policy is saved.
-        station: Safety filter, or None.
-        keep: Newest training states to keep.
-        policy_digests: SHA-256 of the policy checkpoints so far by step, when resuming.
+    ``policy_digests`` are the SHA-256 of the policy checkpoints so far by step, when resuming.
     """
 
     def __init__(
         self,
-        *,
-        files: RunFiles,
-        context: RunContext,
+        run: Run,
         log: RunLogger,
         state: LoopState,
         trainer: EgoTrainer,
         station: SafetyStation | None,
-        keep: int,
         policy_digests: Mapping[int, str],
     ) -> None:
-        self._files = files
-        self._context = context
+        self._run = run
+        self._files = run.files
         self._log = log
         self._state = state
         self._trainer = trainer
         self._station = station
-        self._keep = keep
         self._policy_digests = dict(policy_digests)
 
     def save(self, obs: Observation) -> None:
@@ -96,7 +83,7 @@ class Checkpointer:
                 metadata=self._metadata(step),
                 artifacts_root=root,
             )
-            self._files.prune_states(self._keep)
+            self._files.prune_states(self._run.config.resume.keep)
 
     def _training_state(self, trainer: ResumableTrainer, obs: Observation) -> dict[str, Any]:
         state = self._state
@@ -111,7 +98,7 @@ class Checkpointer:
         }
 
     def _metadata(self, step: int) -> CheckpointMetadata:
-        context = self._context
+        context = self._run.context
         return CheckpointMetadata(
             run_id=context.run_id,
             seed=context.seed,
@@ -125,14 +112,7 @@ class Checkpointer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredState:
-    """A training state read back.
-
-    Attributes:
-        step: Frames done.
-        content: What `Checkpointer` stored.
-        policy_paths: Policy checkpoints up to it, oldest first.
-        skipped: Newer states that are damaged, and why.
-    """
+    """A training state read back, and what is damaged: newer states that were skipped, and why."""
 
     step: int
     content: Mapping[str, Any]

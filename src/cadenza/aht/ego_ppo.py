@@ -56,14 +56,8 @@ CHECKPOINT_KEYS: Final = frozenset({"actor", "actor_optim", "critic", "critic_op
 class EgoRolloutTrainer(EgoSeatTrainer):
     """Learns the ego's policy from rollouts and forgets them.
 
-    Args:
-        cfg: Checked configuration.
-        seat: Reads what the critic sees; the ego's own state comes first.
-        learner: Learns from the rollouts; training states hold it under `LEARNER_KEY`.
-        device: Where the networks live.
-        logger: Receives one event of figures per update.
-        reward_discount: See `RewardScaler`.
-        means: Keep the means of the distributions that actions are drawn from.
+    The ego's own state comes first in what the critic sees. With ``means`` the means of the
+    distributions that actions are drawn from are kept; ``reward_discount``: see `RewardScaler`.
     """
 
     def __init__(
@@ -334,14 +328,7 @@ class EgoPPOTrainer(EgoRolloutTrainer):
 
 
 class EgoOnPolicyTrainer(EgoRolloutTrainer):
-    """PPO, or MAPPO where the critic sees all seats; build it with `from_config`.
-
-    Args:
-        cfg: Checked configuration.
-        seat: Reads what the critic sees; the ego's own state comes first.
-        device: Where the networks live.
-        logger: Receives one event of figures per update.
-    """
+    """PPO, or MAPPO where the critic sees all seats; build it with `from_config`."""
 
     LEARNER_KEY = "agent"
 

@@ -42,14 +42,7 @@ from cadenza.learn.nn.mlp_policy import MlpPolicy
 
 
 class EgoReplayTrainer(EgoSeatTrainer):
-    """Learns the ego's policy from a replay memory; build it with `from_config`.
-
-    Args:
-        cfg: Checked configuration.
-        seat: Reads rows off observations.
-        learner: What acts and learns.
-        logger: Receives one event of figures per rollout boundary.
-    """
+    """Learns the ego's policy from a replay memory; build it with `from_config`."""
 
     LEARNER_KEY = "learner"
 
@@ -210,12 +203,8 @@ def build_replay_learner(
 ) -> ReplayLearner:
     """Return the learner of ``cfg.algo``.
 
-    Args:
-        cfg: Checked configuration.
-        observation_dim: O.
-        row_dim: S; more than O only if `sees_joint_state`.
-        action_dim: A.
-        choices: Number of discrete choices, for DQN; None lets it choose on a grid.
+    ``row_dim``, S, is more than ``observation_dim``, O, only if `sees_joint_state`; ``choices`` are
+    DQN's discrete ones, None lets it choose on a grid.
 
     Raises:
         ConfigurationError: DQN's grid has too many actions.

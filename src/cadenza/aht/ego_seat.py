@@ -68,12 +68,9 @@ def ego_spaces(
 ) -> tuple[Box, "Box | Discrete[Any]"]:
     """Return observation and action space of the ego's seat, for one environment.
 
-    Args:
-        env: Environment with Gymnasium spaces; ``observation_space["agent"][uid]["state"]`` and
-            ``action_space[uid]``, batched (N, D) or not (D,). A batch with Discrete actions has
-            ``single_action_space``.
-        ego_uid: The ego's seat.
-        discrete: Also take a Discrete action space.
+    They are ``observation_space["agent"][uid]["state"]`` and ``action_space[uid]``, batched (N, D)
+    or not (D,); a batch with Discrete actions, which ``discrete`` allows, has
+    ``single_action_space``.
 
     Raises:
         TypeError: A space is of another kind.
@@ -122,12 +119,8 @@ def step_ends(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return by whom a step's episodes were ended: the task, and either way, (N,) each.
 
-    Args:
-        owner: Learner that messages name.
-        done: The episodes ended, flag or shape (N,); a flag stands for every environment.
-        truncated: A time limit ended them, flag or shape (N,).
-        terminated: The task ended them, flag or shape (N,); None means ``done and not truncated``.
-        count: N.
+    Each is a flag, for every environment, or of shape (N,); ``terminated`` None means ``done and
+    not truncated``. Messages name ``owner``.
 
     Raises:
         InputError: Wrong shape, or ``done`` is not ``terminated or truncated`` everywhere.
@@ -180,14 +173,7 @@ class SeatOutcome(NamedTuple):
 
 
 class SeatRows:
-    """Reads rows for one seat.
-
-    Args:
-        owner: Learner that messages name.
-        uids: The ego's seat, then the seats whose states follow the ego's in a row.
-        state_spaces: Space of the state of each.
-        action_space: Space of the ego's actions.
-        needs_bounds: Refuse actions without bounds.
+    """Reads rows for one seat: the ego's own, or the ego's and then those of the other ``uids``.
 
     Attributes:
         observation_dim: O.
@@ -273,14 +259,9 @@ class SeatRows:
         *,
         batched: bool,
     ) -> SeatOutcome:
-        """Return what followed a step.
+        """Return what followed a step; ``ends`` as of `step_ends`.
 
-        Args:
-            obs: Observation after the step (after the reset, when batched).
-            reward: Reward, number or (N,).
-            ends: See `step_ends`.
-            final_obs: Observation before the reset; needed for every truncated row of a batch.
-            batched: Whether the action was a batch.
+        ``obs`` is the one after the reset, when batched, ``final_obs`` the one before it.
 
         Raises:
             InputError: Shapes contradict each other, a reward is not finite, or a truncation lacks
@@ -353,14 +334,7 @@ class StoredLearner(Protocol):
 
 
 class EgoSeatTrainer(ABC):
-    """Learns the ego's policy from the rows of its seat.
-
-    Args:
-        cfg: Checked configuration.
-        seat: Reads rows off observations.
-        stored: What checkpoints hold under `LEARNER_KEY`.
-        logger: Receives events of figures.
-    """
+    """Learns the ego's policy from the rows of its seat; checkpoints hold ``stored``."""
 
     #: Where the learner's state lies in checkpoints.
     LEARNER_KEY: ClassVar[str]

@@ -28,7 +28,7 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.deprecation import deprecated
 from cadenza.core.extras import load_extra
 from cadenza.core.files import atomic_write_bytes, finite_or_none
-from cadenza.core.quantiles import student_quantile
+from cadenza.core.proportions import student_quantile
 
 #: Moving-average window of the legacy check, episodes.
 DEFAULT_WINDOW: Final = 10
@@ -62,13 +62,7 @@ class CheckStatus(Enum):
 class GuaranteeReport:
     """Result of the legacy moving-window check.
 
-    Attributes:
-        window: Moving-average window, episodes.
-        threshold: Share that had to be reached.
-        n_intervals: Consecutive window pairs.
-        n_nondecreasing: Pairs whose later mean is not below the earlier one.
-        fraction: Their share; 1 when there is no pair.
-        passed: ``fraction >= threshold``; vacuously true when there is no pair.
+    ``fraction`` of the consecutive window pairs do not fall; without a pair it is 1, which passes.
     """
 
     window: int
@@ -175,13 +169,7 @@ def check_positive_learning_slope(
 
 
 def newey_west_slope_error(rewards: FloatArray, slope: float, intercept: float) -> float:
-    """Return the autocorrelation-robust standard error of a fitted slope.
-
-    Args:
-        rewards: Fitted values, shape (n,), n > 2, at abscissae 0 ... n-1.
-        slope: Least-squares slope.
-        intercept: Least-squares intercept.
-    """
+    """Return the autocorrelation-robust standard error of a slope fitted to (n,) > 2 values."""
     n = rewards.size
     centred = np.arange(n, dtype=np.float64) - (n - 1) / 2.0
     scores = centred * (rewards - intercept - slope * np.arange(n))  # (n,)
@@ -216,12 +204,7 @@ def assert_non_decreasing_window(
     """Return the share of consecutive moving means that do not fall (legacy statistic).
 
     On noisy returns the share sits near one half whether or not the policy improves; use
-    `check_positive_learning_slope`. A curve shorter than the window passes vacuously.
-
-    Args:
-        curve: Only ``per_episode_ego_rewards`` is read.
-        window: Episodes per mean; <= 0 passes vacuously.
-        threshold: Share needed to pass.
+    `check_positive_learning_slope`. A curve shorter than the window, or a window <= 0, passes.
     """
     rewards = [float(value) for value in curve.per_episode_ego_rewards]
     if window <= 0 or len(rewards) <= window:
@@ -250,13 +233,8 @@ def plot_slope_curve(
 ) -> tuple[Path, Path]:
     """Draw the curve with its regression line.
 
-    Args:
-        curve: ``run_id`` names the files, ``per_episode_ego_rewards`` is drawn.
-        report: Result of `check_positive_learning_slope` for it.
-        out_dir: Folder, created if missing.
-
     Returns:
-        Absolute paths of ``<run_id>.png`` and ``<run_id>.json`` (curve and report).
+        Absolute paths of ``<run_id>.png`` and ``<run_id>.json`` (curve and report) in ``out_dir``.
 
     Raises:
         StorageError: The folder cannot be written.

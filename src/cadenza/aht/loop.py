@@ -16,13 +16,15 @@ from typing import Any, Final, Protocol, cast, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from cadenza.aht.checkpointing import Checkpointer
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.loop_state import LoopState
+from cadenza.aht.run import Run
 from cadenza.aht.safety_station import SafetyStation
-from cadenza.aht.types import EgoTrainer, EvaluationRecord, Evaluator, ProgressCallback
+from cadenza.aht.types import EgoTrainer, EvaluationRecord, Evaluator
 from cadenza.core.arrays import FloatArray, require_finite
 from cadenza.core.errors import InputError
-from cadenza.core.runlog import EventLogger, log_eval, log_scalars
+from cadenza.core.runlog import RunLogger, log_eval, log_scalars
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation, PartnerLike
 
@@ -41,39 +43,20 @@ class RowResettablePartner(Protocol):
         ...
 
 
-class SaveCheckpoint(Protocol):
-    """Writes a checkpoint of the whole run."""
-
-    def __call__(self, obs: Observation) -> None:
-        """Save; ``obs`` is what learner and partner see next."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopParts:
-    """What the loop drives.
+    """What the loop drives: a run, its learner and log, its filter if any, its checkpoints."""
 
-    Attributes:
-        config: Checked configuration.
-        env: Environment, scalar or batched.
-        partner: Frozen partner.
-        trainer: Learner.
-        log: Run log.
-        station: Safety filter, or None.
-        save_checkpoint: Called when a checkpoint is due.
-        evaluator: Called when an evaluation is due, or None.
-        progress: Told about progress, or None.
-    """
-
-    config: EgoAHTConfig
-    env: Any
-    partner: PartnerLike
+    run: Run
     trainer: EgoTrainer
-    log: EventLogger
+    log: RunLogger
     station: SafetyStation | None
-    save_checkpoint: SaveCheckpoint
-    evaluator: Evaluator | None
-    progress: ProgressCallback | None
+    checkpointer: Checkpointer
+
+    @property
+    def config(self) -> EgoAHTConfig:
+        """Checked configuration."""
+        return self.run.config
 
 
 def episode_seed(run_seed: int, episode_index: int) -> int:
@@ -91,13 +74,11 @@ def total_iterations(config: EgoAHTConfig) -> int:
 def run_scalar_loop(parts: LoopParts, state: LoopState, obs: Observation) -> None:
     """Train in one environment until the run's frames are done.
 
-    Args:
-        parts: What is driven.
-        state: Progress, changed in place.
-        obs: Current observation; unused if the state awaits a reset.
+    ``state`` is changed in place; ``obs`` is unused if it awaits a reset.
     """
     ego_uid, partner_uid = parts.config.env.agent_uids
-    env, partner, trainer, station = parts.env, parts.partner, parts.trainer, parts.station
+    env, partner = parts.run.env, parts.run.partner
+    trainer, station = parts.trainer, parts.station
     iterations = total_iterations(parts.config)
     while state.iterations < iterations:
         if state.awaiting_reset:
@@ -124,8 +105,8 @@ def begin_next_episode(parts: LoopParts, state: LoopState) -> Observation:
     """Reset environment, partner and filter for the next episode; return its observation."""
     state.episode_index += 1
     seed = episode_seed(parts.config.seed, state.episode_index)
-    obs: Observation = parts.env.reset(seed=seed)[0]
-    parts.partner.reset(seed=seed)
+    obs: Observation = parts.run.env.reset(seed=seed)[0]
+    parts.run.partner.reset(seed=seed)
     if parts.station is not None:
         parts.station.begin_episode()
     state.replay.restart(seed)
@@ -136,7 +117,8 @@ def begin_next_episode(parts: LoopParts, state: LoopState) -> Observation:
 def run_vector_loop(parts: LoopParts, state: LoopState, obs: Observation) -> None:
     """Train in a batch of environments that reset themselves; arguments as `run_scalar_loop`."""
     ego_uid, partner_uid = parts.config.env.agent_uids
-    env, partner, trainer, station = parts.env, parts.partner, parts.trainer, parts.station
+    env, partner = parts.run.env, parts.run.partner
+    trainer, station = parts.trainer, parts.station
     count = parts.config.env.num_envs
     iterations = total_iterations(parts.config)
     while state.iterations < iterations:
@@ -192,12 +174,12 @@ def pass_boundary(
         parts.trainer.update()
         _log_rollout(parts, state)
     evaluation_due = _crossed(config.evaluation.every_frames, state.frames, config.env.num_envs)
-    if parts.evaluator is not None and (is_last or evaluation_due):
-        _evaluate(parts, parts.evaluator, state)
+    if parts.run.evaluator is not None and (is_last or evaluation_due):
+        _evaluate(parts, parts.run.evaluator, state)
     if is_last or _crossed(config.checkpoint_every, state.frames, config.env.num_envs):
-        parts.save_checkpoint(obs)
-    if parts.progress is not None and (updated or episode_ended or is_last):
-        parts.progress(state.frames, config.total_frames, state.last_return)
+        parts.checkpointer.save(obs)
+    if parts.run.progress is not None and (updated or episode_ended or is_last):
+        parts.run.progress(state.frames, config.total_frames, state.last_return)
 
 
 def finite_reward(reward: Any) -> float:

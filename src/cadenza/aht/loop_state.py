@@ -97,12 +97,7 @@ class LoopState:
         frames: Environment frames done.
         iterations: Control steps done; each is N frames.
         episode_index: Number of resets after the first, over all environments.
-        returns: Return so far of each running episode, (N,).
-        lengths: Its length so far, (N,).
         awaiting_reset: The episode has ended and the next has not begun (one environment only).
-        last_return: Return of the last complete episode.
-        curve: What is returned to the caller.
-        window: Sums since the last rollout boundary.
         replay: How to get back to the current observation.
     """
 

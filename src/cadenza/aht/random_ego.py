@@ -23,13 +23,7 @@ ACTION_STREAM: Final = "training.ego_random"
 
 
 class RandomEgoTrainer:
-    """Uniform actions in [-1, 1] per component, float32, or uniform choices.
-
-    Args:
-        ego_uid: The ego's seat.
-        action_dim: A, >= 1.
-        root_seed: Root of the stream ``training.ego_random``.
-        choices: Numbers of discrete choices, (first, last); None for continuous actions.
+    """Uniform actions in [-1, 1] per component, float32, or uniform choices, (first, last).
 
     Raises:
         InputError: ``action_dim`` is below one.

@@ -68,11 +68,8 @@ class EpisodeReplay:
     ) -> Observation:
         """Reset both and execute the record; return the observation it ends with.
 
-        Args:
-            env: Environment to bring back, scalar or batched.
-            partner: Acts for itself; its internal state unfolds as it did.
-            agent_uids: Ego and partner.
-            on_rows_ended: Told, for a batch, which environments ended an episode in a step.
+        The partner acts for itself. ``on_rows_ended`` is told, for a batch, which environments
+        ended an episode in a step.
         """
         ego_uid, partner_uid = agent_uids
         obs: Observation = env.reset(seed=self.seed)[0]

@@ -1,52 +1,190 @@
-"""One run of `cadenza.aht.train`: its parts, the opening of its log, its end."""
+"""One run of `cadenza.aht.train`: its files, who may write them, and what it works with.
 
+Layout under ``artifacts_root/artifacts``:
+    ``<run_id>.run.json``             the run's card: status, configuration, fingerprint
+    ``<run_id>_step<N>.pt``           policy checkpoint, with sidecar; all are kept
+    ``<run_id>-state_step<N>.pt``     training state, with sidecar; the newest few are kept
+    ``<run_id>.curve.json``           reward curve, written when the run ends
+    ``.<run_id>.lock``                locked while a process trains; the lock dies with the process
+and ``log_dir/<run_id>.jsonl``, the run log.
+"""
+
+import fcntl
 import json
-import logging
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
-from cadenza.aht.checkpointing import StoredState
 from cadenza.aht.config import EgoAHTConfig
-from cadenza.aht.run_files import RunFiles, RunStatus
-from cadenza.aht.safety_station import AnyDriver, SafetyStation, build_safety_station
-from cadenza.aht.types import (
-    Evaluator,
-    ProgressCallback,
-    RewardCurve,
-    RunOutcome,
-    TrainerFactory,
+from cadenza.aht.safety_station import AnyDriver
+from cadenza.aht.types import Evaluator, ProgressCallback, RunOutcome, TrainerFactory
+from cadenza.core.checkpoints import (
+    checkpoint_uri,
+    list_checkpoints,
+    pending_path,
+    prune_checkpoints,
+    resolve_uri,
+    sidecar_path,
 )
-from cadenza.core.errors import StorageError
-from cadenza.core.files import atomic_write_json, finite_or_none
-from cadenza.core.log_sinks import LogSink, TensorboardSink
+from cadenza.core.errors import NotReadyError, StorageError
+from cadenza.core.files import atomic_write_json, remove_temporaries
 from cadenza.core.provenance import RunContext
-from cadenza.core.runlog import RunLogger, bind_run_logger
 from cadenza.core.types import PartnerLike
-from cadenza.core.wandb_run import make_wandb_run_sink
 
-_logger = logging.getLogger(__name__)
+RunStatus = Literal["running", "finished"]
 
-#: Version of the stored reward curve.
-CURVE_FORMAT: Final = "cadenza.reward_curve/1"
+#: Version of the run's card.
+CARD_FORMAT: Final = "cadenza.run/1"
+#: Address of the folder that holds a run's files.
+_FOLDER: Final = "artifacts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFiles:
+    """Paths of one run; ``local://`` addresses are relative to ``artifacts_root``."""
+
+    run_id: str
+    artifacts_root: Path
+    log_dir: Path
+
+    @property
+    def folder(self) -> Path:
+        """Folder of everything but the log."""
+        return self.artifacts_root.resolve() / _FOLDER
+
+    @property
+    def card(self) -> Path:
+        """The run's card."""
+        return self.folder / f"{self.run_id}.run.json"
+
+    @property
+    def curve(self) -> Path:
+        """The stored reward curve."""
+        return self.folder / f"{self.run_id}.curve.json"
+
+    @property
+    def log(self) -> Path:
+        """The run log."""
+        return self.log_dir.resolve() / f"{self.run_id}.jsonl"
+
+    @property
+    def state_series(self) -> str:
+        """Name under which the training states are a series of checkpoints of their own."""
+        return f"{self.run_id}-state"
+
+    def policy_uri(self, step: int) -> str:
+        """Return the address of the policy checkpoint of ``step``."""
+        return checkpoint_uri(self.run_id, step)
+
+    def state_uri(self, step: int) -> str:
+        """Return the address of the training state of ``step``."""
+        return checkpoint_uri(self.state_series, step)
+
+    def policies(self) -> dict[int, str]:
+        """Return the addresses of the policy checkpoints on disk by step, unchecked."""
+        return list_checkpoints(self.run_id, artifacts_root=self.artifacts_root)
+
+    def states(self) -> dict[int, str]:
+        """Return the addresses of the training states on disk by step, unchecked."""
+        return list_checkpoints(self.state_series, artifacts_root=self.artifacts_root)
+
+    def read_card(self) -> Mapping[str, Any] | None:
+        """Return the run's card, or None if it has none or a damaged one."""
+        return _read_card(self.card)
+
+    def write_card(self, *, status: RunStatus, fingerprint: str, config: Mapping[str, Any]) -> None:
+        """Write the run's card durably."""
+        atomic_write_json(
+            self.card,
+            {
+                "format": CARD_FORMAT,
+                "run_id": self.run_id,
+                "status": status,
+                "config_fingerprint": fingerprint,
+                "config": dict(config),
+            },
+        )
+
+    def prune_states(self, keep: int) -> None:
+        """Delete all training states but the newest ``keep``."""
+        prune_checkpoints(self.state_series, artifacts_root=self.artifacts_root, keep_last=keep)
+
+    def delete_results(self) -> None:
+        """Delete the run's results; its log stays, and the next one moves it aside."""
+        for uri in [*self.states().values(), *self.policies().values()]:
+            payload = resolve_uri(uri, artifacts_root=self.artifacts_root)
+            for path in (pending_path(payload), sidecar_path(payload), payload):
+                path.unlink(missing_ok=True)
+        for path in (self.curve, self.card):
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def locked(self) -> Generator[None]:
+        """Hold the run for this process, and remove what killed writers of its files left.
+
+        Raises:
+            NotReadyError: Another process is training this very run.
+            StorageError: The folder cannot be written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = (self.folder / f".{self.run_id}.lock").open("w")
+        except OSError as error:
+            raise StorageError(
+                error.errno,
+                f"{self.folder}: expected a writable folder, got '{error.strerror}'; choose "
+                "another artifacts_root",
+            ) from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise NotReadyError(
+                    f"run {self.run_id}: expected no other process to train it, got a lock on "
+                    f"{file.name}; wait for that process or end it."
+                ) from error
+            own = (f"{self.run_id}_step", f"{self.state_series}_step", f"{self.run_id}.")
+            remove_temporaries(self.folder, prefixes=own)
+            yield
+
+
+def unfinished_runs(folder: Path, *, fingerprint: str, other_than: str) -> list[str]:
+    """Return the ids of other unfinished runs of one configuration that could be resumed.
+
+    Such a run was made by other code or other packages, since its id differs.
+    """
+    found: list[str] = []
+    for path in sorted(folder.glob("*.run.json")):
+        card = _read_card(path)
+        if card is None or card["run_id"] == other_than:
+            continue
+        same = card["config_fingerprint"] == fingerprint and card["status"] == "running"
+        if same and any(folder.glob(f"{card['run_id']}-state_step*.pt")):
+            found.append(str(card["run_id"]))
+    return found
+
+
+def _read_card(path: Path) -> Mapping[str, Any] | None:
+    """Return a card, or None if the file is missing or no card."""
+    try:
+        content: object = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(content, dict):
+        return None
+    card = cast("dict[str, Any]", content)
+    names = ("run_id", "status", "config_fingerprint")
+    complete = card.get("format") == CARD_FORMAT and all(name in card for name in names)
+    return card if complete else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What one call of `train` works with.
+    """What one call of `train` works with; ``upstream_list`` reproduces upstream's list of returns.
 
-    Attributes:
-        config: Checked configuration.
-        context: Origin of the run.
-        files: Where its files are.
-        env: Environment that is stepped.
-        partner: Frozen partner.
-        factory: Builds the learner.
-        driver: Safety filter, or None.
-        evaluator: Periodic evaluation, or None.
-        progress: Told about progress, or None.
-        upstream_list: Reproduce upstream's list of episode returns.
+    Filter, evaluation and progress are None where there is none.
     """
 
     config: EgoAHTConfig
@@ -60,128 +198,28 @@ class Run:
     progress: ProgressCallback | None
     upstream_list: bool
 
-
-def open_log(run: Run, stored: StoredState | None) -> RunLogger:
-    """Open the run log, anew or behind the stored offset, with the configured copies."""
-    cfg, resumed = run.config, stored is not None
-    sinks: list[LogSink] = []
-    if cfg.tensorboard.enabled:
-        folder = cfg.log_dir / "tensorboard" / run.files.run_id
-        # What was written at the stored step itself came before the state and stays.
-        first_new_step = None if stored is None else stored.step + 1
-        sinks.append(TensorboardSink(folder, resume_step=first_new_step))
-    return bind_run_logger(
-        run.context,
-        jsonl_path=run.files.log,
-        wandb_sink=make_wandb_run_sink(
-            cfg.wandb,
-            run.context,
-            config_extras={"config": cfg.model_dump(mode="json")},
-            resume=resumed,
-        ),
-        sinks=sinks,
-        resume_offset=None if stored is None else _end_of_checkpoint(run.files.log, stored.step),
-    )
-
-
-def _end_of_checkpoint(log: Path, step: int) -> int:
-    """Return the length of the run log up to the event of the checkpoint of ``step``, in bytes.
-
-    Raises:
-        StorageError: The log cannot be read, or has no such event.
-    """
-    length = 0
-    try:
-        with log.open("rb") as lines:
-            for line in lines:
-                length += len(line)
-                if b'"checkpoint_saved"' in line and json.loads(line)["step"] == step:
-                    return length
-    except (OSError, ValueError) as error:
-        raise StorageError(f"{log}: expected the run's log, got: {error}; restore it.") from error
-    raise StorageError(
-        f"{log}: expected the event of the checkpoint of step {step}, got none; restore the log."
-    )
-
-
-def announce(run: Run, stored: StoredState | None, log: RunLogger) -> None:
-    """Write the event that begins or continues the run."""
-    if stored is None:
-        log.info(
-            "training_start",
-            total_frames=run.config.total_frames,
-            checkpoint_every=run.config.checkpoint_every,
+    def write_card(self, status: RunStatus) -> None:
+        """Write the run's card."""
+        self.files.write_card(
+            status=status,
+            fingerprint=self.context.config_fingerprint or "",
+            config=self.config.model_dump(mode="json"),
         )
-        return
-    for reason in stored.skipped:
-        log.warning("training_state_skipped", reason=reason)
-        _logger.warning("Skipping a damaged training state: %s", reason)
-    log.info("training_resumed", step=stored.step, n_skipped=len(stored.skipped))
 
-
-def build_station(run: Run) -> SafetyStation | None:
-    """Return the safety filter's place in the loop, or None without a filter."""
-    if run.driver is None:
-        return None
-    return build_safety_station(run.driver, run.config, partner_id_of(run.partner))
-
-
-def finish_run(run: Run, log: RunLogger, curve: RewardCurve, station: SafetyStation | None) -> None:
-    """Write the closing events, the reward curve, and last the mark that the run is finished."""
-    if station is not None:
-        record = station.final_record()
-        log.info(record.pop("event"), **record)
-    atomic_write_json(run.files.curve, _curve_content(run, curve))
-    log.info(
-        "training_end",
-        n_episodes=len(curve.per_episode_ego_rewards),
-        n_checkpoints=len(curve.checkpoint_paths),
-    )
-    write_card(run, "finished")
-
-
-def _curve_content(run: Run, curve: RewardCurve) -> Mapping[str, Any]:
-    return {
-        "format": CURVE_FORMAT,
-        "run_id": curve.run_id,
-        "task": run.config.env.task,
-        "partner_class": run.config.partner.class_name,
-        "per_episode_ego_rewards": curve.per_episode_ego_rewards,
-        "episodes": [asdict(record) for record in curve.episodes],
-        "evaluations": [
-            {
-                "frame": record.frame,
-                "results": {name: finite_or_none(value) for name, value in record.results.items()},
-            }
-            for record in curve.evaluations
-        ],
-        "checkpoints": [path.name for path in curve.checkpoint_paths],
-    }
-
-
-def write_card(run: Run, status: RunStatus) -> None:
-    """Write the run's card."""
-    run.files.write_card(
-        status=status,
-        fingerprint=run.context.config_fingerprint or "",
-        config=run.config.model_dump(mode="json"),
-    )
-
-
-def outcome_of(
-    run: Run,
-    status: Literal["completed", "already_finished"],
-    frames: int,
-    resumed_from: int | None,
-) -> RunOutcome:
-    """Return what a call of `cadenza.aht.train.train` did."""
-    return RunOutcome(
-        status=status,
-        frames=frames,
-        resumed_from=resumed_from,
-        log_path=run.files.log,
-        curve_path=run.files.curve,
-    )
+    def outcome(
+        self,
+        status: Literal["completed", "already_finished"],
+        frames: int,
+        resumed_from: int | None = None,
+    ) -> RunOutcome:
+        """Return what a call of `cadenza.aht.train.train` did."""
+        return RunOutcome(
+            status=status,
+            frames=frames,
+            resumed_from=resumed_from,
+            log_path=self.files.log,
+            curve_path=self.files.curve,
+        )
 
 
 def extra_facts(cfg: EgoAHTConfig, partner: PartnerLike, fingerprint: str) -> dict[str, str]:

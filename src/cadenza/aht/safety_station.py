@@ -164,10 +164,7 @@ def build_safety_station(
 ) -> SafetyStation:
     """Return the station for the driver of one environment or of a batch.
 
-    Args:
-        driver: Built from the environment that is stepped; see `require_matching_safety`.
-        config: Checked configuration.
-        partner_id: Identity of the partner, so that a swap resets the adaptive margin.
+    With the identity of the partner, a swap resets the adaptive margin.
     """
     if config.env.num_envs == 1:
         return ScalarSafetyStation(cast("SafetyDriver", driver), config, partner_id)

@@ -6,9 +6,12 @@ Resume:   see `cadenza.aht.checkpointing` (what is stored) and `cadenza.aht.repl
           and partner return to the middle of an episode).
 """
 
+import json
 import logging
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from cadenza.aht.algorithms import load_algorithm
 from cadenza.aht.checkpointing import Checkpointer, StoredState, load_newest_state
@@ -22,32 +25,33 @@ from cadenza.aht.loop import (
 )
 from cadenza.aht.loop_state import LoopState
 from cadenza.aht.replay import require_same_observation
-from cadenza.aht.run import (
-    Run,
-    announce,
-    build_station,
-    extra_facts,
-    finish_run,
-    open_log,
-    outcome_of,
-    write_card,
+from cadenza.aht.run import Run, RunFiles, extra_facts, partner_id_of, unfinished_runs
+from cadenza.aht.safety_station import (
+    AnyDriver,
+    SafetyStation,
+    build_safety_station,
+    require_matching_safety,
 )
-from cadenza.aht.run_files import RunFiles, unfinished_runs
-from cadenza.aht.safety_station import AnyDriver, SafetyStation, require_matching_safety
 from cadenza.aht.types import (
     EgoTrainer,
     Evaluator,
     ProgressCallback,
     ResumableTrainer,
+    RewardCurve,
     TrainerFactory,
     TrainingResult,
 )
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, StorageError
+from cadenza.core.files import atomic_write_json, finite_or_none
+from cadenza.core.log_sinks import LogSink, TensorboardSink, make_wandb_run_sink
 from cadenza.core.provenance import compute_run_metadata
-from cadenza.core.runlog import RunLogger
+from cadenza.core.runlog import RunLogger, bind_run_logger
 from cadenza.core.types import Observation, PartnerLike
 
 _logger = logging.getLogger(__name__)
+
+#: Version of the stored reward curve.
+CURVE_FORMAT: Final = "cadenza.reward_curve/1"
 
 
 def train(
@@ -159,24 +163,120 @@ def _train(run: Run, stored: StoredState | None) -> TrainingResult:
     """Begin or continue the run, and finish it."""
     cfg = run.config
     state = LoopState(run.files.run_id, cfg.env.num_envs, cfg.seed)
-    with open_log(run, stored) as log:
-        announce(run, stored, log)
-        write_card(run, "running")
+    with _open_log(run, stored) as log:
+        _announce(run, stored, log)
+        run.write_card("running")
         ego_uid = cfg.env.agent_uids[0]
         trainer = run.factory(cfg, env=run.env, partner=run.partner, ego_uid=ego_uid, logger=log)
-        station = build_station(run)
+        station = None
+        if run.driver is not None:
+            station = build_safety_station(run.driver, cfg, partner_id_of(run.partner))
         if stored is None:
             obs = _begin(run, station)
         else:
             obs = restore(run, stored, state, trainer, station)
-        parts = _loop_parts(run, log, state, trainer, station, stored)
+        digests: Mapping[int, str] = {} if stored is None else stored.policy_digests
+        checkpointer = Checkpointer(run, log, state, trainer, station, digests)
+        parts = LoopParts(
+            run=run, trainer=trainer, log=log, station=station, checkpointer=checkpointer
+        )
         loop = run_scalar_loop if cfg.env.num_envs == 1 else run_vector_loop
         loop(parts, state, obs)
         state.finish_run(upstream_list=run.upstream_list)
-        finish_run(run, log, state.curve, station)
-    resumed_from = None if stored is None else stored.step
-    outcome = outcome_of(run, "completed", state.frames, resumed_from)
+        _finish(run, log, state.curve, station)
+    outcome = run.outcome("completed", state.frames, None if stored is None else stored.step)
     return TrainingResult(state.curve, trainer, outcome=outcome)
+
+
+def _open_log(run: Run, stored: StoredState | None) -> RunLogger:
+    """Open the run log, anew or behind the stored offset, with the configured copies."""
+    cfg, resumed = run.config, stored is not None
+    sinks: list[LogSink] = []
+    if cfg.tensorboard.enabled:
+        folder = cfg.log_dir / "tensorboard" / run.files.run_id
+        # What was written at the stored step itself came before the state and stays.
+        first_new_step = None if stored is None else stored.step + 1
+        sinks.append(TensorboardSink(folder, resume_step=first_new_step))
+    return bind_run_logger(
+        run.context,
+        jsonl_path=run.files.log,
+        wandb_sink=make_wandb_run_sink(
+            cfg.wandb,
+            run.context,
+            config_extras={"config": cfg.model_dump(mode="json")},
+            resume=resumed,
+        ),
+        sinks=sinks,
+        resume_offset=None if stored is None else _end_of_checkpoint(run.files.log, stored.step),
+    )
+
+
+def _end_of_checkpoint(log: Path, step: int) -> int:
+    """Return the length of the run log up to the event of the checkpoint of ``step``, in bytes.
+
+    Raises:
+        StorageError: The log cannot be read, or has no such event.
+    """
+    length = 0
+    try:
+        with log.open("rb") as lines:
+            for line in lines:
+                length += len(line)
+                if b'"checkpoint_saved"' in line and json.loads(line)["step"] == step:
+                    return length
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{log}: expected the run's log, got: {error}; restore it.") from error
+    raise StorageError(
+        f"{log}: expected the event of the checkpoint of step {step}, got none; restore the log."
+    )
+
+
+def _announce(run: Run, stored: StoredState | None, log: RunLogger) -> None:
+    """Write the event that begins or continues the run."""
+    if stored is None:
+        log.info(
+            "training_start",
+            total_frames=run.config.total_frames,
+            checkpoint_every=run.config.checkpoint_every,
+        )
+        return
+    for reason in stored.skipped:
+        log.warning("training_state_skipped", reason=reason)
+        _logger.warning("Skipping a damaged training state: %s", reason)
+    log.info("training_resumed", step=stored.step, n_skipped=len(stored.skipped))
+
+
+def _finish(run: Run, log: RunLogger, curve: RewardCurve, station: SafetyStation | None) -> None:
+    """Write the closing events, the reward curve, and last the mark that the run is finished."""
+    if station is not None:
+        record = station.final_record()
+        log.info(record.pop("event"), **record)
+    atomic_write_json(run.files.curve, _curve_content(run, curve))
+    log.info(
+        "training_end",
+        n_episodes=len(curve.per_episode_ego_rewards),
+        n_checkpoints=len(curve.checkpoint_paths),
+    )
+    run.write_card("finished")
+
+
+def _curve_content(run: Run, curve: RewardCurve) -> Mapping[str, Any]:
+    return {
+        "format": CURVE_FORMAT,
+        "run_id": curve.run_id,
+        "task": run.config.env.task,
+        "partner_class": run.config.partner.class_name,
+        "per_episode_ego_rewards": curve.per_episode_ego_rewards,
+        "episodes": [asdict(record) for record in curve.episodes],
+        "evaluations": [
+            {
+                "frame": record.frame,
+                "results": {name: finite_or_none(value) for name, value in record.results.items()},
+            }
+            for record in curve.evaluations
+        ],
+        "checkpoints": [path.name for path in curve.checkpoint_paths],
+    }
 
 
 def _begin(run: Run, station: SafetyStation | None) -> Observation:
@@ -188,37 +288,6 @@ def _begin(run: Run, station: SafetyStation | None) -> Observation:
         station.begin_run(seed)
         station.begin_episode()
     return obs
-
-
-def _loop_parts(
-    run: Run,
-    log: RunLogger,
-    state: LoopState,
-    trainer: EgoTrainer,
-    station: SafetyStation | None,
-    stored: StoredState | None,
-) -> LoopParts:
-    checkpointer = Checkpointer(
-        files=run.files,
-        context=run.context,
-        log=log,
-        state=state,
-        trainer=trainer,
-        station=station,
-        keep=run.config.resume.keep,
-        policy_digests={} if stored is None else stored.policy_digests,
-    )
-    return LoopParts(
-        config=run.config,
-        env=run.env,
-        partner=run.partner,
-        trainer=trainer,
-        log=log,
-        station=station,
-        save_checkpoint=checkpointer.save,
-        evaluator=run.evaluator,
-        progress=run.progress,
-    )
 
 
 def _finished_result(run: Run, stored: StoredState) -> TrainingResult:
@@ -234,7 +303,7 @@ def _finished_result(run: Run, stored: StoredState) -> TrainingResult:
     state.finish_run(upstream_list=run.upstream_list)
     _logger.info("Run %s is finished already (%d frames).", run.files.run_id, state.frames)
     return TrainingResult(
-        state.curve, trainer, outcome=outcome_of(run, "already_finished", state.frames, None)
+        state.curve, trainer, outcome=run.outcome("already_finished", state.frames)
     )
 
 

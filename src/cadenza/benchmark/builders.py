@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.ego_link import EgoLink
 from cadenza.benchmark.tasks import EnvRequest, TaskEnv, TaskSpec, get_task
 from cadenza.core.errors import ConfigurationError, NotReadyError, UnknownNameError
+from cadenza.core.provenance import source_digest
 from cadenza.core.seeding import derive_substream
-from cadenza.core.source_identity import source_digest
 from cadenza.core.types import ActionDict, Observation
 from cadenza.envs.adapters import EgoGymEnv
 from cadenza.partners.interface import FrozenPartner, PartnerBase

@@ -31,12 +31,12 @@ from cadenza.benchmark.tasks import get_task
 from cadenza.core.errors import StorageError
 from cadenza.core.files import fsync_folder, make_folder, sha256_bytes
 from cadenza.core.provenance import GIT_SHA_UNKNOWN, compute_run_metadata
-from cadenza.evaluation.episodes import episode_line
 from cadenza.evaluation.results import (
     EpisodeResult,
     PlatformFingerprint,
     ResultBundle,
     SeedSchedule,
+    episode_line,
 )
 from cadenza.evaluation.summary import SummarySettings, compute_summary
 from cadenza.partners.registry import code_of

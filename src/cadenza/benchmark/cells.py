@@ -32,7 +32,7 @@ from pydantic import (
     model_validator,
 )
 
-from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.ego_link import LinkConfig
 from cadenza.benchmark.episodes import (
     EpisodeTag,
@@ -49,8 +49,7 @@ from cadenza.core.errors import ConfigurationError, IntegrityError, UnknownNameE
 from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
 from cadenza.core.seeding import derive_substream
 from cadenza.core.strict_json import parse_json_object
-from cadenza.evaluation.episodes import episode_line
-from cadenza.evaluation.results import EpisodeResult
+from cadenza.evaluation.results import EpisodeResult, episode_line
 
 #: Version of the plan's layout; part of every key.
 PLAN_SCHEMA_VERSION: Final = 1

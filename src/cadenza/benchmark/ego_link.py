@@ -20,8 +20,7 @@ from cadenza.comm.channels import PerLinkChannel
 from cadenza.comm.degradation import Ordering
 from cadenza.comm.packets import CommPacket
 from cadenza.comm.profiles import URLLC_3GPP_R17, DegradationProfile
-from cadenza.core.errors import ConfigurationError
-from cadenza.core.near_names import did_you_mean
+from cadenza.core.errors import ConfigurationError, did_you_mean
 from cadenza.envs.listening import Listener
 from cadenza.safety.runtime.env_hooks import EnvHooks
 from cadenza.safety.snapshot import AgentSnapshot

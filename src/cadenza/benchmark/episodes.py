@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
-from cadenza.aht.running_statistics import RunningMoments
+from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.aht.safety_telemetry import RunningMoments
 from cadenza.benchmark.builders import build_env, build_partner, build_safety_driver
 from cadenza.benchmark.ego_link import EgoLink, LinkConfig
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat

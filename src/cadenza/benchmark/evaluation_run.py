@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, cast
 from pydantic import BeforeValidator, Field, ValidationError
 
 import cadenza
-from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.builders import build_partner, code_digest, require_player
 from cadenza.benchmark.bundle import (
     BundleRequest,
@@ -48,12 +48,10 @@ from cadenza.benchmark.executor import (
 from cadenza.benchmark.output_folder import OutputMode, open_output_folder
 from cadenza.benchmark.policies import policy_weights_sha256
 from cadenza.benchmark.tasks import OptionValue, TaskSpec, get_task
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, did_you_mean
 from cadenza.core.files import remove_temporaries
-from cadenza.core.near_names import did_you_mean
 from cadenza.core.yaml_files import read_yaml
-from cadenza.evaluation.episodes import MIN_RESAMPLES
-from cadenza.evaluation.results import EpisodeResult
+from cadenza.evaluation.results import MIN_RESAMPLES, EpisodeResult
 from cadenza.evaluation.summary import SummarySettings
 from cadenza.partners.registry import list_registered, outside_modules
 from cadenza.partners.weights import weights_digest

@@ -35,7 +35,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.aht.config_models import EnvConfig, PartnerConfig
+from cadenza.aht.config import EnvConfig, PartnerConfig
 from cadenza.benchmark.builders import build_env, build_partner, require_player
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, MemorylessPolicy, ego_seat, load_policy
 from cadenza.benchmark.stream_tasks import EXPERTS, EgoVectorEnv, Law, make_batch

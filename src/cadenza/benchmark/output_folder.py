@@ -26,8 +26,8 @@ from cadenza.core.files import (
     remove_temporaries,
     sha256_bytes,
 )
-from cadenza.core.sealed_json import read_sealed_json, write_sealed_json
-from cadenza.core.source_identity import source_digest
+from cadenza.core.provenance import source_digest
+from cadenza.core.strict_json import read_sealed_json, write_sealed_json
 
 #: Lock file of a job's output folder; the operating system frees it when the job dies.
 _LOCK_NAME: Final = ".lock"

@@ -21,7 +21,7 @@ from importlib import metadata
 from math import fsum
 from typing import Any, Final, cast
 
-from cadenza.aht.config_models import SafetyConfig
+from cadenza.aht.config import SafetyConfig
 from cadenza.benchmark.cells import ConditionEntry, EvaluationPlan
 from cadenza.evaluation.results import EpisodeResult, SafetyRecord
 from cadenza.evaluation.statistics.cluster_means import StudentT

@@ -32,7 +32,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from cadenza.aht.config_models import PartnerConfig, SafetyConfig
+from cadenza.aht.config import PartnerConfig, SafetyConfig
 from cadenza.benchmark.builders import (
     background_seed,
     build_batched_safety_driver,

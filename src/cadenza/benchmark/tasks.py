@@ -19,8 +19,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
-from cadenza.core.near_names import did_you_mean
+from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError, did_you_mean
 from cadenza.core.plug_ins import PlugIns
 from cadenza.core.types import ActionDict
 

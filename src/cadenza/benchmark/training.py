@@ -35,8 +35,7 @@ from cadenza.core.checkpoints import load_checkpoint, save_checkpoint
 from cadenza.core.device import flushed_denormals, single_torch_thread
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import sha256_file
-from cadenza.core.proportions import clopper_pearson_interval
-from cadenza.core.quantiles import student_quantile
+from cadenza.core.proportions import clopper_pearson_interval, student_quantile
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.core.types import Observation
 from cadenza.envs.crossing import ACCELERATION_LIMIT_EGO, CONTACT_DISTANCE, CrossingEnv

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from cadenza.core.errors import ConfigurationError
-from cadenza.core.near_names import did_you_mean
+from cadenza.core.errors import ConfigurationError, did_you_mean
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -40,10 +39,7 @@ def read_training_config(path: Path, overrides: Sequence[str]) -> "EgoAHTConfig"
 def explained(path: Path, model: "type[BaseModel]", read: Callable[[], Result]) -> Result:
     """Return ``read()``, with parser and validation errors turned into sentences about ``path``.
 
-    Args:
-        path: The file.
-        model: What it describes; its keys are suggested for misspelt ones.
-        read: Reads it.
+    Keys of ``model`` are suggested for misspelt ones.
 
     Raises:
         ConfigurationError: ``read`` raised an error about the file's content.

@@ -31,14 +31,7 @@ _MIN_FREE_BYTES: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at.
-
-    Attributes:
-        name: What.
-        ok: Whether it is as it should be.
-        detail: What was found and, if not ok, what to do.
-        required: Whether a failure makes the command fail.
-    """
+    """One thing that was looked at; if it is not ok, the detail says what to do."""
 
     name: str
     ok: bool

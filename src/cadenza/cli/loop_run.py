@@ -324,14 +324,7 @@ def demo(
 def work_on(
     settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool, with_status: bool = False
 ) -> None:
-    """Work on a run until it ends, and print what it came to.
-
-    Args:
-        settings: Configuration of the run.
-        run_id: The run.
-        as_json: Print one JSON object.
-        quiet: Show neither events nor progress.
-        with_status: Print also how the run stands.
+    """Work on a run until it ends, and print what it came to, ``with_status`` also how it stands.
 
     Raises:
         typer.Exit: It did not come to its end; the code says why.
@@ -496,11 +489,7 @@ def _rules_line(rules: "Mapping[str, Any]") -> str:
 
 
 def _require_name(run_id: str) -> None:
-    """Raise unless a run's id can name its folder.
-
-    Raises:
-        ConfigurationError: It cannot.
-    """
+    """Raise `ConfigurationError` unless a run's id can name its folder."""
     import re
 
     from cadenza.core.errors import ConfigurationError
@@ -514,11 +503,7 @@ def _require_name(run_id: str) -> None:
 
 
 def _require_new(settings: "LoopConfig", run_id: str) -> None:
-    """Raise if the store has a run of this id, which is resumed rather than run again.
-
-    Raises:
-        DuplicateRunError: It has.
-    """
+    """Raise `DuplicateRunError` if the store has the run: it is resumed, not run again."""
     from cadenza.loop.errors import DuplicateRunError
     from cadenza.loop.orchestrator.assembly import store_location
     from cadenza.loop.store.jobstore import JobStore
@@ -533,12 +518,7 @@ def _require_new(settings: "LoopConfig", run_id: str) -> None:
 
 
 def _as_text(summary: dict[str, Any], metric: str) -> str:
-    """Return what a run came to, as lines for people.
-
-    Args:
-        summary: Its summary.
-        metric: What of an episode its decisions compare.
-    """
+    """Return what a run came to, as lines for people; decisions compare ``metric``."""
     decisions = ", ".join(summary["decisions"]) or "none yet"
     lines = [
         f"run {summary['run_id']}: {summary['status']} ({plain(summary['stop_reason'])})",

@@ -1,8 +1,5 @@
 """`cadenza loop status`: the tables and lines of a run; with `--watch`, on one screen.
 
-What a screen has no room for is left out, the past before the present: a run at work is never
-pushed off it by those that have ended.
-
 Here are also the options of all loop commands, and where they find their runs.
 """
 
@@ -15,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
-from cadenza.cli.output import print_table, print_text
+from cadenza.cli.output import make_table, print_table, print_text
 from cadenza.loop.processes import readable
 
 if TYPE_CHECKING:
@@ -78,12 +75,7 @@ def store_location(workdir: Path, store: str | None) -> Path | str:
 
 
 def open_store(workdir: Path, store: str | None, *, upgrade: bool = False) -> "JobStore":
-    """Open the job store; never creates one.
-
-    Args:
-        workdir: Folder of all runs.
-        store: URL of the store; None for the file in ``workdir``.
-        upgrade: Bring one of an older version up to date, instead of using it as it is.
+    """Open the job store; never creates one, but may ``upgrade`` one of an older version.
 
     Raises:
         StoreNotFoundError: There is none.
@@ -177,13 +169,7 @@ _RAISABLE: Final = {
 
 
 def print_status(status: "RunStatus", workdir: Path, store: str | None) -> None:
-    """Write how a run stands to stdout.
-
-    Args:
-        status: The run.
-        workdir: Folder of all runs, for commands to copy.
-        store: URL of the store, for the same.
-    """
+    """Write how a run stands to stdout; commands to copy name its folder and store."""
     print_text(headline(status))
     if status.cycles:
         print_table("", cycle_columns(status), cycle_rows(status))
@@ -232,12 +218,7 @@ def cycle_rows(status: "RunStatus") -> list[tuple[str, ...]]:
 
 
 def beyond_budget(stop_reason: str | None, resume: str) -> str:
-    """Return how to go on with a run that ran out of cycles or hours; empty for another end.
-
-    Args:
-        stop_reason: Why the run ended.
-        resume: Command that resumes it.
-    """
+    """Return how to go on with a run that ran out of cycles or hours; empty for another end."""
     key = _RAISABLE.get(stop_reason or "")
     if key is None:
         return ""
@@ -289,13 +270,7 @@ def _training_lines(cycle: "CycleStatus") -> list[str]:
 
 
 def present_lines(status: "RunStatus", workdir: Path, store: str | None) -> list[str]:
-    """Return what a run does, waits for, failed of or may soon fail of.
-
-    Args:
-        status: The run.
-        workdir: Folder of all runs, for commands to copy.
-        store: URL of the store, for the same.
-    """
+    """Return what a run does, waits for, failed of or may soon fail of."""
     more = ("--by NAME", "--reason TEXT", "[--reject]")
     approve = command("approve", status.run_id, workdir, store, *more)
     questions = [
@@ -482,19 +457,14 @@ def _pages(pages: tuple[str, ...]) -> str:
 
 #: Pause between two looks, s.
 _PAUSE_S: Final = 2.0
-#: Cycles of a run by how much is left out: all, some, the newest, none.
-_CYCLES: Final = (None, 4, 1, 0)
+#: Newest cycles of a run that a screen shows.
+_SHOWN_CYCLES: Final = 6
 
 
 def looks(
     look: "Callable[[], Sequence[RunStatus]]", *, pause_s: float = _PAUSE_S
 ) -> "Generator[Sequence[RunStatus]]":
-    """Look at runs again and again until none of them may change any more.
-
-    Args:
-        look: Returns how the runs stand.
-        pause_s: Pause between two looks, s.
-    """
+    """Look at runs, every ``pause_s``, until none of them may change any more."""
     while True:
         statuses = look()
         yield statuses
@@ -511,17 +481,9 @@ def watch(
     console: "Console | None" = None,
     pause_s: float = _PAUSE_S,
 ) -> "Sequence[RunStatus]":
-    """Show runs until none of them may change any more, and leave the screen as it was.
+    """Show runs on the screen until none of them may change any more.
 
-    Args:
-        look: Returns how the runs stand, oldest first.
-        workdir: Folder of all runs, for commands to copy.
-        store: URL of the store, for the same.
-        console: Screen to show them on; None for stdout.
-        pause_s: Pause between two looks, s.
-
-    Returns:
-        How those stand that were at work meanwhile; all of them if none was.
+    Return how those stand that were at work meanwhile; all of them if none was.
     """
     from rich.console import Console
     from rich.live import Live
@@ -529,75 +491,24 @@ def watch(
     console = Console() if console is None else console
     worked: set[str] = set()
     statuses: Sequence[RunStatus] = ()
-    with Live(console=console, auto_refresh=False) as live:
+    with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
         for statuses in looks(look, pause_s=pause_s):
             worked.update(one.run_id for one in statuses if may_change(one))
-            live.update(screen(statuses, workdir, store, console=console), refresh=True)
+            live.update(screen(statuses, workdir, store), refresh=True)
         live.transient = True  # what is stopped half-way stays; the end is told in full
     return [one for one in statuses if one.run_id in worked] or statuses
 
 
-def screen(
-    statuses: "Sequence[RunStatus]", workdir: Path, store: str | None, *, console: "Console"
-) -> "Group":
-    """Return what fits on the screen; arguments as `watch`."""
-    newest_first = list(reversed(statuses))
-    live = [one for one in newest_first if may_change(one)]
-    others = [one for one in newest_first if not may_change(one)]
-    frame = _frame(live, others, workdir, store, level=0)
-    for level in range(1, len(_CYCLES)):
-        if len(console.render_lines(frame)) < console.height:
-            break
-        frame = _frame(live, others, workdir, store, level=level)
-    return frame
-
-
-def _frame(
-    live: "Sequence[RunStatus]",
-    others: "Sequence[RunStatus]",
-    workdir: Path,
-    store: str | None,
-    *,
-    level: int,
-) -> "Group":
-    """Return all runs; the higher the level, the less of them."""
+def screen(statuses: "Sequence[RunStatus]", workdir: Path, store: str | None) -> "Group":
+    """Return runs at work, the newest first, and below them the others: a screen may be short."""
     from rich.console import Group
     from rich.text import Text
 
     parts: list[RenderableType] = []
-    for one in live:
-        if parts and level < len(_CYCLES) - 1:
-            parts.append(Text(""))
-        parts += _run(one, workdir, store, level=level)
-    if level == 0:
-        parts += [Text(headline(one), style="dim") for one in others]
-    else:
-        more = f"{len(others)} more runs; " if others else ""
-        all_of_it = command("status", None, workdir, store)
-        parts.append(Text(f"{more}shortened to this screen, all of it: {all_of_it}", style="dim"))
-    return Group(*parts)
-
-
-def _run(
-    status: "RunStatus", workdir: Path, store: str | None, *, level: int
-) -> "list[RenderableType]":
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-    from rich.text import Text
-
-    parts: list[RenderableType] = [
-        Text(headline(status), style="bold"),
-        *(Text(line) for line in present_lines(status, workdir, store)),
-        *(Text(line) for line in controller_lines(status, workdir, store)),
-    ]
-    rows, kept = cycle_rows(status), _CYCLES[level]
-    rows = rows if kept is None else rows[max(0, len(rows) - kept) :]
-    if rows:
-        table = Table(*cycle_columns(status), box=SIMPLE_HEAD, pad_edge=False)
-        for row in rows:
-            table.add_row(*(escape(cell) for cell in row))
-        parts.append(table)
-    if level == 0:
-        parts += [Text(line) for line in (*past_lines(status), *sum_lines(status))]
-    return parts
+    for one in filter(may_change, reversed(statuses)):
+        told = (*present_lines(one, workdir, store), *controller_lines(one, workdir, store))
+        parts += [Text(headline(one), style="bold"), *map(Text, told)]
+        if one.cycles:
+            parts.append(make_table("", cycle_columns(one), cycle_rows(one)[-_SHOWN_CYCLES:]))
+    others = [one for one in reversed(statuses) if not may_change(one)]
+    return Group(*parts, *(Text(headline(one), style="dim") for one in others))

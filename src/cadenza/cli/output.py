@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from enum import IntEnum, unique
 from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any, Final, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO, TypeAlias
 
 import typer
 
@@ -47,6 +47,9 @@ from cadenza.loop.errors import (
     StoreUnavailableError,
     StoreVersionError,
 )
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @unique
@@ -176,26 +179,14 @@ def print_text(text: str) -> None:
 
 def print_json(payload: Mapping[str, Any]) -> None:
     """Write ``payload`` to stdout as one line of strict JSON; errors as `print_text`."""
-    encoding = getattr(sys.stdout, "encoding", None)
-    text = json.dumps(payload, allow_nan=False, ensure_ascii=False)
-    if not _can_encode(text, encoding):
-        text = json.dumps(payload, allow_nan=False)  # escaped as JSON does, not as a stream does
-    print_text(text)
+    print_text(json.dumps(payload, allow_nan=False))
 
 
-def print_table(
+def make_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, note: str = ""
-) -> None:
-    """Write a table for people to stdout; the last column wraps if the terminal is narrow.
-
-    Args:
-        title: Line above the table.
-        columns: Column headings, length C.
-        rows: Cells, R rows of length C.
-        note: Line below the table.
-    """
+) -> "Table":
+    """Return a table for people, a note below it; its last column wraps, the others do not."""
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -214,9 +205,19 @@ def print_table(
     table.add_column(columns[-1], overflow="fold")
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
+    return table
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, note: str = ""
+) -> None:
+    """Write a table for people to stdout, see `make_table`."""
+    from rich.console import Console
+
     stream: TextIO | None = sys.stdout
     width = None if stream is not None and stream.isatty() else _plain_width(columns, rows)
     rendered = _Rendering(stream)
+    table = make_table(title, columns, rows, note=note)
     Console(file=rendered, width=width, highlight=False).print(table)
     _write_stdout(rendered.getvalue())
 
@@ -246,12 +247,9 @@ def typed_exits(
 ) -> Generator[None]:
     """Turn every expected error of the body into one message and its exit code.
 
-    SIGTERM ends the body the way Ctrl-C does, so that locks, logs and workers are let go of.
-
-    Args:
-        as_json: Also write ``{"error": ...}`` to stdout.
-        go_on: What is kept, and what to do, after the command was stopped.
-        keep_lines: Keep the lines of a message; they become one otherwise.
+    SIGTERM ends the body the way Ctrl-C does, so that locks, logs and workers are let go of. With
+    ``as_json`` stdout gets ``{"error": ...}``; ``go_on`` is what to do after a stop; the lines of a
+    message become one unless ``keep_lines``.
 
     Raises:
         typer.Exit: An expected error occurred; unexpected ones pass through with their traceback.
@@ -334,22 +332,13 @@ def _termination_raises() -> Generator[None]:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
-def _can_encode(text: str, encoding: str | None) -> bool:
-    try:
-        text.encode(encoding or "utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _write_stdout(text: str) -> None:
     """Write ``text`` to stdout and flush it, so that a refusal shows here and not at the exit."""
     stream: TextIO | None = sys.stdout
     if stream is None or stream.closed:
         raise _refused_output(errno.EBADF, "it is closed")
-    if not _can_encode(text, stream.encoding):
-        encoding = stream.encoding or "utf-8"
-        text = text.encode(encoding, errors="backslashreplace").decode(encoding)
+    encoding = stream.encoding or "utf-8"
+    text = text.encode(encoding, errors="backslashreplace").decode(encoding)
     try:
         stream.write(text)
         stream.flush()

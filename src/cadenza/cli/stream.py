@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cadenza.cli.output import print_json, print_table, typed_exits
+from cadenza.cli.output import make_table, print_json, print_table, typed_exits
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.strict_json import parse_json_object
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
 #: Columns of the producers' table; with the padding they fit into 80 characters.
 _PRODUCER_COLUMNS: Final = (
@@ -176,20 +176,11 @@ def _follow(file: Path, status: dict[str, Any], interval_s: float) -> None:
             live.update(_tables(status), refresh=True)
 
 
-def _tables(status: Mapping[str, Any]) -> "Table":
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
+def _tables(status: Mapping[str, Any]) -> "Group":
+    from rich.console import Group
 
-    whole = Table.grid()
-    totals = Table("what", "value", title=headline(status), title_justify="left", box=SIMPLE_HEAD)
-    for name, value in summary_rows(status):
-        totals.add_row(name, escape(value))
-    producers = Table(*_PRODUCER_COLUMNS, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for row in producer_rows(status):
-        producers.add_row(*(escape(cell) for cell in row))
-    whole.add_row(totals)
-    whole.add_row(producers)
-    for line in producer_errors(status):
-        whole.add_row(escape(line))
-    return whole
+    errors = "\n".join(producer_errors(status))
+    return Group(
+        make_table(headline(status), ("what", "value"), summary_rows(status)),
+        make_table("Producers", _PRODUCER_COLUMNS, producer_rows(status), note=errors),
+    )

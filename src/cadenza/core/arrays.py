@@ -19,12 +19,7 @@ Float32Array: TypeAlias = NDArray[np.float32]
 
 
 def require_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
-    """Raise unless ``array`` has exactly ``shape``.
-
-    Args:
-        name: How the message calls the array, e.g. ``"AgentSnapshot.position"``.
-        array: The array to check.
-        shape: Expected shape.
+    """Raise unless ``array`` has exactly ``shape``; ``name`` is how the message calls it.
 
     Raises:
         InputError: The shapes differ.
@@ -34,11 +29,7 @@ def require_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> Non
 
 
 def require_finite(name: str, array: NDArray[Any]) -> None:
-    """Raise if ``array`` holds NaN or infinity.
-
-    Args:
-        name: How the message calls the array.
-        array: The array to check, any shape.
+    """Raise if ``array``, of any shape, holds NaN or infinity; ``name`` is for the message.
 
     Raises:
         InputError: At least one entry is not finite; the message gives the first index.

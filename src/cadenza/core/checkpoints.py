@@ -12,6 +12,7 @@ How:       the new sidecar is first made durable as ``foo.pt.json.next``, then t
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any, Final, cast
 
 import torch
 
-from cadenza.core.errors import CheckpointError, StorageError
+from cadenza.core.errors import CheckpointError, InputError, StorageError
 from cadenza.core.files import (
     atomic_write_bytes,
     atomic_write_text,
@@ -382,3 +383,64 @@ def _integer(name: str, value: object) -> int:
 
 def _optional_text(value: object) -> str | None:
     return None if value is None else str(value)
+
+
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def checkpoint_uri(run_id: str, step: int) -> str:
+    """Return the URI under which a run keeps its checkpoint of ``step``.
+
+    Raises:
+        InputError: ``run_id`` cannot be part of a file name, or ``step`` is negative.
+    """
+    if not _RUN_ID.fullmatch(run_id) or step < 0:
+        raise InputError(
+            "checkpoint_uri: expected a run_id of letters, digits, '_' and '-' and a step >= 0, "
+            f"got {run_id!r} and {step}."
+        )
+    return f"{LOCAL_URI_SCHEME}artifacts/{run_id}_step{step}.pt"
+
+
+def list_checkpoints(run_id: str, *, artifacts_root: Path) -> dict[int, str]:
+    """Return the URIs of a run's checkpoints by step, in rising order; unchecked."""
+    prefix = Path(checkpoint_uri(run_id, 0).removeprefix(LOCAL_URI_SCHEME)).parent
+    pattern = re.compile(rf"{re.escape(run_id)}_step(\d+)\.pt")
+    names = (found.name for found in (artifacts_root / prefix).glob(f"{run_id}_step*.pt"))
+    steps = sorted(int(match[1]) for name in names if (match := pattern.fullmatch(name)))
+    return {step: checkpoint_uri(run_id, step) for step in steps}
+
+
+def prune_checkpoints(run_id: str, *, artifacts_root: Path, keep_last: int) -> list[str]:
+    """Delete a run's checkpoints but the newest ``keep_last``, each sidecar before its payload.
+
+    Returns:
+        URIs that were deleted, oldest first.
+
+    Raises:
+        InputError: ``keep_last`` is smaller than 1.
+        StorageError: The file system refused.
+    """
+    if keep_last < 1:
+        raise InputError(f"prune_checkpoints: expected keep_last >= 1, got {keep_last}.")
+    by_step = list_checkpoints(run_id, artifacts_root=artifacts_root)
+    kept = set(list(by_step)[-keep_last:])
+    removed = [uri for step, uri in by_step.items() if step not in kept]
+    for uri in removed:
+        remove_checkpoint(resolve_uri(uri, artifacts_root=artifacts_root))
+    return removed
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Delete the payload at ``path`` and its sidecars.
+
+    Raises:
+        StorageError: The file system refused.
+    """
+    try:
+        for file in (pending_path(path), sidecar_path(path), path):
+            file.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(
+            error.errno, f"{path}: expected to delete it, got '{error.strerror}'"
+        ) from error

@@ -2,15 +2,22 @@
 
 A real number is Python's, NumPy's or a fraction; truth values, complex numbers, text and entries
 under a mask are none, and neither is an integer beyond the range of floats.
+
+``checked_...`` and ``require_...`` refuse settings: one of another type is a
+`ConfigurationTypeError`, one out of range a `ConfigurationError`; ``name`` is how messages call it.
 """
 
 import numbers
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.core.errors import InputError
+from cadenza.core.errors import ConfigurationError, ConfigurationTypeError, InputError
 
 
 def is_real(value: Any) -> TypeGuard[float]:
@@ -79,3 +86,79 @@ def shown(value: object) -> str:
     except ValueError:  # a list with such an integer may have too many digits to print
         return type(value).__name__
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def checked_integer(name: str, value: object, *, least: int = 1) -> int:
+    """Return ``value``, a whole number >= ``least``, as a plain integer."""
+    if not is_whole(value):
+        raise ConfigurationTypeError(f"{name}: expected an integer >= {least}, got {value!r}.")
+    if value < least:
+        raise ConfigurationError(f"{name}: expected >= {least}, got {value}.")
+    return int(value)
+
+
+def checked_optional_integer(name: str, value: object, *, least: int = 1) -> int | None:
+    """Do the same as `checked_integer`, and let None pass."""
+    return None if value is None else checked_integer(name, value, least=least)
+
+
+def checked_seconds(name: str, value: object, *, zero: bool = False) -> float:
+    """Return ``value``, a time that one can wait, s; 0 only if ``zero``."""
+    bound = ">= 0" if zero else "> 0"
+    expected = f"{name}: expected a finite number of seconds {bound}, got {value!r}."
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ConfigurationTypeError(expected)
+    number = float(value)
+    if not 0.0 <= number <= threading.TIMEOUT_MAX or (number == 0.0 and not zero):
+        raise ConfigurationError(expected)
+    return number
+
+
+def checked_flag(name: str, value: object) -> bool:
+    """Return ``value``, True or False."""
+    if not isinstance(value, bool):
+        raise ConfigurationTypeError(f"{name}: expected True or False, got {value!r}.")
+    return value
+
+
+def checked_path(name: str, value: object) -> Path:
+    """Return ``value``, not empty, as a path."""
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigurationTypeError(f"{name}: expected a path, got {value!r}.")
+    text = cast("object", os.fspath(cast("Any", value)))
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ConfigurationError(f"{name}: expected the path of a file or folder, got {value!r}.")
+    return Path(text)
+
+
+def checked_names(name: str, value: object) -> list[str]:
+    """Return the names in ``value``, at least one.
+
+    Raises:
+        InputError: It is no sequence of names, as a single one is not, or it is empty.
+    """
+    got = shown(value)
+    is_listing = isinstance(value, Iterable) and not isinstance(value, str | bytes)
+    items = list(cast("Iterable[object]", value)) if is_listing else None
+    if items is None or not all(isinstance(item, str) for item in items):
+        raise InputError(
+            f"{name}: expected a list of names, dots between their levels, got {got}; "
+            "write ['obs.state'] for the key ('obs', 'state')."
+        )
+    if not items:
+        raise InputError(f"{name}: expected at least one key, got none; leave it out for all.")
+    return cast("list[str]", items)
+
+
+def require_instance(name: str, value: object, kind: type, advice: str) -> None:
+    """Refuse anything but a ``kind``; ``advice`` ends the message."""
+    if not isinstance(value, kind):
+        raise ConfigurationTypeError(
+            f"{name}: expected {kind.__name__}, got {shown(value)}; {advice}."
+        )
+
+
+def require_callable(name: str, value: object, expected: str) -> None:
+    """Refuse what cannot be called."""
+    if not callable(value):
+        raise ConfigurationTypeError(f"{name}: expected {expected}, got {shown(value)}.")

@@ -8,7 +8,8 @@ from typing import Final
 
 import torch
 
-from cadenza.core.errors import DeviceUnavailableError, InputError
+from cadenza.core.checks import shown
+from cadenza.core.errors import ConfigurationError, DeviceUnavailableError, InputError
 
 #: cuBLAS needs a fixed workspace for reproducible products; read when its handle is made.
 _CUBLAS_VARIABLE: Final = "CUBLAS_WORKSPACE_CONFIG"
@@ -51,6 +52,36 @@ def _count(kind: str) -> int:
     if kind == "mps":
         return int(torch.backends.mps.is_available())
     return 1
+
+
+def checked_device(name: str, value: str) -> torch.device:
+    """Return the device that ``value``, a setting called ``name``, names.
+
+    Raises:
+        ConfigurationError: It names none, or none that this machine has.
+    """
+    try:
+        device = torch.device(value)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"{name}: expected the name of a device, got {value!r}."
+        ) from error
+    if device.type in ("cuda", "mps"):
+        try:
+            resolve_device(str(device))
+        except DeviceUnavailableError as error:
+            raise ConfigurationError(
+                f"{name}: expected a device that this machine has ('cpu'), got {value!r}."
+            ) from error
+    return device
+
+
+def generator_fault(value: object) -> str | None:
+    """Return why nothing can be drawn with ``value``, None if it can: other errors, one text."""
+    if isinstance(value, torch.Generator) and value.device.type == "cpu":
+        return None
+    got = f"one of {value.device}" if isinstance(value, torch.Generator) else shown(value)
+    return f"expected a torch.Generator of the CPU, got {got}; write torch.Generator()"
 
 
 @contextmanager

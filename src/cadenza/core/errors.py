@@ -4,6 +4,9 @@ Every error also derives from the built-in a caller would expect, so `except Val
 people who do not know this module. Messages say what was expected, what came and what to do.
 """
 
+import difflib
+from collections.abc import Iterable
+
 
 class CadenzaError(Exception):
     """Base of every error this package raises on purpose."""
@@ -95,3 +98,9 @@ class DeviceUnavailableError(CadenzaError, RuntimeError):
 
 class SinkError(CadenzaError, RuntimeError):
     """A copy of the run log could not be written; the run itself goes on."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return " (did you mean 'x'?)" with the known name nearest to ``name``; nothing if none is."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""

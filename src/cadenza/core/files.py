@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from cadenza.core.errors import StorageError
+from cadenza.core.errors import IntegrityError, StorageError
 
 #: Bytes read at once while hashing.
 _CHUNK_BYTES: Final = 1 << 20
@@ -52,14 +52,7 @@ def atomic_writer(path: Path, *, mode: int | None = None) -> Generator[BinaryIO]
     """Open a file that replaces ``path`` in one durable step when the block ends without an error.
 
     For contents too large to hold in memory; parent folders are created. After an error, or a kill
-    at any point, ``path`` is unchanged.
-
-    Args:
-        path: File to replace.
-        mode: Permission bits of the new file; what the user's umask asks for if None.
-
-    Yields:
-        The file, open for writing and seeking.
+    at any point, ``path`` is unchanged. ``mode`` are permission bits; None takes the user's umask.
 
     Raises:
         StorageError: The file system refused (disk full, read-only).
@@ -170,15 +163,10 @@ def fsync_folder(folder: Path) -> None:
 
 
 def remove_temporaries(folder: Path, *, prefixes: tuple[str, ...] = ("",)) -> int:
-    """Delete what killed writers left in ``folder``.
+    """Delete what killed writers left in ``folder``; return the number of files.
 
-    Args:
-        folder: Where they wrote.
-        prefixes: Only what was to become a file whose name begins with one of these; nobody may be
-            writing such a file now.
-
-    Returns:
-        Number of files deleted.
+    Only what was to become a file whose name begins with one of ``prefixes``; nobody may be writing
+    such a file now.
     """
     hidden = tuple(f".{prefix}" for prefix in prefixes)
     leftovers = [
@@ -219,3 +207,31 @@ def confined_path(root: Path, relative: str) -> Path:
             "use a relative path without '..'."
         )
     return candidate
+
+
+def tree_digest(root: Path) -> str:
+    """Return the SHA-256 over the files below ``root``: relative names, sizes, digests, sorted.
+
+    Empty folders do not count; equal contents give equal digests wherever the folder lies.
+
+    Raises:
+        IntegrityError: ``root`` is no folder, holds no file, or holds a link, pipe or device.
+    """
+    if not root.is_dir():
+        raise IntegrityError(f"{root}: expected a folder, got none; check the path.")
+    digest = hashlib.sha256()
+    count = 0
+    for path in sorted(root.rglob("*"), key=lambda path: path.relative_to(root).as_posix()):
+        if path.is_dir() and not path.is_symlink():
+            continue
+        if path.is_symlink() or not path.is_file():
+            raise IntegrityError(
+                f"{path}: expected plain files and folders alone, got a link or special file; "
+                "copy the folder without links."
+            )
+        name = path.relative_to(root).as_posix()
+        digest.update(f"{name}\0{path.stat().st_size}\0{sha256_file(path)}\n".encode())
+        count += 1
+    if not count:
+        raise IntegrityError(f"{root}: expected at least one file, got an empty folder.")
+    return digest.hexdigest()

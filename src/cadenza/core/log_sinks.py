@@ -4,18 +4,25 @@ Adding one:  a class with `write` and `close`, passed to `cadenza.core.runlog.bi
 """
 
 import fcntl
+import logging
 import os
 import sys
-import time
+import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cadenza.core.errors import MissingExtraError, SinkError, StorageError
 from cadenza.core.files import fsync_folder, make_folder
-from cadenza.core.json_values import json_line
+from cadenza.core.provenance import RunContext
+from cadenza.core.strict_json import json_line
+
+if TYPE_CHECKING:
+    from wandb.sdk.wandb_run import Run
+
+_logger = logging.getLogger(__name__)
 
 #: Fields that say which run an event belongs to; metric stores keep them once per run.
 CONTEXT_KEYS: Final = ("run_id", "seed", "git_sha", "pyproject_hash", "run_kind")
@@ -31,11 +38,6 @@ SINK_ERRORS: Final = (
     TypeError,
     ValueError,
 )
-
-#: Start of an event file's name; then come the second of its making, host, process and a number.
-_EVENT_FILE: Final = "events.out.tfevents."
-#: How often a sink that must not begin in this second looks at the clock, s.
-_POLL_S: Final = 0.01
 
 
 class LogSink(Protocol):
@@ -86,11 +88,7 @@ class JsonlSink:
     name = "jsonl"
 
     def __init__(self, path: Path, *, resume_offset: int | None = None) -> None:
-        """Open the log.
-
-        Args:
-            path: The file; parent folders are created.
-            resume_offset: Keep this many bytes, cut the rest and go on behind them.
+        """Open the log; of one that is resumed, the bytes behind ``resume_offset`` are cut.
 
         Raises:
             StorageError: The file system refused, another process owns the log, or the log is
@@ -259,11 +257,7 @@ class TensorboardSink:
     name = "tensorboard"
 
     def __init__(self, folder: Path, *, resume_step: int | None = None) -> None:
-        """Open an event file in ``folder``.
-
-        Args:
-            folder: Where TensorBoard looks.
-            resume_step: Hide what an earlier, killed writer wrote from this step on.
+        """Open an event file; hide what an earlier, killed writer wrote from ``resume_step`` on.
 
         Raises:
             MissingExtraError: TensorBoard is not installed.
@@ -275,8 +269,6 @@ class TensorboardSink:
                 "TensorboardSink: expected the tensorboard package, got none; "
                 "install it with: pip install 'cadenza[tensorboard]'"
             ) from error
-        if resume_step is not None:
-            _wait_out_the_second_of_the_newest_file(folder)
         self._writer: Any = SummaryWriter(log_dir=str(folder), purge_step=resume_step)
 
     def write(self, event: Mapping[str, Any]) -> None:
@@ -297,12 +289,83 @@ class TensorboardSink:
         self._writer.close()
 
 
-def _wait_out_the_second_of_the_newest_file(folder: Path) -> None:
-    """Wait until a new event file gets another second than those in ``folder``.
+class WandbSettings(Protocol):
+    """What a configuration says about Weights & Biases."""
 
-    TensorBoard reads files by name, and those of one second in no order that can be relied on.
+    @property
+    def enabled(self) -> bool:
+        """Whether to log there at all."""
+        ...
+
+    @property
+    def project(self) -> str:
+        """Project that the run goes to."""
+        ...
+
+
+def make_wandb_run_sink(
+    cfg: WandbSettings,
+    ctx: RunContext,
+    *,
+    tags: Sequence[str] = (),
+    config_extras: Mapping[str, object] | None = None,
+    resume: bool = False,
+) -> WandbSink | None:
+    """Start a Weights & Biases run for ``ctx``, or go on with it if it is to ``resume``.
+
+    Returns:
+        The sink; None if switched off, or, with one `UserWarning`, if it cannot start.
     """
-    names = (path.name.removeprefix(_EVENT_FILE) for path in folder.glob(f"{_EVENT_FILE}*"))
-    seconds = [int(second) for name in names if (second := name.partition(".")[0]).isdecimal()]
-    while int(time.time()) in seconds:
-        time.sleep(_POLL_S)
+    if not cfg.enabled:
+        return None
+    if not os.environ.get("WANDB_API_KEY") and os.environ.get("WANDB_MODE", "online") != "offline":
+        return _without("WANDB_API_KEY missing; set it, or set WANDB_MODE=offline")
+    try:
+        import wandb
+    except ImportError as error:
+        return _without(f"import failed ({error}); install it with: pip install 'cadenza[wandb]'")
+    try:
+        run = wandb.init(
+            id=ctx.run_id,
+            name=ctx.run_id,
+            project=cfg.project,
+            tags=tuple(tags) or None,
+            config={**ctx.log_fields(), **(config_extras or {})},
+            resume="allow" if resume else "never",
+            reinit="finish_previous",
+        )
+    except (wandb.Error, *SINK_ERRORS) as error:
+        return _without(f"wandb.init failed ({error}); check key, project and network")
+    return _WandbRunSink(run, (wandb.Error, *SINK_ERRORS))
+
+
+def _without(reason: str) -> None:
+    """Warn that the run goes on without Weights & Biases."""
+    warnings.warn(f"Logging without Weights & Biases: {reason}.", UserWarning, stacklevel=3)
+
+
+class _WandbRunSink:
+    """Adapts a started run to `WandbSink`."""
+
+    def __init__(self, run: "Run", close_errors: tuple[type[Exception], ...]) -> None:
+        self._run: Any = run
+        self._close_errors = close_errors
+
+    def log(self, data: Mapping[str, object], *, step: int | None = None) -> None:
+        """Take one event."""
+        self._run.log(dict(data), step=step)
+
+    def set_config(self, config: Mapping[str, object]) -> None:
+        """Store facts about the run as a whole."""
+        self._run.config.update(dict(config), allow_val_change=True)
+
+    def add_tags(self, tags: Sequence[str]) -> None:
+        """Add tags; those already there stay once, in their order."""
+        self._run.tags = tuple(dict.fromkeys((*(self._run.tags or ()), *tags)))
+
+    def close(self) -> None:
+        """Finish the run; a failure is only warned about."""
+        try:
+            self._run.finish()
+        except self._close_errors as error:
+            _logger.warning("Weights & Biases could not finish the run: %s", error)

@@ -36,10 +36,7 @@ _LOAD_ERRORS: Final = (
 
 
 def serialise(state: Mapping[str, Any]) -> bytes:
-    """Return ``state`` as a torch archive.
-
-    Args:
-        state: Tensors, numbers, strings, None, and lists, tuples and mappings of them.
+    """Return tensors, plain values, and lists, tuples and mappings of them as a torch archive.
 
     Raises:
         CheckpointError: A value is of another type, so it could not be loaded again.
@@ -52,13 +49,9 @@ def serialise(state: Mapping[str, Any]) -> bytes:
 def deserialise(data: bytes, *, max_bytes: int) -> dict[str, Any]:
     """Return the mapping that `serialise`, or any torch 1.6 or later, wrote.
 
-    Args:
-        data: A torch archive.
-        max_bytes: Largest size that its unpacked members may have together.
-
     Raises:
-        CheckpointError: Not such an archive, too large, not a mapping, or holding types other than
-            tensors and plain values.
+        CheckpointError: Not such an archive, larger than ``max_bytes`` unpacked, not a mapping, or
+            holding types other than tensors and plain values.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:

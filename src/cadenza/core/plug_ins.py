@@ -21,12 +21,7 @@ class PlugIns:
     """What one registry imports before it answers its first question."""
 
     def __init__(self, group: str, built_in: Iterable[str] = ()) -> None:
-        """Import nothing yet.
-
-        Args:
-            group: One of `GROUPS`.
-            built_in: Modules of this package that register.
-        """
+        """Import nothing yet; ``built_in`` are modules of this package that register."""
         self._group = group
         self._built_in = tuple(built_in)
         self._failures: dict[str, str] = {}

@@ -18,23 +18,14 @@ LINE_EVERY_S: Final = 30.0
 
 @contextmanager
 def progress_bar(label: str, *, quiet: bool = False) -> Generator[ProgressReport]:
-    """Yield a function that moves one bar labelled ``label``.
-
-    Args:
-        label: What is being done, e.g. ``"training"``.
-        quiet: Show nothing.
-    """
+    """Yield a function that moves one bar labelled ``label``, or shows nothing if ``quiet``."""
     with stage_bars(quiet=quiet) as report:
         yield lambda done, total, detail: report(label, done, total, detail)
 
 
 @contextmanager
 def stage_bars(*, quiet: bool = False) -> Generator[StageReport]:
-    """Yield a function that moves one bar per stage, a new bar for a new stage.
-
-    Args:
-        quiet: Show nothing.
-    """
+    """Yield a function that moves one bar per stage; nothing is shown if ``quiet``."""
     if quiet:
         yield _ignore
         return

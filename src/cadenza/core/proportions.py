@@ -1,4 +1,4 @@
-"""Intervals for the share of independent trials that succeeded.
+"""Intervals for the share of independent trials that succeeded, and the quantiles they need.
 
 Wilson:            centre and half-width of the score test.
                    Source: Wilson 1927, JASA 22, 209-212.
@@ -9,20 +9,16 @@ Limits:            trials that share a seed are not independent; `cadenza.evalua
 """
 
 import math
+from typing import Any
 
 from cadenza.core.errors import InputError
-from cadenza.core.quantiles import beta_quantile, normal_quantile
+from cadenza.core.extras import load_extra
 
 
 def wilson_interval(
     successes: int, trials: int, *, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Return Wilson's bounds for independent trials.
-
-    Args:
-        successes: Successes, in 0..``trials``.
-        trials: Trials, >= 1.
-        confidence: Nominal coverage.
+    """Return Wilson's bounds for ``successes`` in ``trials`` >= 1 independent trials.
 
     Raises:
         InputError: Counts or confidence out of range.
@@ -44,10 +40,7 @@ def clopper_pearson_interval(
 ) -> tuple[float, float]:
     """Return the exact binomial bounds; real counts are allowed for effective sample sizes.
 
-    Args:
-        successes: Successes, in [0, ``trials``].
-        trials: Trials, > 0.
-        confidence: Nominal coverage; at 0 or all successes each tail keeps half of the rest.
+    At 0 or all successes each tail keeps half of what the confidence leaves.
 
     Raises:
         InputError: Counts or confidence out of range.
@@ -62,11 +55,7 @@ def clopper_pearson_interval(
 
 
 def require_confidence(confidence: float) -> None:
-    """Raise unless ``confidence`` lies strictly between 0 and 1.
-
-    Raises:
-        InputError: It does not.
-    """
+    """Raise `InputError` unless ``confidence`` lies strictly between 0 and 1."""
     if not 0.0 < confidence < 1.0:
         raise InputError(
             f"confidence: expected a number strictly between 0 and 1, got {confidence}; "
@@ -81,3 +70,28 @@ def require_counts(name: str, successes: float, trials: float) -> None:
             f"{name}: expected 0 <= successes <= trials and trials > 0, got "
             f"{successes} of {trials}."
         )
+
+
+def normal_quantile(level: float) -> float:
+    """Return the standard normal quantile of ``level`` in (0, 1)."""
+    return float(_special().ndtri(level))
+
+
+def normal_level(quantile: float) -> float:
+    """Return the standard normal probability below ``quantile``."""
+    return float(_special().ndtr(quantile))
+
+
+def student_quantile(level: float, degrees: float) -> float:
+    """Return Student's quantile of ``level`` in (0, 1) with ``degrees`` > 0 of freedom."""
+    return float(_special().stdtrit(degrees, level))
+
+
+def beta_quantile(level: float, a: float, b: float) -> float:
+    """Return the beta quantile of ``level`` in (0, 1) for shapes ``a`` and ``b`` > 0."""
+    return float(_special().betaincinv(a, b, level))
+
+
+def _special() -> Any:
+    """Return `scipy.special`, which not every installation has."""
+    return load_extra("scipy.special")

@@ -2,10 +2,11 @@
 
 Run id, scheme 2:  SHA-256 of canonical JSON {scheme, seed, run_kind, config_fingerprint, git_sha,
                    git_dirty, diff_hash, pyproject_hash, lock_hash, packages}, first 16 hex digits.
-Run id, scheme 1:  SHA-256 of ``repr((seed, git_sha, pyproject_hash, run_kind[, fingerprint]))``;
-                   kept to recognise old ids (`legacy_run_id`).
 Promise:           the git state is read once per process and root, so a checkout that moves during
                    a long run cannot change the ids of its later parts.
+Source digest:     every Python file of the package except the folders that only start runs or
+                   show results; of code beside the package, the package or file that defines what
+                   is used. Part of every cell key and job, so results of other code never mix.
 """
 
 import hashlib
@@ -13,17 +14,21 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Final
+from types import CodeType
+from typing import Any, Final, cast
 
+import cadenza
 from cadenza.core.errors import InputError
 from cadenza.core.files import canonical_json, sha256_bytes, sha256_file
+from cadenza.core.plug_ins import GROUPS
 from cadenza.core.shipped_configs import source_checkout
-from cadenza.core.source_identity import outside_code
 
 #: Stands for every fact that git could not tell: no repository, no git, no commit, time-out.
 GIT_SHA_UNKNOWN: Final = "unknown"
@@ -115,13 +120,7 @@ class RunContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitState:
-    """What git says about a working tree.
-
-    Attributes:
-        sha: Commit checked out, or `GIT_SHA_UNKNOWN`.
-        dirty: Whether files differ from it; None if git could not tell.
-        diff_hash: SHA-256 over the files that differ, or `GIT_SHA_UNKNOWN`.
-    """
+    """What git says about a working tree; None and `GIT_SHA_UNKNOWN` where it could not tell."""
 
     sha: str
     dirty: bool | None
@@ -147,7 +146,7 @@ def compute_run_metadata(
         extra: Further facts to log with every line; they do not change the id.
         config_fingerprint: Hash of the configuration, part of the id.
         code: Classes and functions that take part; what of them is not of this package is part of
-            the id, see `cadenza.core.source_identity.outside_code`.
+            the id, see `cadenza.core.provenance.outside_code`.
 
     Raises:
         InputError: Negative seed, empty kind, or an ``extra`` that is not text to text or would
@@ -167,21 +166,6 @@ def compute_run_metadata(
     facts |= {"config_fingerprint": config_fingerprint}
     run_id = sha256_bytes(canonical_json({"scheme": RUN_ID_SCHEME, **facts}))[:16]
     return RunContext(run_id=run_id, extra=_checked_extra(extra or {}), **facts)
-
-
-def legacy_run_id(
-    *,
-    seed: int,
-    git_sha: str,
-    pyproject_hash: str,
-    run_kind: str,
-    config_fingerprint: str | None = None,
-) -> str:
-    """Return the id that scheme 1 gives, as archived runs carry it."""
-    material: tuple[int | str, ...] = (int(seed), git_sha, pyproject_hash, run_kind)
-    if config_fingerprint is not None:
-        material = (*material, config_fingerprint)
-    return sha256_bytes(repr(material).encode("utf-8"))[:16]
 
 
 def pyproject_hash(repo_root: Path) -> str:
@@ -287,3 +271,82 @@ def _checked_extra(extra: Mapping[str, str]) -> dict[str, str]:
 def _is_text(value: object) -> bool:
     """Return whether ``value`` is a string, whatever its annotation says."""
     return isinstance(value, str)
+
+
+#: Folders without influence on any episode.
+_NOT_COVERED: Final = frozenset({"cli", "web", "loop", "report"})
+
+
+def source_digest(*used: Any) -> str:
+    """Return the SHA-256 over the package's sources and over the `outside_code` of ``used``."""
+    outside = outside_code(*used)
+    own = _own_digest()
+    return sha256_bytes(canonical_json({"cadenza": own, **outside})) if outside else own
+
+
+def outside_code(*used: Any) -> dict[str, str]:
+    """Return digests of the code beside this package that defines ``used`` classes and functions.
+
+    They are by package or module, with the version of the distribution that offers it as a plug-in,
+    over the sources as they are now.
+    """
+    found: dict[str, str] = {}
+    for thing in used:
+        names = str(thing.__module__).split(".")
+        if names[0] == cadenza.__name__:
+            continue
+        paths = [".".join(names[:length]) for length in range(1, len(names) + 1)]
+        places = [(path, getattr(sys.modules.get(path), "__file__", None)) for path in paths]
+        path, file = next((place for place in places if place[1]), (paths[-1], None))
+        if file is None:
+            found[path] = _digest_without_file(thing)
+        elif file.endswith("__init__.py"):
+            found[_versioned(path)] = digest_of_sources(Path(file).parent, leave_out=frozenset())
+        else:  # a script is called __main__ in one process and __mp_main__ in another
+            label = Path(file).stem if path.endswith("main__") else _versioned(path)
+            found[label] = sha256_file(Path(file))
+    return found
+
+
+@cache
+def _own_digest() -> str:
+    return digest_of_sources(Path(cadenza.__file__).parent)
+
+
+def digest_of_sources(root: Path, *, leave_out: frozenset[str] = _NOT_COVERED) -> str:
+    """Return the SHA-256 over the Python files below ``root``, but for folders to ``leave_out``."""
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix()):
+        relative = path.relative_to(root)
+        if leave_out.intersection(relative.parts[:-1]):
+            continue
+        content = path.read_bytes()
+        digest.update(f"{relative.as_posix()}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _versioned(module: str) -> str:
+    """Return the name with the version of the plug-in distribution it belongs to, if it does."""
+    top = module.partition(".")[0]
+    for plug_in in (plug_in for group in GROUPS for plug_in in entry_points(group=group)):
+        if plug_in.dist is not None and plug_in.module.partition(".")[0] == top:
+            return f"{module} of {plug_in.dist.name} {plug_in.dist.version}"
+    return module
+
+
+def _digest_without_file(thing: Any) -> str:
+    """Return the SHA-256 over what a class, or a function, of a notebook does and holds."""
+    members: dict[str, Any] = {"": thing, **vars(thing)}
+    return sha256_bytes(repr([(name, _content(held)) for name, held in members.items()]).encode())
+
+
+def _content(member: Any) -> Any:
+    """Return compiled code without the place it stands at, plain values, and types of the rest."""
+    function = getattr(member, "__func__", getattr(member, "fget", member))
+    code = getattr(function, "__code__", member)
+    if isinstance(code, CodeType):
+        return code.co_code, code.co_names, [_content(held) for held in code.co_consts]
+    if isinstance(member, tuple):
+        return [_content(held) for held in cast("tuple[Any, ...]", member)]
+    return repr(member) if isinstance(member, str | bytes | int | float) else type(member).__name__

@@ -20,9 +20,9 @@ from typing import Any, Final, Literal, Protocol, get_args
 import structlog
 
 from cadenza.core.errors import InputError, NotReadyError, StorageError
-from cadenza.core.json_values import strict_event
 from cadenza.core.log_sinks import SINK_ERRORS, JsonlSink, LogSink, WandbForwarder, WandbSink
 from cadenza.core.provenance import RESERVED_LOG_FIELDS, RunContext
+from cadenza.core.strict_json import strict_event
 
 _logger = logging.getLogger(__name__)
 
@@ -164,13 +164,9 @@ def bind_run_logger(
 def log_scalars(
     logger: EventLogger, *, step: int, namespace: LogNamespace, **scalars: object
 ) -> None:
-    """Log numbers of one training step as a ``scalar`` event.
+    """Log numbers of one training step, in environment frames, as a ``scalar`` event.
 
-    Args:
-        logger: Where to.
-        step: Environment frames so far.
-        namespace: Group of the numbers.
-        scalars: Numbers by name; None and numbers that are not finite become null.
+    None and numbers that are not finite become null.
 
     Raises:
         InputError: Unknown namespace, or a name that the log itself uses.
@@ -185,14 +181,7 @@ def log_scalars(
 
 
 def log_eval(logger: EventLogger, *, step: int, condition: str, **results: object) -> None:
-    """Log the results of an evaluation as an ``eval`` event.
-
-    Args:
-        logger: Where to.
-        step: Environment frames trained so far.
-        condition: What was evaluated, e.g. a partner's name.
-        results: ``success_rate``, ``mean_episode_length``, ``mean_episode_reward``,
-            ``n_terminated``, ``n_truncated`` and others by name.
+    """Log the results of an evaluation under a condition, e.g. a partner, as an ``eval`` event.
 
     Raises:
         InputError: A name that the log itself uses.

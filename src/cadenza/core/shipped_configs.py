@@ -3,8 +3,7 @@
 from contextlib import suppress
 from pathlib import Path
 
-from cadenza.core.errors import ConfigurationError
-from cadenza.core.near_names import did_you_mean
+from cadenza.core.errors import ConfigurationError, did_you_mean
 
 #: This package's folder; an installed wheel carries the configurations inside it.
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -30,10 +29,7 @@ def shipped_configs() -> list[str]:
 
 
 def shipped_config(name: str) -> Path:
-    """Return the path of a shipped configuration.
-
-    Args:
-        name: ``"train/crossing"``, also behind ``configs/`` and before ``.yaml``.
+    """Return the path of ``"train/crossing"``, also behind ``configs/`` and before ``.yaml``.
 
     Raises:
         ConfigurationError: The package ships no such configuration.

@@ -27,15 +27,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapCI:
-    """Point estimates of the pooled values, and bounds for the first.
-
-    Attributes:
-        iqm: Interquartile mean of the pooled values.
-        mean: Mean of the pooled values.
-        ci_low: 2.5th percentile of the resampled interquartile means.
-        ci_high: 97.5th percentile.
-        n_resamples: Replicates drawn.
-    """
+    """Interquartile mean and mean of the pooled values, and 95 % bounds of the first."""
 
     iqm: float
     mean: float
@@ -46,15 +38,7 @@ class BootstrapCI:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedEpisode:
-    """One initial state played under both conditions.
-
-    Attributes:
-        seed: Root seed; the cluster.
-        episode_idx: Episode index.
-        initial_state_seed: Seed of the common start.
-        homogeneous: Metric under the control.
-        heterogeneous: Metric under the treatment.
-    """
+    """One initial state played under both conditions; the seed is the cluster."""
 
     seed: int
     episode_idx: int
@@ -66,15 +50,9 @@ class PairedEpisode:
 def cluster_bootstrap(
     values: Mapping[int, Sequence[float]], *, n_resamples: int, rng: np.random.Generator
 ) -> BootstrapCI:
-    """Resample seeds, then episodes within each drawn seed.
+    """Resample seeds, in mapping order, then episodes within each drawn seed.
 
-    Args:
-        values: Observations per seed, in mapping order; empty seeds can be drawn and add nothing.
-        n_resamples: Replicates, >= 1.
-        rng: Only source of randomness.
-
-    Returns:
-        Estimates and bounds; all NaN when there are no values.
+    Empty seeds can be drawn and add nothing; everything is NaN when there are no values.
 
     Raises:
         InputError: ``n_resamples`` < 1.
@@ -86,15 +64,9 @@ def cluster_bootstrap(
 def pacluster_bootstrap(
     pairs: Sequence[PairedEpisode], *, n_resamples: int, rng: np.random.Generator
 ) -> BootstrapCI:
-    """Resample seeds, then pairs, of the difference homogeneous - heterogeneous.
+    """Resample seeds, then pairs, of the difference homogeneous - heterogeneous, in raw units.
 
-    Args:
-        pairs: Matched episodes; seeds in order of first appearance.
-        n_resamples: Replicates, >= 1.
-        rng: Only source of randomness.
-
-    Returns:
-        Estimates and bounds of the difference, in raw units; all NaN when there are no pairs.
+    Seeds come in order of first appearance; everything is NaN when there are no pairs.
 
     Raises:
         InputError: ``n_resamples`` < 1.
@@ -141,12 +113,7 @@ def aggregate_metrics(
     metrics: Sequence[str] = ("iqm", "optimality_gap", "performance_profile"),
     threshold: float = 1.0,
 ) -> dict[str, float | None]:
-    """Return aggregates of the pooled values.
-
-    Args:
-        values: Observations per seed.
-        metrics: Which of ``"iqm"``, ``"optimality_gap"`` and ``"performance_profile"`` to compute.
-        threshold: Score that leaves no optimality gap.
+    """Return the named aggregates of the pooled values; ``threshold`` leaves no optimality gap.
 
     Raises:
         InputError: An unknown metric name.

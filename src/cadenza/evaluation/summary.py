@@ -64,10 +64,6 @@ def compute_summary(
 ) -> BundleSummary:
     """Return the headline numbers of ``episodes``; their order does not matter.
 
-    Args:
-        episodes: All episodes of a bundle.
-        settings: What to compare and how; defaults to no comparison.
-
     Raises:
         InputError: Two episodes of one condition share a key.
         pydantic.ValidationError: Too few resamples.
@@ -94,10 +90,6 @@ def compute_summary(
 
 def recompute_summary(stored: BundleSummary, episodes: Sequence[EpisodeResult]) -> BundleSummary:
     """Return the summary that ``stored`` should equal, computed the way it says it was.
-
-    Args:
-        stored: A summary read from a bundle.
-        episodes: The bundle's episodes, in file order.
 
     Raises:
         InputError: The estimator is unknown.

@@ -10,8 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import PydanticCustomError
 
 from cadenza.core.checks import is_whole
-from cadenza.core.errors import ConfigurationError
-from cadenza.core.near_names import did_you_mean
+from cadenza.core.errors import ConfigurationError, did_you_mean
 
 
 def _whole(value: object) -> int:
@@ -366,7 +365,7 @@ class HAPPOConfig(ActorCriticConfig):
     """HAPPO; the defaults are HARL's for teams.
 
     The ego's HAPPO has the names and defaults of upstream's files instead, in
-    `cadenza.aht.config_models.HAPPOHyperparams`, which becomes one of these when a learner is made.
+    `cadenza.aht.config.HAPPOHyperparams`, which becomes one of these when a learner is made.
 
     Attributes:
         critic_max_gradient_norm: Global norm for the critic's gradient, > 0; None leaves it.

@@ -11,7 +11,7 @@ import numpy as np
 
 from cadenza.core.checks import is_whole
 from cadenza.core.errors import InputError
-from cadenza.core.quantiles import student_quantile
+from cadenza.core.proportions import student_quantile
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.callback import ORDER_CHECKPOINT, Callback
 from cadenza.learn.trainer import TrainingShutdownException

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
-from cadenza.core.files import sha256_file
+from cadenza.core.files import sha256_file, tree_digest
 from cadenza.core.strict_json import parse_json_object
-from cadenza.core.tree_digest import tree_digest
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.config_backends import LEAGENTS_RULES
 from cadenza.loop.constitution import Constitution, load_constitution

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, MissingExtraError
 from cadenza.core.extras import load_extra
-from cadenza.core.tree_digest import tree_digest
+from cadenza.core.files import tree_digest
 from cadenza.partners.chunked import (
     CHUNK_OPTIONS,
     Channels,
@@ -243,7 +243,7 @@ class OpenVLAPartner(ChunkedPolicyPartner):
             "revision": "commit of the model's repository, 40 hex digits; not for a local folder",
             "trust_remote_code": "'yes' lets the repository's code run",
             "adapter": "address of a LoRA adapter's folder, local://artifacts/...",
-            "adapter_sha256": "digest of that folder (cadenza.core.tree_digest)",
+            "adapter_sha256": "digest of that folder (cadenza.core.files)",
             "dtype": "bfloat16 (default), float16 or float32",
             "device": "where the model computes (default cuda)",
         },
@@ -428,7 +428,7 @@ def _require_pinned(spec: PartnerSpec) -> None:
     if is_local and spec.weights_sha256 is None:
         raise ConfigurationError(
             "OpenVLAPartner: expected PartnerSpec.weights_sha256 for a local folder, got None; its "
-            "code could change: name the digest of `cadenza.core.tree_digest`."
+            "code could change: name the digest of `cadenza.core.files`."
         )
     if not is_local and not _COMMIT.fullmatch(extra.get("revision", "")):
         raise ConfigurationError(

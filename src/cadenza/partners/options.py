@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array, FloatArray
-from cadenza.core.errors import ConfigurationError
-from cadenza.core.near_names import did_you_mean
+from cadenza.core.errors import ConfigurationError, did_you_mean
 from cadenza.partners.interface import DrawingPartner, PartnerCard, read_state
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec

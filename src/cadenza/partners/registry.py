@@ -9,10 +9,9 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar, cast
 
-from cadenza.core.errors import InputError, UnknownNameError
-from cadenza.core.near_names import did_you_mean
+from cadenza.core.errors import InputError, UnknownNameError, did_you_mean
 from cadenza.core.plug_ins import PlugIns
-from cadenza.core.source_identity import outside_code
+from cadenza.core.provenance import outside_code
 from cadenza.partners.interface import FrozenPartner, PartnerCard, require_no_training_surface
 from cadenza.partners.spec import PartnerSpec
 

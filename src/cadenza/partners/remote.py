@@ -5,7 +5,7 @@ A policy that needs another torch, or JAX, runs as a process of that environment
 policy share the process: it keeps nothing from one plan to the next.
 
 Python:  ``CADENZA_LEROBOT_PYTHON`` and ``CADENZA_CROSSFORMER_PYTHON`` name the interpreters, else
-         see `cadenza.core.foreign_pythons`.
+         see `cadenza.core.extras`.
 Seeds:   every plan has its own, 0 for a deterministic one, so equal seeds give equal plans.
 """
 
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import CadenzaError, ConfigurationError, MissingExtraError
-from cadenza.core.foreign_pythons import foreign_python, python_variable
+from cadenza.core.extras import foreign_python, python_variable
 from cadenza.core.seeding import INTEGER_SEED_BOUND
 from cadenza.partners.chunked import (
     CHUNK_OPTIONS,

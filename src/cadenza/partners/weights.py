@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cadenza.core.errors import CheckpointError, InputError
-from cadenza.core.files import sha256_file
-from cadenza.core.tree_digest import tree_digest
+from cadenza.core.files import sha256_file, tree_digest
 from cadenza.partners.spec import PartnerSpec
 
 #: Environment variables that name the folder; the first that is set counts.

@@ -14,9 +14,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import Field, ValidationError
 
-from cadenza.core.errors import InputError, IntegrityError, UnknownNameError
-from cadenza.core.near_names import did_you_mean
-from cadenza.core.sealed_json import read_sealed_json, write_sealed_json
+from cadenza.core.errors import InputError, IntegrityError, UnknownNameError, did_you_mean
+from cadenza.core.strict_json import read_sealed_json, write_sealed_json
 from cadenza.learn.configs import FrozenModel
 
 #: Share of the ids that `compute_split` makes public.

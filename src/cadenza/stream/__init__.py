@@ -4,12 +4,11 @@ Start at:    `OnlineDataEngine`, `OnlineDataEngineCfg` and `OnlineDataset`.
 Promise:     a chunk is never torn, and neither drawing nor writing waits for the other; nothing
              is left in shared memory, however the processes end.
 May import:  `core`, `learn`, `safety`.  Must not import: any other folder of the package.
-Layout:      `shared_file`, `fences`, `layout`, `slots` (the store), `slot_writer`, `slot_reader`;
-             `engine` (what users call), `live_draws`, `config`, `config_checks`, `back_pressure`;
+Layout:      `shared_file`, `layout`, `slots` (the store), `slot_writer`, `slot_reader`;
+             `engine` (what users call), `live_draws`, `config`, `back_pressure`;
              `supervisor`, `producer`, `environment`, `policies` (the processes that simulate);
              `dataset`, `chunk_samplers`, `batch_ring` (what trainers call), `batches`;
-             `recorded_draws`, `recording_files`, `recording_session` (repeating a training);
-             `argument_checks` refuses what any of them cannot use.
+             `recorded_draws`, `recording_files` (repeating a training).
 """
 
 from typing import Final

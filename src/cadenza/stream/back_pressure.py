@@ -23,16 +23,14 @@ that runs.
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, fields
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.errors import InputError, StaleDataError, StorageError
-from cadenza.stream.config import Mode, OnlineDataEngineCfg
-from cadenza.stream.engine_state import LARGEST, EngineWords, ProducerState, saturating_sum
-from cadenza.stream.slots import SlotStore, StreamWords
+from cadenza.stream.config import FlowRules
+from cadenza.stream.slots import LARGEST, ProducerState, SlotStore, StreamWords, saturating_sum
 
 #: Pause between two looks at the store, s.
 POLL_S: Final = 0.002
@@ -41,35 +39,6 @@ POLL_S: Final = 0.002
 WAITING_NS: Final = 1_000_000_000
 #: States of producers that will write.
 _AT_WORK: Final = (ProducerState.STARTING, ProducerState.RUNNING)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowRules:
-    """The settings that decide who waits, see `OnlineDataEngineCfg`."""
-
-    buffer_size: int
-    mode: Mode
-    refill_threshold: int
-    max_replay_ratio: float | None
-    min_fresh_fraction: float | None
-    high_water: int | None
-
-    @classmethod
-    def of(cls, cfg: OnlineDataEngineCfg) -> Self:
-        """Return the rules of a configuration."""
-        return cls(**{entry.name: getattr(cfg, entry.name) for entry in fields(cls)})
-
-    def most_chunks(self, steps: int) -> float | None:
-        """Return the chunks that a buffer full of unread episodes of ``steps`` steps allows.
-
-        A larger draw needs steps that are gone before it can see them. Where producers write no
-        more than is wanted that is a mistake; elsewhere, None, it only takes its time.
-        """
-        if self.max_replay_ratio is None:
-            return None
-        if self.mode != "fixed_ratio" and self.high_water is None:
-            return None
-        return self.max_replay_ratio * self.buffer_size * steps
 
 
 def passed_episodes(store: SlotStore) -> int:
@@ -123,7 +92,7 @@ def may_publish(store: SlotStore, rules: FlowRules, published: int) -> bool:
         return False
     if waited_for:
         return True
-    wanted = int(words[EngineWords.FRAMES_AT_READY]) + store.drawn_chunks() / rules.max_replay_ratio
+    wanted = int(words[StreamWords.FRAMES_AT_READY]) + store.drawn_chunks() / rules.max_replay_ratio
     return store.published_frames() < wanted
 
 
@@ -178,7 +147,7 @@ def _request_fill(store: SlotStore, rules: FlowRules) -> bool:
     words[StreamWords.TO_FILL] = saturating_sum(target, rules.buffer_size)
     words[StreamWords.REQUESTS] = saturating_sum(int(words[StreamWords.REQUESTS]), 1)
     words[StreamWords.DRAWN_AT_REQUEST] = store.drawn_chunks()
-    words[EngineWords.PASSED_AT_REQUEST] = passed_episodes(store)
+    words[StreamWords.PASSED_AT_REQUEST] = passed_episodes(store)
     return True
 
 
@@ -219,7 +188,7 @@ def request_fill_if_passed(store: SlotStore, rules: FlowRules) -> bool:
 
 
 def _is_passed(store: SlotStore, rules: FlowRules) -> bool:
-    since = passed_episodes(store) - int(store.words[EngineWords.PASSED_AT_REQUEST])
+    since = passed_episodes(store) - int(store.words[StreamWords.PASSED_AT_REQUEST])
     return since >= rules.buffer_size
 
 
@@ -253,19 +222,12 @@ def wait_until_fresh(
     note: Callable[[int, int], None],
     look: Callable[[], None],
 ) -> None:
-    """Wait until ``chunks`` may be drawn.
+    """Wait until ``chunks`` may be drawn, at most ``timeout`` s.
 
-    Args:
-        store: The store.
-        rules: What to keep.
-        chunks: Chunks of the draw.
-        timeout: Longest wait, s.
-        check: Called while waiting; raises when waiting is in vain.
-        note: Called with every piece of time waited, ns, as it passes, the first one empty: nothing
-            is left out when the wait fails, or the process is killed in it. It must tell producers
-            that a draw waits, as `ConsumerRow.note_blocked` does, and gets the chunks for which
-            the replay ratio wants more steps, 0 while that is not what the draw waits for.
-        look: Finds out which new episodes the draw can use, so that others do not pass for fresh.
+    ``check`` raises when waiting is in vain. ``look`` finds out which new episodes the draw can
+    use. ``note`` gets every piece of time waited, ns, as it passes, the first one empty, so that
+    nothing is left out when the wait fails; it tells producers that a draw waits, and for how many
+    chunks the replay ratio wants more steps, 0 while that is not what it waits for.
 
     Raises:
         InputError: Producers would never write enough for so many chunks.

@@ -14,13 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 
+from cadenza.core.checks import checked_integer, checked_seconds, require_callable
 from cadenza.core.device import resolve_device
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
-from cadenza.stream.argument_checks import (
-    checked_integer,
-    checked_seconds,
-    require_callable,
-)
 from cadenza.stream.batches import flat_tensors
 
 if TYPE_CHECKING:
@@ -104,17 +100,7 @@ class SideStreamCopies:
 
 
 class _Buffer:
-    """One batch of the ring; empty until it is filled for the first time.
-
-    Attributes:
-        host: Where batches are drawn to.
-        target: The batch on the device.
-        copied: End of its last copy.
-        used: End of what its last user has started.
-        is_marked: Whether ``used`` is.
-        lease: Who has it, None if nobody.
-        returned: Number of its return, to take the one that came back first.
-    """
+    """One batch of the ring, empty until it is filled, and who has it."""
 
     def __init__(self, returned: int) -> None:
         self.host: TensorDict | None = None

@@ -17,14 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cadenza.core.checks import checked_flag, checked_integer, checked_optional_integer
+from cadenza.core.device import generator_fault
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
 from cadenza.core.seeding import derive_substream
-from cadenza.stream.argument_checks import (
-    checked_flag,
-    checked_integer,
-    checked_optional_integer,
-    generator_fault,
-)
 
 #: Purpose of the stream that ``seed`` selects.
 STREAM_NAME: Final = "stream.chunk_sizes"

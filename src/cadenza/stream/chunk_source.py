@@ -11,23 +11,14 @@ import torch
 
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions, SamplingMode, Short, Weighting
 from cadenza.stream.layout import StoreLayout
-from cadenza.stream.recording_session import IteratorPlace
+from cadenza.stream.recording_files import IteratorPlace
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
 
 class DrawRequest(NamedTuple):
-    """What `ChunkSource.sample_batch` was asked for; values are not checked yet.
-
-    Attributes:
-        size: Chunks and steps of each, (n, c).
-        options: Distribution of the chunks.
-        select: Keys to return.
-        out: `TensorDict` to write into and return, or None; the type checker loses its class here.
-        generator: Source of the draws.
-        timeout: Longest wait for fresh data, s.
-    """
+    """What `ChunkSource.sample_batch` was asked for; values are not checked yet."""
 
     size: tuple[int, int]
     options: DrawOptions
@@ -67,12 +58,8 @@ class ChunkSource(ABC):
     def begin_iterator(self, place: IteratorPlace) -> "tuple[ChunkSource, IteratorPlace]":
         """Begin an iterator of a dataset.
 
-        Args:
-            place: Which one.
-
-        Returns:
-            What it draws from, and the place that its random streams belong to: in a replay that
-            of the iterator that was recorded.
+        Return what it draws from, and the place that its random streams belong to: in a replay that
+        of the iterator that was recorded.
 
         Raises:
             InputError: The iterator was recorded with another number of loader workers.

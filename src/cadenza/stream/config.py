@@ -1,7 +1,7 @@
 """Settings of the online data engine.
 
 Every instance owns its dictionaries. `OnlineDataEngine` checks the ranges with
-`config_checks.check_settings`, so a configuration may be filled in step by step;
+`check_settings`, so a configuration may be filled in step by step;
 `OnlineDataEngineCfg.validate` lists what is still `dataclasses.MISSING`.
 
 Path syntax:  ``gym_config.kwargs.sizes[0]``: attribute names and keys after dots, indices in
@@ -9,16 +9,23 @@ Path syntax:  ``gym_config.kwargs.sizes[0]``: attribute names and keys after dot
 """
 
 import copy
+import importlib
 import inspect
+import json
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import Enum
-from typing import Any, Final, Literal, Self, cast
+from numbers import Real
+from typing import Any, Final, Literal, Self, cast, get_args
 
 import numpy as np
 from torch import Tensor
 
+from cadenza.core.checks import checked_path, is_whole, require_instance
+from cadenza.core.device import checked_device
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
 from cadenza.stream.slots import Reuse
 
@@ -87,9 +94,7 @@ def _missing(value: object, path: str, above: tuple[int, ...]) -> Iterator[str]:
 
 
 def with_value_at(tree: object, path: str, value: object) -> None:
-    """Set the value at ``path`` below the mutable ``tree``.
-
-    The last key of a mapping may be new; everything before it must be there.
+    """Set the value at ``path`` below the mutable ``tree``; the last key of a mapping may be new.
 
     Raises:
         ConfigurationTypeError: No such place.
@@ -189,7 +194,7 @@ class OnlineDataEngineCfg:
         buffer_device: Where drawn batches lie. The buffer itself is in the host's shared memory.
         gym_config: The environment: ``id`` (Gymnasium's) or ``factory`` (``"module:function"``,
             called with ``num_envs`` and ``kwargs``), ``num_envs`` (1), ``kwargs``,
-            ``max_episode_steps``, ``spaces``; ``robot``, ``sensor``, ``env.observations`` describe
+            ``max_episode_steps``; ``robot``, ``sensor``, ``env.observations`` describe
             a robot's buffer, see `environment`.
         action_config: Further keyword arguments of the environment.
         refill_threshold: With ``mode="on_demand"`` a fill is asked for after this many chunks drawn
@@ -314,3 +319,227 @@ class OnlineDataEngineCfg:
     def steps(self) -> int:
         """Steps that a slot holds, T."""
         return int(self.gym_config.get("max_episode_steps", self.max_episode_steps))
+
+
+def import_path(path: object, place: str) -> tuple[str, str]:
+    """Return module and name in ``"package.module:name"``; nothing is imported.
+
+    Raises:
+        ConfigurationError: ``path``, which stands at ``place``, is not such a path.
+    """
+    module, colon, name = path.partition(":") if isinstance(path, str) else ("", "", "")
+    if not (module and colon and name):
+        raise ConfigurationError(f"{place}: expected 'package.module:function', got {path!r}.")
+    return module, name
+
+
+def load_callable(path: object, place: str) -> Callable[..., Any]:
+    """Return the function or class that ``path``, which stands at ``place``, names.
+
+    Raises:
+        ConfigurationError: Not such a path, or nothing callable there.
+    """
+    module, name = import_path(path, place)
+    try:
+        found: object = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(
+            f"{place}: expected {path!r} to be importable, got: {error}; put its "
+            "folder on sys.path."
+        ) from error
+    if not callable(found):
+        raise ConfigurationError(
+            f"{place}: expected something to call at {path!r}, got {type(found).__name__}."
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowRules:
+    """The settings that decide who waits, see `OnlineDataEngineCfg`."""
+
+    buffer_size: int
+    mode: Mode
+    refill_threshold: int
+    max_replay_ratio: float | None
+    min_fresh_fraction: float | None
+    high_water: int | None
+
+    @classmethod
+    def of(cls, cfg: OnlineDataEngineCfg) -> Self:
+        """Return the rules of a configuration."""
+        return cls(**{entry.name: getattr(cfg, entry.name) for entry in fields(cls)})
+
+    def most_chunks(self, steps: int) -> float | None:
+        """Return the chunks that a buffer full of unread episodes of ``steps`` steps allows.
+
+        A larger draw needs steps that are gone before it can see them. Where producers write no
+        more than is wanted that is a mistake; elsewhere, None, it only takes its time.
+        """
+        if self.max_replay_ratio is None:
+            return None
+        if self.mode != "fixed_ratio" and self.high_water is None:
+            return None
+        return self.max_replay_ratio * self.buffer_size * steps
+
+
+#: Smallest value of each whole number.
+_LEAST: Final = {
+    "buffer_size": 1,
+    "max_episode_steps": 1,
+    "state_dim": 1,
+    "refill_threshold": 1,
+    "max_generation_attempts": 1,
+    "producers": 1,
+    "seed": 0,
+    "max_restarts": 0,
+    "high_water": 1,
+}
+#: What other numbers are, by the words of messages: their bounds, both allowed.
+_RANGES: Final = {
+    "a finite number > 0": (math.nextafter(0.0, 1.0), sys.float_info.max),
+    "a finite number >= 0": (0.0, sys.float_info.max),
+    "a number in [0, 1]": (0.0, 1.0),
+}
+_KINDS: Final = {
+    **dict.fromkeys(("initialization_timeout", "stop_timeout"), "a finite number > 0"),
+    **dict.fromkeys(("hang_timeout", "healthy_after"), "a finite number > 0"),
+    **dict.fromkeys(("max_replay_ratio", "draw_timeout"), "a finite number > 0"),
+    "restart_backoff": "a finite number >= 0",
+    **dict.fromkeys(("max_failure_rate", "min_fresh_fraction"), "a number in [0, 1]"),
+}
+_OPTIONAL: Final = ("high_water", "max_replay_ratio", "min_fresh_fraction")
+_GYM_KEYS: Final = frozenset(
+    {
+        *("id", "factory", "num_envs", "max_episode_steps", "kwargs"),
+        *("headless", "device", "renderer", "gpu_id", *ROBOT_KEYS),
+    }
+)
+
+
+def check_settings(cfg: OnlineDataEngineCfg) -> None:
+    """Refuse settings that cannot work.
+
+    Raises:
+        ConfigurationError: Out of range, unknown, or in conflict with another one.
+        ConfigurationTypeError: A value is missing, or ``cfg`` is no configuration.
+    """
+    advice = "write OnlineDataEngineCfg(**settings)"
+    require_instance("OnlineDataEngine.cfg", cfg, OnlineDataEngineCfg, advice)
+    cfg.validate()
+    cfg = cfg.copy()  # which makes NumPy's numbers plain
+    given = {name: getattr(cfg, name) for name in (*_LEAST, *_KINDS)}
+    for name, value in given.items():
+        if value is None and name in _OPTIONAL:
+            continue
+        if name in _LEAST:
+            if not is_whole(value) or value < _LEAST[name]:
+                raise _refused(name, f"an integer >= {_LEAST[name]}", value)
+            continue
+        low, high = _RANGES[_KINDS[name]]
+        number = math.nan if isinstance(value, bool) else value
+        if not isinstance(number, Real) or not low <= cast("float", number) <= high:
+            raise _refused(name, _KINDS[name], value)
+    for name, kind in (("mode", Mode), ("reuse", Reuse)):
+        value = getattr(cfg, name)
+        if not isinstance(value, str) or value not in get_args(kind):
+            raise _refused(name, f"one of {get_args(kind)}", value)
+    if cfg.mode == "fixed_ratio" and cfg.max_replay_ratio is None:
+        raise _refused("max_replay_ratio", 'a number with mode="fixed_ratio"', None)
+    checked_device("OnlineDataEngineCfg.buffer_device", cfg.buffer_device)
+    for name in ("log_path", "status_path"):
+        if getattr(cfg, name) is not None:
+            checked_path(f"OnlineDataEngineCfg.{name}", getattr(cfg, name))
+    _check_environment(cfg)
+    _check_policy(cfg)
+    _check_flow(cfg)
+    _check_json(cfg)
+
+
+def _check_environment(cfg: OnlineDataEngineCfg) -> None:
+    gym = cast("Any", cfg.gym_config)
+    _check_mapping("gym_config", gym)
+    _check_mapping("action_config", cfg.action_config)
+    for key in ("kwargs", "env"):
+        _check_mapping(f"gym_config[{key!r}]", gym.get(key, {}))
+    unknown = sorted(set(cfg.gym_config) - _GYM_KEYS)
+    if unknown:
+        raise _refused("gym_config", f"keys among {sorted(_GYM_KEYS)}", unknown)
+    if ("id" in gym) == ("factory" in gym):
+        raise _refused(
+            "gym_config", "either 'id' or 'factory'", sorted(set(cfg.gym_config)) or "no keys"
+        )
+    if "factory" in gym:
+        import_path(gym["factory"], "OnlineDataEngineCfg.gym_config['factory']")
+    elif not isinstance(gym["id"], str) or not gym["id"]:
+        raise _refused("gym_config['id']", "the name of a registered environment", gym["id"])
+    for name in ("num_envs", "max_episode_steps"):
+        value = cfg.gym_config.get(name, 1)
+        if not is_whole(value) or value < 1:
+            raise _refused(f"gym_config[{name!r}]", "an integer >= 1", value)
+    if cfg.num_envs > cfg.buffer_size:
+        raise _refused(
+            "buffer_size", f"at least num_envs = {cfg.num_envs} episodes", cfg.buffer_size
+        )
+
+
+def _check_policy(cfg: OnlineDataEngineCfg) -> None:
+    if cfg.policy is None:
+        return
+    _check_mapping("policy", cfg.policy)
+    if not {"factory"} <= set(cfg.policy) <= {"factory", "kwargs"}:
+        raise _refused("policy", "the keys 'factory' and, if needed, 'kwargs'", sorted(cfg.policy))
+    import_path(cfg.policy["factory"], "OnlineDataEngineCfg.policy['factory']")
+    _check_mapping("policy['kwargs']", cfg.policy.get("kwargs", {}))
+
+
+def _check_flow(cfg: OnlineDataEngineCfg) -> None:
+    """Refuse settings with which draws would wait for what producers must not give."""
+    rules = FlowRules.of(cfg)
+    most = rules.most_chunks(cfg.steps)
+    if most is not None and most < 1.0:
+        raise _refused(
+            "max_replay_ratio",
+            f"at least {1 / (cfg.buffer_size * cfg.steps):.2g}, so that the buffer_size * "
+            f"max_episode_steps = {cfg.buffer_size} * {cfg.steps} steps that it can hold allow one "
+            "chunk",
+            cfg.max_replay_ratio,
+        )
+    if cfg.high_water is None:
+        return
+    if cfg.high_water > cfg.buffer_size:
+        raise _refused("high_water", f"<= buffer_size = {cfg.buffer_size}", cfg.high_water)
+    needed = (cfg.min_fresh_fraction or 0.0) * cfg.buffer_size
+    if cfg.high_water < needed:
+        raise _refused(
+            "high_water",
+            f"at least min_fresh_fraction * buffer_size = {needed:g} unread episodes, for which "
+            "draws wait",
+            cfg.high_water,
+        )
+
+
+def _check_mapping(name: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise _refused(name, "a mapping", value)
+    odd = [key for key in cast("Mapping[object, Any]", value) if not isinstance(key, str)]
+    if odd:
+        raise _refused(name, "keys that are strings", odd)
+
+
+def _check_json(cfg: OnlineDataEngineCfg) -> None:
+    """Producers get the configuration as JSON."""
+    for name in ("gym_config", "action_config", "policy"):
+        try:
+            json.dumps(plain(getattr(cfg, name), name), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"OnlineDataEngineCfg.{name}: expected values that JSON can express, because "
+                f"producers get them so: {error}."
+            ) from error
+
+
+def _refused(name: str, expected: str, got: object) -> ConfigurationError:
+    return ConfigurationError(f"OnlineDataEngineCfg.{name}: expected {expected}, got {got!r}.")

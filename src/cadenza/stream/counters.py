@@ -14,7 +14,6 @@ Error:  a quantile lies in the class of the true one, so times are within a fact
 import os
 import threading
 import time
-from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -22,11 +21,10 @@ from numpy.typing import NDArray
 
 from cadenza.core.errors import NotReadyError
 from cadenza.stream.back_pressure import readable_slots, unread_episodes, waiting_rows
-from cadenza.stream.engine_state import LARGEST, saturating_sum
 from cadenza.stream.layout import HISTOGRAM_CLASSES, MAX_CONSUMERS
 from cadenza.stream.processes import is_same_process, started_at
 from cadenza.stream.slot_reader import DrawnChunks
-from cadenza.stream.slots import SlotStore, StreamWords
+from cadenza.stream.slots import LARGEST, SlotStore, StreamWords, saturating_sum
 
 _Ints = NDArray[np.int64]
 _Floats = NDArray[np.float64]
@@ -167,10 +165,8 @@ class ConsumerRow:
     def note_blocked(self, duration_ns: int, chunks: int = 0) -> None:
         """Count time that this process waited for data, and say that it still waits.
 
-        Args:
-            duration_ns: The time, ns.
-            chunks: Chunks for which the replay ratio wants more steps; 0: it waits for something
-                else, which more steps may or may not bring.
+        ``chunks`` are those for which the replay ratio wants more steps; 0: it waits for something
+        else, which more steps may or may not bring.
         """
         row, table = self.row, self._store.consumers
         table["blocked_ns"][row] += duration_ns
@@ -210,150 +206,48 @@ class ProducerRow:
         self._table["stalled_ns"][self._row] += duration_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerCounters:
-    """One producer at a moment.
+def read_counters(store: SlotStore) -> dict[str, Any]:
+    """Return the counters of ``store`` as JSON values; running counts may differ by one draw.
 
-    Attributes:
-        producer: Its number.
-        pid: Its process, 0 before the first.
-        alive: Whether that process runs.
-        silent_s: Seconds since it last moved; 0 before its first start.
-        restarts: Times it was started again.
-        episodes: Episodes it published.
-        frames: Their steps.
-        dropped: Episodes it gave up.
-        stalled_s: Seconds it waited for consumers.
+    Counts are since the stream's beginning, ``..._s`` seconds. ``readable`` episodes can be drawn
+    from now; draws do not want those that are ``passed_over``, see `SlotStore.passed_over`, and
+    nothing was drawn yet from the ``unread`` others. Staleness is the age of the episodes that
+    chunks were drawn from, a version lag how many policy versions they were behind.
+    ``excluded_mean`` is the share of runs, see `DrawOptions`, that were shorter than a chunk, as a
+    mean over the drawn chunks; ``replay_ratio`` chunks per step written, like ``max_replay_ratio``.
+    A producer is ``silent_s`` since it last moved, 0 before its first start.
     """
-
-    producer: int
-    pid: int
-    alive: bool
-    silent_s: float
-    restarts: int
-    episodes: int
-    frames: int
-    dropped: int
-    stalled_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerCounters:
-    """One row of drawing processes at a moment.
-
-    Attributes:
-        pid: Process that counts in it, or did last.
-        alive: Whether that process runs.
-        chunks: Chunks drawn.
-        frames: Their steps, without those that a mask hides.
-        redraws: Chunks drawn anew because their slot changed.
-        blocked_s: Seconds waited for data.
-        waits: Whether a draw waits for data.
-        excluded_mean: See `StreamCounters`, of the chunks of this row.
-    """
-
-    pid: int
-    alive: bool
-    chunks: int
-    frames: int
-    redraws: int
-    blocked_s: float
-    waits: bool
-    excluded_mean: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamCounters:
-    """A stream at a moment; counts are since its beginning.
-
-    Attributes:
-        time_ns: When, ns since 1970.
-        episodes: Episodes published.
-        frames: Their steps.
-        dropped: Episodes given up.
-        readable: Episodes that can be drawn from now.
-        passed_over: Those of them that draws do not want, see `SlotStore.passed_over`.
-        unread: Those of the others that nothing was drawn from yet.
-        chunks: Chunks drawn.
-        drawn_frames: Their steps.
-        redraws: Chunks drawn anew.
-        blocked_s: Seconds that consumers waited for data, summed.
-        stalled_s: Seconds that producers waited for consumers, summed.
-        policy_version: Newest version of the acting policy.
-        staleness_mean_s: Mean age of the episodes that chunks were drawn from, s.
-        staleness_p95_s: Its 95 % quantile, s.
-        version_lag_mean: Mean number of policy versions that drawn chunks were behind.
-        version_lag_p95: Its 95 % quantile.
-        excluded_mean: Share of the runs (see `DrawOptions`) that were left out because they are
-            shorter than a chunk, mean over the drawn chunks.
-        producers: Each producer.
-        consumers: Each row that some process drew in.
-    """
-
-    time_ns: int
-    episodes: int
-    frames: int
-    dropped: int
-    readable: int
-    passed_over: int
-    unread: int
-    chunks: int
-    drawn_frames: int
-    redraws: int
-    blocked_s: float
-    stalled_s: float
-    policy_version: int
-    staleness_mean_s: float
-    staleness_p95_s: float
-    version_lag_mean: float
-    version_lag_p95: int
-    excluded_mean: float
-    producers: tuple[ProducerCounters, ...]
-    consumers: tuple[ConsumerCounters, ...]
-
-    @property
-    def replay_ratio(self) -> float:
-        """Chunks drawn per step written, like ``max_replay_ratio``; 0 while nothing is written."""
-        return self.chunks / self.frames if self.frames else 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the counters as JSON values, for a log event."""
-        return asdict(self) | {"replay_ratio": self.replay_ratio}
-
-
-def read_counters(store: SlotStore) -> StreamCounters:
-    """Return the counters of ``store`` as they are now; running counts may differ by one draw."""
-    draws, words = store.consumers, store.words
-    chunks = _total(draws["chunks"])
-    readable = readable_slots(store)
-    passed_over = store.passed_over()
+    draws, made = store.consumers, store.producers
+    chunks, frames = _total(draws["chunks"]), store.published_frames()
+    readable, passed_over = readable_slots(store), store.passed_over()
     waits = waiting_rows(store)
     staleness = draws["staleness_classes"].sum(axis=0)
-    return StreamCounters(
-        time_ns=time.time_ns(),
-        episodes=store.published(),
-        frames=store.published_frames(),
-        dropped=int(store.producers["dropped"].sum()),
-        readable=int(np.count_nonzero(readable)),
-        passed_over=int(np.count_nonzero(readable & passed_over)),
-        unread=unread_episodes(store),
-        chunks=chunks,
-        drawn_frames=_total(draws["frames"]),
-        redraws=_total(draws["redraws"]),
-        blocked_s=int(draws["blocked_ns"].sum()) / _NS,
-        stalled_s=int(store.producers["stalled_ns"].sum()) / _NS,
-        policy_version=int(words[StreamWords.POLICY_VERSION]),
-        staleness_mean_s=_total(draws["staleness_us"]) / 1e6 / max(chunks, 1),
-        staleness_p95_s=time_quantile_ns(staleness, 0.95) / _NS,
-        version_lag_mean=_total(draws["version_lag"]) / max(chunks, 1),
-        version_lag_p95=lag_quantile(draws["lag_classes"].sum(axis=0), 0.95),
-        excluded_mean=_total(draws["excluded_ppm"]) / 1e6 / max(chunks, 1),
-        producers=tuple(_producer(store, row) for row in range(store.layout.producers)),
-        consumers=tuple(
+    return {
+        "time_ns": time.time_ns(),
+        "episodes": store.published(),
+        "frames": frames,
+        "dropped": int(made["dropped"].sum()),
+        "readable": int(np.count_nonzero(readable)),
+        "passed_over": int(np.count_nonzero(readable & passed_over)),
+        "unread": unread_episodes(store),
+        "chunks": chunks,
+        "drawn_frames": _total(draws["frames"]),
+        "redraws": _total(draws["redraws"]),
+        "blocked_s": int(draws["blocked_ns"].sum()) / _NS,
+        "stalled_s": int(made["stalled_ns"].sum()) / _NS,
+        "policy_version": int(store.words[StreamWords.POLICY_VERSION]),
+        "staleness_mean_s": _total(draws["staleness_us"]) / 1e6 / max(chunks, 1),
+        "staleness_p95_s": time_quantile_ns(staleness, 0.95) / _NS,
+        "version_lag_mean": _total(draws["version_lag"]) / max(chunks, 1),
+        "version_lag_p95": lag_quantile(draws["lag_classes"].sum(axis=0), 0.95),
+        "excluded_mean": _total(draws["excluded_ppm"]) / 1e6 / max(chunks, 1),
+        "replay_ratio": chunks / frames if frames else 0.0,
+        "producers": [_producer(store, row) for row in range(store.layout.producers)],
+        "consumers": [
             _consumer(store, row, waits=bool(waits[row]))
             for row in np.flatnonzero(draws["pid"]).tolist()
-        ),
-    )
+        ],
+    }
 
 
 def _total(counts: NDArray[np.int64]) -> int:
@@ -361,34 +255,29 @@ def _total(counts: NDArray[np.int64]) -> int:
     return sum(counts.tolist())
 
 
-def _producer(store: SlotStore, row: int) -> ProducerCounters:
+def _producer(store: SlotStore, row: int) -> dict[str, Any]:
     table = {name: int(values[row]) for name, values in store.producers.items() if name != "error"}
     beat = table["heartbeat_ns"]
-    return ProducerCounters(
-        producer=row,
-        pid=table["pid"],
-        alive=is_same_process(table["pid"], table["started_at"]),
-        silent_s=(time.monotonic_ns() - beat) / _NS if beat else 0.0,
-        restarts=table["restarts"],
-        episodes=table["episodes"],
-        frames=table["frames"],
-        dropped=table["dropped"],
-        stalled_s=table["stalled_ns"] / _NS,
-    )
+    return {
+        "producer": row,
+        "pid": table["pid"],
+        "alive": is_same_process(table["pid"], table["started_at"]),
+        "silent_s": (time.monotonic_ns() - beat) / _NS if beat else 0.0,
+        **{name: table[name] for name in ("restarts", "episodes", "frames", "dropped")},
+        "stalled_s": table["stalled_ns"] / _NS,
+    }
 
 
-def _consumer(store: SlotStore, row: int, *, waits: bool) -> ConsumerCounters:
+def _consumer(store: SlotStore, row: int, *, waits: bool) -> dict[str, Any]:
     table = {name: int(v[row]) for name, v in store.consumers.items() if v.ndim == 1}
-    return ConsumerCounters(
-        pid=table["pid"],
-        alive=is_same_process(table["pid"], table["started_at"]),
-        chunks=table["chunks"],
-        frames=table["frames"],
-        redraws=table["redraws"],
-        blocked_s=table["blocked_ns"] / _NS,
-        waits=waits,
-        excluded_mean=table["excluded_ppm"] / 1e6 / max(table["chunks"], 1),
-    )
+    return {
+        "pid": table["pid"],
+        "alive": is_same_process(table["pid"], table["started_at"]),
+        **{name: table[name] for name in ("chunks", "frames", "redraws")},
+        "blocked_s": table["blocked_ns"] / _NS,
+        "waits": waits,
+        "excluded_mean": table["excluded_ppm"] / 1e6 / max(table["chunks"], 1),
+    }
 
 
 def _claim_row(store: SlotStore) -> int:

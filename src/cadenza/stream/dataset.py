@@ -5,31 +5,25 @@ Randomness: every iterator has generators of its own, derived from (seed, worker
 a seed from (number of the dataset, worker, epoch). The epoch counts the iterators that were made
 for a worker; the count lies in shared memory, because loaders start new workers with a fresh copy
 of the dataset each time.
-
-How a worker process of a PyTorch loader ends: at once, and without a word.
-
-A worker hands batches to a thread of `multiprocessing` that sends them. Its loader does not want
-the last ones any more, so the worker ends while they are on their way. Where it was spawned, the
-interpreter is taken down then, and Python ends every thread that asks for the interpreter after
-that. PyTorch, which the thread has called to share a tensor, cannot be ended so, and the C++
-library aborts the worker: ``terminate called without an active exception``. Forked workers, and
-those of a fork server, leave without taking the interpreter down.
 """
 
-import gc
 import multiprocessing
 import multiprocessing.synchronize
-import multiprocessing.util
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from cadenza.core.checks import (
+    checked_names,
+    checked_optional_integer,
+    is_whole,
+    require_callable,
+    require_instance,
+)
 from cadenza.core.errors import (
     ConfigurationError,
     ConfigurationTypeError,
@@ -38,41 +32,17 @@ from cadenza.core.errors import (
     StaleDataError,
 )
 from cadenza.core.seeding import Substream, derive_substream
-from cadenza.stream.argument_checks import (
-    checked_names,
-    checked_optional_integer,
-    is_integer,
-    require_callable,
-    require_instance,
-)
-from cadenza.stream.chunk_keys import chunk_fields
+from cadenza.stream.batches import chunk_fields
 from cadenza.stream.chunk_samplers import STREAM_NAME, ChunkSizeSampler
 from cadenza.stream.chunk_source import ChunkSource
 from cadenza.stream.draw_options import DrawOptions, SamplingMode, Short, Weighting
-from cadenza.stream.recording_session import IteratorPlace
+from cadenza.stream.recording_files import IteratorPlace
 from cadenza.stream.shared_file import SharedFile
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
     Transform = Callable[[TensorDict], TensorDict]
-
-#: Longest wait of a worker for the batches on their way, s. A loader kills its workers after five.
-SENDING_S: Final = 3.0
-#: Name that `multiprocessing.Queue` gives the thread that sends.
-_SENDER: Final = "QueueFeederThread"
-#: Place among what a process does at its end: after the queues were closed, which have at least -5.
-_AFTER_QUEUES: Final = -10
-
-
-def prepare_end() -> None:
-    """Let this worker end well; a second call does nothing."""
-    if not gc.get_freeze_count():
-        # What a worker has imported lives as long as it does. Without this a worker that was
-        # spawned searches all of it for cycles when it ends: 1.1 instead of 0.2 s of work.
-        gc.freeze()
-    if multiprocessing.get_start_method(allow_none=True) == "spawn":
-        _await_senders_at_the_end()
 
 
 def loader_ends() -> bool:
@@ -83,24 +53,6 @@ def loader_ends() -> bool:
     """
     arguments = vars(multiprocessing.current_process()).get("_args", ())
     return any(a.is_set() for a in arguments if isinstance(a, multiprocessing.synchronize.Event))
-
-
-@cache
-def _await_senders_at_the_end() -> None:
-    multiprocessing.util.Finalize(None, await_senders, exitpriority=_AFTER_QUEUES)
-
-
-def await_senders(limit_s: float = SENDING_S) -> None:
-    """Wait until queues that were closed have sent what is in them.
-
-    Args:
-        limit_s: Longest wait, s. One that nobody reads never gets done, and does no harm: it does
-            not come back from the pipe.
-    """
-    deadline = time.monotonic() + limit_s
-    for thread in threading.enumerate():
-        if thread.name == _SENDER:
-            thread.join(max(deadline - time.monotonic(), 0.0))
 
 
 #: Purpose of the streams that choose episodes and offsets.
@@ -202,8 +154,6 @@ class OnlineDataset(IterableDataset["TensorDict"]):
         """Draw chunks or batches, for ever."""
         info = get_worker_info()
         worker, workers = (0, 0) if info is None else (info.id, info.num_workers)
-        if info is not None:
-            prepare_end()
         epoch = self._iterators.next(worker)
         place = IteratorPlace(dataset=self._number, epoch=epoch, worker=worker, workers=workers)
         source, place = self._engine.begin_iterator(place)
@@ -282,7 +232,7 @@ class OnlineDataset(IterableDataset["TensorDict"]):
 
     def _checked_size(self, size: int) -> int:
         """Return ``size`` if a chunk may have it; a sampler may be anybody's."""
-        if not is_integer(size) or not 1 <= size <= self._longest:
+        if not is_whole(size) or not 1 <= size <= self._longest:
             raise InputError(
                 f"OnlineDataset: expected the sampler to return an integer in [1, {self._longest}],"
                 f" got {size!r}; correct {type(self._chunk_size).__name__}."
@@ -328,7 +278,7 @@ def _checked_chunk_size(
     if isinstance(chunk_size, ChunkSizeSampler):
         chunk_size.require_within(longest)
         return chunk_size
-    if not is_integer(chunk_size):
+    if not is_whole(chunk_size):
         raise ConfigurationTypeError(
             f"OnlineDataset.chunk_size: expected an integer or a ChunkSizeSampler, got "
             f"{chunk_size!r}."

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
+from cadenza.core.checks import checked_flag
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.stream.argument_checks import checked_flag
 
 SamplingMode = Literal["episode", "segment", "boundary"]
 Weighting = Literal["episode", "window", "step"]

@@ -18,23 +18,21 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import torch
 from torch import Tensor
 
+from cadenza.core.checks import checked_path
 from cadenza.core.errors import CadenzaError, InputError, NotReadyError, OnlineDataWorkerError
-from cadenza.stream.argument_checks import checked_path
-from cadenza.stream.back_pressure import FlowRules, request_fill
+from cadenza.stream.back_pressure import request_fill
 from cadenza.stream.batches import nested_batch, tensordict_class
 from cadenza.stream.chunk_source import ChunkSource, DrawRequest
-from cadenza.stream.config import OnlineDataEngineCfg
-from cadenza.stream.config_checks import check_settings
-from cadenza.stream.engine_state import OnlineDataEngineState, engine_state
+from cadenza.stream.config import FlowRules, OnlineDataEngineCfg, check_settings
 from cadenza.stream.environment import store_layout
 from cadenza.stream.layout import StoreLayout
 from cadenza.stream.live_draws import LiveDraws, WorkerDraws
 from cadenza.stream.policy_board import PolicyBoard
 from cadenza.stream.processes import require_imported_main, started_at
 from cadenza.stream.recorded_draws import RecordingReader
-from cadenza.stream.recording_session import IteratorPlace, RecordingSession
+from cadenza.stream.recording_files import IteratorPlace, RecordingSession
 from cadenza.stream.serving import ServingCheck
-from cadenza.stream.slots import SlotStore, StreamWords
+from cadenza.stream.slots import OnlineDataEngineState, SlotStore, StreamWords, engine_state
 from cadenza.stream.stream_report import StreamReport, status_document
 from cadenza.stream.supervisor import Supervisor
 

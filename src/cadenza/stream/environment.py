@@ -27,8 +27,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.stream.config import ROBOT_KEYS, OnlineDataEngineCfg
-from cadenza.stream.import_paths import load_callable
+from cadenza.stream.config import ROBOT_KEYS, OnlineDataEngineCfg, load_callable
 from cadenza.stream.layout import BOOKKEEPING, NUMBER_KINDS, Field, StoreLayout
 
 Arrays = dict[str, NDArray[Any]]
@@ -55,12 +54,9 @@ _CAMERA_SIZE: Final = {"height": 480, "width": 640}
 def make_worlds(
     gym_config: Mapping[str, Any], action_config: Mapping[str, Any], steps: int
 ) -> VectorEnv[Any, Any, Any]:
-    """Return the vector environment that ``gym_config`` describes.
+    """Return the vector environment that ``gym_config`` describes, see `OnlineDataEngineCfg`.
 
-    Args:
-        gym_config: See `OnlineDataEngineCfg`.
-        action_config: Further keyword arguments.
-        steps: Steps after which environments made by their id are truncated, T.
+    Environments made by their id are truncated after ``steps`` steps, T.
 
     Raises:
         ConfigurationError: The factory cannot be imported or does not return a vector environment.
@@ -102,9 +98,8 @@ def _registered(name: str) -> EnvSpec:
 def store_layout(cfg: OnlineDataEngineCfg) -> StoreLayout:
     """Return the arrays that the environment of ``cfg`` needs.
 
-    They follow from ``gym_config``: a robot's keys, ``spaces`` (``{"observations": {name: {"shape":
-    ..., "dtype": ...}}, "actions": {...}}``), or else the spaces of an environment that is made for
-    this and closed.
+    They follow from a robot's keys in ``gym_config``, or else from the spaces of an environment
+    that is made for this and closed.
 
     There is a slot per episode of the buffer and one more per environment, so that the whole buffer
     stays readable while every environment writes.
@@ -112,8 +107,6 @@ def store_layout(cfg: OnlineDataEngineCfg) -> StoreLayout:
     gym = cfg.gym_config
     if any(key in gym for key in ROBOT_KEYS):
         own = robot_fields(cfg)
-    elif "spaces" in gym:
-        own = declared_fields(gym["spaces"])
     else:
         if cfg.policy is not None:  # before a producer dies of it
             load_callable(cfg.policy["factory"], "policy['factory']")
@@ -164,51 +157,32 @@ def _field(name: str, space: Any, kind: Any) -> Field:
     return Field(name=name, shape=shape, dtype=np.dtype(found.dtype).name, kind=kind)
 
 
-def declared_fields(declared: Mapping[str, Any]) -> tuple[Field, ...]:
-    """Return the arrays that ``gym_config["spaces"]`` declares.
+def robot_fields(cfg: OnlineDataEngineCfg) -> tuple[Field, ...]:
+    """Return the arrays of a robot with cameras.
 
     Raises:
-        ConfigurationError: Observations, actions, a shape or a type are missing.
+        ConfigurationError: Sensors or observations are none.
     """
-    try:
-        observations = cast("Mapping[str, Any]", declared["observations"])
-        entries: list[tuple[str, Any, Any]] = [
-            (name if name == "obs" else f"obs.{name}", entry, "state")
-            for name, entry in observations.items()
-        ]
-        entries.append(("actions", declared["actions"], "step"))
-        return tuple(
-            Field(
-                name=name,
-                shape=tuple(entry["shape"]),
-                dtype=np.dtype(entry["dtype"]).name,
-                kind=kind,
-            )
-            for name, entry, kind in entries
-        )
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ConfigurationError(
-            "gym_config['spaces']: expected {'observations': {name: {'shape', 'dtype'}}, "
-            f"'actions': {{'shape', 'dtype'}}}}, got {dict(declared)!r} ({error!r})."
-        ) from error
-
-
-def robot_fields(cfg: OnlineDataEngineCfg) -> tuple[Field, ...]:
-    """Return the arrays of a robot with cameras."""
     width = (cfg.state_dim,)
     found = [
         Field(name=f"obs.robot.{name}", shape=width, dtype="float32", kind="state")
         for name in ("qpos", "qvel", "qf")
     ]
-    for sensor in cfg.gym_config.get("sensor", ()):
-        found += _camera_fields(sensor)
-    functors = cfg.gym_config.get("env", {}).get("observations", {})
-    for key, functor in functors.items():
-        shape = functor.get("extra", {}).get("shape")
-        if functor.get("mode") != "add" or shape is None:
-            continue
-        name = str(functor.get("name", key)).replace("/", ".")
-        found.append(Field(name=f"obs.{name}", shape=tuple(shape), dtype="float32", kind="state"))
+    try:
+        for sensor in cfg.gym_config.get("sensor", ()):
+            found += _camera_fields(sensor)
+        functors = cfg.gym_config.get("env", {}).get("observations", {})
+        for key, functor in functors.items():
+            shape = functor.get("extra", {}).get("shape")
+            if functor.get("mode") != "add" or shape is None:
+                continue
+            name = f"obs.{str(functor.get('name', key)).replace('/', '.')}"
+            found.append(Field(name=name, shape=tuple(shape), dtype="float32", kind="state"))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            "gym_config: expected 'sensor' to be a list of mappings and ['env']['observations'] "
+            f"mappings by name, got {error}; correct the robot's description."
+        ) from error
     return (*found, Field(name="actions", shape=width, dtype="float32"))
 
 

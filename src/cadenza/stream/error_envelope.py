@@ -24,14 +24,7 @@ _FINAL_AT_FIRST: Final = (InputError, TypeError, AttributeError, NameError, Synt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorEnvelope:
-    """What is known about an error in another process.
-
-    Attributes:
-        kind: Name of its type.
-        message: What it said.
-        trace: Formatted traceback; empty if the process could not write one.
-        is_final: Whether a new start would end the same way.
-    """
+    """An error of another process; a new start ends a final one the same way."""
 
     kind: str
     message: str
@@ -42,10 +35,8 @@ class ErrorEnvelope:
     def of(cls, error: BaseException, *, has_worked: bool = True) -> "ErrorEnvelope":
         """Describe ``error``, even one whose own methods fail.
 
-        Args:
-            error: What was raised.
-            has_worked: Whether any producer published an episode before: what never worked fails
-                the same way again.
+        What never worked (``has_worked`` tells whether any producer published) fails the same way
+        again.
         """
         final = _ALWAYS_FINAL if has_worked else (*_ALWAYS_FINAL, *_FINAL_AT_FIRST)
         return cls(

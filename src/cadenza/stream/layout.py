@@ -13,8 +13,8 @@ from typing import Any, Final, Literal, cast
 
 import numpy as np
 
+from cadenza.core.checks import checked_integer, is_whole
 from cadenza.core.errors import ConfigurationError
-from cadenza.stream.argument_checks import checked_integer, is_integer
 
 FieldKind = Literal["step", "state"]
 
@@ -226,7 +226,7 @@ def _check_field(field: Field) -> None:
         raise ConfigurationError(
             f"StoreLayout.fields: expected names like 'obs' or 'obs.state', got {field.name!r}."
         )
-    if not all(is_integer(size) and size >= 1 for size in field.shape):
+    if not all(is_whole(size) and size >= 1 for size in field.shape):
         raise ConfigurationError(
             f"StoreLayout.fields: expected axes of at least 1, got the shape {field.shape} of "
             f"{field.name!r}."

@@ -16,24 +16,23 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
+from cadenza.core.checks import is_whole
+from cadenza.core.device import generator_fault
 from cadenza.core.errors import DataPendingError, InputError
 from cadenza.core.seeding import derive_substream
-from cadenza.stream.argument_checks import generator_fault, is_integer
 from cadenza.stream.back_pressure import (
     POLL_S,
-    FlowRules,
     request_fill_if_due,
     request_fill_unless_running,
     wait_until_fresh,
 )
 from cadenza.stream.batches import Batches
 from cadenza.stream.chunk_source import ChunkSource, DrawRequest
-from cadenza.stream.config import OnlineDataEngineCfg
+from cadenza.stream.config import FlowRules, OnlineDataEngineCfg
 from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.layout import StoreLayout
 from cadenza.stream.recorded_draws import ChunkReader, RecordingReader
-from cadenza.stream.recording_files import WORKERS_FOLDER
-from cadenza.stream.recording_session import IteratorPlace, RecordingSession
+from cadenza.stream.recording_files import WORKERS_FOLDER, IteratorPlace, RecordingSession
 from cadenza.stream.serving import ServingCheck
 from cadenza.stream.slot_reader import DrawnChunks, SlotReader
 from cadenza.stream.slots import SlotStore
@@ -171,7 +170,7 @@ def _checked_size(size: tuple[int, int], longest: int) -> tuple[int, int]:
     """Return (n, c) as plain integers; callers may not be typed."""
     n, c = size
     for name, value in (("batch_size", n), ("chunk_size", c)):
-        if not is_integer(value) or value < 1:
+        if not is_whole(value) or value < 1:
             raise InputError(f"sample_batch: expected {name} to be an int >= 1, got {value!r}.")
     if c > longest:
         raise InputError(
@@ -190,13 +189,7 @@ class WorkerDraws(ChunkSource):
         session: RecordingSession,
         place: IteratorPlace,
     ) -> None:
-        """Begin to draw.
-
-        Args:
-            engine: The engine.
-            draws: Draws from its store; nobody else's.
-            session: Tells whether the loader's process records.
-            place: Which iterator this is.
+        """Begin to draw for the iterator at ``place``; nobody else has ``draws``.
 
         Raises:
             NotReadyError: A recording began after this worker.

@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.stream.import_paths import load_callable
+from cadenza.stream.config import load_callable
 from cadenza.stream.slot_writer import NO_SEGMENT
 
 IntArray = NDArray[np.int64]
@@ -83,11 +83,8 @@ def make_policy(
 ) -> StreamPolicy:
     """Return the policy that a configuration names.
 
-    Args:
-        policy: ``factory`` is called with the vector environment, ``seed`` and ``kwargs``; None
-            follows the environment's demonstrations, or draws actions where it has none.
-        env: The environments that it acts in.
-        seed: Seed of its random draws.
+    Its ``factory`` is called with the vector environment, ``seed`` and ``kwargs``; None follows the
+    environment's demonstrations, or draws actions where it has none.
 
     Raises:
         ConfigurationError: The factory is not there, what it returns cannot act, or a method of the

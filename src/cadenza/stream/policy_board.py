@@ -42,11 +42,7 @@ class PolicyBoard:
         close_all(getattr(self, "_opened", []))
 
     def write(self, version: int, weights: Mapping[str, Any]) -> None:
-        """Replace the weights.
-
-        Args:
-            version: Their number, larger than all before.
-            weights: Tensors and plain values, see `core.payloads.serialise`.
+        """Replace the weights by those of a larger version, see `core.payloads.serialise`.
 
         Raises:
             StorageError: There is no room.

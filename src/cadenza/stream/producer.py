@@ -29,12 +29,11 @@ from numpy.typing import NDArray
 
 from cadenza.core.errors import InputError, OnlineDataWorkerError
 from cadenza.core.seeding import derive_substream
-from cadenza.stream.back_pressure import POLL_S, FlowRules, may_publish
+from cadenza.stream.back_pressure import POLL_S, may_publish
+from cadenza.stream.config import FlowRules
 from cadenza.stream.counters import ProducerRow
-from cadenza.stream.engine_state import ProducerState
 from cadenza.stream.environment import Arrays, Worlds, WorldStep, make_worlds, truths
 from cadenza.stream.error_envelope import ErrorEnvelope, write_envelope
-from cadenza.stream.fences import full_fence
 from cadenza.stream.layout import MAX_SEGMENTS
 from cadenza.stream.policies import (
     DemonstrationPolicy,
@@ -48,8 +47,9 @@ from cadenza.stream.policies import (
 )
 from cadenza.stream.policy_board import PolicyBoard
 from cadenza.stream.processes import is_same_process, set_environment
+from cadenza.stream.shared_file import full_fence
 from cadenza.stream.slot_writer import EpisodeWriter
-from cadenza.stream.slots import Reuse, SlotStore, StreamWords
+from cadenza.stream.slots import ProducerState, Reuse, SlotStore, StreamWords
 
 
 class EpisodeRunner:
@@ -73,15 +73,8 @@ class EpisodeRunner:
     ) -> None:
         """Play ``worlds``.
 
-        Args:
-            store: Where episodes go.
-            producer: Number of this producer.
-            worlds: The environments.
-            policy: Chooses the actions.
-            counters: Counts of this producer.
-            may_publish: Whether another episode may be published, see `SlotStore.publish`.
-            reuse: Which episode a new one replaces.
-            max_attempts: Episodes per environment that may be dropped in a row.
+        ``may_publish`` tells whether another episode may be published, see `SlotStore.publish`; at
+        most ``max_attempts`` per environment may be dropped in a row.
         """
         self._store = store
         self._producer = producer
@@ -269,15 +262,7 @@ FAILED_EXIT: Final = 1
 
 
 def producer_main(document: str, store: SlotStore, board: PolicyBoard) -> None:
-    """Simulate until the engine closes; the main function of a producer's process.
-
-    Args:
-        document: JSON object with ``producer``, ``restart``, ``seed``, ``gym_config``,
-            ``action_config``, ``policy``, ``max_attempts``, ``reuse``, ``grace_s``, ``rules`` and
-            ``environment_variables``.
-        store: Where episodes go.
-        board: Where weights come from.
-    """
+    """Simulate until the engine closes; ``document`` is an order of `Supervisor` as JSON."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     order = json.loads(document)
     set_environment(order["environment_variables"])

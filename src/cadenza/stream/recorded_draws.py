@@ -24,17 +24,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cadenza.core.checks import checked_flag, checked_path
+from cadenza.core.device import checked_device
 from cadenza.core.errors import DataPendingError, InputError, NotReadyError
-from cadenza.stream.argument_checks import checked_device, checked_flag, checked_path
-from cadenza.stream.batches import Batches
-from cadenza.stream.chunk_keys import known_keys
+from cadenza.stream.batches import Batches, known_keys
 from cadenza.stream.chunk_source import ChunkSource, DrawRequest
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
-from cadenza.stream.fences import full_fence
 from cadenza.stream.layout import MAX_SEGMENTS, StoreLayout
 from cadenza.stream.recording_files import (
     WORKERS_FOLDER,
     Arrays,
+    IteratorPlace,
     JournalWriter,
     damaged,
     layout_from,
@@ -42,8 +42,7 @@ from cadenza.stream.recording_files import (
     read_journal,
     worker_folders,
 )
-from cadenza.stream.recording_session import IteratorPlace
-from cadenza.stream.shared_file import ThreadLock
+from cadenza.stream.shared_file import ThreadLock, full_fence
 from cadenza.stream.slot_reader import MAX_ROUNDS, DrawnChunks, copy_chunks
 from cadenza.stream.slots import IntArray, SlotStore
 from cadenza.stream.windows import Picked
@@ -68,18 +67,7 @@ DRAW_ARRAYS: Final = ("slots", "versions", "offsets", "bounds")
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RecordedDraw:
-    """One line of a recording.
-
-    Attributes:
-        n: Chunks.
-        c: Steps of a chunk.
-        keys: What was drawn.
-        options: How it was drawn.
-        slots: Shape (n,), as in `DrawnChunks`, like the next three.
-        versions: Shape (n,).
-        offsets: Shape (n,).
-        bounds: Shape (n, 2).
-    """
+    """One line of a recording: what was drawn, and how; arrays as in `DrawnChunks`."""
 
     n: int
     c: int
@@ -132,15 +120,9 @@ def check_episode(body: Mapping[str, Any], layout: StoreLayout) -> None:
 def recorded_place(
     asked: IteratorPlace, recorded: Collection[IteratorPlace]
 ) -> IteratorPlace | None:
-    """Return the recorded iterator that ``asked`` repeats.
+    """Return the recorded iterator that ``asked``, one of the replay, repeats.
 
-    Args:
-        asked: An iterator of the replay.
-        recorded: All that were recorded.
-
-    Returns:
-        Its place; None for one without loader workers that was not noted, as of draws without any
-        dataset.
+    None for one without loader workers that was not noted, as of draws without any dataset.
 
     Raises:
         InputError: It was recorded with another number of loader workers.

@@ -9,17 +9,21 @@ Promise:  each line carries the SHA-256 of the line before it and its own body, 
 Limits:   numbers have the byte order of the machine that recorded, which the first line names.
 """
 
+import multiprocessing
 import os
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.core.errors import IntegrityError, StorageError
+from cadenza.core.errors import IntegrityError, NotReadyError, StorageError
 from cadenza.core.files import (
     canonical_json,
     confined_path,
@@ -29,6 +33,7 @@ from cadenza.core.files import (
 )
 from cadenza.core.strict_json import parse_json_object
 from cadenza.stream.layout import Field, StoreLayout
+from cadenza.stream.shared_file import SharedFile
 
 #: File that lists episodes and draws.
 JOURNAL_NAME: Final = "draws.jsonl"
@@ -98,10 +103,6 @@ class JournalWriter:
         """Write an episode's file, then its line; closing makes both durable.
 
         A file that waits for the disk takes milliseconds, in which producers replace episodes.
-
-        Args:
-            facts: What the line shall say besides name and digest of the file.
-            arrays: Fields in the order of the layout.
 
         Raises:
             StorageError: The file system refused.
@@ -178,12 +179,7 @@ def _unfinished(folder: Path, names: list[str]) -> dict[str, str]:
 def read_journal(
     folder: Path, *, allow_unfinished: bool, until: str | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the bodies of a journal's lines, checked.
-
-    Args:
-        folder: Folder of the recording.
-        allow_unfinished: Whether the last line may be missing or cut.
-        until: Seal of the line to stop after; None to read all.
+    """Yield the bodies of a journal's lines, checked, up to the line with the seal ``until``.
 
     Raises:
         IntegrityError: The journal is missing, damaged, of another format, or not finished.
@@ -300,3 +296,108 @@ def _items(field: Field) -> int:
 
 def _bytes(field: Field, length: int) -> int:
     return _entries(field, length) * _items(field) * np.dtype(field.dtype).itemsize
+
+
+_FOLDER: Final = "dataset-{:04d}-epoch-{:06d}-worker-{:04d}-of-{:04d}"
+_PATTERN: Final = re.compile(r"dataset-(\d+)-epoch-(\d+)-worker-(\d+)-of-(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class IteratorPlace:
+    """Place of an iterator among all that one process makes over a stream; equal in every rerun.
+
+    Attributes:
+        dataset: Datasets that were made over the stream before its own.
+        epoch: Iterators that its dataset made before, in workers of its number.
+        worker: Number of its loader worker; 0 without one.
+        workers: Workers of its loader; 0 for an iterator in the process that made the dataset.
+    """
+
+    dataset: int
+    epoch: int
+    worker: int = 0
+    workers: int = 0
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder that its draws are recorded in."""
+        return _FOLDER.format(self.dataset, self.epoch, self.worker, self.workers)
+
+    @classmethod
+    def from_folder(cls, name: str) -> Self | None:
+        """Return the place that a folder is named after, None if it is named otherwise."""
+        found = _PATTERN.fullmatch(name)
+        if found is None:
+            return None
+        dataset, epoch, worker, workers = (int(number) for number in found.groups())
+        return cls(dataset=dataset, epoch=epoch, worker=worker, workers=workers)
+
+
+_WORD_BYTES: Final = 8
+
+
+class RecordingSession:
+    """The recordings of one process, one at a time."""
+
+    def __init__(self) -> None:
+        self._file = SharedFile.create(_WORD_BYTES)
+        self._pid = os.getpid()
+        self._begun = 0
+        self._folder: Path | None = None
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this process made it."""
+        return os.getpid() == self._pid
+
+    @property
+    def is_of_parent(self) -> bool:
+        """Whether the process that started this one made it."""
+        parent = multiprocessing.parent_process()
+        return parent is not None and parent.pid == self._pid
+
+    @property
+    def running(self) -> int:
+        """Number of the recording that goes on, from 1 on; 0 for none."""
+        return int.from_bytes(self._file.map[:_WORD_BYTES], sys.byteorder)
+
+    def folder(self, running: int) -> Path:
+        """Return where recording ``running`` is written.
+
+        Raises:
+            NotReadyError: It began after this process had got the session.
+        """
+        if self._folder is None or running != self._begun:
+            raise NotReadyError(
+                "OnlineDataEngine.recording: expected loader workers that were started inside the "
+                "block, got one from before, whose first batches were not written down; make the "
+                "loader's iterator inside."
+            )
+        return self._folder
+
+    @contextmanager
+    def opened(self, folder: Path) -> Generator[None]:
+        """Let the block be a recording in ``folder``.
+
+        Raises:
+            NotReadyError: One goes on.
+        """
+        is_ours = False
+        try:
+            with self._file.locked():  # of two threads, one is refused
+                if self.running:
+                    raise NotReadyError(
+                        "OnlineDataEngine.recording: expected one recording of a process at a "
+                        f"time, got another while draws go to {self._folder}; end that one first."
+                    )
+                is_ours = True
+                self._begun += 1
+                self._folder = folder
+                self._set_running(self._begun)
+            yield
+        finally:
+            if is_ours:
+                self._set_running(0)
+
+    def _set_running(self, number: int) -> None:
+        self._file.map[:_WORD_BYTES] = number.to_bytes(_WORD_BYTES, sys.byteorder)

@@ -4,10 +4,9 @@ import time
 from typing import Final
 
 from cadenza.core.errors import NotReadyError, OnlineDataWorkerError
-from cadenza.stream.engine_state import EngineWords, OnlineDataEngineState, engine_state
 from cadenza.stream.error_envelope import ErrorEnvelope, read_envelope
 from cadenza.stream.processes import is_same_process
-from cadenza.stream.slots import SlotStore, StreamWords
+from cadenza.stream.slots import OnlineDataEngineState, SlotStore, StreamWords, engine_state
 
 #: Time between two looks at the owner of an engine, ns.
 _OWNER_CHECK_NS: Final = 500_000_000
@@ -44,7 +43,7 @@ class ServingCheck:
 
     def failure(self) -> OnlineDataWorkerError:
         """Return the error that made the engine fail, as its producer reported it."""
-        number = max(int(self._store.words[EngineWords.FAILED_PRODUCER]) - 1, 0)
+        number = max(int(self._store.words[StreamWords.FAILED_PRODUCER]) - 1, 0)
         envelope = read_envelope(self._store, number)
         unknown = ErrorEnvelope(kind="unknown", message="it left no report")
         return (envelope or unknown).error(number)

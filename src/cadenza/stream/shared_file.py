@@ -87,12 +87,9 @@ class SharedFile:
 
     @classmethod
     def create(cls, size: int, folder: Path | None = None) -> Self:
-        """Reserve ``size`` zeroed bytes.
+        """Reserve ``size`` zeroed bytes in a memory file system.
 
-        Args:
-            size: Bytes, >= 1.
-            folder: A folder in a memory file system; None takes ``/dev/shm``, or the folder of
-                temporary files where there is none.
+        ``folder`` None takes ``/dev/shm``, or the folder of temporary files where there is none.
 
         Raises:
             InputError: ``size`` is below one.
@@ -145,12 +142,9 @@ class SharedFile:
 
     @contextmanager
     def locked(self, timeout: float = LOCK_TIMEOUT) -> Generator[None]:
-        """Exclude other processes, and other threads of this one, from the block.
+        """Exclude other processes, and other threads of this one; wait ``timeout`` s at most.
 
         The kernel frees the lock when its holder dies.
-
-        Args:
-            timeout: Seconds to wait.
 
         Raises:
             StorageError: Somebody else held the lock all the time, or the file is closed.
@@ -236,3 +230,11 @@ def _lock_error(timeout: float) -> StorageError:
         f"SharedFile.locked: expected the lock within {timeout:g} s, got none; a process that "
         "holds it is stopped: let it go on or end it."
     )
+
+
+def full_fence() -> None:
+    """Let no read or write pass from one side of this call to the other."""
+    lock = threading.Lock()
+    lock.acquire()
+    lock.release()
+    lock.acquire()

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from cadenza.core.errors import DataPendingError
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
-from cadenza.stream.fences import full_fence
 from cadenza.stream.layout import MAX_SEGMENTS, NEXT, VIRTUAL
+from cadenza.stream.shared_file import full_fence
 from cadenza.stream.slots import IntArray, SlotStore
 from cadenza.stream.windows import Picked, WindowTable
 
@@ -32,16 +32,9 @@ _SAME_BITS = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64
 def copy_chunks(
     store: SlotStore, c: int, picked: Picked, out: Mapping[str, Tensor], rows: Tensor | None
 ) -> None:
-    """Copy the picked windows into ``rows`` of every target, or into all of them.
+    """Copy the n picked windows of ``c`` steps into ``rows`` of every target, or into all of them.
 
-    Steps outside the run repeat its nearest step.
-
-    Args:
-        store: Where from.
-        c: Steps of a chunk.
-        picked: The windows, n of them.
-        out: Targets by key, contiguous, shape (N, c, ...).
-        rows: Which of the N rows, shape (n,); None when n = N.
+    Targets are contiguous, (N, c, ...); steps outside the run repeat its nearest step.
     """
     starts = overhanging_steps(c, picked)
     computed = _VIRTUAL_NAMES.intersection(out)

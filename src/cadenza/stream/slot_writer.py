@@ -29,13 +29,7 @@ class EpisodeWriter:
     def __init__(
         self, store: SlotStore, slot: int, *, before: "EpisodeWriter | None" = None
     ) -> None:
-        """Write into ``slot`` of ``store``, which the producer has taken.
-
-        Args:
-            store: The store.
-            slot: Which slot.
-            before: The part of the same episode before this one; None for a new episode.
-        """
+        """Write into ``slot``, which was taken; ``before`` is the last part of the episode."""
         self._store = store
         self.slot = slot
         self.length = 0

@@ -20,6 +20,7 @@ import mmap
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from enum import IntEnum, unique
 from typing import Any, Final, Literal, Self
 
 import numpy as np
@@ -28,9 +29,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cadenza.core.errors import ConfigurationError, NotReadyError
-from cadenza.stream.fences import full_fence
 from cadenza.stream.layout import StoreLayout
-from cadenza.stream.shared_file import SharedFile, ThreadLock
+from cadenza.stream.shared_file import SharedFile, ThreadLock, full_fence
 
 IntArray = NDArray[np.int64]
 Reuse = Literal["oldest", "most_drawn"]
@@ -63,6 +63,14 @@ class StreamWords:
     OWNER_STARTED_AT: Final = 7
     #: Whether the trajectories' memory was given back.
     FREED: Final = 8
+    #: Steps that were published when the first fill was complete.
+    FRAMES_AT_READY: Final = 16
+    #: Producer whose error made the engine fail, plus one.
+    FAILED_PRODUCER: Final = 17
+    #: Episodes that readers of whole ones were through with when the last fill was asked for.
+    PASSED_AT_REQUEST: Final = 18
+    #: Since when draws wait while all producers pause, ns of the monotonic clock; 0: they do not.
+    FROZEN_SINCE_NS: Final = 19
 
 
 class SlotStore:
@@ -309,15 +317,10 @@ class SlotStore:
         return min(sum(self.consumers["chunks"].tolist()), LARGEST)  # Python's do not overflow
 
     def note_windows(self, slots: IntArray, versions: IntArray, windows: IntArray) -> None:
-        """Note in which slots a draw found chunks.
+        """Note in which slots, of which versions, a draw found windows, shape (x,) each.
 
         Versions are noted and not flags, so that a note that comes late says nothing of the next
         episode.
-
-        Args:
-            slots: Slots that the draw looked at, shape (x,).
-            versions: Their versions then, shape (x,).
-            windows: How many windows it found in each, shape (x,).
         """
         found = windows > 0
         first = found & (self.drawable_at[slots] < versions)
@@ -378,3 +381,45 @@ def _tables(arrays: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[A
         for name, array in arrays.items()
         if name.startswith(prefix)
     }
+
+
+@unique
+class OnlineDataEngineState(IntEnum):
+    """Where an engine stands; FAILED and STOPPED are final."""
+
+    CREATED = 0
+    STARTING = 1
+    READY = 2
+    #: Data keeps coming, from fewer producers than configured.
+    DEGRADED = 3
+    FAILED = 4
+    STOPPED = 5
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether chunks can be drawn."""
+        return self in (OnlineDataEngineState.READY, OnlineDataEngineState.DEGRADED)
+
+
+@unique
+class ProducerState(IntEnum):
+    """What a producer is doing."""
+
+    ABSENT = 0
+    STARTING = 1
+    RUNNING = 2
+    PAUSED = 3
+    #: Died, and starts anew after a pause.
+    WAITING = 4
+    FAILED = 5
+    ENDED = 6
+
+
+def engine_state(store: SlotStore) -> OnlineDataEngineState:
+    """Return the state that the owner of the engine wrote last."""
+    return OnlineDataEngineState(int(store.words[StreamWords.STATE]))
+
+
+def saturating_sum(a: int, b: int) -> int:
+    """Return ``a + b``, at most the largest 64-bit number."""
+    return min(a + b, LARGEST)

@@ -16,13 +16,12 @@ from typing import Any, Final
 
 from cadenza.core.errors import StorageError
 from cadenza.core.files import atomic_write_json
-from cadenza.core.json_values import strict_event
 from cadenza.core.log_sinks import JsonlSink
+from cadenza.core.strict_json import strict_event
 from cadenza.stream.back_pressure import is_frozen
 from cadenza.stream.counters import read_counters
-from cadenza.stream.engine_state import EngineWords, ProducerState, engine_state
 from cadenza.stream.error_envelope import read_envelope
-from cadenza.stream.slots import SlotStore, StreamWords
+from cadenza.stream.slots import ProducerState, SlotStore, StreamWords, engine_state
 
 _logger = logging.getLogger(__name__)
 
@@ -39,18 +38,12 @@ FROZEN_S: Final = 2.0
 
 def status_document(store: SlotStore) -> dict[str, Any]:
     """Return state, counters and the last error of every producer as JSON values."""
-    counters = read_counters(store).as_dict()
-    producers: list[dict[str, Any]] = []
-    for row in counters.pop("producers"):
+    counters = read_counters(store)
+    for row in counters["producers"]:
         number = int(row["producer"])
         envelope = read_envelope(store, number)
-        producers.append(
-            {
-                **row,
-                "state": ProducerState(int(store.producers["state"][number])).name,
-                "error": None if envelope is None else f"{envelope.kind}: {envelope.message}",
-            }
-        )
+        row["state"] = ProducerState(int(store.producers["state"][number])).name
+        row["error"] = None if envelope is None else f"{envelope.kind}: {envelope.message}"
     return {
         "schema_version": STATUS_VERSION,
         "state": engine_state(store).name,
@@ -58,14 +51,12 @@ def status_document(store: SlotStore) -> dict[str, Any]:
         "frozen_s": frozen_s(store),
         "fills_requested": int(store.words[StreamWords.REQUESTS]),
         **counters,
-        "producers": producers,
-        "consumers": list(counters["consumers"]),
     }
 
 
 def frozen_s(store: SlotStore) -> float:
     """Return how long draws have waited while all producers pause, s; 0 below `FROZEN_S`."""
-    since = int(store.words[EngineWords.FROZEN_SINCE_NS])
+    since = int(store.words[StreamWords.FROZEN_SINCE_NS])
     if not since or not engine_state(store).is_serving:
         return 0.0
     duration = (time.monotonic_ns() - since) / 1e9
@@ -76,12 +67,7 @@ class StreamReport:
     """Writes status file and log of one engine, in the owner's process."""
 
     def __init__(self, store: SlotStore, *, log_path: str | None, status_path: str | None) -> None:
-        """Open the log.
-
-        Args:
-            store: What to report on.
-            log_path: JSONL file, None for no log; an older one is moved aside.
-            status_path: JSON file, None for no status.
+        """Open the log, moving an older one aside; a path that is None is not written.
 
         Raises:
             StorageError: The log cannot be opened.
@@ -127,13 +113,13 @@ class StreamReport:
         words = self._store.words
         lasted_s = frozen_s(self._store)
         if not is_frozen(self._store):
-            words[EngineWords.FROZEN_SINCE_NS] = 0
+            words[StreamWords.FROZEN_SINCE_NS] = 0
             if self._is_frozen:
                 self.log("stream_goes_on", frozen_s=lasted_s)
             self._is_frozen = False
             return
-        if not words[EngineWords.FROZEN_SINCE_NS]:
-            words[EngineWords.FROZEN_SINCE_NS] = time.monotonic_ns()
+        if not words[StreamWords.FROZEN_SINCE_NS]:
+            words[StreamWords.FROZEN_SINCE_NS] = time.monotonic_ns()
         if lasted_s and not self._is_frozen:
             self._is_frozen = True
             self.log("stream_frozen", frozen_s=lasted_s)

@@ -23,28 +23,27 @@ from typing import Final
 import numpy as np
 
 from cadenza.stream.back_pressure import (
-    FlowRules,
     is_first_fill_complete,
     request_fill_if_passed,
 )
-from cadenza.stream.config import OnlineDataEngineCfg, plain
-from cadenza.stream.engine_state import (
-    EngineWords,
-    OnlineDataEngineState,
-    ProducerState,
-    engine_state,
-)
+from cadenza.stream.config import FlowRules, OnlineDataEngineCfg, plain
 from cadenza.stream.error_envelope import (
     ErrorEnvelope,
     clear_envelope,
     read_envelope,
     write_envelope,
 )
-from cadenza.stream.fences import full_fence
 from cadenza.stream.policy_board import PolicyBoard
 from cadenza.stream.processes import PRODUCER_NAME, UNGUARDED, UNGUARDED_EXIT, preload
 from cadenza.stream.producer import producer_main
-from cadenza.stream.slots import SlotStore, StreamWords
+from cadenza.stream.shared_file import full_fence
+from cadenza.stream.slots import (
+    OnlineDataEngineState,
+    ProducerState,
+    SlotStore,
+    StreamWords,
+    engine_state,
+)
 from cadenza.stream.stream_report import StreamReport
 
 #: Pause between two looks at the producers, s.
@@ -93,15 +92,7 @@ class Supervisor:
         rules: FlowRules,
         report: StreamReport,
     ) -> None:
-        """Prepare; `start` begins.
-
-        Args:
-            cfg: Checked settings.
-            store: The store.
-            board: Where weights go.
-            rules: Who waits for whom.
-            report: Gets events, and is told to write when something may be due.
-        """
+        """Prepare; `start` begins. ``report`` gets events, and is told to look for what is due."""
         self._cfg = cfg
         self._store = store
         self._board = board
@@ -317,8 +308,8 @@ class Supervisor:
             return True
         if is_first_fill_complete(self._store, self._rules):
             words = self._store.words
-            if not words[EngineWords.FRAMES_AT_READY]:
-                words[EngineWords.FRAMES_AT_READY] = self._store.published_frames()
+            if not words[StreamWords.FRAMES_AT_READY]:
+                words[StreamWords.FRAMES_AT_READY] = self._store.published_frames()
             whole = all(self._is_at_work(watched) for watched in self._watched)
             self._set_state(
                 OnlineDataEngineState.READY if whole else OnlineDataEngineState.DEGRADED
@@ -337,7 +328,7 @@ class Supervisor:
         return dropped / attempts if attempts >= MIN_ATTEMPTS else None
 
     def _fail(self, producer: int) -> None:
-        self._store.words[EngineWords.FAILED_PRODUCER] = producer + 1
+        self._store.words[StreamWords.FAILED_PRODUCER] = producer + 1
         self._store.words[StreamWords.CLOSING] = 1
         self._set_state(OnlineDataEngineState.FAILED)
         self._end_all()

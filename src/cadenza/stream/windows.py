@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from cadenza.core.errors import DataPendingError, InputError
 from cadenza.stream.draw_options import DrawOptions
-from cadenza.stream.fences import full_fence
 from cadenza.stream.layout import MAX_SEGMENTS
+from cadenza.stream.shared_file import full_fence
 from cadenza.stream.slots import IntArray, SlotStore
 
 _Ints = NDArray[np.int32]

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from cadenza.aht.config import EgoAHTConfig
-from cadenza.aht.config_models import EnvConfig, EvaluationConfig, PartnerConfig
+from cadenza.aht.config import EgoAHTConfig, EnvConfig, EvaluationConfig, PartnerConfig
 from cadenza.aht.random_ego import RandomEgoTrainer
 from cadenza.benchmark.builders import build_partner
 from cadenza.benchmark.training import run_training

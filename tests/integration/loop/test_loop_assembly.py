@@ -6,7 +6,7 @@ import pytest
 
 from cadenza.cli.loop_status import notes
 from cadenza.core.errors import MissingExtraError
-from cadenza.core.sealed_json import write_sealed_json
+from cadenza.core.strict_json import write_sealed_json
 from cadenza.loop.backends.base import make_backend
 from cadenza.loop.backends.lerobot_probe import LeRobotEnvironment
 from cadenza.loop.constitution import ConstitutionError

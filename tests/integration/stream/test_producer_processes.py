@@ -45,12 +45,8 @@ def test_producer_that_still_builds_its_environment_ends_at_once_and_is_no_error
     tmp_path: Path,
 ) -> None:
     cfg = small_cfg(producers=2, mode="continuous", stop_timeout=36_000.0)
-    cfg.gym_config["factory"] = f"{WORLDS}:quick_once"
-    cfg.gym_config["kwargs"] = {"once": str(tmp_path / "once")}
-    cfg.gym_config["spaces"] = {  # so that this process builds none
-        "observations": {"obs": {"shape": [2], "dtype": "float32"}},
-        "actions": {"shape": [1], "dtype": "float32"},
-    }
+    cfg.gym_config["factory"] = f"{WORLDS}:quick_twice"
+    cfg.gym_config["kwargs"] = {"places": [str(tmp_path / name) for name in ("owner", "first")]}
     with OnlineDataEngine(cfg) as engine:
         assert len(engine.sample_batch(8, 2)) == 8
         states = sorted(row["state"] for row in engine.status()["producers"])

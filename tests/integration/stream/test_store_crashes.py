@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from cadenza.stream import slots
-from cadenza.stream.back_pressure import FlowRules, may_publish, request_fill
-from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields
+from cadenza.stream.back_pressure import may_publish, request_fill
+from cadenza.stream.batches import allocate_chunks, chunk_fields
+from cadenza.stream.config import FlowRules
 from cadenza.stream.layout import Field, StoreLayout
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore

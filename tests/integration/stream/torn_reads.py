@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from cadenza.core.errors import NotReadyError
-from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields
+from cadenza.stream.batches import allocate_chunks, chunk_fields
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
 from cadenza.stream.layout import Field, StoreLayout
 from cadenza.stream.slot_reader import DrawnChunks, SlotReader

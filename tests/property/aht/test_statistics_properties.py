@@ -12,8 +12,12 @@ from cadenza.aht.config import EgoAHTConfig, config_fingerprint
 from cadenza.aht.learning_signal_check import (
     assert_non_decreasing_window,
 )
-from cadenza.aht.running_statistics import RunningMoments, TailMean
-from cadenza.aht.safety_telemetry import SafetyAggregator, evaluate_audit_gate
+from cadenza.aht.safety_telemetry import (
+    RunningMoments,
+    SafetyAggregator,
+    TailMean,
+    evaluate_audit_gate,
+)
 from cadenza.aht.types import RewardCurve
 
 numbers = st.floats(-1e6, 1e6)

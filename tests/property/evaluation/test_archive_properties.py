@@ -1,8 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.evaluation.episodes import episode_line
-from cadenza.evaluation.results import BundleSummary, EpisodeResult
+from cadenza.evaluation.results import BundleSummary, EpisodeResult, episode_line
 from cadenza.evaluation.summary import SummarySettings, compute_summary, recompute_summary
 from tests.campaigns import size
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 )
 
 from cadenza.core.errors import NotReadyError
-from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields
+from cadenza.stream.batches import allocate_chunks, chunk_fields
 from cadenza.stream.counters import (
     TIME_EDGES_NS,
     lag_classes,

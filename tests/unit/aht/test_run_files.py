@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from cadenza.aht.run_files import RunFiles, unfinished_runs
+from cadenza.aht.run import RunFiles, unfinished_runs
 from cadenza.core.checkpoints import CheckpointMetadata, save_checkpoint
 from cadenza.core.errors import NotReadyError, StorageError
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cadenza.aht.running_statistics import RunningMoments, TailMean
+from cadenza.aht.safety_telemetry import RunningMoments, TailMean
 
 
 def filled(values, cls):

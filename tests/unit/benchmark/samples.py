@@ -1,6 +1,6 @@
 """A small plan and made-up episodes for it, shared by tests of plans, cells and bundles."""
 
-from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.bundle import BundleProvenance, BundleRequest
 from cadenza.benchmark.cells import (
     Cell,

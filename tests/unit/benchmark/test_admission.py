@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark import admission
 from cadenza.benchmark.admission import AdmissionPlan, AdmissionRow, admit, as_markdown, play_row
 from cadenza.benchmark.episodes import EpisodeTag, open_world, run_episode

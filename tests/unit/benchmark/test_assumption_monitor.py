@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.episodes import AssumptionMonitor, EpisodeTag, open_world, run_episode
 from cadenza.benchmark.policies import load_policy
 from cadenza.safety.runtime.driver import SafetyDriver

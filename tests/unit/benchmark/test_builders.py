@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.builders import (
     background_seed,
     build_batched_safety_driver,

@@ -3,7 +3,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from cadenza.aht.config_models import EnvConfig, SafetyConfig
+from cadenza.aht.config import EnvConfig, SafetyConfig
 from cadenza.benchmark.cells import (
     ConditionEntry,
     EvaluationPlan,

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.builders import build_safety_driver
 from cadenza.benchmark.cells import ConditionEntry, EvaluationPlan
 from cadenza.benchmark.ego_link import EgoLink, LinkConfig
@@ -26,7 +26,7 @@ from cadenza.comm import URLLC_3GPP_R17, DegradationProfile
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.shipped_configs import find_config
 from cadenza.envs import CrossingEnv, MPECooperativePushEnv
-from cadenza.evaluation.episodes import episode_line
+from cadenza.evaluation.results import episode_line
 from tests.integration.docs.pages import blocks, execute
 from tests.unit.benchmark import samples
 

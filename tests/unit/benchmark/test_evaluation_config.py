@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from cadenza.aht.config_models import SafetyConfig
+from cadenza.aht.config import SafetyConfig
 from cadenza.benchmark.evaluation_run import (
     ConditionChoice,
     EvaluationConfig,
@@ -14,9 +14,8 @@ from cadenza.benchmark.evaluation_run import (
 from cadenza.core import shipped_configs
 from cadenza.core.checkpoints import CheckpointMetadata, save_checkpoint
 from cadenza.core.errors import CheckpointError, ConfigurationError, UnknownNameError
-from cadenza.core.files import sha256_bytes
+from cadenza.core.files import sha256_bytes, tree_digest
 from cadenza.core.shipped_configs import shipped_config
-from cadenza.core.tree_digest import tree_digest
 
 MISSPELT = {"name": "p", "class_name": "crossing_chaser", "extra": {"max_sped": "1"}}
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from cadenza.aht.config_models import EnvConfig
+from cadenza.aht.config import EnvConfig
 from cadenza.benchmark.builders import build_env
 from cadenza.benchmark.tasks import STAGE1_PICKPLACE
 from cadenza.core.errors import ConfigurationError

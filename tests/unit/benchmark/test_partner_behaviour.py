@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from cadenza.aht.config_models import EnvConfig, PartnerConfig
+from cadenza.aht.config import EnvConfig, PartnerConfig
 from cadenza.benchmark.builders import build_env, build_partner
 from cadenza.benchmark.tasks import CROSSING
 

@@ -3,7 +3,7 @@ from importlib import metadata
 import numpy as np
 import pytest
 
-from cadenza.aht.config_models import SafetyConfig
+from cadenza.aht.config import SafetyConfig
 from cadenza.benchmark import safety_tables
 from cadenza.benchmark.cells import ConditionEntry
 from cadenza.benchmark.safety_tables import safety_report, solver_version_of

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cadenza.aht.config_models import PartnerConfig, SafetyConfig
+from cadenza.aht.config import PartnerConfig, SafetyConfig
 from cadenza.benchmark.stream_tasks import cover, make_expert, stream_config, swerve
 from cadenza.core.errors import ConfigurationError
 from cadenza.stream.environment import make_worlds

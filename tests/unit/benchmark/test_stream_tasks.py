@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from cadenza.aht.config_models import PartnerConfig, SafetyConfig
+from cadenza.aht.config import PartnerConfig, SafetyConfig
 from cadenza.benchmark.stream_tasks import EXPERTS, stream_config, stream_partners
 from cadenza.benchmark.tasks import CROSSING, get_task, isolated_tasks, register_task
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError, UnknownNameError
-from cadenza.stream.config_checks import check_settings
+from cadenza.stream.config import check_settings
 from tests.integration.docs.pages import block, execute
 
 

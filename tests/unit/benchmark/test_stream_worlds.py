@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from cadenza.aht.config_models import PartnerConfig
+from cadenza.aht.config import PartnerConfig
 from cadenza.benchmark.stream_tasks import EgoVectorEnv, make_ego_worlds
 from cadenza.benchmark.tasks import CROSSING, isolated_tasks, register_task
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError

@@ -2,13 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.core.checkpoint_series import (
+from cadenza.core.checkpoints import (
+    CheckpointMetadata,
     checkpoint_uri,
     list_checkpoints,
     prune_checkpoints,
-)
-from cadenza.core.checkpoints import (
-    CheckpointMetadata,
     save_checkpoint,
 )
 from cadenza.core.errors import InputError
@@ -45,18 +43,15 @@ def test_list_checkpoints_is_ordered_by_number_and_knows_only_its_run(tmp_path):
     assert list(listed.items()) == [(step, checkpoint_uri("run", step)) for step in (9, 10, 100)]
 
 
-def test_prune_keeps_the_newest_and_the_multiples(tmp_path):
-    save_steps(tmp_path, 10, 20, 30, 40, 50)
-    removed = prune_checkpoints("run", artifacts_root=tmp_path, keep_last=2, keep_every=20)
-    assert removed == [checkpoint_uri("run", 10), checkpoint_uri("run", 30)]
-    assert list(list_checkpoints("run", artifacts_root=tmp_path)) == [20, 40, 50]
+def test_prune_keeps_the_newest(tmp_path):
+    save_steps(tmp_path, 10, 20, 30)
+    removed = prune_checkpoints("run", artifacts_root=tmp_path, keep_last=2)
+    assert removed == [checkpoint_uri("run", 10)]
+    assert list(list_checkpoints("run", artifacts_root=tmp_path)) == [20, 30]
     names = {path.name for path in (tmp_path / "artifacts").iterdir()}
-    assert names == {f"run_step{s}.pt{e}" for s in (20, 40, 50) for e in ("", ".json")}
+    assert names == {f"run_step{s}.pt{e}" for s in (20, 30) for e in ("", ".json")}
 
 
-@pytest.mark.parametrize(("keep_last", "keep_every"), [(0, None), (1, 0)])
-def test_prune_with_a_count_below_one_is_refused(tmp_path, keep_last, keep_every):
+def test_prune_with_a_count_below_one_is_refused(tmp_path):
     with pytest.raises(InputError, match="expected keep_last >= 1"):
-        prune_checkpoints(
-            "run", artifacts_root=tmp_path, keep_last=keep_last, keep_every=keep_every
-        )
+        prune_checkpoints("run", artifacts_root=tmp_path, keep_last=0)

@@ -10,9 +10,13 @@ import torch
 
 from cadenza.core import strict_json
 from cadenza.core.errors import IntegrityError
-from cadenza.core.json_values import json_line, strict_event
-from cadenza.core.sealed_json import read_sealed_json, write_sealed_json
-from cadenza.core.strict_json import parse_json_object
+from cadenza.core.strict_json import (
+    json_line,
+    parse_json_object,
+    read_sealed_json,
+    strict_event,
+    write_sealed_json,
+)
 
 
 class Colour(Enum):

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from cadenza.core.source_identity import digest_of_sources, outside_code, source_digest
+from cadenza.core.provenance import digest_of_sources, outside_code, source_digest
 from cadenza.partners.crossing import CrossingChaser
 from cadenza.partners.registry import load_partner
 

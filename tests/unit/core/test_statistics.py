@@ -4,12 +4,13 @@ import pytest
 from scipy import stats
 
 from cadenza.core.errors import InputError
-from cadenza.core.proportions import clopper_pearson_interval, wilson_interval
-from cadenza.core.quantiles import (
+from cadenza.core.proportions import (
     beta_quantile,
+    clopper_pearson_interval,
     normal_level,
     normal_quantile,
     student_quantile,
+    wilson_interval,
 )
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from cadenza.core.errors import IntegrityError
-from cadenza.core.tree_digest import tree_digest
+from cadenza.core.files import tree_digest
 
 
 def make_tree(root, files):

@@ -107,8 +107,8 @@ def test_light_modules_do_not_load_torch():
     code = """
 import sys
 import cadenza.core
-from cadenza.core import arrays, errors, files, json_values, log_sinks, provenance, runlog
-from cadenza.core import schedules, seeding, spaces, threads, timing, types, wandb_run
+from cadenza.core import arrays, errors, files, log_sinks, provenance, runlog
+from cadenza.core import schedules, seeding, spaces, strict_json, threads, timing, types
 heavy = sorted({"torch", "wandb", "scipy", "matplotlib", "pydantic"} & set(sys.modules))
 sys.exit(f"loaded {heavy}" if heavy else 0)
 """

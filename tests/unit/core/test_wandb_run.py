@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from cadenza.core.log_sinks import make_wandb_run_sink
 from cadenza.core.provenance import RunContext
 from cadenza.core.runlog import bind_run_logger
-from cadenza.core.wandb_run import make_wandb_run_sink
 
 CONTEXT = RunContext(
     run_id="r" * 16,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from cadenza.aht.config_models import EnvConfig, PartnerConfig
+from cadenza.aht.config import EnvConfig, PartnerConfig
 from cadenza.benchmark.builders import build_env, build_partner
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError

@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cadenza.aht.config_models import EnvConfig, PartnerConfig
+from cadenza.aht.config import EnvConfig, PartnerConfig
 from cadenza.benchmark.builders import build_env, build_partner
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream

@@ -4,7 +4,6 @@ import pytest
 from pydantic import ValidationError
 
 from cadenza.core.errors import InputError
-from cadenza.evaluation.episodes import episode_line
 from cadenza.evaluation.results import (
     BundleSummary,
     ConditionPair,
@@ -13,6 +12,7 @@ from cadenza.evaluation.results import (
     ResultBundle,
     SeedSchedule,
     SpikeRun,
+    episode_line,
     load_run_archive,
 )
 

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cadenza.core.sealed_json import write_sealed_json
+from cadenza.core.strict_json import write_sealed_json
 from cadenza.loop import doctor
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.doctor import inputs_check

@@ -13,7 +13,7 @@ from cadenza.core.errors import (
     InputError,
     MissingExtraError,
 )
-from cadenza.core.tree_digest import tree_digest
+from cadenza.core.files import tree_digest
 from cadenza.partners import OpenVLAPartner, PartnerSpec
 from cadenza.partners.openvla import (
     ActionMap,

@@ -16,7 +16,7 @@ from cadenza.core.errors import (
     InputError,
     MissingExtraError,
 )
-from cadenza.core.tree_digest import tree_digest
+from cadenza.core.files import tree_digest
 from cadenza.partners import PartnerSpec, load_partner
 from cadenza.partners.policy_process import MAX_HEADER, WireError, pack, unpack
 from cadenza.partners.remote import PolicyProcess, PolicyProcessError, close_processes

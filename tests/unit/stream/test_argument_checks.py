@@ -18,7 +18,7 @@ from cadenza.stream.bridges.episodes import EpisodeReader
 from cadenza.stream.bridges.lerobot import LeRobotWriter
 from cadenza.stream.bridges.lerobot_features import Feature
 from cadenza.stream.bridges.memory import StreamToMemory
-from cadenza.stream.config_checks import check_settings
+from cadenza.stream.config import check_settings
 from cadenza.stream.draw_options import DrawOptions
 from cadenza.stream.recorded_draws import RecordedStream
 from tests.fakes import FakeChunkSource

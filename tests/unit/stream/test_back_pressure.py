@@ -10,7 +10,6 @@ import pytest
 from cadenza.core.errors import InputError, NotReadyError, StaleDataError
 from cadenza.stream.back_pressure import (
     WAITING_NS,
-    FlowRules,
     may_publish,
     request_fill,
     request_fill_if_due,
@@ -20,15 +19,16 @@ from cadenza.stream.back_pressure import (
     unread_episodes,
     wait_until_fresh,
 )
+from cadenza.stream.config import FlowRules
 from cadenza.stream.counters import ConsumerRow
-from cadenza.stream.engine_state import (
-    LARGEST,
-    EngineWords,
-    saturating_sum,
-)
 from cadenza.stream.layout import BOOKKEEPING, StoreLayout
 from cadenza.stream.slot_reader import SlotReader
-from cadenza.stream.slots import SlotStore, StreamWords
+from cadenza.stream.slots import (
+    LARGEST,
+    SlotStore,
+    StreamWords,
+    saturating_sum,
+)
 from tests.stream_episodes import new_store, write_episode
 
 
@@ -119,7 +119,7 @@ def test_fill_is_due_when_the_last_one_was_read_whole(store, mode) -> None:
     store.consumers["passed"][5] = 2
     assert not request_fill_if_passed(store, rules(mode="continuous"))
     assert request_fill_if_passed(store, rules(mode=mode, max_replay_ratio=2.0))
-    assert store.words[EngineWords.PASSED_AT_REQUEST] == 4
+    assert store.words[StreamWords.PASSED_AT_REQUEST] == 4
     assert not request_fill_if_passed(store, rules())
     store.consumers["passed"][0] = 6
     store.consumers["chunks"][0] = 8
@@ -181,7 +181,7 @@ def test_producers_pause_at_high_water_after_the_first_fill(store) -> None:
 def test_fixed_ratio_writes_one_step_per_chunk_and_ratio(store) -> None:
     fixed = rules(mode="fixed_ratio", max_replay_ratio=2.0)
     fill(store, 4, frames=12)
-    store.words[EngineWords.FRAMES_AT_READY] = 12
+    store.words[StreamWords.FRAMES_AT_READY] = 12
     assert not may_go_on(store, fixed)
     store.consumers["chunks"][0] = 6  # asks for 3 steps more
     assert may_go_on(store, fixed)
@@ -268,7 +268,7 @@ def test_fresh_share_is_of_episodes_that_the_draw_can_use() -> None:
 
 def test_waiting_draw_lets_producers_go_on(store, clock) -> None:
     fill(store, 4)
-    store.words[EngineWords.FRAMES_AT_READY] = 10
+    store.words[StreamWords.FRAMES_AT_READY] = 10
     fixed = rules(mode="fixed_ratio", max_replay_ratio=0.5)
     high = rules(mode="continuous", high_water=2, max_replay_ratio=0.5)
     assert not may_go_on(store, fixed)
@@ -293,7 +293,7 @@ def test_draw_that_wants_steps_lets_no_more_be_written_than_it_wants(
     store, clock, settings
 ) -> None:
     fill(store, 4, frames=10)
-    store.words[EngineWords.FRAMES_AT_READY] = 10
+    store.words[StreamWords.FRAMES_AT_READY] = 10
     flow = rules(max_replay_ratio=0.5, **settings)
     with pytest.raises(StaleDataError, match="got 0 \\+ 6 chunks for 10 steps"):
         wait(store, flow, 6, timeout=0.0, note=ConsumerRow(store).note_blocked)
@@ -306,7 +306,7 @@ def test_draw_that_wants_steps_lets_no_more_be_written_than_it_wants(
 @pytest.mark.parametrize("flow", [{"mode": "fixed_ratio"}, {"mode": "continuous", "high_water": 1}])
 def test_draw_that_gave_up_lets_one_fill_be_written(store, clock, flow) -> None:
     fill(store, 4)
-    store.words[EngineWords.FRAMES_AT_READY] = 10
+    store.words[StreamWords.FRAMES_AT_READY] = 10
     store.draws[:2] = 1
     fresh = rules(min_fresh_fraction=0.9, max_replay_ratio=2.0, **flow)
     row = ConsumerRow(store)

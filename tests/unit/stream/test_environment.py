@@ -9,10 +9,9 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.stream.config import OnlineDataEngineCfg
+from cadenza.stream.config import OnlineDataEngineCfg, load_callable
 from cadenza.stream.engine import OnlineDataEngine
 from cadenza.stream.environment import Worlds, WorldStep, make_worlds, space_fields, store_layout
-from cadenza.stream.import_paths import load_callable
 from cadenza.stream.layout import BOOKKEEPING
 from tests.stream_worlds import CountingEnv, counting
 
@@ -81,44 +80,20 @@ def test_robot_with_cameras_has_the_buffer_of_a_robot() -> None:
     }
 
 
-def test_declared_spaces_need_no_environment() -> None:
-    declared = {
-        "observations": {"robot.qpos": {"shape": [2], "dtype": "float64"}},
-        "actions": {"shape": [], "dtype": "int64"},
-    }
-    gym = {"factory": "no.such:module", "spaces": declared}
-    assert shapes(OnlineDataEngineCfg(gym_config=gym)) == {
-        "obs.robot.qpos": ((2,), "float64", "state"),
-        "actions": ((), "int64", "step"),
-    }
-
-
-@pytest.mark.parametrize("declared", [{}, {"observations": {}}, {"observations": 3, "actions": 1}])
-def test_incomplete_declaration_is_refused(declared) -> None:
-    cfg = OnlineDataEngineCfg(gym_config={"id": "A", "spaces": declared})
-    with pytest.raises(ConfigurationError, match=r"gym_config\['spaces'\]: expected"):
-        store_layout(cfg)
-
-
 @pytest.mark.parametrize(
-    ("entry", "told"),
+    ("robot", "told"),
     [
-        (
-            {"shape": [2.5], "dtype": "float32"},
-            r"at least 1, got the shape \(2.5,\) of",
-        ),
-        ({"shape": [0], "dtype": "float32"}, "expected axes of at least 1"),
-        ({"shape": [2], "dtype": "str"}, "expected numbers or truth values .* of 'obs.x'; convert"),
-        ({"shape": [2], "dtype": "longdouble"}, "expected numbers or truth values"),
-        ({"shape": [2], "dtype": "number"}, r"gym_config\['spaces'\]: expected"),
-        ({"shape": 2, "dtype": "float32"}, r"gym_config\['spaces'\]: expected"),
+        ({"sensor": 3}, "'sensor' to be a list of mappings"),
+        ({"sensor": [{"height": "high"}]}, "'sensor' to be a list of mappings"),
+        ({"sensor": [{"height": 0}]}, "expected axes of at least 1"),
+        ({"env": {"observations": [1]}}, r"\['observations'\] mappings by name"),
+        ({"env": {"observations": {"a": {"mode": "add", "extra": {"shape": 3}}}}}, "by name"),
+        ({"env": {"observations": {"a": {"mode": "add", "extra": {"shape": [2.5]}}}}}, "axes of"),
     ],
 )
-def test_declared_array_that_cannot_be_stored_is_refused(entry, told: str) -> None:
-    declared = {"observations": {"x": entry}, "actions": {"shape": [], "dtype": "int64"}}
-    cfg = OnlineDataEngineCfg(gym_config={"id": "A", "spaces": declared})
+def test_robot_that_cannot_be_stored_is_refused(robot, told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
-        store_layout(cfg)
+        store_layout(OnlineDataEngineCfg(gym_config={"id": "A", **robot}))
 
 
 def test_policy_that_cannot_be_imported_is_refused_before_a_producer_starts() -> None:

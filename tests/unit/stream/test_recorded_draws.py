@@ -19,8 +19,7 @@ from cadenza.core.errors import (
 )
 from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.stream import recorded_draws
-from cadenza.stream.batches import flat_tensors, nested_batch
-from cadenza.stream.chunk_keys import allocate_chunks, chunk_fields
+from cadenza.stream.batches import allocate_chunks, chunk_fields, flat_tensors, nested_batch
 from cadenza.stream.draw_options import DrawOptions
 from cadenza.stream.layout import BOOKKEEPING, Field, StoreLayout
 from cadenza.stream.recorded_draws import RecordedStream, RecordingReader

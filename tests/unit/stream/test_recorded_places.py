@@ -4,7 +4,7 @@ import pytest
 
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.stream.recorded_draws import recorded_place
-from cadenza.stream.recording_session import IteratorPlace
+from cadenza.stream.recording_files import IteratorPlace
 
 
 def place(dataset: int, epoch: int, worker: int = 0, workers: int = 0) -> IteratorPlace:

@@ -10,8 +10,7 @@ import torch
 
 from cadenza.core.errors import ConfigurationError, InputError, IntegrityError, StorageError
 from cadenza.stream.recorded_draws import RecordedStream, RecordingReader
-from cadenza.stream.recording_files import JournalWriter
-from cadenza.stream.recording_session import IteratorPlace
+from cadenza.stream.recording_files import IteratorPlace, JournalWriter
 from cadenza.stream.slot_reader import SlotReader
 from tests.interrupts import interrupted_everywhere
 from tests.stream_episodes import new_store, seeded, targets, write_episode

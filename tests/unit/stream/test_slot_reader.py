@@ -10,7 +10,7 @@ from cadenza.core.errors import (
     UnknownNameError,
 )
 from cadenza.stream import slot_reader
-from cadenza.stream.chunk_keys import chunk_fields
+from cadenza.stream.batches import chunk_fields
 from cadenza.stream.draw_options import DrawOptions
 from cadenza.stream.layout import VIRTUAL
 from cadenza.stream.slot_reader import DrawnChunks, SlotReader

@@ -13,10 +13,9 @@ from cadenza.cli.main import app
 from cadenza.cli.output import ExitCode
 from cadenza.cli.stream import headline
 from cadenza.stream.counters import ConsumerRow
-from cadenza.stream.engine_state import OnlineDataEngineState, ProducerState
 from cadenza.stream.error_envelope import ErrorEnvelope, write_envelope
 from cadenza.stream.layout import BOOKKEEPING, StoreLayout
-from cadenza.stream.slots import SlotStore, StreamWords
+from cadenza.stream.slots import OnlineDataEngineState, ProducerState, SlotStore, StreamWords
 from cadenza.stream.stream_report import StreamReport
 
 

@@ -10,12 +10,17 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import OnlineDataWorkerError, StorageError
-from cadenza.stream.back_pressure import FlowRules
-from cadenza.stream.engine_state import OnlineDataEngineState, ProducerState, engine_state
+from cadenza.stream.config import FlowRules
 from cadenza.stream.environment import store_layout
 from cadenza.stream.policy_board import PolicyBoard
 from cadenza.stream.serving import ServingCheck
-from cadenza.stream.slots import SlotStore, StreamWords
+from cadenza.stream.slots import (
+    OnlineDataEngineState,
+    ProducerState,
+    SlotStore,
+    StreamWords,
+    engine_state,
+)
 from cadenza.stream.stream_report import StreamReport
 from cadenza.stream.supervisor import Supervisor
 from tests.stream_engines import eventually, small_cfg

@@ -48,11 +48,9 @@ from cadenza.core.checkpoints import (
 )
 from cadenza.core.device import deterministic_algorithms, flushed_denormals, single_torch_thread
 from cadenza.core.errors import CheckpointError, ConfigurationError
-from cadenza.core.files import sha256_bytes
-from cadenza.core.provenance import GIT_SHA_UNKNOWN
+from cadenza.core.files import sha256_bytes, tree_digest
+from cadenza.core.provenance import GIT_SHA_UNKNOWN, source_digest
 from cadenza.core.seeding import Substream, derive_substream
-from cadenza.core.source_identity import source_digest
-from cadenza.core.tree_digest import tree_digest
 from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
 from cadenza.learn.running_normalizer import CLIP, EPSILON
 

@@ -22,10 +22,8 @@ from numpy.typing import NDArray
 from cadenza.benchmark.output_folder import open_job_folder
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError, IntegrityError
-from cadenza.core.files import atomic_write_text
-from cadenza.core.sealed_json import read_sealed_json, write_sealed_json
-from cadenza.core.strict_json import parse_json_object
-from cadenza.core.tree_digest import tree_digest
+from cadenza.core.files import atomic_write_text, tree_digest
+from cadenza.core.strict_json import parse_json_object, read_sealed_json, write_sealed_json
 from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.bridges.lerobot import LeRobotWriter
 from cadenza.stream.bridges.lerobot_features import DONE, SUCCESS, Feature

@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.aht.config_models import EnvConfig, PartnerConfig, SafetyConfig
+from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark.builders import code_digest
 from cadenza.benchmark.episodes import EpisodeTag, EpisodeWorld, open_world, run_episode
 from cadenza.benchmark.output_folder import Blocks, open_job_folder

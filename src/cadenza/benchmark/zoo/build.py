@@ -34,8 +34,8 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import remove_temporaries
 from cadenza.core.progress import ProgressReport
 from cadenza.core.provenance import compute_run_metadata
-from cadenza.core.sealed_json import read_sealed_json, write_sealed_json
 from cadenza.core.seeding import derive_substream
+from cadenza.core.strict_json import read_sealed_json, write_sealed_json
 from cadenza.partners.varied_body import INNER, VARIED_BODY
 from cadenza.partners.zoo_manifest import (
     MEMBERS_FOLDER,

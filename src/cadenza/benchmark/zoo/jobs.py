@@ -33,8 +33,8 @@ from cadenza.core.checkpoints import (
 )
 from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import CheckpointError, IntegrityError
-from cadenza.core.sealed_json import read_sealed_json, write_sealed_json
 from cadenza.core.seeding import derive_substream
+from cadenza.core.strict_json import read_sealed_json, write_sealed_json
 from cadenza.partners.zoo_manifest import Tier, ZooManifest, ZooMember
 from cadenza.partners.zoo_member import ZOO_MEMBER, MemberPolicies, digest_error
 

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from cadenza.aht.config_models import EnvConfig
+from cadenza.aht.config import EnvConfig
 from cadenza.benchmark.builders import build_env
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.events import TaskEvents

@@ -7,9 +7,9 @@ from typing import Final, Literal
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.evaluation.episodes import EpisodeResult
 from cadenza.evaluation.report.svg import plural
 from cadenza.evaluation.report.view import PartnerView, ReportView
+from cadenza.evaluation.results import EpisodeResult
 from cadenza.evaluation.statistics.cluster_means import StudentT
 from cadenza.evaluation.statistics.estimate import (
     Estimate,
@@ -33,26 +33,9 @@ MetricName = Literal["success", "contact", "return"]
 class Cell:
     """What happened under one condition with one partner or group of partners.
 
-    Attributes:
-        condition_id: Condition.
-        n: Episodes.
-        success: Success rate.
-        seed_success: Success rate of each seed.
-        contact: Contact rate; ``None`` when some episode does not record contact.
-        n_contacts: Episodes with contact.
-        episode_return: Mean return; ``None`` when some episode does not record it.
-        seed_return: Mean return of each seed.
-        distances: Smallest distance of each episode that records one, ascending, m.
-        intervention_share: Mean share of steps the filter changed; ``None`` without a filter.
-        seed_intervention: That share, per seed.
-        intervention_mean: Mean size of a change, unit of the action.
-        intervention_peak: Largest change, unit of the action.
-        n_steps: Control steps; ``None`` when not recorded.
-        violating_steps: Steps with a violated barrier; ``None`` when not recorded.
-        violation_peak: Largest barrier gap.
-        fallbacks: Braking fallbacks.
-        infeasible_steps: Steps without a feasible action; ``None`` when not recorded.
-        uncertified_steps: Steps without guarantee; ``None`` when not recorded.
+    None is what some episode does not record. Per-seed values are means of the seed; ``distances``
+    are the smallest of each episode that records one, ascending, m; ``intervention_share`` is the
+    mean share of steps the filter changed, sizes of changes are in the unit of the action.
     """
 
     condition_id: str
@@ -65,7 +48,6 @@ class Cell:
     seed_return: tuple[float, ...]
     distances: FloatArray
     intervention_share: Estimate | None
-    seed_intervention: tuple[float, ...]
     intervention_mean: float | None
     intervention_peak: float | None
     n_steps: int | None
@@ -78,14 +60,9 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One partner, or a group of partners, under every condition.
+    """One partner, or a group of partners (``partner`` None), under every condition in turn.
 
-    Attributes:
-        label: Name shown.
-        note: Short second line: seen or not, leaves a way or not.
-        partner: The partner; ``None`` for a group.
-        cells: One per condition, in the view's order; ``None`` where nothing was played.
-        comparisons: Filtered minus unfiltered, per metric; empty without both conditions.
+    A cell is None where nothing was played; comparisons are filtered minus unfiltered by metric.
     """
 
     label: str
@@ -97,15 +74,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """Everything the report prints.
+    """Everything the report prints: rows of partners in order, and groups of at least two.
 
-    Attributes:
-        partners: One row per partner, in the view's order.
-        groups: Groups with at least two partners.
-        overall: All partners.
-        seen: Partners the ego trained with; ``None`` without any.
-        fair: Unseen partners that leave a way; ``None`` without any.
-        cautions: What the statistics warn about, each once.
+    ``fair`` are unseen partners that leave a way; ``seen`` and ``fair`` are None without any.
     """
 
     partners: tuple[Row, ...]
@@ -202,7 +173,6 @@ def _cell(condition_id: str, episodes: Sequence[EpisodeResult]) -> Cell:
         seed_return=_seed_means(returns),
         distances=np.sort(np.array(distances, dtype=np.float64)),
         intervention_share=_mean(shares, bounds=(0.0, 1.0)),
-        seed_intervention=_seed_means(shares),
         intervention_mean=_mean_intervention(episodes),
         intervention_peak=max(
             (e.intervention_peak for e in episodes if e.intervention_peak is not None), default=None

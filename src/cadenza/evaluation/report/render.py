@@ -17,18 +17,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from cadenza.core.files import atomic_write_text
-from cadenza.evaluation.episodes import EpisodeResult
 from cadenza.evaluation.report.analysis import Cell, Numbers, Row, analyse
 from cadenza.evaluation.report.figures.episodes import (
     distance_figure,
     learning_figure,
-    partner_distance_figure,
     trajectory_figure,
 )
 from cadenza.evaluation.report.figures.outcomes import (
     Figure,
     difference_figure,
-    intervention_figure,
     return_figure,
     success_figure,
 )
@@ -50,19 +47,13 @@ from cadenza.evaluation.report.view import (
     condition_css,
     player_data,
 )
+from cadenza.evaluation.results import EpisodeResult
 from cadenza.evaluation.statistics.estimate import Estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """One headline number.
-
-    Attributes:
-        value: The number.
-        label: What it counts.
-        detail: How sure it is.
-        css: Class of its accent.
-    """
+    """One headline number, what it counts, how sure it is, and the class of its accent."""
 
     value: str
     label: str
@@ -277,17 +268,9 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """One heading of the page.
+    """One heading of the page, with its anchor, its name in the navigation, and what is below it.
 
-    Attributes:
-        identity: Its anchor.
-        nav: Its name in the navigation.
-        title: Its heading.
-        intro: One or two sentences for a newcomer.
-        figures: Its figures, in order.
-        tables: Its tables, in order.
-        player: Whether the rollout player stands here.
-        fold: Words that unfold its tables; empty shows them at once.
+    ``fold`` are words that unfold its tables; empty shows them at once.
     """
 
     identity: str
@@ -377,7 +360,7 @@ def _distances(view: ReportView, numbers: Numbers) -> Section:
         title="How close it comes",
         intro="Counting contacts hides near misses; the smallest distance of each episode shows "
         "them.",
-        figures=_present(distance_figure(view, numbers), partner_distance_figure(view, numbers)),
+        figures=_present(distance_figure(view, numbers)),
     )
 
 
@@ -388,7 +371,6 @@ def _filter(view: ReportView, numbers: Numbers) -> Section:
         title="How much the filter had to do",
         intro="A filter that acts on every step has replaced the policy; one that never acts was "
         "not needed.",
-        figures=_present(intervention_figure(numbers)),
         tables=_present(intervention_table(view, numbers)),
     )
 

@@ -20,38 +20,13 @@ Anchor = Literal["start", "middle", "end"]
 _NICE_STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Width a figure is drawn for; its text keeps one size on a desk and on a phone.
-
-    Attributes:
-        name: ``"wide"`` or ``"narrow"``; also its class in the style sheet.
-        width: Width in drawing units, one unit being one pixel at natural size.
-    """
-
-    name: Literal["wide", "narrow"]
-    width: float
-
-    @property
-    def narrow(self) -> bool:
-        """Whether this is the phone variant."""
-        return self.name == "narrow"
-
-
-WIDE: Final = Layout(name="wide", width=840.0)
-NARROW: Final = Layout(name="narrow", width=380.0)
+#: Width of every figure, drawing units; one is one pixel at natural size.
+WIDTH: Final = 840.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Linear map from data to drawing units.
-
-    Attributes:
-        low: Data at ``start``.
-        high: Data at ``end``, != ``low``.
-        start: Drawing unit of ``low``.
-        end: Drawing unit of ``high``.
-    """
+    """Linear map from data, ``low`` to ``high``, to drawing units, ``start`` to ``end``."""
 
     low: float
     high: float
@@ -69,12 +44,12 @@ class Drawing:
     """Collects elements of one SVG.
 
     Attributes:
+        height: Height in drawing units.
         width: Width in drawing units.
-        height: Height in drawing units; may grow until `render`.
     """
 
-    width: float
     height: float
+    width: float = WIDTH
     _parts: list[str] = field(default_factory=list[str])
 
     def text(
@@ -117,23 +92,15 @@ class Drawing:
             f'class="{css}"/>'
         )
 
-    def render(self, *, identity: str, layout: Layout, title: str, description: str) -> Markup:
-        """Return the SVG element.
-
-        Args:
-            identity: Unique prefix of the ids it defines.
-            layout: Gives the class that shows it on the right screens.
-            title: Name of the figure for screen readers.
-            description: What a reader would see.
-        """
-        name = f"{identity}-{layout.name}"
+    def render(self, *, identity: str, title: str, description: str) -> Markup:
+        """Return the SVG element; ``identity`` is the unique prefix of the ids it defines."""
         body = "".join(self._parts)
         return Markup(  # noqa: S704 -- every text above went through escape()
-            f'<svg class="chart {layout.name}" viewBox="0 0 {_n(self.width)} {_n(self.height)}" '
-            f'role="img" aria-labelledby="{name}-t {name}-d" '
+            f'<svg class="chart" viewBox="0 0 {_n(self.width)} {_n(self.height)}" '
+            f'role="img" aria-labelledby="{identity}-t {identity}-d" '
             f'width="{_n(self.width)}" height="{_n(self.height)}">'
-            f'<title id="{name}-t">{escape(title)}</title>'
-            f'<desc id="{name}-d">{escape(description)}</desc>{body}</svg>'
+            f'<title id="{identity}-t">{escape(title)}</title>'
+            f'<desc id="{identity}-d">{escape(description)}</desc>{body}</svg>'
         )
 
     def _element(self, tag: str, attributes: str, tip: str) -> None:
@@ -144,13 +111,7 @@ class Drawing:
 
 
 def nice_ticks(low: float, high: float, target: int) -> list[float]:
-    """Return round numbers in [low, high], about ``target`` of them.
-
-    Args:
-        low: Start of the axis.
-        high: End of the axis, > ``low``.
-        target: Wanted number, >= 1.
-    """
+    """Return round numbers in [low, high], about ``target`` >= 1 of them."""
     raw = (high - low) / target
     decade = 10.0 ** math.floor(math.log10(raw))
     step = next(s * decade for s in _NICE_STEPS if s * decade >= raw * (1.0 - 1e-9))

@@ -1,15 +1,12 @@
 """What the report shows, as plain values; the renderer reads nothing else.
 
-A view is complete and checked when it is built: every episode and rollout names a known condition
-and partner, so the renderer has no error branches. All statistics are computed from ``episodes``
-by the renderer; the caller supplies only what was observed.
-
-Recorded episodes go to the player as JSON and to the still pictures as they are.
+Every episode and rollout of a view names a known condition and partner. All statistics are computed
+from ``episodes`` by the renderer; recorded episodes go to the player as JSON.
 """
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -27,13 +24,7 @@ MAX_CONDITIONS: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One provenance row, e.g. commit, command, library versions.
-
-    Attributes:
-        label: What it is.
-        value: Its value; shown in a monospaced face when ``code``.
-        code: Whether the value is something to copy: a hash, a command, a path.
-    """
+    """One provenance row, e.g. commit or command; ``code`` is something to copy."""
 
     label: str
     value: str
@@ -42,13 +33,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check of a bundle's verification.
-
-    Attributes:
-        name: What was checked, e.g. ``"manifest:plan.json"``.
-        ok: Whether it held.
-        detail: What was seen.
-    """
+    """One check of a bundle's verification, e.g. ``"manifest:plan.json"``, and what was seen."""
 
     name: str
     ok: bool
@@ -57,12 +42,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One plain sentence for a reader who knows none of the terms.
-
-    Attributes:
-        kind: ``"measured"``, ``"not_measured"`` or ``"caution"``.
-        text: The sentence.
-    """
+    """One plain sentence for a reader who knows none of the terms."""
 
     kind: Literal["measured", "not_measured", "caution"]
     text: str
@@ -70,14 +50,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionView:
-    """One way of running the ego.
-
-    Attributes:
-        condition_id: Identifier the episodes carry.
-        label: Short name, e.g. ``"with filter"``.
-        filtered: Whether the safety filter was on.
-        description: One sentence.
-    """
+    """One way of running the ego, with the identifier that episodes carry."""
 
     condition_id: str
     label: str
@@ -87,15 +60,7 @@ class ConditionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartnerView:
-    """One partner of the ego.
-
-    Attributes:
-        partner_id: Identifier the episodes carry.
-        label: Short name.
-        seen: Whether the ego trained with it.
-        leaves_way: Whether it leaves the ego a way to its goal.
-        description: One sentence.
-    """
+    """One partner of the ego, with the identifier that episodes carry."""
 
     partner_id: str
     label: str
@@ -106,13 +71,9 @@ class PartnerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationPoint:
-    """One evaluation on held-out episodes during training.
+    """One evaluation on held-out episodes after ``step`` environment steps of training.
 
-    Attributes:
-        step: Environment steps trained so far.
-        n_episodes: Episodes played, > 0.
-        n_success: Episodes solved; ``None`` for a task without a success predicate.
-        mean_return: Mean undiscounted return; ``None`` when not recorded.
+    ``n_success`` is None for a task without a success predicate.
     """
 
     step: int
@@ -120,25 +81,12 @@ class EvaluationPoint:
     n_success: int | None = None
     mean_return: float | None = None
 
-    def __post_init__(self) -> None:
-        if self.n_episodes < 1 or not 0 <= (self.n_success or 0) <= self.n_episodes:
-            raise InputError(
-                "EvaluationPoint: expected n_episodes >= 1 and 0 <= n_success <= n_episodes, got "
-                f"{self.n_episodes} and {self.n_success}."
-            )
-        _finite("EvaluationPoint.mean_return", [self.mean_return or 0.0])
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningCurve:
-    """Training returns of one run.
+    """Training returns of one run, at the environment steps at which episodes ended, ascending.
 
-    Attributes:
-        steps: Environment steps at the end of each training episode, ascending.
-        returns: Undiscounted return of each training episode.
-        window: Episodes in the moving mean, >= 1.
-        evaluations: Held-out evaluations, by step.
-        label: What was trained, e.g. ``"seed 0, partner goal-seeker"``.
+    ``window`` episodes are in the moving mean.
     """
 
     steps: tuple[int, ...]
@@ -146,18 +94,6 @@ class LearningCurve:
     window: int = 50
     evaluations: tuple[EvaluationPoint, ...] = ()
     label: str = ""
-
-    def __post_init__(self) -> None:
-        if len(self.steps) != len(self.returns):
-            raise InputError(
-                "LearningCurve: expected one step per return, got "
-                f"{len(self.steps)} steps and {len(self.returns)} returns."
-            )
-        if any(b < a for a, b in zip(self.steps, self.steps[1:], strict=False)):
-            raise InputError("LearningCurve.steps: expected ascending steps; sort the episodes.")
-        if self.window < 1:
-            raise InputError(f"LearningCurve.window: expected >= 1, got {self.window}.")
-        _finite("LearningCurve.returns", self.returns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,55 +127,16 @@ class Rollout:
     success: bool
     interventions: tuple[float, ...] = ()
 
-    def __post_init__(self) -> None:
-        name = f"Rollout({self.partner_id}, {self.condition_id})"
-        if not self.frames:
-            raise InputError(f"{name}.frames: expected at least the start, got none.")
-        if not self.control_timestep_s > 0.0:
-            raise InputError(
-                f"{name}.control_timestep_s: expected > 0 s, got {self.control_timestep_s}."
-            )
-        robots = set(self.frames[0])
-        if any(set(frame) != robots for frame in self.frames) or set(self.radii) != robots:
-            raise InputError(
-                f"{name}: expected every frame and radii to hold the robots {sorted(robots)}."
-            )
-        if self.contact_index is not None and not 0 <= self.contact_index < len(self.frames):
-            raise InputError(
-                f"{name}.contact_index: expected a frame in 0..{len(self.frames) - 1}, got "
-                f"{self.contact_index}."
-            )
-        if self.interventions and len(self.interventions) != len(self.frames):
-            raise InputError(
-                f"{name}.interventions: expected {len(self.frames)} values or none, got "
-                f"{len(self.interventions)}."
-            )
-        for frame in (*self.frames, self.goals):
-            _finite(f"{name} positions", [x for point in frame.values() for x in point])
-        _finite(f"{name}.interventions", self.interventions)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """One table of the page.
-
-    Attributes:
-        title: Heading.
-        columns: Column headings; the first names the row.
-        rows: Cells, one tuple per row, as many as columns.
-        caption: One sentence under the table.
-        text_columns: Columns that hold words, not numbers.
-    """
+    """One table of the page; ``text_columns`` hold words, not numbers."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     caption: str = ""
     text_columns: tuple[int, ...] = (0,)
-
-    def __post_init__(self) -> None:
-        if any(len(row) != len(self.columns) for row in self.rows):
-            raise InputError(f"Table {self.title!r}: expected {len(self.columns)} cells per row.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,23 +240,9 @@ def _known(
         )
 
 
-def _finite(name: str, values: Iterable[float]) -> None:
-    """Raise if a value is NaN or infinite."""
-    bad = [value for value in values if not math.isfinite(value)]
-    if bad:
-        raise InputError(f"{name}: expected finite numbers, got {bad[0]}.")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """Part of the plane that every picture shows, m.
-
-    Attributes:
-        x_low: Left edge.
-        x_high: Right edge.
-        y_low: Lower edge.
-        y_high: Upper edge.
-    """
+    """Part of the plane that every picture shows, m."""
 
     x_low: float
     x_high: float

@@ -5,6 +5,6 @@ Start at:    `rates.rate_estimate` (success, contact), `means.mean_estimate` (re
              `paired_outcomes.paired_outcome_interval` (the same for yes or no, exact).
 Promise:     an estimate names its estimator; nothing undefined is hidden in NaN; no interval has
              zero width only because nothing happened.
-May import:  `core`, `evaluation.episodes`.
+May import:  `core`, `evaluation.results`.
 Adding one:  an interval method is one class in `cluster_means.py` with `name` and `interval`.
 """

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
-from cadenza.core.quantiles import (
+from cadenza.core.proportions import (
     normal_level,
     normal_quantile,
     student_quantile,
@@ -156,16 +156,7 @@ class SignFlips(_Resampling):
 
 
 def resampled_means(values: FloatArray, n_resamples: int, rng: np.random.Generator) -> FloatArray:
-    """Return means of ``values`` redrawn with replacement.
-
-    Args:
-        values: One number per cluster, shape (S,).
-        n_resamples: Replicates B.
-        rng: Only source of randomness.
-
-    Returns:
-        Shape (B,), in drawing order; independent of `CHUNK_BYTES`.
-    """
+    """Return B means of ``values``, (S,), redrawn with replacement, in drawing order."""
     chunks = [values[rows].mean(axis=1) for rows in _index_chunks(values.size, n_resamples, rng)]
     return np.concatenate(chunks)
 
@@ -173,13 +164,7 @@ def resampled_means(values: FloatArray, n_resamples: int, rng: np.random.Generat
 def bca_levels(
     replicates: FloatArray, values: FloatArray, *, confidence: float
 ) -> tuple[float, float]:
-    """Return the quantile levels that correct for bias and skewness.
-
-    Args:
-        replicates: Resampled means, shape (B,).
-        values: The data they were drawn from, shape (S,), S >= 3.
-        confidence: Nominal coverage.
-    """
+    """Return the quantile levels that correct for bias and skewness; ``values`` (S,), S >= 3."""
     tail = (1.0 - confidence) / 2.0
     point = float(values.mean())
     tie = _TIE * max(1.0, abs(point))

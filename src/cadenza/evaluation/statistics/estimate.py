@@ -26,8 +26,8 @@ from cadenza.core.proportions import (
     clopper_pearson_interval,
     require_confidence,
     require_counts,
+    student_quantile,
 )
-from cadenza.core.quantiles import student_quantile
 from cadenza.evaluation.statistics.cluster_means import IntervalMethod
 
 #: Below this many seeds the spread between seeds is itself badly known: the nominal 95 % of a
@@ -102,10 +102,6 @@ Clusters = Mapping[int, FloatArray]
 def as_clusters(name: str, values: Mapping[int, Sequence[float] | FloatArray]) -> Clusters:
     """Return ``values`` as float64 arrays ordered by seed, seeds without data left out.
 
-    Args:
-        name: How messages call the values.
-        values: Observations per seed.
-
     Raises:
         InputError: A value is not finite or an entry is not one-dimensional.
     """
@@ -147,16 +143,9 @@ def mean_estimate(
 ) -> Estimate:
     """Return the mean of the seed means with an interval; every seed weighs the same.
 
-    Args:
-        values: Observations per seed; seeds without any are left out.
-        method: How the bounds are made.
-        confidence: Nominal coverage.
-        bounds: Range of the observations; the interval is cut to it.
-        design: Second part of the estimator identity.
-
-    Returns:
-        The estimate. Its bounds are undefined, with the reason, when there are too few seeds or
-        when every observation is the same: then nothing is known about the spread.
+    The interval is cut to ``bounds``, the range of the observations; ``design`` is the second part
+    of the estimator's identity. Bounds are undefined, with the reason, when there are too few seeds
+    or when every observation is the same: then nothing is known about the spread.
 
     Raises:
         InputError: A value is not finite or outside ``bounds``, or confidence is out of range.
@@ -234,19 +223,11 @@ def _require_bounds(clusters: Clusters, bounds: tuple[float, float] | None) -> N
 
 
 def effective_trials(successes: FloatArray, trials: FloatArray, *, confidence: float) -> float:
-    """Return the number of independent episodes that a clustered sample is worth.
+    """Return the number of independent episodes that a clustered sample is worth, at most all.
 
     The variance of the pooled rate is taken between seeds; the ratio of Student quantiles pays for
-    estimating it from S seeds only. The result never exceeds the true count, so a lucky agreement
-    between seeds cannot narrow an interval.
-
-    Args:
-        successes: Successes per seed, shape (S,).
-        trials: Episodes per seed, shape (S,), each >= 1.
-        confidence: Nominal coverage of the interval it will be used for.
-
-    Returns:
-        Effective episodes, in (0, sum of ``trials``].
+    estimating it from S seeds only, so a lucky agreement between seeds cannot narrow an interval.
+    Successes and trials are per seed, (S,).
 
     Raises:
         InputError: Shapes differ, no seed, or counts or confidence out of range.
@@ -273,14 +254,9 @@ def effective_trials(successes: FloatArray, trials: FloatArray, *, confidence: f
 def korn_graubard_interval(
     successes: FloatArray, trials: FloatArray, *, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Return bounds for the pooled rate of a clustered sample.
+    """Return bounds for the pooled rate of successes and trials per seed, (S,) each.
 
     With no or only successes this is Clopper-Pearson on all episodes, so it never has zero width.
-
-    Args:
-        successes: Successes per seed, shape (S,).
-        trials: Episodes per seed, shape (S,), each >= 1.
-        confidence: Nominal coverage.
 
     Raises:
         InputError: As `effective_trials`.
@@ -299,14 +275,10 @@ def rate_estimate(
     *,
     confidence: float = 0.95,
 ) -> Estimate:
-    """Return the pooled rate of ``outcomes`` with an interval that respects seeds.
+    """Return the pooled rate of 0/1 ``outcomes`` per seed with an interval that respects seeds.
 
-    With no or only successes the bounds are Clopper-Pearson on all episodes: 60 of 60 gives
-    [0.940, 1.000], never [1.000, 1.000].
-
-    Args:
-        outcomes: Outcomes per seed, each 0 or 1.
-        confidence: Nominal coverage.
+    With no or only successes the bounds are Clopper-Pearson on all episodes: 60 of 60 gives [0.940,
+    1.000], never [1.000, 1.000].
 
     Raises:
         InputError: An outcome is neither 0 nor 1, or confidence is out of range.

@@ -15,7 +15,7 @@ import numpy as np
 
 from cadenza.core.errors import InputError
 from cadenza.core.proportions import clopper_pearson_interval
-from cadenza.evaluation.episodes import EpisodeResult
+from cadenza.evaluation.results import EpisodeResult
 from cadenza.evaluation.statistics.cluster_means import IntervalMethod
 from cadenza.evaluation.statistics.estimate import (
     Estimate,
@@ -34,16 +34,7 @@ PairKey: TypeAlias = tuple[str, int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """One initial state played under both conditions.
-
-    Attributes:
-        partner: Partner identifier, empty when the episodes name none.
-        seed: Root seed; the cluster.
-        episode_idx: Episode index.
-        initial_state_seed: Seed of the common start.
-        treatment: Metric under the treatment.
-        baseline: Metric under the baseline.
-    """
+    """One initial state played under both conditions; the seed is the cluster."""
 
     partner: str
     seed: int
@@ -60,13 +51,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairing:
-    """All pairs of two conditions, and what was left over.
-
-    Attributes:
-        pairs: Ordered by partner, seed, episode index and initial state.
-        unmatched_treatment: Treatment episodes without counterpart.
-        unmatched_baseline: Baseline episodes without counterpart.
-    """
+    """All pairs of two conditions in the order of their keys, and how many were left over."""
 
     pairs: tuple[Pair, ...]
     unmatched_treatment: int = 0
@@ -75,17 +60,10 @@ class Pairing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedComparison:
-    """What changing the condition changed.
+    """What changing the condition changed: mean of treatment - baseline, undefined without pairs.
 
-    Attributes:
-        difference: Mean of treatment - baseline; undefined when there is no pair.
-        treatment_mean: Mean over paired treatment episodes; ``None`` when there is no pair.
-        baseline_mean: Mean over paired baseline episodes; ``None`` when there is no pair.
-        n_higher: Pairs in which the treatment is higher.
-        n_lower: Pairs in which it is lower.
-        n_equal: Pairs without a difference.
-        unmatched_treatment: Treatment episodes without counterpart.
-        unmatched_baseline: Baseline episodes without counterpart.
+    Counts are of pairs in which the treatment is higher, lower or equal, and of episodes without
+    counterpart.
     """
 
     difference: Estimate
@@ -101,13 +79,7 @@ class PairedComparison:
 def pair_episodes(
     episodes: Iterable[EpisodeResult], *, treatment: str, baseline: str, metric: Metric
 ) -> Pairing:
-    """Match the episodes of two conditions; episodes of other conditions are not looked at.
-
-    Args:
-        episodes: Episodes that carry ``condition``.
-        treatment: Condition identifier.
-        baseline: Another condition identifier.
-        metric: The number to compare.
+    """Match the episodes of two conditions by their ``metric``; others are not looked at.
 
     Raises:
         InputError: Equal condition identifiers, a duplicate key on one side, or an episode that
@@ -146,13 +118,8 @@ def paired_comparison(
     """Return the mean difference of ``pairing`` with an interval that respects seeds.
 
     When every pair of yes-or-no outcomes has the same difference, the bounds are exact binomial on
-    the number of pairs that could have disagreed, so they never have zero width.
-
-    Args:
-        pairing: Matched episodes.
-        method: How the bounds are made.
-        confidence: Nominal coverage.
-        bounds: Range of the difference, e.g. (-1, 1) for outcomes; the interval is cut to it.
+    the number of pairs that could have disagreed, so they never have zero width. The interval is
+    cut to ``bounds``, the range of the difference.
 
     Raises:
         InputError: A difference outside ``bounds``, or confidence out of range.

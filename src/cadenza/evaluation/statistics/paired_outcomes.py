@@ -15,8 +15,7 @@ Limits:     treats pairs as independent. Each bound fails to hold 0 with probabi
 from typing import Final
 
 from cadenza.core.errors import InputError
-from cadenza.core.proportions import require_counts
-from cadenza.core.quantiles import beta_quantile
+from cadenza.core.proportions import beta_quantile, require_counts
 
 #: Smaller tails count as 0, which widens the bounds: scipy's beta quantile is NaN for some levels
 #: below 1e-150.
@@ -28,13 +27,9 @@ def paired_outcome_interval(
 ) -> tuple[float, float]:
     """Return bounds for the rate of the treatment minus that of the baseline.
 
-    Never of zero width: without any win or loss the bounds are those of their share.
-
-    Args:
-        wins: Pairs that only the treatment solves.
-        losses: Pairs that only the baseline solves.
-        n_pairs: All pairs, >= 1.
-        tail: Probability that a bound may fail, in [0, 0.5); 0 gives all that the counts allow.
+    ``wins`` are pairs that only the treatment solves, ``losses`` those that only the baseline does.
+    Never of zero width: without any the bounds are those of their share. A bound may fail with
+    probability ``tail``, in [0, 0.5); 0 gives all that the counts allow.
 
     Raises:
         InputError: Counts or ``tail`` out of range.
@@ -51,14 +46,9 @@ def paired_outcome_interval(
 
 
 def exact_bounds(successes: int, trials: int, *, tail: float) -> tuple[float, float]:
-    """Return the Clopper-Pearson bounds that each fail with probability <= ``tail``.
+    """Return the Clopper-Pearson bounds that each fail with probability <= ``tail``, in [0, 0.5).
 
     Unlike a confidence, ``tail`` keeps its precision when it is far below 1e-16.
-
-    Args:
-        successes: Successes, in 0..``trials``.
-        trials: Independent trials, >= 1.
-        tail: Probability that a bound may fail, in [0, 0.5).
 
     Raises:
         InputError: Counts or ``tail`` out of range.

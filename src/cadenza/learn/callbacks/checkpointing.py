@@ -26,12 +26,12 @@ from typing import Any, Final, Literal, Protocol, cast
 import numpy as np
 import torch
 
-from cadenza.core.checkpoint_series import remove_checkpoint
 from cadenza.core.checkpoints import (
     LOCAL_URI_SCHEME,
     CheckpointMetadata,
     load_checkpoint,
     pending_path,
+    remove_checkpoint,
     save_checkpoint,
     sidecar_path,
 )

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from cadenza.core.errors import NotReadyError
 from cadenza.core.extras import load_extra
-from cadenza.core.json_values import strict_event
 from cadenza.core.log_sinks import JsonlSink
+from cadenza.core.strict_json import strict_event
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin, without_window
 from cadenza.learn.loaded_state import require_parts

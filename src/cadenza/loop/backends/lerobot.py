@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final, cast
 
 from cadenza.core.errors import ConfigurationError, IntegrityError, MissingExtraError
+from cadenza.core.files import tree_digest
 from cadenza.core.seeding import derive_substream
-from cadenza.core.tree_digest import tree_digest
 from cadenza.loop.backends.lerobot_commands import (
     RESULT,
     Setting,

@@ -18,8 +18,8 @@ from typing import Any, Final, Self
 from pydantic import ValidationError
 
 from cadenza.core.errors import ConfigurationError, IntegrityError, MissingExtraError
+from cadenza.core.extras import foreign_python, python_variable, user_cache
 from cadenza.core.files import atomic_write_json, sha256_bytes
-from cadenza.core.foreign_pythons import foreign_python, python_variable, user_cache
 from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.contracts.records import Record
 

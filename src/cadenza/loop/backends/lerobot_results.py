@@ -19,8 +19,8 @@ from typing import Any, Final, cast
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.extras import load_extra
+from cadenza.core.files import tree_digest
 from cadenza.core.strict_json import parse_json_object
-from cadenza.core.tree_digest import tree_digest
 from cadenza.loop.config import EvalConfig
 from cadenza.loop.contracts.records import (
     CheckpointRecord,

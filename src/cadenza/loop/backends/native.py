@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
-from cadenza.core.files import sha256_file
+from cadenza.core.files import sha256_file, tree_digest
+from cadenza.core.provenance import source_digest
 from cadenza.core.seeding import derive_substream
-from cadenza.core.source_identity import source_digest
-from cadenza.core.tree_digest import tree_digest
 from cadenza.loop.backends.native_files import (
     RESULT,
     PartnerFilter,

@@ -13,10 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
-from cadenza.core.files import confined_path, sha256_file
-from cadenza.core.sealed_json import read_sealed_json
-from cadenza.core.strict_json import parse_json_object
-from cadenza.core.tree_digest import tree_digest
+from cadenza.core.files import confined_path, sha256_file, tree_digest
+from cadenza.core.strict_json import parse_json_object, read_sealed_json
 from cadenza.loop.config_backends import closest
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, EpisodeOutcome, SeedRange
 

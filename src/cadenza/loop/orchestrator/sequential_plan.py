@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from cadenza.core.errors import InputError
-from cadenza.core.quantiles import normal_level, normal_quantile
+from cadenza.core.proportions import normal_level, normal_quantile
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution.lerobot_programs import suite_sizes, tasks_played
 

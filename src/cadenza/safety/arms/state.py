@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
-from cadenza.core.deferred import Deferred
+from cadenza.core.lazy_names import Deferred
 from cadenza.safety.arms.limits import JointLimits
 
 

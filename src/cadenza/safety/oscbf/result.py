@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cadenza.core.arrays import FloatArray
-from cadenza.core.deferred import Deferred
+from cadenza.core.lazy_names import Deferred
 
 #: Slack above which a row counts as relaxed; a tenth of a millimetre per second.
 SLACK_ACTIVE_FLOOR: Final = 1e-4

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
-from cadenza.core.deferred import Deferred
 from cadenza.core.errors import InputError
+from cadenza.core.lazy_names import Deferred
 from cadenza.safety.arms.state import ArmModel, ArmState
 from cadenza.safety.oscbf.constraints import COINCIDENT_DISTANCE
 from cadenza.safety.oscbf.rules import (

@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, cast
 
-from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
+from cadenza.core.errors import ConfigurationError, ConfigurationTypeError, did_you_mean
 from cadenza.core.files import canonical_json, sha256_bytes
-from cadenza.core.near_names import did_you_mean
 from cadenza.core.yaml_files import read_yaml
 from cadenza.safety.cbf import DEFAULT_CBF_GAMMA
 from cadenza.safety.verifier.adversaries import ADVERSARIES

@@ -6,8 +6,7 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from cadenza.core.errors import ConfigurationError
-from cadenza.core.near_names import did_you_mean
+from cadenza.core.errors import ConfigurationError, did_you_mean
 from cadenza.safety.wrappers.single import SafetyFilterWrapper
 from cadenza.safety.wrappers.vector import VectorSafetyFilterWrapper
 

@@ -20,10 +20,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from cadenza.core.checks import checked_names, is_whole, require_instance
 from cadenza.core.errors import InputError, NotReadyError, UnknownNameError
-from cadenza.stream.argument_checks import checked_names, is_integer, require_instance
 from cadenza.stream.counters import ConsumerRow
-from cadenza.stream.fences import full_fence
+from cadenza.stream.shared_file import full_fence
 from cadenza.stream.slot_reader import DrawnChunks
 from cadenza.stream.slots import IntArray, SlotStore, StreamWords
 
@@ -164,7 +164,7 @@ class EpisodeReader:
                 "EpisodeReader.take: expected an engine that has not stopped, got one that gave "
                 "its episodes' memory back; take what is left before stop()."
             )
-        if limit is not None and (not is_integer(limit) or limit < 1):
+        if limit is not None and (not is_whole(limit) or limit < 1):
             raise InputError(f"EpisodeReader.take: expected a limit >= 1 or None, got {limit!r}.")
         passed, published = self.read + self.lost, self._store.published()
         episodes, is_all = self._take(limit)

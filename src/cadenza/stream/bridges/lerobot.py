@@ -1,15 +1,20 @@
 """Writes episodes as a LeRobotDataset v3.0 that LeRobot's own training reads.
 
-Durability:  every file appears whole, and the description last, so that what it describes is there
-             whenever a process is killed. Episodes since the last `LeRobotWriter.flush` are lost
-             then; a folder that saw no flush is taken over by the next writer.
+Durability:  the folder appears with the first flush, in one step; then every file appears whole,
+             and the description last, so that what it describes is there whenever a process is
+             killed. Episodes since the last `LeRobotWriter.flush` are lost then.
 Limits:      images are embedded in the data files; there are no videos.
 
 Axes:  L = steps of an episode.
 """
 
+import errno
 import json
-from collections.abc import Mapping, Sequence
+import os
+import secrets
+import shutil
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -17,9 +22,9 @@ from typing import Any, Final, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
-from cadenza.core.files import atomic_write_text
-from cadenza.stream.argument_checks import checked_integer, checked_path, require_instance
+from cadenza.core.checks import checked_integer, checked_path, require_instance
+from cadenza.core.errors import ConfigurationError, InputError, NotReadyError, StorageError
+from cadenza.core.files import atomic_write_text, fsync_folder, require_writable
 from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.bridges.lerobot_features import IMAGE, INDEX_COLUMNS, Feature
 from cadenza.stream.bridges.lerobot_files import (
@@ -29,7 +34,6 @@ from cadenza.stream.bridges.lerobot_files import (
     INFO,
     STATS,
     TASKS,
-    DatasetFolder,
     FilePlace,
     episodes_table,
     frames_table,
@@ -72,8 +76,7 @@ class LeRobotWriter:
         """Create the folder.
 
         Args:
-            root: Folder that must not exist, unless a writer was killed there before its first
-                flush: that one is taken over.
+            root: Folder that must not exist; the first flush makes it.
             features: Columns, e.g. from `features_of`.
             fps: Steps per second.
             robot_type: Name of the robot, for readers.
@@ -84,7 +87,7 @@ class LeRobotWriter:
         Raises:
             ConfigurationError: A number is below one, or two features have one key.
             ConfigurationTypeError: An argument is of another type.
-            StorageError: ``root`` exists or cannot be made, or another writer is at work there.
+            StorageError: ``root`` exists, or nothing can be written beside it.
         """
         self._limits = _checked_limits(fps, chunks_size, data_files_size_in_mb)
         self.features = _checked_features(features)
@@ -92,9 +95,9 @@ class LeRobotWriter:
         if robot_type is not None:
             require_instance("LeRobotWriter.robot_type", robot_type, str, "or leave it out")
         self._robot_type = robot_type
-        first = FilePlace()
-        parts = [first.path(DATA_PATTERN), TASKS, first.path(EPISODES_PATTERN), STATS]
-        self._folder = DatasetFolder(self.root, description=INFO, others=parts)
+        if os.path.lexists(self.root):
+            raise _exists(self.root)
+        require_writable(self.root.parent)
         self.episodes = 0
         self.frames = 0
         self._tasks: dict[str, int] = {}
@@ -147,24 +150,32 @@ class LeRobotWriter:
         """Make everything added so far part of the dataset on disk.
 
         Raises:
-            StorageError: The file system refused; the dataset is as it was, and a later call tries
-                again.
+            StorageError: The file system refused, or somebody else made the folder; the dataset is
+                as it was, and a later call tries again.
         """
         if not self._tables:
             return
-        write_tables(self.root / self._data_place.path(DATA_PATTERN), self._tables)
-        write_tables(self.root / TASKS, [tasks_table(list(self._tasks))])
-        rows = [*self._row_tables, episodes_table(self._rows)]
-        write_tables(self.root / self._rows_place.path(EPISODES_PATTERN), rows)
-        totals = {key: statistics.total() for key, statistics in self._statistics.items()}
-        atomic_write_text(self.root / STATS, _as_json(totals))
-        atomic_write_text(self.root / INFO, _as_json(self._info()))
-        self._folder.keep()
+        if self._rows_place == self._data_place == FilePlace():
+            with new_folder(self.root) as draft:
+                rows = self._write(draft)
+        else:
+            rows = self._write(self.root)
         self._tables, self._rows, self._row_tables = [], [], rows
         self._data_place = self._data_place.following(self._limits["chunks_size"])
         if sum(table.nbytes for table in rows) >= self._limit_bytes():
             self._row_tables = []
             self._rows_place = self._rows_place.following(self._limits["chunks_size"])
+
+    def _write(self, root: Path) -> list[Any]:
+        """Write what was added into the dataset at ``root``; return the tables of its episodes."""
+        write_tables(root / self._data_place.path(DATA_PATTERN), self._tables)
+        write_tables(root / TASKS, [tasks_table(list(self._tasks))])
+        rows = [*self._row_tables, episodes_table(self._rows)]
+        write_tables(root / self._rows_place.path(EPISODES_PATTERN), rows)
+        totals = {key: statistics.total() for key, statistics in self._statistics.items()}
+        atomic_write_text(root / STATS, _as_json(totals))
+        atomic_write_text(root / INFO, _as_json(self._info()))
+        return rows
 
     def close(self) -> None:
         """Flush and end; a dataset without episodes leaves nothing behind.
@@ -172,12 +183,9 @@ class LeRobotWriter:
         Raises:
             StorageError: The file system refused.
         """
-        if self._is_closed:
-            return
-        self.flush()
-        self._is_closed = True
-        if not self.episodes:
-            self._folder.give_back()
+        if not self._is_closed:
+            self.flush()
+            self._is_closed = True
 
     def __enter__(self) -> Self:
         """Return the writer."""
@@ -248,6 +256,34 @@ class LeRobotWriter:
             "video_path": None,
             "features": features,
         }
+
+
+@contextmanager
+def new_folder(root: Path) -> Generator[Path]:
+    """Yield a draft that becomes the folder ``root``, in one durable step, if the block succeeds.
+
+    Raises:
+        StorageError: The file system refused, or there is such a folder by then.
+    """
+    draft = root.parent / f".{secrets.token_hex(8)}.cadenza-tmp"
+    try:
+        yield draft
+        draft.rename(root)
+        fsync_folder(root.parent)
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise _exists(root) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _exists(root: Path) -> StorageError:
+    return StorageError(
+        errno.EEXIST,
+        f"{root}: expected a folder that does not exist yet, got one that does; choose another "
+        "name or move the old dataset away",
+    )
 
 
 def _checked_limits(fps: int, chunks_size: int, data_files_size_in_mb: int) -> dict[str, int]:

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from cadenza.core.checks import is_whole, require_instance
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.stream.argument_checks import is_integer, require_instance
 from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.layout import Field
 
@@ -86,7 +86,7 @@ class Feature:
             raise ConfigurationError(
                 f"Feature {self.key!r}: expected an image of shape (H, W, 3), got {self.shape}."
             )
-        has_axes = all(is_integer(size) and size >= 1 for size in self.shape)
+        has_axes = all(is_whole(size) and size >= 1 for size in self.shape)
         if not has_axes or not 1 <= len(self.shape) <= MAX_RANK:
             raise ConfigurationError(
                 f"Feature {self.key!r}: expected 1 to {MAX_RANK} axes of at least 1, got "

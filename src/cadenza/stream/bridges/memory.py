@@ -11,18 +11,18 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from cadenza.core.errors import ConfigurationError, NotReadyError
-from cadenza.learn.callback import Callback
-from cadenza.learn.callbacks.logging_mixin import LoggingMixin
-from cadenza.learn.memory.column import TagColumn, VirtualColumn
-from cadenza.learn.memory.table import ArrayMemoryTable
-from cadenza.stream.argument_checks import (
+from cadenza.core.checks import (
     checked_integer,
     checked_optional_integer,
     checked_seconds,
     require_callable,
     require_instance,
 )
+from cadenza.core.errors import ConfigurationError, NotReadyError
+from cadenza.learn.callback import Callback
+from cadenza.learn.callbacks.logging_mixin import LoggingMixin
+from cadenza.learn.memory.column import TagColumn, VirtualColumn
+from cadenza.learn.memory.table import ArrayMemoryTable
 from cadenza.stream.bridges.episodes import Episode, EpisodeReader
 
 #: Tag column of a table that tells interrupted episodes from terminal ones.
@@ -93,10 +93,7 @@ class StreamToMemory(LoggingMixin, Callback):
         )
 
     def pull(self, limit: int | None = None) -> int:
-        """Put new episodes into the table and return how many it took.
-
-        Args:
-            limit: Most episodes to read; None: all.
+        """Put up to ``limit`` new episodes into the table and return how many it took.
 
         Raises:
             InputError: The table refuses an episode, e.g. one that is longer than the table.

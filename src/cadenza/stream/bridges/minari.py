@@ -17,9 +17,9 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Space
 from numpy.typing import NDArray
 
+from cadenza.core.checks import require_instance
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.extras import load_extra
-from cadenza.stream.argument_checks import require_instance
 from cadenza.stream.bridges.episodes import Episode
 
 Array = NDArray[Any]

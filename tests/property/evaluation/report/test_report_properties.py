@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cadenza.evaluation.report.figures.episodes import histogram_edges, moving_mean
-from cadenza.evaluation.report.svg import WIDE, Drawing, Scale, nice_ticks, percent
+from cadenza.evaluation.report.svg import Drawing, Scale, nice_ticks, percent
 from cadenza.evaluation.report.view import script_json
 from tests.unit.evaluation.report.svg_tree import parse_svg
 
@@ -40,7 +40,7 @@ def test_scale_keeps_shares(low, span, share):
 def test_drawing_shows_any_text_as_text(title, label):
     drawing = Drawing(width=1, height=1)
     drawing.text(0, 0, label)
-    root = parse_svg(drawing.render(identity="f", layout=WIDE, title=title, description="d"))
+    root = parse_svg(drawing.render(identity="f", title=title, description="d"))
     assert (root.find("title").text or "") == title
     assert (root.find("text").text or "") == label
     assert len(root) == 3

@@ -6,7 +6,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from cadenza.aht.config_models import EnvConfig
+from cadenza.aht.config import EnvConfig
 from cadenza.benchmark.builders import build_env
 from cadenza.benchmark.jobs.encounters import (
     FOCUS_WEIGHT,

@@ -5,7 +5,7 @@ import pytest
 from cadenza.benchmark import output_folder
 from cadenza.benchmark.output_folder import Blocks, open_job_folder
 from cadenza.core.errors import ConfigurationError, NotReadyError, StorageError
-from cadenza.core.sealed_json import read_sealed_json
+from cadenza.core.strict_json import read_sealed_json
 
 
 def test_same_request_finds_its_folder_again(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from cadenza.benchmark.jobs.collecting import Collection, collect
 from cadenza.benchmark.jobs.dataset_files import Merge, merge, read_page
 from cadenza.core.errors import ConfigurationError, IntegrityError
-from cadenza.core.tree_digest import tree_digest
+from cadenza.core.files import tree_digest
 
 EPISODES = "meta/episodes/chunk-000/file-000.parquet"
 

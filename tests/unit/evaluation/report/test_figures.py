@@ -11,12 +11,10 @@ from cadenza.evaluation.report.analysis import analyse
 from cadenza.evaluation.report.figures.episodes import (
     distance_figure,
     learning_figure,
-    partner_distance_figure,
     trajectory_figure,
 )
 from cadenza.evaluation.report.figures.outcomes import (
     difference_figure,
-    intervention_figure,
     return_figure,
     success_figure,
 )
@@ -77,14 +75,13 @@ def place(tick, anchor: str) -> float:
     return float(tick.attrib["x"]) if anchor == "middle" else float(tick.attrib["y"]) - 4.0
 
 
-def read_lanes(svg, narrow: bool) -> dict[tuple[str, str], tuple]:
+def read_lanes(svg) -> dict[tuple[str, str], tuple]:
     """Return value, bounds and seeds that a dot plot shows, by the label beside and the mark."""
     value = axis(svg, "middle")
     labels = [(float(e.attrib["y"]), e.text) for e in elements(svg, "label strong")]
 
     def row_at(y: float) -> str:
-        above = [(y - at, label) for at, label in labels if at < y]
-        return min(above if narrow else [(abs(y - at), label) for at, label in labels])[1]
+        return min((abs(y - at), label) for at, label in labels)[1]
 
     drawn: dict[tuple[str, str], tuple] = {}
     for mark in elements(svg, "mark"):
@@ -123,10 +120,7 @@ def numbers(view):
     return analyse(view)
 
 
-@pytest.mark.parametrize("narrow", [False, True])
-def test_points_intervals_and_seeds_stand_at_their_numbers_beside_their_label(
-    view, numbers, narrow
-):
+def test_points_intervals_and_seeds_stand_at_their_numbers_beside_their_label(view, numbers):
     rows = (*numbers.partners, *numbers.groups)
 
     def of_cells(estimate: str, seeds: str, *conditions: str) -> dict:
@@ -136,18 +130,14 @@ def test_points_intervals_and_seeds_stand_at_their_numbers_beside_their_label(
             for css, cell in zip(conditions, row.cells, strict=False)
         }
 
-    acts, differs = (
-        intervention_figure(numbers),
-        difference_figure(numbers, "contact", better_high=False),
-    )
+    differs = difference_figure(numbers, "contact", better_high=False)
     paired = {(row.label, "diff"): (row.comparisons["contact"].difference, ()) for row in rows}
     for figure, factor, expected in (
         (success_figure(view, numbers), 100.0, of_cells("success", "seed_success", "on", "off")),
         (return_figure(view, numbers), 1.0, of_cells("episode_return", "seed_return", "on", "off")),
-        (acts, 100.0, of_cells("intervention_share", "seed_intervention", "on")),
         (differs, 100.0, paired),
     ):
-        drawn = read_lanes(figure.narrow if narrow else figure.wide, narrow)
+        drawn = read_lanes(figure.svg)
         assert drawn.keys() == expected.keys()
         for lane, (estimate, seeds) in expected.items():
             *found, dots = drawn[lane]
@@ -160,7 +150,7 @@ def test_points_intervals_and_seeds_stand_at_their_numbers_beside_their_label(
 
 
 def test_numbers_are_printed_beside_their_marks(view, numbers):
-    svg = success_figure(view, numbers).wide
+    svg = success_figure(view, numbers).svg
     marks = [(centre(e)[1], e[0].text) for e in elements(svg, "mark")]
     printed = [(float(e.attrib["y"]) - 4, e.text) for e in elements(svg, "value")]
     assert len(marks) == len(printed) == 2 * (5 + 2)  # five partners, two groups
@@ -176,13 +166,12 @@ def test_lane_without_returns_stays_empty(view):
         for e in view.episodes
     )
     figure = return_figure(view, analyse(replace(view, episodes=silent)))
-    assert len(elements(figure.wide, "mark on")) == 7
-    assert elements(figure.wide, "mark off") == []
+    assert len(elements(figure.svg, "mark on")) == 7
+    assert elements(figure.svg, "mark off") == []
 
 
-@pytest.mark.parametrize("layout", ["wide", "narrow"])
-def test_distances_are_counted_and_added_up_where_they_were_measured(view, numbers, layout):
-    svg = getattr(distance_figure(view, numbers), layout)
+def test_distances_are_counted_and_added_up_where_they_were_measured(view, numbers):
+    svg = distance_figure(view, numbers).svg
     x, counts, share = axis(svg, "middle"), axis(svg, "end"), axis(svg, "end", "%")
     assert "contact below 0.40\u00a0m" in words(svg)
     (limit,) = elements(svg, "limit")
@@ -201,29 +190,7 @@ def test_distances_are_counted_and_added_up_where_they_were_measured(view, numbe
         steps = [(x(a), share(b) / 100) for a, b in corners(curve)[2:-1:2]]
         np.testing.assert_allclose(steps, cumulative(episodes), atol=0.004)
     free = distance_figure(replace(view, contact_distance_m=None), numbers)
-    assert elements(free.wide, "limit") == []
-
-
-@pytest.mark.parametrize("layout", ["wide", "narrow"])
-def test_each_partner_has_a_panel_of_its_own_distances(view, numbers, layout):
-    svg = getattr(partner_distance_figure(view, numbers), layout)
-    labels = {(e.attrib["x"], e.attrib["y"]): e.text for e in elements(svg, "label strong")}
-    panels = [box(e) for e in elements(svg, "danger-zone")]
-    assert len(panels) == len(view.partners)
-    for (left, top, width, height), partner in zip(panels, view.partners, strict=True):
-        assert labels[f"{left - 36:.10g}", f"{top - 13:.10g}"] == partner.label
-        for css, condition in (("on", "filter_on"), ("off", "filter_off")):
-            curves = [corners(e) for e in elements(svg, f"step {css}")]
-            (curve,) = [c for c in curves if (c[0] == (left, top + height)).all()]
-            own = (partner.partner_id, condition)
-            distances, shares = zip(
-                *cumulative([e for e in view.episodes if (e.partner, e.condition) == own]),
-                strict=True,
-            )
-            found, at = curve[2:-1:2], np.polyfit(distances, curve[2:-1:2, 0], 1)
-            np.testing.assert_allclose(found[:, 0], np.polyval(at, distances), atol=0.2)
-            np.testing.assert_allclose((top + height - found[:, 1]) / height, shares, atol=0.001)
-            assert np.polyval(at, 0.4) == pytest.approx(left + width, abs=1.0)
+    assert elements(free.svg, "limit") == []
 
 
 def test_learning_figure_draws_returns_and_evaluations_at_their_steps():
@@ -236,7 +203,7 @@ def test_learning_figure_draws_returns_and_evaluations_at_their_steps():
             EvaluationPoint(step=30, n_episodes=10, n_success=10, mean_return=2.0),
         ),
     )
-    svg = learning_figure(curve).wide
+    svg = learning_figure(curve).svg
     x, y, share = axis(svg, "middle"), axis(svg, "end"), axis(svg, "end", "%")
     episodes = [centre(e) for e in elements(svg, "episode")]
     expected = zip(curve.steps, curve.returns, strict=True)
@@ -260,10 +227,10 @@ def test_learning_figure_draws_returns_and_evaluations_at_their_steps():
 def test_trajectories_show_every_run_where_it_went(view):
     figure, extent = trajectory_figure(view), extent_of(view.rollouts)
     contacts = sum(r.contact_index is not None for r in view.rollouts)
-    assert len(elements(figure.wide, "hit")) == len(elements(figure.narrow, "hit")) == contacts > 0
-    assert "Late braker, without filter: contact at" in words(figure.wide)
-    floors = {box(e)[:2]: box(e)[2] for e in elements(figure.wide, "floor")}
-    labels = [(float(e.attrib["x"]), e.text) for e in elements(figure.wide, "label strong")]
+    assert len(elements(figure.svg, "hit")) == contacts > 0
+    assert "Late braker, without filter: contact at" in words(figure.svg)
+    floors = {box(e)[:2]: box(e)[2] for e in elements(figure.svg, "floor")}
+    labels = [(float(e.attrib["x"]), e.text) for e in elements(figure.svg, "label strong")]
     runs = {(r.partner_id, r.condition_id): r for r in view.rollouts}
     assert len(floors) == len(runs) == 10
     for (left, label), partner in zip(labels, view.partners, strict=True):
@@ -273,7 +240,7 @@ def test_trajectories_show_every_run_where_it_went(view):
             run, size = runs[partner.partner_id, condition.condition_id], floors[left, top]
             unit = (extent.x_high - extent.x_low) / size
             for role in ("ego", "partner"):
-                paths = [corners(e) for e in elements(figure.wide, f"trail {role}")]
+                paths = [corners(e) for e in elements(figure.svg, f"trail {role}")]
                 middle = np.array([left, top]) + size / 2
                 (path,) = [p for p in paths if (abs(p - middle) <= size / 2 + 0.02).all()]
                 ends = (path[[0, -1]] - [left, top + size]) * [unit, -unit]
@@ -283,23 +250,23 @@ def test_trajectories_show_every_run_where_it_went(view):
 
 def test_difference_figure_marks_zero_and_says_which_side_is_better(numbers):
     figure = difference_figure(numbers, "contact", better_high=False)
-    (zero,) = elements(figure.wide, "reference")
-    assert axis(figure.wide, "middle")(float(zero.attrib["x1"])) == pytest.approx(0.0, abs=0.05)
-    assert "← filter better" in words(figure.wide)
-    assert "filter worse →" in words(figure.wide)
-    assert "with filter minus without" in words(figure.wide)
+    (zero,) = elements(figure.svg, "reference")
+    assert axis(figure.svg, "middle")(float(zero.attrib["x1"])) == pytest.approx(0.0, abs=0.05)
+    assert "← filter better" in words(figure.svg)
+    assert "filter worse →" in words(figure.svg)
+    assert "with filter minus without" in words(figure.svg)
 
 
 def test_distance_figure_of_equal_distances_is_drawn(view):
     same = tuple(e.model_copy(update={"min_distance_m": 0.4}) for e in view.episodes)
     same_view = replace(view, episodes=same)
     figure = distance_figure(same_view, analyse(same_view))
-    assert "smallest 0.400\u00a0m, median 0.40\u00a0m" in words(figure.wide)
+    assert "smallest 0.400\u00a0m, median 0.40\u00a0m" in words(figure.svg)
 
 
 def test_learning_figure_thins_long_runs_but_keeps_both_ends():
     n = 5000
     curve = LearningCurve(steps=tuple(range(n)), returns=(1.0,) * n)
-    dots = elements(learning_figure(curve).wide, "episode")
+    dots = elements(learning_figure(curve).svg, "episode")
     assert len(dots) == 400
     assert [float(dots[i].attrib["cx"]) for i in (0, -1)] == [54.0, 826.0]

@@ -1,6 +1,6 @@
 import pytest
 
-from cadenza.evaluation.report.svg import WIDE, Drawing, nice_ticks, shorten, tick_label
+from cadenza.evaluation.report.svg import Drawing, nice_ticks, shorten, tick_label
 from tests.unit.evaluation.report.svg_tree import parse_svg
 
 
@@ -38,7 +38,7 @@ def test_drawing_is_well_formed_escaped_and_named():
     drawing.polyline([(0, 0)], "line")
     drawing.polyline([(0, 0), (1.234567, 2)], "line")
     drawing.rect(0, 0, 1, 1, "floor")
-    text = drawing.render(identity="f", layout=WIDE, title="A < B", description='"quoted"')
+    text = drawing.render(identity="f", title="A < B", description='"quoted"')
     root = parse_svg(text)
     assert [child.tag for child in root] == [
         "title", "desc", "text", "circle", "path", "path", "rect",
@@ -47,5 +47,5 @@ def test_drawing_is_well_formed_escaped_and_named():
     assert root.find("text").attrib["y"] == "0"
     assert root.find("circle/title").text == "<b>"
     assert root.findall("path")[1].attrib["d"] == "M0 0L1.23 2"
-    assert root.attrib["aria-labelledby"] == "f-wide-t f-wide-d"
+    assert root.attrib["aria-labelledby"] == "f-t f-d"
     assert (root.find("title").text, root.find("desc").text) == ("A < B", '"quoted"')

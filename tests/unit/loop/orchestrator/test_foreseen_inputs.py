@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.core.sealed_json import write_sealed_json
+from cadenza.core.strict_json import write_sealed_json
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import load_constitution
 from cadenza.loop.orchestrator.preflight import missing_inputs, require_inputs

@@ -19,7 +19,6 @@ from cadenza.stream.bridges import lerobot
 from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.bridges.lerobot import LeRobotWriter
 from cadenza.stream.bridges.lerobot_features import Feature, features_of
-from cadenza.stream.bridges.lerobot_files import MARKER
 from cadenza.stream.layout import BOOKKEEPING, Field
 from tests.stream_episodes import random_episode
 
@@ -202,9 +201,9 @@ def test_flushed_episodes_are_a_dataset_while_the_writer_goes_on(tmp_path: Path)
     episodes = new_episodes()
     writer = LeRobotWriter(tmp_path / "ds", FEATURES, fps=30)
     writer.add(episodes[0], "go")
-    assert [path.name for path in (tmp_path / "ds").iterdir()] == [MARKER]
+    assert not (tmp_path / "ds").exists()
     writer.flush()
-    assert not (tmp_path / "ds" / MARKER).exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["ds"]
     assert info(tmp_path / "ds")["total_frames"] == 5
     writer.add(episodes[1], "go")
     writer.flush()
@@ -240,6 +239,17 @@ def test_failed_flush_leaves_the_dataset_and_is_made_up_for(
     assert column(tmp_path / "ds", "index", "data/chunk-000/file-001.parquet").tolist() == list(
         range(5, 14)
     )
+
+
+def test_folder_of_another_dataset_is_refused_and_left_alone(tmp_path: Path) -> None:
+    writer = LeRobotWriter(tmp_path / "ds", FEATURES, fps=30)
+    writer.add(new_episodes()[0], "go")
+    (tmp_path / "ds").mkdir()
+    (tmp_path / "ds" / "own.txt").write_text("x")
+    for refused in (writer.flush, lambda: LeRobotWriter(tmp_path / "ds", FEATURES, fps=30)):
+        with pytest.raises(StorageError, match="expected a folder that does not exist yet"):
+            refused()
+    assert [path.name for path in tmp_path.rglob("*")] == ["ds", "own.txt"]
 
 
 def _write_two_of_which_one_lacks_a_field(root: Path) -> None:

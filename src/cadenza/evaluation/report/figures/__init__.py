@@ -1,4 +1,4 @@
-"""Figures: from plain values to SVG at two widths.
+"""Figures: from plain values to SVG.
 
 Start at:    `outcomes.Figure` (what a drawing returns), `outcomes.dot_plot`.
 Promise:     no colour in the SVG, only classes; no bar without its spread; equal values give

@@ -22,8 +22,8 @@ from cadenza.evaluation.report.figures.outcomes import (
     make_figure,
 )
 from cadenza.evaluation.report.svg import (
+    WIDTH,
     Drawing,
-    Layout,
     Scale,
     count,
     nice_ticks,
@@ -52,17 +52,11 @@ BINS: Final = 40
 
 #: Height of the histogram and of the cumulative panel, drawing units.
 PANEL_HEIGHT: Final = 150.0
-SMALL_HEIGHT: Final = 110.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Smallest distances under one condition.
-
-    Attributes:
-        css: Class of its marks.
-        values: Ascending, m.
-    """
+    """Smallest distances under one condition, ascending, m, and the class of its marks."""
 
     css: str
     values: FloatArray
@@ -82,32 +76,13 @@ def distance_figure(view: ReportView, numbers: Numbers) -> Figure | None:
         if s.values.size
     )
     return make_figure(
-        lambda layout: _draw_main(series, limits, contact, layout),
+        _draw_main(series, limits, contact),
         identity="fig-distance",
         title="How close the robots came",
         caption="Each episode counts once, with its smallest centre distance between the ego and "
         "anyone. Left of the dashed line the robots touch. Above: episodes per bin. Below: share "
         "of episodes that came at least this close.",
         description=smallest + ".",
-        legend=tuple(e for e in condition_legend(view, seeds=False) if e.css != "interval"),
-    )
-
-
-def partner_distance_figure(view: ReportView, numbers: Numbers) -> Figure | None:
-    """Return one cumulative panel per partner, or ``None`` without distances."""
-    panels = [(row.label, _series(view, row)) for row in numbers.partners]
-    panels = [(label, series) for label, series in panels if any(s.values.size for s in series)]
-    if len(panels) < 2:
-        return None
-    limits = _limits([s for _, series in panels for s in series], view.contact_distance_m)
-    return make_figure(
-        lambda layout: _draw_panels(panels, limits, view.contact_distance_m, layout),
-        identity="fig-distance-partners",
-        title="The same, partner by partner",
-        caption="Share of episodes that came at least this close.",
-        description="Cumulative shares of the smallest distance for "
-        + ", ".join(label for label, _ in panels)
-        + ".",
         legend=tuple(e for e in condition_legend(view, seeds=False) if e.css != "interval"),
     )
 
@@ -131,16 +106,9 @@ def _limits(series: Sequence[Series], contact: float | None) -> tuple[float, flo
 
 
 def histogram_edges(limits: tuple[float, float], contact: float | None) -> FloatArray:
-    """Return bin edges that cover ``limits``; the contact distance is one of them.
+    """Return about `BINS` + 1 ascending bin edges that cover ``limits``, m.
 
-    So no bin mixes episodes with contact and without.
-
-    Args:
-        limits: Ends of the axis, m.
-        contact: Contact distance, m, if the task has one.
-
-    Returns:
-        Ascending edges, about `BINS` + 1 of them, m.
+    The contact distance is one of them, so no bin mixes episodes with contact and without.
     """
     width = (limits[1] - limits[0]) / BINS
     origin = limits[0] if contact is None else contact
@@ -153,11 +121,10 @@ def _draw_main(
     series: Sequence[Series],
     limits: tuple[float, float],
     contact: float | None,
-    layout: Layout,
 ) -> Drawing:
     """Return histogram above, cumulative share below, on one distance axis."""
-    left, right = (34.0, layout.width - 8) if layout.narrow else (54.0, layout.width - 12)
-    drawing = Drawing(width=layout.width, height=2 * PANEL_HEIGHT + 96)
+    left, right = 54.0, WIDTH - 12
+    drawing = Drawing(height=2 * PANEL_HEIGHT + 96)
     x = Scale(low=limits[0], high=limits[1], start=left, end=right)
     top, middle = 22.0, 22.0 + PANEL_HEIGHT
     bottom = middle + 26 + PANEL_HEIGHT
@@ -166,7 +133,7 @@ def _draw_main(
             drawing.rect(left, start, max(0.0, x(contact) - left), end - start, "danger-zone")
     _draw_histogram(drawing, series, histogram_edges(limits, contact), x, top, middle)
     _draw_cumulative(drawing, series, x, middle + 26, bottom)
-    _draw_distance_axis(drawing, x, bottom, layout)
+    _draw_distance_axis(drawing, x, bottom)
     if contact is not None:
         drawing.line(x(contact), top - 4, x(contact), bottom, "limit")
         text = f"contact below {number(contact, digits=2, unit='m')}"
@@ -213,8 +180,6 @@ def _draw_cumulative(
     x: Scale,
     top: float,
     bottom: float,
-    *,
-    label: str = "share of episodes",
 ) -> None:
     """Draw the cumulative share of each series."""
     y = Scale(low=0.0, high=1.0, start=bottom, end=top)
@@ -223,8 +188,7 @@ def _draw_cumulative(
         drawing.text(x.start - 7, y(tick) + 4, f"{100 * tick:.0f}%", "tick", "end")
     for s in series:
         drawing.polyline(_steps(s.values, x, y), f"step {s.css}")
-    if label:
-        drawing.text(x.end, bottom - 8, label, "hint", "end")
+    drawing.text(x.end, bottom - 8, "share of episodes", "hint", "end")
 
 
 def _steps(values: FloatArray, x: Scale, y: Scale) -> list[tuple[float, float]]:
@@ -242,45 +206,16 @@ def _steps(values: FloatArray, x: Scale, y: Scale) -> list[tuple[float, float]]:
     return points
 
 
-def _draw_distance_axis(drawing: Drawing, x: Scale, bottom: float, layout: Layout) -> None:
+def _draw_distance_axis(drawing: Drawing, x: Scale, bottom: float) -> None:
     """Draw ticks and label of the distance axis."""
     drawing.line(x.start, bottom, x.end, bottom, "axis")
-    for tick in nice_ticks(x.low, x.high, 5 if layout.narrow else 10):
+    for tick in nice_ticks(x.low, x.high, 10):
         drawing.line(x(tick), bottom, x(tick), bottom + 4, "axis")
         drawing.text(x(tick), bottom + 18, tick_label(tick), "tick", "middle")
     middle = (x.start + x.end) / 2
     drawing.text(
         middle, bottom + 38, "Smallest centre distance in the episode (m)", "axis-label", "middle"
     )
-
-
-def _draw_panels(
-    panels: Sequence[tuple[str, Sequence[Series]]],
-    limits: tuple[float, float],
-    contact: float | None,
-    layout: Layout,
-) -> Drawing:
-    """Return one small cumulative panel per partner, in a grid."""
-    columns = 2 if layout.narrow else 3
-    rows = -(-len(panels) // columns)
-    gap, left = 14.0, 36.0
-    width = (layout.width - gap * (columns - 1)) / columns
-    height = SMALL_HEIGHT + 64
-    drawing = Drawing(width=layout.width, height=rows * height)
-    for index, (label, series) in enumerate(panels):
-        x0 = (index % columns) * (width + gap)
-        top = (index // columns) * height + 28
-        bottom = top + SMALL_HEIGHT
-        x = Scale(low=limits[0], high=limits[1], start=x0 + left, end=x0 + width - 4)
-        drawing.text(x0, top - 13, shorten(label, limit=24), "label strong small")
-        if contact is not None:
-            drawing.rect(x.start, top, max(0.0, x(contact) - x.start), SMALL_HEIGHT, "danger-zone")
-            drawing.line(x(contact), top, x(contact), bottom, "limit")
-        _draw_cumulative(drawing, series, x, top, bottom, label="")
-        drawing.line(x.start, bottom, x.end, bottom, "axis")
-        for tick in nice_ticks(x.low, x.high, 3):
-            drawing.text(x(tick), bottom + 16, f"{tick_label(tick)} m", "tick", "middle")
-    return drawing
 
 
 #: Most dots and line corners drawn; more cannot be told apart at this width.
@@ -292,15 +227,7 @@ EVALUATION_HEIGHT: Final = 110.0
 
 
 def moving_mean(values: Sequence[float], window: int) -> FloatArray:
-    """Return the mean of the last ``window`` values at each position, fewer at the start.
-
-    Args:
-        values: Shape (N,).
-        window: Length, >= 1.
-
-    Returns:
-        Shape (N,).
-    """
+    """Return the mean of the last ``window`` values at each position, fewer at the start, (N,)."""
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0:
         return array
@@ -333,7 +260,7 @@ def learning_figure(curve: LearningCurve) -> Figure | None:
     if curve.evaluations:
         legend.append(LegendEntry(css="held-out", label="held-out evaluation, 95 % interval"))
     return make_figure(
-        lambda layout: _draw_curve(curve, scored, layout),
+        _draw_curve(curve, scored),
         identity="fig-learning",
         title="How the ego learned",
         caption=_caption(curve),
@@ -354,11 +281,11 @@ def _caption(curve: LearningCurve) -> str:
     )
 
 
-def _draw_curve(curve: LearningCurve, scored: Sequence[EvaluationPoint], layout: Layout) -> Drawing:
+def _draw_curve(curve: LearningCurve, scored: Sequence[EvaluationPoint]) -> Drawing:
     """Return the return panel and, if there are any, the evaluation panel under it."""
-    left, right = (40.0, layout.width - 10) if layout.narrow else (54.0, layout.width - 14)
+    left, right = 54.0, WIDTH - 14
     height = RETURN_HEIGHT + 70 + (EVALUATION_HEIGHT + 30 if scored else 0)
-    drawing = Drawing(width=layout.width, height=height)
+    drawing = Drawing(height=height)
     last = max([*curve.steps, *(e.step for e in curve.evaluations), 1])
     x = Scale(low=0.0, high=float(last), start=left, end=right)
     bottom = 16.0 + RETURN_HEIGHT
@@ -367,7 +294,7 @@ def _draw_curve(curve: LearningCurve, scored: Sequence[EvaluationPoint], layout:
         _draw_evaluations(drawing, scored, x, bottom + 30, bottom + 30 + EVALUATION_HEIGHT)
         bottom += 30 + EVALUATION_HEIGHT
     drawing.line(left, bottom, right, bottom, "axis")
-    for tick in nice_ticks(0.0, float(last), 4 if layout.narrow else 8):
+    for tick in nice_ticks(0.0, float(last), 8):
         drawing.text(x(tick), bottom + 18, tick_label(tick), "tick", "middle")
     drawing.text((left + right) / 2, bottom + 38, "Environment steps", "axis-label", "middle")
     return drawing
@@ -429,7 +356,7 @@ def _thinned(length: int) -> list[int]:
 #: Most corners of one path; at this size more cannot be seen.
 MAX_CORNERS: Final = 60
 
-#: Most pictures side by side on a wide screen.
+#: Most pictures side by side.
 MAX_COLUMNS: Final = 5
 
 
@@ -447,7 +374,7 @@ def trajectory_figure(view: ReportView) -> Figure | None:
         if (p.partner_id, c.condition_id) in runs
     )
     return make_figure(
-        lambda layout: _draw(partners, view.conditions, runs, extent, view.ego_uid, layout),
+        _draw(partners, view.conditions, runs, extent, view.ego_uid),
         identity="fig-trajectories",
         title="Every recorded episode at a glance",
         caption="Open circle: start. Disc: last position, drawn at true size. Cross: goal. "
@@ -467,16 +394,13 @@ def _draw(
     runs: dict[tuple[str, str], Rollout],
     extent: Extent,
     ego_uid: str,
-    layout: Layout,
 ) -> Drawing:
-    """Return the grid: wide has partners side by side, narrow has conditions side by side."""
-    if layout.narrow:
-        return _draw_narrow(partners, conditions, runs, extent, ego_uid, layout)
+    """Return the grid: partners side by side, their conditions below one another."""
     columns = min(len(partners), MAX_COLUMNS)
-    size = min((layout.width - 12.0 * (columns - 1)) / columns, 240.0)
+    size = min((WIDTH - 12.0 * (columns - 1)) / columns, 240.0)
     bands = -(-len(partners) // columns)
     band_height = 30.0 + len(conditions) * (size + 42.0)
-    drawing = Drawing(width=layout.width, height=bands * band_height)
+    drawing = Drawing(height=bands * band_height)
     for index, partner in enumerate(partners):
         x = (index % columns) * (size + 12.0)
         y = (index // columns) * band_height
@@ -488,31 +412,6 @@ def _draw(
                 _draw_picture(drawing, run, extent, ego_uid, x, top, size)
                 drawing.text(x, top + size + 16, condition.label, "note")
                 drawing.text(x, top + size + 31, outcome_text(run), "label small")
-    return drawing
-
-
-def _draw_narrow(
-    partners: Sequence[PartnerView],
-    conditions: Sequence[ConditionView],
-    runs: dict[tuple[str, str], Rollout],
-    extent: Extent,
-    ego_uid: str,
-    layout: Layout,
-) -> Drawing:
-    """Return the grid for phones."""
-    size = (layout.width - 12.0) / 2
-    band_height = 30.0 + size + 48.0
-    drawing = Drawing(width=layout.width, height=len(partners) * band_height)
-    for index, partner in enumerate(partners):
-        y = index * band_height
-        drawing.text(0, y + 16, shorten(partner.label), "label strong")
-        for column, condition in enumerate(conditions):
-            run = runs.get((partner.partner_id, condition.condition_id))
-            x = column * (size + 12.0)
-            if run is not None:
-                _draw_picture(drawing, run, extent, ego_uid, x, y + 28.0, size)
-                drawing.text(x, y + 28 + size + 16, condition.label, "note")
-                drawing.text(x, y + 28 + size + 32, outcome_text(run), "label small")
     return drawing
 
 

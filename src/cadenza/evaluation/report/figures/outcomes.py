@@ -1,8 +1,4 @@
-"""Figures of outcomes: success by partner, paired differences, how often the filter acts.
-
-`make_figure` turns any drawing into a `Figure`, the same for wide and narrow screens, with words
-for both.
-"""
+"""Figures of outcomes: success by partner, paired differences, and the frame of all figures."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,11 +9,9 @@ from markupsafe import Markup
 
 from cadenza.evaluation.report.analysis import Cell, MetricName, Numbers, Row
 from cadenza.evaluation.report.svg import (
-    NARROW,
     NBSP,
-    WIDE,
+    WIDTH,
     Drawing,
-    Layout,
     Scale,
     nice_ticks,
     number,
@@ -36,12 +30,7 @@ from cadenza.evaluation.statistics.estimate import Estimate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LegendEntry:
-    """One mark of a legend.
-
-    Attributes:
-        css: Class of the mark: ``"on"``, ``"off"``, ...
-        label: Its meaning.
-    """
+    """One mark of a legend, by its class (``"on"``, ``"off"``, ...), and its meaning."""
 
     css: str
     label: str
@@ -49,27 +38,17 @@ class LegendEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One figure of the page.
-
-    Attributes:
-        identity: Its anchor on the page.
-        title: Heading over it.
-        caption: What to look at, in one or two sentences.
-        wide: SVG for desks and paper.
-        narrow: SVG for phones.
-        legend: Marks and their meaning.
-    """
+    """One figure of the page; ``identity`` is its anchor, the caption says what to look at."""
 
     identity: str
     title: str
     caption: str
-    wide: Markup
-    narrow: Markup
+    svg: Markup
     legend: tuple[LegendEntry, ...] = ()
 
 
 def make_figure(
-    draw: Callable[[Layout], Drawing],
+    drawing: Drawing,
     *,
     identity: str,
     title: str,
@@ -77,23 +56,9 @@ def make_figure(
     description: str,
     legend: tuple[LegendEntry, ...] = (),
 ) -> Figure:
-    """Return the figure that ``draw`` makes at both widths.
-
-    Args:
-        draw: Makes the drawing for one layout.
-        identity: Anchor on the page.
-        title: Heading over it.
-        caption: What to look at.
-        description: What it shows, for readers who cannot see it.
-        legend: Marks and their meaning.
-    """
-    wide, narrow = (
-        draw(layout).render(identity=identity, layout=layout, title=title, description=description)
-        for layout in (WIDE, NARROW)
-    )
-    return Figure(
-        identity=identity, title=title, caption=caption, wide=wide, narrow=narrow, legend=legend
-    )
+    """Return the figure of ``drawing``; ``description`` is for readers who cannot see it."""
+    svg = drawing.render(identity=identity, title=title, description=description)
+    return Figure(identity=identity, title=title, caption=caption, svg=svg, legend=legend)
 
 
 #: Drawing units.
@@ -103,21 +68,15 @@ AXIS_HEIGHT: Final = 44.0
 HEADER_HEIGHT: Final = 24.0
 LABEL_WIDTH: Final = 222.0
 VALUE_WIDTH: Final = 172.0
-NARROW_VALUE_WIDTH: Final = 130.0
 MARK_RADIUS: Final = 4.4
 SEED_RADIUS: Final = 1.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """One point with its interval.
+    """One point with its interval, a faint dot per seed, and the numbers beside it.
 
-    Attributes:
-        css: ``"on"`` (filled circle), ``"off"`` (hollow diamond) or ``"diff"`` (filled square).
-        estimate: The point and its bounds.
-        seeds: One value per seed, drawn as faint dots.
-        text: The numbers, printed beside it.
-        tip: Shown on hovering.
+    ``css`` is ``"on"`` (filled circle), ``"off"`` (hollow diamond) or ``"diff"`` (filled square).
     """
 
     css: str
@@ -129,13 +88,9 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DotRow:
-    """One labelled row.
+    """One labelled row with a quieter note and a lane per condition; None leaves one empty.
 
-    Attributes:
-        label: Its name.
-        note: A second, quieter line.
-        lanes: One lane per condition; ``None`` leaves it empty.
-        group: Whether it pools other rows; groups stand under a rule.
+    A group, which pools other rows, stands under a rule.
     """
 
     label: str
@@ -146,21 +101,12 @@ class DotRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """The horizontal axis.
+    """The horizontal axis; ``reference`` is a vertical rule, e.g. no difference.
 
-    Attributes:
-        label: What it measures, with its unit.
-        short: The same for phones.
-        low: Left end.
-        high: Right end, > ``low``.
-        tick: Text of a tick.
-        reference: Value of a vertical rule, e.g. no difference.
-        left: Meaning of the side left of the rule, printed over the plot.
-        right: Meaning of the right side.
+    ``left`` and ``right`` say over the plot what the sides of the rule mean.
     """
 
     label: str
-    short: str
     low: float
     high: float
     tick: Callable[[float], str]
@@ -169,101 +115,57 @@ class Axis:
     right: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """Where things stand in one layout."""
-
-    drawing: Drawing
-    layout: Layout
-    scale: Scale
-    top: float
-
-
-def dot_plot(rows: Sequence[DotRow], axis: Axis, layout: Layout) -> Drawing:
-    """Return the plot of ``rows``.
-
-    Args:
-        rows: At least one row; groups last.
-        axis: The common axis.
-        layout: Wide puts labels and numbers in columns; narrow puts labels over the lanes.
-    """
+def dot_plot(rows: Sequence[DotRow], axis: Axis) -> Drawing:
+    """Return the plot of ``rows``, groups last: labels and numbers stand in columns beside it."""
     header = HEADER_HEIGHT if axis.reference is not None else 6.0
-    heights = [_row_height(row, layout) for row in rows]
-    drawing = Drawing(width=layout.width, height=header + sum(heights) + AXIS_HEIGHT)
-    left, right = _plot_range(layout)
-    frame = _Frame(
-        drawing, layout, Scale(low=axis.low, high=axis.high, start=left, end=right), header
-    )
-    _draw_axis(frame, axis, bottom=header + sum(heights))
+    heights = [_row_height(row) for row in rows]
+    drawing = Drawing(height=header + sum(heights) + AXIS_HEIGHT)
+    scale = Scale(low=axis.low, high=axis.high, start=LABEL_WIDTH, end=WIDTH - VALUE_WIDTH)
+    _draw_axis(drawing, scale, axis, top=header, bottom=header + sum(heights))
     y = header
     previous_group = False
     for index, (row, height) in enumerate(zip(rows, heights, strict=True)):
-        if row.group and not previous_group and index:
-            drawing.line(0, y, layout.width, y, "rule")
-        elif index:
-            drawing.line(0, y, layout.width, y, "hair")
-        _draw_row(frame, row, y)
+        if index:
+            css = "rule" if row.group and not previous_group else "hair"
+            drawing.line(0, y, WIDTH, y, css)
+        _draw_row(drawing, scale, row, y)
         previous_group = row.group
         y += height
     return drawing
 
 
-def _plot_range(layout: Layout) -> tuple[float, float]:
-    """Return the left and right end of the plot area."""
-    if layout.narrow:
-        return 8.0, layout.width - NARROW_VALUE_WIDTH
-    return LABEL_WIDTH, layout.width - VALUE_WIDTH
+def _row_height(row: DotRow) -> float:
+    return max(max(len(row.lanes), 1) * LANE_HEIGHT + ROW_PADDING, 46.0)
 
 
-def _row_height(row: DotRow, layout: Layout) -> float:
-    """Return the height of a row."""
-    lanes = max(len(row.lanes), 1) * LANE_HEIGHT
-    if layout.narrow:
-        return lanes + ROW_PADDING + 20.0
-    return max(lanes + ROW_PADDING, 46.0)
-
-
-def _draw_axis(frame: _Frame, axis: Axis, *, bottom: float) -> None:
+def _draw_axis(drawing: Drawing, scale: Scale, axis: Axis, *, top: float, bottom: float) -> None:
     """Draw grid, ticks, axis label and reference rule."""
-    drawing, scale = frame.drawing, frame.scale
-    for tick in nice_ticks(axis.low, axis.high, 4 if frame.layout.narrow else 6):
-        drawing.line(scale(tick), frame.top, scale(tick), bottom, "grid")
+    for tick in nice_ticks(axis.low, axis.high, 6):
+        drawing.line(scale(tick), top, scale(tick), bottom, "grid")
         drawing.text(scale(tick), bottom + 17, axis.tick(tick), "tick", "middle")
-    middle = (scale.start + scale.end) / 2
-    label = axis.short if frame.layout.narrow else axis.label
-    drawing.text(middle, bottom + 36, label, "axis-label", "middle")
+    drawing.text((scale.start + scale.end) / 2, bottom + 36, axis.label, "axis-label", "middle")
     if axis.reference is not None:
         x = scale(axis.reference)
-        drawing.line(x, frame.top - 4, x, bottom, "reference")
-        if frame.layout.narrow:
-            drawing.text(0, frame.top - 9, f"← {axis.left}", "hint", "start")
-            drawing.text(scale.end, frame.top - 9, f"{axis.right} →", "hint", "end")
-        else:
-            drawing.text(x - 8, frame.top - 9, f"← {axis.left}", "hint", "end")
-            drawing.text(x + 8, frame.top - 9, f"{axis.right} →", "hint", "start")
+        drawing.line(x, top - 4, x, bottom, "reference")
+        drawing.text(x - 8, top - 9, f"← {axis.left}", "hint", "end")
+        drawing.text(x + 8, top - 9, f"{axis.right} →", "hint", "start")
 
 
-def _draw_row(frame: _Frame, row: DotRow, y: float) -> None:
+def _draw_row(drawing: Drawing, scale: Scale, row: DotRow, y: float) -> None:
     """Draw labels and lanes of one row whose top is ``y``."""
-    drawing, narrow = frame.drawing, frame.layout.narrow
-    name = "label strong"
-    if narrow:
-        drawing.text(0, y + 16, shorten(row.label), name)
-        drawing.text(frame.layout.width, y + 16, row.note, "note", "end")
-        first = y + 20.0 + ROW_PADDING / 2
-    else:
-        height = _row_height(row, frame.layout)
-        drawing.text(0, y + height / 2 - 2, shorten(row.label), name)
-        drawing.text(0, y + height / 2 + 14, row.note, "note")
-        first = y + (height - len(row.lanes) * LANE_HEIGHT) / 2
+    height = _row_height(row)
+    drawing.text(0, y + height / 2 - 2, shorten(row.label), "label strong")
+    drawing.text(0, y + height / 2 + 14, row.note, "note")
+    first = y + (height - len(row.lanes) * LANE_HEIGHT) / 2
     for index, lane in enumerate(row.lanes):
         if lane is not None:
-            _draw_lane(frame, lane, first + (index + 0.5) * LANE_HEIGHT, grouped=row.group)
+            middle = first + (index + 0.5) * LANE_HEIGHT
+            _draw_lane(drawing, scale, lane, middle, grouped=row.group)
 
 
-def _draw_lane(frame: _Frame, lane: Lane, y: float, *, grouped: bool) -> None:
+def _draw_lane(drawing: Drawing, scale: Scale, lane: Lane, y: float, *, grouped: bool) -> None:
     """Draw seed dots, interval, mark and numbers of one lane centred on ``y``."""
-    drawing, scale, estimate = frame.drawing, frame.scale, lane.estimate
+    estimate = lane.estimate
     mark_y = y - 3 if lane.seeds else y
     for value, count in sorted(Counter(round(seed, 6) for seed in lane.seeds).items()):
         drawing.circle(scale(value), y + 7, SEED_RADIUS * count**0.5, f"seed {lane.css}")
@@ -281,10 +183,7 @@ def _draw_lane(frame: _Frame, lane: Lane, y: float, *, grouped: bool) -> None:
             drawing.polygon(square, "mark diff", lane.tip)
         else:
             drawing.circle(x, mark_y, radius, "mark on", lane.tip)
-    if frame.layout.narrow:
-        drawing.text(frame.layout.width, mark_y + 4, lane.text, f"value small {lane.css}", "end")
-    else:
-        drawing.text(scale.end + 18, mark_y + 4, lane.text, f"value {lane.css}")
+    drawing.text(scale.end + 18, mark_y + 4, lane.text, f"value {lane.css}")
 
 
 def _clip(scale: Scale, value: float) -> float:
@@ -308,13 +207,12 @@ def success_figure(view: ReportView, numbers: Numbers) -> Figure:
     rows = _by_condition(view, numbers, _rate_lane)
     axis = Axis(
         label="Episodes solved (%)",
-        short="Episodes solved (%)",
         low=0.0,
         high=1.0,
         tick=_percent_tick,
     )
     return make_figure(
-        lambda layout: dot_plot(rows, axis, layout),
+        dot_plot(rows, axis),
         identity="fig-success",
         title="Success by partner",
         caption="Point: share of episodes solved. Line: 95 % interval that respects seeds. "
@@ -330,13 +228,12 @@ def return_figure(view: ReportView, numbers: Numbers) -> Figure:
     low, high = _data_range(rows)
     axis = Axis(
         label="Mean episode return",
-        short="Mean episode return",
         low=low,
         high=high,
         tick=tick_label,
     )
     return make_figure(
-        lambda layout: dot_plot(rows, axis, layout),
+        dot_plot(rows, axis),
         identity="fig-return",
         title="Return by partner",
         caption="Point: mean undiscounted return. Line: 95 % interval over seeds.",
@@ -360,7 +257,6 @@ def difference_figure(numbers: Numbers, metric: MetricName, *, better_high: bool
     unit = " (percentage points)" if rates else ""
     axis = Axis(
         label=f"Change in {nouns[metric]}{unit}, with filter minus without",
-        short=f"Change in {nouns[metric]}{', points' if rates else ''}",
         low=low,
         high=high,
         tick=(lambda value: signed(100 * value, digits=0)) if rates else tick_label,
@@ -369,7 +265,7 @@ def difference_figure(numbers: Numbers, metric: MetricName, *, better_high: bool
         right="filter better" if better_high else "filter worse",
     )
     return make_figure(
-        lambda layout: dot_plot(rows, axis, layout),
+        dot_plot(rows, axis),
         identity=f"fig-difference-{metric}",
         title=f"What the filter changes: {nouns[metric]}",
         caption="Each pair is one initial state played twice with the same partner. Square: mean "
@@ -378,39 +274,6 @@ def difference_figure(numbers: Numbers, metric: MetricName, *, better_high: bool
         legend=(
             LegendEntry(css="diff", label="mean paired difference"),
             LegendEntry(css="interval", label="95 % interval"),
-        ),
-    )
-
-
-def intervention_figure(numbers: Numbers) -> Figure | None:
-    """Return the share of steps on which the filter acts, or ``None`` when not recorded."""
-    rows: list[DotRow] = []
-    for row in _all_rows(numbers):
-        lanes = [_intervention_lane(cell) for cell in row.cells if cell]
-        known = [lane for lane in lanes if lane is not None]
-        if known:
-            rows.append(_dots(row, known[0]))
-    if not rows:
-        return None
-    _, high = _data_range(rows)
-    axis = Axis(
-        label="Steps on which the filter changed the action (%)",
-        short="Steps changed (%)",
-        low=0.0,
-        high=min(1.0, max(high, 0.05)),
-        tick=_percent_tick,
-    )
-    return make_figure(
-        lambda layout: dot_plot(rows, axis, layout),
-        identity="fig-intervention",
-        title="How often the filter acts",
-        caption="Point: mean share of steps per episode. On all other steps the ego's own action "
-        "passes through unchanged.",
-        description=_describe(rows),
-        legend=(
-            LegendEntry(css="on", label="mean share of steps"),
-            LegendEntry(css="interval", label="95 % interval"),
-            LegendEntry(css="seed", label="one seed (larger: several)"),
         ),
     )
 
@@ -481,15 +344,6 @@ def _difference_lane(row: Row, metric: MetricName) -> Lane | None:
         tip=f"{row.label}: {text}; higher with filter in {comparison.n_higher}, lower in "
         f"{comparison.n_lower}, equal in {comparison.n_equal} of {estimate.n} pairs",
     )
-
-
-def _intervention_lane(cell: Cell) -> Lane | None:
-    """Return the share of filtered steps of one cell."""
-    estimate = cell.intervention_share
-    if estimate is None:
-        return None
-    text = f"{percent(estimate.value)} {percent_interval(estimate)}"
-    return Lane(css="on", estimate=estimate, seeds=cell.seed_intervention, text=text, tip=text)
 
 
 def _values(rows: Sequence[DotRow]) -> list[float]:
