@@ -48,8 +48,7 @@ from cadenza.safety.affine.lifting import (
     LiftedBarrier,
     lift,
 )
-from cadenza.safety.batched.projection import project_batch
-from cadenza.safety.batched.status import INFEASIBLE, OPTIMAL, STATUS_NAMES
+from cadenza.safety.batched.projection import INFEASIBLE, OPTIMAL, STATUS_NAMES, project_batch
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.filters.projection import RowSet, project, residual
 from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
