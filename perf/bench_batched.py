@@ -24,8 +24,7 @@ import scipy.sparse as sp
 import torch
 
 from cadenza.safety.batched.filter import BatchedEgoFilter
-from cadenza.safety.batched.projection import project_batch
-from cadenza.safety.batched.status import INACTIVE, INFEASIBLE, OPTIMAL
+from cadenza.safety.batched.projection import INACTIVE, INFEASIBLE, OPTIMAL, project_batch
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel

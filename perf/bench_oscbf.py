@@ -43,7 +43,7 @@ from cadenza.safety.oscbf import (
     VelocityOSCBF,
 )
 from cadenza.safety.oscbf.box import velocity_box
-from cadenza.safety.oscbf.cost import task_frame
+from cadenza.safety.oscbf.programme import task_frame
 from cadenza.safety.oscbf.rows import BarrierRows
 from perf.timing import Row, measure, print_table
 

@@ -41,7 +41,7 @@ from cadenza.evaluation.results import (
 from cadenza.evaluation.summary import SummarySettings, compute_summary
 from cadenza.partners.registry import code_of
 from cadenza.partners.spec import PARTNER_ID_LENGTH, PartnerSpec
-from cadenza.safety.reporting.files import report_files
+from cadenza.safety.reporting.rendering import report_files
 
 BUNDLE_NAME: Final = "bundle.json"
 SUMS_NAME: Final = "SHA256SUMS.txt"

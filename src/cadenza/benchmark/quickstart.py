@@ -56,8 +56,12 @@ from cadenza.evaluation.report.view import (
 )
 from cadenza.evaluation.results import CellSummary, EpisodeResult, ResultBundle, load_run_archive
 from cadenza.partners.registry import partner_card
-from cadenza.safety.reporting.files import JSON_NAME, MARKDOWN_NAME
-from cadenza.safety.reporting.tables import INTERVAL_NOTE, report_tables
+from cadenza.safety.reporting.rendering import (
+    INTERVAL_NOTE,
+    JSON_NAME,
+    MARKDOWN_NAME,
+    report_tables,
+)
 
 #: Episodes in the moving mean of the learning curve.
 _LEARNING_WINDOW: Final = 50

@@ -27,9 +27,14 @@ from cadenza.evaluation.results import EpisodeResult, SafetyRecord
 from cadenza.evaluation.statistics.cluster_means import StudentT
 from cadenza.evaluation.statistics.estimate import Estimate
 from cadenza.evaluation.statistics.paired import Metric, pair_episodes, paired_comparison
-from cadenza.safety.reporting.details import ConditionDetails, ReportDetails
 from cadenza.safety.reporting.report import ThreeTableReport
-from cadenza.safety.reporting.rows import AssumptionRow, ConditionRow, GapRow
+from cadenza.safety.reporting.rows import (
+    AssumptionRow,
+    ConditionDetails,
+    ConditionRow,
+    GapRow,
+    ReportDetails,
+)
 
 #: Predictors that know the partner's next state instead of forecasting it.
 GROUND_TRUTH_PREDICTORS: Final = frozenset({"ground_truth"})

@@ -47,7 +47,7 @@ from cadenza.evaluation.report.view import Check as CheckResult
 from cadenza.evaluation.results import EpisodeResult, ResultBundle
 from cadenza.evaluation.summary import recompute_summary
 from cadenza.partners.registry import list_registered
-from cadenza.safety.reporting.files import JSON_NAME, MARKDOWN_NAME, parse_report, report_files
+from cadenza.safety.reporting.rendering import JSON_NAME, MARKDOWN_NAME, parse_report, report_files
 
 #: What reading malformed data can raise; such an error is a failed row, not a traceback.
 MALFORMED: Final = (

@@ -120,9 +120,14 @@ def tables(
 ) -> None:
     """Check a stored three-table safety report and show it; older versions are upgraded."""
     with typed_exits(as_json=as_json):
-        from cadenza.safety.reporting.files import parse_three_tables
-        from cadenza.safety.reporting.rendering import render_latex, render_markdown
-        from cadenza.safety.reporting.tables import INTERVAL_NOTE, provenance_lines, report_tables
+        from cadenza.safety.reporting.rendering import (
+            INTERVAL_NOTE,
+            parse_three_tables,
+            provenance_lines,
+            render_latex,
+            render_markdown,
+            report_tables,
+        )
 
         if markdown + latex + as_json > 1:
             raise ConfigurationError(

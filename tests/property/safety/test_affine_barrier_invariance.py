@@ -25,12 +25,12 @@ from cadenza.safety.affine import (
     keep_out_ball,
     lift,
     minimum_separation,
-    rk4_step,
     speed_limit,
     state_box,
     turning_circle_clearance,
 )
 from tests.campaigns import size
+from tests.unit.safety.affine.affine_checks import rk4_step
 
 #: What the held action and the integration may take from a barrier between samples.
 ROOM = 1e-3

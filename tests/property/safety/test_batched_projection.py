@@ -6,8 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.safety.batched.projection import project_batch
-from cadenza.safety.batched.status import INACTIVE, INFEASIBLE, OPTIMAL
+from cadenza.safety.batched.projection import INACTIVE, INFEASIBLE, OPTIMAL, project_batch
 from cadenza.safety.filters.projection import SLACK_WEIGHT, RowSet, project
 from cadenza.safety.solvers import DaqpSolver, SolveStatus
 from tests.campaigns import size

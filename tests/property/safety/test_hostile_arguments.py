@@ -158,8 +158,6 @@ def _batched_scene() -> dict[str, Any]:
         "partner_radii": [0.2],
         "lambda_": tensor(3, 1),
         "age_s": tensor(3, 1),
-        "predicted_velocities": tensor(3, 1, 2),
-        "previous_action": tensor(3, 2),
     }
 
 

@@ -5,7 +5,7 @@ Start at:    `AffineCBFFilter`; its parts are `ControlAffineDynamics` (what a ro
 Promise:     the action stays in its box; it is unchanged, bit for bit, while no row is active; a
              step without a solution goes to a named fallback, never to the nominal action.
 May import:  the solvers, projections and contracts of `safety`, `core`, torch.
-Adding one:  a robot in `models`, a barrier in `shapes`, a fallback with `FALLBACKS.register`.
+Adding one:  a robot in `models`, a barrier in `barriers`, a fallback with `FALLBACKS.register`.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ from cadenza.core.lazy_names import lazy_names
 
 #: Short names and the modules that define them; imported at first use, for torch is slow to load.
 _EXPORTS: Final = {
-    "FALLBACKS": "fallbacks",
+    "FALLBACKS": "filter",
     "AcceleratedUnicycle": "models",
     "AffineBatchInfo": "filter",
     "AffineCBFFilter": "filter",
@@ -22,24 +22,23 @@ _EXPORTS: Final = {
     "Barrier": "barriers",
     "BrakingDynamics": "dynamics",
     "ControlAffineDynamics": "dynamics",
-    "Disturbance": "disturbances",
+    "Disturbance": "dynamics",
     "DoubleIntegrator": "models",
     "DubinsCar": "models",
-    "FallbackRequest": "fallbacks",
-    "JointDynamics": "joint",
+    "FallbackRequest": "filter",
+    "JointDynamics": "dynamics",
     "KinematicUnicycle": "models",
     "LiftedBarrier": "lifting",
-    "PlanarQuadrotor": "quadrotor",
+    "PlanarQuadrotor": "models",
     "SampledData": "filter",
     "estimate_rates": "filter",
-    "half_plane": "shapes",
-    "keep_out_ball": "shapes",
+    "half_plane": "barriers",
+    "keep_out_ball": "barriers",
     "lift": "lifting",
-    "minimum_separation": "shapes",
-    "rk4_step": "dynamics",
-    "speed_limit": "shapes",
-    "state_box": "shapes",
-    "turning_circle_clearance": "shapes",
+    "minimum_separation": "barriers",
+    "speed_limit": "barriers",
+    "state_box": "barriers",
+    "turning_circle_clearance": "barriers",
 }
 
 __dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

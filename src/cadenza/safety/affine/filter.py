@@ -6,36 +6,22 @@ Promise:   1. u is in the box, always;
            3. where every row can be met, it is, to 1e-9 relative;
            4. where not, u is that of the fallback, never the nominal one.
 Certified: in the guaranteed set (every psi_k >= 0) with every row met, h stays >= 0 in continuous
-           time; for a held action only with `SampledData` and a true bound of the rates.
+           time; for a held action only with `SampledData` and a true bound of the rates: if a row
+           falls by at most ``rate`` per second, rate dt at the start lasts for the whole step.
+           After Breeden, Garg and Panagou, arXiv:2103.03677, with a given bound of the row's rate.
+Scaling:   a row is divided by |gain| and multiplied by its weight: to miss it by 1 is to be 1 away
+           from the actions that meet it, times the weight. No feasible action changes.
+Left out:  rows on which the action does not act (|gain| at most `AUTHORITY_TOLERANCE` of what it
+           could be) and rows that are not finite. Of these the ones that are not met anyway are
+           ``lost``.
 Axes:      n = state, k = action, m = barriers, B = batch.
-
-Margin for an action that is held for a whole control step.
-
-Why:       a row c(x, u) >= 0 is met when u is chosen; while u is held, x moves on and c with it. If
-           c falls by at most ``rate`` per second, c(x, u) >= rate dt at the start keeps it >= 0 for
-           the whole step, and the continuous-time promise of the barrier holds between samples too.
-Bound:     the rate is the caller's to prove. `estimate_rates` looks at states and corners of the
-           box; the largest value seen there times a factor is an estimate and no proof.
-Source:    after Breeden, Garg and Panagou, Control barrier functions in sampled-data systems,
-           arXiv:2103.03677; here with a given bound of the row's own rate.
-
-What one call of the control-affine filter reports. m = barriers, B = states of a batch.
-
-Rows of all barriers at one state or at many, ready for a projection.
-
-Scaling:  a row is divided by |gain| and multiplied by its weight, so that missing it by 1 means the
-          action is 1 away from meeting it, times the weight. The scale changes no feasible action.
-Left out: rows on which the action does not act (|gain| at most `AUTHORITY_TOLERANCE` of what it
-          could be) and rows that are not finite. Of these the ones that are not met anyway are
-          ``lost``.
-Tracing:  for one state the rows are recorded once as a flat list of tensor operations, which spares
-          the set-up of nested derivatives in every call.
 """
 
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -46,15 +32,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.checks import real_array
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
 from cadenza.safety.affine.barriers import Barrier
-from cadenza.safety.affine.disturbances import Disturbance, total_cost
-from cadenza.safety.affine.dynamics import ControlAffineDynamics, generic_states
-from cadenza.safety.affine.fallbacks import (
-    FALLBACKS,
-    FallbackRequest,
-    rest_action,
-    run_fallback,
+from cadenza.safety.affine.dynamics import (
+    BrakingDynamics,
+    ControlAffineDynamics,
+    Disturbance,
+    generic_states,
+    total_cost,
 )
 from cadenza.safety.affine.lifting import (
     AUTHORITY_TOLERANCE,
@@ -63,8 +48,7 @@ from cadenza.safety.affine.lifting import (
     LiftedBarrier,
     lift,
 )
-from cadenza.safety.batched.projection import project_batch
-from cadenza.safety.batched.status import INFEASIBLE, OPTIMAL, STATUS_NAMES
+from cadenza.safety.batched.projection import INFEASIBLE, OPTIMAL, STATUS_NAMES, project_batch
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.filters.projection import RowSet, project, residual
 from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
@@ -106,19 +90,10 @@ class AffineInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AffineBatchInfo:
-    """Record of a batch of filtered actions; the fields mean what those of `AffineInfo` do.
+    """Record of a batch; the fields mean what those of `AffineInfo` do, with an axis B before m.
 
-    Attributes:
-        names: Names of the barriers.
-        status: Codes of `cadenza.safety.batched.status`, shape (B,), int8.
-        intervened: Shape (B,), bool.
-        intervention: Shape (B,).
-        fallback: A fallback made the action, shape (B,), bool.
-        certified: Shape (B,), bool.
-        h: Shape (B, m).
-        lowest: Shape (B, m).
-        slack: Shape (B, m).
-        lost: Shape (B, m), bool.
+    ``status`` holds codes of `cadenza.safety.batched.projection`, int8; ``fallback`` says where a
+    fallback made the action.
     """
 
     names: tuple[str, ...]
@@ -149,27 +124,6 @@ class ScaledRows(NamedTuple):
     lost: Tensor
 
 
-def stacked_rows(lifted: Sequence[LiftedBarrier]) -> Callable[[Tensor], AffineRow]:
-    """Return the function from a state (n,) to the rows of all barriers, stacked on axis 0."""
-    functions = [barrier.row for barrier in lifted]
-
-    def rows(x: Tensor) -> AffineRow:
-        parts = [row(x) for row in functions]
-        return AffineRow(*(torch.stack(column) for column in zip(*parts, strict=True)))
-
-    return rows
-
-
-def traced(rows: Callable[[Tensor], AffineRow], state: Tensor) -> Callable[[Tensor], AffineRow]:
-    """Return ``rows`` as recorded at ``state``: the same numbers, without the set-up."""
-
-    def as_tuple(x: Tensor) -> tuple[Tensor, ...]:
-        return tuple(rows(x))
-
-    graph: Any = make_fx(as_tuple)(state)
-    return lambda x: AffineRow(*graph(x))
-
-
 def scaled(row: AffineRow, weights: Tensor) -> ScaledRows:
     """Return the rows in the form of the projections.
 
@@ -194,71 +148,100 @@ def missed(row: AffineRow, u: Tensor) -> Tensor:
     return torch.where(torch.isfinite(value), torch.where(value < 0.0, -value, 0.0), torch.inf)
 
 
-#: A fallback whose answer is already checked and in the box.
-CheckedFallback: TypeAlias = Callable[[FallbackRequest], FloatArray]
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FallbackRequest:
+    """What a fallback may look at.
 
-
-def filter_states(
-    row: AffineRow,
-    X: Tensor,
-    U_nominal: Tensor,
-    *,
-    names: tuple[str, ...],
-    dynamics: ControlAffineDynamics,
-    weights: Tensor,
-    box: tuple[FloatArray, FloatArray],
-    fallback: CheckedFallback | None,
-) -> tuple[Tensor, AffineBatchInfo]:
-    """Return the actions, shape (B, k), and the record of the batch.
-
-    Args:
-        row: Rows of the states, with B first.
-        X: States, shape (B, n).
-        U_nominal: Proposed actions, shape (B, k).
-        names: Of the barriers.
+    Attributes:
         dynamics: The robot.
-        weights: Of the barriers, shape (m,).
-        box: Bounds, shape (k,) each.
-        fallback: For states without a solution; None keeps the least violation.
+        state: Shape (n,).
+        nominal: The proposed action, shape (k,).
+        least_violation: The action that misses the rows least, shape (k,).
+        lower: Lower bounds of the box, shape (k,).
+        upper: Upper bounds of the box, shape (k,).
+        status: Why there is no solution; see `AffineInfo.status`.
     """
-    lower, upper = (torch.as_tensor(bound, device=X.device) for bound in box)
-    parts = scaled(row, weights)
-    gone = parts.lost.any(-1)
 
-    def rest(x: Tensor) -> Tensor:
-        return rest_action(dynamics, x)
+    dynamics: ControlAffineDynamics
+    state: FloatArray
+    nominal: FloatArray
+    least_violation: FloatArray
+    lower: FloatArray
+    upper: FloatArray
+    status: str
 
-    resting = torch.func.vmap(rest)(X)
-    reference = torch.where(gone.unsqueeze(-1), resting, U_nominal)
-    answer = project_batch(reference, parts.a, parts.b, lower, upper, parts.active)
-    status = torch.where(gone, torch.full_like(answer.status, INFEASIBLE), answer.status)
-    failed = status > OPTIMAL
-    actions = answer.u.clone()
-    if fallback is not None:
-        for i in failed.nonzero().flatten().numpy(force=True).tolist():
-            request = FallbackRequest(
-                dynamics=dynamics,
-                state=X[i].numpy(force=True),
-                nominal=U_nominal[i].numpy(force=True),
-                least_violation=answer.u[i].numpy(force=True),
-                lower=box[0],
-                upper=box[1],
-                status=STATUS_NAMES[int(status[i])],
+    def answered_by(self, name: str) -> FloatArray:
+        """Return the action of the fallback ``name``, moved into the box, shape (k,).
+
+        Raises:
+            InputError: It returned something else than k finite numbers.
+        """
+        action = np.asarray(FALLBACKS.get(name, self.dynamics)(self), dtype=np.float64)
+        if action.shape != self.lower.shape or not np.isfinite(action).all():
+            raise InputError(
+                f"fallback {name!r}: expected finite numbers of shape {self.lower.shape}, got "
+                f"{action.tolist()}."
             )
-            actions[i] = torch.as_tensor(fallback(request), device=X.device)
-    info = AffineBatchInfo(
-        names=names,
-        status=status,
-        intervened=(U_nominal != actions).any(-1),
-        intervention=(actions - U_nominal).square().sum(-1).sqrt(),
-        fallback=failed,
-        certified=~failed & (row.lowest >= 0.0).all(-1),
-        h=row.h,
-        lowest=row.lowest,
-        slack=missed(row, actions),
-        lost=parts.lost,
-    )
-    return actions, info
+        return np.minimum(np.maximum(action, self.lower), self.upper)
+
+
+#: Returns an action, shape (k,).
+Fallback: TypeAlias = Callable[[FallbackRequest], FloatArray]
+
+
+class FallbackRegistry:
+    """What to do in a step whose rows no action of the box meets, by name."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Fallback] = {}
+
+    def register(self, name: str, fallback: Fallback) -> None:
+        """Add a fallback; its answers are checked and moved into the box.
+
+        Raises:
+            ConfigurationError: The name is empty or taken.
+        """
+        if not name or name in self._by_name:
+            raise ConfigurationError(
+                f"FALLBACKS: expected a new name, got {name!r}; known: {', '.join(self._by_name)}."
+            )
+        self._by_name[name] = fallback
+
+    def get(self, name: str, dynamics: ControlAffineDynamics) -> Fallback:
+        """Return a fallback for a robot.
+
+        Raises:
+            UnknownNameError: No such name.
+            ConfigurationError: "brake" for a robot that cannot brake.
+        """
+        if name not in self._by_name:
+            raise UnknownNameError(
+                f"FALLBACKS: expected one of {', '.join(self._by_name)}, got {name!r}."
+            )
+        if name == "brake" and not isinstance(dynamics, BrakingDynamics):
+            raise ConfigurationError(
+                f"fallback 'brake': expected dynamics with a brake method, got "
+                f"{type(dynamics).__name__}; add one or choose another fallback."
+            )
+        return self._by_name[name]
+
+
+def rest_action(dynamics: ControlAffineDynamics, state: Tensor) -> Tensor:
+    """Return the action a robot rests with, shape (k,): its own brake, or zero."""
+    if isinstance(dynamics, BrakingDynamics):
+        return dynamics.brake(state)
+    return torch.zeros(dynamics.action_dim, dtype=state.dtype, device=state.device)
+
+
+#: The registry of the package. "least_violation": the most violated row as far as the box allows,
+#: the others as well as they can be met around it; where a row has no direction to push in, around
+#: the action of rest. "brake": the robot's own `brake`. "hold_zero": the zero action.
+FALLBACKS: Final = FallbackRegistry()
+FALLBACKS.register("least_violation", lambda request: request.least_violation)
+FALLBACKS.register(
+    "brake", lambda request: rest_action(request.dynamics, torch.as_tensor(request.state)).numpy()
+)
+FALLBACKS.register("hold_zero", lambda request: np.zeros_like(request.lower))
 
 
 #: Lower and upper bounds, numbers or shape (k,), infinite for none; or the agents' bounds, whose
@@ -379,46 +362,34 @@ def estimate_rates(
             f"estimate_rates: states: expected finite states, shape (M, {dynamics.state_dim}), got "
             f"shape {tuple(states.shape)}."
         )
-    corners = _corners(lower, upper, dynamics.action_dim)
-    rates: dict[str, float] = {}
-    for barrier in lifted:
-        fall = _fall(barrier, dynamics, disturbances)
-        pairs = torch.func.vmap(torch.func.vmap(fall, in_dims=(None, 0)), in_dims=(0, None))
-        rates[barrier.name] = factor * max(0.0, float(pairs(states, corners).max()))
-    return rates
-
-
-def _fall(
-    barrier: LiftedBarrier, dynamics: ControlAffineDynamics, disturbances: Sequence[Disturbance]
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the function of state and held action that says how fast the row's value falls."""
-
-    def value(x: Tensor, u: Tensor) -> Tensor:
-        row = barrier.row(x)
-        return row.gain @ u + row.level
-
-    def fall(x: Tensor, u: Tensor) -> Tensor:
-        gradient = torch.func.grad(value)(x, u)
-        motion = dynamics.drift(x) + dynamics.input_map(x) @ u
-        return total_cost(disturbances, gradient, x) - gradient @ motion
-
-    return fall
-
-
-def _corners(lower: FloatArray, upper: FloatArray, k: int) -> Tensor:
-    """Return the corners of the box, shape (2^k, k)."""
-    low, high = (
-        torch.as_tensor(lower, dtype=torch.float64),
-        torch.as_tensor(upper, dtype=torch.float64),
-    )
+    k = dynamics.action_dim
+    low, high = (torch.as_tensor(bound, dtype=torch.float64) for bound in (lower, upper))
     shaped = low.shape == (k,) and high.shape == (k,) and k <= _MAX_CORNER_DIM
     if not (shaped and bool(torch.isfinite(low).all() and torch.isfinite(high).all())):
         raise InputError(
             f"estimate_rates: expected finite bounds of shape ({k},) and at most "
             f"{_MAX_CORNER_DIM} components, got shapes {tuple(low.shape)} and {tuple(high.shape)}."
         )
-    choices = list(itertools.product((False, True), repeat=k))
-    return torch.where(torch.tensor(choices), high, low)
+    choices = torch.tensor(list(itertools.product((False, True), repeat=k)))
+    corners = torch.where(choices, high, low)  # (2^k, k)
+
+    def fall(barrier: LiftedBarrier, x: Tensor, u: Tensor) -> Tensor:
+        """Return how fast the row's value falls while ``u`` is held."""
+
+        def value(x: Tensor) -> Tensor:
+            row = barrier.row(x)
+            return row.gain @ u + row.level
+
+        gradient = torch.func.grad(value)(x)
+        motion = dynamics.drift(x) + dynamics.input_map(x) @ u
+        return total_cost(disturbances, gradient, x) - gradient @ motion
+
+    rates: dict[str, float] = {}
+    for barrier in lifted:
+        of_pair = torch.func.vmap(partial(fall, barrier), in_dims=(None, 0))
+        falls = torch.func.vmap(of_pair, in_dims=(0, None))(states, corners)
+        rates[barrier.name] = factor * max(0.0, float(falls.max()))
+    return rates
 
 
 #: Time left of every row: the order of urgency comes from how far the rows are missed.
@@ -442,7 +413,6 @@ class AffineCBFFilter:
         solver: Solves what one row cannot; None takes DAQP.
         max_degree: Largest relative degree that is tried.
         samples: States at which the degree is decided, shape (M, n), see `lift`.
-        min_share: See `lift`.
 
     Raises:
         ConfigurationError: No barrier, two of one name, a barrier `lift` refuses, a malformed box,
@@ -462,7 +432,6 @@ class AffineCBFFilter:
         solver: QPSolver | None = None,
         max_degree: int = DEFAULT_MAX_DEGREE,
         samples: Tensor | None = None,
-        min_share: float = 1.0,
     ) -> None:
         self._names = tuple(barrier.name for barrier in barriers)
         if not self._names or len(set(self._names)) < len(self._names):
@@ -472,26 +441,26 @@ class AffineCBFFilter:
             )
         self._dynamics = dynamics
         self._lifted = tuple(
-            lift(
-                barrier,
-                dynamics,
-                max_degree,
-                samples=samples,
-                disturbances=disturbances,
-                min_share=min_share,
-            )
+            lift(barrier, dynamics, max_degree, samples=samples, disturbances=disturbances)
             for barrier in barriers
         )
         self._lower, self._upper = parse_box(box, dynamics.action_dim)
-        self._fallback_name = fallback
-        self._fallback = FALLBACKS.get(fallback, dynamics)
+        self._fallback = fallback
+        FALLBACKS.get(fallback, dynamics)
         self._solver = as_solver(solver)
         margins = sampled_data.margins(self._names) if sampled_data else [0.0] * len(self._names)
         self._margins = torch.tensor(margins, dtype=torch.float64)
         self._weights = torch.tensor([b.weight for b in barriers], dtype=torch.float64)
-        self._rows = stacked_rows(self._lifted)
         example = generic_states(dynamics.state_dim, 1)[0] if samples is None else samples[0]
-        self._traced_rows = traced(self._rows, example.clone())
+
+        def rows(x: Tensor) -> tuple[Tensor, ...]:
+            """Return the fields of the rows of all barriers, stacked on axis 0, for a state."""
+            parts = [barrier.row(x) for barrier in self._lifted]
+            return tuple(torch.stack(column) for column in zip(*parts, strict=True))
+
+        self._rows = rows
+        # Recorded as a flat list of operations: spares one call the set-up of nested derivatives.
+        self._traced_rows: Any = make_fx(rows)(example.clone())
 
     @property
     def lifted(self) -> tuple[LiftedBarrier, ...]:
@@ -512,7 +481,7 @@ class AffineCBFFilter:
         state = _checked("x", x, self._dynamics.state_dim)
         nominal = _checked("u_nominal", u_nominal, self._dynamics.action_dim)
         x_tensor = torch.as_tensor(state)
-        row = self._with_margin(self._traced_rows(x_tensor))
+        row = self._with_margin(*self._traced_rows(x_tensor))
         parts = scaled(row, self._weights)
         lost = tuple(
             name
@@ -539,7 +508,7 @@ class AffineCBFFilter:
             upper=self._upper,
             status=status,
         )
-        action = run_fallback(self._fallback_name, self._fallback, request)
+        action = request.answered_by(self._fallback)
         return action, self._info(row, nominal, action, status, lost)
 
     def filter_batch(self, X: Tensor, U_nominal: Tensor) -> tuple[Tensor, AffineBatchInfo]:
@@ -557,23 +526,44 @@ class AffineCBFFilter:
         """
         _require_batch("X", X, self._dynamics.state_dim, X.shape[:1])
         _require_batch("U_nominal", U_nominal, self._dynamics.action_dim, X.shape[:1])
-        row = self._with_margin(torch.func.vmap(self._rows)(X))
-
-        def fallback(request: FallbackRequest) -> FloatArray:
-            return run_fallback(self._fallback_name, self._fallback, request)
-
-        return filter_states(
-            row,
-            X,
-            U_nominal,
+        row = self._with_margin(*torch.func.vmap(self._rows)(X))
+        lower, upper = (torch.as_tensor(b, device=X.device) for b in (self._lower, self._upper))
+        parts = scaled(row, self._weights.to(X.device))
+        gone = parts.lost.any(-1)
+        resting = torch.func.vmap(partial(rest_action, self._dynamics))(X)
+        reference = torch.where(gone.unsqueeze(-1), resting, U_nominal)
+        answer = project_batch(reference, parts.a, parts.b, lower, upper, parts.active)
+        status = torch.where(gone, torch.full_like(answer.status, INFEASIBLE), answer.status)
+        failed = status > OPTIMAL
+        actions = answer.u.clone()
+        if self._fallback != "least_violation":
+            for i in failed.nonzero().flatten().numpy(force=True).tolist():
+                request = FallbackRequest(
+                    dynamics=self._dynamics,
+                    state=X[i].numpy(force=True),
+                    nominal=U_nominal[i].numpy(force=True),
+                    least_violation=answer.u[i].numpy(force=True),
+                    lower=self._lower,
+                    upper=self._upper,
+                    status=STATUS_NAMES[int(status[i])],
+                )
+                action = request.answered_by(self._fallback)
+                actions[i] = torch.as_tensor(action, device=X.device)
+        return actions, AffineBatchInfo(
             names=self._names,
-            dynamics=self._dynamics,
-            weights=self._weights.to(X.device),
-            box=(self._lower, self._upper),
-            fallback=None if self._fallback_name == "least_violation" else fallback,
+            status=status,
+            intervened=(U_nominal != actions).any(-1),
+            intervention=(actions - U_nominal).square().sum(-1).sqrt(),
+            fallback=failed,
+            certified=~failed & (row.lowest >= 0.0).all(-1),
+            h=row.h,
+            lowest=row.lowest,
+            slack=missed(row, actions),
+            lost=parts.lost,
         )
 
-    def _with_margin(self, row: AffineRow) -> AffineRow:
+    def _with_margin(self, *fields: Tensor) -> AffineRow:
+        row = AffineRow(*fields)
         return row._replace(level=row.level - self._margins.to(row.level.device))
 
     def _row_set(self, a: list[list[float]], b: list[float], reference: FloatArray) -> RowSet:
@@ -598,7 +588,7 @@ class AffineCBFFilter:
             status=status,
             intervened=bool((action != nominal).any()),
             intervention=float(np.linalg.norm(action - nominal)),
-            fallback=None if met else self._fallback_name,
+            fallback=None if met else self._fallback,
             certified=met and bool((lowest >= 0.0).all()),
             h=row.h.numpy(),
             lowest=lowest,

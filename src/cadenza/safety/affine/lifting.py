@@ -20,11 +20,12 @@ from torch import Tensor
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.affine.barriers import Barrier, ClassK, apply_class_k
-from cadenza.safety.affine.disturbances import Disturbance, total_cost
 from cadenza.safety.affine.dynamics import (
     ControlAffineDynamics,
+    Disturbance,
     generic_states,
     require_dynamics,
+    total_cost,
 )
 
 #: Share of |grad psi| |g| below which L_g psi counts as zero: autodiff in float64 leaves about
@@ -81,8 +82,6 @@ def lift(
     *,
     samples: Tensor | None = None,
     disturbances: Sequence[Disturbance] = (),
-    tolerance: float = AUTHORITY_TOLERANCE,
-    min_share: float = 1.0,
 ) -> LiftedBarrier:
     """Return the barrier's row after finding its relative degree.
 
@@ -93,9 +92,6 @@ def lift(
         samples: States at which it is decided, shape (M, n), float64: in general position, where
             the barrier is smooth. None takes 64 fixed points of [-2, 2]^n.
         disturbances: What else moves the robot.
-        tolerance: Share of |grad psi| |g| below which L_g psi counts as zero, > 0.
-        min_share: Share of the samples at which the action must act at the degree found; below 1
-            accepts a barrier whose degree differs between states.
 
     Raises:
         ConfigurationError: No input up to ``max_degree``; a degree that differs between samples; a
@@ -103,37 +99,40 @@ def lift(
             fit for `torch.func.vmap`; malformed samples or options.
     """
     states = _samples(dynamics, samples)
-    _require_options(max_degree, tolerance, min_share)
+    if max_degree < 1:
+        raise ConfigurationError(f"lift: max_degree: expected >= 1, got {max_degree}.")
     require_dynamics(dynamics, states[0])
     _require_batchable(barrier, states)
-    psi: _Stage = _first_stage(barrier)
+
+    def first(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return barrier.function(x), ()
+
+    psi: _Stage = first
     for degree in range(1, max_degree + 1):
-        row = _row(psi, barrier.gain(degree), dynamics, disturbances)
+        alpha = barrier.gain(degree)
+        row = _row(psi, alpha, dynamics, disturbances)
         at_samples: AffineRow = torch.func.vmap(row)(states)
-        _require_finite(barrier, degree, at_samples)
-        share = float((at_samples.authority > tolerance).double().mean())
-        if share >= min_share:
+        if not all(bool(torch.isfinite(part).all()) for part in at_samples):
+            raise ConfigurationError(
+                f"lift: barrier {barrier.name!r}: expected finite derivatives of order {degree} at "
+                "all samples, got some that are not; pass samples where the barrier is smooth."
+            )
+        acts = at_samples.authority > AUTHORITY_TOLERANCE
+        if bool(acts.all()):
             barrier.require_degree(degree)
             return LiftedBarrier(barrier.name, barrier.weight, degree, row, _stages(psi))
-        if share > 0.0:
+        if bool(acts.any()):
             raise ConfigurationError(
                 f"lift: barrier {barrier.name!r}: expected one relative degree at all samples, got "
-                f"degree {degree} at {share:.0%} of them; pass samples of the region that counts, "
-                "change the barrier, or lower min_share."
+                f"degree {degree} at {float(acts.double().mean()):.0%} of them; pass samples of "
+                "the region that counts, or change the barrier."
             )
-        psi = _next_stage(psi, barrier.gain(degree), dynamics, disturbances)
+        psi = _next_stage(psi, alpha, dynamics, disturbances)
     raise ConfigurationError(
         f"lift: barrier {barrier.name!r}: expected the input to appear in one of its first "
         f"{max_degree} derivatives, got none at any sample; the barrier may depend on states the "
         "input does not move, or max_degree is too small."
     )
-
-
-def _first_stage(barrier: Barrier) -> _Stage:
-    def psi(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        return barrier.function(x), ()
-
-    return psi
 
 
 def _next_stage(
@@ -190,11 +189,7 @@ def _differentiated(psi: _Stage, x: Tensor) -> tuple[Tensor, Tensor, tuple[Tenso
 
 
 def _samples(dynamics: ControlAffineDynamics, samples: Tensor | None) -> Tensor:
-    """Return the states at which the degree is decided.
-
-    Raises:
-        ConfigurationError: Wrong shape or dtype, or not finite.
-    """
+    """Return the states at which the degree is decided, after checking them."""
     n = dynamics.state_dim
     if samples is None:
         return generic_states(n)
@@ -205,15 +200,6 @@ def _samples(dynamics: ControlAffineDynamics, samples: Tensor | None) -> Tensor:
             f"{samples.dtype} {tuple(samples.shape)}."
         )
     return samples
-
-
-def _require_options(max_degree: int, tolerance: float, min_share: float) -> None:
-    if max_degree < 1:
-        raise ConfigurationError(f"lift: max_degree: expected >= 1, got {max_degree}.")
-    if not 0.0 < tolerance < 1.0:
-        raise ConfigurationError(f"lift: tolerance: expected in (0, 1), got {tolerance}.")
-    if not 0.0 < min_share <= 1.0:
-        raise ConfigurationError(f"lift: min_share: expected in (0, 1], got {min_share}.")
 
 
 def _require_batchable(barrier: Barrier, states: Tensor) -> None:
@@ -228,12 +214,4 @@ def _require_batchable(barrier: Barrier, states: Tensor) -> None:
         raise ConfigurationError(
             f"lift: barrier {barrier.name!r}: expected one float64 number per state, got "
             f"{values.dtype} {tuple(values.shape)} for {states.shape[0]} states."
-        )
-
-
-def _require_finite(barrier: Barrier, degree: int, row: AffineRow) -> None:
-    if not all(bool(torch.isfinite(part).all()) for part in row):
-        raise ConfigurationError(
-            f"lift: barrier {barrier.name!r}: expected finite derivatives of order {degree} at all "
-            "samples, got some that are not; pass samples where the barrier is smooth."
         )

@@ -1,17 +1,30 @@
 """Robots of the plane and points in space, as control-affine dynamics.
 
-Units:   m, rad, s; each class lists its state and action.
+Units:   m, rad, s, kg, N; each class lists its state and action.
 Source:  LaValle, Planning Algorithms, Cambridge 2006, sections 13.1.2 (unicycle, Dubins car) and
          13.2 (double integrator, acceleration-level extensions).
+         Planar quadrotor: Steinhardt and Tedrake, Finite-time regional verification of stochastic
+         nonlinear systems, doi:10.1177/0278364912444146; masses and lengths as in the simulator
+         Drake.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from cadenza.core.errors import ConfigurationError
+
+#: Rates of `PlanarQuadrotor.brake`: of the speed, 1/s, and of the tilt, 1/s^2 and 1/s. The tilt
+#: settles critically damped within 0.4 s, faster than the speed, as the cascade assumes.
+_SPEED_RATE: Final = 1.0
+_TILT_STIFFNESS: Final = 100.0
+_TILT_DAMPING: Final = 20.0
+#: Largest tilt that it asks for, rad, and the smallest cosine the vertical thrust is divided by.
+_BRAKE_TILT: Final = 0.4
+_SMALLEST_COSINE: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,29 +84,16 @@ class DoubleIntegrator:
 class AcceleratedUnicycle:
     """A wheeled robot that cannot slide: p' = v (cos th, sin th), th' = w, v' = a.
 
-    State (px, py, th, v), m, rad, m/s; action (a, w), m/s^2 and rad/s.
-
-    Attributes:
-        stop_time_s: Time constant of `brake`, s, > 0.
-
-    Raises:
-        ConfigurationError: A number out of range.
+    State (px, py, th, v), m, rad, m/s; action (a, w), m/s^2 and rad/s. ``stop_time_s``, s, > 0, is
+    the time constant of `brake`.
     """
 
     stop_time_s: float = 0.5
+    state_dim: int = field(default=4, init=False)
+    action_dim: int = field(default=2, init=False)
 
     def __post_init__(self) -> None:
         require_positive("AcceleratedUnicycle.stop_time_s", self.stop_time_s)
-
-    @property
-    def state_dim(self) -> int:
-        """4."""
-        return 4
-
-    @property
-    def action_dim(self) -> int:
-        """2."""
-        return 2
 
     def drift(self, x: Tensor) -> Tensor:
         """Return (v cos th, v sin th, 0, 0)."""
@@ -114,29 +114,16 @@ class AcceleratedUnicycle:
 class KinematicUnicycle:
     """A wheeled robot that follows speeds at once: p' = v (cos th, sin th), th' = w.
 
-    State (px, py, th), m and rad; action (v, w), m/s and rad/s.
-
-    Attributes:
-        look_ahead_m: Distance of `point_ahead` before the axle, m, > 0.
-
-    Raises:
-        ConfigurationError: A number out of range.
+    State (px, py, th), m and rad; action (v, w), m/s and rad/s. ``look_ahead_m``, m, > 0, is the
+    distance of `point_ahead` before the axle.
     """
 
     look_ahead_m: float = 0.1
+    state_dim: int = field(default=3, init=False)
+    action_dim: int = field(default=2, init=False)
 
     def __post_init__(self) -> None:
         require_positive("KinematicUnicycle.look_ahead_m", self.look_ahead_m)
-
-    @property
-    def state_dim(self) -> int:
-        """3."""
-        return 3
-
-    @property
-    def action_dim(self) -> int:
-        """2."""
-        return 2
 
     def drift(self, x: Tensor) -> Tensor:
         """Return zero: the robot stands still without an action."""
@@ -162,45 +149,88 @@ class KinematicUnicycle:
 
 @dataclass(frozen=True, slots=True)
 class DubinsCar:
-    """A vehicle of constant speed that only steers: p' = s (cos th, sin th), th' = w.
+    """A vehicle of constant speed s that only steers: p' = s (cos th, sin th), th' = w.
 
-    State (px, py, th), m and rad; action (w,), rad/s. It cannot stop, so it has no `brake`.
-
-    Attributes:
-        speed: s, m/s, > 0.
-
-    Raises:
-        ConfigurationError: A number out of range.
+    State (px, py, th), m and rad; action (w,), rad/s; ``speed`` is s, m/s, > 0. It cannot stop, so
+    it has no `brake`.
     """
 
     speed: float = 1.0
+    state_dim: int = field(default=3, init=False)
+    action_dim: int = field(default=1, init=False)
 
     def __post_init__(self) -> None:
         require_positive("DubinsCar.speed", self.speed)
 
-    @property
-    def state_dim(self) -> int:
-        """3."""
-        return 3
-
-    @property
-    def action_dim(self) -> int:
-        """1."""
-        return 1
-
     def drift(self, x: Tensor) -> Tensor:
         """Return (s cos th, s sin th, 0)."""
-        motion = [
-            self.speed * torch.cos(x[2]),
-            self.speed * torch.sin(x[2]),
-            torch.zeros_like(x[2]),
-        ]
-        return torch.stack(motion)
+        along, across = self.speed * torch.cos(x[2]), self.speed * torch.sin(x[2])
+        return torch.stack([along, across, torch.zeros_like(x[2])])
 
     def input_map(self, x: Tensor) -> Tensor:
         """Return (0, 0, 1) as a column."""
         zero, one = torch.zeros_like(x[0]), torch.ones_like(x[0])
         return torch.stack([zero, zero, one]).unsqueeze(1)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanarQuadrotor:
+    """A rigid quadrotor in a vertical plane, with two thrusts, without drag or motor lag.
+
+    m x'' = -(T1 + T2) sin th,  m z'' = (T1 + T2) cos th - m g,  I th'' = r (T1 - T2)
+    State (x, z, th, vx, vz, w), z up, th > 0 tilts the thrust towards -x; action (T1, T2), N.
+
+    Attributes:
+        mass: m, kg, > 0.
+        inertia: I, kg m^2, > 0.
+        arm_m: r, from the centre to a rotor, m, > 0.
+        gravity: g, m/s^2, > 0.
+
+    Raises:
+        ConfigurationError: A number out of range.
+    """
+
+    mass: float = 0.486
+    inertia: float = 0.00383
+    arm_m: float = 0.25
+    gravity: float = 9.81
+    state_dim: int = field(default=6, init=False)
+    action_dim: int = field(default=2, init=False)
+
+    def __post_init__(self) -> None:
+        for name in ("mass", "inertia", "arm_m", "gravity"):
+            require_positive(f"PlanarQuadrotor.{name}", getattr(self, name))
+
+    @property
+    def hover_thrust(self) -> float:
+        """Thrust of each rotor that carries the weight, N."""
+        return 0.5 * self.mass * self.gravity
+
+    def drift(self, x: Tensor) -> Tensor:
+        """Return (vx, vz, w, 0, -g, 0)."""
+        zero = torch.zeros_like(x[0])
+        return torch.stack([x[3], x[4], x[5], zero, zero - self.gravity, zero])
+
+    def input_map(self, x: Tensor) -> Tensor:
+        """Return the map from the two thrusts to the rates of the velocities."""
+        zero, one = torch.zeros_like(x[0]), torch.ones_like(x[0])
+        sideways, up = -torch.sin(x[2]) / self.mass, torch.cos(x[2]) / self.mass
+        turn = one * (self.arm_m / self.inertia)
+        entries = [zero, zero, zero, zero, zero, zero, sideways, sideways, up, up, turn, -turn]
+        return torch.stack(entries).reshape(6, 2)
+
+    def brake(self, x: Tensor) -> Tensor:
+        """Return thrusts that level the robot and slow it down, tilting against its velocity.
+
+        A cascade: the speed asks for a tilt, the tilt for a difference of the thrusts; their sum
+        carries the weight and takes the vertical speed out.
+        """
+        wanted = torch.clamp(_SPEED_RATE / self.gravity * x[3], -_BRAKE_TILT, _BRAKE_TILT)
+        lift = self.mass * (self.gravity - _SPEED_RATE * x[4])
+        total = lift / torch.clamp(torch.cos(x[2]), min=_SMALLEST_COSINE)
+        turn = -_TILT_STIFFNESS * (x[2] - wanted) - _TILT_DAMPING * x[5]
+        difference = turn * (self.inertia / self.arm_m)
+        return torch.stack([0.5 * (total + difference), 0.5 * (total - difference)])
 
 
 def require_positive(name: str, value: float) -> None:

@@ -17,8 +17,8 @@ _EXPORTS: Final = {
     "SEVEN_DOF_ARM": "mujoco_arm",
     "ArmModel": "state",
     "ArmState": "state",
-    "EndEffectorBall": "outer",
-    "JointLimits": "limits",
+    "EndEffectorBall": "state",
+    "JointLimits": "state",
     "MujocoArm": "mujoco_arm",
 }
 

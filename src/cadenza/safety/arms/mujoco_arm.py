@@ -35,8 +35,7 @@ from cadenza.safety.arms.kinematics import (
     manipulability,
     velocity_map,
 )
-from cadenza.safety.arms.limits import JointLimits
-from cadenza.safety.arms.state import ArmState
+from cadenza.safety.arms.state import ArmState, JointLimits
 from cadenza.safety.geometry import Capsule, SphereCloud, covering_radius, decompose_capsule
 
 #: The seven-joint arm of capsules and spheres that ships with the package.

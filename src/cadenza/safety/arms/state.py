@@ -1,8 +1,8 @@
-"""One instant of an arm, and the seam behind which its model stands.
+"""One instant of an arm, what its joints can do, and the seam behind which its model stands.
 
 Axes:   n joints, S collision spheres. Twists and end-effector Jacobians list the three linear rows
         first, then the three angular ones; everything is in the world frame.
-Units:  m, rad, s, kg, N, Nm.
+Units:  m, rad, s, kg, N, Nm; for slides m, m/s, m/s^2 and N in place of angles and torques.
 """
 
 from dataclasses import dataclass
@@ -12,8 +12,65 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.lazy_names import Deferred
-from cadenza.safety.arms.limits import JointLimits
+from cadenza.safety.control_models import JacobianControlModel
+from cadenza.safety.control_models.jacobian import ActionKind
+from cadenza.safety.snapshot import AgentSnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JointLimits:
+    """Limits per joint; infinity means none. The arrays are read-only copies.
+
+    Attributes:
+        lower: Smallest position, shape (n,).
+        upper: Largest position, shape (n,), > ``lower``.
+        velocity: Largest speed, shape (n,), > 0.
+        acceleration: Largest acceleration, shape (n,), > 0.
+        torque: Largest actuator torque, shape (n,), > 0.
+
+    Raises:
+        InputError: Shapes differ, an entry is NaN, ``upper`` <= ``lower``, or a limit is <= 0.
+    """
+
+    lower: FloatArray
+    upper: FloatArray
+    velocity: FloatArray
+    acceleration: FloatArray
+    torque: FloatArray
+
+    def __post_init__(self) -> None:
+        shape = np.shape(self.lower)
+        if len(shape) != 1 or shape[0] < 1:
+            raise InputError(f"JointLimits.lower: expected shape (n,) with n >= 1, got {shape}.")
+        for name in ("lower", "upper", "velocity", "acceleration", "torque"):
+            values = np.array(getattr(self, name), dtype=np.float64)
+            if values.shape != shape:
+                raise InputError(f"JointLimits.{name}: expected shape {shape}, got {values.shape}.")
+            free = name in ("lower", "upper")
+            if np.isnan(values).any() or not (free or (values > 0.0).all()):
+                raise InputError(
+                    f"JointLimits.{name}: expected {'numbers' if free else 'limits > 0'}, got "
+                    f"{values}; write infinity where there is no limit."
+                )
+            values.setflags(write=False)
+            object.__setattr__(self, name, values)
+        if not (self.upper > self.lower).all():
+            raise InputError(
+                f"JointLimits.upper: expected > lower, got lower {self.lower}, upper {self.upper}."
+            )
+
+    @property
+    def n_joints(self) -> int:
+        """Number of joints."""
+        return int(self.lower.shape[0])
+
+    @classmethod
+    def unlimited(cls, n_joints: int) -> "JointLimits":
+        """Return limits that bind nowhere."""
+        most = np.full(n_joints, np.inf)
+        return cls(lower=-most, upper=most, velocity=most, acceleration=most, torque=most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -104,3 +161,78 @@ class ArmModel(Protocol):
     ) -> ArmState:
         """Return the state at joint positions and velocities, each of shape (n,)."""
         ...
+
+
+class EndEffectorBall:
+    """The arm as the pairwise filter sees it: a ball around its end effector.
+
+    That filter reads a ball's position and velocity and asks a control model how the action
+    accelerates it. Both come from one `ArmState`, so they cannot disagree.
+
+    Args:
+        radius: Of the ball, m, > 0: it must contain the hand and what it holds.
+    """
+
+    def __init__(self, radius: float) -> None:
+        self._radius = radius
+        self._state: ArmState | None = None
+
+    def snapshot(self, state: ArmState) -> AgentSnapshot:
+        """Return the ball at ``state``, which answers later questions about this snapshot."""
+        self._state = state
+        return AgentSnapshot(state.ee_position, state.ee_jacobian[:3] @ state.q_dot, self._radius)
+
+    def jacobian(self, snapshot: AgentSnapshot) -> FloatArray:
+        """Return J of the ball's centre, shape (3, n).
+
+        Raises:
+            NotReadyError: The snapshot is not the last one made here.
+        """
+        return self._state_behind(snapshot).ee_jacobian[:3]
+
+    def bias(self, snapshot: AgentSnapshot) -> FloatArray:
+        """Return J' q' of the ball's centre, shape (3,), m/s^2.
+
+        Raises:
+            NotReadyError: The snapshot is not the last one made here.
+        """
+        return self._state_behind(snapshot).ee_bias[:3]
+
+    def control_model(
+        self,
+        uid: str,
+        n_joints: int,
+        *,
+        max_cartesian_accel: float,
+        action_kind: ActionKind = "joint_acceleration",
+        control_timestep_s: float | None = None,
+    ) -> JacobianControlModel:
+        """Return the control model of this ball.
+
+        Args:
+            uid: Agent id.
+            n_joints: Number of joints.
+            max_cartesian_accel: Acceleration the arm is credited with in every direction, m/s^2;
+                the filter lowers it to what the action box reaches.
+            action_kind: What the filtered action is.
+            control_timestep_s: Control step, s, for velocities and position steps.
+        """
+        return JacobianControlModel(
+            uid,
+            n_joints,
+            3,
+            jacobian_fn=self.jacobian,
+            max_cartesian_accel_value=max_cartesian_accel,
+            action_kind=action_kind,
+            control_timestep_s=control_timestep_s,
+            bias_fn=self.bias,
+        )
+
+    def _state_behind(self, snapshot: AgentSnapshot) -> ArmState:
+        state = self._state
+        if state is None or not np.array_equal(snapshot.position, state.ee_position):
+            raise NotReadyError(
+                "EndEffectorBall: expected the snapshot made last, got another one; call "
+                "snapshot(state) first in every step."
+            )
+        return state

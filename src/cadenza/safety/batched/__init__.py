@@ -19,7 +19,7 @@ _EXPORTS: Final = {
     "BatchedStep": "filter",
     "PairRowsBatch": "cbf",
     "SafetyBatchStep": "step",
-    "STATUS_NAMES": "status",
+    "STATUS_NAMES": "projection",
     "pair_rows_batch": "cbf",
     "project_batch": "projection",
 }

@@ -1,18 +1,11 @@
-"""Levels of the rows of many pairs at once: `cadenza.safety.cbf` and `wae` on tensors.
+"""Geometry and levels of the rows of many pairs at once: `cadenza.safety.cbf` on tensors.
 
-Gradients:  finite everywhere, also where a branch is not taken: each square root and quotient sees
-            an argument that is valid in the branch it serves.
-Axes:       all arguments broadcast to one shape, for example (B environments, P pairs).
-Capture:    no branch depends on data; options are Python values.
-
-Rows of pairs in many environments at once: geometry and levels on tensors.
-
-Pair (i, j):  n, r, e, w, t, c_max, tau and h as in `cadenza.safety.cbf`.
-Axes:         B environments, N agents, P pairs, d Cartesian dimensions.
-
-Rows against partners known from old packets: `cadenza.safety.cbf` on tensors.
-
-Axes:  all arguments broadcast to one shape, for example (B environments, N partners).
+Pair (i, j):  n, r, e, w, t, c_max, tau and h as there.
+Gradients:    finite everywhere, also in a branch that is not taken: each root and quotient sees
+              an argument that is valid in the branch it serves.
+Axes:         all arguments broadcast to one shape, e.g. (B environments, P pairs); d Cartesian
+              dimensions.
+Capture:      no branch depends on data; options are Python values.
 """
 
 from collections.abc import Callable
@@ -22,6 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from cadenza.safety.batched.projection import tensor_like
 from cadenza.safety.bounds import MIN_BOUND
 from cadenza.safety.cbf import (
     COINCIDENT_DISTANCE,
@@ -69,15 +63,7 @@ BatchLevelFunction: TypeAlias = Callable[
 def sampled_level(
     distance: Tensor, contact: Tensor, closing: Tensor, tangential: Tensor, pair: PairTensors
 ) -> tuple[Tensor, Tensor]:
-    """Return the level and barrier value of `cadenza.safety.cbf.row_level`.
-
-    Args:
-        distance: r, m.
-        contact: D, sum of the radii and the safety margin, m.
-        closing: w, m/s.
-        tangential: t, m/s.
-        pair: The pairs' constants.
-    """
+    """Return the level and barrier value of `cadenza.safety.cbf.row_level` from r, D, w and t."""
     alpha, dt = pair.alpha, pair.dt
     excess = distance - contact
     limit = _next_closing_limit(excess, closing, pair)
@@ -212,9 +198,9 @@ def pair_rows_batch(
     )
     contact = (R[..., first] + R[..., second] + margin_m).expand_as(distance)
     pair = PairTensors(
-        alpha=_like(p, alpha),
+        alpha=tensor_like("pair_rows_batch: alpha", alpha, p),
         partner_accel=torch.zeros((), dtype=p.dtype, device=p.device),
-        relative_accel=_like(p, relative_accel),
+        relative_accel=tensor_like("pair_rows_batch: relative_accel", relative_accel, p),
         dt=dt,
         gamma=gamma,
         plant=plant,
@@ -225,12 +211,7 @@ def pair_rows_batch(
 
 
 def pair_geometry_batch(offset: Tensor, velocity: Tensor) -> PairGeometry:
-    """Return normal, distance, closing and tangential speed of relative motions.
-
-    Args:
-        offset: First centre less second centre, shape (..., d), m.
-        velocity: First velocity less second velocity, shape (..., d), m/s.
-    """
+    """Return the relative motion from differences of centres and of velocities, (..., d)."""
     x, v = offset.unbind(-1), velocity.unbind(-1)
     distance = _norm(x)
     apart = distance >= COINCIDENT_DISTANCE
@@ -261,15 +242,8 @@ def _norm(entries: "list[Tensor] | tuple[Tensor, ...]") -> Tensor:
     return root(squared)
 
 
-def _like(p: Tensor, value: Tensor | float) -> Tensor:
-    """Return ``value`` as a tensor; a number is filled in on the device, for graph captures."""
-    if isinstance(value, Tensor):
-        return value
-    return torch.full((), float(value), dtype=p.dtype, device=p.device)
-
-
 class StalenessBatch(NamedTuple):
-    """How far true states may be from the extrapolated ones; see `stale.Staleness`."""
+    """How far true states may be from the extrapolated ones; see `cadenza.safety.cbf.Staleness`."""
 
     position: Tensor
     velocity: Tensor
@@ -279,7 +253,7 @@ class StalenessBatch(NamedTuple):
 
 
 class StaleLevels(NamedTuple):
-    """Level, h and largest h in the uncertainty; see `stale.StaleLevel`."""
+    """Level, h and largest h in the uncertainty; see `cadenza.safety.cbf.StaleLevel`."""
 
     level: Tensor
     h: Tensor
@@ -289,15 +263,7 @@ class StaleLevels(NamedTuple):
 def staleness_batch(
     age_s: Tensor, partner_accel: Tensor, dt: float, distance: Tensor, contact: Tensor
 ) -> StalenessBatch:
-    """Return the uncertainty that ages leave.
-
-    Args:
-        age_s: A, s.
-        partner_accel: a_p, m/s^2.
-        dt: Control step, s.
-        distance: Distance to the extrapolated centre, m.
-        contact: Sum of the radii and the safety margin, m, > 0.
-    """
+    """Return the uncertainty that ages leave; ``distance`` is that to the extrapolated centre."""
     velocity = partner_accel * age_s
     position = 0.5 * velocity * (age_s + dt)
     sine = (position / torch.maximum(distance, contact)).clamp_max(1.0)
@@ -316,16 +282,6 @@ def worst_closing_speed_batch(closing: Tensor, tangential: Tensor, open_: Stalen
     return open_.velocity + turned
 
 
-def worst_tangential_speed_batch(
-    closing: Tensor, tangential: Tensor, speed_change: Tensor, open_: StalenessBatch
-) -> Tensor:
-    """Return the tangential speed within the uncertainty with the largest allowance, m/s."""
-    speed = root(closing * closing + tangential * tangential)
-    room = open_.velocity + open_.sine * speed
-    lowest = (tangential - room).clamp_min(0.0)
-    return torch.minimum(torch.maximum(0.75 * speed_change, lowest), tangential + room)
-
-
 def stale_levels(
     distance: Tensor,
     contact: Tensor,
@@ -336,17 +292,17 @@ def stale_levels(
 ) -> StaleLevels:
     """Return the levels of rows that cover every state of the uncertainty.
 
-    Args:
-        distance: r to the extrapolated centre, m.
-        contact: D, m.
-        closing: w at the extrapolated state, m/s.
-        tangential: t there, m/s.
-        pair: The pairs' constants, ``alpha`` already derated.
-        open_: What the ages leave open.
+    r, w and t are those of the extrapolated state; ``pair.alpha`` is already derated.
     """
     worst = worst_closing_speed_batch(closing, tangential, open_)
     best = -worst_closing_speed_batch(-closing, tangential, open_)
-    turned = worst_tangential_speed_batch(closing, tangential, pair.relative_accel * pair.dt, open_)
+    # The tangential speed within the uncertainty that has the largest allowance.
+    speed = root(closing * closing + tangential * tangential)
+    room = open_.velocity + open_.sine * speed
+    slowest = torch.maximum(
+        0.75 * (pair.relative_accel * pair.dt), (tangential - room).clamp_min(0.0)
+    )
+    turned = torch.minimum(slowest, tangential + room)
     nearest = distance - open_.position
     level, _ = sampled_level(nearest, contact, worst, turned, pair)
     # The true excess may be 0 as well as less, and then asks for its own limit.

@@ -4,28 +4,30 @@ The same rows, hierarchy and flags as `cadenza.safety.filters.ego_only.EgoOnlyCB
 environment; in float64 the same actions to 1e-12 where the rows can be met, and to 1e-8 where the
 least violation is returned.
 
-Axes:     B environments, N partners, n action components, d Cartesian dimensions.
-Units:    actions in the ego's action unit, everything else SI.
+Axes:     B environments, N partners, d Cartesian dimensions, which are those of the action.
+Units:    actions in m/s^2, everything else SI.
 Raising:  never because of one environment's rows: a step without an admissible action is a status.
           A caller that reproduces the published filter (``compat="upstream"``), which raises
           there, looks at the status.
-
-Rows of one step on the ego's action in many environments: `filters.ego_only` on tensors.
-
-Axes:  B environments, N partners, n action components, d Cartesian dimensions.
+Numbers:  looked at in every call, but naming a bad one waits for the device; with
+          ``validate=False`` its environment is only marked.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import reduce
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.safety.authority import measure_authority, pair_constants
 from cadenza.safety.batched.cbf import (
-    BatchLevelFunction,
     PairGeometry,
+    PairTensors,
     derated_batch,
     pair_geometry_batch,
     root,
@@ -36,63 +38,135 @@ from cadenza.safety.batched.cbf import (
     wae_level_batch,
     worst_closing_speed_batch,
 )
-from cadenza.safety.batched.constants import ActionMap, ConstantsSource, EgoConstants
-from cadenza.safety.batched.extremes import first_largest
-from cadenza.safety.batched.inputs import (
-    StepInput,
-    marked,
-    require_authority,
-    require_numbers,
-    require_short_step,
-    require_step,
+from cadenza.safety.batched.projection import (
+    BAD_INPUT,
+    INFEASIBLE,
+    NOT_CONVERGED,
+    OPTIMAL,
+    chunk_size,
+    project_batch,
     require_tensor,
     tensor_like,
 )
-from cadenza.safety.batched.projection import Rescue, chunk_size, project_batch
-from cadenza.safety.batched.status import BAD_INPUT, INFEASIBLE, NOT_CONVERGED, OPTIMAL
+from cadenza.safety.batched.search import first_largest
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import (
     CERTIFICATE_TOLERANCE,
     OVERLAP_TOLERANCE,
     braking_meets_row,
 )
-from cadenza.safety.filter_options import (
-    EgoOnlyOptions,
-)
+from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.filter_options import EgoOnlyOptions
 from cadenza.safety.filters.arguments import MAX_DT, MIN_DT
 from cadenza.safety.filters.ego_only import AGE_ROUNDING
 from cadenza.safety.filters.projection import FEASIBILITY_ROOM, SLACK_WEIGHT
 from cadenza.safety.passive import PASSIVE_MET, PassiveScene, passive_action
 from cadenza.safety.protocols import AgentControlModel
+from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
+
+#: What a message adds to the range of all numbers.
+_WANTED: Final = {
+    "ego_radius": ", > 0 m",
+    "partner_radii": ", > 0 m",
+    "age_s": ", >= 0 s",
+}
 
 
-class Motion(NamedTuple):
-    """Motion of one ego and its partners in every environment.
+class StepInput(NamedTuple):
+    """Arguments of `BatchedEgoFilter.filter`; once checked, radii are (B, 1) and (B, N)."""
 
-    Attributes:
-        ego_position: Shape (B, d), m.
-        ego_velocity: Shape (B, d), m/s.
-        positions: Last reported centres of the partners, shape (B, N, d), m.
-        velocities: Their velocities, shape (B, N, d), m/s.
-        contact: Sums of the radii and the safety margin, broadcasting to (B, N), m.
-        age_s: Ages of the reports, shape (B, N), s; None if all are current.
-        predicted: The partners' velocities one step ahead, shape (B, N, d); None for unchanged.
-    """
-
+    nominal: Tensor
     ego_position: Tensor
     ego_velocity: Tensor
-    positions: Tensor
-    velocities: Tensor
-    contact: Tensor
+    partner_positions: Tensor
+    partner_velocities: Tensor
+    ego_radius: Tensor
+    partner_radii: Tensor
+    lambda_: Tensor | None
     age_s: Tensor | None
-    predicted: Tensor | None
+
+    def checked(self, partners: int, d: int) -> "StepInput":
+        """Return the arguments with radii per environment, after checking all but the numbers.
+
+        Raises:
+            InputError: No tensor, or another shape, dtype or device.
+        """
+        nominal = self.nominal
+        if nominal.dtype not in (torch.float64, torch.float32):
+            raise InputError(f"filter: nominal: expected float64 or float32, got {nominal.dtype}.")
+        if nominal.ndim != 2:
+            raise InputError(
+                f"filter: nominal: expected shape (B, {d}), got {tuple(nominal.shape)}."
+            )
+        size = nominal.shape[0]
+        each = (size, partners)
+        for name, shapes in (
+            ("nominal", ((size, d),)),
+            ("ego_position", ((size, d),)),
+            ("ego_velocity", ((size, d),)),
+            ("partner_positions", ((*each, d),)),
+            ("partner_velocities", ((*each, d),)),
+            ("ego_radius", ((), (size,))),
+            ("partner_radii", ((partners,), each)),
+            ("lambda_", (each,)),
+            ("age_s", (each,)),
+        ):
+            values: Tensor | None = getattr(self, name)
+            if values is None:
+                continue
+            require_tensor(f"filter: {name}", values)
+            if values.dtype != nominal.dtype or values.device != nominal.device:
+                raise InputError(
+                    f"filter: {name}: expected {nominal.dtype} on {nominal.device} like the "
+                    f"nominal actions, got {values.dtype} on {values.device}."
+                )
+            if tuple(values.shape) not in shapes:
+                raise InputError(
+                    f"filter: {name}: expected shape {' or '.join(map(str, shapes))}, got "
+                    f"{tuple(values.shape)}."
+                )
+        ego_radius = self.ego_radius.expand(size).unsqueeze(1)
+        return self._replace(ego_radius=ego_radius, partner_radii=self.partner_radii.expand(each))
+
+    def require_numbers(self) -> None:
+        """Raise InputError for a number not finite or out of range; waits for the device."""
+        for name, values, fine in self._looked_at():
+            if not bool(fine.all()):
+                found = tuple(int(i) for i in (~fine).nonzero()[0])
+                raise InputError(
+                    f"filter: {name}: expected finite numbers up to {MAX_MAGNITUDE:.0e}"
+                    f"{_WANTED.get(name, '')}, got {float(values.detach()[found]):g} at index "
+                    f"{found}."
+                )
+
+    def marked(self) -> "StepInput":
+        """Return harmless numbers for bad ones, and NaN as nominal action of such environments."""
+        looked_at = list(self._looked_at())
+        # One tensor at a time: torch would spread the conjunction of all over threads.
+        rows = [fine.flatten(1).all(1, keepdim=True) for _, _, fine in looked_at]
+        good = reduce(torch.logical_and, rows)
+        clean = {name: torch.where(fine, values, 1.0) for name, values, fine in looked_at}
+        clean["nominal"] = torch.where(good, self.nominal, torch.nan)
+        return self._replace(**clean)
+
+    def _looked_at(self) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Yield names and tensors, and where their numbers are finite and in range."""
+        for name, values in zip(self._fields, self, strict=True):
+            if values is None:
+                continue
+            fine = values.abs() <= MAX_MAGNITUDE  # written this way round so that NaN fails too
+            if name in ("ego_radius", "partner_radii"):
+                fine = fine & (values > 0.0)
+            elif name == "age_s":
+                fine = fine & (values >= 0.0)
+            yield name, values, fine
 
 
 class EgoRowsBatch(NamedTuple):
     """Rows before lambda.
 
     Attributes:
-        a: Row vectors on the ego's action, shape (B, N, n).
+        a: Row vectors on the ego's action, shape (B, N, d).
         level: Right-hand sides at lambda = 0, shape (B, N), m/s^2.
         h: Barrier values at the best estimate of the state, shape (B, N), m/s.
         margin: Free distance less the safety margin, shape (B, N), m.
@@ -110,163 +184,37 @@ class EgoRowsBatch(NamedTuple):
     outside: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRowRule:
-    """How rows are built, the same in every step; see `cadenza.safety.filters.ego_only.RowRule`."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EgoConstants:
+    """What the rows need besides the motion, the same in every environment and step.
 
-    level: BatchLevelFunction
-    prediction_error: float | None
-    max_age_s: float
-    always_feasible: bool = True
-
-
-def build_ego_rows_batch(
-    motion: Motion, constants: EgoConstants, rule: BatchRowRule
-) -> EgoRowsBatch:
-    """Return the rows against all partners in every environment."""
-    positions = motion.positions
-    if motion.age_s is not None:
-        positions = positions + motion.velocities * motion.age_s.unsqueeze(-1)
-    geometry = pair_geometry_batch(
-        motion.ego_position.unsqueeze(1) - positions,
-        motion.ego_velocity.unsqueeze(1) - motion.velocities,
-    )
-    normal, distance, closing, tangential = geometry
-    contact = motion.contact.expand_as(distance)
-    push, broken = _push(geometry, motion, constants, rule)
-    level, h = rule.level(distance, contact, closing, tangential, constants.pair)
-    level = level if constants.shares is None else constants.shares * level
-    level = level - push
-    outside = (h < -CERTIFICATE_TOLERANCE) | (distance - contact < -OVERLAP_TOLERANCE)
-    if motion.age_s is not None:
-        old_level, old_h, old_uncovered = _stale(
-            geometry, motion.age_s, contact, push, constants, rule
-        )
-        old = motion.age_s > 0.0
-        level, h = torch.where(old, old_level, level), torch.where(old, old_h, h)
-        outside, broken = outside & ~old, broken | (old & old_uncovered)
-    if constants.bias is not None:
-        level = level + (normal * constants.bias.unsqueeze(1)).sum(-1)
-    margin = distance - contact
-    a = -normal if constants.jacobian is None else -(normal @ constants.jacobian)
-    lost = broken.any(1) | ~constants.covered
-    return EgoRowsBatch(a, level, h, margin, time_left(margin, closing), lost, outside.any(1))
-
-
-def _push(
-    geometry: PairGeometry, motion: Motion, constants: EgoConstants, rule: BatchRowRule
-) -> tuple[Tensor, Tensor]:
-    """Return the assumed partner acceleration towards the ego, m/s^2, and who breaks a bound."""
-    nobody = torch.zeros_like(geometry.distance, dtype=torch.bool)
-    if constants.shares is not None:
-        return torch.zeros_like(geometry.distance), nobody
-    if motion.predicted is None:
-        push = torch.zeros_like(geometry.distance)
-    else:
-        change = (geometry.normal * (motion.predicted - motion.velocities)).sum(-1)
-        elapsed = constants.pair.dt if motion.age_s is None else constants.pair.dt + motion.age_s
-        push = change / elapsed
-    if rule.prediction_error is not None:
-        return push + rule.prediction_error, nobody
-    bound = constants.pair.partner_accel
-    return torch.maximum(push, bound), push > bound
-
-
-def _stale(
-    geometry: PairGeometry,
-    age: Tensor,
-    contact: Tensor,
-    push: Tensor,
-    constants: EgoConstants,
-    rule: BatchRowRule,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return level less push, h and what is uncovered for partners known from the past."""
-    _, distance, closing, tangential = geometry
-    pair = constants.pair
-    open_ = staleness_batch(age, pair.partner_accel, pair.dt, distance, contact)
-    # Both accelerations act along the true normal; the worst push needs no correction.
-    tilting = constants.reach
-    if rule.prediction_error is not None:
-        tilting = tilting + pair.partner_accel
-    loss = push + tilting * open_.tilt
-    if rule.level is not sampled_level:
-        worst = worst_closing_speed_batch(closing, tangential, open_)
-        still = torch.zeros_like(tangential)
-        level, _ = rule.level(distance - open_.position, contact, worst, still, pair)
-        _, h = rule.level(distance, contact, closing, tangential, pair)
-        shared = level if constants.shares is None else constants.shares * level
-        return shared - loss, h, torch.zeros_like(h, dtype=torch.bool)
-    stale = stale_levels(distance, contact, closing, tangential, pair, open_)
-    level = stale.level if constants.shares is None else constants.shares * stale.level
-    level = level - loss
-    too_old = age > rule.max_age_s * (1.0 + AGE_ROUNDING)
-    overlapping = distance - contact + open_.position < -OVERLAP_TOLERANCE
-    outside = too_old | (stale.h_best < -CERTIFICATE_TOLERANCE) | overlapping
-    floored = torch.maximum(level, -constants.every_direction)
-    lone = rule.always_feasible and distance.shape[1] == 1
-    sure = braking_meets_row(pair, contact) & lone
-    uncovered = outside | ((level < -constants.every_direction) & ~sure)
-    return torch.where(outside, level, floored), stale.h, uncovered
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Box:
-    """Bounds of the action, shape (B, n) each."""
-
-    lower: Tensor
-    upper: Tensor
-
-    def holds(self, u: Tensor) -> Tensor:
-        """Return where ``u``, shape (B, n), lies inside, shape (B,)."""
-        return ((self.lower <= u) & (u <= self.upper)).all(1)
-
-
-def rate_box(previous: Tensor, rate: float, box: Box) -> Box:
-    """Return the part of the box within ``rate`` of the previous action, all of it without one.
-
-    Args:
-        previous: Shape (B, n); a row of NaN where there was none.
-        rate: Largest change of a component in one step.
-        box: The box.
+    Attributes:
+        pair: Constants of the pairs, shape (N,).
+        shares: The ego's share of each row, shape (N,); None if the partners do not cooperate.
+        covered: Where the invariance certificate may hold, broadcasting to (B,).
     """
-    known = ~previous.isnan().any(1, keepdim=True)
-    lower = torch.minimum(torch.maximum(previous - rate, box.lower), box.upper)
-    upper = torch.maximum(torch.minimum(previous + rate, box.upper), box.lower)
-    return Box(torch.where(known, lower, box.lower), torch.where(known, upper, box.upper))
 
+    pair: PairTensors
+    shares: Tensor | None
+    covered: Tensor
 
-def feasible_lambda_batch(wanted: Tensor, rows: EgoRowsBatch, box: Box) -> Tensor:
-    """Return lambda, (B, N), no tighter than each row allows; see `projection.feasible_lambda`."""
-    low, high = box.lower.unsqueeze(1), box.upper.unsqueeze(1)
-    lowest = (rows.a * torch.where(rows.a > 0.0, low, high)).sum(-1)
-    tightest = lowest - rows.level + FEASIBILITY_ROOM
-    return torch.where(wanted >= 0.0, wanted, torch.maximum(wanted, tightest).clamp_max(0.0))
-
-
-def most_urgent(rows: EgoRowsBatch) -> Tensor:
-    """Return the row with the smallest (h, time left, index), shape (B,)."""
-    if rows.h.shape[1] == 0:
-        return torch.zeros(rows.h.shape[:1], dtype=torch.int64, device=rows.h.device)
-    lowest = rows.h == rows.h.amin(1, keepdim=True)
-    time_left = torch.where(lowest, rows.time_left, torch.inf)
-    soonest = lowest & (time_left == time_left.amin(1, keepdim=True))
-    return first_largest(soonest.to(torch.int8).T)
+    def shared(self, level: Tensor) -> Tensor:
+        """Return the ego's share of a level."""
+        return level if self.shares is None else self.shares * level
 
 
 class BatchedStep(NamedTuple):
     """What the filter decided in every environment.
 
     Attributes:
-        action: Shape (B, n); the nominal values, bit for bit, where nothing was active.
-        status: Codes of `cadenza.safety.batched.status`, shape (B,), int8.
+        action: Shape (B, d); the nominal values, bit for bit, where nothing was active.
+        status: Codes of `cadenza.safety.batched.projection`, shape (B,), int8.
         slack: How far the action misses each row, shape (B, N), m/s^2; 0 where it was solved.
         h: Barrier values before the action, shape (B, N), m/s.
         margin: Free distance less the safety margin, shape (B, N), m.
         lambda_: Slack that entered each row, shape (B, N), m/s^2.
         intervention: Euclidean distance between action and nominal action, shape (B,).
         uncertified: The invariance certificate does not cover the step, shape (B,), bool.
-        rate_active: The nominal action changes more in one step than the rate limit allows, (B,).
-        rate_exceeded: The returned action does, because of the rows, shape (B,), bool.
     """
 
     action: Tensor
@@ -277,12 +225,10 @@ class BatchedStep(NamedTuple):
     lambda_: Tensor
     intervention: Tensor
     uncertified: Tensor
-    rate_active: Tensor
-    rate_exceeded: Tensor
 
 
 class _Solution(NamedTuple):
-    """Action (B, n), status (B,), slack lambda that was used and levels with it (B, N).
+    """Action (B, d), status (B,), slack lambda that was used and levels with it (B, N).
 
     ``proved``, (B,): the action keeps what is guaranteed although it misses a row.
     """
@@ -292,11 +238,6 @@ class _Solution(NamedTuple):
     lambda_: Tensor
     b: Tensor
     proved: Tensor
-
-    @property
-    def failed(self) -> Tensor:
-        """Where no action meets every row, shape (B,)."""
-        return (self.status == INFEASIBLE) | (self.status == NOT_CONVERGED)
 
     def where(self, mask: Tensor, other: "_Solution") -> "_Solution":
         """Return ``other`` where ``mask``, shape (B,), is true, and this one elsewhere."""
@@ -312,20 +253,20 @@ class BatchedEgoFilter:
     """Ego-only filter over batches; the options are those of `EgoOnlyOptions`.
 
     Args:
-        ego_model: The ego's control model: a double integrator, or any other whose action map is
-            then given per environment and step.
+        ego_model: The ego's control model, a double integrator.
         partner_models: The partners' control models, in the order of the tensors, N >= 0.
-        bounds: Box of the actions, shared capacity, and the rate limit if that is on.
+        bounds: Box of the actions and shared capacity.
         dt: Control step, s.
-        rescue: See `project_batch`.
         fixed_shape: See `project_batch`.
         validate: Raise for bad numbers, which waits for the device. Without it an environment
             with bad numbers gets the status `BAD_INPUT` and a zero action.
-        options: Fields of `EgoOnlyOptions`; ``on_infeasible`` is left out, nothing is raised.
+        options: Fields of `EgoOnlyOptions` but for ``rate_limit`` and ``prediction_error``, which
+            only the filter of one environment follows; ``on_infeasible`` is left out, nothing is
+            raised.
 
     Raises:
-        ConfigurationError: Options out of range or without effect beside each other, dt out of
-            range, or no authority against a partner.
+        ConfigurationError: Another ego; options out of range, without effect beside each other or
+            not followed here; dt out of range; or no authority against a partner.
     """
 
     def __init__(
@@ -335,7 +276,6 @@ class BatchedEgoFilter:
         partner_models: Sequence[AgentControlModel],
         bounds: Bounds,
         dt: float,
-        rescue: Rescue = "daqp",
         fixed_shape: bool | None = None,
         validate: bool = True,
         **options: Any,
@@ -344,30 +284,47 @@ class BatchedEgoFilter:
             raise ConfigurationError(
                 f"BatchedEgoFilter: dt: expected seconds in [{MIN_DT:g}, {MAX_DT:g}], got {dt}."
             )
-        self._options = of_options = EgoOnlyOptions(**options, on_infeasible="least_violation")
-        self._rule = BatchRowRule(
-            level=sampled_level
-            if of_options.barrier == "sampled"
-            else wae_level_batch(of_options.cbf_power),
-            prediction_error=0.0 if of_options.upstream else of_options.prediction_error,
-            max_age_s=of_options.max_age_s,
-            always_feasible=of_options.always_feasible,
-        )
-        self._source = ConstantsSource(
-            ego_model=ego_model,
-            partner_models=partner_models,
-            bounds=bounds,
-            options=self._options,
-            dt=dt,
-        )
-        self._sizes = (len(partner_models), ego_model.position_dim, ego_model.action_dim)
-        self._bounds = bounds
-        lone = len(partner_models) == 1 and self._source.fixed_map
+        self._options = EgoOnlyOptions(**options, on_infeasible="least_violation")
+        if not isinstance(ego_model, DoubleIntegratorControlModel):
+            raise ConfigurationError(
+                "BatchedEgoFilter: expected a double integrator as the ego, got "
+                f"{type(ego_model).__name__}; use the filter of one environment."
+            )
+        if self._options.rate_limit != "off" or self._options.prediction_error is not None:
+            raise ConfigurationError(
+                "BatchedEgoFilter: expected neither rate_limit nor prediction_error; use the "
+                "filter of one environment for them."
+            )
+        if self._options.strategy is not None and not all(
+            isinstance(model, DoubleIntegratorControlModel) for model in partner_models
+        ):
+            raise ConfigurationError(
+                "BatchedEgoFilter: budget_split needs double integrators on both sides, whose "
+                "shares are the same in every environment; use the filter of one environment."
+            )
+        sampled = self._options.barrier == "sampled"
+        self._level = sampled_level if sampled else wae_level_batch(self._options.cbf_power)
+        self._partners, self._dim = len(partner_models), ego_model.action_dim
+        self._bounds, self._dt = bounds, dt
+        lone = len(partner_models) == 1
         self._credit = min(ego_model.max_cartesian_accel(bounds), bounds.action_linf_component)
         self._radial_accel = self._credit if lone and self._options.brakes_radially else None
         self._passive = self._options.passive and len(partner_models) > 1
-        self._rescue: Rescue = rescue
         self._fixed_shape, self._validate = fixed_shape, validate
+        snapshot = AgentSnapshot(np.zeros(self._dim), np.zeros(self._dim), 1.0)
+        self._authority = measure_authority(ego_model, snapshot, bounds)
+        # Ages and contact distances are accounted for per environment, where radii are known.
+        self._known = pair_constants(
+            ego_model,
+            self._authority,
+            partner_models,
+            [snapshot] * len(partner_models),
+            [math.inf] * len(partner_models),
+            bounds,
+            replace(self._options, max_age_s=0.0),
+            dt=dt,
+        )
+        self._kept: dict[tuple[torch.dtype, torch.device], EgoConstants] = {}
 
     @property
     def options(self) -> EgoOnlyOptions:
@@ -386,15 +343,11 @@ class BatchedEgoFilter:
         *,
         lambda_: Tensor | None = None,
         age_s: Tensor | None = None,
-        predicted_velocities: Tensor | None = None,
-        previous_action: Tensor | None = None,
-        jacobian: Tensor | None = None,
-        bias: Tensor | None = None,
     ) -> BatchedStep:
         """Return the actions closest to the nominal ones that keep the egos in the safe set.
 
         Args:
-            nominal: Shape (B, n), float64 or float32; every other tensor has its dtype.
+            nominal: Shape (B, d), float64 or float32; every other tensor has its dtype.
             ego_position: Shape (B, d), m.
             ego_velocity: Shape (B, d), m/s.
             partner_positions: Last reported centres, shape (B, N, d), m.
@@ -403,155 +356,226 @@ class BatchedEgoFilter:
             partner_radii: Shape (N,) or (B, N), m, > 0; a tensor when captured in a CUDA graph.
             lambda_: Slack per pair, shape (B, N), m/s^2; None for zero.
             age_s: Time since the reports were true, shape (B, N), s; None if they are current.
-            predicted_velocities: The partners' velocities one step ahead of now, shape (B, N, d);
-                None forecasts constant velocity.
-            previous_action: Action executed in the last step, shape (B, n); None, or a row of NaN,
-                where there was none. Not looked at while the rate limit is off.
-            jacobian: J of the ego's action map, shape (B, d, n); for an ego that is no double
-                integrator, and then required.
-            bias: Acceleration of that ego under a zero action, shape (B, d), m/s^2.
 
         Raises:
             InputError: Shapes or dtypes disagree; with ``validate`` also numbers that are not
                 finite or out of range.
-            ConfigurationError: With ``validate``: packets as old as declared leave no authority.
+            ConfigurationError: With ``validate``: packets as old as declared leave no authority, or
+                the control step is too long.
         """
         require_tensor("filter: nominal", nominal)
-        step = self._checked(
-            StepInput(
-                nominal=nominal,
-                ego_position=ego_position,
-                ego_velocity=ego_velocity,
-                partner_positions=partner_positions,
-                partner_velocities=partner_velocities,
-                ego_radius=tensor_like("filter: ego_radius", ego_radius, nominal),
-                partner_radii=tensor_like("filter: partner_radii", partner_radii, nominal),
-                lambda_=lambda_,
-                age_s=age_s,
-                predicted_velocities=predicted_velocities,
-                previous_action=previous_action,
-                jacobian=jacobian,
-                bias=bias,
-            ),
-        )
-        parts = [self._filter(part) for part in self._passes(step)]
-        if len(parts) == 1:
-            return parts[0]
+        step = StepInput(
+            nominal=nominal,
+            ego_position=ego_position,
+            ego_velocity=ego_velocity,
+            partner_positions=partner_positions,
+            partner_velocities=partner_velocities,
+            ego_radius=tensor_like("filter: ego_radius", ego_radius, nominal),
+            partner_radii=tensor_like("filter: partner_radii", partner_radii, nominal),
+            lambda_=lambda_,
+            age_s=age_s,
+        ).checked(self._partners, self._dim)
+        if self._validate:
+            step.require_numbers()
+        batch = nominal.shape[0]
+        size = batch if self._is_fixed(nominal) else chunk_size(self._partners, self._dim)
+        if batch <= size:
+            return self._filter(step)
+        parts = [
+            self._filter(step._make(None if x is None else x[k : k + size] for x in step))
+            for k in range(0, batch, size)
+        ]
         return BatchedStep(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
-    def _checked(self, step: StepInput) -> StepInput:
-        """Return ``step``, radii per environment, after checking it."""
-        step = require_step(step, self._sizes, fixed_map=self._source.fixed_map)
-        if self._validate:
-            require_numbers(step)
-        return step
+    def barrier_values(
+        self,
+        ego: tuple[Tensor, Tensor],
+        partners: tuple[Tensor, Tensor],
+        contact: Tensor,
+    ) -> Tensor:
+        """Return h of the pairs, as current packets tell them, shape (B, N), m/s.
 
-    def _passes(self, step: StepInput) -> list[StepInput]:
-        """Return the step in parts that suit the cache of a CPU; see `chunk_size`."""
-        partners, d, n = self._sizes
-        batch = step.nominal.shape[0]
-        size = batch if self._is_fixed(step.nominal) else chunk_size(partners, max(d, n))
-        if batch <= size:
-            return [step]
-        return [step.between(start, start + size) for start in range(0, batch, size)]
+        Args:
+            ego: Positions, m, and velocities, m/s, shape (B, d) each.
+            partners: Likewise, shape (B, N, d) each.
+            contact: Sums of the radii and the safety margin, broadcasting to (B, N), m.
+        """
+        _, distance, closing, tangential = pair_geometry_batch(
+            ego[0].unsqueeze(1) - partners[0], ego[1].unsqueeze(1) - partners[1]
+        )
+        pair = self._constants(ego[0]).pair
+        return self._level(distance, contact.expand_as(distance), closing, tangential, pair)[1]
+
+    def _constants(self, like: Tensor) -> EgoConstants:
+        """Return the constants in the dtype and on the device of ``like``.
+
+        They are moved to the device once: a graph capture allows no copy.
+        """
+        key = (like.dtype, like.device)
+        if key not in self._kept:
+
+            def row(values: Sequence[float]) -> Tensor:
+                return torch.tensor(values, dtype=like.dtype, device=like.device)
+
+            known = self._known
+            self._kept[key] = EgoConstants(
+                pair=PairTensors(
+                    alpha=row([pair.alpha for pair in known.parameters]),
+                    partner_accel=row([pair.partner_accel for pair in known.parameters]),
+                    relative_accel=row([pair.relative_accel for pair in known.parameters]),
+                    dt=self._dt,
+                    gamma=self._options.cbf_gamma,
+                    plant=self._options.plant,
+                    unheld_accel=row([pair.unheld_accel for pair in known.parameters]),
+                ),
+                shares=None if known.shares is None else row(known.shares),
+                covered=torch.tensor([known.covered], device=like.device),
+            )
+        return self._kept[key]
 
     def _filter(self, step: StepInput) -> BatchedStep:
         """Filter one pass."""
         if not self._validate:
-            step = marked(step)
-        nominal, lambda_, previous_action = step.nominal, step.lambda_, step.previous_action
+            step = step.marked()
+        nominal = step.nominal
         rows = self._rows(step)
-        c = self._bounds.action_linf_component
-        box = Box(torch.full_like(nominal, -c), torch.full_like(nominal, c))
-        if self._options.rate_limit == "off" or previous_action is None:
-            nobody = torch.zeros_like(rows.uncovered)
-            solution = self._solve(nominal, rows, lambda_, box)
-            if self._passive:
-                solution = self._passively(step, solution, rows)
-                rows = rows._replace(outside=nobody)
-            return _report(nominal, rows, self._braked(solution, rows), nobody, nobody)
-        narrow = rate_box(previous_action, self._bounds.action_rate, box)
-        solution = self._solve(nominal, rows, lambda_, narrow)
-        if self._options.rate_limit == "soft":
-            freed = self._solve(nominal, rows, lambda_, box)
-            solution = solution.where(solution.failed, freed)
+        solution = self._solve(nominal, rows, step.lambda_)
+        if self._passive:
+            solution = self._passively(step, solution, rows)
+            rows = rows._replace(outside=torch.zeros_like(rows.outside))
         solution = self._braked(solution, rows)
-        limited = ~previous_action.isnan().any(1)
-        active, exceeded = ~narrow.holds(nominal), ~narrow.holds(solution.u)
-        return _report(nominal, rows, solution, active & limited, exceeded & limited)
+        solved = (solution.status < INFEASIBLE).unsqueeze(1)
+        missed = ((rows.a * solution.u.unsqueeze(1)).sum(-1) - solution.b).clamp_min(0.0)
+        relaxed = (solution.lambda_ > 0.0).any(1)
+        return BatchedStep(
+            action=solution.u,
+            status=solution.status,
+            slack=torch.where(solved, 0.0, missed),
+            h=rows.h,
+            margin=rows.margin,
+            lambda_=solution.lambda_,
+            intervention=root((solution.u - nominal).square().sum(1)),
+            uncertified=~solution.proved | relaxed | rows.uncovered | rows.outside,
+        )
 
     def _rows(self, step: StepInput) -> EgoRowsBatch:
-        """Return the rows of one step at lambda = 0."""
-        margin = self._options.margin_m
-        contact = step.ego_radius + margin + step.partner_radii
-        action_map = None if step.jacobian is None else ActionMap(step.jacobian, step.bias)
-        constants = self._source.of_step(step.nominal, action_map)
-        if self._options.max_age_s > 0.0:
-            constants = self._with_ages(constants, contact)
-        if self._options.barrier == "sampled" and self._options.plant == "zoh":
-            constants = self._with_contacts(constants, contact)
-        motion = Motion(
-            step.ego_position,
-            step.ego_velocity,
-            step.partner_positions,
-            step.partner_velocities,
-            contact,
-            None if self._options.upstream else step.age_s,
-            step.predicted_velocities,
+        """Return the rows against all partners in every environment, at lambda = 0."""
+        contact = step.ego_radius + self._options.margin_m + step.partner_radii
+        constants = self._covering(self._constants(step.nominal), contact)
+        age = None if self._options.upstream else step.age_s
+        positions = step.partner_positions
+        if age is not None:
+            positions = positions + step.partner_velocities * age.unsqueeze(-1)
+        geometry = pair_geometry_batch(
+            step.ego_position.unsqueeze(1) - positions,
+            step.ego_velocity.unsqueeze(1) - step.partner_velocities,
         )
-        return build_ego_rows_batch(motion, constants, self._rule)
+        normal, distance, closing, tangential = geometry
+        pair = constants.pair
+        # Partners that share the row, and the published filter's, do not push.
+        trusted = self._options.upstream or constants.shares is not None
+        push = torch.zeros_like(pair.partner_accel) if trusted else pair.partner_accel
+        level, h = self._level(distance, contact, closing, tangential, pair)
+        level = constants.shared(level) - push
+        margin = distance - contact
+        outside = (h < -CERTIFICATE_TOLERANCE) | (margin < -OVERLAP_TOLERANCE)
+        lost = ~constants.covered
+        if age is not None:
+            old_level, old_h, old_uncovered = self._stale(geometry, age, contact, push, constants)
+            old = age > 0.0
+            level, h = torch.where(old, old_level, level), torch.where(old, old_h, h)
+            outside, lost = outside & ~old, (old & old_uncovered).any(1) | lost
+        urgency = time_left(margin, closing)
+        lost = lost.expand(distance.shape[:1])
+        return EgoRowsBatch(-normal, level, h, margin, urgency, lost, outside.any(1))
 
-    def _with_ages(self, constants: EgoConstants, contact: Tensor) -> EgoConstants:
-        """Return the constants less what the declared packet age costs."""
-        pair, left = derated_batch(
-            constants.pair, constants.reach, contact, self._options.max_age_s
-        )
-        fixed = self._source.fixed_map
-        if fixed and self._validate:
-            require_authority(left, self._options.max_age_s)
-        # The reach of a state-dependent map, and so alpha, varies from step to step.
-        covered = constants.covered & left.all(-1) if fixed else constants.covered & False
+    def _covering(self, constants: EgoConstants, contact: Tensor) -> EgoConstants:
+        """Return the constants less what the declared packet age costs, and where they hold."""
+        pair, covered, options = constants.pair, constants.covered, self._options
+        if options.max_age_s > 0.0:
+            reach = torch.full_like(pair.alpha[:1], self._authority.reach)
+            pair, left = derated_batch(pair, reach, contact, options.max_age_s)
+            if self._validate and not bool(left.all()):
+                raise ConfigurationError(
+                    f"ego-only filter: expected authority left at max_age_s = "
+                    f"{options.max_age_s:.4g} s against every partner, got none against some; "
+                    "lower max_age_s or the partner's bound, or raise margin_m."
+                )
+            covered = covered & left.all(-1)
+        if options.barrier == "sampled" and options.plant == "zoh":
+            short = (pair.unheld_accel * self._dt * self._dt <= 6.0 * contact).all(-1)
+            if self._validate and not bool(short.all()):
+                raise ConfigurationError(
+                    "ego-only filter: expected a_p dt^2 <= 6 D for every partner, got dt = "
+                    f"{self._dt:.4g} s, too long for some bound a_p and contact distance D; "
+                    "shorten the control step."
+                )
+            covered = covered & short
         return replace(constants, pair=pair, covered=covered)
 
-    def _with_contacts(self, constants: EgoConstants, contact: Tensor) -> EgoConstants:
-        """Return the constants, not covered where a partner may outturn the ego in a step."""
-        dt, unheld = constants.pair.dt, constants.pair.unheld_accel
-        short = (unheld * dt * dt <= 6.0 * contact).all(-1)
-        if self._validate:
-            require_short_step(short, dt)
-        return replace(constants, covered=constants.covered & short)
+    def _stale(
+        self,
+        geometry: PairGeometry,
+        age: Tensor,
+        contact: Tensor,
+        push: Tensor,
+        constants: EgoConstants,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return level less push, h and what is uncovered for partners known from the past."""
+        _, distance, closing, tangential = geometry
+        pair, every_direction = constants.pair, self._authority.every_direction
+        open_ = staleness_batch(age, pair.partner_accel, pair.dt, distance, contact)
+        # The ego accelerates along the true normal; the worst push needs no correction.
+        loss = push + self._authority.reach * open_.tilt
+        if self._level is not sampled_level:
+            worst = worst_closing_speed_batch(closing, tangential, open_)
+            still = torch.zeros_like(tangential)
+            level, _ = self._level(distance - open_.position, contact, worst, still, pair)
+            _, h = self._level(distance, contact, closing, tangential, pair)
+            return constants.shared(level) - loss, h, torch.zeros_like(h, dtype=torch.bool)
+        stale = stale_levels(distance, contact, closing, tangential, pair, open_)
+        level = constants.shared(stale.level) - loss
+        too_old = age > self._options.max_age_s * (1.0 + AGE_ROUNDING)
+        overlapping = distance - contact + open_.position < -OVERLAP_TOLERANCE
+        outside = too_old | (stale.h_best < -CERTIFICATE_TOLERANCE) | overlapping
+        lone = self._options.always_feasible and distance.shape[1] == 1
+        sure = braking_meets_row(pair, contact) & lone
+        uncovered = outside | ((level < -every_direction) & ~sure)
+        floored = level.clamp_min(-every_direction)
+        return torch.where(outside, level, floored), stale.h, uncovered
 
-    def _solve(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor | None, box: Box) -> _Solution:
+    def _solve(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor | None) -> _Solution:
         """Solve with lambda as tight as each row allows, then without it if the rows conflict."""
         if wanted is None:
-            return self._project(u, rows, torch.zeros_like(rows.level), box)
+            return self._project(u, rows, torch.zeros_like(rows.level))
         if self._options.upstream:
-            return self._project(u, rows, wanted, box)
-        used = feasible_lambda_batch(wanted, rows, box)
-        solution = self._project(u, rows, used, box)
-        again = solution.failed & (used < 0.0).any(1)
-        if not self._is_fixed(u):
-            index = again.nonzero().squeeze(1)
-            if index.numel() == 0:
-                return solution
-        relaxed = self._project(u, rows, used.clamp_min(0.0), box)
-        return solution.where(again, relaxed)
+            return self._project(u, rows, wanted)
+        # As `filters.projection.feasible_lambda`; the box is symmetric.
+        lowest = -(rows.a.abs() * self._bounds.action_linf_component).sum(-1)
+        tightest = lowest - rows.level + FEASIBILITY_ROOM
+        tight = torch.maximum(wanted, tightest).clamp_max(0.0)
+        used = torch.where(wanted >= 0.0, wanted, tight)
+        solution = self._project(u, rows, used)
+        failed = (solution.status == INFEASIBLE) | (solution.status == NOT_CONVERGED)
+        again = failed & (used < 0.0).any(1)
+        if not self._is_fixed(u) and not bool(again.any()):
+            return solution
+        return solution.where(again, self._project(u, rows, used.clamp_min(0.0)))
 
     def _is_fixed(self, u: Tensor) -> bool:
         return u.is_cuda if self._fixed_shape is None else self._fixed_shape
 
-    def _project(self, u: Tensor, rows: EgoRowsBatch, lambda_: Tensor, box: Box) -> _Solution:
+    def _project(self, u: Tensor, rows: EgoRowsBatch, lambda_: Tensor) -> _Solution:
         """Project with the given slack."""
         b = rows.level + lambda_
         answer = project_batch(
             u,
             rows.a,
             b,
-            box.lower,
-            box.upper,
+            -self._bounds.action_linf_component,
+            self._bounds.action_linf_component,
             first=most_urgent(rows),
             weight=SLACK_WEIGHT * (1.0 + 1.0 / rows.time_left.clamp_min(1e-3)),
-            rescue=self._rescue,
             fixed_shape=self._fixed_shape,
             validate=False,  # the filter has checked its own input
         )
@@ -559,7 +583,7 @@ class BatchedEgoFilter:
 
     def _passively(self, step: StepInput, solution: _Solution, rows: EgoRowsBatch) -> _Solution:
         """Return the solution where it keeps passive safety, and elsewhere what does."""
-        pair = self._source.of_step(step.nominal, None).pair
+        pair = self._constants(step.nominal).pair
         scene = PassiveScene(
             step.ego_position.unsqueeze(1) - step.partner_positions,
             step.ego_velocity,
@@ -594,26 +618,11 @@ class BatchedEgoFilter:
         return solution._replace(u=u, proved=solution.proved | braked)
 
 
-def _report(
-    nominal: Tensor,
-    rows: EgoRowsBatch,
-    solution: _Solution,
-    rate_active: Tensor,
-    rate_exceeded: Tensor,
-) -> BatchedStep:
-    """Return the record of one step."""
-    solved = (solution.status < INFEASIBLE).unsqueeze(1)
-    missed = ((rows.a * solution.u.unsqueeze(1)).sum(-1) - solution.b).clamp_min(0.0)
-    relaxed = (solution.lambda_ > 0.0).any(1)
-    return BatchedStep(
-        action=solution.u,
-        status=solution.status,
-        slack=torch.where(solved, 0.0, missed),
-        h=rows.h,
-        margin=rows.margin,
-        lambda_=solution.lambda_,
-        intervention=root((solution.u - nominal).square().sum(1)),
-        uncertified=~solution.proved | relaxed | rows.uncovered | rows.outside,
-        rate_active=rate_active,
-        rate_exceeded=rate_exceeded,
-    )
+def most_urgent(rows: EgoRowsBatch) -> Tensor:
+    """Return the row with the smallest (h, time left, index), shape (B,)."""
+    if rows.h.shape[1] == 0:
+        return torch.zeros(rows.h.shape[:1], dtype=torch.int64, device=rows.h.device)
+    lowest = rows.h == rows.h.amin(1, keepdim=True)
+    time_left = torch.where(lowest, rows.time_left, torch.inf)
+    soonest = lowest & (time_left == time_left.amin(1, keepdim=True))
+    return first_largest(soonest.to(torch.int8).T)

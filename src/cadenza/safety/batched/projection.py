@@ -4,103 +4,74 @@ Problem:  per environment, min |x - u|^2  subject to  A x <= b,  lo <= x <= hi
 Order:    1. environments whose clipped nominal meets every row are done: with the box met too,
              the nominal comes back bit for bit;
           2. the exact one-row answer of the most violated row, where it meets the others;
-          3. several rows: exact enumeration of faces for two and three action components
-             (`faces`), else a dual active set method (`active_set`), accepted only with every
-             row met to 1e-9 (1 + |b|);
-          4. no solution, or none found: least violation (`stages`). An answer that did
-             not converge is never returned.
-Two ways: on a CPU each stage looks only at the environments that are left; with
-          ``fixed_shape=True`` (default on CUDA) every stage runs for all of them and a mask
-          chooses: no transfer to the host and no branch on data, so that it can be captured in a
-          CUDA graph.
-Axes:     arguments have B first; inside, B is last.
-
-Gradient of a projection through its active constraints.
-
-At the solution, with W the rows that hold the action back and F the components inside the box,
-    x_F = u_F - A_WF^T y,  A_W x = b_W,
-and the solution map is differentiable while W and F stay the same. For a cotangent g, with
-K = A_WF A_WF^T, z = K^-1 A_WF g_F and q = g_F - A_WF^T z (zero outside F):
-    du = q,   db = z,   dA = -(y q^T + z x^T).
-Passthrough: W is empty and q = g. No solution: the gradient is zero.
-Source:  differentiating quadratic programmes at their optimality conditions, arXiv:1703.00443.
+          3. several rows: enumeration of faces for two and three action components, else a dual
+             active set method, accepted only with every row met to 1e-9 (1 + |b|);
+          4. no solution, or none found: least violation. The box is hard; the most urgent row is
+             met as far as the box allows, where it cannot be met by fixing all components that it
+             sees; the others get slack v_j at cost 1/2 rho_j v_j^2, against 1/2 |x - u|^2. Where
+             that is not solved to its tolerance, the answer of the most urgent row alone. Never the
+             nominal, and never an answer that did not converge.
+Two ways: on a CPU each stage looks only at the environments that are left, and DAQP solves what the
+          active set method leaves, one by one; with ``fixed_shape=True`` (default on CUDA) every
+          stage runs for all of them and a mask chooses: no transfer to the host and no branch on
+          data, so that it can be captured in a CUDA graph.
+Gradient: with W the rows that hold the action back and F the components inside the box,
+              x_F = u_F - A_WF^T y,  A_W x = b_W,
+          and for a cotangent g, with z = (A_WF A_WF^T)^-1 A_WF g_F and q = g_F - A_WF^T z (zero
+          outside F):  du = q,  db = z,  dA = -(y q^T + z x^T), while W and F stay the same.
+          Passthrough: W is empty and q = g. No solution: zero. See arXiv:1703.00443.
+Axes:     arguments have B first; inside, n action components, m rows, B environments last.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from cadenza.core.checks import is_real, real_array
 from cadenza.core.errors import InputError
-from cadenza.safety.batched.active_set import SoftProblem, solve_positive
-from cadenza.safety.batched.extremes import first_largest
-from cadenza.safety.batched.inputs import require_tensor, tensor_like
-from cadenza.safety.batched.stages import Batch, Stages
-from cadenza.safety.batched.status import BAD_INPUT, INACTIVE, OPTIMAL
-from cadenza.safety.filters.projection import SLACK_WEIGHT
+from cadenza.safety.batched.search import (
+    MAX_FACE_ROWS,
+    ROUNDING,
+    ActiveSetAnswer,
+    Problems,
+    face_count,
+    first_largest,
+    project_on_faces,
+    project_one_row_batch,
+    solve_active_set,
+    solve_positive,
+)
+from cadenza.safety.filters.projection import SLACK_WEIGHT, UNSEEN
+from cadenza.safety.solvers import DaqpSolver, QPSolution, SolveStatus
+
+# What became of each environment; integers, because a tensor cannot hold `SolveStatus`.
+#: The action is the nominal one, bit for bit; it meets every row.
+INACTIVE: Final = 0
+#: The action was changed and meets every row.
+OPTIMAL: Final = 1
+#: No action of the box meets every row; the action is the least violation.
+INFEASIBLE: Final = 2
+#: The solver did not finish; the action is the least violation, whose most urgent row is exact.
+NOT_CONVERGED: Final = 3
+#: The input is not finite or out of range; the action is zero, moved into the box.
+BAD_INPUT: Final = 4
+#: Word of each code in telemetry; the first three are those of `FilterInfo.status`.
+STATUS_NAMES: Final = ("inactive", "optimal", "infeasible", "max_iter", "bad_input")
 
 #: Distance from a row, over 1 + |b|, at which it counts as active, by precision.
 _ACTIVE: Final = {torch.float64: 1e-9, torch.float32: 1e-5}
-
-
-def differentiable(
-    u_hat: Tensor, A: Tensor, b: Tensor, u: Tensor, status: Tensor, problem: SoftProblem
-) -> Tensor:
-    """Return ``u`` as a function of ``u_hat``, ``A`` and ``b``.
-
-    Args:
-        u_hat: Nominal actions, shape (B, n).
-        A: Rows, shape (B, m, n).
-        b: Right-hand sides, shape (B, m).
-        u: The projections, shape (B, n).
-        status: Codes, shape (B,).
-        problem: The same data with B last and rows that are off replaced.
-    """
-    apply = cast("Callable[..., Tensor]", _Projection.apply)  # pyright: ignore[reportUnknownMemberType] # torch leaves it untyped
-    return apply(u_hat, A, b, u, status, *problem)
-
-
-class _Projection(torch.autograd.Function):
-    """Identity on the solution, with the derivative of the solution map."""
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Tensor) -> Tensor:
-        _, _, _, u, status, *problem = arguments
-        ctx.save_for_backward(u, status, *problem)
-        return u.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-        u, status, *data = ctx.saved_tensors
-        du, dA, db = _pull_back(cotangents[0].T, u.T, status, SoftProblem(*data))
-        return du.T, dA.permute(2, 0, 1), db.T, *([None] * (2 + len(data)))
-
-
-def _pull_back(
-    g: Tensor, x: Tensor, status: Tensor, problem: SoftProblem
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the cotangents of u, A and b: shapes (n, B), (m, n, B), (m, B)."""
-    u, A, b, _, lower, upper = problem
-    solved = (status == INACTIVE) | (status == OPTIMAL)
-    free = (x > lower) & (x < upper) & solved
-    held = ((A * x).sum(1) - b).abs() <= _ACTIVE[x.dtype] * (1.0 + b.abs())
-    held = held & (status == OPTIMAL)
-    active = torch.where(held.unsqueeze(1) & free, A, 0.0)  # A_WF, (m, n, B)
-    gram = (active.unsqueeze(1) * active.unsqueeze(0)).sum(2)
-    g_free = torch.where(free, g, 0.0)
-    z = solve_positive(gram.clone(), (active * g_free).sum(1))
-    y = solve_positive(gram, (active * torch.where(free, u - x, 0.0)).sum(1))
-    q = g_free - (active * z.unsqueeze(1)).sum(0)
-    dA = -(y.unsqueeze(1) * q + z.unsqueeze(1) * x)
-    return q, dA, z
-
-
-#: What solves the environments that the batched iterations leave.
-Rescue: TypeAlias = Literal["daqp", "none"]
-
-#: Numbers in the largest arrays of a pass on a CPU; 32768 is where torch begins to use threads.
+#: Room left around the most urgent row when the others are fitted around it, relative to |b|; in
+#: float64 that of `cadenza.safety.filters.projection`, in float32 above rounding.
+_HARD_ROW_ROOM: Final = {torch.float64: 1e-9, torch.float32: 1e-5}
+#: Numbers in the largest arrays of a pass on a CPU: they fit the cache, and torch begins to use
+#: threads at 32768, which costs more than it brings for arrays this small.
 _CHUNK_NUMBERS: Final = 32767
+#: Bound of a slack, which has none.
+_FREE: Final = 1e30
 
 
 class BatchProjection(NamedTuple):
@@ -108,7 +79,7 @@ class BatchProjection(NamedTuple):
 
     Attributes:
         u: Actions, shape (B, n).
-        status: Codes of `cadenza.safety.batched.status`, shape (B,), int8.
+        status: Codes of this module, shape (B,), int8.
         residual: Largest A u - b of each environment, shape (B,); -inf without rows.
     """
 
@@ -127,7 +98,6 @@ def project_batch(
     *,
     first: Tensor | None = None,
     weight: Tensor | None = None,
-    rescue: Rescue = "daqp",
     fixed_shape: bool | None = None,
     validate: bool = True,
 ) -> BatchProjection:
@@ -147,9 +117,6 @@ def project_batch(
             int64; None takes the most violated one.
         weight: Weights of the violations of the other rows then, shape (B, m), > 0; None takes
             `SLACK_WEIGHT` for each.
-        rescue: "daqp" solves one by one what the iterations leave, on a CPU only; "none" returns
-            the least violation for it. With two or three components and few rows nothing is left
-            unless there is no solution.
         fixed_shape: Run every stage for all environments, so that nothing is read back from the
             device; None does so on CUDA.
         validate: Look for malformed and not finite input first, which waits for the device.
@@ -166,38 +133,32 @@ def project_batch(
     lower = _bound("lo", lo, u_hat, -torch.inf)
     upper = _bound("hi", hi, u_hat, torch.inf)
     fixed = u_hat.is_cuda if fixed_shape is None else fixed_shape
-    if rescue not in ("daqp", "none"):
-        raise InputError(f"project_batch: expected rescue 'daqp' or 'none', got {rescue!r}.")
-    if u_hat.shape[0] == 0:
+    batch = u_hat.shape[0]
+    if batch == 0:
         codes = torch.empty(0, dtype=torch.int8, device=u_hat.device)
         return BatchProjection(u_hat.clone(), codes, torch.empty_like(u_hat[:, 0]))
-    stages = Stages(compact=not fixed, rescue=rescue == "daqp" and not fixed and not u_hat.is_cuda)
     given = (u_hat, A, b, lower, upper, rows_on, first, weight)
-    size = u_hat.shape[0] if fixed else chunk_size(A.shape[1], A.shape[2])
-    if u_hat.shape[0] <= size:
-        return _project(given, stages, 0 if validate else None)
+    size = batch if fixed else chunk_size(A.shape[1], A.shape[2])
     parts = [
         _project(
             tuple(None if x is None else x[start : start + size] for x in given),
-            stages,
+            _Stages(compact=not fixed),
             start if validate else None,
         )
-        for start in range(0, u_hat.shape[0], size)
+        for start in range(0, batch, size)
     ]
+    if len(parts) == 1:
+        return parts[0]
     return BatchProjection(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
 def chunk_size(m: int, n: int) -> int:
-    """Return how many environments a CPU takes at once, for m rows and n components.
-
-    The largest arrays of a pass then stay in the cache, and below the size from which torch splits
-    an operation over threads, which costs more than it brings for arrays this small.
-    """
+    """Return how many environments a CPU takes at once, for m rows and n components."""
     return max(64, _CHUNK_NUMBERS // max(2 * n * n, m * n))
 
 
 def _project(
-    given: "tuple[Tensor | None, ...]", stages: Stages, start: int | None
+    given: "tuple[Tensor | None, ...]", stages: "_Stages", start: int | None
 ) -> BatchProjection:
     """Solve one pass.
 
@@ -211,72 +172,294 @@ def _project(
     if start is not None:
         _require_numbers(u_hat, A, b, lower, upper, start)
         _require_order(b, first, weight, rows_on, start)
-    # From here on B is last, so that every operation runs over contiguous memory.
-    problem = SoftProblem(u_hat.T, A.permute(1, 2, 0), b.T, torch.zeros_like(b.T), lower.T, upper.T)
     with torch.no_grad():
-        problem, good = _clean(problem, rows_on.T)
-        urgent, weights, sound = _hierarchy(problem, first, weight, rows_on)
+        problems, good = _cleaned(u_hat, A, b, lower, upper, rows_on)
+        problems, sound = _ordered(problems, first, weight, rows_on.T)
         good = good & sound
-        x, status = stages.run(Batch(problem, urgent, weights))
-        x = torch.where(good, x, _into_box(torch.zeros_like(x), problem))
+        x, status = stages.run(problems)
+        x = torch.where(good, x, _into_box(torch.zeros_like(x), problems))
         status = torch.where(good, status, BAD_INPUT).to(torch.int8)
-        residual = _largest_residual(problem, x)
+        residual = torch.full_like(x[0], -torch.inf)
+        if problems.b.shape[0] > 0:
+            residual = ((problems.A * x).sum(1) - problems.b).amax(0)
     u = x.T
     if torch.is_grad_enabled() and (u_hat.requires_grad or A.requires_grad or b.requires_grad):
-        u = differentiable(u_hat, A, b, u, status, problem)
+        apply = cast("Callable[..., Tensor]", _Projection.apply)  # pyright: ignore[reportUnknownMemberType] # torch leaves it untyped
+        u = apply(u_hat, A, b, u, status, *problems)
     return BatchProjection(u, status, residual)
 
 
-def _clean(problem: SoftProblem, rows_on: Tensor) -> tuple[SoftProblem, Tensor]:
-    """Return the problems with harmless numbers in rows that are off and in bad environments.
+def _cleaned(
+    u: Tensor, A: Tensor, b: Tensor, lower: Tensor, upper: Tensor, rows_on: Tensor
+) -> tuple[Problems, Tensor]:
+    """Return the problems, B last, with harmless numbers in rows that are off or bad environments.
 
-    Also returns where the input is good, shape (B,).
+    Also returns where the input is good, shape (B,). Slack and order are still to be filled in.
     """
-    u, A, b, s, lower, upper = problem
+    u, rows, b, lower, upper = u.T, A.permute(1, 2, 0), b.T, lower.T, upper.T
     box = ((lower <= upper) & (lower < torch.inf) & (upper > -torch.inf)).all(0)  # false for NaN
-    good = torch.isfinite(u).all(0) & (torch.isfinite(A).all(1) & (b > -torch.inf)).all(0) & box
-    on = rows_on & (b < torch.inf) & good
-    clean = SoftProblem(
-        torch.where(good, u, 0.0).contiguous(),
-        torch.where(on.unsqueeze(1), A, 0.0).contiguous(),
-        torch.where(on, b, 1.0).contiguous(),  # 0 @ x <= 1 holds and never binds
-        s.contiguous(),
-        torch.where(box, lower, 0.0).contiguous(),
-        torch.where(box, upper, 0.0).contiguous(),
+    good = torch.isfinite(u).all(0) & (torch.isfinite(rows).all(1) & (b > -torch.inf)).all(0) & box
+    on = rows_on.T & (b < torch.inf) & good
+    clean = Problems(
+        u=torch.where(good, u, 0.0).contiguous(),
+        A=torch.where(on.unsqueeze(1), rows, 0.0).contiguous(),
+        b=torch.where(on, b, 1.0).contiguous(),  # 0 @ x <= 1 holds and never binds
+        s=b,
+        lower=torch.where(box, lower, 0.0).contiguous(),
+        upper=torch.where(box, upper, 0.0).contiguous(),
+        first=torch.zeros(u.shape[1], dtype=torch.int64, device=u.device),
     )
     return clean, good
 
 
-def _hierarchy(
-    problem: SoftProblem, first: Tensor | None, weight: Tensor | None, rows_on: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the most urgent row, (B,), the others' weights, (m, B), and where sound, (B,)."""
-    m, size = problem.b.shape
-    sound = torch.ones(size, dtype=torch.bool, device=problem.u.device)
-    if weight is None:
-        weights = torch.full_like(problem.b, SLACK_WEIGHT)
-    else:
+def _ordered(
+    problems: Problems, first: Tensor | None, weight: Tensor | None, on: Tensor
+) -> tuple[Problems, Tensor]:
+    """Return the problems with the most urgent row and the others' slack; and where sound, (B,)."""
+    m, size = problems.b.shape
+    sound = torch.ones(size, dtype=torch.bool, device=problems.u.device)
+    weights = torch.full_like(problems.b, SLACK_WEIGHT)
+    if weight is not None:
         fits = ((weight > 0.0) & (weight < torch.inf)).T
-        sound = (fits | ~rows_on.T).all(0)
-        weights = torch.where(fits & rows_on.T, weight.T, SLACK_WEIGHT)
-    if m == 0:
-        return torch.zeros(size, dtype=torch.int64, device=problem.u.device), weights, sound
-    if first is not None:
+        sound = (fits | ~on).all(0)
+        weights = torch.where(fits & on, weight.T, weights)
+    urgent = problems.first
+    if m > 0 and first is None:
+        x = _into_box(problems.u, problems)
+        urgent = first_largest((problems.A * x).sum(1) - problems.b)
+    elif m > 0 and first is not None:
         named = (first >= 0) & (first < m)
-        return torch.where(named, first, 0), weights, sound & named
-    x = _into_box(problem.u, problem)
-    return first_largest((problem.A * x).sum(1) - problem.b), weights, sound
+        urgent, sound = torch.where(named, first, 0), sound & named
+    return problems._replace(s=1.0 / weights, first=urgent), sound
 
 
-def _into_box(x: Tensor, problem: SoftProblem) -> Tensor:
-    return torch.minimum(torch.maximum(x, problem.lower), problem.upper)
+def _into_box(x: Tensor, problems: Problems) -> Tensor:
+    return torch.minimum(torch.maximum(x, problems.lower), problems.upper)
 
 
-def _largest_residual(problem: SoftProblem, x: Tensor) -> Tensor:
-    """Return the largest A x - b of each environment, shape (B,)."""
-    if problem.b.shape[0] == 0:
-        return torch.full(x.shape[1:], -torch.inf, dtype=x.dtype, device=x.device)
-    return ((problem.A * x).sum(1) - problem.b).amax(0)
+class _Projection(torch.autograd.Function):
+    """Identity on the solution, with the derivative of the solution map."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Tensor) -> Tensor:
+        _, _, _, u, status, *problems = arguments
+        ctx.save_for_backward(u, status, *problems)
+        return u.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        u, status, *data = ctx.saved_tensors
+        du, dA, db = _pull_back(cotangents[0].T, u.T, status, Problems(*data))
+        return du.T, dA.permute(2, 0, 1), db.T, *([None] * (2 + len(data)))
+
+
+def _pull_back(
+    g: Tensor, x: Tensor, status: Tensor, problems: Problems
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the cotangents of u, A and b: shapes (n, B), (m, n, B), (m, B)."""
+    u, A, b, _, lower, upper, _ = problems
+    solved = (status == INACTIVE) | (status == OPTIMAL)
+    free = (x > lower) & (x < upper) & solved
+    held = ((A * x).sum(1) - b).abs() <= _ACTIVE[x.dtype] * (1.0 + b.abs())
+    held = held & (status == OPTIMAL)
+    active = torch.where(held.unsqueeze(1) & free, A, 0.0)  # A_WF, (m, n, B)
+    gram = (active.unsqueeze(1) * active.unsqueeze(0)).sum(2)
+    g_free = torch.where(free, g, 0.0)
+    z = solve_positive(gram.clone(), (active * g_free).sum(1))
+    y = solve_positive(gram, (active * torch.where(free, u - x, 0.0)).sum(1))
+    q = g_free - (active * z.unsqueeze(1)).sum(0)
+    dA = -(y.unsqueeze(1) * q + z.unsqueeze(1) * x)
+    return q, dA, z
+
+
+class _Answers(NamedTuple):
+    """Actions of shape (n, B) and status codes of shape (B,), int8."""
+
+    x: Tensor
+    status: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor, code: int) -> "_Answers":
+        """Return ``x`` with one code for every environment."""
+        return cls(x, torch.full(x.shape[1:], code, dtype=torch.int8, device=x.device))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stages:
+    """The stages, each for the environments the one before left, or with a mask for all of them."""
+
+    compact: bool
+
+    def run(self, problems: Problems) -> _Answers:
+        """Return the answers of all environments."""
+        answers = _Answers.of(_into_box(problems.u, problems), OPTIMAL)
+        if problems.b.shape[0] > 0:
+            violated = ((problems.A * answers.x).sum(1) - problems.b > 0.0).any(0)
+            answers = self._replace(violated, problems, self._one_row, answers)
+        unchanged = (answers.x == problems.u).all(0) & (answers.status == OPTIMAL)
+        return _Answers(answers.x, torch.where(unchanged, INACTIVE, answers.status))
+
+    def _replace(
+        self,
+        mask: Tensor,
+        problems: Problems,
+        stage: Callable[[Problems], _Answers],
+        answers: _Answers,
+    ) -> _Answers:
+        """Return ``answers`` with those of ``stage`` where ``mask``, shape (B,), is true."""
+        if not self.compact:
+            fresh = stage(problems)
+            return _Answers(
+                torch.where(mask, fresh.x, answers.x),
+                torch.where(mask, fresh.status, answers.status),
+            )
+        index = mask.nonzero().squeeze(1)
+        if index.numel() == 0:
+            return answers
+        if index.numel() == mask.numel():
+            return stage(problems)
+        fresh = stage(problems.take(index))
+        return _Answers(
+            answers.x.index_copy(1, index, fresh.x),
+            answers.status.index_copy(0, index, fresh.status),
+        )
+
+    def _one_row(self, problems: Problems) -> _Answers:
+        """Solve for the most violated row; go on where that is not enough."""
+        A, b = problems.A, problems.b
+        if b.shape[0] == 1:
+            x, feasible = _one_of(problems, problems.first)
+            answers = _Answers.of(x, OPTIMAL)
+            return _Answers(x, torch.where(feasible, answers.status, INFEASIBLE))
+        worst = first_largest((A * _into_box(problems.u, problems)).sum(1) - b)
+        x, feasible = _one_of(problems, worst)
+        met = (A * x).sum(1) - b <= ROUNDING[x.dtype] * (1.0 + b.abs())
+        met = met.scatter(0, worst.unsqueeze(0), value=True).all(0)
+        answers = _Answers.of(x, OPTIMAL)
+        answers = self._replace(feasible & ~met, problems, self._several_rows, answers)
+        return self._replace(~feasible, problems, self._least_violation, answers)
+
+    def _several_rows(self, problems: Problems) -> _Answers:
+        """Solve for all rows; where that fails, the least violation."""
+        n, m = problems.u.shape[0], problems.b.shape[0]
+        if m <= MAX_FACE_ROWS.get(n, 0):
+            x, feasible = self._faces(problems)
+            status = torch.where(feasible, _Answers.of(x, OPTIMAL).status, INFEASIBLE)
+        else:
+            x, solved, infeasible = self._searched(problems._replace(s=0.0 * problems.s))
+            status = torch.where(infeasible, _Answers.of(x, INFEASIBLE).status, NOT_CONVERGED)
+            status = torch.where(solved, _Answers.of(x, OPTIMAL).status, status)
+        answers = _Answers(x, status)
+        least = self._replace(status != OPTIMAL, problems, self._least_violation, answers)
+        return _Answers(least.x, status)
+
+    def _faces(self, problems: Problems) -> tuple[Tensor, Tensor]:
+        """Enumerate faces; on a CPU in parts whose arrays fit the cache."""
+        n, (m, size) = problems.u.shape[0], problems.b.shape
+        numbers = face_count(n, m) * max(m, n)
+        step = max(64, _CHUNK_NUMBERS // numbers) if self.compact else size
+        parts = [
+            project_on_faces(p.u, p.A, p.b, p.lower, p.upper)
+            for p in (
+                Problems(*(data[..., start : start + step] for data in problems))
+                for start in range(0, size, step)
+            )
+        ]
+        return torch.cat([x for x, _ in parts], 1), torch.cat([met for _, met in parts])
+
+    def _least_violation(self, problems: Problems) -> _Answers:
+        """Return the least-violation actions."""
+        alone, feasible = _one_of(problems, problems.first)
+        if problems.b.shape[0] == 1:
+            return _Answers.of(alone, INFEASIBLE)
+        index = problems.first.unsqueeze(0)
+        at_rows = index.unsqueeze(1).expand(1, *alone.shape)
+        a = problems.A.gather(0, at_rows).squeeze(0)
+        fixed = ~feasible & (a.abs() > UNSEEN * a.abs().amax(0))
+        a = torch.where(feasible, a, 0.0)
+        hard = torch.where(feasible, problems.b.gather(0, index).squeeze(0), 0.0)
+        room = _HARD_ROW_ROOM[hard.dtype] * (1.0 + hard.abs())
+        level = hard + room
+        x, solved, _ = self._searched(
+            problems._replace(
+                A=problems.A.scatter(0, at_rows, a.unsqueeze(0)),
+                b=problems.b.scatter(0, index, level.unsqueeze(0)),
+                s=problems.s.scatter(0, index, torch.zeros_like(level).unsqueeze(0)),
+                lower=torch.where(fixed, alone, problems.lower),
+                upper=torch.where(fixed, alone, problems.upper),
+            ),
+            # Large weights beside a row that hardly sees one component: rounding can leave it.
+            kept=lambda x: (a * x).sum(0) <= level + room,
+        )
+        return _Answers.of(torch.where(solved, x, alone), INFEASIBLE)
+
+    def _searched(
+        self, problems: Problems, kept: Callable[[Tensor], Tensor] | None = None
+    ) -> ActiveSetAnswer:
+        """Solve by the dual active set method; what it leaves, and misses ``kept``, by DAQP."""
+        answer = solve_active_set(problems, compact=self.compact)
+        if kept is not None:
+            answer = answer._replace(solved=answer.solved & kept(answer.x))
+        if not self.compact:
+            return answer
+        rest = (~answer.solved & ~answer.infeasible).nonzero().squeeze(1)
+        if rest.numel() == 0:
+            return answer
+        solver, left = DaqpSolver(), problems.take(rest)
+        found = [_solve_one(solver, left, column) for column in range(rest.shape[0])]
+        x = torch.as_tensor(np.stack([solution.x[: len(answer.x)] for solution in found], axis=1))
+        met, refused = (
+            torch.tensor([solution.status is status for solution in found], device=rest.device)
+            for status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE)
+        )
+        return ActiveSetAnswer(
+            answer.x.index_copy(1, rest, x.to(answer.x)),
+            answer.solved.index_copy(0, rest, met),
+            answer.infeasible.index_copy(0, rest, refused),
+        )
+
+
+def _one_of(problems: Problems, row: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the answers for one row of each environment, (n, B), and where they meet it, (B,)."""
+    index = row.unsqueeze(0)
+    a = problems.A.gather(0, index.unsqueeze(1).expand(1, *problems.u.shape)).squeeze(0)
+    b = problems.b.gather(0, index).squeeze(0)
+    return project_one_row_batch(problems.u, a, b, problems.lower, problems.upper)
+
+
+def _solve_one(solver: DaqpSolver, problems: Problems, column: int) -> QPSolution:
+    """Solve one environment; a row with s > 0 gets a slack variable of cost 1 / s."""
+    u, A, b, s, lower, upper = (
+        data[..., column].double().numpy(force=True) for data in problems[:6]
+    )
+    n, soft = u.shape[0], np.flatnonzero(s)
+    count = n + soft.shape[0]
+    rows = np.zeros((b.shape[0], count))
+    rows[:, :n] = A
+    rows[soft, n + np.arange(soft.shape[0])] = -1.0
+    cost, q = np.ones(count), np.zeros(count)
+    cost[n:], q[:n] = 1.0 / s[soft], -u
+    low, high = np.full(count, -_FREE), np.full(count, _FREE)
+    low[:n], high[:n] = lower, upper
+    return solver.run(cost, q, rows, b, low, high)
+
+
+def require_tensor(name: str, values: object) -> None:
+    """Raise InputError unless ``values`` is a tensor."""
+    if not isinstance(values, Tensor):
+        raise InputError(
+            f"{name}: expected a tensor, got {type(values).__name__}; "
+            "convert it with torch.as_tensor."
+        )
+
+
+def tensor_like(name: str, values: object, like: Tensor) -> Tensor:
+    """Return numbers as a tensor of the dtype and on the device of ``like``; a tensor as it is."""
+    if isinstance(values, Tensor):
+        return values
+    if is_real(values):  # filled on the device: a graph capture allows no copy from the host
+        return torch.full((), float(values), dtype=like.dtype, device=like.device)
+    return torch.as_tensor(real_array(name, values), dtype=like.dtype, device=like.device)
 
 
 def _rows_on(u: Tensor, A: Tensor, b: Tensor, active_mask: Tensor | None) -> Tensor:

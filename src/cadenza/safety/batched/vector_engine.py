@@ -1,21 +1,11 @@
 """The conformal layer and the filter for many environments at once; braking where it is needed.
 
-Order:   conformal update, forecast, filter, braking, as in `cadenza.safety.runtime.runtime`.
+Order:   conformal update, forecast, filter, braking, as in `cadenza.safety.runtime.runtime`. Every
+         entry goes through the operations of the scalar rules in their order.
 Axes:    B = environments, N = partners in string order, A = action, d = Cartesian dimension.
 Units:   as in `cadenza.safety.runtime.runtime`.
 Limits:  egos whose action is their Cartesian acceleration, and the options `VECTORISED`;
-         `cadenza.safety.batched.rowwise_engine` treats all others.
-
-The two-sided conformal rule for many environments: `cadenza.safety.conformal.margin` on arrays.
-
-Every entry goes through the operations of the scalar rule in their order, so equal inputs give
-
-The agents of many environments, split into the ego and its partners, as tensors.
-
-What the vector engine remembers between steps, and its JSON form.
-
-Axes:   B = environments, N = partners, d = Cartesian dimension.
-Units:  m, m/s, m/s^2.
+         `cadenza.safety.batched.driver.RowwiseEngine` treats all others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,18 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cadenza.core.arrays import FloatArray, require_finite
-from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety.batched.cbf import pair_geometry_batch, sampled_level, wae_level_batch
-from cadenza.safety.batched.constants import ConstantsSource
-from cadenza.safety.batched.env_hooks import BatchEnvHooks
+from cadenza.core.errors import InputError
 from cadenza.safety.batched.filter import BatchedEgoFilter, BatchedStep
-from cadenza.safety.batched.status import INFEASIBLE
-from cadenza.safety.batched.step import SafetyBatchStep
-from cadenza.safety.bounds import Bounds
+from cadenza.safety.batched.projection import INFEASIBLE
+from cadenza.safety.batched.step import BatchEnvHooks, SafetyBatchStep
 from cadenza.safety.conformal.margin import SCORE_TOLERANCE, WARMUP_FACTOR
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.filter_options import EgoOnlyOptions
-from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.runtime.brake_layer import BrakeLayer
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.safety_step import distance
@@ -91,18 +75,6 @@ def scene_of(agents: AgentBatch, ego_uid: str, partner_uids: tuple[str, ...]) ->
     )
 
 
-class KeptSlack(NamedTuple):
-    """What is kept of a partner that left.
-
-    Attributes:
-        lambda_: Slack per pair, N numbers, m/s^2.
-        warmup: Steps of stricter adaptation that were left.
-    """
-
-    lambda_: list[float]
-    warmup: int
-
-
 @dataclass(slots=True, kw_only=True, eq=False)  # eq=False: array == is ambiguous
 class BatchMemory:
     """Memory of B environments.
@@ -115,7 +87,8 @@ class BatchMemory:
         has_forecast: Whether the forecast is of this episode, shape (B,).
         forecast: Forecast positions of the partners, shape (B, N, d).
         forecast_velocity: Forecast velocities, shape (B, N, d).
-        kept: Partners that left, per environment; the one that left longest ago first.
+        kept: Slack per pair, N numbers, and warm-up of the partners that left, per environment;
+            the one that left longest ago first.
     """
 
     lambda_: FloatArray
@@ -125,7 +98,7 @@ class BatchMemory:
     has_forecast: NDArray[np.bool_]
     forecast: FloatArray
     forecast_velocity: FloatArray
-    kept: list[dict[str, KeptSlack]]
+    kept: list[dict[str, tuple[list[float], int]]]
 
     @classmethod
     def fresh(
@@ -154,10 +127,7 @@ class BatchMemory:
             "has_forecast": self.has_forecast.tolist(),
             "forecast": self.forecast.tolist(),
             "forecast_velocity": self.forecast_velocity.tolist(),
-            "kept": [
-                [[uid, slack.lambda_, slack.warmup] for uid, slack in kept.items()]
-                for kept in self.kept
-            ],
+            "kept": [[[uid, *slack] for uid, slack in kept.items()] for kept in self.kept],
         }
 
     @classmethod
@@ -178,7 +148,7 @@ class BatchMemory:
                 forecast_velocity=np.array(payload["forecast_velocity"], dtype=np.float64),
                 kept=[
                     {
-                        str(uid): KeptSlack([float(value) for value in lambda_], int(warmup))
+                        str(uid): ([float(value) for value in lambda_], int(warmup))
                         for uid, lambda_, warmup in kept
                     }
                     for kept in payload["kept"]
@@ -188,34 +158,24 @@ class BatchMemory:
             raise InputError(
                 f"BatchedSafetyDriver state: expected a complete record: {error!r}"
             ) from error
-        memory._require_shape(shape)
-        return memory
-
-    def _require_shape(self, shape: tuple[int, int, int]) -> None:
-        envs = shape[:1]
-        expected: dict[str, tuple[int, ...]] = {
-            "lambda_": shape[:2],
-            "warmup": envs,
-            "partner_swaps": envs,
-            "has_forecast": envs,
-            "forecast": shape,
-            "forecast_velocity": shape,
-        }
-        for name, wanted in expected.items():
-            if getattr(self, name).shape != wanted:
+        envs, arrays = shape[0], {"lambda_": shape[:2], "forecast": shape}
+        arrays |= dict.fromkeys(("warmup", "partner_swaps", "has_forecast"), (envs,))
+        for name, wanted in (arrays | {"forecast_velocity": shape}).items():
+            values = getattr(memory, name)
+            if values.shape != wanted:
                 raise InputError(
                     f"BatchedSafetyDriver state: {name}: expected shape {wanted} for this batch, "
-                    f"got {getattr(self, name).shape}."
+                    f"got {values.shape}."
                 )
-        for name in ("partner_ids", "kept"):
-            if len(getattr(self, name)) != shape[0]:
-                raise InputError(
-                    f"BatchedSafetyDriver state: {name}: expected {shape[0]} entries, got "
-                    f"{len(getattr(self, name))}."
-                )
-        for name in ("lambda_", "forecast", "forecast_velocity"):
-            if not bool(np.isfinite(getattr(self, name)).all()):
+            if not bool(np.isfinite(values).all()):
                 raise InputError(f"BatchedSafetyDriver state: {name}: expected finite numbers.")
+        for name in ("partner_ids", "kept"):
+            if len(getattr(memory, name)) != envs:
+                raise InputError(
+                    f"BatchedSafetyDriver state: {name}: expected {envs} entries, got "
+                    f"{len(getattr(memory, name))}."
+                )
+        return memory
 
 
 def next_lambda(
@@ -244,59 +204,6 @@ def next_lambda(
     miss = np.where(scores > margin + SCORE_TOLERANCE, 1.0, 0.0)
     margin = np.minimum(np.maximum(0.0, margin + eta * (miss - rate)), lambda_bound / gamma)
     return 0.0 - gamma * margin  # not -(gamma q): that would be -0.0
-
-
-class BarrierValues:
-    """h of the ego's pairs, with the geometry and constants of the filter's rows.
-
-    Args:
-        ego_model: A double integrator, whose constants are the same in every environment.
-        partner_models: In the order of the tensors.
-        bounds: Box of the actions and shared capacity.
-        options: Those of the filter.
-        dt: Control step, s.
-
-    Raises:
-        ConfigurationError: The ego has no authority against a partner.
-    """
-
-    def __init__(
-        self,
-        *,
-        ego_model: DoubleIntegratorControlModel,
-        partner_models: Sequence[AgentControlModel],
-        bounds: Bounds,
-        options: EgoOnlyOptions,
-        dt: float,
-    ) -> None:
-        source = ConstantsSource(
-            ego_model=ego_model,
-            partner_models=partner_models,
-            bounds=bounds,
-            options=options,
-            dt=dt,
-        )
-        self._pair = source.of_step(torch.zeros(0, dtype=torch.float64), None).pair
-        sampled = options.barrier == "sampled"
-        self._level = sampled_level if sampled else wae_level_batch(options.cbf_power)
-        self._margin_m = options.margin_m
-
-    def of(self, scene: Scene, positions: Tensor, velocities: Tensor) -> Tensor:
-        """Return h of the egos of ``scene`` with partners elsewhere, shape (B, N), m/s.
-
-        Args:
-            scene: Supplies egos and radii.
-            positions: Centres of the partners, shape (B, N, d), m.
-            velocities: Their velocities, shape (B, N, d), m/s.
-        """
-        normal, distance, closing, tangential = pair_geometry_batch(
-            scene.ego_position.unsqueeze(1) - positions,
-            scene.ego_velocity.unsqueeze(1) - velocities,
-        )
-        del normal
-        contact = (scene.ego_radius + self._margin_m + scene.partner_radii).expand_as(distance)
-        _, h = self._level(distance, contact, closing, tangential, self._pair)
-        return h
 
 
 #: Options that the engine follows; any other must keep its default.
@@ -340,42 +247,25 @@ class VectorEngine:
     Args:
         hooks: What the batch offers.
         ego_uid: The agent to guard; see `is_vectorised`.
-        options: Configuration.
+        options: Configuration; see there, too.
 
     Raises:
-        ConfigurationError: Not an ego or options for this engine, or no authority against a
-            partner.
+        ConfigurationError: No authority against a partner.
     """
 
     def __init__(self, hooks: BatchEnvHooks, *, ego_uid: str, options: SafetyOptions) -> None:
         ego_model = hooks.control_models[ego_uid]
-        if not (
-            isinstance(ego_model, DoubleIntegratorControlModel)
-            and is_vectorised(hooks, ego_uid, options)
-        ):
-            raise ConfigurationError(
-                "VectorEngine: expected a double integrator and options among "
-                f"{sorted(VECTORISED)}, got others; build a BatchedSafetyDriver, which chooses."
-            )
         self.partner_uids = tuple(sorted(uid for uid in hooks.control_models if uid != ego_uid))
         self._hooks, self._ego_uid, self._options = hooks, ego_uid, options
         self._lambda_bound = options.clamp_floor_ratio * hooks.bounds.cartesian_accel_capacity
         self._start_lambda = max(options.lambda_safe, -self._lambda_bound)
-        partner_models = [hooks.control_models[uid] for uid in self.partner_uids]
         self._filter = BatchedEgoFilter(
             ego_model=ego_model,
-            partner_models=partner_models,
+            partner_models=[hooks.control_models[uid] for uid in self.partner_uids],
             bounds=hooks.bounds,
             dt=hooks.control_timestep,
             plant=hooks.plant,
             **options.filter_options(),
-        )
-        self._barrier = BarrierValues(
-            ego_model=ego_model,
-            partner_models=partner_models,
-            bounds=hooks.bounds,
-            options=self._filter.options,
-            dt=hooks.control_timestep,
         )
         self._brakes = [
             BrakeLayer(
@@ -449,11 +339,6 @@ class VectorEngine:
         self._forecast(scene)
         return self._finish(nominal, agents, outcome, loss, scored)
 
-    def decide_blind(self, nominal: FloatArray, error: InputError) -> SafetyBatchStep:
-        """Raise ``error``: the options do not say to brake when an observation is unusable."""
-        del nominal
-        raise error
-
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumed run needs, JSON-able; floats survive exactly."""
         return {**self._memory.to_dict(), "brakes": [layer.state_dict() for layer in self._brakes]}
@@ -496,12 +381,11 @@ class VectorEngine:
         """Remember the partner that left; start over, or go on as with the one that came."""
         memory, options = self._memory, self._options
         kept = memory.kept[row]
-        kept[left] = KeptSlack(memory.lambda_[row].tolist(), int(memory.warmup[row]))
+        kept[left] = (memory.lambda_[row].tolist(), int(memory.warmup[row]))
         while len(kept) > options.partner_memory:
             del kept[next(iter(kept))]
-        fresh = KeptSlack([self._start_lambda] * self._shape[1], options.n_warmup_steps)
-        slack = kept.pop(came, fresh)
-        memory.lambda_[row], memory.warmup[row] = slack.lambda_, slack.warmup
+        fresh = ([self._start_lambda] * self._shape[1], options.n_warmup_steps)
+        memory.lambda_[row], memory.warmup[row] = kept.pop(came, fresh)
         memory.partner_swaps[row] += 1
         memory.has_forecast[row] = False
 
@@ -514,10 +398,15 @@ class VectorEngine:
         scored = memory.has_forecast.copy()
         if not scored.any():
             return np.zeros(self._shape[:2]), scored
-        expected = self._barrier.of(
-            scene, torch.as_tensor(memory.forecast), torch.as_tensor(memory.forecast_velocity)
+        ego = (scene.ego_position, scene.ego_velocity)
+        contact = scene.ego_radius + self._filter.options.margin_m + scene.partner_radii
+        expected, actual = (
+            self._filter.barrier_values(ego, partners, contact)
+            for partners in (
+                (torch.as_tensor(memory.forecast), torch.as_tensor(memory.forecast_velocity)),
+                (scene.partner_positions, scene.partner_velocities),
+            )
         )
-        actual = self._barrier.of(scene, scene.partner_positions, scene.partner_velocities)
         scores = (expected - actual).numpy()
         updated = next_lambda(
             memory.lambda_,

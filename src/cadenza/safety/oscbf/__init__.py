@@ -16,28 +16,28 @@ from cadenza.core.lazy_names import lazy_names
 #: Short names and the modules that define them, a leading dot for a sibling of this package;
 #: imported at first use.
 _EXPORTS: Final = {
-    "DEFAULT_CBF_ALPHA": "constraints",
+    "DEFAULT_CBF_ALPHA": "soft",
     "DEFAULT_SLACK_PENALTY": "soft",
     "DEFAULT_W_JOINT": "soft",
     "DEFAULT_W_OPERATIONAL": "soft",
     "OSCBF": "soft",
     "ArmConstraints": "rules",
     "HalfSpaceRule": "rules",
-    "OSCBFConstraints": "constraints",
-    "OSCBFResult": "result",
+    "OSCBFConstraints": "soft",
+    "OSCBFResult": "programme",
     "Obstacle": "rules",
     "ObstacleRule": "rules",
     "Priority": "rules",
     "SelfCollisionRule": "rules",
     "SingularityRule": "rules",
-    "SlackAggregate": ".reporting.slack",
+    "SlackAggregate": ".reporting.rows",
     "SpeedRule": "rules",
-    "TaskCost": "cost",
-    "TorqueOSCBF": "torque",
-    "VelocityOSCBF": "velocity",
-    "aggregate_oscbf_slack": ".reporting.slack",
-    "collision_constraint_row": "constraints",
-    "joint_limit_constraint_row": "constraints",
+    "TaskCost": "programme",
+    "TorqueOSCBF": "controllers",
+    "VelocityOSCBF": "controllers",
+    "aggregate_oscbf_slack": ".reporting.rows",
+    "collision_constraint_row": "soft",
+    "joint_limit_constraint_row": "soft",
 }
 
 __dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
-from cadenza.safety.arms.limits import JointLimits
+from cadenza.safety.arms.state import JointLimits
 
 #: Room for rounding when a bound is compared with what the acceleration limit reaches, rad/s.
 _ROUNDING: Final = 1e-9

@@ -1,29 +1,44 @@
-"""The optimisation behind one command, in three stages that end in braking.
+"""The optimisation behind one command, its cost and its record.
 
-1. The nominal u_des itself, bit for bit, when it is in the box and meets every row and cone.
-2. min 1/2 (u - u_des)^T P (u - u_des) + 1/2 sum_soft weight_j s_j^2
-   subject to   a_j u <= b_j (hard),  a_j u - s_j <= b_j (soft),  lower <= u <= upper.
-3. When 2 has no solution: the box stays, every row gets slack, hard rows at `HARD_WEIGHT` each, and
-   u_des is replaced by the command that brakes: the least violation, and of those the slowest.
-   Should even this fail, the braking command itself, clipped to the box.
-Slack:    one variable per soft row, scaled by sqrt(weight); s >= 0 needs no row of its own.
-Cone:     |B u + c| <= limit, the speed of the end effector, by cutting planes: solve, cut along the
-          direction in which the speed is too high, solve again.
-Axes:     n variables, m rows.
+Cost:      1/2 (u - u_des)^T P (u - u_des),   P = N^T W_j^2 N + J^T W_o^2 J,   N = I - Jbar J
+           A change of u inside the null space of J costs W_j only; one that disturbs the task
+           costs W_o, and no posture error is weighed against it.
+Inverse:   Jbar = J^T (J J^T + d^2 I)^-1                 ("damped"), or
+           Jbar = M^-1 J^T (J M^-1 J^T + d^2 I)^-1       ("dynamic": a torque of the null space
+           causes no task acceleration), Khatib, doi:10.1109/JRA.1987.1087068.
+           With u = q'' and torque = M q'' + bias this is the cost over torques of Morton and
+           Pavone, arXiv:2503.06736, with the entries of the velocity level.
+Stages:    1. u_des itself, bit for bit, when it is in the box and meets every row and cone.
+           2. the cost + 1/2 sum_soft weight_j s_j^2
+              subject to  a_j u <= b_j (hard),  a_j u - s_j <= b_j (soft),  lower <= u <= upper.
+           3. no solution: the box stays, every row gets slack, hard rows at `HARD_WEIGHT` each, and
+              u_des is replaced by the command that brakes: the least violation, and of those the
+              slowest. Should even this fail, the braking command, clipped to the box.
+Slack:     one variable per soft row, scaled by sqrt(weight); s >= 0 needs no row of its own.
+Cone:      |B u + c| <= limit, the speed of the end effector, by cutting planes: solve, cut along
+           the direction in which the speed is too high, solve again.
+Axes:      n variables, m rows, k task rows.
 """
 
 import math
 import time
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from typing import Final, Literal, get_args
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.errors import ConfigurationError
+from cadenza.core.lazy_names import Deferred
+from cadenza.safety.arms.kinematics import dposv
+from cadenza.safety.arms.state import ArmState
 from cadenza.safety.oscbf.box import JointBox
 from cadenza.safety.oscbf.rules import Priorities, Priority
 from cadenza.safety.solvers import QPSolution, QPSolver, SolveStatus
 
+#: Slack above which a row counts as relaxed; a tenth of a millimetre per second.
+SLACK_ACTIVE_FLOOR: Final = 1e-4
 #: Cost of a squared violation of a hard row in stage 3, against 1 for a squared change of the
 #: command: a millionth of the command's error is what a violation is worth at most.
 HARD_WEIGHT: Final = 1e6
@@ -32,11 +47,132 @@ HARD_WEIGHT: Final = 1e6
 _CONE_ROOM: Final = 1e-3
 _MAX_CUTS: Final = 12
 #: Bound of a variable that has none.
-_FREE: Final = 1e30
+FREE: Final = 1e30
 #: A row is met if its residual is below this times 1 + |b|; solvers are held to 1e-9.
 _MET: Final = 2e-9
 #: A row is active when it is this close to equality, relative to 1 + |b|.
 _BINDING: Final = 1e-7
+
+#: How the Jacobian is inverted.
+Inverse = Literal["damped", "dynamic"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCost:
+    """Weights of task and posture.
+
+    Attributes:
+        weight_joint: W_j, > 0; enters squared.
+        weight_operational: W_o, > 0; enters squared.
+        inverse: Pseudo-inverse behind the null-space projector.
+        damping: d, > 0: the inverse stays finite in singular configurations.
+
+    Raises:
+        ConfigurationError: A number that is not finite and positive, or an unknown inverse.
+    """
+
+    weight_joint: float = 1.0
+    weight_operational: float = 10.0
+    inverse: Inverse = "damped"
+    damping: float = 1e-3
+
+    def __post_init__(self) -> None:
+        for name in ("weight_joint", "weight_operational", "damping"):
+            value = getattr(self, name)
+            if not 0.0 < value < math.inf:
+                raise ConfigurationError(
+                    f"TaskCost.{name}: expected a finite number > 0, got {value}."
+                )
+        if self.inverse not in get_args(Inverse):
+            raise ConfigurationError(
+                f"TaskCost.inverse: expected one of {get_args(Inverse)}, got {self.inverse!r}."
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskFrame:
+    """The cost at one configuration.
+
+    Attributes:
+        P: Cost matrix, shape (n, n), positive definite.
+        inverse: Jbar, shape (n, k).
+        projector: N, shape (n, n).
+    """
+
+    P: FloatArray
+    inverse: FloatArray
+    projector: FloatArray
+
+    def command(self, task: FloatArray, posture: FloatArray | None) -> FloatArray:
+        """Return Jbar task + N posture, shape (n,): the task first, the posture in what is left."""
+        command = self.inverse @ task
+        return command if posture is None else command + self.projector @ posture
+
+
+def task_frame(cost: TaskCost, state: ArmState) -> TaskFrame:
+    """Return the cost at one configuration; only the dynamic inverse reads the mass matrix."""
+    jacobian = weighted = state.ee_jacobian
+    if cost.inverse == "dynamic":
+        weighted = np.asarray(np.linalg.solve(state.mass_matrix, jacobian.T).T, dtype=np.float64)
+    k, n = jacobian.shape
+    gram = jacobian @ weighted.T + cost.damping * cost.damping * _identity(k)
+    inverse = dposv(gram, weighted)[1].T
+    projector = _identity(n) - inverse @ jacobian
+    joint, operational = cost.weight_joint**2, cost.weight_operational**2
+    P = joint * (projector.T @ projector) + operational * (jacobian.T @ jacobian)
+    return TaskFrame(P, inverse, projector)
+
+
+@cache
+def _identity(n: int) -> FloatArray:
+    return np.eye(n)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OSCBFResult(Deferred):
+    """Command of one step and how it came about; what follows from it is made when it is read.
+
+    Attributes:
+        q_dot: Joint velocities to command, or at torque level those after the step, shape (n,).
+        slack: By how much each row is missed, shape (m,), >= 0.
+        solve_ms: Time in the solver, ms.
+        active_rows: Rows whose slack exceeds `SLACK_ACTIVE_FLOOR`.
+        max_slack: Largest slack; 0 without rows.
+        slack_l2: Euclidean norm of ``slack``.
+        solver_status: ``inactive`` (nothing changed), ``optimal``, or why no admissible command was
+            found: ``infeasible``, ``max_iter``, ``numerical``, ``bad_input``.
+        row_names: Name of each row, m names; empty for rows the caller built.
+        hard_rows: Whether each row is hard, m flags; empty when all are soft.
+        binding_rows: Rows met with equality, or missed.
+        conflicting_joints: Joints whose limits contradict each other in this state, so that the
+            command keeps to the acceleration limit and misses another one.
+        q_ddot: Joint accelerations, shape (n,); torque level only.
+        torque: Actuator torques to command, shape (n,); torque level only.
+    """
+
+    q_dot: FloatArray
+    slack: FloatArray
+    solve_ms: float
+    active_rows: tuple[int, ...]
+    max_slack: float
+    slack_l2: float
+    solver_status: str
+    row_names: tuple[str, ...] = ()
+    hard_rows: tuple[bool, ...] = ()
+    binding_rows: tuple[int, ...] = ()
+    conflicting_joints: tuple[int, ...] = ()
+    q_ddot: FloatArray | None = None
+    torque: FloatArray | None = None
+
+    @property
+    def certified(self) -> bool:
+        """Whether every hard row and every joint limit holds."""
+        return self.solver_status in ("inactive", "optimal") and not self.conflicting_joints
+
+    @property
+    def braking(self) -> bool:
+        """Whether the command is the least violation at the lowest speed."""
+        return self.solver_status not in ("inactive", "optimal")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,7 +314,7 @@ class ProgrammeSolver:
         """Solve with slack on the rows that are not hard; x holds u first, then scaled slack."""
         n, m = linear.shape[0], b.shape[0]
         slots = m - int(np.count_nonzero(hard))
-        lower, upper = np.maximum(box.lower, -_FREE), np.minimum(box.upper, _FREE)
+        lower, upper = np.maximum(box.lower, -FREE), np.minimum(box.upper, FREE)
         if not slots:
             return self._solver.run(P, linear, A, b, lower, upper)
         work = self._workspaces.get((n, m, slots))
@@ -201,7 +337,7 @@ class _Workspace:
         self.P = np.eye(n + slots)
         self.q = np.zeros(n + slots)
         self.A = np.zeros((m, n + slots))
-        self.upper = np.full(n + slots, _FREE)
+        self.upper = np.full(n + slots, FREE)
         self.lower = -self.upper
 
 

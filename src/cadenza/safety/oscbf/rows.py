@@ -23,7 +23,7 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 from cadenza.core.lazy_names import Deferred
 from cadenza.safety.arms.state import ArmModel, ArmState
-from cadenza.safety.oscbf.constraints import COINCIDENT_DISTANCE
+from cadenza.safety.cbf import COINCIDENT_DISTANCE
 from cadenza.safety.oscbf.rules import (
     ArmConstraints,
     HalfSpaceRule,
@@ -106,22 +106,6 @@ class RowBuilder:
         self._pairs = np.ascontiguousarray(arm.self_collision_pairs.T)
         self._pair_radii = self._radii[self._pairs].sum(axis=0)
         self._priorities: dict[tuple[int, ...], Priorities] = {}
-
-    def given_or_built(
-        self, state: ArmState, obstacles: Sequence[Obstacle], rows: BarrierRows | None
-    ) -> BarrierRows:
-        """Return ``rows``, or those at ``state`` when it is None.
-
-        Raises:
-            InputError: Both rows and obstacles, which are rows already.
-        """
-        if rows is None:
-            return self.build(state, obstacles)
-        if len(obstacles):
-            raise InputError(
-                "solve: expected rows or obstacles, got both; pass the obstacles to rows() only."
-            )
-        return rows
 
     def build(self, state: ArmState, obstacles: Sequence[Obstacle]) -> BarrierRows:
         """Return the rows at ``state``; the end effector's speed limit is no barrier.

@@ -4,8 +4,7 @@ Start at:    `ThreeTableReport` (the tables), `emit_three_tables` and `parse_thr
 Promise:     equal reports give equal bytes; a file that was changed after it was written is
              refused; a kill while writing leaves the old file or the new one.
 May import:  `core` and the modules of `safety`.
-Layout:      `rows` and `details` (values), `report` (the report and its hashes), `payload`
-             (versions and checks), `files`, `tables` and `rendering` (text), `slack`.
+Layout:      `rows` (values), `report` (the report and its hashes), `rendering` (text, files).
 """
 
 from typing import Final
@@ -14,22 +13,22 @@ from cadenza.core.lazy_names import lazy_names
 
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
-    "SCHEMA_VERSION": "payload",
+    "SCHEMA_VERSION": "report",
     "AssumptionRow": "rows",
-    "ConditionDetails": "details",
+    "ConditionDetails": "rows",
     "ConditionRow": "rows",
     "GapRow": "rows",
-    "ReportDetails": "details",
-    "SlackAggregate": "slack",
+    "ReportDetails": "rows",
+    "SlackAggregate": "rows",
     "ThreeTableReport": "report",
-    "aggregate_oscbf_slack": "slack",
-    "emit_three_tables": "files",
-    "make_condition_row": "slack",
-    "parse_three_tables": "files",
+    "aggregate_oscbf_slack": "rows",
+    "emit_three_tables": "rendering",
+    "make_condition_row": "rows",
+    "parse_three_tables": "rendering",
     "render_latex": "rendering",
     "render_markdown": "rendering",
     "render_three_table_safety_report": "rendering",
-    "verify_markdown": "files",
+    "verify_markdown": "rendering",
 }
 
 __dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

@@ -1,17 +1,28 @@
-"""Reports as Markdown and LaTeX. Text from outside is escaped, so it cannot break a table."""
+"""Reports as Markdown and LaTeX, and on disk.
 
-from collections.abc import Mapping
+Text from outside is escaped, so it cannot break a table. Of the files, ``three_tables.json`` is the
+record and ``three_tables.md`` for reading. Each is replaced in one durable step, the Markdown
+first: who sees a new record finds the text that belongs to it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
-from cadenza.core.errors import InputError, UnknownNameError
+from cadenza.core.errors import InputError, IntegrityError, UnknownNameError
+from cadenza.core.files import atomic_write_bytes
+from cadenza.core.proportions import wilson_interval
+from cadenza.core.strict_json import parse_json_object
 from cadenza.safety.errors import ReportError
-from cadenza.safety.reporting.report import ThreeTableReport
-from cadenza.safety.reporting.tables import (
-    INTERVAL_NOTE,
-    TextTable,
-    provenance_lines,
-    report_tables,
-)
+from cadenza.safety.reporting.report import ThreeTableReport, canonical_text, require_intact
+from cadenza.safety.reporting.rows import ConditionDetails, ReportDetails
+
+#: Names of the files.
+JSON_NAME: Final = "three_tables.json"
+MARKDOWN_NAME: Final = "three_tables.md"
+#: Largest record we read, bytes; a row takes a few hundred.
+MAX_REPORT_BYTES: Final = 1 << 24
 
 _TITLE: Final = "Safety report"
 _MARKDOWN_ESCAPES: Final = str.maketrans(
@@ -48,6 +59,222 @@ _LATEX_ESCAPES: Final = str.maketrans(
         "λ": r"$\lambda$",
     }
 )
+#: Cell without a value.
+MISSING: Final = "—"
+#: What every interval in the tables is.
+INTERVAL_NOTE: Final = (
+    "Intervals are Wilson's, 95 %, for independent trials. Steps of one episode are not "
+    "independent, so intervals over steps are too narrow; those over episodes of one policy are "
+    "conditional on that policy."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """One table as text.
+
+    Attributes:
+        title: Heading.
+        header: Column heads.
+        rows: Cells, one per column; empty if there is nothing to show.
+        empty: Sentence that stands for an empty table.
+        numeric: Columns from this one on hold numbers.
+    """
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    empty: str
+    numeric: int
+
+
+def report_tables(report: ThreeTableReport) -> tuple[TextTable, ...]:
+    """Return the three tables, and a fourth with the details if there are any."""
+    tables = (_assumptions(report), _conditions(report), _gap(report))
+    details = report.details
+    if details is None or not details.conditions:
+        return tables
+    return (*tables, _without_empty_columns(_details(details.conditions)))
+
+
+def provenance_lines(details: ReportDetails | None) -> tuple[tuple[str, str], ...]:
+    """Return name and value of what the details record about the origin of the numbers."""
+    if details is None:
+        return ()
+    seeds = ", ".join(str(seed) for seed in details.seeds)
+    version = "" if details.solver_version is None else f" {details.solver_version}"
+    entries = (
+        ("Seeds", seeds),
+        ("Configuration", details.config_hash),
+        ("Solver", None if details.solver is None else details.solver + version),
+        ("Control step", _with_unit(details.control_timestep_s, "s")),
+        ("Predictor", details.predictor_kind),
+    )
+    return tuple((name, value) for name, value in entries if value)
+
+
+def _assumptions(report: ThreeTableReport) -> TextTable:
+    rows = [
+        (
+            row.assumption,
+            row.description,
+            str(row.violations),
+            str(row.n_steps),
+            *_rate(row.violations, row.n_steps),
+        )
+        for row in report.table_1
+    ]
+    return TextTable(
+        title="Table 1: assumptions",
+        header=("Assumption", "Description", "Violations", "Steps", "Rate", "95 % interval"),
+        rows=tuple(rows),
+        empty="No assumption was checked.",
+        numeric=2,
+    )
+
+
+def _conditions(report: ThreeTableReport) -> TextTable:
+    details: Sequence[ConditionDetails | None] = (
+        report.details.conditions if report.details is not None else ()
+    ) or [None] * len(report.table_2)
+    rows: list[tuple[str, ...]] = []
+    for row, more in zip(report.table_2, details, strict=True):
+        violating = None if more is None else more.violating_episodes
+        rows.append(
+            (
+                row.predictor,
+                row.conformal_mode,
+                row.vendor_compliance or MISSING,
+                str(row.n_episodes),
+                str(row.violations),
+                str(row.fallback_fires),
+                number(row.max_slack),
+                number(row.slack_l2),
+                *_rate(violating, row.n_episodes),
+            )
+        )
+    return TextTable(
+        title="Table 2: conditions",
+        header=(
+            "Predictor",
+            "Conformal mode",
+            "Vendor compliance",
+            "Episodes",
+            "Violations",
+            "Fallback fires",
+            "Max slack",
+            "Slack L2",
+            "Violating episodes",
+            "95 % interval",
+        ),
+        rows=tuple(rows),
+        empty="No condition was run.",
+        numeric=3,
+    )
+
+
+def _gap(report: ThreeTableReport) -> TextTable:
+    rows = [
+        (
+            row.condition,
+            number(row.lambda_mean),
+            number(row.lambda_var),
+            number(row.oracle_lambda_mean),
+            number(row.gap),
+        )
+        for row in report.table_3
+    ]
+    return TextTable(
+        title="Table 3: conservativeness gap",
+        header=("Condition", "λ mean", "λ variance", "Oracle λ mean", "Gap"),
+        rows=tuple(rows),
+        empty="No oracle was run, so there is no gap to show.",
+        numeric=1,
+    )
+
+
+def _details(conditions: Sequence[ConditionDetails]) -> TextTable:
+    rows = [
+        (
+            entry.condition,
+            _count(entry.n_steps),
+            _count(entry.contact_episodes),
+            _count(entry.infeasible_steps),
+            _count(entry.uncertified_steps),
+            _count(entry.intervened_steps),
+            number(entry.min_distance_m),
+            number(entry.intervention_mean),
+            number(entry.intervention_peak),
+            number(entry.slack_peak),
+            number(entry.latency_p50_ms),
+            number(entry.latency_p99_ms),
+            _reasons(entry),
+        )
+        for entry in conditions
+    ]
+    return TextTable(
+        title="Details",
+        header=(
+            "Condition",
+            "Steps",
+            "Episodes with contact",
+            "Infeasible steps",
+            "Uncertified steps",
+            "Steps changed",
+            "Least distance, m",
+            "Mean change",
+            "Largest change",
+            "Largest row slack",
+            "p50, ms",
+            "p99, ms",
+            "Braked for, pairs",
+        ),
+        rows=tuple(rows),
+        empty="",
+        numeric=1,
+    )
+
+
+def number(value: float | None) -> str:
+    """Return six significant digits, or the sign for a missing value."""
+    return MISSING if value is None else f"{value:.6g}"
+
+
+def _rate(count: int | None, trials: int) -> tuple[str, str]:
+    """Return a rate and its interval."""
+    if count is None or trials == 0:
+        return MISSING, MISSING
+    low, high = wilson_interval(count, trials)
+    return number(count / trials), f"{number(low)} to {number(high)}"
+
+
+def _count(value: int | None) -> str:
+    return MISSING if value is None else str(value)
+
+
+def _reasons(entry: ConditionDetails) -> str:
+    if entry.brake_reasons is None:
+        return MISSING
+    counts = [f"{reason}: {count}" for reason, count in sorted(entry.brake_reasons.items())]
+    return ", ".join(counts) or "never"
+
+
+def _with_unit(value: float | None, unit: str) -> str | None:
+    return None if value is None else f"{number(value)} {unit}"
+
+
+def _without_empty_columns(table: TextTable) -> TextTable:
+    """Return the table, its first column named, without columns that are missing throughout."""
+    kept = [
+        column
+        for column in range(len(table.header))
+        if any(row[column] != MISSING for row in table.rows)
+    ]
+    return replace(
+        table,
+        header=tuple(table.header[column] for column in kept),
+        rows=tuple(tuple(row[column] for column in kept) for row in table.rows),
+    )
 
 
 def render_markdown(report: ThreeTableReport) -> str:
@@ -106,6 +333,91 @@ def render_three_table_safety_report(report: Mapping[str, Any], *, fmt: str = "m
         return _FORMATS[fmt](ThreeTableReport.from_jsonable(report))
     except UnknownNameError as error:
         raise ReportError(str(error)) from error
+
+
+def report_files(report: ThreeTableReport) -> dict[str, bytes]:
+    """Return what `emit_three_tables` writes, by file name."""
+    return {
+        JSON_NAME: (canonical_text(report.to_document()) + "\n").encode("utf-8"),
+        MARKDOWN_NAME: render_markdown(report).encode("utf-8"),
+    }
+
+
+def emit_three_tables(*, out_dir: Path, report: ThreeTableReport) -> tuple[Path, Path]:
+    """Write both files of a report; equal reports give equal bytes.
+
+    Args:
+        out_dir: Folder, created if it is missing.
+        report: What to write.
+
+    Returns:
+        Paths of the JSON and of the Markdown file.
+
+    Raises:
+        StorageError: The file system refused; each file is whole, old or new.
+    """
+    json_path, markdown_path = out_dir / JSON_NAME, out_dir / MARKDOWN_NAME
+    files = report_files(report)
+    atomic_write_bytes(markdown_path, files[MARKDOWN_NAME])
+    atomic_write_bytes(json_path, files[JSON_NAME])
+    return json_path, markdown_path
+
+
+def parse_three_tables(json_path: Path, *, require_hash: bool = True) -> ThreeTableReport:
+    """Return a stored report of any known version, checked against its hashes.
+
+    Args:
+        json_path: What `emit_three_tables` wrote.
+        require_hash: Refuse a file without hash.
+
+    Raises:
+        ReportError: Not strict JSON, an unknown version, a missing or wrong hash, or malformed
+            rows.
+        OSError: The file cannot be read.
+    """
+    if json_path.stat().st_size > MAX_REPORT_BYTES:
+        raise ReportError(
+            f"{json_path}: expected a report of at most {MAX_REPORT_BYTES} bytes, got "
+            f"{json_path.stat().st_size}."
+        )
+    return parse_report(json_path.read_bytes(), source=json_path.name, require_hash=require_hash)
+
+
+def parse_report(data: bytes, *, source: str, require_hash: bool = True) -> ThreeTableReport:
+    """Return the report that ``data`` holds; see `parse_three_tables`.
+
+    Args:
+        data: Bytes of a stored report.
+        source: How messages call it.
+        require_hash: Refuse a report without hash.
+
+    Raises:
+        ReportError: As `parse_three_tables`.
+    """
+    try:
+        document = parse_json_object(data, source=source)
+    except IntegrityError as error:
+        raise ReportError(str(error)) from error
+    require_intact(document, require_hash=require_hash, source=source)
+    try:
+        return ThreeTableReport.from_jsonable(document, source=source)
+    except (InputError, UnknownNameError) as error:
+        raise ReportError(f"{source}: {error}") from error
+
+
+def verify_markdown(markdown_path: Path, json_path: Path) -> None:
+    """Raise unless the text is, byte for byte, the one of the record.
+
+    Raises:
+        ReportError: It differs, or the record does not pass `parse_three_tables`.
+        OSError: A file cannot be read.
+    """
+    expected = report_files(parse_three_tables(json_path))[MARKDOWN_NAME]
+    if markdown_path.read_bytes() != expected:
+        raise ReportError(
+            f"{markdown_path.name}: expected the text of {json_path.name}, got another; one of "
+            "them was changed, write both anew with emit_three_tables."
+        )
 
 
 def _markdown_table(table: TextTable) -> str:

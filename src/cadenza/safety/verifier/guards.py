@@ -159,7 +159,7 @@ def batched_guard(scenario: Scenario, config: VerifierConfig) -> Guard:
     from torch import as_tensor, float64, full, inference_mode
 
     from cadenza.safety.batched import BatchedEgoFilter
-    from cadenza.safety.batched.status import INFEASIBLE
+    from cadenza.safety.batched.projection import INFEASIBLE
 
     ego_model, partner_models = scenario_models(scenario, config)
     batched = BatchedEgoFilter(

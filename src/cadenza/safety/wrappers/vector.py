@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.safety.batched.driver import BatchedSafetyDriver
-from cadenza.safety.batched.env_hooks import (
+from cadenza.safety.batched.step import (
     BatchEnvHooks,
+    SafetyBatchStep,
     batch_hook,
     require_untouched_batch_actions,
 )
-from cadenza.safety.batched.step import SafetyBatchStep
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import Plant
 from cadenza.safety.protocols import AgentControlModel, EmergencyController

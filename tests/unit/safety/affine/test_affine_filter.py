@@ -22,7 +22,7 @@ from cadenza.safety.affine import (
     lift,
     state_box,
 )
-from cadenza.safety.batched.status import STATUS_NAMES
+from cadenza.safety.batched.projection import STATUS_NAMES
 from cadenza.safety.solvers import QPSolution, SolveStatus
 from tests.unit.safety.affine.affine_checks import tensor
 

@@ -145,8 +145,6 @@ def branching(x):
         (lambda: lift(Barrier("b", lambda x: x[0], (1.0,)), POINT), "got 1 and the input does not"),
         (lambda: lift(Barrier("b", lambda x: x[0], (1.0,) * 3), POINT), "expected 2 gains for rel"),
         (lambda: lift(BALL, POINT, max_degree=0), "max_degree: expected >= 1"),
-        (lambda: lift(BALL, POINT, tolerance=0.0), r"tolerance: expected in \(0, 1\)"),
-        (lambda: lift(BALL, POINT, min_share=1.5), r"min_share: expected in \(0, 1\]"),
         (lambda: lift(BALL, POINT, samples=torch.zeros(3, 3)), "samples: expected finite float64"),
         (lambda: Barrier("", branching), "expected a name"),
         (lambda: Barrier("b", branching, ()), "gains: expected at least one"),

@@ -17,10 +17,9 @@ from cadenza.safety.affine import (
     JointDynamics,
     KinematicUnicycle,
     PlanarQuadrotor,
-    rk4_step,
 )
 from cadenza.safety.affine.dynamics import generic_states, require_dynamics
-from tests.unit.safety.affine.affine_checks import random_states, tensor
+from tests.unit.safety.affine.affine_checks import random_states, rk4_step, tensor
 
 MODELS = [
     DoubleIntegrator(1),

@@ -12,12 +12,11 @@ from cadenza.safety.affine import (
     half_plane,
     keep_out_ball,
     minimum_separation,
-    rk4_step,
     speed_limit,
     state_box,
     turning_circle_clearance,
 )
-from tests.unit.safety.affine.affine_checks import tensor
+from tests.unit.safety.affine.affine_checks import rk4_step, tensor
 
 
 def value(barrier, *state):

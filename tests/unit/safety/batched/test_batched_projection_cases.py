@@ -4,9 +4,14 @@ import pytest
 import torch
 
 from cadenza.core.errors import InputError
-from cadenza.safety.batched import active_set
-from cadenza.safety.batched.projection import project_batch
-from cadenza.safety.batched.status import BAD_INPUT, INFEASIBLE, NOT_CONVERGED, OPTIMAL
+from cadenza.safety.batched import search
+from cadenza.safety.batched.projection import (
+    BAD_INPUT,
+    INFEASIBLE,
+    NOT_CONVERGED,
+    OPTIMAL,
+    project_batch,
+)
 
 F = torch.float64
 
@@ -86,7 +91,6 @@ def last_is_none(*shape):
         ({"active_mask": torch.ones(3, 2, dtype=torch.bool)}, "active_mask"),
         ({"lo": torch.ones(5)}, "lo: expected a number"),
         ({"lo": 1.0, "hi": -1.0}, "lo <= hi"),
-        ({"rescue": "hope"}, "rescue 'daqp' or 'none'"),
         ({"first": torch.zeros(2)}, r"first: expected int64 \(3,\), got torch.float32 \(2,\)"),
         ({"weight": torch.ones(3, 1)}, "weight: expected torch.float64"),
         *(
@@ -106,14 +110,14 @@ def test_malformed_arguments_are_refused(change, message):
 
 
 def test_unfinished_iterations_are_rescued_or_flagged_but_never_trusted(monkeypatch):
-    monkeypatch.setattr(active_set, "STEPS_PER_CONSTRAINT", 0)  # nothing is iterated
+    monkeypatch.setattr(search, "STEPS_PER_CONSTRAINT", 0)  # nothing is iterated
     u = tensor([3.0, 3.0, 0.0, 0.0])
     A = torch.eye(4, dtype=F)[:2].view(1, 2, 4)
     b = tensor([1.0, 2.0])
-    rescued = project_batch(u, A, b, -5.0, 5.0, rescue="daqp")
+    rescued = project_batch(u, A, b, -5.0, 5.0)
     assert rescued.status.tolist() == [OPTIMAL]
     torch.testing.assert_close(rescued.u, tensor([1.0, 2.0, 0.0, 0.0]), rtol=0.0, atol=1e-12)
-    left = project_batch(u, A, b, -5.0, 5.0, rescue="none", first=torch.tensor([1]))
+    left = project_batch(u, A, b, -5.0, 5.0, fixed_shape=True, first=torch.tensor([1]))
     assert left.status.tolist() == [NOT_CONVERGED]
     assert left.u.tolist() == [[3.0, 2.0, 0.0, 0.0]]  # the most urgent row alone
 

@@ -1,0 +1,522 @@
+"""Exact searches for the nearest point of a box that meets rows, in many environments at once.
+
+Problem:   min 1/2 |x - u|^2 + 1/2 sum_j v_j^2 / s_j   subject to  lower <= x <= upper  and
+               a_j @ x <= b_j        where s_j = 0 (hard rows),
+               a_j @ x - v_j <= b_j  where s_j > 0 (rows with slack v_j = s_j y_j)
+One row:   x(mu) = clip(u - mu a). The excess a @ x(mu) - b falls piecewise linearly in mu, with two
+           breakpoints per component; the segment that contains its zero gives mu exactly.
+Faces:     in two and three dimensions x is the projection on the flat of a face. Every choice of at
+           most n constraints that contains a row gives a candidate in closed form; the nearest one
+           that meets everything is the answer, and if there is none, no point of the box meets all
+           rows: infeasibility is decided, not suspected. (Without a row the candidate would be the
+           clipped nominal, which the caller has found to miss one.)
+Any size:  start at x = u with no active constraint; take the most violated constraint p and raise
+           its multiplier while the active ones W stay tight,
+               G_WW d = G_Wp,  y_W <- y_W - t d,  y_p <- y_p + t,  G = N N^T + diag s,
+           until p is tight (t = t_2, p joins W) or a multiplier reaches zero (t = t_1, that one
+           leaves W). Each full step raises the dual objective, so no active set returns, and the
+           method ends; neither t_1 nor t_2 finite proves that there is no solution. Goldfarb and
+           Idnani, doi:10.1007/BF02591962; DAQP is of the same family.
+Axes:      n action components, m rows, M = m + n constraints (rows, then box components), K
+           candidates, B environments last, so that every operation runs over contiguous memory.
+Capture:   no branch depends on data, save `solve_active_set` with ``compact=True``.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+#: Relative shortfall that is rounding of the sums, not a violated row, by precision.
+ROUNDING: Final = {torch.float64: 1e-12, torch.float32: 2e-6}
+#: Dimensions the enumeration of faces is written for, with the largest number of rows; the
+#: candidates grow with its n-th power.
+MAX_FACE_ROWS: Final = {2: 12, 3: 6}
+#: Steps per constraint of the active set method before a problem counts as not converged. Most need
+#: as many steps as they have active constraints; one that has to leave again costs two more.
+STEPS_PER_CONSTRAINT: Final = 4
+#: Steps between two looks at which environments are left.
+_STEPS_PER_LOOK: Final = 4
+#: Largest accepted residual over 1 + |b|, by precision. In float32 the sums themselves round to
+#: about 1e-6.
+TOLERANCE: Final = {torch.float64: 1e-9, torch.float32: 1e-5}
+#: Violation over 1 + |b| that the iteration still works on.
+_WORTHWHILE: Final = {torch.float64: 1e-13, torch.float32: 1e-6}
+#: Part of a constraint's squared length that the active ones leave, below which it depends on
+#: them; and relative size of a pivot below which the active ones depend on each other.
+_DEPENDENT: Final = {torch.float64: 1e-13, torch.float32: 1e-6}
+#: Rounding of x relative to the multipliers that it is a sum of.
+_CANCELLATION: Final = {torch.float64: 2e-15, torch.float32: 1e-6}
+
+
+class Problems(NamedTuple):
+    """Projections of B environments.
+
+    Attributes:
+        u: Nominal points, shape (n, B).
+        A: Rows, shape (m, n, B).
+        b: Right-hand sides, shape (m, B).
+        s: Slack of each row per unit of its multiplier, shape (m, B); 0 for a hard row.
+        lower: Lower bounds, shape (n, B).
+        upper: Upper bounds, shape (n, B).
+        first: Index of the most urgent row, shape (B,).
+    """
+
+    u: Tensor
+    A: Tensor
+    b: Tensor
+    s: Tensor
+    lower: Tensor
+    upper: Tensor
+    first: Tensor
+
+    def take(self, index: Tensor) -> "Problems":
+        """Return the problems of some environments."""
+        return Problems(*(data.index_select(-1, index) for data in self))
+
+
+def first_largest(values: Tensor) -> Tensor:
+    """Return the index of the first largest entry along axis 0: (m, B) to (B,), int64.
+
+    `max(dim)` and `argmax(dim)` take some hundred microseconds on a CPU where this takes ten: the
+    former wakes all threads however small the array is, the latter leaves the vector unit idle.
+    """
+    return _first(values == values.amax(0), values.shape[0])
+
+
+def first_smallest(values: Tensor) -> Tensor:
+    """Return the index of the first smallest entry along axis 0: (m, B) to (B,), int64."""
+    return _first(values == values.amin(0), values.shape[0])
+
+
+def _first(found: Tensor, count: int) -> Tensor:
+    """Return the first index at which ``found``, (m, B), is true; the last one if nowhere (NaN)."""
+    index = torch.arange(count, device=found.device).unsqueeze(1)
+    return torch.where(found, index, count - 1).amin(0)
+
+
+def project_one_row_batch(
+    u: Tensor, a: Tensor, b: Tensor, lower: Tensor, upper: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the points of the box closest to ``u`` that meet the row, and where one does.
+
+    Args:
+        u: Nominal points, shape (n, B).
+        a: Rows, shape (n, B).
+        b: Right-hand sides, shape (B,).
+        lower: Lower bounds, shape (n, 1) or (n, B).
+        upper: Upper bounds, same shape.
+
+    Returns:
+        x of shape (n, B) and feasible of shape (B,). Where no point of the box meets the row, x is
+        the point of the box with the smallest ``a @ x``, closest to ``u``.
+    """
+    x = torch.minimum(torch.maximum(u, lower), upper)
+    value = (a * x).sum(0) - b
+    squared = a * a
+    moves = squared > 0.0
+    safe = torch.where(moves, a, 1.0)
+    near = torch.where(a > 0.0, upper, lower)
+    far = torch.where(a > 0.0, lower, upper)
+    starts = torch.where(moves, ((u - near) / safe).clamp_min_(0.0), 0.0)
+    ends = torch.where(moves, ((u - far) / safe).clamp_min_(0.0), 0.0)
+    length = ends - starts
+    points = torch.cat((starts, ends))  # (2n, B)
+    moved = torch.minimum((points.unsqueeze(1) - starts).clamp_min_(0.0), length)
+    left = value - moved.mul_(squared).sum(1)  # (2n, B): excess that is left at each breakpoint
+    passed = left >= 0.0
+    mu = torch.where(passed, points, 0.0).amax(0)
+    excess = torch.minimum(torch.where(passed, left, value).amin(0), value)
+    slope = torch.where((starts <= mu) & (mu < ends), squared, 0.0).sum(0)
+    sloped = slope > 0.0
+    mu = mu + torch.where(sloped, excess / torch.where(sloped, slope, 1.0), 0.0)
+    on_row = torch.minimum(torch.maximum(u - mu * a, lower), upper)
+    corner = torch.where(moves, far, x)
+    met = value <= 0.0
+    x = torch.where(met, x, torch.where(sloped, on_row, corner))
+    feasible = met | sloped | (excess <= ROUNDING[u.dtype] * (1.0 + b.abs()))
+    return x, feasible
+
+
+def project_on_faces(
+    u: Tensor, A: Tensor, b: Tensor, lower: Tensor, upper: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the nearest points of the polytopes, and where they are not empty.
+
+    Args:
+        u: Nominal points, shape (n, B), n in `MAX_FACE_ROWS`; clipped to the box they miss a row.
+        A: Rows, shape (m, n, B).
+        b: Right-hand sides, shape (m, B).
+        lower: Lower bounds, shape (n, 1) or (n, B).
+        upper: Upper bounds, same shape.
+
+    Returns:
+        x of shape (n, B), meaningful where feasible, shape (B,), is true.
+    """
+    if u.shape[0] == 2:  # candidates, (K, n, B)
+        flats = torch.stack(_flats_2d(u, A.unbind(1), (A * u).sum(1) - b), 1)
+        x = torch.cat((flats, _edges(A, b, lower, upper)))
+    else:
+        sides = _sides(u, A, b, lower, upper)
+        x = torch.cat((_flats_3d(u, A, b), _edges(A, b, lower, upper), sides))
+    low, high = lower.expand_as(u), upper.expand_as(u)
+    # (K, m, B): residual of each row at each candidate
+    residual = x[:, None, 0] * A[:, 0]
+    for k in range(1, u.shape[0]):
+        residual = torch.addcmul(residual, x[:, None, k], A[:, k])
+    missed = (residual - (b + ROUNDING[u.dtype] * (1.0 + b.abs()))).amax(1)
+    slack = ROUNDING[u.dtype] * (1.0 + high - low)
+    outside = torch.maximum(x - (high + slack), (low - slack) - x).amax(1)
+    meets = (missed <= 0.0) & (outside <= 0.0)  # no candidate, a division by zero, meets nothing
+    distance = torch.where(meets, (x - u).square().sum(1), torch.inf)
+    index, environment = first_smallest(distance), torch.arange(u.shape[1], device=u.device)
+    feasible = distance.amin(0) < torch.inf
+    answer = torch.where(feasible, x[index, :, environment].T, u)
+    return torch.minimum(torch.maximum(answer, low), high), feasible
+
+
+def _edges(A: Tensor, b: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """Return where rows meet the edges of the box, one component free: (K, n, B)."""
+    m, n, size = A.shape
+    bounds = torch.stack((lower.expand(n, size), upper.expand(n, size)), 1)  # (n, 2, B)
+    parts: list[Tensor] = []
+    for free in range(n):
+        columns: list[Tensor] = []
+        rest = b.view(m, *([1] * (n - 1)), size)
+        for place, held in enumerate(k for k in range(n) if k != free):
+            # (1, 2, B) in the plane; (1, 2, 1, B) and (1, 1, 2, B) in space: all pairs of bounds
+            sides = [2 if axis == place else 1 for axis in range(n - 1)]
+            value = bounds[held].view(1, *sides, size)
+            rest = rest - A[:, held].reshape(m, *([1] * (n - 1)), size) * value
+            columns.append(value)
+        found = rest / A[:, free].reshape(m, *([1] * (n - 1)), size)
+        columns = [value.expand_as(found) for value in columns]
+        columns.insert(free, found)
+        parts.append(torch.stack(columns, -2).reshape(-1, n, size))
+    return torch.cat(parts)
+
+
+def _sides(u: Tensor, A: Tensor, b: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """Return the candidates on the six sides of the box, two components free: (K, 3, B)."""
+    m, n, size = A.shape
+    bounds = torch.stack((lower.expand(n, size), upper.expand(n, size)))  # (2, 3, B)
+    # Side (side, axis); its two free components are axis + 1 and axis + 2, cyclically.
+    first, second = torch.roll(A, -1, 1), torch.roll(A, -2, 1)  # (m, 3, B)
+    u_first, u_second = torch.roll(u, -1, 0), torch.roll(u, -2, 0)
+    level = b.view(m, 1, 1, size) - A.unsqueeze(1) * bounds  # (m, 2, 3, B)
+    columns = (first.unsqueeze(1), second.unsqueeze(1))  # (m, 1, 3, B)
+    excess = columns[0] * u_first + columns[1] * u_second - level
+    x_first, x_second = _flats_2d(torch.stack((u_first, u_second)), columns, excess)
+    fixed = bounds.expand_as(x_first)  # (K, 2, 3, B)
+    candidates = torch.stack((fixed, x_first, x_second), 3)  # (K, 2, 3, 3, B)
+    # On axis a the entries are components a, a + 1, a + 2; roll them to 0, 1, 2.
+    turned = [torch.roll(candidates[:, :, axis], axis, 2) for axis in range(n)]
+    return torch.cat(turned, 1).reshape(-1, n, size)
+
+
+def _flats_2d(u: Tensor, columns: Sequence[Tensor], excess: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the feet of u on all lines, and the crossings of all pairs of lines.
+
+    Args:
+        u: Nominal points, (2, ..., B).
+        columns: Entries of the rows, (m, ..., B) each.
+        excess: Residuals of the rows at ``u``, (m, ..., B).
+
+    Returns:
+        Both coordinates, (m + m (m - 1) / 2, ..., B).
+    """
+    a_x, a_y = columns
+    scale = excess / (a_x * a_x + a_y * a_y)
+    feet = (u[0] - scale * a_x, u[1] - scale * a_y)
+    m = excess.shape[0]
+    if m < 2:
+        return feet
+    first, second = _choices(m, 2, excess.device).unbind(1)
+    r, s = excess[first], excess[second]
+    p_x, p_y, q_x, q_y = a_x[first], a_y[first], a_x[second], a_y[second]
+    determinant = p_x * q_y - p_y * q_x
+    crossings = (
+        u[0] - (r * q_y - s * p_y) / determinant,
+        u[1] - (s * p_x - r * q_x) / determinant,
+    )
+    return torch.cat((feet[0], crossings[0])), torch.cat((feet[1], crossings[1]))
+
+
+def _flats_3d(u: Tensor, A: Tensor, b: Tensor) -> Tensor:
+    """Return the feet on all planes and lines, and the crossings of three planes: (K, 3, B)."""
+    m = A.shape[0]
+    excess = (A * u).sum(1) - b
+    parts = [u - (excess / A.square().sum(1)).unsqueeze(1) * A]
+    if m >= 2:
+        first, second = _choices(m, 2, A.device).unbind(1)
+        a, c = A[first], A[second]
+        d = _cross(a, c)
+        # Dual basis of the plane of a and c: steps that move one residual and not the other.
+        step = excess[first].unsqueeze(1) * _cross(c, d)
+        step = step + excess[second].unsqueeze(1) * _cross(d, a)
+        parts.append(u - step / d.square().sum(1, keepdim=True))
+    if m >= 3:
+        first, second, third = _choices(m, 3, A.device).unbind(1)
+        a, c, e = A[first], A[second], A[third]
+        normal = _cross(c, e)
+        step = (
+            excess[first].unsqueeze(1) * normal
+            + excess[second].unsqueeze(1) * _cross(e, a)
+            + excess[third].unsqueeze(1) * _cross(a, c)
+        )
+        parts.append(u - step / (a * normal).sum(1, keepdim=True))
+    return torch.cat(parts)
+
+
+def _cross(a: Tensor, c: Tensor) -> Tensor:
+    """Return the cross products over axis 1: (K, 3, B)."""
+    (a0, a1, a2), (c0, c1, c2) = a.unbind(1), c.unbind(1)
+    return torch.stack((a1 * c2 - a2 * c1, a2 * c0 - a0 * c2, a0 * c1 - a1 * c0), 1)
+
+
+@cache
+def _choices(m: int, k: int, device: torch.device) -> Tensor:
+    """Return all choices of k of m rows, shape (K, k); kept, so that a capture finds them."""
+    return torch.tensor(list(itertools.combinations(range(m), k)), device=device)
+
+
+@cache
+def face_count(n: int, m: int) -> int:
+    """Return the number of candidates of m rows in n dimensions, K."""
+    flat = m + math.comb(m, 2)
+    if n == 2:
+        return flat + 4 * m
+    return flat + math.comb(m, 3) + 6 * flat + 12 * m
+
+
+class _State(NamedTuple):
+    """Iterate of the method.
+
+    Attributes:
+        y: Multipliers, >= 0, shape (M, B).
+        side: Bound a component is held at, +1 upper or -1 lower, shape (n, B).
+        active: Constraints that stay tight, shape (M, B).
+        p: Constraint whose multiplier was raised last, shape (B,).
+        entering: It is not tight yet, shape (B,).
+        finished: Nothing is left to do, shape (B,).
+        infeasible: There is proved to be no solution, shape (B,).
+    """
+
+    y: Tensor
+    side: Tensor
+    active: Tensor
+    p: Tensor
+    entering: Tensor
+    finished: Tensor
+    infeasible: Tensor
+
+    def put(self, index: Tensor, part: "_State") -> "_State":
+        """Return the state with some environments replaced."""
+        return _State(
+            *(old.index_copy(-1, index, new) for old, new in zip(self, part, strict=True))
+        )
+
+    def take(self, index: Tensor) -> "_State":
+        """Return the state of some environments."""
+        return _State(*(data.index_select(-1, index) for data in self))
+
+
+class ActiveSetAnswer(NamedTuple):
+    """Actions (n, B), where they solve the problem (B,), and where there is proved to be none."""
+
+    x: Tensor
+    solved: Tensor
+    infeasible: Tensor
+
+
+def solve_active_set(problem: Problems, *, compact: bool) -> ActiveSetAnswer:
+    """Return the projections; an action that does not solve its problem means nothing.
+
+    ``compact`` goes on with the unfinished environments only. It needs to know how many there are,
+    which stops a GPU; without it all environments take all steps.
+    """
+    state = _start(problem)
+    gram = _gram(problem)
+    for _ in range(-(-STEPS_PER_CONSTRAINT * gram.shape[0] // _STEPS_PER_LOOK)):
+        if not compact:
+            state = _steps(problem, gram, state)
+            continue
+        left = (~state.finished).nonzero().squeeze(1)
+        if left.numel() == 0:
+            break
+        if left.numel() == state.finished.numel():
+            state = _steps(problem, gram, state)
+        else:
+            part = _steps(problem.take(left), gram.index_select(-1, left), state.take(left))
+            state = state.put(left, part)
+    state = _polished(problem, gram, state)
+    x = _action(problem, state)
+    solved = _is_solution(problem, state, x) & ~state.infeasible
+    return ActiveSetAnswer(x, solved, state.infeasible)
+
+
+def _start(problem: Problems) -> _State:
+    (m, size), n = problem.b.shape, problem.u.shape[0]
+    y = torch.zeros((m + n, size), dtype=problem.u.dtype, device=problem.u.device)
+    nobody = torch.zeros(size, dtype=torch.bool, device=y.device)
+    return _State(
+        y=y,
+        side=torch.ones_like(problem.u),
+        active=torch.zeros_like(y, dtype=torch.bool),
+        p=torch.zeros(size, dtype=torch.int64, device=y.device),
+        entering=nobody,
+        finished=nobody,
+        infeasible=nobody,
+    )
+
+
+def _gram(problem: Problems) -> Tensor:
+    """Return G for components held at their upper bounds, shape (M, M, B)."""
+    m, n = problem.b.shape[0], problem.u.shape[0]
+    gram = problem.u.new_zeros((m + n, m + n, problem.u.shape[1]))
+    gram[:m, :m] = (problem.A.unsqueeze(1) * problem.A.unsqueeze(0)).sum(2)
+    gram[:m, m:] = problem.A
+    gram[m:, :m] = problem.A.transpose(0, 1)
+    for k in range(n):
+        gram[m + k, m + k] = 1.0
+    for j in range(m):
+        gram[j, j] += problem.s[j]
+    return gram
+
+
+def _steps(problem: Problems, gram: Tensor, state: _State) -> _State:
+    for _ in range(_STEPS_PER_LOOK):
+        state = _step(problem, gram, state)
+    return state
+
+
+def _step(problem: Problems, gram: Tensor, state: _State) -> _State:
+    """Take one step in every unfinished environment."""
+    m = problem.b.shape[0]
+    x = _action(problem, state, inside=False)
+    rows = (problem.A * x).sum(1) - problem.b - problem.s * state.y[:m]
+    above, below = x - problem.upper, problem.lower - x
+    held = state.active[m:] | (state.y[m:] > 0.0)
+    side = torch.where(held, state.side, torch.where(above >= below, 1.0, -1.0))
+    violation = torch.cat((rows, torch.where(side > 0.0, above, below)))
+    scale = torch.cat((1.0 + problem.b.abs(), torch.ones_like(x)))
+    urgency = torch.where(state.active, -torch.inf, violation / scale)
+    worst, choice = urgency.amax(0), first_largest(urgency)
+    p = torch.where(state.entering, state.p, choice)
+    finished = state.finished | (~state.entering & (worst <= _WORTHWHILE[x.dtype]))
+
+    signs = torch.cat((torch.ones_like(problem.b), side))
+    at_p = p.unsqueeze(0)
+    column = gram.gather(0, at_p.unsqueeze(1).expand(1, *gram.shape[1:])).squeeze(0)
+    column = column * signs * signs.gather(0, at_p)  # G_p, (M, B)
+    direction = _solve_active(gram, signs, state.active, column)
+    length = column.gather(0, at_p).squeeze(0)
+    rest = length - (torch.where(state.active, column, 0.0) * direction).sum(0)
+    hard = torch.cat((problem.s == 0.0, torch.ones_like(x, dtype=torch.bool)))
+    room = (state.active & hard).sum(0) < x.shape[0]  # n independent constraints fix all of x
+    room = room | ~hard.gather(0, at_p).squeeze(0)
+    independent = room & (rest > _DEPENDENT[x.dtype] * length)
+    full = violation.gather(0, at_p).squeeze(0) / torch.where(independent, rest, 1.0)
+    full = torch.where(independent, full.clamp_min(0.0), torch.inf)
+    falls = state.active & (direction > _DEPENDENT[x.dtype] * direction.abs().amax(0))
+    ratios = torch.where(falls, state.y / torch.where(falls, direction, 1.0), torch.inf)
+    partial, leaving = ratios.amin(0), first_smallest(ratios)
+
+    infeasible = ~finished & (partial == torch.inf) & (full == torch.inf)
+    moving = ~finished & ~infeasible
+    t = torch.where(moving, torch.minimum(full, partial), 0.0)
+    joins = moving & (full <= partial)
+    leaves = moving & ~joins
+    y = torch.where(state.active, (state.y - t * direction).clamp_min(0.0), state.y)
+    y = y.scatter_add(0, at_p, t.unsqueeze(0))
+    index = torch.arange(y.shape[0], device=y.device).unsqueeze(1)
+    out = leaves & (index == leaving)
+    return _State(
+        y=torch.where(out, 0.0, y),
+        side=side,
+        active=(state.active | (joins & (index == p))) & ~out,
+        p=p,
+        entering=leaves,
+        finished=finished | infeasible,
+        infeasible=state.infeasible | infeasible,
+    )
+
+
+def _polished(problem: Problems, gram: Tensor, state: _State) -> _State:
+    """Return the state with multipliers free of the rounding that the steps have gathered.
+
+    The residuals of the active constraints, which should vanish, give the correction.
+    """
+    m = problem.b.shape[0]
+    x = _action(problem, state, inside=False)
+    rows = (problem.A * x).sum(1) - problem.b - problem.s * state.y[:m]
+    bound = torch.where(state.side > 0.0, problem.upper, problem.lower)
+    free = problem.u - (problem.A * state.y[:m].unsqueeze(1)).sum(0) - state.side * state.y[m:]
+    residual = torch.cat((rows, state.side * (free - bound)))
+    signs = torch.cat((torch.ones_like(problem.b), state.side))
+    correction = _solve_active(gram, signs, state.active, residual)
+    y = torch.where(state.active, (state.y + correction).clamp_min(0.0), state.y)
+    return state._replace(y=y)
+
+
+def _action(problem: Problems, state: _State, *, inside: bool = True) -> Tensor:
+    """Return x of the multipliers, (n, B); moved into the box, to the last bit, if ``inside``."""
+    m = problem.b.shape[0]
+    pull = (problem.A * state.y[:m].unsqueeze(1)).sum(0)
+    x = problem.u - pull - state.side * state.y[m:]
+    bound = torch.where(state.side > 0.0, problem.upper, problem.lower)
+    x = torch.where(state.active[m:], bound, x)
+    return torch.minimum(torch.maximum(x, problem.lower), problem.upper) if inside else x
+
+
+def _is_solution(problem: Problems, state: _State, x: Tensor) -> Tensor:
+    """Return where x and its multipliers meet the optimality conditions, shape (B,)."""
+    m = problem.b.shape[0]
+    y = state.y[:m]
+    residual = (problem.A * x).sum(1) - problem.b - problem.s * y
+    # The large multipliers of rows with slack cancel in x to their own rounding. Those of hard rows
+    # get no such allowance: nothing stands behind a hard row that is missed.
+    cancelling = torch.where(problem.s > 0.0, y, 0.0).sum(0)
+    allowed = TOLERANCE[x.dtype] * (1.0 + problem.b.abs()) + _CANCELLATION[x.dtype] * cancelling
+    return state.finished & (torch.maximum(residual, -y).abs() <= allowed).all(0)
+
+
+def _solve_active(gram: Tensor, signs: Tensor, active: Tensor, column: Tensor) -> Tensor:
+    """Return d with G_WW d = G_Wp and zero outside W, shape (M, B)."""
+    both = active.unsqueeze(1) & active.unsqueeze(0)
+    matrix = torch.where(both, gram * (signs.unsqueeze(1) * signs.unsqueeze(0)), 0.0)
+    diagonal = torch.diagonal(matrix, dim1=0, dim2=1)  # (B, M)
+    diagonal += torch.where(active, 0.0, 1.0).T
+    return solve_positive(matrix, torch.where(active, column, 0.0))
+
+
+def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:
+    """Return the solution of symmetric positive semidefinite systems, by LDL^T.
+
+    A row that depends on the rows before it gets 0, which solves the system whenever it has a
+    solution.
+
+    Args:
+        matrix: Shape (m, m, B); overwritten.
+        right: Shape (m, B).
+    """
+    m = right.shape[0]
+    floor = _DEPENDENT[matrix.dtype] * torch.diagonal(matrix, dim1=0, dim2=1).T
+    solution = right.clone()
+    pivots: list[Tensor] = []
+    for k in range(m):
+        pivot = matrix[k, k]
+        usable = pivot > floor[k]
+        inverse = torch.where(usable, 1.0 / torch.where(usable, pivot, 1.0), 0.0)
+        pivots.append(inverse)
+        column = matrix[k + 1 :, k] * inverse  # (m - k - 1, B)
+        matrix[k + 1 :, k + 1 :] -= column.unsqueeze(1) * matrix[k, k + 1 :].unsqueeze(0)
+        solution[k + 1 :] -= column * solution[k]
+    for k in reversed(range(m)):
+        known = (matrix[k, k + 1 :] * solution[k + 1 :]).sum(0)
+        solution[k] = (solution[k] - known) * pivots[k]
+    return solution
