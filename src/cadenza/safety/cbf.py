@@ -326,6 +326,47 @@ def row_level(
     return (limit - closing_speed) / dt, h
 
 
+def planar_row_level(
+    p_i: Sequence[float],
+    v_i: Sequence[float],
+    p_j: Sequence[float],
+    v_j: Sequence[float],
+    contact_distance: float,
+    pair: PairParameters,
+) -> tuple[float, float, float, float, float, float]:
+    """Return `pair_geometry` and `row_level` of a pair in the plane, to the bit.
+
+    One flat function, because every step of the filter passes here once per partner; a test
+    compares it with those two.
+
+    Returns:
+        Both components of n; e, m; w, m/s; and what `row_level` returns.
+    """
+    (x_i, y_i), (u_i, w_i), (x_j, y_j), (u_j, w_j) = p_i, v_i, p_j, v_j
+    x, y, v_x, v_y = x_i - x_j, y_i - y_j, u_i - u_j, w_i - w_j
+    distance = math.hypot(x, y)
+    n_x, n_y = (x / distance, y / distance) if distance >= COINCIDENT_DISTANCE else (1.0, 0.0)
+    closing, tangential = -(n_x * v_x + n_y * v_y), abs(n_x * v_y - n_y * v_x)
+    alpha, dt, excess = pair.alpha, pair.dt, distance - contact_distance
+    if excess < 0.0:
+        safe = limit = pair.gamma * excess
+    else:  # both limits share their terms
+        numerator, inner = 4.0 * alpha * excess, 8.0 * alpha * excess
+        reach, three = alpha * dt, 3.0 * alpha * dt
+        safe = numerator / (reach + math.sqrt(reach * reach + inner))
+        limit = numerator / (three + math.sqrt(three * three + inner))
+        if closing > limit:
+            limit = next_closing_limit(excess, closing, alpha, dt, pair.gamma, pair.plant)
+    accel = pair.relative_accel
+    if 0.0 < tangential < accel * dt and pair.plant == "zoh":
+        nearest = distance - 0.5 * dt * (closing + limit)
+        if nearest < contact_distance:
+            nearest = contact_distance
+        kappa = pair.kappa(contact_distance)
+        limit -= tangential_allowance(tangential, accel, nearest, dt, kappa)
+    return n_x, n_y, excess, closing, (limit - closing) / dt, safe - closing
+
+
 def continuous_barrier(excess: float, closing_speed: float, alpha: float) -> float:
     """Return the limit dt -> 0 of the barrier, m/s: sqrt(2 alpha e) - w; -w in contact.
 

@@ -75,6 +75,11 @@ class SlackAdaptation:
         return self._seat.state
 
     @property
+    def partner_id(self) -> str | None:
+        """Who is in the seat; None if unknown."""
+        return self._partner_id
+
+    @property
     def bound(self) -> float:
         """Largest magnitude of lambda, m/s^2."""
         return self._bound

@@ -45,6 +45,7 @@ Score:  a forecast made in step k for step k + horizon is compared with the pack
 import importlib
 import itertools
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
@@ -520,6 +521,10 @@ _LATEST_STEPS: Final = 100
 DueForecast: TypeAlias = tuple[AgentSnapshot, AgentSnapshot]
 
 
+#: Partners, and the current packet of each.
+Packets: TypeAlias = tuple[Sequence[str], Sequence[AgentSnapshot]]
+
+
 class PartnerForecaster:
     """Keeps the packets of every partner and the forecasts that are still open.
 
@@ -553,10 +558,45 @@ class PartnerForecaster:
         self._step = 0
         self._history: dict[str, list[Observation]] = {}
         self._open: dict[str, dict[int, AgentSnapshot]] = {}
+        #: Packets of the last steps that `pass_current` left to be written down.
+        self._pending: deque[Packets] = deque(maxlen=HISTORY_LENGTH)
 
     def pass_step(self) -> None:
         """Let a step go by without packets."""
+        self._catch_up()
         self._step += 1
+
+    def kept_velocity(self, uids: Iterable[str]) -> bool:
+        """Return whether the last step forecast these partners as `pass_current` would have."""
+        if self._horizon != 1 or type(self._predictor) is not ConstantVelocityPredictor:
+            return False
+        self._catch_up()
+        last = (self._step - 1) * self._dt
+        return self._history.keys() == set(uids) and all(
+            history[-1].time_s == last and self._open[uid].keys() == {self._step}
+            for uid, history in self._history.items()
+        )
+
+    def pass_current(self, uids: Sequence[str], packets: Sequence[AgentSnapshot]) -> None:
+        """Do what `observe` and `forecast` do with current packets of all partners.
+
+        It is for a step before which `kept_velocity` held, and writes packets down once somebody
+        asks for them; the caller scores the forecasts itself.
+        """
+        self._pending.append((uids, packets))
+        self._step += 1
+
+    def _catch_up(self) -> None:
+        """Write down what `pass_current` left."""
+        step = self._step - len(self._pending)
+        for uids, packets in self._pending:
+            for uid, packet in zip(uids, packets, strict=True):
+                history = self._history[uid]
+                history.append(Observation(step * self._dt, packet))
+                del history[:-HISTORY_LENGTH]
+                self._open[uid] = {step + 1: packet.moved_on(self._dt)}
+            step += 1
+        self._pending.clear()
 
     def observe(self, agents: Mapping[str, AgentSnapshot]) -> dict[str, DueForecast]:
         """Take in the packets of this step and return the forecasts they decide, by partner.
@@ -564,6 +604,7 @@ class PartnerForecaster:
         Raises:
             InputError: A forecast that fell due is no snapshot, or of another dimension.
         """
+        self._catch_up()
         now = self._step * self._dt
         due: dict[str, DueForecast] = {}
         for uid, packet in agents.items():
@@ -628,6 +669,7 @@ class PartnerForecaster:
 
     def state_dict(self) -> dict[str, Any]:
         """Return packets and open forecasts as JSON-able values."""
+        self._catch_up()
         return {
             "step": self._step,
             "history": {
@@ -677,6 +719,7 @@ class PartnerForecaster:
         for uid, packets in history.items():
             self._require_usable(uid, packets, waiting[uid].values(), now)
         self._step, self._history, self._open = step, history, waiting
+        self._pending = deque(maxlen=HISTORY_LENGTH)
 
 
 def _observation(entry: Mapping[str, Any]) -> Observation:
