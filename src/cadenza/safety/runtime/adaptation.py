@@ -60,7 +60,6 @@ class SlackAdaptation:
             gamma=options.cbf_gamma,
             lambda_bound=self._bound,
             lambda_max=options.lambda_max,
-            integral_gain=options.integral_gain,
             eta_decay=options.eta_decay,
             step_grid=options.dtaci_steps,
         )

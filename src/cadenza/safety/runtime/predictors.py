@@ -42,7 +42,6 @@ Score:  a forecast made in step k for step k + horizon is compared with the pack
         new.
 """
 
-import importlib
 import itertools
 import math
 from collections import deque
@@ -118,10 +117,6 @@ class PartnerPredictor(Protocol):
         ...
 
 
-#: A member given as a plain function of the same arguments, returning the snapshot only.
-PredictFunction: TypeAlias = Callable[[Sequence[Observation], float, float], AgentSnapshot]
-
-
 def newest(history: Sequence[Observation], dt: float, age: float) -> Observation:
     """Return the newest packet after checking the arguments of a forecast.
 
@@ -154,26 +149,25 @@ class EnsemblePredictor:
     nobody can check beforehand; that is why it enters rows only on the caller's word.
 
     Args:
-        members: Predictors; or functions ``(history, dt, age) -> AgentSnapshot``; or import paths
-            ``"package.module:name"`` of either, or of a class that is built without arguments.
+        members: At least two predictors.
 
     Raises:
-        ConfigurationError: Fewer than two members, or one that cannot be imported or called.
+        ConfigurationError: Fewer than two members.
     """
 
-    def __init__(self, members: Sequence[PartnerPredictor | PredictFunction | str]) -> None:
+    def __init__(self, members: Sequence[PartnerPredictor]) -> None:
         if len(members) < 2:
             raise ConfigurationError(
                 f"EnsemblePredictor: expected at least two members, got {len(members)}; one "
                 "forecast alone cannot disagree."
             )
-        self._members = [as_predictor(member) for member in members]
+        self._members = list(members)
 
     def predict(self, history: Sequence[Observation], dt: float, age: float) -> Prediction:
         """See `PartnerPredictor.predict`.
 
         Raises:
-            InputError: As there; or a member returns no snapshot, or one of other dimension.
+            InputError: As there; or a member returns a snapshot of another dimension.
         """
         last = newest(history, dt, age).snapshot
         forecasts = [member.predict(history, dt, age) for member in self._members]
@@ -192,102 +186,6 @@ class EnsemblePredictor:
             for accel, forecast in zip(accelerations, forecasts, strict=True)
         )
         return Prediction(AgentSnapshot(position, velocity, last.radius), bound, mean)
-
-
-class _FunctionPredictor:
-    """A plain function as a predictor; it makes no claim about its error."""
-
-    def __init__(self, function: PredictFunction) -> None:
-        self._function = function
-
-    def predict(self, history: Sequence[Observation], dt: float, age: float) -> Prediction:
-        """Call the function and check what it returns."""
-        newest(history, dt, age)
-        snapshot = cast("object", self._function(history, dt, age))
-        if not isinstance(snapshot, AgentSnapshot):
-            raise InputError(
-                "predictor: expected the function to return an AgentSnapshot, got "
-                f"{type(snapshot).__name__}."
-            )
-        return Prediction(snapshot)
-
-
-def as_predictor(member: PartnerPredictor | PredictFunction | str) -> PartnerPredictor:
-    """Return ``member`` as a predictor; see `EnsemblePredictor` for what it may be.
-
-    Raises:
-        ConfigurationError: It cannot be imported, or is neither predictor nor function.
-    """
-    found: Any = _load(member) if isinstance(member, str) else member
-    if isinstance(found, type):
-        found = cast("type[Any]", found)()
-    if isinstance(found, PartnerPredictor):
-        return found
-    if callable(found):
-        return _FunctionPredictor(cast("PredictFunction", found))
-    raise ConfigurationError(
-        f"predictor: expected a PartnerPredictor or a function, got {type(found).__name__}."
-    )
-
-
-def _load(path: str) -> Any:
-    """Return the object at ``"package.module:name"``."""
-    module_name, separator, name = path.partition(":")
-    if not separator:
-        raise ConfigurationError(
-            f"predictor: expected an import path 'package.module:name', got {path!r}."
-        )
-    try:
-        return getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"predictor: cannot import {path!r}: {error}.") from error
-
-
-def _constant_acceleration() -> PartnerPredictor:
-    from cadenza.safety.runtime.predictors import ConstantAccelerationPredictor
-
-    return ConstantAccelerationPredictor()
-
-
-def _ensemble() -> PartnerPredictor:
-    return EnsemblePredictor([ConstantVelocityPredictor(), _constant_acceleration()])
-
-
-#: How each registered kind is built.
-_KINDS: Final[dict[str, Callable[[], PartnerPredictor]]] = {
-    "constant_velocity": ConstantVelocityPredictor,
-    "constant_acceleration": _constant_acceleration,
-    "ensemble": _ensemble,
-}
-
-
-def predictor_kinds() -> tuple[str, ...]:
-    """Return the registered names, sorted."""
-    return tuple(sorted(_KINDS))
-
-
-def register_predictor(kind: str, build: Callable[[], PartnerPredictor]) -> None:
-    """Make ``kind`` available as `SafetyOptions.predictor_kind`.
-
-    Raises:
-        ConfigurationError: The name is empty or taken.
-    """
-    if not kind or kind in _KINDS:
-        raise ConfigurationError(
-            f"register_predictor: expected a new name, got {kind!r}; known: {predictor_kinds()}."
-        )
-    _KINDS[kind] = build
-
-
-def make_predictor(kind: str) -> PartnerPredictor:
-    """Return a predictor of a registered kind.
-
-    Raises:
-        UnknownNameError: No predictor has this name.
-    """
-    if kind not in _KINDS:
-        raise UnknownNameError(f"predictor: expected one of {predictor_kinds()}, got {kind!r}.")
-    return _KINDS[kind]()
 
 
 #: Standard deviation of measured positions, m, and velocities, m/s: an indoor motion capture.
@@ -509,6 +407,45 @@ def gaps_of(history: Sequence[Observation]) -> list[float]:
         time_s = packet.time_s
         gaps.append(gap)
     return gaps
+
+
+#: How each registered kind is built.
+_KINDS: Final[dict[str, Callable[[], PartnerPredictor]]] = {
+    "constant_velocity": ConstantVelocityPredictor,
+    "constant_acceleration": ConstantAccelerationPredictor,
+    "ensemble": lambda: EnsemblePredictor(
+        [ConstantVelocityPredictor(), ConstantAccelerationPredictor()]
+    ),
+}
+
+
+def predictor_kinds() -> tuple[str, ...]:
+    """Return the registered names, sorted."""
+    return tuple(sorted(_KINDS))
+
+
+def register_predictor(kind: str, build: Callable[[], PartnerPredictor]) -> None:
+    """Make ``kind`` available as `SafetyOptions.predictor_kind`.
+
+    Raises:
+        ConfigurationError: The name is empty or taken.
+    """
+    if not kind or kind in _KINDS:
+        raise ConfigurationError(
+            f"register_predictor: expected a new name, got {kind!r}; known: {predictor_kinds()}."
+        )
+    _KINDS[kind] = build
+
+
+def make_predictor(kind: str) -> PartnerPredictor:
+    """Return a predictor of a registered kind.
+
+    Raises:
+        UnknownNameError: No predictor has this name.
+    """
+    if kind not in _KINDS:
+        raise UnknownNameError(f"predictor: expected one of {predictor_kinds()}, got {kind!r}.")
+    return _KINDS[kind]()
 
 
 #: Two packets measured closer than this are the same one, s; far below any control step.
