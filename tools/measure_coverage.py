@@ -20,7 +20,6 @@ SEEDS = range(5)
 MISS_RATES = (0.05, 0.1, 0.2)
 RULES = {
     "`two_sided`": {},
-    "`two_sided`, `integral_gain = 0.02`": {"integral_gain": 0.02},
     "`dtaci`": {"conformal_rule": "dtaci"},
 }
 

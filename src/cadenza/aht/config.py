@@ -201,7 +201,6 @@ class SafetyConfig(FrozenModel):
         eta: Step of the adaptive margin, m/s per miss, >= 0; 0 freezes it.
         conformal_rule: This and what follows up to ``brake_hysteresis``: see
             `cadenza.safety.runtime.options.SafetyOptions`, whose defaults hold here too.
-        integral_gain: Integral term of the adaptive margin, m/s.
         eta_decay: Exponent of the decay of its steps.
         dtaci_steps: Step sizes of the aggregated rule, m/s per miss.
         target_loss: Target of the one-sided rule, m/s.
@@ -245,7 +244,6 @@ class SafetyConfig(FrozenModel):
     )
     eta: float = Field(default=_DEFAULTS.eta, ge=0.0, json_schema_extra=extension())
     conformal_rule: str = _own(_DEFAULTS.conformal_rule)
-    integral_gain: float = _own(_DEFAULTS.integral_gain)
     eta_decay: float = _own(_DEFAULTS.eta_decay)
     dtaci_steps: tuple[float, ...] = _own(_DEFAULTS.dtaci_steps)
     target_loss: float = _own(_DEFAULTS.target_loss)

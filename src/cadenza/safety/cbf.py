@@ -326,6 +326,47 @@ def row_level(
     return (limit - closing_speed) / dt, h
 
 
+def planar_row_level(
+    p_i: Sequence[float],
+    v_i: Sequence[float],
+    p_j: Sequence[float],
+    v_j: Sequence[float],
+    contact_distance: float,
+    pair: PairParameters,
+) -> tuple[float, float, float, float, float, float]:
+    """Return `pair_geometry` and `row_level` of a pair in the plane, to the bit.
+
+    One flat function, because every step of the filter passes here once per partner; a test
+    compares it with those two.
+
+    Returns:
+        Both components of n; e, m; w, m/s; and what `row_level` returns.
+    """
+    (x_i, y_i), (u_i, w_i), (x_j, y_j), (u_j, w_j) = p_i, v_i, p_j, v_j
+    x, y, v_x, v_y = x_i - x_j, y_i - y_j, u_i - u_j, w_i - w_j
+    distance = math.hypot(x, y)
+    n_x, n_y = (x / distance, y / distance) if distance >= COINCIDENT_DISTANCE else (1.0, 0.0)
+    closing, tangential = -(n_x * v_x + n_y * v_y), abs(n_x * v_y - n_y * v_x)
+    alpha, dt, excess = pair.alpha, pair.dt, distance - contact_distance
+    if excess < 0.0:
+        safe = limit = pair.gamma * excess
+    else:  # both limits share their terms
+        numerator, inner = 4.0 * alpha * excess, 8.0 * alpha * excess
+        reach, three = alpha * dt, 3.0 * alpha * dt
+        safe = numerator / (reach + math.sqrt(reach * reach + inner))
+        limit = numerator / (three + math.sqrt(three * three + inner))
+        if closing > limit:
+            limit = next_closing_limit(excess, closing, alpha, dt, pair.gamma, pair.plant)
+    accel = pair.relative_accel
+    if 0.0 < tangential < accel * dt and pair.plant == "zoh":
+        nearest = distance - 0.5 * dt * (closing + limit)
+        if nearest < contact_distance:
+            nearest = contact_distance
+        kappa = pair.kappa(contact_distance)
+        limit -= tangential_allowance(tangential, accel, nearest, dt, kappa)
+    return n_x, n_y, excess, closing, (limit - closing) / dt, safe - closing
+
+
 def continuous_barrier(excess: float, closing_speed: float, alpha: float) -> float:
     """Return the limit dt -> 0 of the barrier, m/s: sqrt(2 alpha e) - w; -w in contact.
 
@@ -595,75 +636,3 @@ def wae_row_level(power: CbfPower) -> LevelFunction:
         )
 
     return level
-
-
-def cartesian_row(
-    snap_i: AgentSnapshot,
-    snap_j: AgentSnapshot,
-    *,
-    alpha_pair: float,
-    gamma: float,
-    lambda_: float,
-    power: CbfPower = 1,
-) -> tuple[list[float], list[float], float, float]:
-    """Return the row of a pair on both accelerations.
-
-    Returns:
-        Row on a_i (-n, d numbers), row on a_j (+n), b (m/s^2) and h (m/s).
-    """
-    normal, distance, closing, tangential = pair_geometry(
-        snap_i.position_numbers,
-        snap_i.velocity_numbers,
-        snap_j.position_numbers,
-        snap_j.velocity_numbers,
-    )
-    level, h = wae_level(
-        distance,
-        snap_i.radius + snap_j.radius,
-        closing,
-        tangential,
-        alpha=alpha_pair,
-        gamma=gamma,
-        power=power,
-    )
-    return [-n_k for n_k in normal], normal, level + lambda_, h
-
-
-def ego_only_row(
-    ego: AgentSnapshot,
-    partner: AgentSnapshot,
-    predicted: AgentSnapshot,
-    *,
-    alpha_pair: float,
-    gamma: float,
-    lambda_: float,
-    dt: float,
-    power: CbfPower = 1,
-) -> tuple[list[float], float, float]:
-    """Return the row on the ego's acceleration alone, the partner's taken from its forecast.
-
-    Args:
-        ego: The ego now.
-        partner: The partner now.
-        predicted: The partner ``dt`` ahead.
-        alpha_pair: Relative braking the pair is credited with, m/s^2.
-        gamma: Gain of the class-K function.
-        lambda_: Slack, m/s^2.
-        dt: Control step, s.
-        power: k.
-
-    Returns:
-        Row (-n, d numbers), b - n @ a_partner (m/s^2) and h (m/s).
-    """
-    row, normal, level, h = cartesian_row(
-        ego, partner, alpha_pair=alpha_pair, gamma=gamma, lambda_=lambda_, power=power
-    )
-    accel = predicted_acceleration(partner.velocity_numbers, predicted.velocity_numbers, dt)
-    return row, level - sum([n * a for n, a in zip(normal, accel, strict=True)]), h
-
-
-def predicted_acceleration(
-    now: Sequence[float], ahead: Sequence[float], elapsed_s: float
-) -> list[float]:
-    """Return (ahead - now) / elapsed_s: mean acceleration between two velocities, m/s^2."""
-    return [(later - earlier) / elapsed_s for earlier, later in zip(now, ahead, strict=True)]

@@ -1,8 +1,7 @@
 """Emergency actions of embodiments whose action is not their acceleration: a = J u + beta.
 
 `JacobianEmergencyController` aims at the summed repulsion through the model's inverse and gives
-that direction up only where the box forces it to. `MaxPushEmergencyController` goes for the
-largest separation from the start.
+that direction up only where the box forces it to.
 
 The action that separates an agent fastest from several others: exact, over the action box.
 
@@ -16,7 +15,6 @@ Units:     rows in m/s^2 per action unit, offsets in m/s^2.
 """
 
 import importlib
-from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -24,17 +22,15 @@ import numpy as np
 from cadenza.core.arrays import FloatArray
 from cadenza.safety.authority import read_action_map
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.emergency import (
     DEFAULT_STOP_TIME_S,
-    CartesianAccelEmergencyController,
     braking_accel,
     net_repulsion,
     require_stop_time,
     scale_into_box,
     stretch,
 )
-from cadenza.safety.protocols import AgentControlModel, EmergencyController
+from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.snapshot import AgentSnapshot
 
 #: Price of moving a component from ``start``, as a share of the largest entry of the rows. Far
@@ -100,19 +96,7 @@ def _solve(rows: FloatArray, offsets: FloatArray, start: FloatArray) -> FloatArr
 _ENOUGH: Final = 1e-3
 
 
-class _ModelController:
-    """What the controllers of this module are built from; see their descriptions."""
-
-    def __init__(
-        self, *, control_model: AgentControlModel, stop_time_s: float = DEFAULT_STOP_TIME_S
-    ) -> None:
-        require_stop_time(type(self).__name__, stop_time_s)
-        load_linear_programming()
-        self._model = control_model
-        self._stop_time_s = stop_time_s
-
-
-class JacobianEmergencyController(_ModelController):
+class JacobianEmergencyController:
     """Pushes along the summed repulsion through the inverse of a control model.
 
     1. The target acceleration has the norm of the Cartesian capacity along the summed repulsion;
@@ -129,6 +113,14 @@ class JacobianEmergencyController(_ModelController):
     Raises:
         ConfigurationError: ``stop_time_s`` is not a positive finite number.
     """
+
+    def __init__(
+        self, *, control_model: AgentControlModel, stop_time_s: float = DEFAULT_STOP_TIME_S
+    ) -> None:
+        require_stop_time("JacobianEmergencyController", stop_time_s)
+        load_linear_programming()
+        self._model = control_model
+        self._stop_time_s = stop_time_s
 
     def compute_override(
         self,
@@ -165,61 +157,6 @@ class JacobianEmergencyController(_ModelController):
             return scaled
         best = max_push_action(rows, offsets, c, scaled)
         return np.clip(_blend(scaled, best, rows, offsets, goal), -c, c)
-
-
-class MaxPushEmergencyController(_ModelController):
-    """Separates as fast as the action box allows from the partner it gains least on.
-
-    Unlike the summed repulsion, this counts every joint for what it contributes, and never pushes
-    into one partner to flee from two others. Bang-bang: prefer it where contact is the worst case.
-
-    Args:
-        control_model: Maps the agent's action to its acceleration.
-        stop_time_s: Time constant of braking along -v, which components that push nobody away
-            are left to, s, > 0; at least the control step.
-
-    Raises:
-        ConfigurationError: ``stop_time_s`` is not a positive finite number.
-    """
-
-    def compute_override(
-        self,
-        agent_state: AgentSnapshot,
-        pairwise_repulsion_vectors: list[FloatArray],
-        bounds: Bounds,
-    ) -> FloatArray:
-        """Return the emergency action, shape (n,), inside the action box.
-
-        Args:
-            agent_state: The agent that acts.
-            pairwise_repulsion_vectors: Unit vectors, each (d,), away from each dangerous partner.
-            bounds: Box; the capacity limits only the braking.
-
-        Raises:
-            InputError: A vector has another shape than the position, or the model's answer is
-                malformed.
-        """
-        c = bounds.action_linf_component
-        jacobian, bias = read_action_map(self._model, agent_state)
-        net_repulsion(agent_state, pairwise_repulsion_vectors)  # refuses vectors of another shape
-        stop = braking_accel(agent_state, bounds.cartesian_accel_capacity, self._stop_time_s)
-        start = scale_into_box(self._model.cartesian_accel_to_action(agent_state, stop - bias), c)
-        if not pairwise_repulsion_vectors:
-            return start
-        directions = np.stack(pairwise_repulsion_vectors)
-        return max_push_action(directions @ jacobian, directions @ bias, c, start)
-
-
-def default_emergency_controllers(
-    control_models: Mapping[str, AgentControlModel],
-) -> dict[str, EmergencyController]:
-    """Return a controller per agent: Cartesian for point masses, Jacobian for all others."""
-    return {
-        uid: CartesianAccelEmergencyController()
-        if isinstance(model, DoubleIntegratorControlModel)
-        else JacobianEmergencyController(control_model=model)
-        for uid, model in control_models.items()
-    }
 
 
 def _blend(

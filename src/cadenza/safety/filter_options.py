@@ -167,6 +167,13 @@ class EgoOnlyOptions:
         return self.rate_limit != "hard" and self.prediction_error is None
 
     @property
+    def ordinary(self) -> bool:
+        """Whether all but ``cbf_gamma``, ``plant`` and ``margin_m`` is as it is by default."""
+        return self == EgoOnlyOptions(
+            cbf_gamma=self.cbf_gamma, plant=self.plant, margin_m=self.margin_m
+        )
+
+    @property
     def passive(self) -> bool:
         """Whether several partners are met by passive safety."""
         return self.multi_partner == "passive"

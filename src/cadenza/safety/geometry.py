@@ -1,8 +1,7 @@
-"""Distances between bodies made of spheres, and from spheres to capsules and half-spaces.
+"""Bodies made of spheres, their distances, and shapes that spheres keep away from.
 
 Distance:   signed, m: gap between the surfaces, negative on overlap.
-Gradient:   of the distance with respect to the first body's position: the unit vector from the
-            second body's nearest centre (or surface) to the first's.
+Gradient:   of the distance with respect to the first body's position.
 Coverage:   spheres of radius R, spaced s along a segment, contain the capsule of radius r around
             it iff s <= 2 sqrt(R^2 - r^2) and the outermost centres are its ends.
 Axes:       N spheres of a cloud, 3 Cartesian components; world frame unless said otherwise.
@@ -10,12 +9,10 @@ Units:      m.
 """
 
 import math
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.errors import InputError
@@ -26,8 +23,6 @@ COINCIDENT_TOL: Final = 1e-12
 #: How far R^T R may be from the identity, per entry; far above float64 rounding of a rotation
 #: and far below what would change a radius by a micrometre.
 _ROTATION_TOL: Final = 1e-6
-
-BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,18 +73,6 @@ class SphereCloud:
         return len(self.radii)
 
 
-class Solid(Protocol):
-    """A body that points have a signed distance to."""
-
-    def signed_distance(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return distances, shape (N,), m, and their gradients, unit vectors (N, 3).
-
-        Args:
-            points: Shape (N, 3), m.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Capsule:
     """All points within ``radius`` of a segment.
@@ -111,23 +94,6 @@ class Capsule:
         object.__setattr__(self, "start", _frozen("Capsule.start", self.start, (3,)))
         object.__setattr__(self, "end", _frozen("Capsule.end", self.end, (3,)))
         object.__setattr__(self, "radius", _length("Capsule.radius", self.radius))
-
-    def signed_distance(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return distances, shape (N,), m, and gradients (N, 3).
-
-        On the axis, where every perpendicular is a gradient, it is one fixed perpendicular.
-        """
-        axis = self.end - self.start
-        squared = float(axis @ axis)
-        share = np.clip((points - self.start) @ axis / squared, 0.0, 1.0) if squared > 0.0 else 0.0
-        nearest = self.start + np.multiply.outer(np.broadcast_to(share, len(points)), axis)
-        offset = points - nearest
-        length = np.linalg.norm(offset, axis=1)
-        gradient = np.empty_like(offset)
-        away = length >= COINCIDENT_TOL
-        gradient[away] = offset[away] / length[away, None]
-        gradient[~away] = _perpendicular(axis)
-        return length - self.radius, gradient
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,26 +121,6 @@ class HalfSpace:
         object.__setattr__(self, "normal", _frozen("HalfSpace.normal", normal / length, (3,)))
         object.__setattr__(self, "offset", float(self.offset))
 
-    def signed_distance(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return distances, shape (N,), m, and gradients (N, 3), the normal for every point."""
-        return points @ self.normal - self.offset, np.tile(self.normal, (len(points), 1))
-
-
-class NearestPairs(NamedTuple):
-    """The closest pairs of two clouds, nearest first.
-
-    Attributes:
-        distance: Gaps, shape (K,), m.
-        first: Indices into the first cloud, shape (K,).
-        second: Indices into the second cloud, shape (K,).
-        gradient: Unit vectors from the second centre to the first, shape (K, 3).
-    """
-
-    distance: FloatArray
-    first: NDArray[np.intp]
-    second: NDArray[np.intp]
-    gradient: FloatArray
-
 
 def pair_distance(a: Sphere, b: Sphere) -> float:
     """Return the gap between two balls, m; symmetric."""
@@ -193,7 +139,7 @@ def pair_distance_with_gradient(a: Sphere, b: Sphere) -> tuple[float, FloatArray
 def min_pair_distance(cloud_a: SphereCloud, cloud_b: SphereCloud) -> tuple[float, int, int]:
     """Return the smallest gap, m, and the indices of its balls; the first in row-major order.
 
-    No pair is left out, also if both clouds are one; see `k_nearest_pairs` for exclusions.
+    No pair is left out, also if both clouds are one.
 
     Raises:
         InputError: A cloud is empty.
@@ -203,81 +149,13 @@ def min_pair_distance(cloud_a: SphereCloud, cloud_b: SphereCloud) -> tuple[float
     return float(table[i, j]), i, j
 
 
-def k_nearest_pairs(
-    cloud_a: SphereCloud,
-    cloud_b: SphereCloud,
-    k: int,
-    *,
-    exclude: BoolArray | None = None,
-) -> NearestPairs:
-    """Return the ``k`` closest pairs, nearest first; ties in row-major order.
-
-    Args:
-        cloud_a: First body, N_a balls.
-        cloud_b: Second body, N_b balls; the first again for collisions with itself.
-        k: Number of pairs, >= 1; fewer come back when fewer are left.
-        exclude: Pairs to leave out, shape (N_a, N_b); see `self_collision_exclusion`.
-
-    Raises:
-        InputError: A cloud is empty, ``k`` < 1, or ``exclude`` has another shape.
-    """
-    if k < 1:
-        raise InputError(f"k_nearest_pairs: expected k >= 1, got {k}.")
-    table = _distance_table(cloud_a, cloud_b)
-    if exclude is not None:
-        require_shape("k_nearest_pairs: exclude", exclude, table.shape)
-        table[exclude] = np.inf
-    flat = table.ravel()
-    if k < flat.size:
-        limit = np.partition(flat, k - 1)[k - 1]
-        candidates = np.flatnonzero(flat <= limit)
-    else:
-        candidates = np.arange(flat.size)
-    candidates = candidates[np.isfinite(flat[candidates])]
-    nearest = candidates[np.argsort(flat[candidates], kind="stable")[:k]]
-    first, second = np.divmod(nearest, len(cloud_b))
-    offset = cloud_a.centers[first] - cloud_b.centers[second]
-    length = np.linalg.norm(offset, axis=1)
-    gradient = np.zeros_like(offset)
-    gradient[:, 0] = 1.0
-    away = length >= COINCIDENT_TOL
-    gradient[away] = offset[away] / length[away, None]
-    return NearestPairs(flat[nearest], first, second, gradient)
-
-
-def self_collision_exclusion(
-    links: Sequence[int], *, allowed: Collection[tuple[int, int]] = ()
-) -> BoolArray:
-    """Return which pairs of one body's balls to leave out of a self-collision check.
-
-    Args:
-        links: Link that each of the N balls belongs to. Balls of one link cannot collide.
-        allowed: Pairs of links that may touch, in either order, e.g. neighbours on a joint.
-
-    Returns:
-        Shape (N, N), True to leave out; every remaining pair occurs once, as (i, j) with i < j.
-    """
-    index = np.asarray(links)
-    exclude: BoolArray = np.tri(len(index), dtype=bool) | (index[:, None] == index[None, :])
-    for a, b in allowed:
-        exclude |= (index[:, None] == a) & (index[None, :] == b)
-        exclude |= (index[:, None] == b) & (index[None, :] == a)
-    return exclude
-
-
-def cloud_distance(cloud: SphereCloud, solid: Solid) -> tuple[FloatArray, FloatArray]:
-    """Return the gap of every ball to a solid, shape (N,), m, and its gradients (N, 3)."""
-    distance, gradient = solid.signed_distance(cloud.centers)
-    return distance - cloud.radii, gradient
-
-
 def decompose_capsule(
     start: FloatArray, end: FloatArray, radius: float, n_spheres: int
 ) -> SphereCloud:
     """Return equal balls, evenly spaced from ``start`` to ``end``; one ball sits at ``start``.
 
     Balls as thick as the capsule leave notches between them; `covering_radius` says how thick
-    they must be, and `capsule_coverage_ok` checks.
+    they must be.
 
     Args:
         start: One end of the axis, shape (3,), m.
@@ -319,18 +197,6 @@ def covering_radius(length: float, radius: float, n_spheres: int) -> float:
     return math.hypot(radius, 0.5 * length / (n_spheres - 1))
 
 
-def capsule_coverage_ok(capsule: Capsule, *, sphere_radius: float, n_spheres: int) -> bool:
-    """Return whether ``n_spheres`` balls of `decompose_capsule` contain the capsule.
-
-    Raises:
-        InputError: An argument is out of range.
-    """
-    length = float(np.linalg.norm(capsule.end - capsule.start))
-    sphere_radius = _length("capsule_coverage_ok: sphere_radius", sphere_radius)
-    # Rounding of the needed radius must not refuse balls of exactly that radius.
-    return sphere_radius * (1.0 + 1e-12) >= covering_radius(length, capsule.radius, n_spheres)
-
-
 def transform_cloud(
     cloud: SphereCloud, rotation: FloatArray, translation: FloatArray
 ) -> SphereCloud:
@@ -366,18 +232,6 @@ def _distance_table(cloud_a: SphereCloud, cloud_b: SphereCloud) -> FloatArray:
     distance: FloatArray = np.sqrt(np.einsum("ijk,ijk->ij", offset, offset))
     distance -= cloud_a.radii[:, None] + cloud_b.radii[None, :]
     return distance
-
-
-def _perpendicular(axis: FloatArray) -> FloatArray:
-    """Return a unit vector perpendicular to ``axis``; +x if that is zero."""
-    length = float(np.linalg.norm(axis))
-    if length < COINCIDENT_TOL:
-        return np.array([1.0, 0.0, 0.0])
-    direction = axis / length
-    helper = np.zeros(3)
-    helper[int(np.abs(direction).argmin())] = 1.0
-    across = helper - (helper @ direction) * direction
-    return across / float(np.linalg.norm(across))
 
 
 def _frozen(name: str, values: FloatArray, shape: tuple[int, ...]) -> FloatArray:

@@ -111,23 +111,26 @@ class AgentSnapshot:
         """Return the snapshot of plain numbers; see the class for arguments and errors."""
         return cls(position, velocity, radius)
 
+    def position_after(self, time_s: float) -> tuple[float, ...]:
+        """Return the centre ``time_s`` later at the same velocity, m, as plain numbers."""
+        p, v = self.position_numbers, self.velocity_numbers
+        if len(p) == 2:  # written out: a forecast per partner and step
+            return p[0] + v[0] * time_s, p[1] + v[1] * time_s
+        return tuple([p_k + v[k] * time_s for k, p_k in enumerate(p)])
+
     def moved_on(self, time_s: float) -> "AgentSnapshot":
         """Return the agent ``time_s`` later at the same velocity, as current.
 
         Raises:
             InputError: It leaves the range of accepted numbers.
         """
-        p, v = self.position_numbers, self.velocity_numbers
-        if len(p) == 2:  # written out: a forecast per partner and step
-            position = (p[0] + v[0] * time_s, p[1] + v[1] * time_s)
-        else:
-            position = tuple([p_k + v[k] * time_s for k, p_k in enumerate(p)])
+        position = self.position_after(time_s)
         _require_in_range("AgentSnapshot.position", position)
         moved = object.__new__(AgentSnapshot)  # all but the position was checked before
         _set(moved, "radius", self.radius)
         _set(moved, "age_s", 0.0)
         _set(moved, "position_numbers", position)
-        _set(moved, "velocity_numbers", v)
+        _set(moved, "velocity_numbers", self.velocity_numbers)
         return moved
 
     def aged(self, age_s: float) -> "AgentSnapshot":

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cadenza.safety.conformal import RuleSettings, make_rule, update_lambda, update_margin
+from cadenza.safety.conformal import RuleSettings, make_rule, update_lambda
 from cadenza.safety.state import SafetyState
 from tests.campaigns import size
 
@@ -13,14 +13,7 @@ GAMMA, BOUND = 5.0, 100.0
 
 def run_margin(scores, *, miss_rate=0.05, eta=0.01):
     """Return the misses and margins of the two-sided rule over a sequence of scores."""
-    state = SafetyState({PAIR: 0.0}, epsilon=miss_rate, eta=eta)
-    misses, margins = [], []
-    for score in scores:
-        margin = -state.lambda_[PAIR] / GAMMA
-        misses.append(score > margin)
-        margins.append(margin)
-        update_margin(state, {PAIR: float(score)}, gamma=GAMMA, lambda_bound=BOUND)
-    return np.array(misses), np.array(margins), -state.lambda_[PAIR] / GAMMA
+    return run_decaying(scores, p=0.0, miss_rate=miss_rate, eta=eta)
 
 
 def run_decaying(scores, *, p, miss_rate=0.1, eta=0.05):

@@ -15,7 +15,6 @@ from tests.property.safety.drifting import run
 STEPS = 4500
 RULES = {
     "two_sided": {},
-    "two_sided with integral": {"integral_gain": 0.02},
     "dtaci": {"conformal_rule": "dtaci"},
 }
 

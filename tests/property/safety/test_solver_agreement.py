@@ -73,8 +73,7 @@ def check_all(names, problem, limit, tolerance=1e-10):
     answers = {name: make_solver(name).run(P, q, A, b, -bound, bound) for name in names}
     for name, answer in answers.items():
         if empty:
-            assert answer.status in (SolveStatus.INFEASIBLE, SolveStatus.MAX_ITER), name
-            assert answer.status is SolveStatus.INFEASIBLE or name == "piqp"
+            assert answer.status is SolveStatus.INFEASIBLE, name
             continue
         assert answer.status is SolveStatus.OPTIMAL, name
         assert answer.x == pytest.approx(answers[names[0]].x, abs=tolerance), name
@@ -98,7 +97,7 @@ def test_two_rows_closed_form_equals_daqp_and_quadprog_in_any_metric(problem):
 @settings(max_examples=size(30, 60), deadline=None)
 @given(problem=problems(rows=(0, 5)), limit=st.sampled_from([1.5, 4.0, FREE]))
 def test_every_method_finds_the_same_optimum(problem, limit):
-    check_all(["quadprog", "daqp", "auto", "clarabel", "osqp", "piqp"], problem, limit)
+    check_all(["quadprog", "daqp", "auto", "clarabel"], problem, limit)
 
 
 @settings(max_examples=size(30, 60), deadline=None)
@@ -111,7 +110,7 @@ def test_every_method_finds_the_same_optimum_of_a_full_cost(problem, seed, limit
     n = len(problem[0])
     M = np.random.default_rng(seed).normal(size=(n, n))
     check_all(
-        ["quadprog", "daqp", "auto", "clarabel", "osqp", "piqp"],
+        ["quadprog", "daqp", "auto", "clarabel"],
         (M @ M.T + 0.3 * np.eye(n), *problem[1:]),
         limit,
         tolerance=1e-9,

@@ -225,7 +225,6 @@ def test_driver_of_an_env_that_it_cannot_guard_is_refused():
 ROWWISE = [
     {"conformal_rule": "dtaci"},
     {"conformal_rule": "huriot_sibai", "target_loss": 0.01},
-    {"integral_gain": 0.05},
     {"eta_decay": 0.6},
     {"horizon_steps": 3},
     {"lambda_start": "error_bound"},

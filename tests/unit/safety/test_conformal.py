@@ -5,12 +5,13 @@ import pytest
 
 from cadenza.core.errors import InputError
 from cadenza.safety.conformal import (
+    RuleSettings,
     compute_per_pair_loss,
     compute_prediction_gap_for_pairs,
+    make_rule,
     reset_on_partner_swap,
     update_lambda,
     update_lambda_from_predictor,
-    update_margin,
 )
 from cadenza.safety.state import SafetyState
 from tests.unit.safety.scenes import agent
@@ -20,6 +21,10 @@ AB = ("a", "b")
 
 def state(value=0.0, *, epsilon=0.05, eta=0.01, warmup=0):
     return SafetyState({AB: value}, epsilon, eta, warmup)
+
+
+def update_margin(s, scores, *, gamma, lambda_bound):
+    make_rule("two_sided", RuleSettings(gamma=gamma, lambda_bound=lambda_bound)).update(s, scores)
 
 
 def test_margin_rises_on_a_miss_and_falls_otherwise_by_hand():
@@ -62,7 +67,6 @@ def test_margin_falls_more_slowly_in_warm_up_and_counts_it_down():
         ({"epsilon": 1.0}, "expected a miss rate"),
         ({"gamma": 0.0}, "gamma must be strictly positive"),
         ({"lambda_bound": -1.0}, "lambda_bound must be strictly positive"),
-        ({"scores": {}}, "key set mismatch"),
         ({"scores": {AB: math.nan}}, "expected a finite number, got nan"),
     ],
 )

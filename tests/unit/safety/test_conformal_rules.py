@@ -7,11 +7,6 @@ import pytest
 
 from cadenza.core.errors import InputError, UnknownNameError
 from cadenza.safety.conformal import ConformalRule, DtaciTracker, RuleSettings, make_rule
-from cadenza.safety.conformal.margin import (
-    INTEGRAL_OFFSET,
-    INTEGRAL_SATURATION,
-    IntegralMargin,
-)
 from cadenza.safety.conformal.rules import SUPPORTED_RULES
 from cadenza.safety.state import SafetyState
 
@@ -32,9 +27,7 @@ def begun(name, lambda_=None, **changes):
 
 
 VARIANTS = [(name, {}) for name in SUPPORTED_RULES] + [
-    ("two_sided", {"integral_gain": 0.05}),
     ("two_sided", {"eta_decay": 0.6}),
-    ("two_sided", {"integral_gain": 0.05, "eta_decay": 0.6}),
 ]
 
 
@@ -124,15 +117,6 @@ def test_decay_refuses_a_memory_without_a_count_and_keeps_its_own(memory):
     assert rule.to_dict() == kept
 
 
-def test_integral_term_by_hand():
-    # One miss at miss rate 0.1: base = 0.02 * 0.9, x = 0.9, t = 501.
-    rule, state = begun("two_sided", {AB: 0.0}, integral_gain=0.5)
-    rule.update(state, {AB: 1.0})
-    angle = 0.9 * math.log(INTEGRAL_OFFSET + 1) / ((INTEGRAL_OFFSET + 1) * INTEGRAL_SATURATION)
-    assert state.lambda_[AB] == pytest.approx(-GAMMA * (0.018 + 0.5 * math.tan(angle)))
-    assert pytest.approx(2 / math.pi * 0.05 * math.log(500)) == INTEGRAL_SATURATION
-
-
 def test_dtaci_first_step_by_hand():
     # Steps 0.1 and 0.4, score 1, miss rate 0.2, margins 0.5: equal losses leave equal weights;
     # both miss, so the margins become 0.58 and 0.82 and their mean 0.7.
@@ -181,7 +165,6 @@ def tracker(**changes):
         (lambda: rule(gamma=0.0), "gamma must be strictly positive"),
         (lambda: rule(lambda_bound=math.inf), "lambda_bound must be strictly positive"),
         (lambda: rule(lambda_max=5.1), r"lambda_max: expected a number in \[0, 5\]"),
-        (lambda: rule(integral_gain=-0.1), "integral_gain: expected a finite number >= 0"),
         (lambda: rule(eta_decay=1.0), r"eta_decay: expected a number in \[0, 1\)"),
         (lambda: rule(step_grid=()), "expected step sizes > 0"),
         (
@@ -195,10 +178,6 @@ def tracker(**changes):
         (lambda: tracker(margins=[0.1]), "expected 2 margins"),
         (lambda: tracker(weights=[0.5, math.nan]), "expected 2 margins"),
         (lambda: tracker(loss_power="much"), "expected a complete record"),
-        *(
-            (lambda memory=memory: IntegralMargin.from_list(memory), "expected three")
-            for memory in (None, [1, 2], [1, 2, "x"], [math.nan, 0, 0], [0, 0, -1])
-        ),
         (lambda: make_rule("magic", settings()), r"expected one of .*, got 'magic'"),
     ],
 )
@@ -207,11 +186,9 @@ def test_settings_and_records_out_of_range_are_refused(make, message):
         make()
 
 
-@pytest.mark.parametrize(
-    ("name", "changes"), [("dtaci", {}), ("two_sided", {"integral_gain": 0.1})]
-)
-def test_rate_of_another_kind_is_refused(name, changes):
-    rule, state = begun(name, **changes)
+@pytest.mark.parametrize("name", ["dtaci", "two_sided"])
+def test_rate_of_another_kind_is_refused(name):
+    rule, state = begun(name)
     state.epsilon = 1.5
     with pytest.raises(InputError, match="expected a miss rate in"):
         rule.update(state, {AB: 0.0})

@@ -12,8 +12,6 @@ from cadenza.safety.control_models import DoubleIntegratorControlModel, Jacobian
 from cadenza.safety.emergency import CartesianAccelEmergencyController
 from cadenza.safety.emergency_jacobian import (
     JacobianEmergencyController,
-    MaxPushEmergencyController,
-    default_emergency_controllers,
     max_push_action,
 )
 from cadenza.safety.protocols import EmergencyController
@@ -69,7 +67,6 @@ def test_emergency_vector_of_another_dimension_is_refused():
 
 RIGHT, FORWARD, UP = np.eye(3)
 REST_3D = agent([0, 0, 0])
-KINDS = (JacobianEmergencyController, MaxPushEmergencyController)
 
 
 def jacobian(seed=0):
@@ -86,8 +83,8 @@ def limits(c, capacity=5.0):
     return Bounds(c, capacity, 1.0, 0.0, 0.0)
 
 
-def push_of(model, vectors, c=100.0, state=REST_3D, kind=JacobianEmergencyController, **options):
-    controller = kind(control_model=model, **options)
+def push_of(model, vectors, c=100.0, state=REST_3D, **options):
+    controller = JacobianEmergencyController(control_model=model, **options)
     assert isinstance(controller, EmergencyController)
     return controller.compute_override(state, vectors, limits(c))
 
@@ -138,16 +135,14 @@ def test_jacobian_emergency_of_cancelled_vectors_brakes_along_the_velocity():
 
 
 @pytest.mark.parametrize("vectors", [[], [RIGHT, -RIGHT]])
-@pytest.mark.parametrize("kind", KINDS)
-def test_jacobian_emergency_at_rest_and_cancelled_is_zero(kind, vectors):
-    action = push_of(arm(jacobian()), vectors, kind=kind)
+def test_jacobian_emergency_at_rest_and_cancelled_is_zero(vectors):
+    action = push_of(arm(jacobian()), vectors)
     assert action == pytest.approx(np.zeros(7), abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_jacobian_emergency_near_a_singular_posture_is_finite_and_inside_the_box(kind):
+def test_jacobian_emergency_near_a_singular_posture_is_finite_and_inside_the_box():
     matrix = np.diag([1.0, 1.0, 1e-9])
-    action = push_of(arm(matrix), [UP], c=2.0, kind=kind)
+    action = push_of(arm(matrix), [UP], c=2.0)
     assert np.isfinite(action).all()
     assert action[2] == pytest.approx(2.0)  # damping alone would give next to nothing
 
@@ -160,33 +155,13 @@ def test_jacobian_emergency_of_a_velocity_driven_arm_stops_it():
     assert action == pytest.approx([0.1, 0.0], abs=1e-6)
 
 
-def test_max_push_leaves_useless_components_to_braking():
-    model = DoubleIntegratorControlModel("a", 2)
-    state = agent([0, 0], [0.0, 0.1])
-    action = MaxPushEmergencyController(control_model=model).compute_override(
-        state, [np.array([1.0, 0.0])], box(2.0)
-    )
-    assert action == pytest.approx([2.0, -1.0])
-    slow = MaxPushEmergencyController(control_model=model, stop_time_s=1.0).compute_override(
-        state, [np.array([1.0, 0.0])], box(2.0)
-    )
-    assert slow == pytest.approx([2.0, -0.1])
-
-
-def test_default_controllers_follow_the_embodiment():
-    models = {"a": DoubleIntegratorControlModel("a", 2), "b": arm(jacobian())}
-    controllers = default_emergency_controllers(models)
-    assert isinstance(controllers["a"], CartesianAccelEmergencyController)
-    assert isinstance(controllers["b"], JacobianEmergencyController)
-    assert controllers["b"].compute_override(REST_3D, [RIGHT], box(1.0)).shape == (7,)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_jacobian_emergency_malformed_is_refused(kind):
-    with pytest.raises(ConfigurationError, match=rf"{kind.__name__}: expected stop_time_s > 0"):
-        kind(control_model=arm(jacobian()), stop_time_s=math.nan)
+def test_jacobian_emergency_malformed_is_refused():
+    with pytest.raises(
+        ConfigurationError, match="JacobianEmergencyController: expected stop_time_s"
+    ):
+        JacobianEmergencyController(control_model=arm(jacobian()), stop_time_s=math.nan)
     with pytest.raises(InputError, match=r"repulsion vector: expected shape \(3,\), got \(2,\)"):
-        push_of(arm(jacobian()), [np.zeros(2)], kind=kind)
+        push_of(arm(jacobian()), [np.zeros(2)])
 
 
 # The largest smallest push.

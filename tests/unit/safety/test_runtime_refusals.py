@@ -170,7 +170,7 @@ def corrupted(state, path, value):
     [
         {"conformal_rule": "dtaci", "predictor_kind": "constant_acceleration"},
         {"conformal_rule": "huriot_sibai"},
-        {"integral_gain": 0.05, "eta_decay": 0.5, "rate_limit": "soft"},
+        {"eta_decay": 0.5, "rate_limit": "soft"},
     ],
 )
 def test_any_corruption_of_a_state_is_refused_without_a_trace_or_harmless(options):

@@ -102,7 +102,7 @@ def wander(env, driver, steps, after_step, *, first=0):
 RESUMED = {
     "default": {},
     "dtaci": {"conformal_rule": "dtaci", "horizon_steps": 3},
-    "integral": {"integral_gain": 0.05, "predictor_kind": "constant_acceleration"},
+    "decay": {"eta_decay": 0.5, "predictor_kind": "constant_acceleration"},
     "one_sided": {"conformal_rule": "huriot_sibai", "target_loss": 1e-3, "rate_limit": "soft"},
     "careful": {"lambda_start": "error_bound", "on_bad_input": "brake", "max_age_s": 0.1},
 }

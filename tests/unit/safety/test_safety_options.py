@@ -28,7 +28,6 @@ from tests.unit.safety.scenes import Duel, agent, models
         ({"miss_rate": 1.0}, "miss_rate"),
         ({"eta": -0.01}, "eta: expected >= 0"),
         ({"conformal_rule": "magic"}, r"conformal_rule: expected one of \('two_sided'"),
-        ({"integral_gain": -1.0}, "integral_gain: expected >= 0 m/s"),
         ({"eta_decay": -0.1}, r"eta_decay: expected in \[0, 1\)"),
         ({"eta_decay": 1.0}, r"eta_decay: expected in \[0, 1\)"),
         ({"dtaci_steps": ()}, "dtaci_steps: expected at least one step"),
@@ -52,7 +51,6 @@ from tests.unit.safety.scenes import Duel, agent, models
         # What the other options leave without effect.
         ({"eta": 0.02, "conformal_rule": "dtaci"}, "eta: expected its default with"),
         ({"miss_rate": 0.2, "conformal_rule": "huriot_sibai"}, "miss_rate: expected its default"),
-        ({"integral_gain": 0.1, "conformal_rule": "dtaci"}, "integral_gain: expected its default"),
         ({"eta_decay": 0.6, "conformal_rule": "huriot_sibai"}, "eta_decay: expected its default"),
         ({"dtaci_steps": (0.1,)}, "dtaci_steps: expected its default"),
         ({"target_loss": 0.1}, "target_loss: expected its default"),
@@ -192,7 +190,6 @@ EFFECTS = {
     "miss_rate": (chase, 0.3, {}),
     "eta": (chase, 0.02, {}),
     "conformal_rule": (chase, "dtaci", {}),
-    "integral_gain": (chase, 0.1, {}),
     "eta_decay": (chase, 0.6, {}),
     "dtaci_steps": (chase, (0.1,), {"conformal_rule": "dtaci"}),
     "target_loss": (chase, 0.001, {"conformal_rule": "huriot_sibai"}),

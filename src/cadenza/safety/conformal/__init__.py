@@ -30,7 +30,6 @@ _EXPORTS: Final = {
     "reset_on_partner_swap": "rules",
     "update_lambda": "rules",
     "update_lambda_from_predictor": "rules",
-    "update_margin": "margin",
 }
 
 __dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

@@ -27,7 +27,6 @@ from cadenza.safety.cbf import pair_h_value
 from cadenza.safety.conformal.dtaci import DEFAULT_INTERVAL, DEFAULT_STEP_GRID, DtaciTracker
 from cadenza.safety.conformal.margin import (
     WARMUP_FACTOR,
-    IntegralMargin,
     Pair,
     decayed,
     lambda_of,
@@ -220,7 +219,6 @@ class RuleSettings:
         lambda_bound: Largest magnitude of lambda, m/s^2, > 0.
         lambda_max: Largest lambda of the one-sided rule, m/s^2, in [0, lambda_bound]; above 0 it
             may relax a row, which voids the certificate of that step.
-        integral_gain: K_i of the two-sided rule, m/s, >= 0; 0 leaves the integral term out.
         eta_decay: p of the two-sided rule's steps eta / k^p, in [0, 1); 0 keeps them constant.
         step_grid: Step sizes of the aggregated rule, m/s per miss.
         interval: Steps over which the aggregated rule competes with its best expert.
@@ -229,7 +227,6 @@ class RuleSettings:
     gamma: float
     lambda_bound: float
     lambda_max: float = 0.0
-    integral_gain: float = 0.0
     eta_decay: float = 0.0
     step_grid: tuple[float, ...] = DEFAULT_STEP_GRID
     interval: int = DEFAULT_INTERVAL
@@ -241,10 +238,6 @@ class RuleSettings:
             raise InputError(
                 f"conformal: lambda_max: expected a number in [0, {self.lambda_bound:g}], "
                 f"got {self.lambda_max}."
-            )
-        if not 0.0 <= self.integral_gain < math.inf:
-            raise InputError(
-                f"conformal: integral_gain: expected a finite number >= 0, got {self.integral_gain}"
             )
         if not 0.0 <= self.eta_decay < 1.0:
             raise InputError(
@@ -307,20 +300,11 @@ class TwoSidedRule:
         """Keep the settings; `begin` names the pairs."""
         self._settings = settings
         self._largest = settings.largest_margin
-        self._memory: dict[Pair, IntegralMargin] = {}
         self._updates: dict[Pair, int] = {}
 
     def begin(self, lambda_: LambdaDict) -> None:
-        """Forget every pair; without integral term and decay lambda itself is the whole memory."""
-        settings = self._settings
-        self._memory, self._updates = {}, {}
-        if settings.integral_gain > 0.0:
-            self._memory = {
-                key: IntegralMargin(margin_of(value, settings.gamma))
-                for key, value in lambda_.items()
-            }
-        if settings.eta_decay > 0.0:
-            self._updates = dict.fromkeys(lambda_, 0)
+        """Forget every pair; without decay lambda itself is the whole memory."""
+        self._updates = dict.fromkeys(lambda_, 0) if self._settings.eta_decay > 0.0 else {}
 
     def restart(self) -> None:
         """See `ConformalRule.restart`."""
@@ -330,43 +314,24 @@ class TwoSidedRule:
         """See `ConformalRule.update`."""
         require_rate("two_sided", state.epsilon)
         require_known_pairs(state.lambda_, scores)
-        gain, gamma = self._settings.integral_gain, self._settings.gamma
-        largest, miss_rate = self._largest, warm_miss_rate(state)
+        gamma, largest, miss_rate = self._settings.gamma, self._largest, warm_miss_rate(state)
         lambda_, eta = state.lambda_, state.eta
         for key, score in scores.items():
             if self._updates:
-                eta = self._next_step_size(key, state.eta)
-            if self._memory:
-                memory = self._memory[key]
-                memory.update(score, gain=gain, eta=eta, miss_rate=miss_rate, largest=largest)
-                q = memory.used(gain, largest)
-            else:
-                q = next_margin(margin_of(lambda_[key], gamma), score, eta, miss_rate, largest)
+                self._updates[key] += 1
+                eta = decayed(state.eta, self._updates[key], self._settings.eta_decay)
+            q = next_margin(margin_of(lambda_[key], gamma), score, eta, miss_rate, largest)
             lambda_[key] = lambda_of(q, gamma)
         _count_down(state)
 
-    def _next_step_size(self, key: Pair, eta: float) -> float:
-        """Return eta / k^p, m/s, for the k-th update of a pair."""
-        self._updates[key] += 1
-        return decayed(eta, self._updates[key], self._settings.eta_decay)
-
     def to_dict(self) -> dict[str, Any]:
-        """Return the memory of the integral term and of the decay, where they are on."""
-        pairs = {key: [*m.to_list()] for key, m in self._memory.items()}
-        for key, count in self._updates.items():
-            pairs.setdefault(key, []).append(count)
-        return _record(self.name, pairs)
+        """Return the updates so far per pair, where steps decay."""
+        return _record(self.name, {key: [count] for key, count in self._updates.items()})
 
     def load_dict(self, payload: Mapping[str, Any]) -> None:
         """See `ConformalRule.load_dict`."""
-        loaded = _entries(self.name, payload, self._memory or self._updates)
-        updates: dict[Pair, int] = {}
-        if self._updates:
-            updates = {key: _count(self.name, value) for key, value in loaded.items()}
-            loaded = {key: value[:-1] for key, value in loaded.items()}
-        if self._memory:
-            self._memory = {key: IntegralMargin.from_list(value) for key, value in loaded.items()}
-        self._updates = updates
+        loaded = _entries(self.name, payload, self._updates)
+        self._updates = {key: _count(self.name, value) for key, value in loaded.items()}
 
 
 class DtaciRule:

@@ -17,10 +17,10 @@ Shared:  with a partner that runs the same filter, beta_j level_j replaces level
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from cadenza.safety.cbf import (
     barrier_violation,
     braking_meets_row,
     pair_geometry,
+    planar_row_level,
     row_level,
     stale_row_level,
     staleness,
@@ -66,15 +67,15 @@ from cadenza.safety.filters.arguments import (
 from cadenza.safety.filters.projection import (
     Box,
     Solution,
-    clipped,
-    most_violated,
+    granted,
+    nearest_in_closed_form,
     residual,
     solve_rows,
 )
 from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.passive import PASSIVE_MET, PassiveScene, passive_action
 from cadenza.safety.protocols import AgentControlModel, SafetyMode
-from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
 from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
 from cadenza.safety.state import FilterInfo, SafetyState
 
@@ -177,7 +178,7 @@ def build_ego_rows(
         p_partner, v_partner = partner.position_numbers, partner.velocity_numbers
         stale = ages_count and partner.age_s > 0.0
         if stale:
-            p_partner = _extrapolated(partner)
+            p_partner = partner.position_after(partner.age_s)
         normal, distance, closing, tangential = pair_geometry(p_ego, v_ego, p_partner, v_partner)
         margin = distance - contact
         if worst_push and predicted[j].velocity_numbers == v_partner:  # the common forecast
@@ -222,25 +223,23 @@ def pair_barrier(
     ego: AgentSnapshot, partner: AgentSnapshot, pair: PairParameters, rule: RowRule
 ) -> float:
     """Return h of one pair, m/s, as `build_ego_rows` reports it."""
-    stale = partner.age_s > 0.0 and not rule.ignore_age
+    return barrier_ahead(ego, partner, 0.0 if rule.ignore_age else partner.age_s, pair, rule)
+
+
+def barrier_ahead(
+    ego: AgentSnapshot, partner: AgentSnapshot, time_s: float, pair: PairParameters, rule: RowRule
+) -> float:
+    """Return h of one pair, m/s, once the partner has kept its velocity for ``time_s``."""
     _, distance, closing, tangential = pair_geometry(
         ego.position_numbers,
         ego.velocity_numbers,
-        _extrapolated(partner) if stale else partner.position_numbers,
+        partner.position_after(time_s) if time_s > 0.0 else partner.position_numbers,
         partner.velocity_numbers,
     )
     contact = ego.radius + rule.margin_m + partner.radius
     if rule.level is row_level:
         return barrier_value(distance - contact, closing, pair.alpha, pair.dt, pair.gamma)
     return rule.level(distance, contact, closing, tangential, pair)[1]
-
-
-def _extrapolated(partner: AgentSnapshot) -> list[float]:
-    """Return where the partner would be had it kept its velocity, d numbers, m."""
-    age = partner.age_s
-    return [
-        p + v * age for p, v in zip(partner.position_numbers, partner.velocity_numbers, strict=True)
-    ]
 
 
 def _push(
@@ -374,6 +373,8 @@ class EgoOnlyCBFQP:
         self._passive = self._options.passive
         self._limits_rate = self._options.rate_limit != "off"
         self._constants: StepConstants | None = None
+        #: The same for `ordinary_step`: None where they or the options leave no such step.
+        self.lasting: StepConstants | None = None
 
     @property
     def mode(self) -> SafetyMode:
@@ -427,12 +428,15 @@ class EgoOnlyCBFQP:
             ConfigurationError: The ego has no authority left against a partner.
             ConcertoSafetyInfeasible: No action meets every row and the options say "raise".
         """
+        ordinary = self._ordinary_call(
+            proposed_action, obs, state, bounds, ego_uid, partner_predicted_states, dt
+        )
+        if ordinary is not None:
+            return self.ordinary_step(proposed_action, *ordinary)
         agents = require_call(proposed_action, obs, ego_uid, partner_predicted_states, dt)
-        if type(state) is not SafetyState or type(bounds) is not Bounds:
-            require_kind("state", state, SafetyState)
-            require_kind("bounds", bounds, Bounds)
-        if ego_uid not in self._models:
-            require_member(ego_uid, self._models, "control_models")
+        require_kind("state", state, SafetyState)
+        require_kind("bounds", bounds, Bounds)
+        require_member(ego_uid, self._models, "control_models")
         pairs, model = self.pairs_of(ego_uid, agents), self._models[ego_uid]
         wanted = require_lambda(state.lambda_, pairs.keys)
         u = require_action(proposed_action, model.action_dim)
@@ -445,7 +449,138 @@ class EgoOnlyCBFQP:
         rows = self.rows(ego, partners, ahead, constants)
         return self.decide(proposed_action, u, rows, wanted, constants, previous_action)
 
+    def _ordinary_call(
+        self,
+        proposed_action: object,
+        obs: Mapping[str, Any],
+        state: SafetyState,
+        bounds: Bounds,
+        ego_uid: str,
+        predicted: dict[str, AgentSnapshot],
+        dt: float,
+    ) -> tuple[list[float], AgentSnapshot, list[AgentSnapshot], StepConstants, list[float]] | None:
+        """Return what `ordinary_step` asks for if this call is sound and its step ordinary.
+
+        Raises:
+            InputError: The action is malformed, in a call that is sound otherwise.
+        """
+        last = self.lasting
+        if (
+            last is None
+            or bounds is not last.bounds
+            or type(ego_uid) is not str
+            or ego_uid != last.pairs.ego_uid
+            or type(dt) is not float
+            or dt != last.dt
+            or type(proposed_action) is not np.ndarray
+            or type(state) is not SafetyState
+            or (type(obs), type(predicted)) != (dict, dict)
+        ):
+            return None
+        agents = cast("dict[str, AgentSnapshot] | None", obs.get("agent_states"))
+        lambda_, pairs = state.lambda_, last.pairs
+        if type(agents) is not dict or not len(agents) == len(pairs.uids) == len(lambda_) + 1:
+            return None
+        ego = agents.get(ego_uid)
+        if type(ego) is not AgentSnapshot or len(ego.position_numbers) != 2 or ego.age_s > 0.0:
+            return None
+        wanted: list[float] = []
+        partners: list[AgentSnapshot] = []
+        for j, uid in enumerate(pairs.partners):
+            value, partner, ahead = lambda_.get(pairs.keys[j]), agents.get(uid), predicted.get(uid)
+            if (
+                type(value) is not float
+                or not -MAX_MAGNITUDE <= value <= MAX_MAGNITUDE
+                or type(partner) is not AgentSnapshot
+                or type(ahead) is not AgentSnapshot
+                or len(partner.position_numbers) != 2
+                or partner.age_s > 0.0
+                or partner.velocity_numbers != ahead.velocity_numbers
+            ):
+                return None
+            wanted.append(value)
+            partners.append(partner)
+        return require_action(proposed_action, 2), ego, partners, last, wanted
+
     # What follows trusts its arguments: `filter` and the runtime check at their own doors.
+
+    def ordinary_step(
+        self,
+        proposed_action: FloatArray,
+        u: list[float],
+        ego: AgentSnapshot,
+        partners: Sequence[AgentSnapshot],
+        constants: StepConstants,
+        wanted: list[float],
+        adapt: Callable[[list[float]], list[float]] | None = None,
+    ) -> tuple[FloatArray, FilterInfo]:
+        """Return what `rows` and `decide` do, to the bit, in one flat function on plain numbers.
+
+        Args:
+            proposed_action: Nominal action, shape (2,).
+            u: Its numbers.
+            ego: The ego now, in the plane and current.
+            partners: Likewise, in the order of the pairs; forecast to keep their velocity.
+            constants: `lasting`.
+            wanted: Lambda per row, m/s^2.
+            adapt: Returns what takes the place of ``wanted``, given the barrier values.
+        """
+        parameters, keys, box = constants.of_pairs.parameters, constants.pairs.keys, constants.box
+        p_ego, v_ego = ego.position_numbers, ego.velocity_numbers
+        radius = ego.radius + self._rule.margin_m
+        a: list[list[float]] = []
+        levels: list[float] = []
+        barriers: list[float] = []
+        margins: list[float] = []
+        closings: list[float] = []
+        outside = violated = False
+        for j, partner in enumerate(partners):
+            pair = parameters[j]
+            n_x, n_y, margin, closing, level, h = planar_row_level(
+                p_ego,
+                v_ego,
+                partner.position_numbers,
+                partner.velocity_numbers,
+                radius + partner.radius,
+                pair,
+            )
+            if h < 0.0 or margin < 0.0:
+                violated = True
+                if h < -CERTIFICATE_TOLERANCE or margin < -OVERLAP_TOLERANCE:
+                    outside = True
+            a.append([-n_x, -n_y])
+            levels.append(level - pair.partner_accel)
+            barriers.append(h)
+            margins.append(margin)
+            closings.append(closing)
+        if adapt is not None:
+            wanted = adapt(barriers)
+        uncovered = not constants.of_pairs.covered
+        started = perf_counter()
+        used, b = granted(wanted, a, levels, box)
+        x, solved = nearest_in_closed_form(u, a, b, *box)
+        if x is None or not solved:  # several rows at once, or none that can be met
+            rows = EgoRows(a, levels, barriers, margins, closings, uncovered, outside, violated)
+            return self.decide(proposed_action, u, rows, wanted, constants, None)
+        elapsed_ms = (perf_counter() - started) * 1e3
+        count, unchanged = len(keys), x is u or x == u
+        info: FilterInfo = {
+            "lambda": {key: used[j] for j, key in enumerate(keys)},
+            "constraint_violation": self._violation(barriers, margins)
+            if violated
+            else np.zeros(count),
+            "prediction_gap_loss": None,
+            "fallback_fired": False,
+            "qp_solve_ms": elapsed_ms,
+            "slack": np.zeros(count),
+            "margin": np.array(margins),
+            "status": "inactive" if unchanged else "optimal",
+            "intervention": 0.0 if unchanged else math.dist(x, u),
+            "uncertified": uncovered or outside or (b is not levels and max(used) > 0.0),
+            "rate_active": False,
+            "rate_exceeded": False,
+        }
+        return (proposed_action.astype(np.float64) if unchanged else np.array(x)), info
 
     def pairs_of(self, ego_uid: str, agents: Mapping[str, AgentSnapshot]) -> EgoPairs:
         """Return the ego's pairs; the last answer is kept, agents rarely change."""
@@ -502,10 +637,11 @@ class EgoOnlyCBFQP:
             authority = replace(authority, bias=tuple(b / own for b in authority.bias))
         c, size = bounds.action_linf_component, model.action_dim
         box = ([-c] * size, [c] * size)
-        self._constants = StepConstants(
-            pairs, bounds, dt, contacts, declared, authority, of_pairs, box
-        )
-        return self._constants
+        constants = StepConstants(pairs, bounds, dt, contacts, declared, authority, of_pairs, box)
+        self._constants = constants
+        holds = of_pairs.lasting and contacts is None and declared is None and size == 2
+        self.lasting = constants if holds and self._options.ordinary else None
+        return constants
 
     def rows(
         self,
@@ -565,35 +701,36 @@ class EgoOnlyCBFQP:
         if previous_action is not None and self._limits_rate:
             previous = require_previous(previous_action, len(u))
             narrow = rate_box(previous, constants.bounds.action_rate, box)
+        status, slack, uncertified = "optimal", None, rows.uncovered
         started = perf_counter()
-        x, used, slack, uncertified = clipped(u, *narrow), wanted, None, rows.uncovered
-        status = "inactive" if x is u else "optimal"
-        if rows.passive is not None or any(wanted) or most_violated(rows.a, rows.level, x) >= 0:
+        used, b = granted(wanted, rows.a, rows.level, narrow, self._as_given)
+        x, solved = nearest_in_closed_form(u, rows.a, b, *narrow)
+        if x is None or not solved or rows.passive is not None:
             solution = self._solve(u, rows, wanted, narrow, constants)
-            x, used = solution.x, solution.lambda_
-            status = (
-                solution.status.value
-                if x != u or solution.status is not SolveStatus.OPTIMAL
-                else "inactive"
-            )
+            x, used, status = solution.x, solution.lambda_, solution.status.value
             slack = np.array(solution.missed(rows))
-            uncertified = uncertified or not solution.proved or (any(used) and max(used) > 0.0)
+            uncertified = uncertified or not solution.proved
         elapsed_ms = (perf_counter() - started) * 1e3
+        unchanged = x is u or x == u
+        if any(used) and max(used) > 0.0:
+            uncertified = True
         info: FilterInfo = {
             "lambda": {key: used[j] for j, key in enumerate(keys)},
-            "constraint_violation": self._violation(rows) if rows.violated else np.zeros(count),
+            "constraint_violation": self._violation(rows.h, rows.margin)
+            if rows.violated
+            else np.zeros(count),
             "prediction_gap_loss": None,
             "fallback_fired": False,
             "qp_solve_ms": elapsed_ms,
             "slack": np.zeros(count) if slack is None else slack,
             "margin": np.array(rows.margin),
-            "status": status,
-            "intervention": 0.0 if x is u else math.dist(x, u),
+            "status": "inactive" if unchanged and status == "optimal" else status,
+            "intervention": 0.0 if unchanged else math.dist(x, u),
             "uncertified": uncertified or (rows.outside and rows.passive is None),
             "rate_active": narrow is not box and not inside(u, narrow),
             "rate_exceeded": narrow is not box and not inside(x, narrow),
         }
-        return np.array(proposed_action if x is u or x == u else x, dtype=np.float64), info
+        return (np.array(proposed_action, dtype=np.float64) if unchanged else np.array(x)), info
 
     def _solve(
         self,
@@ -666,6 +803,27 @@ class EgoOnlyCBFQP:
                 scores[pairs.keys[j]] = pair_barrier(ego, forecast, parameters[j], rule) - h
         return scores
 
+    def score_kept_velocity(
+        self,
+        ego: AgentSnapshot,
+        before: Sequence[AgentSnapshot],
+        barriers: list[float],
+        constants: StepConstants,
+    ) -> LambdaDict:
+        """Return h(forecast) - h(now) per pair, m/s, where every forecast kept the velocity.
+
+        Args:
+            ego: The ego now.
+            before: The partners one step ago.
+            barriers: h now, m/s, in the order of the pairs.
+            constants: Of both steps, `lasting`.
+        """
+        parameters, rule, dt = constants.of_pairs.parameters, self._rule, constants.dt
+        return {
+            key: barrier_ahead(ego, before[j], dt, parameters[j], rule) - barriers[j]
+            for j, key in enumerate(constants.pairs.keys)
+        }
+
     def _states(
         self, agents: Mapping[str, AgentSnapshot], pairs: EgoPairs
     ) -> tuple[AgentSnapshot, list[AgentSnapshot]]:
@@ -716,10 +874,10 @@ class EgoOnlyCBFQP:
         radial = [-authority.every_direction * a_k for a_k in rows.a[0]]
         return replace(solution, x=radial, proved=True)
 
-    def _violation(self, rows: EgoRows) -> FloatArray:
+    def _violation(self, barriers: list[float], margins: list[float]) -> FloatArray:
         """Return how far each pair is outside the safe set, shape (N,), m/s."""
         gamma = self._undoing_rate
-        pairs = zip(rows.h, rows.margin, strict=True)
+        pairs = zip(barriers, margins, strict=True)
         return np.array([barrier_violation(h, e, gamma) for h, e in pairs])
 
 

@@ -63,23 +63,6 @@ def residual(row: list[float], level: float, x: list[float]) -> float:
     return total
 
 
-def most_violated(a: list[list[float]], b: list[float], x: list[float]) -> int:
-    """Return the row with the largest residual > 0; -1 if ``x`` meets every row."""
-    worst, largest = -1, 0.0
-    if len(x) == 2:  # written out: every call passes here
-        x_0, x_1 = x
-        for j, (a_0, a_1) in enumerate(a):
-            missed = -b[j] + a_0 * x_0 + a_1 * x_1
-            if missed > largest:
-                worst, largest = j, missed
-        return worst
-    for j, row in enumerate(a):
-        missed = residual(row, b[j], x)
-        if missed > largest:
-            worst, largest = j, missed
-    return worst
-
-
 def clipped(u: list[float], lower: list[float], upper: list[float]) -> list[float]:
     """Return the point of the box closest to ``u``; ``u`` itself if it lies inside."""
     for k, u_k in enumerate(u):
@@ -117,6 +100,44 @@ def project(
     return _least_violation(u, rows, lower, upper, solver) if x is None else x, status
 
 
+def nearest_in_closed_form(
+    u: list[float],
+    a: list[list[float]],
+    b: list[float],
+    lower: list[float],
+    upper: list[float],
+) -> tuple[list[float] | None, bool]:
+    """Return the projection, None where only a search finds it, and whether one may exist.
+
+    Where the most violated row misses the whole box, none exists: what comes back with False is
+    its least violation.
+    """
+    x, worst, largest = u, -1, 0.0
+    if len(u) == 2:  # written out: every step in the plane passes here
+        x_0, x_1 = u
+        if not (lower[0] <= x_0 <= upper[0] and lower[1] <= x_1 <= upper[1]):
+            x = x_0, x_1 = clipped(u, lower, upper)
+        for j, (a_0, a_1) in enumerate(a):
+            missed = -b[j] + a_0 * x_0 + a_1 * x_1
+            if missed > largest:
+                worst, largest = j, missed
+    else:
+        x = clipped(u, lower, upper)
+        for j, row in enumerate(a):
+            missed = residual(row, b[j], x)
+            if missed > largest:
+                worst, largest = j, missed
+    if worst < 0:
+        return x, True
+    x, feasible = project_one_row(u, a[worst], b[worst], lower, upper)
+    if feasible and len(b) > 1:
+        for j, row in enumerate(a):
+            missed = residual(row, b[j], x)
+            if missed > 0.0 and j != worst and missed > ROUNDING * (1.0 + abs(b[j])):
+                return None, True
+    return x, feasible
+
+
 def _nearest(
     u: list[float],
     a: list[list[float]],
@@ -129,31 +150,17 @@ def _nearest(
 
     The least violation of a lone row comes with its INFEASIBLE; that of several is None.
     """
-    x = clipped(u, lower, upper)
-    worst = most_violated(a, b, x)
-    if worst < 0:
-        return x, SolveStatus.OPTIMAL
-    x, feasible = project_one_row(u, a[worst], b[worst], lower, upper)
-    if len(b) == 1:
+    x, feasible = nearest_in_closed_form(u, a, b, lower, upper)
+    if x is not None and (feasible or len(b) == 1):
         return x, SolveStatus.OPTIMAL if feasible else SolveStatus.INFEASIBLE
     if not feasible:
         return None, SolveStatus.INFEASIBLE
-    if _meets_others(a, b, x, worst):
-        return x, SolveStatus.OPTIMAL
     solution = solver.run(
         np.ones(len(u)), -np.array(u), np.array(a), np.array(b), np.array(lower), np.array(upper)
     )
     if solution.status is SolveStatus.OPTIMAL:
         return solution.x.tolist(), SolveStatus.OPTIMAL
     return None, solution.status
-
-
-def _meets_others(a: list[list[float]], b: list[float], x: list[float], solved: int) -> bool:
-    """Say whether ``x`` meets every row but the one it was computed for, to rounding."""
-    for j, row in enumerate(a):
-        if j != solved and not residual(row, b[j], x) <= ROUNDING * (1.0 + abs(b[j])):
-            return False
-    return True
 
 
 def _least_violation(
@@ -256,14 +263,8 @@ def solve_rows(
         as_given: Take lambda as it is. Otherwise a negative one tightens its row no further than
             the box can follow, and is dropped where it sets rows against each other.
     """
-    (lower, upper), used, b = box, wanted, rows.level
-    if any(wanted):
-        if not as_given:
-            used = [
-                value if value >= 0.0 else feasible_lambda(value, rows.a[j], b[j], lower, upper)
-                for j, value in enumerate(wanted)
-            ]
-        b = [level + used[j] for j, level in enumerate(b)]
+    lower, upper = box
+    used, b = granted(wanted, rows.a, rows.level, box, as_given)
     x, status = _nearest(u, rows.a, b, lower, upper, solver)
     if status is SolveStatus.OPTIMAL and x is not None:
         return Solution(x, status, used, b, True)
@@ -277,9 +278,27 @@ def solve_rows(
     return Solution(x, status, used, b, status is SolveStatus.OPTIMAL)
 
 
-def feasible_lambda(
-    lambda_: float, row: list[float], level: float, lower: list[float], upper: list[float]
-) -> float:
+def granted(
+    wanted: list[float],
+    a: list[list[float]],
+    levels: list[float],
+    box: Box,
+    as_given: bool = False,
+) -> tuple[list[float], list[float]]:
+    """Return the lambda that enters the rows, and their right-hand sides; see `solve_rows`."""
+    if not any(wanted):
+        return wanted, levels
+    used: list[float] = []
+    b: list[float] = []
+    for j, value in enumerate(wanted):
+        if value < 0.0 and not as_given:
+            value = feasible_lambda(value, a[j], levels[j], box)
+        used.append(value)
+        b.append(levels[j] + value)
+    return used, b
+
+
+def feasible_lambda(lambda_: float, row: list[float], level: float, box: Box) -> float:
     """Return ``lambda_``, no tighter than the row allows.
 
     The box meets the row iff lambda >= min_u row @ u - level. A relaxing lambda is returned as it
@@ -289,12 +308,20 @@ def feasible_lambda(
         lambda_: Slack asked for, m/s^2.
         row: Row vector, n numbers.
         level: Right-hand side at lambda = 0, m/s^2.
-        lower: Lower bounds of the box, n numbers.
-        upper: Upper bounds of the box, n numbers.
+        box: Bounds of the action.
     """
     if lambda_ >= 0.0:
         return lambda_
-    lowest = 0.0
-    for a_k, low, high in zip(row, lower, upper, strict=True):
-        lowest += a_k * (low if a_k > 0.0 else high)
-    return min(0.0, max(lambda_, lowest - level + FEASIBILITY_ROOM))
+    lower, upper = box
+    if len(row) == 2:  # written out: the common case on the hot path
+        a_0, a_1 = row
+        lowest = a_0 * (lower if a_0 > 0.0 else upper)[0]
+        lowest += a_1 * (lower if a_1 > 0.0 else upper)[1]
+    else:
+        lowest = 0.0
+        for k, a_k in enumerate(row):
+            lowest += a_k * (lower[k] if a_k > 0.0 else upper[k])
+    # Compared rather than by min() and max(): shorter on the hot path.
+    tightest = lowest - level + FEASIBILITY_ROOM
+    kept = tightest if tightest > lambda_ else lambda_
+    return kept if kept < 0.0 else 0.0

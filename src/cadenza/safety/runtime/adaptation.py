@@ -60,7 +60,6 @@ class SlackAdaptation:
             gamma=options.cbf_gamma,
             lambda_bound=self._bound,
             lambda_max=options.lambda_max,
-            integral_gain=options.integral_gain,
             eta_decay=options.eta_decay,
             step_grid=options.dtaci_steps,
         )
@@ -73,6 +72,11 @@ class SlackAdaptation:
     def state(self) -> SafetyState:
         """The slack as the filter reads it."""
         return self._seat.state
+
+    @property
+    def partner_id(self) -> str | None:
+        """Who is in the seat; None if unknown."""
+        return self._partner_id
 
     @property
     def bound(self) -> float:

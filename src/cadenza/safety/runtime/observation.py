@@ -236,6 +236,10 @@ class PacketAges:
         """Take the next ages as they come."""
         self._reference: dict[str, float] = {}
 
+    def all_current(self) -> bool:
+        """Return whether every partner's packet was current when it was last seen."""
+        return not any(self._reference.values())
+
     def applied(
         self, agents: dict[str, AgentSnapshot], ages_s: Mapping[str, float]
     ) -> tuple[dict[str, AgentSnapshot], bool]:

@@ -99,7 +99,6 @@ MAX_HORIZON_STEPS: Final = 1000
 _OF_RULES: Final = {
     "miss_rate": ("two_sided", "dtaci"),
     "eta": ("two_sided", "huriot_sibai"),
-    "integral_gain": ("two_sided",),
     "eta_decay": ("two_sided",),
     "dtaci_steps": ("dtaci",),
     "target_loss": ("huriot_sibai",),
@@ -132,7 +131,6 @@ class SafetyOptions:
         eta: Step of the conformal rule, >= 0, m/s per miss (``two_sided``) or 1/s
             (``huriot_sibai``); 0 freezes lambda. Not for ``dtaci``.
         conformal_rule: ``two_sided``, ``dtaci`` or ``huriot_sibai``.
-        integral_gain: Gain of the integral term, m/s, >= 0; ``two_sided`` only.
         eta_decay: Exponent p of the steps eta / k^p, in [0, 1), k counting the updates since the
             partner was met or its packets' age jumped; 0 keeps them constant; ``two_sided`` only.
         dtaci_steps: Step sizes that ``dtaci`` weighs, m/s per miss, > 0.
@@ -187,7 +185,6 @@ class SafetyOptions:
     miss_rate: float = DEFAULT_MISS_RATE
     eta: float = DEFAULT_ETA
     conformal_rule: str = "two_sided"
-    integral_gain: float = 0.0
     eta_decay: float = 0.0
     dtaci_steps: tuple[float, ...] = DEFAULT_STEP_GRID
     target_loss: float = DEFAULT_TARGET_LOSS
@@ -264,7 +261,6 @@ class SafetyOptions:
     def _check_adaptation(self) -> None:
         rules = SUPPORTED_RULES
         self._require("conformal_rule", self.conformal_rule in rules, f"one of {rules}")
-        self._require("integral_gain", 0.0 <= self.integral_gain <= MAX_BOUND, ">= 0 m/s")
         self._require("eta_decay", 0.0 <= self.eta_decay < 1.0, "in [0, 1)")
         steps = self.dtaci_steps
         self._require(

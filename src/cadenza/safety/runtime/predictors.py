@@ -42,9 +42,9 @@ Score:  a forecast made in step k for step k + horizon is compared with the pack
         new.
 """
 
-import importlib
 import itertools
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
@@ -117,10 +117,6 @@ class PartnerPredictor(Protocol):
         ...
 
 
-#: A member given as a plain function of the same arguments, returning the snapshot only.
-PredictFunction: TypeAlias = Callable[[Sequence[Observation], float, float], AgentSnapshot]
-
-
 def newest(history: Sequence[Observation], dt: float, age: float) -> Observation:
     """Return the newest packet after checking the arguments of a forecast.
 
@@ -153,26 +149,25 @@ class EnsemblePredictor:
     nobody can check beforehand; that is why it enters rows only on the caller's word.
 
     Args:
-        members: Predictors; or functions ``(history, dt, age) -> AgentSnapshot``; or import paths
-            ``"package.module:name"`` of either, or of a class that is built without arguments.
+        members: At least two predictors.
 
     Raises:
-        ConfigurationError: Fewer than two members, or one that cannot be imported or called.
+        ConfigurationError: Fewer than two members.
     """
 
-    def __init__(self, members: Sequence[PartnerPredictor | PredictFunction | str]) -> None:
+    def __init__(self, members: Sequence[PartnerPredictor]) -> None:
         if len(members) < 2:
             raise ConfigurationError(
                 f"EnsemblePredictor: expected at least two members, got {len(members)}; one "
                 "forecast alone cannot disagree."
             )
-        self._members = [as_predictor(member) for member in members]
+        self._members = list(members)
 
     def predict(self, history: Sequence[Observation], dt: float, age: float) -> Prediction:
         """See `PartnerPredictor.predict`.
 
         Raises:
-            InputError: As there; or a member returns no snapshot, or one of other dimension.
+            InputError: As there; or a member returns a snapshot of another dimension.
         """
         last = newest(history, dt, age).snapshot
         forecasts = [member.predict(history, dt, age) for member in self._members]
@@ -191,102 +186,6 @@ class EnsemblePredictor:
             for accel, forecast in zip(accelerations, forecasts, strict=True)
         )
         return Prediction(AgentSnapshot(position, velocity, last.radius), bound, mean)
-
-
-class _FunctionPredictor:
-    """A plain function as a predictor; it makes no claim about its error."""
-
-    def __init__(self, function: PredictFunction) -> None:
-        self._function = function
-
-    def predict(self, history: Sequence[Observation], dt: float, age: float) -> Prediction:
-        """Call the function and check what it returns."""
-        newest(history, dt, age)
-        snapshot = cast("object", self._function(history, dt, age))
-        if not isinstance(snapshot, AgentSnapshot):
-            raise InputError(
-                "predictor: expected the function to return an AgentSnapshot, got "
-                f"{type(snapshot).__name__}."
-            )
-        return Prediction(snapshot)
-
-
-def as_predictor(member: PartnerPredictor | PredictFunction | str) -> PartnerPredictor:
-    """Return ``member`` as a predictor; see `EnsemblePredictor` for what it may be.
-
-    Raises:
-        ConfigurationError: It cannot be imported, or is neither predictor nor function.
-    """
-    found: Any = _load(member) if isinstance(member, str) else member
-    if isinstance(found, type):
-        found = cast("type[Any]", found)()
-    if isinstance(found, PartnerPredictor):
-        return found
-    if callable(found):
-        return _FunctionPredictor(cast("PredictFunction", found))
-    raise ConfigurationError(
-        f"predictor: expected a PartnerPredictor or a function, got {type(found).__name__}."
-    )
-
-
-def _load(path: str) -> Any:
-    """Return the object at ``"package.module:name"``."""
-    module_name, separator, name = path.partition(":")
-    if not separator:
-        raise ConfigurationError(
-            f"predictor: expected an import path 'package.module:name', got {path!r}."
-        )
-    try:
-        return getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"predictor: cannot import {path!r}: {error}.") from error
-
-
-def _constant_acceleration() -> PartnerPredictor:
-    from cadenza.safety.runtime.predictors import ConstantAccelerationPredictor
-
-    return ConstantAccelerationPredictor()
-
-
-def _ensemble() -> PartnerPredictor:
-    return EnsemblePredictor([ConstantVelocityPredictor(), _constant_acceleration()])
-
-
-#: How each registered kind is built.
-_KINDS: Final[dict[str, Callable[[], PartnerPredictor]]] = {
-    "constant_velocity": ConstantVelocityPredictor,
-    "constant_acceleration": _constant_acceleration,
-    "ensemble": _ensemble,
-}
-
-
-def predictor_kinds() -> tuple[str, ...]:
-    """Return the registered names, sorted."""
-    return tuple(sorted(_KINDS))
-
-
-def register_predictor(kind: str, build: Callable[[], PartnerPredictor]) -> None:
-    """Make ``kind`` available as `SafetyOptions.predictor_kind`.
-
-    Raises:
-        ConfigurationError: The name is empty or taken.
-    """
-    if not kind or kind in _KINDS:
-        raise ConfigurationError(
-            f"register_predictor: expected a new name, got {kind!r}; known: {predictor_kinds()}."
-        )
-    _KINDS[kind] = build
-
-
-def make_predictor(kind: str) -> PartnerPredictor:
-    """Return a predictor of a registered kind.
-
-    Raises:
-        UnknownNameError: No predictor has this name.
-    """
-    if kind not in _KINDS:
-        raise UnknownNameError(f"predictor: expected one of {predictor_kinds()}, got {kind!r}.")
-    return _KINDS[kind]()
 
 
 #: Standard deviation of measured positions, m, and velocities, m/s: an indoor motion capture.
@@ -510,6 +409,45 @@ def gaps_of(history: Sequence[Observation]) -> list[float]:
     return gaps
 
 
+#: How each registered kind is built.
+_KINDS: Final[dict[str, Callable[[], PartnerPredictor]]] = {
+    "constant_velocity": ConstantVelocityPredictor,
+    "constant_acceleration": ConstantAccelerationPredictor,
+    "ensemble": lambda: EnsemblePredictor(
+        [ConstantVelocityPredictor(), ConstantAccelerationPredictor()]
+    ),
+}
+
+
+def predictor_kinds() -> tuple[str, ...]:
+    """Return the registered names, sorted."""
+    return tuple(sorted(_KINDS))
+
+
+def register_predictor(kind: str, build: Callable[[], PartnerPredictor]) -> None:
+    """Make ``kind`` available as `SafetyOptions.predictor_kind`.
+
+    Raises:
+        ConfigurationError: The name is empty or taken.
+    """
+    if not kind or kind in _KINDS:
+        raise ConfigurationError(
+            f"register_predictor: expected a new name, got {kind!r}; known: {predictor_kinds()}."
+        )
+    _KINDS[kind] = build
+
+
+def make_predictor(kind: str) -> PartnerPredictor:
+    """Return a predictor of a registered kind.
+
+    Raises:
+        UnknownNameError: No predictor has this name.
+    """
+    if kind not in _KINDS:
+        raise UnknownNameError(f"predictor: expected one of {predictor_kinds()}, got {kind!r}.")
+    return _KINDS[kind]()
+
+
 #: Two packets measured closer than this are the same one, s; far below any control step.
 _SAME_TIME_S: Final = 1e-9
 #: Steps that a forecast waits for the packet it is about; later packets are not scored.
@@ -518,6 +456,10 @@ _LATEST_STEPS: Final = 100
 
 #: A forecast that fell due, and what came instead, both as of the same time and without age.
 DueForecast: TypeAlias = tuple[AgentSnapshot, AgentSnapshot]
+
+
+#: Partners, and the current packet of each.
+Packets: TypeAlias = tuple[Sequence[str], Sequence[AgentSnapshot]]
 
 
 class PartnerForecaster:
@@ -553,10 +495,45 @@ class PartnerForecaster:
         self._step = 0
         self._history: dict[str, list[Observation]] = {}
         self._open: dict[str, dict[int, AgentSnapshot]] = {}
+        #: Packets of the last steps that `pass_current` left to be written down.
+        self._pending: deque[Packets] = deque(maxlen=HISTORY_LENGTH)
 
     def pass_step(self) -> None:
         """Let a step go by without packets."""
+        self._catch_up()
         self._step += 1
+
+    def kept_velocity(self, uids: Iterable[str]) -> bool:
+        """Return whether the last step forecast these partners as `pass_current` would have."""
+        if self._horizon != 1 or type(self._predictor) is not ConstantVelocityPredictor:
+            return False
+        self._catch_up()
+        last = (self._step - 1) * self._dt
+        return self._history.keys() == set(uids) and all(
+            history[-1].time_s == last and self._open[uid].keys() == {self._step}
+            for uid, history in self._history.items()
+        )
+
+    def pass_current(self, uids: Sequence[str], packets: Sequence[AgentSnapshot]) -> None:
+        """Do what `observe` and `forecast` do with current packets of all partners.
+
+        It is for a step before which `kept_velocity` held, and writes packets down once somebody
+        asks for them; the caller scores the forecasts itself.
+        """
+        self._pending.append((uids, packets))
+        self._step += 1
+
+    def _catch_up(self) -> None:
+        """Write down what `pass_current` left."""
+        step = self._step - len(self._pending)
+        for uids, packets in self._pending:
+            for uid, packet in zip(uids, packets, strict=True):
+                history = self._history[uid]
+                history.append(Observation(step * self._dt, packet))
+                del history[:-HISTORY_LENGTH]
+                self._open[uid] = {step + 1: packet.moved_on(self._dt)}
+            step += 1
+        self._pending.clear()
 
     def observe(self, agents: Mapping[str, AgentSnapshot]) -> dict[str, DueForecast]:
         """Take in the packets of this step and return the forecasts they decide, by partner.
@@ -564,6 +541,7 @@ class PartnerForecaster:
         Raises:
             InputError: A forecast that fell due is no snapshot, or of another dimension.
         """
+        self._catch_up()
         now = self._step * self._dt
         due: dict[str, DueForecast] = {}
         for uid, packet in agents.items():
@@ -628,6 +606,7 @@ class PartnerForecaster:
 
     def state_dict(self) -> dict[str, Any]:
         """Return packets and open forecasts as JSON-able values."""
+        self._catch_up()
         return {
             "step": self._step,
             "history": {
@@ -677,6 +656,7 @@ class PartnerForecaster:
         for uid, packets in history.items():
             self._require_usable(uid, packets, waiting[uid].values(), now)
         self._step, self._history, self._open = step, history, waiting
+        self._pending = deque(maxlen=HISTORY_LENGTH)
 
 
 def _observation(entry: Mapping[str, Any]) -> Observation:

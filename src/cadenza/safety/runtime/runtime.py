@@ -72,8 +72,9 @@ from cadenza.safety.runtime.safety_step import (
     distance,
     is_infeasible,
 )
-from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
 from cadenza.safety.solvers import make_solver
+from cadenza.safety.state import FilterInfo
 
 
 def require_parts(
@@ -221,6 +222,12 @@ class SafetyRuntime:
             options=self._options,
         )
         self._telemetry = RuntimeTelemetry()
+        #: Limits of position and speed inside which forecasts stay in the range of numbers.
+        self._near = 0.25 * MAX_MAGNITUDE
+        self._slow = self._near / max(1.0, self._look_ahead_s)
+        #: Constants of the rows and partners of the last step, if it left all that
+        #: `_ordinary_step` asks for; else None.
+        self._usual: tuple[StepConstants, Sequence[AgentSnapshot]] | None = None
         self._check_authority(None)
         self.begin_episode()
 
@@ -263,6 +270,7 @@ class SafetyRuntime:
         self._ages.forget()
         self._last.forget()
         self._executed.value = None
+        self._usual = None
         self._brakes.forget()
         self._telemetry.begin_episode()
 
@@ -348,6 +356,7 @@ class SafetyRuntime:
         """
         if self._options.on_bad_input == "raise":
             raise error
+        self._usual = None
         agents = self._last.agents
         model = self._models[self._ego_uid]
         if agents is None:
@@ -366,12 +375,17 @@ class SafetyRuntime:
     def _step(
         self,
         nominal_action: object,
-        snapshots: object,
+        snapshots: Mapping[str, Any],
         partner_id: object,
         ages_s: Mapping[str, float],
         contact_forces: object,
     ) -> SafetyStep:
         """Check, adapt, decide."""
+        if contact_forces is None and not ages_s:
+            step = self._ordinary_step(nominal_action, snapshots, partner_id)
+            if step is not None:
+                return step
+        self._usual = None
         try:
             agents = require_agents(snapshots, self._models, dim=self._dim)
             agents, conflict = self._ages.applied(agents, ages_s)
@@ -413,7 +427,74 @@ class SafetyRuntime:
         if self._last.agents is not None:
             self._last.carry_on(step.action)
         self._finish(step)
+        self._look_for_usual(agents)
         return step
+
+    def _ordinary_step(
+        self, nominal: Any, snapshots: Mapping[str, AgentSnapshot], partner_id: object
+    ) -> SafetyStep | None:
+        """Return the decision where nothing but numbers changed since the last step; else None.
+
+        All packets are current, and every partner was forecast to keep its velocity. The answer and
+        everything remembered are those of the long way, to the bit; where this returns None,
+        nothing has changed.
+        """
+        usual = self._usual
+        if usual is None or (type(nominal), type(snapshots)) != (np.ndarray, dict):
+            return None
+        (constants, before), adaptation = usual, self._adaptation
+        pairs, near, slow = constants.pairs, self._near, self._slow
+        if len(snapshots) != len(pairs.uids) or not (
+            partner_id is None or (type(partner_id) is str and partner_id == adaptation.partner_id)
+        ):
+            return None
+        agents: list[AgentSnapshot] = []
+        for uid in (self._ego_uid, *pairs.partners):
+            agent = snapshots.get(uid)
+            if type(agent) is not AgentSnapshot or agent.age_s > 0.0:
+                return None
+            p, v = agent.position_numbers, agent.velocity_numbers
+            if not (
+                len(p) == 2
+                and -near <= p[0] <= near
+                and -near <= p[1] <= near
+                and -slow <= v[0] <= slow
+                and -slow <= v[1] <= slow
+            ):
+                return None
+            agents.append(agent)
+        u = require_action(nominal, 2)
+        ego, *partners = agents
+        scores: LambdaDict = {}
+
+        def adapt(barriers: list[float]) -> list[float]:
+            scores.update(self._filter.score_kept_velocity(ego, before, barriers, constants))
+            adaptation.update(scores)
+            lambda_ = adaptation.state.lambda_
+            return [lambda_[key] for key in pairs.keys]
+
+        self._forecaster.pass_current(pairs.partners, partners)
+        self._usual = constants, partners
+        action, info = self._filter.ordinary_step(nominal, u, ego, partners, constants, [], adapt)
+        step = self._reported(action, info, nominal, snapshots, scores, None)
+        self._finish(step)
+        return step
+
+    def _look_for_usual(self, agents: Mapping[str, AgentSnapshot]) -> None:
+        """Note whether the next step may be an ordinary one."""
+        constants = self._filter.lasting
+        if (
+            constants is not None
+            and self._cautious is self._filter
+            and self._options.on_bad_input == "raise"
+            and self._authority_known
+            and self._last.agents is None
+            and not self._adaptation.awaits_start
+            and self._ages.all_current()
+            and constants.pairs.uids == tuple(agents)
+            and self._forecaster.kept_velocity(constants.pairs.partners)
+        ):
+            self._usual = constants, [agents[uid] for uid in constants.pairs.partners]
 
     def _without_forecasts(self, nominal_action: object, error: InputError) -> SafetyStep:
         """Drop all forecasts and answer a step that has none."""
@@ -459,7 +540,7 @@ class SafetyRuntime:
         predicted = {uid: prediction.snapshot for uid, prediction in ahead.items()}
         forecasts = require_snapshots("partner_predicted_states", predicted, uids, self._dim)
         rows = chosen.rows(ego, partners, forecasts, constants)
-        loss = self._learn(due, ego, partners, rows, constants) if due else None
+        scores = self._learn(due, ego, partners, rows, constants) if due else None
         starts = self._adaptation.awaits_start
         if starts:
             self._adaptation.ask(self._error_bounds(ahead))
@@ -473,17 +554,32 @@ class SafetyRuntime:
             info["intervention"] = distance(action, nominal)
         if starts:
             self._adaptation.settle(info["lambda"])
-            lambda_ = self._adaptation.state.lambda_
-        info["prediction_gap_loss"] = loss
         if conflict:
             info["uncertified"] = True
+        return self._reported(action, info, nominal, agents, scores, forces)
+
+    def _reported(
+        self,
+        action: FloatArray,
+        info: FilterInfo,
+        nominal: FloatArray,
+        agents: Mapping[str, AgentSnapshot],
+        scores: LambdaDict | None,
+        forces: Mapping[Pair, float] | None,
+    ) -> SafetyStep:
+        """Return the step of a filtered action; if need be, brake instead."""
+        lambda_ = self._adaptation.state.lambda_
+        if scores is not None:
+            info["prediction_gap_loss"] = {
+                key: score if score > 0.0 else 0.0 for key, score in scores.items()
+            }
         unsafe = info["uncertified"] and is_infeasible(info)  # a proved action stands
         if not (unsafe or forces):
             if self._brakes.pairs or self._brakes.problem is not None:
                 self._brakes.forget()
             return SafetyStep(action, info, dict(lambda_), {})
         decision = self._brakes.decide(
-            action, agents, forces, infeasible=unsafe, previous_action=previous
+            action, agents, forces, infeasible=unsafe, previous_action=self._executed.value
         )
         if decision is not None and decision.override is not None:
             action = decision.override[self._ego_uid]
@@ -508,10 +604,10 @@ class SafetyRuntime:
         rows: EgoRows,
         constants: StepConstants,
     ) -> LambdaDict:
-        """Score the forecasts that fell due and move lambda; return the loss."""
+        """Score the forecasts that fell due, move lambda, and return the scores."""
         scores = self._filter.score(ego, partners, due, rows, constants)
         self._adaptation.update(scores)
-        return {key: score if score > 0.0 else 0.0 for key, score in scores.items()}
+        return scores
 
     def _check_authority(self, ego: AgentSnapshot | None) -> None:
         """Refuse an ego that declares what its box cannot do; once, as soon as it can be told.
@@ -575,3 +671,4 @@ class SafetyRuntime:
             InputError: Unknown version or malformed content; the runtime is then unchanged.
         """
         load(self._parts(), payload)
+        self._usual = None

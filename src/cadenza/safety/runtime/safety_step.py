@@ -210,13 +210,14 @@ class RuntimeTelemetry:
 
     def observe(self, step: SafetyStep) -> None:
         """Take in what was decided."""
+        info = step.info
         self._run["steps"] += 1
         self._episode["steps"] += 1
-        if step.infeasible:
+        if info["status"] not in _FEASIBLE:
             self.count("infeasible")
-        if step.uncertified:
+        if info["uncertified"]:
             self.count("uncertified")
-        if step.braked:
+        if info["fallback_fired"]:
             self.count("braked")
         if step.bad_input is not None:
             self.count("bad_inputs")

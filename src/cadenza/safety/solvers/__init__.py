@@ -19,8 +19,6 @@ from cadenza.safety.solvers.interface import (
 )
 from cadenza.safety.solvers.libraries import (
     ClarabelSolver,
-    OSQPSolver,
-    PIQPSolver,
     QuadprogSolver,
     as_solver,
 )
@@ -34,8 +32,6 @@ __all__ = [
     "ClarabelSolver",
     "ClosedFormSolver",
     "DaqpSolver",
-    "OSQPSolver",
-    "PIQPSolver",
     "QPSolution",
     "QPSolver",
     "QuadprogSolver",

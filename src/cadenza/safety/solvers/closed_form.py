@@ -141,20 +141,27 @@ def project_one_row(
         box with the smallest ``a @ x`` closest to ``u``, and False.
     """
     if len(a) == 2:  # a sum of two is exact but for its last bit, as `fsum` is
-        (u_0, u_1), (low_0, low_1), (high_0, high_1) = u, lower, upper
+        (u_0, u_1), (a_0, a_1), (low_0, low_1), (high_0, high_1) = u, a, lower, upper
+        if low_0 <= u_0 <= high_0 and low_1 <= u_1 <= high_1:
+            value, slope = a_0 * u_0 + a_1 * u_1 - b, a_0 * a_0 + a_1 * a_1
+            if value > 0.0 < slope:
+                mu = value / slope
+                x_0, x_1 = u_0 - mu * a_0, u_1 - mu * a_1
+                if low_0 < x_0 < high_0 and low_1 < x_1 < high_1:
+                    return [x_0, x_1], True  # the box plays no part: no breakpoint to be sorted
         x = [
             low_0 if low_0 > u_0 else high_0 if high_0 < u_0 else u_0,
             low_1 if low_1 > u_1 else high_1 if high_1 < u_1 else u_1,
         ]
-        value = a[0] * x[0] + a[1] * x[1] - b
+        value = a_0 * x[0] + a_1 * x[1] - b
     else:
         x = [min(max(u_k, low), high) for u_k, low, high in zip(u, lower, upper, strict=True)]
         value = math.fsum([a_k * x_k for a_k, x_k in zip(a, x, strict=True)]) - b
+        inner = _project_inside(x, a, value, lower, upper) if x == list(u) else None
+        if inner is not None:
+            return inner, True
     if value <= 0.0:
         return x, True
-    inner = _project_inside(x, a, value, lower, upper) if x == list(u) else None
-    if inner is not None:
-        return inner, True
     # Component k moves while mu is between the two breakpoints of its clip.
     events: list[tuple[float, float]] = []
     slope = 0.0
@@ -186,9 +193,10 @@ def project_one_row(
         ]
         return corner, value <= ROUNDING * (1.0 + abs(b))
     mu += value / slope
+    moved = [u_k - mu * a_k for u_k, a_k in zip(u, a, strict=True)]
     return [
-        min(max(u_k - mu * a_k, low), high)
-        for u_k, a_k, low, high in zip(u, a, lower, upper, strict=True)
+        low if low > x_k else high if high < x_k else x_k  # compared: shorter than min() and max()
+        for x_k, low, high in zip(moved, lower, upper, strict=True)
     ], True
 
 
@@ -197,12 +205,12 @@ def _project_inside(
 ) -> list[float] | None:
     """Return the answer if the box plays no part in it, else None: no breakpoint has to be sorted.
 
-    ``u`` lies in the box and misses the row by ``value`` > 0.
+    ``u`` lies in the box and misses the row by ``value``.
     """
     slope = 0.0
     for a_k in a:
         slope += a_k * a_k
-    if slope == 0.0:
+    if slope == 0.0 or value <= 0.0:
         return None
     mu = value / slope
     x = [u_k - mu * a[k] for k, u_k in enumerate(u)]

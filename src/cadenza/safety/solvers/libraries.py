@@ -1,29 +1,16 @@
-"""Solvers of other packages, imported when one is made: quadprog, Clarabel, OSQP and PIQP.
+"""Solvers of other packages, imported when one is made, and what makes their answers exact.
 
 quadprog:  a dual active-set method without memory, the fallback of `AutoSolver`;
            Goldfarb and Idnani, doi:10.1007/BF02591962.
 Clarabel:  an interior-point method; Goulart and Chen, arXiv:2405.12762.
-OSQP:      an operator-splitting method; Stellato et al., arXiv:1711.08013. Its own polishing step
-           prints from C whatever the verbosity, so it stays off; refinement replaces it.
-PIQP:      a proximal interior-point method; Schwan, Jiang, Kuhn and Jones, arXiv:2304.00290.
-Refined:   the answers of the last three become exact in `ApproximateSolver`.
-
-Frame of the solvers whose method stops near the optimum: solve, refine, judge.
-
-A quadratic programme in one dense form, for solvers without bounds of their own.
-
-Form:   min 1/2 x^T P x + q^T x   subject to   G x <= h
-        G stacks the rows and the bounds that exist.
-
-From an approximate answer to an exact one, through the rows that are active at it.
-
-Why:     interior-point and splitting methods stop about 1e-8 from the optimum, on either side of a
-         row. Their multipliers say which rows are active; the optimum given those is a projection.
-Method:  in the variables z = L^T x, with P = L L^T, the problem is the projection of z_0 = -L^-1 q
-         on M z <= h, M = G L^-T. For a set W of independent active rows, z = z_0 - M_W^T y with
-         M_W z = h_W. Rows with y < 0 leave W. Then violated rows enter one by one, as in the dual
-         method of Goldfarb and Idnani, doi:10.1007/BF02591962, which ends in the optimum.
-Axes:    n variables, k rows.
+Form:      min 1/2 x^T P x + q^T x  subject to  G x <= h; G stacks rows and bounds that exist.
+Refined:   such methods stop about 1e-8 from the optimum, on either side of a row, but their
+           multipliers say which rows are active; the optimum given those is a projection.
+Method:    in the variables z = L^T x, with P = L L^T, the problem is the projection of
+           z_0 = -L^-1 q on M z <= h, M = G L^-T. For a set W of independent active rows,
+           z = z_0 - M_W^T y with M_W z = h_W. Rows with y < 0 leave W. Then violated rows enter one
+           by one, as in the dual method of Goldfarb and Idnani, which ends in the optimum.
+Axes:      n variables, k rows.
 """
 
 import math
@@ -405,102 +392,6 @@ class ClarabelSolver(ApproximateSolver):
             multipliers=np.array(answer.z),
             status=_CLARABEL_STATUS.get(str(answer.status), SolveStatus.NUMERICAL),
             iterations=int(answer.iterations),
-        )
-
-
-#: Absolute and relative tolerance of the method.
-_OSQP_TOLERANCE: Final = 1e-9
-_MAX_ITERATIONS: Final = 50_000
-#: OSQP's exit texts that have a name here; every other one is a numerical failure.
-_OSQP_STATUS: Final = {
-    "solved": SolveStatus.OPTIMAL,
-    "solved inaccurate": SolveStatus.OPTIMAL,
-    "primal infeasible": SolveStatus.INFEASIBLE,
-    "primal infeasible inaccurate": SolveStatus.INFEASIBLE,
-    "maximum iterations reached": SolveStatus.MAX_ITER,
-}
-
-
-class OSQPSolver(ApproximateSolver):
-    """OSQP, set up anew on every call; a warm start begins at the last answer of that shape.
-
-    Not safe to share between threads.
-    """
-
-    name = "osqp"
-
-    def __init__(self) -> None:
-        self._osqp: Any = load_extra("osqp")
-        #: Compressed columns, the form the library takes matrices in.
-        self._csc: Any = load_extra("scipy.sparse").csc_matrix
-        self._last: dict[tuple[int, ...], Guess] = {}
-
-    def guess(self, problem: DenseProblem, *, warm_start: bool) -> Guess:
-        """Return OSQP's answer."""
-        solver: Any = self._osqp.OSQP()
-        solver.setup(
-            self._csc(np.triu(problem.P)),
-            problem.q,
-            self._csc(problem.G),
-            np.full(problem.h.shape[0], -np.inf),
-            problem.h,
-            verbose=False,
-            polishing=False,
-            eps_abs=_OSQP_TOLERANCE,
-            eps_rel=_OSQP_TOLERANCE,
-            max_iter=_MAX_ITERATIONS,
-        )
-        last = self._last.get(problem.G.shape) if warm_start else None
-        if last is not None:
-            solver.warm_start(x=last.x, y=last.multipliers)
-        answer: Any = solver.solve(raise_error=False)
-        guess = Guess(
-            x=np.array(answer.x, dtype=np.float64),
-            multipliers=np.array(answer.y, dtype=np.float64),
-            status=_OSQP_STATUS.get(str(answer.info.status), SolveStatus.NUMERICAL),
-            iterations=int(answer.info.iter),
-        )
-        if guess.status is SolveStatus.OPTIMAL:
-            self._last[problem.G.shape] = guess
-        return guess
-
-
-#: PIQP's exits that have a name here; every other one is a numerical failure.
-_PIQP_STATUS: Final = {
-    "PIQP_SOLVED": SolveStatus.OPTIMAL,
-    "PIQP_PRIMAL_INFEASIBLE": SolveStatus.INFEASIBLE,
-    "PIQP_MAX_ITER_REACHED": SolveStatus.MAX_ITER,
-}
-
-
-class PIQPSolver(ApproximateSolver):
-    """PIQP with one workspace per problem shape; it has no warm start.
-
-    Not safe to share between threads.
-    """
-
-    name = "piqp"
-
-    def __init__(self) -> None:
-        self._piqp: Any = load_extra("piqp")
-        self._workspaces: dict[tuple[int, ...], Any] = {}
-
-    def guess(self, problem: DenseProblem, *, warm_start: bool) -> Guess:
-        """Return PIQP's answer."""
-        del warm_start  # interior-point methods gain nothing from an old answer
-        P, G = np.asfortranarray(problem.P), np.asfortranarray(problem.G)
-        solver: Any = self._workspaces.get(G.shape)
-        if solver is None:
-            solver = self._workspaces[G.shape] = self._piqp.DenseSolver()
-            solver.setup(P, problem.q, G=G, h_u=problem.h)
-        else:
-            solver.update(P=P, c=problem.q, G=G, h_u=problem.h)
-        status: Any = solver.solve()
-        return Guess(
-            x=np.array(solver.result.x),
-            multipliers=np.array(solver.result.z_u),
-            status=_PIQP_STATUS.get(str(status.name), SolveStatus.NUMERICAL),
-            iterations=int(solver.result.info.iter),
         )
 
 

@@ -9,7 +9,7 @@ from cadenza.core.errors import ConfigurationError, MissingExtraError
 from cadenza.safety.solvers.closed_form import ClosedFormSolver, in_closed_form
 from cadenza.safety.solvers.daqp_solver import DaqpSolver
 from cadenza.safety.solvers.interface import QPSolution, QPSolver, SolverBase, SolveStatus
-from cadenza.safety.solvers.libraries import ClarabelSolver, OSQPSolver, PIQPSolver, QuadprogSolver
+from cadenza.safety.solvers.libraries import ClarabelSolver, QuadprogSolver
 
 #: What another method may still settle; infeasible problems and bad numbers stay what they are.
 _WORTH_ANOTHER: Final = (SolveStatus.MAX_ITER, SolveStatus.NUMERICAL)
@@ -73,9 +73,7 @@ _CLASSES: Final[dict[str, Callable[[], QPSolver]]] = {
     "closed_form": ClosedFormSolver,
     "daqp": DaqpSolver,
     "quadprog": QuadprogSolver,
-    "piqp": PIQPSolver,
     "clarabel": ClarabelSolver,
-    "osqp": OSQPSolver,
 }
 
 #: Names `make_solver` takes.
