@@ -20,7 +20,7 @@ from cadenza.cli.output import ExitCode
 from cadenza.core.errors import UnknownNameError
 from cadenza.loop.agents.base import CallableRunner, RunResult
 from cadenza.loop.contracts.records import JobRunner
-from cadenza.loop.jobs.stopping import StopCheck
+from cadenza.loop.jobs.terms import StopCheck
 from cadenza.loop.orchestrator.session import RunSession
 
 _STOPPED: Final = (ExitCode.INTERRUPTED, ExitCode.TERMINATED)

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from cadenza.loop.config import LoopConfig
     from cadenza.loop.contracts.records import JobKey
     from cadenza.loop.events import Event
-    from cadenza.loop.jobs.progress import JobProgress
-    from cadenza.loop.jobs.stopping import StopLevel
+    from cadenza.loop.jobs.outcomes import JobProgress
+    from cadenza.loop.jobs.terms import StopLevel
     from cadenza.loop.orchestrator.assembly import LoopAssembly
     from cadenza.loop.status_report import Outlook, RunStatus
 
@@ -387,7 +387,7 @@ def _work(
     settings: "LoopConfig", run_id: str, *, quiet: bool
 ) -> "tuple[ExitCode, dict[str, Any], RunStatus]":
     """Return how the run ended, its summary, and how it stands."""
-    from cadenza.loop.jobs.stopping import StopSignals
+    from cadenza.loop.jobs.terms import StopSignals
     from cadenza.loop.orchestrator.assembly import build_loop
     from cadenza.loop.status_report import run_status
 

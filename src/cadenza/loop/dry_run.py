@@ -31,7 +31,7 @@ from cadenza.loop.contracts.records import (
     MergeRequest,
     TrainRequest,
 )
-from cadenza.loop.jobs.stopping import StopCheck
+from cadenza.loop.jobs.terms import StopCheck
 from cadenza.loop.orchestrator.preflight import missing_inputs, require_inputs
 from cadenza.loop.orchestrator.session import RunSession
 from cadenza.loop.resuming import rules_of

@@ -7,7 +7,7 @@ Units:      success as a share of episodes in [0, 1]; seconds and hours of jobs,
 Intervals:  exact (Clopper-Pearson) at 95 % for one policy's success; the bounds of the difference
             are those that the decision used.
 Time left:  from the share that the present attempt says it has done by itself, see
-            `cadenza.loop.jobs.progress`; else from the time that the newest ended job of the same
+            `cadenza.loop.jobs.outcomes`; else from the time that the newest ended job of the same
             work took, by the steps or episodes of both. A job's speed is taken as constant, and its
             start as part of the work. Where neither helps, or the job takes longer than its like,
             nothing is said.
@@ -26,8 +26,7 @@ from cadenza.core.errors import IntegrityError
 from cadenza.loop.contracts.records import Device, EpisodeOutcome, JobKey, Rate, Record
 from cadenza.loop.disk_space import DiskSpace, disk_space
 from cadenza.loop.jobs.attempt_files import AttemptFolder
-from cadenza.loop.jobs.outcomes import Course, read_course
-from cadenza.loop.jobs.progress import flags_of, goes_on, kind_of, progress_of
+from cadenza.loop.jobs.outcomes import Course, flags_of, goes_on, kind_of, progress_of, read_course
 from cadenza.loop.processes import is_gone
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import ApprovalRow, CheckpointRow, JobRow, ReplyTotals, RunRow

@@ -6,7 +6,7 @@ import pytest
 
 from cadenza.loop.config import BudgetConfig
 from cadenza.loop.errors import BudgetExceededError
-from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
+from cadenza.loop.jobs.terms import BudgetLimits, BudgetMeter
 from tests.integration.loop.job_harness import RUN, bench_in, nothing_left_of, spec_of
 
 SLEEP = "import time; time.sleep(600)"

@@ -17,7 +17,7 @@ from cadenza.loop.errors import (
     StoreUnavailableError,
 )
 from cadenza.loop.jobs.outcomes import last_lines
-from cadenza.loop.jobs.stopping import StopLevel
+from cadenza.loop.jobs.terms import StopLevel
 from tests.integration.loop.job_harness import UNTIL, bench_in, is_alive, nothing_left_of, spec_of
 
 #: Time limits, s: a busy machine may need longer than the first for a command to get to its work.

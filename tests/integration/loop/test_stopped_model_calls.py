@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from cadenza.loop.jobs.stopping import StopLevel
+from cadenza.loop.jobs.terms import StopLevel
 from cadenza.loop.llm.protocol import Answer
 from cadenza.loop.status_report import run_status
 from tests.integration.loop.loop_harness import built, configured

@@ -22,7 +22,7 @@ from cadenza.loop import errors
 from cadenza.loop.constitution import ConstitutionError, Verdict
 from cadenza.loop.contracts.records import JobKey
 from cadenza.loop.events import Event, EventBus
-from cadenza.loop.jobs.progress import JobProgress
+from cadenza.loop.jobs.outcomes import JobProgress
 from cadenza.loop.status_report import run_status
 from tests.loop_runs import RUN, begun_run
 

@@ -23,7 +23,7 @@ from cadenza.loop.jobs.outcomes import (
     result_digest,
     wanted_end,
 )
-from cadenza.loop.jobs.programs import ProgramTable
+from cadenza.loop.jobs.terms import ProgramTable
 from cadenza.loop.store.rows import JobRow, Lease
 
 if TYPE_CHECKING:

@@ -38,20 +38,21 @@ from cadenza.loop.jobs.attempt_files import (
     HostProcess,
     HostRequest,
 )
-from cadenza.loop.jobs.budget import BudgetMeter
 from cadenza.loop.jobs.outcomes import (
     Course,
+    Incident,
+    IncidentKind,
+    JobProgress,
     Outcome,
     job_failure,
     judge,
+    kept_by,
     read_course,
     recorded_end,
     remove_output,
     write_course,
 )
-from cadenza.loop.jobs.programs import ProgramTable
-from cadenza.loop.jobs.progress import Incident, IncidentKind, JobProgress, kept_by
-from cadenza.loop.jobs.stopping import StopCheck, StopLevel, never
+from cadenza.loop.jobs.terms import BudgetMeter, ProgramTable, StopCheck, StopLevel, never
 from cadenza.loop.processes import JobMark, kill_if, readable, reap, start_ticks
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import JobRow, Lease

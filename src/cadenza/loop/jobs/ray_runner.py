@@ -25,7 +25,7 @@ from cadenza.loop.contracts.records import Device
 from cadenza.loop.errors import JobHostError
 from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptLock
 from cadenza.loop.jobs.durable_runner import DurableRunner, Hosts
-from cadenza.loop.jobs.stopping import signals_kept
+from cadenza.loop.jobs.terms import signals_kept
 from cadenza.loop.processes import die_with_parent
 
 #: Namespace of the actors.

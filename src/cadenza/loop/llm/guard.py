@@ -21,7 +21,7 @@ from typing import Final, cast
 
 from cadenza.core.errors import ConfigurationError, StorageError
 from cadenza.loop.errors import LLMCallError, StopRequestedError, StoreError
-from cadenza.loop.jobs.stopping import StopCheck, never
+from cadenza.loop.jobs.terms import StopCheck, never
 from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, Answer, Asker, LLMClient, Question
 from cadenza.loop.llm.untrusted import storable
 from cadenza.loop.store.rows import ReplyRow

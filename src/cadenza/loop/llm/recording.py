@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.loop.jobs.stopping import StopCheck, never
+from cadenza.loop.jobs.terms import StopCheck, never
 from cadenza.loop.llm.adapter import make_llm
 from cadenza.loop.llm.guard import CallLimits, GuardedLLM, Price
 from cadenza.loop.llm.protocol import (

@@ -16,9 +16,8 @@ from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution
 from cadenza.loop.contracts.records import JobRunner
 from cadenza.loop.events.bus import EventBus
-from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
-from cadenza.loop.jobs.progress import JobProgress
-from cadenza.loop.jobs.stopping import StopCheck, never
+from cadenza.loop.jobs.outcomes import JobProgress
+from cadenza.loop.jobs.terms import BudgetLimits, BudgetMeter, StopCheck, never
 from cadenza.loop.llm.guard import CallLimits, Price
 from cadenza.loop.llm.protocol import LLMClient
 from cadenza.loop.llm.recording import StoreReplies, recorded_llm

@@ -34,8 +34,15 @@ from cadenza.loop.errors import (
 )
 from cadenza.loop.events.bus import EventBus, LogFile
 from cadenza.loop.events.journal import EventJournal, require_usable_log
-from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
-from cadenza.loop.jobs.stopping import StopCheck, StopLevel, asked_in_store, most_urgent, never
+from cadenza.loop.jobs.terms import (
+    BudgetLimits,
+    BudgetMeter,
+    StopCheck,
+    StopLevel,
+    asked_in_store,
+    most_urgent,
+    never,
+)
 from cadenza.loop.orchestrator import machine
 from cadenza.loop.orchestrator.proposer import Proposer
 from cadenza.loop.orchestrator.session import RunSession

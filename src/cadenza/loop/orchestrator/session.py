@@ -12,7 +12,7 @@ from cadenza.core.files import make_folder
 from cadenza.loop.contracts.records import SeedRange
 from cadenza.loop.events.bus import Event
 from cadenza.loop.events.journal import EventJournal
-from cadenza.loop.jobs.progress import Incident
+from cadenza.loop.jobs.outcomes import Incident
 from cadenza.loop.orchestrator.machine import Notice, Transition
 from cadenza.loop.seeds import SeedUse
 from cadenza.loop.state import LoopState

@@ -32,7 +32,7 @@ from cadenza.loop.errors import (
     StoreUnavailableError,
     UnansweredError,
 )
-from cadenza.loop.jobs.stopping import StopCheck
+from cadenza.loop.jobs.terms import StopCheck
 from cadenza.loop.orchestrator import machine
 from cadenza.loop.orchestrator.cycle_data import (
     attempts_within,

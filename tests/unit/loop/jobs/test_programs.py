@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from cadenza.core.errors import ConfigurationError, UnknownNameError
-from cadenza.loop.jobs.programs import ProgramTable
+from cadenza.loop.jobs.terms import ProgramTable
 
 
 def test_name_is_replaced_and_arguments_stay():

@@ -4,7 +4,7 @@ import pytest
 
 from cadenza.core.errors import StorageError
 from cadenza.loop.errors import LLMCallError, StaleLeaseError, StopRequestedError
-from cadenza.loop.jobs.stopping import StopLevel
+from cadenza.loop.jobs.terms import StopLevel
 from cadenza.loop.llm import CallLimits, GuardedLLM, Price
 from cadenza.loop.llm.guard import ask_safely
 from cadenza.loop.llm.protocol import Answer

@@ -1,7 +1,7 @@
 import pytest
 
 from cadenza.loop.errors import StoreAccessError, StoreUnavailableError
-from cadenza.loop.jobs.stopping import StopLevel, never
+from cadenza.loop.jobs.terms import StopLevel, never
 from cadenza.loop.orchestrator.loop import Outages
 from cadenza.loop.orchestrator.session import IncidentLog
 
