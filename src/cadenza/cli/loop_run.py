@@ -113,7 +113,7 @@ class LoopDisplay:
 
     def _look_at_disk(self) -> None:
         """Warn of a disk that is nearly full, once until there is room again."""
-        from cadenza.loop.disk_space import disk_space, shortage
+        from cadenza.loop.status_report import disk_space, shortage
 
         if self._loop is None:
             return
@@ -314,7 +314,7 @@ def demo(
 ) -> None:
     """Run a small loop from nothing to a good policy; run again, it goes on where it stopped."""
     with typed_exits(as_json=as_json, keep_lines=True):
-        from cadenza.loop.demo import RUN_ID, write_demo_config
+        from cadenza.loop.orchestrator.assembly import RUN_ID, write_demo_config
         from cadenza.loop.resuming import anchored
 
         settings = anchored(write_demo_config(workdir, knowledge or workdir / "knowledge"))
@@ -453,7 +453,7 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
 
 def _power_lines(settings: "LoopConfig") -> list[str]:
     """Return which gains in success a run is likely to see; nobody knows the spread of scores."""
-    from cadenza.loop.orchestrator.sequential_plan import SEEN_DELTAS, SequentialPlan, tasks_of
+    from cadenza.loop.orchestrator.decision import SEEN_DELTAS, SequentialPlan, tasks_of
 
     if settings.eval.metric != "success":
         return []

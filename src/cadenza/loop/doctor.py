@@ -10,6 +10,7 @@ Source:       CVE-2026-25874: LeRobot 0.4 and 0.5 unpickle what arrives at their
 
 import os
 import platform
+import shutil
 import socket
 import sqlite3
 import subprocess
@@ -27,7 +28,6 @@ from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.backends.lerobot_probe import lerobot_python
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import Record
-from cadenza.loop.disk_space import free_gib, obstacle
 from cadenza.loop.errors import StoreCorruptError, StoreOutdatedError
 
 #: ``fail`` keeps the runs that were asked about from working, ``warn`` keeps others from it.
@@ -140,13 +140,14 @@ def _back_end(config: LoopConfig) -> Check:
 
 
 def _inputs(config: LoopConfig) -> Check:
-    from cadenza.loop.orchestrator.cycle_data import collects, seeds_of_seed_data
     from cadenza.loop.orchestrator.preflight import (
         require_fitting_weights,
         require_inputs,
         require_present,
+        seeds_of_seed_data,
     )
     from cadenza.loop.resuming import rules_of
+    from cadenza.loop.schedule import collects
 
     require_present(config)
     require_fitting_weights(config)
@@ -161,8 +162,6 @@ def _inputs(config: LoopConfig) -> Check:
 #: A native run of some cycles writes some hundred MB; LeRobot's environment and policies far more.
 _MIN_FREE_GIB: Final = 1.0
 _ENOUGH_FREE_GIB: Final = {"native": 5.0, "lerobot": 30.0}
-#: Streams of episodes and Ray keep their data there.
-_ENOUGH_SHARED_GIB: Final = 0.5
 #: Environment variables that hold the key of a provider; any of them will do.
 _KEYS: Final = {
     "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
@@ -194,7 +193,6 @@ def examine(
         tried("constitution", "correct the rules or the configuration", lambda: _rules(config)),
         tried("store", None, lambda: store_check(store)),
         _disk(workdir, backend),
-        _shared_memory(Path("/dev/shm")),  # noqa: S108 - looked at, not written to
         _language_model(config, environ),
     ]
     if config is not None and config.jobs.runner == "ray":
@@ -249,6 +247,8 @@ def _rules(config: LoopConfig | None) -> Check:
 
 
 def _disk(workdir: Path, backend: str) -> Check:
+    from cadenza.loop.store.database import obstacle
+
     folder = workdir.resolve()
     blocking = obstacle(folder)
     if blocking is not None:
@@ -259,7 +259,7 @@ def _disk(workdir: Path, backend: str) -> Check:
             "name another folder in workdir, or with --workdir",
         )
     present = next(path for path in (folder, *folder.parents) if path.is_dir())
-    free = free_gib(present)
+    free = shutil.disk_usage(present).free / 2**30
     level: Level = "warn" if free >= _MIN_FREE_GIB else "fail"
     if not os.access(present, os.W_OK | os.X_OK):
         return _found(
@@ -275,24 +275,6 @@ def _disk(workdir: Path, backend: str) -> Check:
         "ok" if fine else level,
         f"{free:.1f} GiB free at {folder}",
         None if fine else f"free some space: {enough:.0f} GiB are wanted",
-    )
-
-
-def _shared_memory(folder: Path) -> Check:
-    if not folder.is_dir():
-        return _found(
-            "shared memory",
-            "warn",
-            f"no {folder}",
-            "mount a tmpfs there: streams of episodes and Ray need it",
-        )
-    free = free_gib(folder)
-    fine = free >= _ENOUGH_SHARED_GIB
-    return _found(
-        "shared memory",
-        "ok" if fine else "warn",
-        f"{free:.1f} GiB free in {folder}",
-        None if fine else "remove old files there, or start the container with a larger one",
     )
 
 

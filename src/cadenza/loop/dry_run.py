@@ -33,7 +33,7 @@ from cadenza.loop.contracts.records import (
 )
 from cadenza.loop.jobs.terms import StopCheck
 from cadenza.loop.orchestrator.preflight import missing_inputs, require_inputs
-from cadenza.loop.orchestrator.session import RunSession
+from cadenza.loop.orchestrator.steps import RunSession
 from cadenza.loop.resuming import rules_of
 from cadenza.loop.store.jobstore import JobStore
 

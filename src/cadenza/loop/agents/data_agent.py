@@ -4,14 +4,13 @@ from pathlib import Path
 from typing import Final
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.loop.agents.base import Runner, subprocess_runner
-from cadenza.loop.agents.job_desk import JobDesk, JobPlace, runner_for
+from cadenza.loop.agents.base import JobDesk, JobPlace, Runner, runner_for, subprocess_runner
 from cadenza.loop.backends.base import Backend, lerobot_backend
 from cadenza.loop.constitution import Constitution, load_constitution
 from cadenza.loop.contracts.records import DataRequest, DatasetRef, JobRunner, Proposal, SeedRange
 from cadenza.loop.errors import DataError, JobFailedError
 from cadenza.loop.events.bus import EventSink
-from cadenza.loop.seeds import SeedLedger
+from cadenza.loop.schedule import SeedLedger
 
 __all__ = ["DataAgent", "DataError"]
 

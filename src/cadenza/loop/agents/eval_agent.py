@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from cadenza.core.errors import IntegrityError
-from cadenza.loop.agents.job_desk import CommandWorker, JobPlace, cycle_of
+from cadenza.loop.agents.base import CommandWorker, JobPlace, cycle_of
 from cadenza.loop.backends.base import Backend, lerobot_backend
 from cadenza.loop.config import EvalConfig
 from cadenza.loop.contracts.records import (
@@ -15,7 +15,7 @@ from cadenza.loop.contracts.records import (
     SeedRange,
 )
 from cadenza.loop.errors import EvalError, EvalOutputError, JobFailedError
-from cadenza.loop.seeds import SeedLedger
+from cadenza.loop.schedule import SeedLedger
 
 __all__ = ["EvalAgent", "EvalError"]
 

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from cadenza.core.errors import IntegrityError
-from cadenza.loop.agents.base import Runner, subprocess_runner
-from cadenza.loop.agents.job_desk import CommandWorker, JobPlace, cycle_of
+from cadenza.loop.agents.base import CommandWorker, JobPlace, Runner, cycle_of, subprocess_runner
 from cadenza.loop.backends.base import Backend, lerobot_backend
 from cadenza.loop.config import EvalConfig, ImproveConfig
 from cadenza.loop.constitution import Constitution
@@ -20,19 +19,12 @@ from cadenza.loop.contracts.records import (
 )
 from cadenza.loop.errors import ImproveError, JobFailedError
 from cadenza.loop.events.bus import EventSink
-from cadenza.loop.seeds import BLOCK, SeedLedger
+from cadenza.loop.schedule import SeedLedger, attempts_for
 
 __all__ = ["ImproveAgent", "ImproveError"]
 
 #: Initial states of a worker used on its own.
 _LEDGER: Final = SeedLedger(0)
-#: Attempts per wanted success; LeAgents gives up after as many.
-ATTEMPTS_PER_SUCCESS: Final = 5
-
-
-def attempts_for(episodes: int) -> int:
-    """Return how many attempts a harvest of ``episodes`` successes may take."""
-    return min(BLOCK, ATTEMPTS_PER_SUCCESS * episodes)
 
 
 class ImproveAgent(CommandWorker[ImproveConfig]):

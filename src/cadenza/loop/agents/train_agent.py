@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from cadenza.core.errors import InputError, IntegrityError
-from cadenza.loop.agents.job_desk import CommandWorker, JobPlace, cycle_of
+from cadenza.loop.agents.base import CommandWorker, JobPlace, cycle_of
 from cadenza.loop.backends.base import Backend, lerobot_backend
 from cadenza.loop.config import PolicyRung, TrainConfig
 from cadenza.loop.contracts.records import (

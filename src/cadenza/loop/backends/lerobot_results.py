@@ -4,7 +4,7 @@ Tasks:  are called ``<suite>_<number>``, as LeRobot names the folders of their v
 Seeds:  a report of LeRobot 0.4 names none. Its evaluation resets environment j of batch b from
         seed start + b * (environments at once) + j and lists the episodes in that order, early ends
         or not; episodes beyond the number asked for are left out. So episode i of every task began
-        from seed start + i, which `cadenza.loop.backends.lerobot_features` tries out before a run.
+        from seed start + i, which `cadenza.loop.backends.lerobot_probe` tries out before a run.
         Where a report does name seeds, they must be these.
 Frames: count for the cap on epochs. Of data and mix only the episodes that the blending script
         keeps count; the choice is made here by the same function from the same lengths. Lengths of

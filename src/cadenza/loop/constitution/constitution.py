@@ -15,7 +15,16 @@ from typing import Any, Final, Self, cast
 
 from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.core.shipped_configs import shipped_config
-from cadenza.loop.constitution.flags import Flag, fold, read_flags, require_plain_words
+from cadenza.loop.constitution.flags import (
+    ConstitutionError,
+    Flag,
+    Verdict,
+    denied,
+    fold,
+    quoted,
+    read_flags,
+    require_plain_words,
+)
 from cadenza.loop.constitution.kinds import (
     FilePath,
     Given,
@@ -28,10 +37,15 @@ from cadenza.loop.constitution.kinds import (
     require_separate,
 )
 from cadenza.loop.constitution.lerobot_programs import LEROBOT_PROGRAMS, suite_sizes, tasks_played
-from cadenza.loop.constitution.native_programs import NATIVE_PROGRAMS
-from cadenza.loop.constitution.programs import EvalJob, LimitName, Program, TrainJob, TypedJob
+from cadenza.loop.constitution.programs import (
+    NATIVE_PROGRAMS,
+    EvalJob,
+    LimitName,
+    Program,
+    TrainJob,
+    TypedJob,
+)
 from cadenza.loop.constitution.rules import Rules, parse_rules, read_rules
-from cadenza.loop.constitution.verdict import ConstitutionError, Verdict, denied, quoted
 
 #: Rules that files of the first runs could not have.
 _LATER_RULES: Final = ("allowed_hub_datasets", "allowed_args", "proposals")

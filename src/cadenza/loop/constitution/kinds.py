@@ -23,8 +23,7 @@ from typing import Final, Protocol, TypeAlias, cast
 
 from cadenza.core.errors import IntegrityError
 from cadenza.core.strict_json import parse_json_object
-from cadenza.loop.constitution.flags import is_shown
-from cadenza.loop.constitution.verdict import ConstitutionError, denied, quoted
+from cadenza.loop.constitution.flags import ConstitutionError, denied, is_shown, quoted
 
 #: Longest path we accept, characters; Linux's own limit.
 MAX_PATH: Final = 4096

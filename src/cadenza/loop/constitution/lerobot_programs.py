@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.strict_json import parse_json_object
+from cadenza.loop.constitution.flags import denied, quoted
 from cadenza.loop.constitution.kinds import (
     DEVICE,
     NAME,
@@ -43,7 +44,6 @@ from cadenza.loop.constitution.programs import (
     TrainJob,
     each,
 )
-from cadenza.loop.constitution.verdict import denied, quoted
 
 #: Types of policies that train on recorded data alone, without other people's code.
 POLICY_TYPES: Final = ("act", "diffusion", "pi0", "pi05", "smolvla", "tdmpc", "vqbet", "xvla")

@@ -18,7 +18,7 @@ from pydantic import (
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.yaml_files import read_yaml
-from cadenza.loop.constitution.flags import KEY_PATTERN
+from cadenza.loop.constitution.flags import KEY_PATTERN, denied
 from cadenza.loop.constitution.kinds import (
     MAX_INTEGER,
     NAME,
@@ -31,7 +31,6 @@ from cadenza.loop.constitution.kinds import (
     Text,
 )
 from cadenza.loop.constitution.programs import LimitName
-from cadenza.loop.constitution.verdict import denied
 from cadenza.loop.validation import problems
 
 #: Flags that no file of rules can allow: they read settings from files, load code or report.

@@ -94,7 +94,7 @@ _HOUR_S: Final = 3600.0
 
 
 class SpendingRecord(Protocol):
-    """Knows what runs have spent; `cadenza.loop.store.job_rows.JobTable` does."""
+    """Knows what runs have spent; `cadenza.loop.store.tables.JobTable` does."""
 
     def spent_s(self, run_id: str) -> dict[Device, float]:
         """Return the seconds of all attempts by device."""

@@ -24,7 +24,7 @@ from cadenza.loop.knowledge.observations import (
     plain_name,
     read_observations,
 )
-from cadenza.loop.knowledge.page import Page
+from cadenza.loop.knowledge.pages import Page
 from cadenza.loop.llm.untrusted import storable
 
 PageType: TypeAlias = Literal["task", "policy", "experiment"]

@@ -9,9 +9,8 @@ Import time: the services' packages are imported when a client of theirs is made
 """
 
 from cadenza.loop.llm.adapter import AnthropicLLM, OpenAICompatibleLLM, make_llm
-from cadenza.loop.llm.guard import CallLimits, GuardedLLM, Price
+from cadenza.loop.llm.guard import CallLimits, GuardedLLM, Price, RecordedLLM
 from cadenza.loop.llm.protocol import LLMClient, NullLLM, asking
-from cadenza.loop.llm.recording import RecordedLLM
 
 __all__ = [
     "AnthropicLLM",

@@ -5,8 +5,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self, TypedDict
+from typing import Any, Final, Self, TypedDict
 
+import yaml
+
+from cadenza.core.files import atomic_write_text, make_folder
+from cadenza.core.shipped_configs import shipped_config
+from cadenza.core.yaml_files import read_yaml
 from cadenza.loop.agents.data_agent import DataAgent
 from cadenza.loop.agents.eval_agent import EvalAgent
 from cadenza.loop.agents.improve_agent import ImproveAgent
@@ -18,10 +23,8 @@ from cadenza.loop.contracts.records import JobRunner
 from cadenza.loop.events.bus import EventBus
 from cadenza.loop.jobs.outcomes import JobProgress
 from cadenza.loop.jobs.terms import BudgetLimits, BudgetMeter, StopCheck, never
-from cadenza.loop.llm.guard import CallLimits, Price
+from cadenza.loop.llm.guard import CallLimits, Price, StoreReplies, recorded_llm
 from cadenza.loop.llm.protocol import LLMClient
-from cadenza.loop.llm.recording import StoreReplies, recorded_llm
-from cadenza.loop.orchestrator.cycle_data import schedule_of
 from cadenza.loop.orchestrator.loop import JobsOpener, LoopController
 from cadenza.loop.orchestrator.preflight import (
     require_commands_allowed,
@@ -34,9 +37,9 @@ from cadenza.loop.orchestrator.proposer import (
     LLMProposer,
     Proposer,
 )
-from cadenza.loop.orchestrator.session import RunSession
-from cadenza.loop.orchestrator.steps import KnowledgeWriter
+from cadenza.loop.orchestrator.steps import KnowledgeWriter, RunSession
 from cadenza.loop.resuming import rules_of, store_location
+from cadenza.loop.schedule import schedule_of
 from cadenza.loop.state import RunSummary
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import Lease
@@ -311,3 +314,30 @@ def _knowledge(
         seed=config.seed,
         origin=origin,
     )
+
+
+#: Always the same, so that running the demonstration again goes on with it.
+RUN_ID: Final = "demo"
+#: The configuration, written into the folder of all runs for people to change.
+CONFIG_FILE: Final = "demo.yaml"
+_SHIPPED: Final = "loop/demo.yaml"
+
+
+def write_demo_config(workdir: Path, knowledge: Path) -> LoopConfig:
+    """Write the demonstration's configuration into ``workdir`` and return it.
+
+    Args:
+        workdir: Folder of its runs.
+        knowledge: Folder of its pages.
+
+    Raises:
+        ConfigurationError: The package was installed without its configurations.
+        StorageError: The file system refused.
+    """
+    document: dict[str, Any] = dict(read_yaml(shipped_config(_SHIPPED)))
+    document |= {"workdir": str(workdir), "knowledge": {"root": str(knowledge)}}
+    make_folder(workdir)
+    path = workdir / CONFIG_FILE
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    atomic_write_text(path, f"# Run it with: cadenza loop run --config {path}\n{text}")
+    return LoopConfig.from_yaml(path)

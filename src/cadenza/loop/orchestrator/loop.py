@@ -45,10 +45,10 @@ from cadenza.loop.jobs.terms import (
 )
 from cadenza.loop.orchestrator import machine
 from cadenza.loop.orchestrator.proposer import Proposer
-from cadenza.loop.orchestrator.session import RunSession
 from cadenza.loop.orchestrator.steps import (
     CycleSteps,
     KnowledgeWriter,
+    RunSession,
     StepTools,
     Workers,
 )

@@ -24,7 +24,7 @@ from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.loop.config import DataConfig
 from cadenza.loop.contracts.records import MAX_NOTES, EvalReport, Proposal
 from cadenza.loop.events import Event, EventSink
-from cadenza.loop.knowledge.folder import PageFile, newest_pages
+from cadenza.loop.knowledge.pages import PageFile, newest_pages
 from cadenza.loop.llm.guard import ask_safely
 from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, LLMClient, NullLLM, asking, current_place
 from cadenza.loop.llm.untrusted import (

@@ -22,14 +22,11 @@ from cadenza.loop.errors import DuplicateRunError, StaleStateError, UnknownRowEr
 from cadenza.loop.state import LoopState
 from cadenza.loop.store import changes
 from cadenza.loop.store.changes import Approvals, Change
-from cadenza.loop.store.database import Database, config_to_keep, lock_run, now, unknown_run
-from cadenza.loop.store.event_rows import EventTable, append_events
-from cadenza.loop.store.job_rows import JobTable
+from cadenza.loop.store.database import HEAD, Database, config_to_keep, lock_run, now, unknown_run
 from cadenza.loop.store.leases import Leases, require_lease
 from cadenza.loop.store.models import Checkpoint, Cycle, Episode, Run, SeedRangeRow
-from cadenza.loop.store.replies import Replies
 from cadenza.loop.store.rows import CheckpointRow, CycleRow, Lease, RunRow, StoredEvent
-from cadenza.loop.store.schema import HEAD
+from cadenza.loop.store.tables import EventTable, JobTable, Replies, append_events
 
 
 class JobStore:

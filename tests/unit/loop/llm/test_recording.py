@@ -3,8 +3,8 @@ import pytest
 from cadenza.core.errors import NotReadyError
 from cadenza.loop.errors import LLMCallError
 from cadenza.loop.llm import CallLimits, GuardedLLM, Price, RecordedLLM, asking
+from cadenza.loop.llm.guard import StoreReplies
 from cadenza.loop.llm.protocol import Answer
-from cadenza.loop.llm.recording import StoreReplies
 from cadenza.loop.store import JobStore
 from cadenza.loop.store.rows import ReplyTotals
 from tests.loop_fakes import MemoryReplies

@@ -8,18 +8,148 @@ import json
 import math
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from dataclasses import asdict, replace
+from typing import Any, Final, cast
 
 from sqlalchemy import Connection, and_, func, insert, select, update
 
 from cadenza.core.errors import InputError
+from cadenza.core.files import sha256_bytes
 from cadenza.loop.contracts.records import Device, JobKey, JobSpec, JobStatus
 from cadenza.loop.errors import RecordConflictError, UnknownRowError
-from cadenza.loop.store.database import Database, now
-from cadenza.loop.store.event_rows import append_events
+from cadenza.loop.store.database import Database, now, plain_text
 from cadenza.loop.store.leases import require_lease
-from cadenza.loop.store.models import Job
-from cadenza.loop.store.rows import JobRow, Lease, StoredEvent
+from cadenza.loop.store.models import EventRow, Job, LlmReply
+from cadenza.loop.store.rows import JobRow, Lease, ReplyRow, ReplyTotals, StoredEvent
+
+_COLUMNS: Final = (
+    EventRow.step_key,
+    EventRow.ordinal,
+    EventRow.stage,
+    EventRow.kind,
+    EventRow.cycle,
+    EventRow.payload,
+    EventRow.ts,
+    EventRow.mono,
+    EventRow.seq,
+)
+
+
+class EventTable:
+    """Reads events, appends them, and marks those that log file and subscribers have."""
+
+    def __init__(self, database: Database) -> None:
+        """Look at the events of ``database``."""
+        self._database = database
+
+    def append(
+        self, lease: Lease, events: Sequence[StoredEvent], *, published: range = range(0)
+    ) -> list[StoredEvent]:
+        """Append what is not there yet, in one transaction, and return it with its numbers.
+
+        Args:
+            lease: Lease of the run.
+            events: What a step emits.
+            published: Numbers of earlier events to mark as published on the way.
+
+        Raises:
+            StaleLeaseError: Another controller took the run over; nothing is appended.
+        """
+        with self._database.write() as connection:
+            require_lease(connection, lease)
+            _mark(connection, lease.run_id, published)
+            return append_events(connection, lease.run_id, events)
+
+    def of_kind(self, run_id: str, stage: str, kind: str) -> list[StoredEvent]:
+        """Return the run's events of one kind, in order."""
+        condition = (EventRow.run_id == run_id, EventRow.stage == stage, EventRow.kind == kind)
+        return self._select(*condition, order=EventRow.seq)
+
+    def of_step(self, run_id: str, step_key: str) -> list[StoredEvent]:
+        """Return the events of one step by ordinal."""
+        condition = (EventRow.run_id == run_id, EventRow.step_key == step_key)
+        return self._select(*condition, order=EventRow.ordinal)
+
+    def after(self, run_id: str, seq: int, *, limit: int = 10_000) -> list[StoredEvent]:
+        """Return at most ``limit`` events behind number ``seq``, in order."""
+        condition = (EventRow.run_id == run_id, EventRow.seq > seq)
+        return self._select(*condition, order=EventRow.seq, limit=limit)
+
+    def last_seq(self, run_id: str) -> int:
+        """Return the number of the run's last event; 0 for none."""
+        last = select(func.max(EventRow.seq)).where(EventRow.run_id == run_id)
+        with self._database.read() as connection:
+            return connection.scalar(last) or 0
+
+    def published_up_to(self, run_id: str) -> int:
+        """Return the number up to which all events are marked as published."""
+        of_run = EventRow.run_id == run_id
+        with self._database.read() as connection:
+            first = connection.scalar(
+                select(func.min(EventRow.seq)).where(of_run, EventRow.published == 0)
+            )
+            last = connection.scalar(select(func.max(EventRow.seq)).where(of_run))
+        return (last or 0) if first is None else first - 1
+
+    def mark_published(self, lease: Lease, numbers: range) -> None:
+        """Mark the events of these numbers as published.
+
+        Raises:
+            StaleLeaseError: Another controller took the run over; it publishes now.
+        """
+        with self._database.write() as connection:
+            require_lease(connection, lease)
+            _mark(connection, lease.run_id, numbers)
+
+    def _select(self, *condition: Any, order: Any, limit: int | None = None) -> list[StoredEvent]:
+        statement = select(*_COLUMNS).where(*condition).order_by(order).limit(limit)
+        with self._database.read() as connection:
+            return [StoredEvent(**row) for row in connection.execute(statement).mappings()]
+
+
+def append_events(
+    connection: Connection, run_id: str, events: Sequence[StoredEvent]
+) -> list[StoredEvent]:
+    """Append what is not there yet and return it; the caller's transaction holds the run's lock."""
+    if not events:
+        return []
+    present = _places(connection, run_id, events)
+    fresh: list[StoredEvent] = []
+    for event in events:
+        if (event.step_key, event.ordinal) not in present:
+            present.add((event.step_key, event.ordinal))
+            fresh.append(event)
+    if not fresh:
+        return []
+    of_run = EventRow.run_id == run_id
+    last = connection.scalar(select(func.max(EventRow.seq)).where(of_run)) or 0
+    numbered = [replace(event, seq=last + place) for place, event in enumerate(fresh, start=1)]
+    connection.execute(insert(EventRow), [{"run_id": run_id, **asdict(row)} for row in numbered])
+    return numbered
+
+
+def _places(
+    connection: Connection, run_id: str, events: Sequence[StoredEvent]
+) -> set[tuple[str, int]]:
+    """Return where the steps of ``events`` have events, from the first ordinal asked for on."""
+    rows = connection.execute(
+        select(EventRow.step_key, EventRow.ordinal).where(
+            EventRow.run_id == run_id,
+            EventRow.step_key.in_({event.step_key for event in events}),
+            EventRow.ordinal >= min(event.ordinal for event in events),
+        )
+    )
+    return {(row.step_key, row.ordinal) for row in rows}
+
+
+def _mark(connection: Connection, run_id: str, numbers: range) -> None:
+    if not numbers:
+        return
+    connection.execute(
+        update(EventRow)
+        .where(EventRow.run_id == run_id, EventRow.seq.between(numbers[0], numbers[-1]))
+        .values(published=1)
+    )
 
 
 class JobTable:
@@ -307,3 +437,127 @@ def _row(values: Mapping[Any, Any]) -> JobRow:
         exit_code=parts["exit"],
         **named,
     )
+
+
+#: The text of a reply that is booked and not there.
+_NO_TEXT: Final = json.dumps(None)
+
+
+class Replies:
+    """Stores and returns replies by (run, cycle, purpose, ordinal)."""
+
+    def __init__(self, database: Database) -> None:
+        """Look at the replies of ``database``."""
+        self._database = database
+
+    def get(self, run_id: str, cycle: int, purpose: str, ordinal: int) -> ReplyRow | None:
+        """Return a reply; None if there is none yet, though it may be booked."""
+        with self._database.read() as connection:
+            return _find_reply(connection, _key(run_id, cycle, purpose, ordinal))
+
+    def booked_usd(self, run_id: str, cycle: int, purpose: str, ordinal: int) -> float:
+        """Return what is booked for a reply that is not there, US dollars."""
+        key = _key(run_id, cycle, purpose, ordinal)
+        statement = select(LlmReply.cost_usd).filter_by(**key, text=_NO_TEXT)
+        with self._database.read() as connection:
+            return connection.scalar(statement) or 0.0
+
+    def is_asked(self, run_id: str, cycle: int) -> bool:
+        """Return whether a cycle asked for a reply that is not there."""
+        waiting = select(func.count()).where(
+            LlmReply.run_id == run_id, LlmReply.cycle == cycle, LlmReply.text == _NO_TEXT
+        )
+        with self._database.read() as connection:
+            return bool(connection.scalar(waiting))
+
+    def book(self, lease: Lease, cycle: int, purpose: str, ordinal: int, reply: ReplyRow) -> None:
+        """Keep what asking for a reply can cost, in place of what was booked before.
+
+        Nothing changes where the reply is there.
+
+        Raises:
+            StaleLeaseError: Another controller took the run over.
+        """
+        key = _key(lease.run_id, cycle, purpose, ordinal)
+        values = _values(reply) | {"text": _NO_TEXT, "response_sha256": ""}
+        with self._database.write() as connection:
+            require_lease(connection, lease)
+            _write(connection, key, values)
+
+    def record(
+        self, lease: Lease, cycle: int, purpose: str, ordinal: int, reply: ReplyRow
+    ) -> ReplyRow:
+        """Store a reply and return it, or return the one that is there: the first one holds.
+
+        Raises:
+            StaleLeaseError: Another controller took the run over.
+        """
+        key = _key(lease.run_id, cycle, purpose, ordinal)
+        with self._database.write() as connection:
+            require_lease(connection, lease)
+            present = _find_reply(connection, key)
+            if present is not None:
+                return present
+            _write(connection, key, _values(reply))
+        return reply
+
+    def totals(self, run_id: str) -> ReplyTotals:
+        """Return what all replies of a run come to, with those that are booked."""
+        columns = (
+            func.count().label("calls"),
+            func.count(LlmReply.error).label("failed"),
+            func.sum(LlmReply.cost_usd).label("cost_usd"),
+        )
+        with self._database.read() as connection:
+            found = connection.execute(select(*columns).where(LlmReply.run_id == run_id)).one()
+        return ReplyTotals(calls=found.calls, failed=found.failed, cost_usd=found.cost_usd or 0.0)
+
+
+def _key(run_id: str, cycle: int, purpose: str, ordinal: int) -> dict[str, Any]:
+    return {"run_id": run_id, "cycle": cycle, "purpose": purpose, "ordinal": ordinal}
+
+
+def _values(reply: ReplyRow) -> dict[str, Any]:
+    told = reply.text if reply.about is None else {"text": reply.text, "about": reply.about}
+    return {
+        "provider": reply.provider,
+        "model": reply.model,
+        "prompt_sha256": reply.prompt_sha256,
+        "response_sha256": sha256_bytes(reply.text.encode("utf-8", "surrogatepass")),
+        "text": json.dumps(told),
+        "tokens_in": reply.tokens_in,
+        "tokens_out": reply.tokens_out,
+        "cost_usd": reply.cost_usd,
+        "error": None if reply.error is None else plain_text(reply.error),
+    }
+
+
+def _write(connection: Connection, key: dict[str, Any], values: dict[str, Any]) -> None:
+    """Add a row, or replace one that is only booked."""
+    booked = update(LlmReply).filter_by(**key, text=_NO_TEXT).values(**values)
+    if connection.execute(booked).rowcount == 0 and _find_reply(connection, key) is None:
+        connection.execute(insert(LlmReply).values(**key, **values))
+
+
+def _find_reply(connection: Connection, key: dict[str, Any]) -> ReplyRow | None:
+    columns = (
+        LlmReply.provider,
+        LlmReply.model,
+        LlmReply.prompt_sha256,
+        LlmReply.text,
+        LlmReply.tokens_in,
+        LlmReply.tokens_out,
+        LlmReply.cost_usd,
+        LlmReply.error,
+    )
+    row = connection.execute(select(*columns).filter_by(**key)).mappings().one_or_none()
+    if row is None:
+        return None
+    told = json.loads(row["text"])
+    match told:
+        case None:
+            return None
+        case {"text": text, "about": about}:
+            return ReplyRow(**{**row, "text": text}, about=about)
+        case _:
+            return ReplyRow(**{**row, "text": told})
