@@ -190,7 +190,7 @@ class Terminal(io.StringIO):
 
 def progress(seconds):
     key = JobKey(run_id=RUN, cycle=1, stage="train")
-    return JobProgress(key=key, attempt=1, attempt_s=seconds, spent_s=0.0, time_limit_s=None)
+    return JobProgress(key=key, attempt=1, attempt_s=seconds)
 
 
 def assembly(store, tmp_path):

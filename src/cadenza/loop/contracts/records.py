@@ -169,7 +169,6 @@ class JobSpec(Record):
         result_path: JSON file that the command writes atomically, as its last act; None for a
             program that has no such option, whose exit code must then be trusted.
         device: What its seconds are charged to.
-        time_limit_s: Wall-clock seconds before it is ended; None without a limit of its own.
         on_existing: ``"keep"`` for a command that goes on from what an earlier attempt left;
             ``"remove"`` for one that refuses an existing ``output_dir``.
     """
@@ -180,7 +179,6 @@ class JobSpec(Record):
     log_path: Path
     result_path: Path | None = None
     device: Device = "cpu"
-    time_limit_s: float | None = Field(default=None, gt=0.0)
     on_existing: ExistingOutput = "keep"
 
 

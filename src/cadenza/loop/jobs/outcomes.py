@@ -224,13 +224,7 @@ def recorded_end(spec: JobSpec, row: JobRow) -> JobEnd:
 
 
 def job_failure(spec: JobSpec, row: JobRow, problem: str) -> JobFailedError:
-    """Return the error of a job that failed for good, in one sentence; its log has the rest.
-
-    Args:
-        spec: The job.
-        row: What the store knows of it.
-        problem: What became of its last attempt.
-    """
+    """Return the error of a job that failed for good, in one sentence; its log has the rest."""
     key, often = spec.key, "" if row.attempt == 1 else f" in the last of {row.attempt} attempts"
     return JobFailedError(
         f"job {key.run_id}/{key.cycle}/{key.stage}: expected {wanted_end(row.exit_code)}, got "
@@ -254,7 +248,6 @@ class Course(Record):
     """What was when an attempt began.
 
     Attributes:
-        attempt: Number of the attempt.
         done: Share of the job that it goes on from; None if nobody knows.
         failed: Earlier attempts that failed; the others were interrupted.
         kills: Times in a row that the command alone was killed without getting further.
@@ -270,9 +263,7 @@ class Course(Record):
     def kills_after(self, outcome: Outcome, kept: float | None) -> int:
         """Return how often in a row the command was killed, this attempt included.
 
-        Args:
-            outcome: What the attempt came to.
-            kept: Share of the job that is done after it; None if nobody knows.
+        ``kept`` is the share of the job that is done after it; None if nobody knows.
         """
         if kept is not None and self.done is not None and kept > self.done:
             return 0
@@ -311,14 +302,7 @@ IncidentKind: TypeAlias = Literal[
 
 
 class Incident(Record):
-    """Something that a run survived; no event, as an undisturbed run does not have it.
-
-    Attributes:
-        kind: What happened.
-        key: To which job.
-        attempt: In which attempt.
-        message: Details for people.
-    """
+    """Something that a run survived; no event, as an undisturbed run does not have it."""
 
     kind: IncidentKind
     key: JobKey
@@ -330,11 +314,7 @@ class JobProgress(Record):
     """How a running job stands.
 
     Attributes:
-        key: Which job.
-        attempt: Number of the attempt.
         attempt_s: Seconds of this attempt so far.
-        spent_s: Seconds of earlier attempts.
-        time_limit_s: Seconds it may take; None for no limit.
         waits_for: What keeps it from starting; None if nothing does.
         quiet_s: Seconds since it left a trace in its log or folder.
     """
@@ -342,8 +322,6 @@ class JobProgress(Record):
     key: JobKey
     attempt: int
     attempt_s: float
-    spent_s: float
-    time_limit_s: float | None
     waits_for: str | None = None
     quiet_s: float = 0.0
 
@@ -367,11 +345,7 @@ _CHECKPOINT: Final = "checkpoints/last/training_state/training_step.json"
 
 
 def kept_by(command: Sequence[str]) -> float | None:
-    """Return the share of a job that its next attempt goes on from; None if nobody knows.
-
-    Args:
-        command: Program and arguments.
-    """
+    """Return the share of a job that its next attempt goes on from; None if nobody knows."""
     flags = flags_of(command)
     if goes_on(command):
         return _of_parts(kind_of(command)[-1], flags)
@@ -385,10 +359,7 @@ def progress_of(
 ) -> float | None:
     """Return the share of a job that is done; None if it does not say.
 
-    Args:
-        command: Program and arguments.
-        log_path: Its log.
-        begun: Share that the present attempt went on from; None if nobody knows.
+    ``begun`` is the share that the present attempt went on from; None if nobody knows.
     """
     flags = flags_of(command)
     if goes_on(command):

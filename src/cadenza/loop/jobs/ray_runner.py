@@ -64,9 +64,8 @@ class RayHosts(Hosts):
     def __init__(self, address: str | None) -> None:
         """Connect to the cluster at ``address``.
 
-        Args:
-            address: Where the cluster is; None for the one that ``RAY_ADDRESS`` names, one that
-                runs on this machine, or, without either, one that is started for this process.
+        None means the one that ``RAY_ADDRESS`` names, one that runs on this machine, or, without
+        either, one that is started for this process.
 
         Raises:
             MissingExtraError: Ray is not installed.

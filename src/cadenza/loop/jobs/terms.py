@@ -17,11 +17,10 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from types import FrameType, MappingProxyType
-from typing import Any, Final, Protocol, Self, TypeAlias
+from types import FrameType
+from typing import Any, Final, Self, TypeAlias
 
 from cadenza.core.errors import ConfigurationError, UnknownNameError
 from cadenza.loop.config import BudgetConfig
@@ -30,14 +29,13 @@ from cadenza.loop.errors import BudgetExceededError, StoreUnavailableError
 
 
 class ProgramTable:
-    """Programs by name: absolute executable and first arguments."""
+    """Programs by name: absolute executable and first arguments.
+
+    Raises:
+        ConfigurationError: A name is no bare name, or its executable is no absolute path.
+    """
 
     def __init__(self, programs: Mapping[str, Sequence[str]]) -> None:
-        """Hold ``programs``.
-
-        Raises:
-            ConfigurationError: A name is no bare name, or its executable is no absolute path.
-        """
         for name, prefix in programs.items():
             if not name or name.startswith(("-", ".")) or "/" in name:
                 raise ConfigurationError(f"program {name!r}: expected a bare name.")
@@ -45,20 +43,13 @@ class ProgramTable:
                 raise ConfigurationError(
                     f"program {name!r}: expected an absolute executable, got {list(prefix)}."
                 )
-        self._programs = MappingProxyType(
-            {name: tuple(prefix) for name, prefix in programs.items()}
-        )
+        self._programs = {name: tuple(prefix) for name, prefix in programs.items()}
 
     @classmethod
     def native(cls) -> Self:
         """Return the table of this installation: ``cadenza`` and nothing else."""
         # -P as in the console script: modules lying in the current folder are not ours
         return cls({"cadenza": (sys.executable, "-P", "-m", "cadenza")})
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Known names in order."""
-        return tuple(sorted(self._programs))
 
     def extended(self, programs: Mapping[str, Sequence[str]]) -> "ProgramTable":
         """Return this table with further programs.
@@ -81,7 +72,8 @@ class ProgramTable:
         prefix = self._programs.get(name)
         if prefix is None:
             raise UnknownNameError(
-                f"program {name!r}: expected one of {', '.join(self.names)}; name one of these."
+                f"program {name!r}: expected one of {', '.join(sorted(self._programs))}; name one "
+                "of these."
             )
         if not os.access(prefix[0], os.X_OK):
             raise UnknownNameError(
@@ -93,50 +85,32 @@ class ProgramTable:
 _HOUR_S: Final = 3600.0
 
 
-class SpendingRecord(Protocol):
-    """Knows what runs have spent; `cadenza.loop.store.tables.JobTable` does."""
-
-    def spent_s(self, run_id: str) -> dict[Device, float]:
-        """Return the seconds of all attempts by device."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetLimits:
-    """Seconds of jobs that a run may spend.
-
-    Attributes:
-        max_gpu_hours: Seconds on the GPU, or of all jobs if the run uses no GPU.
-        max_wall_hours: Seconds of all jobs together.
-        counts_all: Whether ``max_gpu_hours`` counts all jobs.
-    """
-
-    max_gpu_hours: float
-    max_wall_hours: float = math.inf
-    counts_all: bool = False
-
-    @classmethod
-    def of(cls, config: BudgetConfig, *, uses_gpu: bool) -> Self:
-        """Return the limits of a configuration, for a run that uses a GPU or does not."""
-        wall = config.max_wall_hours
-        return cls(
-            max_gpu_hours=config.max_gpu_hours * _HOUR_S,
-            max_wall_hours=math.inf if wall is None else wall * _HOUR_S,
-            counts_all=not uses_gpu,
-        )
-
-
 class BudgetMeter:
-    """Compares what a run has spent with its limits."""
+    """Compares what a run has spent, seconds of all its attempts, with its limits."""
 
-    def __init__(self, record: SpendingRecord, run_id: str, limits: BudgetLimits) -> None:
-        """Meter the run ``run_id``."""
-        self._record = record
+    def __init__(
+        self,
+        spent_s: Callable[[str], Mapping[Device, float]],
+        run_id: str,
+        budgets: BudgetConfig,
+        *,
+        uses_gpu: bool,
+    ) -> None:
+        """Meter the run ``run_id``.
+
+        Args:
+            spent_s: Returns the seconds of all attempts of a run by device.
+            run_id: The run.
+            budgets: Its limits.
+            uses_gpu: Whether ``max_gpu_hours`` counts the jobs on the GPU alone, instead of all.
+        """
+        self._spent_s = spent_s
         self._run_id = run_id
-        self._limits = limits
+        self._budgets = budgets
+        self._uses_gpu = uses_gpu
 
     def left_s(self, device: Device) -> float:
-        """Return how long a job on ``device`` may still run, s, >= 0; infinite without a limit."""
+        """Return how long a job on ``device`` may run, s, >= 0; infinite without a limit."""
         return max(0.0, min(allowed - spent for _, allowed, spent in self._drawn_on(device)))
 
     def require(self, device: Device) -> None:
@@ -155,14 +129,15 @@ class BudgetMeter:
                 )
 
     def _drawn_on(self, device: Device) -> list[tuple[str, float, float]]:
-        """Return name, seconds allowed and seconds spent of each limit that ``device`` draws on."""
-        spent = self._record.spent_s(self._run_id)
+        """Return name, seconds allowed and spent of each limit that ``device`` draws on."""
+        spent = self._spent_s(self._run_id)
         everything = sum(spent.values())
-        limits = [("max_wall_hours", self._limits.max_wall_hours, everything)]
-        if self._limits.counts_all:
-            limits.append(("max_gpu_hours", self._limits.max_gpu_hours, everything))
+        of_gpu, wall = self._budgets.max_gpu_hours, self._budgets.max_wall_hours
+        limits = [("max_wall_hours", math.inf if wall is None else wall * _HOUR_S, everything)]
+        if not self._uses_gpu:
+            limits.append(("max_gpu_hours", of_gpu * _HOUR_S, everything))
         elif device == "gpu":
-            limits.append(("max_gpu_hours", self._limits.max_gpu_hours, spent["gpu"]))
+            limits.append(("max_gpu_hours", of_gpu * _HOUR_S, spent["gpu"]))
         return limits
 
 
@@ -206,11 +181,7 @@ class StopSignals:
     """
 
     def __init__(self, tell: Callable[[StopLevel], object] | None = None) -> None:
-        """Take signals within the block.
-
-        Args:
-            tell: Told each new level, inside the signal's handler; an `OSError` of it is ignored.
-        """
+        """Take signals within the block; ``tell`` gets each new level, inside the handler."""
         self.first: signal.Signals | None = None
         self._level = StopLevel.NONE
         self._hung_up = False

@@ -22,7 +22,7 @@ from cadenza.loop.constitution import Constitution
 from cadenza.loop.contracts.records import JobRunner
 from cadenza.loop.events.bus import EventBus
 from cadenza.loop.jobs.outcomes import JobProgress
-from cadenza.loop.jobs.terms import BudgetLimits, BudgetMeter, StopCheck, never
+from cadenza.loop.jobs.terms import BudgetMeter, StopCheck, never
 from cadenza.loop.llm.guard import CallLimits, Price, StoreReplies, recorded_llm
 from cadenza.loop.llm.protocol import LLMClient
 from cadenza.loop.orchestrator.loop import JobsOpener, LoopController
@@ -223,18 +223,18 @@ def _jobs_opener(
             from cadenza.loop.jobs.ray_runner import RayJobRunner as Runner
         else:
             from cadenza.loop.jobs.durable_runner import LocalJobRunner as Runner
-        limits = BudgetLimits.of(config.budgets, uses_gpu=_uses_gpu(backend))
+        spent_s, uses_gpu = session.store.jobs.spent_s, _uses_gpu(backend)
         runner = Runner(
             session.store,
             session.lease,
             config.jobs,
             programs,
-            budget=BudgetMeter(session.store.jobs, session.run_id, limits),
+            budget=BudgetMeter(spent_s, session.run_id, config.budgets, uses_gpu=uses_gpu),
             stop=stop,
             on_progress=on_progress,
             on_incident=session.incidents.note_job,
         )
-        runner.hosts.require_room("gpu" if _uses_gpu(backend) else "cpu")  # before any work is done
+        runner.hosts.require_room("gpu" if uses_gpu else "cpu")  # before any work is done
         return runner
 
     return open_jobs

@@ -35,7 +35,6 @@ from cadenza.loop.errors import (
 from cadenza.loop.events.bus import EventBus, LogFile
 from cadenza.loop.events.journal import EventJournal, require_usable_log
 from cadenza.loop.jobs.terms import (
-    BudgetLimits,
     BudgetMeter,
     StopCheck,
     StopLevel,
@@ -317,8 +316,8 @@ class LoopController:
                 outages.over()
 
     def _meter(self, session: RunSession) -> BudgetMeter:
-        limits = BudgetLimits.of(self.cfg.budgets, uses_gpu=self._uses_gpu)
-        return BudgetMeter(self.store.jobs, session.run_id, limits)
+        spent_s, budgets = self.store.jobs.spent_s, self.cfg.budgets
+        return BudgetMeter(spent_s, session.run_id, budgets, uses_gpu=self._uses_gpu)
 
     @property
     def _device(self) -> Any:
