@@ -30,7 +30,7 @@ from cadenza.loop.jobs.attempt_files import AttemptFolder
 from cadenza.loop.jobs.outcomes import Course, flags_of, goes_on, kind_of, progress_of, read_course
 from cadenza.loop.processes import is_gone
 from cadenza.loop.store.jobstore import JobStore
-from cadenza.loop.store.rows import ApprovalRow, CheckpointRow, JobRow, ReplyTotals, RunRow
+from cadenza.loop.store.rows import ApprovalRow, JobRow, ReplyTotals, Row
 
 #: Less than this may not last for a job that is about to begin, GiB = 2^30 bytes. A native cycle
 #: writes some ten MB, one checkpoint of a large LeRobot policy with its optimizer several GB.
@@ -655,7 +655,7 @@ def _pending(row: ApprovalRow) -> PendingApproval:
     )
 
 
-def _blessed(row: CheckpointRow | None, cycles: Sequence[CycleStatus]) -> BlessedPolicy | None:
+def _blessed(row: Row | None, cycles: Sequence[CycleStatus]) -> BlessedPolicy | None:
     if row is None:
         return None
     measured = [cycle.candidate for cycle in cycles if cycle.idx == row["cycle_idx"]]
@@ -669,7 +669,7 @@ def _blessed(row: CheckpointRow | None, cycles: Sequence[CycleStatus]) -> Blesse
     )
 
 
-def _spending(run: RunRow, jobs: Sequence[JobRow]) -> Spending:
+def _spending(run: Row, jobs: Sequence[JobRow]) -> Spending:
     limits = _section(_object(run["config_json"]), "budgets")
     seconds = _seconds(jobs)
     everything = sum(seconds.values())
@@ -684,7 +684,7 @@ def _spending(run: RunRow, jobs: Sequence[JobRow]) -> Spending:
     )
 
 
-def _asks_now(store: JobStore, run: RunRow) -> bool:
+def _asks_now(store: JobStore, run: Row) -> bool:
     """Return whether a run that somebody works on waits for a language model."""
     state = _object(run["state_json"])
     return (

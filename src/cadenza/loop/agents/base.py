@@ -1,21 +1,25 @@
-"""A command as a plain call: the runner that workers take, two of them, and jobs run by one.
+"""What workers stand on: runners of a command, jobs run by one, and how commands are handed in.
 
-The names and signatures are those of LeAgents, so that runners written for it work here. A call
-blocks until its command is over, so nothing survives a killed controller: the next one starts the
-command again. Use `cadenza.loop.jobs.durable_runner` where that is too dear.
+Names and signatures of runners are those of LeAgents, so that those written for it work here. A
+call blocks until its command is over, so nothing survives a killed controller: the next one starts
+the command again. Use `cadenza.loop.jobs.durable_runner` where that is too dear.
 """
 
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 from cadenza.core.errors import IntegrityError
-from cadenza.loop.contracts.records import JobEnd, JobSpec
+from cadenza.loop.backends.base import Backend, program_table
+from cadenza.loop.constitution import Constitution, ConstitutionError, Roots
+from cadenza.loop.contracts.records import JobEnd, JobKey, JobPlan, JobRunner, JobSpec
 from cadenza.loop.errors import JobFailedError
+from cadenza.loop.events.bus import Event, EventSink
 from cadenza.loop.jobs.outcomes import (
     job_failure,
     recorded_end,
@@ -24,30 +28,16 @@ from cadenza.loop.jobs.outcomes import (
     wanted_end,
 )
 from cadenza.loop.jobs.terms import ProgramTable
+from cadenza.loop.schedule import SeedLedger
 from cadenza.loop.store.rows import JobRow, Lease
 
 if TYPE_CHECKING:
     from cadenza.loop.store.jobstore import JobStore
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Generic, TypeVar
-
-from cadenza.loop.backends.base import Backend, program_table
-from cadenza.loop.constitution import Constitution, ConstitutionError, Roots
-from cadenza.loop.contracts.records import JobKey, JobPlan, JobRunner
-from cadenza.loop.events.bus import Event, EventSink
 
 
 @dataclass
 class RunResult:
-    """How a command ended.
-
-    Attributes:
-        cmd: Program and arguments.
-        exit_code: Exit status; negative for the signal that ended it.
-        duration_s: Seconds it took.
-        log_path: File with its output; None if it has none.
-    """
+    """How a command ended; `exit_code` is negative for the signal that ended it."""
 
     cmd: list[str]
     exit_code: int
@@ -92,13 +82,9 @@ class CallableRunner:
         *,
         programs: ProgramTable | None = None,
     ) -> None:
-        """Run jobs by ``call``, once each.
+        """Run jobs by ``call``, once each, recorded in ``store`` under ``lease``.
 
-        Args:
-            store: Store of the run; jobs are recorded in it.
-            lease: The controller's right to change the run.
-            call: Gets command and log file, returns when the command is over.
-            programs: What the names in commands stand for; None leaves that to ``call``.
+        ``programs`` tells what the names in commands stand for; None leaves that to ``call``.
         """
         self._jobs = store.jobs
         self._lease = lease
@@ -150,7 +136,6 @@ class PlainJobs:
     """Runs each job by one call, recorded nowhere: for a worker used on its own."""
 
     def __init__(self, runner: Runner) -> None:
-        """Run jobs by ``runner``."""
         self._runner = runner
 
     def run(self, spec: JobSpec) -> JobEnd:
@@ -192,13 +177,16 @@ def _judged(spec: JobSpec, result: RunResult) -> tuple[str | None, str]:
         return None, f"exit code 0, but {error}"
 
 
+#: Initial states of a worker used on its own.
+OWN_SEEDS: Final = SeedLedger(0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlace:
     """Which job of a run, and where its files go.
 
     Attributes:
-        run_id: The run.
-        cycle: Its cycle, from 0.
+        cycle: Cycle of the run, from 0.
         stage: What the job is for; unique within the cycle.
         workdir: Folder of the run.
     """
@@ -219,61 +207,58 @@ class JobPlace:
         return self.folder.with_name(f"{self.stage}.log")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobDesk:
-    """Runs the commands of one worker.
+class Worker:
+    """Hands in the commands of a back end: cleared by the constitution, announced, run, reported.
+
+    Events:  ``constitution_denied`` {rule, reason}, ``job_started`` {stage, cmd}, ``job_finished``
+             {exit_code, duration_s, log, stage}.
 
     Attributes:
-        event_stage: Stage of its events.
         constitution: What commands must obey.
         bus: Where events go.
-        runner: Runs commands where no job runner is given.
-        read_roots: Folders outside the run's own that commands may read.
+        runner: Runs commands where a call gets no job runner.
     """
 
-    event_stage: str
-    constitution: Constitution
-    bus: EventSink
-    runner: Runner
-    read_roots: tuple[Path, ...] = ()
+    #: Stage of its events.
+    EVENT_STAGE: ClassVar[str]
 
-    def emit(self, place: JobPlace, kind: str, payload: Mapping[str, Any]) -> None:
-        """Emit an event of the worker."""
-        self.bus.emit(Event(place.run_id, self.event_stage, kind, place.cycle, payload))
+    def __init__(
+        self,
+        constitution: Constitution,
+        bus: EventSink,
+        runner: Runner,
+        read_roots: tuple[Path, ...] = (),
+    ) -> None:
+        """Work for one run, whose commands may read ``read_roots`` outside its own folder."""
+        self.constitution = constitution
+        self.bus = bus
+        self.runner = runner
+        self._read_roots = read_roots
 
-    def run(
+    def _emit(self, place: JobPlace, kind: str, payload: Mapping[str, Any]) -> None:
+        self.bus.emit(Event(place.run_id, self.EVENT_STAGE, kind, place.cycle, payload))
+
+    def _run(
         self,
         place: JobPlace,
         plan: JobPlan,
         jobs: JobRunner | None,
         given: Iterable[str | None] = (),
     ) -> JobEnd:
-        """Run ``plan`` to its end.
+        """Run ``plan`` to its end; errors as `JobRunner.run`, and a `ConstitutionError`.
 
         Args:
             place: Which job it is.
             plan: What a back end wants to be run.
             jobs: Runs it; None for one call of `runner`, by a worker used on its own.
             given: Paths and names of a hub that the worker's caller named. A worker used on its
-                own may read those paths; a run reads its own folder and its `read_roots` alone.
-
-        Raises:
-            ConstitutionError: It is refused; nothing was run.
-            JobFailedError: It failed.
-            BudgetExceededError: The budget ended before the job did.
-            StopRequestedError: Someone asked the run to stop.
+                own may read those paths; a run reads its own folder and its roots alone.
         """
         command = self._clear(place, plan, _paths(given) if jobs is None else ())
-        self.emit(place, "job_started", {"stage": place.stage, "cmd": command})
-        spec = JobSpec(
-            key=JobKey(run_id=place.run_id, cycle=place.cycle, stage=place.stage),
-            command=command,
-            output_dir=plan.output_dir,
-            log_path=place.log_path,
-            result_path=plan.result_path,
-            device=plan.device,
-            on_existing=plan.on_existing,
-        )
+        self._emit(place, "job_started", {"stage": place.stage, "cmd": command})
+        key = JobKey(run_id=place.run_id, cycle=place.cycle, stage=place.stage)
+        planned: dict[str, Any] = {**dict(plan), "command": command}
+        spec = JobSpec(key=key, log_path=place.log_path, **planned)
         try:
             end = (jobs or PlainJobs(self.runner)).run(spec)
         except JobFailedError as error:
@@ -285,27 +270,19 @@ class JobDesk:
     def _clear(self, place: JobPlace, plan: JobPlan, given: tuple[Path, ...]) -> tuple[str, ...]:
         roots = Roots(
             write=(place.workdir.absolute(),),
-            read=(*self.read_roots, *given),
+            read=(*self._read_roots, *given),
             job=place.folder,
         )
         try:
             return self.constitution.clear(plan.command, roots).argv()
         except ConstitutionError as error:
             verdict = {"rule": error.verdict.rule, "reason": error.verdict.reason}
-            self.emit(place, "constitution_denied", verdict)
+            self._emit(place, "constitution_denied", verdict)
             raise
 
     def _report(self, place: JobPlace, exit_code: int | None, duration_s: float) -> None:
-        self.emit(
-            place,
-            "job_finished",
-            {
-                "exit_code": exit_code,
-                "duration_s": duration_s,
-                "log": place.log_path,
-                "stage": place.stage,
-            },
-        )
+        told = {"exit_code": exit_code, "duration_s": duration_s, "log": place.log_path}
+        self._emit(place, "job_finished", {**told, "stage": place.stage})
 
 
 def _paths(given: Iterable[str | None]) -> tuple[Path, ...]:
@@ -337,19 +314,8 @@ def cycle_of(output_dir: Path) -> int:
 _Settings = TypeVar("_Settings")
 
 
-class CommandWorker(ABC, Generic[_Settings]):
-    """Hands a back end's commands in at a desk of its own.
-
-    Attributes:
-        cfg: How it works.
-        constitution: What commands must obey.
-        bus: Where events go.
-        backend: The training stack.
-        runner: Runs commands where a call gets no job runner.
-    """
-
-    #: Stage of its events.
-    EVENT_STAGE: ClassVar[str]
+class CommandWorker(Worker, ABC, Generic[_Settings]):
+    """A worker with settings of its own, ``cfg``, and a ``backend``."""
 
     def __init__(
         self,
@@ -372,17 +338,8 @@ class CommandWorker(ABC, Generic[_Settings]):
             read_roots: Folders outside the run's own that commands may read.
         """
         self.cfg = cfg
-        self.constitution = constitution
-        self.bus = bus
         self.backend = self._lerobot() if backend is None else backend
-        self.runner = runner_for(self.backend, runner)
-        self._desk = JobDesk(
-            event_stage=self.EVENT_STAGE,
-            constitution=constitution,
-            bus=bus,
-            runner=self.runner,
-            read_roots=read_roots,
-        )
+        super().__init__(constitution, bus, runner_for(self.backend, runner), read_roots)
 
     @abstractmethod
     def _lerobot(self) -> Backend:

@@ -95,7 +95,7 @@ class TrainAgent(CommandWorker[TrainConfig]):
         try:
             plan = self.backend.plan_train(request)
             roots = [data.root for data in (dataset, mix) if data is not None]
-            self._desk.run(place, plan, jobs, [request.init, *roots])
+            self._run(place, plan, jobs, [request.init, *roots])
         except JobFailedError as error:
             raise TrainError(str(error)) from error
         try:

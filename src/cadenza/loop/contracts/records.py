@@ -144,28 +144,20 @@ JobStatus: TypeAlias = Literal["pending", "running", "succeeded", "failed", "can
 
 
 class JobKey(Record):
-    """What a job is for.
-
-    Attributes:
-        run_id: The run.
-        cycle: Its cycle, from 0.
-        stage: Step of the cycle, e.g. ``"train"`` or ``"eval_candidate_0"``; unique within it.
-    """
+    """What a job is for; ``stage``, e.g. ``eval_candidate_0``, is unique within the cycle."""
 
     run_id: Name
     cycle: int = Field(ge=0)
     stage: Name
 
 
-class JobSpec(Record):
-    """One command to run.
+class JobPlan(Record):
+    """A command that a back end wants to be run.
 
     Attributes:
-        key: What it is for.
-        command: Program name and arguments, already cleared by the constitution. The first is a
-            name of the program table, never a path; the runner resolves it.
+        command: Program name and arguments. The first is a name of the program table, never a path;
+            the runner resolves it.
         output_dir: Folder that the command creates and owns.
-        log_path: File that gets its stdout and stderr, outside ``output_dir``.
         result_path: JSON file that the command writes atomically, as its last act; None for a
             program that has no such option, whose exit code must then be trusted.
         device: What its seconds are charged to.
@@ -173,24 +165,32 @@ class JobSpec(Record):
             ``"remove"`` for one that refuses an existing ``output_dir``.
     """
 
-    key: JobKey
     command: tuple[str, ...] = Field(min_length=1)
     output_dir: Path
-    log_path: Path
     result_path: Path | None = None
     device: Device = "cpu"
     on_existing: ExistingOutput = "keep"
+
+
+class JobSpec(JobPlan):
+    """One command to run, cleared by the constitution.
+
+    Attributes:
+        key: What it is for.
+        log_path: File that gets its stdout and stderr, outside ``output_dir``.
+    """
+
+    key: JobKey
+    log_path: Path
 
 
 class JobEnd(Record):
     """How a job ended.
 
     Attributes:
-        key: Which job.
         exit_code: Exit status of the command; negative for the signal that ended it.
         duration_s: Seconds of all its attempts, failed ones included.
         attempts: Attempts it took, >= 1.
-        log_path: Its log.
         result_sha256: Digest of the result file; None where there is none.
     """
 
@@ -218,31 +218,8 @@ class JobRunner(Protocol):
         ...
 
 
-class JobPlan(Record):
-    """A command that a back end wants to be run.
-
-    Attributes:
-        command: Program name and arguments.
-        output_dir: Folder it creates.
-        result_path: JSON file it writes as its last act; None if it has no such option.
-        device: What its seconds are charged to.
-        on_existing: What happens to an ``output_dir`` that a killed attempt left.
-    """
-
-    command: tuple[str, ...]
-    output_dir: Path
-    result_path: Path | None = None
-    device: Device = "cpu"
-    on_existing: ExistingOutput = "keep"
-
-
 class SeedRange(Record):
-    """Initial-state seeds [start, start + count).
-
-    Attributes:
-        start: First seed.
-        count: How many.
-    """
+    """Initial-state seeds [start, start + count)."""
 
     start: int = Field(ge=0)
     count: int = Field(gt=0)
@@ -256,8 +233,6 @@ class DataRequest(Record):
     """Resolve or collect the data of a cycle.
 
     Attributes:
-        cycle: The cycle.
-        proposal: What the proposer asks for.
         seeds: Initial states that new episodes may use.
         folder: Folder of this step.
     """
@@ -272,7 +247,6 @@ class TrainRequest(Record):
     """Train one policy.
 
     Attributes:
-        cycle: The cycle.
         rung: Name of the policy type.
         init: Weights to start from; None starts afresh.
         dataset: Data of the cycle.
@@ -302,8 +276,6 @@ class EvalRequest(Record):
     """Evaluate one policy.
 
     Attributes:
-        cycle: The cycle.
-        checkpoint: The policy.
         seeds: Initial states, one per episode.
         batch_size: Environments stepped at once, or episodes between two saves of a back end that
             steps one.
@@ -323,8 +295,6 @@ class HarvestRequest(Record):
     """Collect successful episodes of a policy, or of an expert where the policy failed.
 
     Attributes:
-        cycle: The cycle.
-        checkpoint: The policy.
         episodes: Successful episodes wanted.
         seeds: Initial states it may use; its count bounds the attempts.
         focus: Tasks to play more of.
@@ -350,13 +320,7 @@ class HarvestRequest(Record):
 
 
 class MergeRequest(Record):
-    """Join datasets of equal features.
-
-    Attributes:
-        sources: Local datasets, in order.
-        repo_id: Name of the new dataset.
-        folder: Folder of this step.
-    """
+    """Join local datasets of equal features, in order, into ``repo_id``, below ``folder``."""
 
     sources: tuple[DatasetRef, ...] = Field(min_length=2)
     repo_id: str

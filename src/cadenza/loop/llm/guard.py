@@ -16,19 +16,18 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from cadenza.core.errors import ConfigurationError, StorageError
+from cadenza.core.errors import StorageError
+from cadenza.loop.config import LLMCallsConfig
 from cadenza.loop.errors import LLMCallError, StopRequestedError, StoreError
 from cadenza.loop.jobs.terms import StopCheck, never
-from cadenza.loop.llm.adapter import make_llm
 from cadenza.loop.llm.protocol import (
     DEFAULT_MAX_TOKENS,
     Answer,
     Asker,
     LLMClient,
-    NullLLM,
     Place,
     Question,
     current_place,
@@ -44,73 +43,41 @@ if TYPE_CHECKING:
 _FRAME_TOKENS: Final = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    """Price of one model.
-
-    Attributes:
-        input_usd: US dollars per million tokens of prompts, >= 0.
-        output_usd: US dollars per million tokens of replies, >= 0.
-    """
-
-    input_usd: float
-    output_usd: float
-
-    def __post_init__(self) -> None:
-        for name in ("input_usd", "output_usd"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0.0):
-                raise ConfigurationError(
-                    f"Price.{name}: expected US dollars per million tokens, >= 0, got {value}."
-                )
-
-
-def cost_usd(price: Price | None, tokens_in: int | None, tokens_out: int | None) -> float | None:
-    """Return the cost of a call, US dollars; None if the price or a count is not known."""
-    if price is None or tokens_in is None or tokens_out is None:
-        return None
-    return (tokens_in * price.input_usd + tokens_out * price.output_usd) / 1e6
-
-
-def most_usd(price: Price, question: Question) -> float:
-    """Return the most that asking ``question`` once can cost, US dollars."""
-    texts = (question.prompt, question.system or "")
-    tokens_in = _FRAME_TOKENS + sum(len(text.encode("utf-8", "replace")) for text in texts)
-    return (tokens_in * price.input_usd + question.max_tokens * price.output_usd) / 1e6
-
-
 class Bill:
     """What the attempts at one reply cost, within what is left.
 
     An attempt that was paid for, but whose tokens nobody told, counts as the most it can cost.
+    Without prices nothing is counted.
     """
 
     def __init__(
         self,
-        price: Price | None,
+        calls: LLMCallsConfig,
         question: Question,
         left_usd: float,
-        book: Callable[[float | None], object] | None = None,
+        book: Callable[[float | None], object],
     ) -> None:
         """Begin with nothing spent.
 
         Args:
-            price: Price of the model; without one nothing is counted.
+            calls: Has the prices.
             question: What is asked.
             left_usd: Most that may be spent, US dollars.
             book: Keeps, before an attempt, what all attempts can have cost after it, US dollars;
                 None without a price.
         """
+        texts = (question.prompt, question.system or "")
+        tokens_in = _FRAME_TOKENS + sum(len(text.encode("utf-8", "replace")) for text in texts)
+        self._calls = calls
         self._book = book
-        self._price = price
-        self._most_usd = 0.0 if price is None else most_usd(price, question)
+        self._most_usd = self._cost_usd(tokens_in, question.max_tokens)
         self._left_usd = left_usd
         self._spent_usd = 0.0
 
     @property
     def total_usd(self) -> float | None:
         """What was spent, US dollars; None without a price."""
-        return None if self._price is None else self._spent_usd
+        return None if self._calls.usd_per_million_input is None else self._spent_usd
 
     def reserve(self) -> None:
         """Book one more attempt at the most it can cost, or raise if that does not fit.
@@ -124,88 +91,52 @@ class Bill:
                 f"cost: expected a call within the {max(0.0, left_usd):.4f} US dollars that are "
                 f"left of max_cost_usd, got one of up to {self._most_usd:.4f}"
             )
-        if self._book is not None:
-            self._book(None if self._price is None else self._spent_usd + self._most_usd)
+        self._book(None if self.total_usd is None else self._spent_usd + self._most_usd)
 
     def settle(self, outcome: Answer | LLMCallError) -> None:
         """Count what the attempt really cost."""
-        if isinstance(outcome, Answer):
-            told = cost_usd(self._price, outcome.tokens_in, outcome.tokens_out)
-            self._spent_usd += self._most_usd if told is None else told
-        elif outcome.billed:
-            self._spent_usd += self._most_usd
+        match outcome:
+            case Answer(tokens_in=int(tokens_in), tokens_out=int(tokens_out)):
+                self._spent_usd += self._cost_usd(tokens_in, tokens_out)
+            case Answer() | LLMCallError(billed=True):
+                self._spent_usd += self._most_usd
+            case _:
+                pass
+
+    def _cost_usd(self, tokens_in: int, tokens_out: int) -> float:
+        """Return the cost of a call, US dollars; 0 without prices."""
+        of_input = (self._calls.usd_per_million_input or 0.0) * tokens_in
+        return (of_input + (self._calls.usd_per_million_output or 0.0) * tokens_out) / 1e6
 
 
 _LOGGER: Final = logging.getLogger(__name__)
 
+#: Pause before the first further call, doubled each time, and longest pause, s.
+_BACKOFF_S, _MAX_PAUSE_S = 1.0, 60.0
 #: Pause between two looks at whether the run is asked to stop, s.
 _LOOK_EVERY_S: Final = 0.2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallLimits:
-    """What one reply may take.
-
-    Attributes:
-        timeout_s: Seconds of one call, > 0.
-        retries: Further calls after failures that may pass, >= 0.
-        backoff_s: Pause before the first further call, doubled each time, s, >= 0.
-        max_pause_s: Longest pause, whatever the service asks for, s, >= 0.
-        max_prompt_chars: Longest prompt with its instructions, characters, > 0; a longer one is
-            not sent.
-    """
-
-    timeout_s: float = 120.0
-    retries: int = 2
-    backoff_s: float = 1.0
-    max_pause_s: float = 60.0
-    max_prompt_chars: int = 200_000
-
-    def __post_init__(self) -> None:
-        in_range = (
-            self.timeout_s > 0.0
-            and self.retries >= 0
-            and self.backoff_s >= 0.0
-            and self.max_pause_s >= 0.0
-            and self.max_prompt_chars > 0
-        )
-        if not in_range:
-            raise ConfigurationError(
-                "CallLimits: expected timeout_s and max_prompt_chars > 0, the others >= 0, got "
-                f"{self}."
-            )
 
 
 class GuardedLLM:
     """Asks, tries again where that may help, and turns every failure into the empty text.
 
     Attributes:
-        price: Price of the model; None if it is not known.
+        calls: What a reply may take, and the prices.
     """
 
     def __init__(
         self,
         asker: Asker,
-        limits: CallLimits | None = None,
-        price: Price | None = None,
+        calls: LLMCallsConfig | None = None,
         *,
         stop: StopCheck = never,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
-        """Guard ``asker``.
-
-        Args:
-            asker: The model.
-            limits: What a reply may take; the defaults if None.
-            price: Price of the model; None if it is not known.
-            stop: Says whether the run is asked to stop, which ends every wait.
-            sleep: Waits so many seconds; None waits until a stop at the longest.
-        """
+        """Guard ``asker``; ``stop`` ends every wait, and ``sleep`` may replace the pauses."""
+        self.calls = calls or LLMCallsConfig()
         self._asker = asker
-        self._limits = limits or CallLimits()
         self._stop = stop
         self._sleep = sleep or self._sleep_unless_stopped
-        self.price = price
 
     def complete(
         self, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
@@ -244,14 +175,14 @@ class GuardedLLM:
             prompt=prompt,
             system=system,
             max_tokens=max_tokens,
-            timeout_s=self._limits.timeout_s,
+            timeout_s=self.calls.timeout_s,
         )
 
         def book_usd(most_usd: float | None) -> None:
             if book is not None:
                 book(self._row(question, Answer(text=""), most_usd))
 
-        bill = Bill(self.price, question, left_usd, book_usd)
+        bill = Bill(self.calls, question, left_usd, book_usd)
         try:
             answer = self._answer(question, bill)
         except LLMCallError as failure:
@@ -280,11 +211,11 @@ class GuardedLLM:
             StopRequestedError: The run is asked to stop.
         """
         length = len(question.prompt) + len(question.system or "")
-        if length > self._limits.max_prompt_chars:
+        if length > self.calls.max_prompt_chars:
             raise LLMCallError(
-                f"prompt: expected at most {self._limits.max_prompt_chars} characters, got {length}"
+                f"prompt: expected at most {self.calls.max_prompt_chars} characters, got {length}"
             )
-        for attempt in range(self._limits.retries + 1):
+        for attempt in range(self.calls.retries + 1):
             if self._stop():
                 raise self._stopped()
             bill.reserve()
@@ -292,7 +223,7 @@ class GuardedLLM:
                 answer = self._ask_in_time(question)
             except LLMCallError as failure:
                 bill.settle(failure)
-                if not failure.passing or attempt == self._limits.retries:
+                if not failure.passing or attempt == self.calls.retries:
                     raise
                 self._sleep(self._pause_s(attempt, failure.retry_after_s))
             else:
@@ -303,8 +234,7 @@ class GuardedLLM:
         raise AssertionError("the last attempt returns or raises")
 
     def _pause_s(self, attempt: int, asked_s: float | None) -> float:
-        own = self._limits.backoff_s * 2.0**attempt
-        return min(self._limits.max_pause_s, own if asked_s is None else asked_s)
+        return min(_MAX_PAUSE_S, _BACKOFF_S * 2.0**attempt if asked_s is None else asked_s)
 
     def _sleep_unless_stopped(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -427,30 +357,18 @@ class StoreReplies:
 
 
 class RecordedLLM:
-    """Gives each call the reply recorded for its place, and asks only where there is none."""
+    """Gives each call the reply recorded for its place, and asks only where there is none.
 
-    def __init__(
-        self, client: GuardedLLM, log: StoreReplies, *, max_cost_usd: float = math.inf
-    ) -> None:
-        """Ask ``client`` and record in ``log``.
+    A call that could cost more than is left of ``max_cost_usd``, over all replies of the log, is
+    not made: its reply is a recorded failure.
+    """
 
-        Args:
-            client: The model.
-            log: Where replies are kept.
-            max_cost_usd: Most that all replies of the log may cost, US dollars. A call that could
-                cost more than is left of it is not made: its reply is a recorded failure.
-
-        Raises:
-            ConfigurationError: There is a limit, but no price.
-        """
-        if client.price is None and max_cost_usd < math.inf:
-            raise ConfigurationError(
-                f"max_cost_usd: expected the prices of the model beside it, got {max_cost_usd} "
-                "without them; name them, or set no limit."
-            )
+    def __init__(self, client: GuardedLLM, log: StoreReplies) -> None:
+        """Ask ``client`` and record in ``log``."""
+        most_usd = client.calls.max_cost_usd
         self._client = client
         self._log = log
-        self._max_cost_usd = max_cost_usd
+        self._max_cost_usd = math.inf if most_usd is None else most_usd
 
     def complete(
         self, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
@@ -490,34 +408,3 @@ class RecordedLLM:
             book=lambda booked: self._log.book(key, with_killed(booked)),
         )
         return with_killed(reply)
-
-
-def recorded_llm(
-    spec: str | None,
-    log: StoreReplies,
-    *,
-    limits: CallLimits | None = None,
-    price: Price | None = None,
-    max_cost_usd: float = math.inf,
-    stop: StopCheck = never,
-) -> LLMClient:
-    """Return the client of a run: guarded, its replies recorded; `NullLLM` for no model.
-
-    Args:
-        spec: ``"provider:model"``, or None; see `cadenza.loop.llm.adapter`.
-        log: Where replies are kept.
-        limits: What a reply may take; the defaults if None.
-        price: Price of the model; None if it is not known.
-        max_cost_usd: Most that all replies of the log may cost, US dollars.
-        stop: Says whether the run is asked to stop; a call then ends with `StopRequestedError`.
-
-    Raises:
-        ConfigurationError: The provider is unknown, the model is missing, Gemini has no key, or
-            there is a limit without a price.
-        LLMPackageMissingError: The provider's package is not installed.
-    """
-    client = make_llm(spec)
-    if isinstance(client, NullLLM):
-        return client
-    guarded = GuardedLLM(client, limits, price, stop=stop)
-    return RecordedLLM(guarded, log, max_cost_usd=max_cost_usd)

@@ -1,6 +1,5 @@
 """A run from a configuration: store, events, rules, back end, workers and controller, wired."""
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,8 +22,9 @@ from cadenza.loop.contracts.records import JobRunner
 from cadenza.loop.events.bus import EventBus
 from cadenza.loop.jobs.outcomes import JobProgress
 from cadenza.loop.jobs.terms import BudgetMeter, StopCheck, never
-from cadenza.loop.llm.guard import CallLimits, Price, StoreReplies, recorded_llm
-from cadenza.loop.llm.protocol import LLMClient
+from cadenza.loop.llm.adapter import make_llm
+from cadenza.loop.llm.guard import GuardedLLM, RecordedLLM, StoreReplies
+from cadenza.loop.llm.protocol import LLMClient, NullLLM
 from cadenza.loop.orchestrator.loop import JobsOpener, LoopController
 from cadenza.loop.orchestrator.preflight import (
     require_commands_allowed,
@@ -242,21 +242,10 @@ def _jobs_opener(
 
 def _language_model(config: LoopConfig, log: StoreReplies, stop: StopCheck) -> LLMClient:
     """Return the model of the configuration, its replies recorded; `NullLLM` for none."""
-    calls = config.llm_calls
-    limits = CallLimits(
-        timeout_s=calls.timeout_s,
-        retries=calls.retries,
-        max_prompt_chars=calls.max_prompt_chars,
-    )
-    price = None
-    if calls.usd_per_million_input is not None and calls.usd_per_million_output is not None:
-        price = Price(
-            input_usd=calls.usd_per_million_input, output_usd=calls.usd_per_million_output
-        )
-    most_usd = math.inf if calls.max_cost_usd is None else calls.max_cost_usd
-    return recorded_llm(
-        config.llm, log, limits=limits, price=price, max_cost_usd=most_usd, stop=stop
-    )
+    client = make_llm(config.llm)
+    if isinstance(client, NullLLM):
+        return client
+    return RecordedLLM(GuardedLLM(client, config.llm_calls, stop=stop), log)
 
 
 def _prompt_chars(config: LoopConfig) -> int:

@@ -57,7 +57,7 @@ from cadenza.loop.state import STOP_REQUESTED, LoopState, RunSummary, summarize
 from cadenza.loop.store import changes
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.leases import LeaseKeeper
-from cadenza.loop.store.rows import Lease, RunRow
+from cadenza.loop.store.rows import Lease, Row
 
 #: Seconds after which a run counts as left by a controller that gives no sign of life.
 LEASE_TTL_S: Final = 30.0
@@ -206,7 +206,7 @@ class LoopController:
         except DuplicateRunError:
             self._require_same(self.store.get_run(run_id), folder)
 
-    def _require_same(self, row: RunRow, folder: Path) -> None:
+    def _require_same(self, row: Row, folder: Path) -> None:
         """Raise unless the run was started to do, there, what this controller would do."""
         stored = parse_json_object(row["config_json"].encode(), source=f"configuration {row['id']}")
         require_place(row["id"], stored, folder)
@@ -495,7 +495,7 @@ def take(store: JobStore, run_id: str, log_path: Path, *, ttl_s: float) -> Lease
         raise LeaseHeldError(_who_has_it(row, owner, "lease", ttl_s)) from error
 
 
-def _who_has_it(row: RunRow, owner: str, what: str, ttl_s: float) -> str:
+def _who_has_it(row: Row, owner: str, what: str, ttl_s: float) -> str:
     """Return who holds a run without a sign of life, since when, and what to do."""
     renewed = None if row["lease_expires_at"] is None else row["lease_expires_at"] - ttl_s
     since = "" if renewed is None else f", silent since {_utc(renewed)}"

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from pydantic import ValidationError
 from sqlalchemy import Connection, insert, select, update
@@ -25,7 +25,7 @@ from cadenza.loop.store.changes import Approvals, Change
 from cadenza.loop.store.database import HEAD, Database, config_to_keep, lock_run, now, unknown_run
 from cadenza.loop.store.leases import Leases, require_lease
 from cadenza.loop.store.models import Checkpoint, Cycle, Episode, Run, SeedRangeRow
-from cadenza.loop.store.rows import CheckpointRow, CycleRow, Lease, RunRow, StoredEvent
+from cadenza.loop.store.rows import Lease, Row, StoredEvent
 from cadenza.loop.store.tables import EventTable, JobTable, Replies, append_events
 
 
@@ -41,10 +41,7 @@ class JobStore:
     """
 
     def __init__(self, location: Path | str, *, create: bool = True) -> None:
-        """Open the store, creating its file and bringing its tables up to date.
-
-        Args and errors as `cadenza.loop.store.database.Database`.
-        """
+        """Open the store; arguments and errors as `cadenza.loop.store.database.Database`."""
         self._database = Database(location, create=create)
         self.leases = Leases(self._database)
         self.jobs = JobTable(self._database)
@@ -130,16 +127,16 @@ class JobStore:
         """Say how the run stands and why it ended; see `changes.RUN_STATUSES`."""
         self._apply(run_id, changes.set_run_status(status, stop_reason))
 
-    def list_runs(self) -> list[RunRow]:
+    def list_runs(self) -> list[Row]:
         """Return all runs, oldest first."""
         statement = select(Run.__table__).order_by(Run.created_at, Run.id)
-        return cast("list[RunRow]", self._rows(statement))
+        return self._rows(statement)
 
     def has_run(self, run_id: str) -> bool:
         """Return whether there is such a run."""
         return bool(self._rows(select(Run.id).where(Run.id == run_id)))
 
-    def get_run(self, run_id: str) -> RunRow:
+    def get_run(self, run_id: str) -> Row:
         """Return one run.
 
         Raises:
@@ -148,7 +145,7 @@ class JobStore:
         rows = self._rows(select(Run.__table__).where(Run.id == run_id))
         if not rows:
             raise unknown_run(run_id)
-        return cast("RunRow", rows[0])
+        return rows[0]
 
     def request_stop(self, run_id: str) -> None:
         """Ask whoever works on the run to stop; the first request's time is kept."""
@@ -178,10 +175,10 @@ class JobStore:
         """Close the cycle with its decision, at stage ``done``."""
         self._apply(run_id, changes.finish_cycle(idx, decision))
 
-    def cycles_for(self, run_id: str) -> list[CycleRow]:
+    def cycles_for(self, run_id: str) -> list[Row]:
         """Return the run's cycles in order."""
         statement = select(Cycle.__table__).where(Cycle.run_id == run_id).order_by(Cycle.idx)
-        return cast("list[CycleRow]", self._rows(statement))
+        return self._rows(statement)
 
     def add_checkpoint(
         self, run_id: str, cycle_idx: int, policy_type: str, path: str, *, sha256: str | None = None
@@ -208,20 +205,20 @@ class JobStore:
         """
         self._apply(run_id, changes.bless(checkpoint_id))
 
-    def checkpoints_for(self, run_id: str) -> list[CheckpointRow]:
+    def checkpoints_for(self, run_id: str) -> list[Row]:
         """Return the run's policies in the order they were added."""
         statement = (
             select(Checkpoint.__table__).where(Checkpoint.run_id == run_id).order_by(Checkpoint.id)
         )
-        return cast("list[CheckpointRow]", self._rows(statement))
+        return self._rows(statement)
 
-    def blessed_checkpoint(self, run_id: str) -> CheckpointRow | None:
+    def blessed_checkpoint(self, run_id: str) -> Row | None:
         """Return the run's blessed policy; None before the first promotion."""
         statement = select(Checkpoint.__table__).where(
             Checkpoint.run_id == run_id, Checkpoint.blessed == 1
         )
         rows = self._rows(statement)
-        return cast("CheckpointRow", rows[0]) if rows else None
+        return rows[0] if rows else None
 
     # Evidence
 
@@ -333,7 +330,7 @@ class JobStore:
             lock_run(connection, run_id)
             return change(connection, run_id)
 
-    def _rows(self, statement: Any) -> list[dict[str, Any]]:
+    def _rows(self, statement: Any) -> list[Row]:
         with self._database.read() as connection:
             return [dict(row) for row in connection.execute(statement).mappings()]
 

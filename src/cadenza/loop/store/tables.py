@@ -1,14 +1,19 @@
-"""Job rows: what a runner knows about its jobs, kept so that the next controller knows it too.
+"""Tables of a run's events, jobs and model replies: what happened is kept once, whoever repeats it.
 
-A job is opened once by its key, attempted one or more times, and closed once. Every method may be
-repeated after a crash: what was recorded stays and is returned.
+Events:   numbered 1, 2, 3, ... within a run, each (step, ordinal) once.
+Jobs:     opened once by key, attempted one or more times, closed once.
+Replies:  a repeated step gets the reply it got before. A call is booked before it is made: the row
+          is there without a text, at the most that the call can cost, until the reply settles it.
+
+Whatever changes something names the lease of its controller, raises `StaleLeaseError` if another
+one took the run over, and may be repeated after a crash: what was recorded stays and is returned.
 """
 
 import json
 import math
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, Final, cast
 
 from sqlalchemy import Connection, and_, func, insert, select, update
@@ -22,39 +27,21 @@ from cadenza.loop.store.leases import require_lease
 from cadenza.loop.store.models import EventRow, Job, LlmReply
 from cadenza.loop.store.rows import JobRow, Lease, ReplyRow, ReplyTotals, StoredEvent
 
-_COLUMNS: Final = (
-    EventRow.step_key,
-    EventRow.ordinal,
-    EventRow.stage,
-    EventRow.kind,
-    EventRow.cycle,
-    EventRow.payload,
-    EventRow.ts,
-    EventRow.mono,
-    EventRow.seq,
-)
+_EVENT_COLUMNS: Final = [getattr(EventRow, one.name) for one in fields(StoredEvent)]
+#: The text of a reply that is booked and not there.
+_NO_TEXT: Final = json.dumps(None)
 
 
 class EventTable:
     """Reads events, appends them, and marks those that log file and subscribers have."""
 
     def __init__(self, database: Database) -> None:
-        """Look at the events of ``database``."""
         self._database = database
 
     def append(
         self, lease: Lease, events: Sequence[StoredEvent], *, published: range = range(0)
     ) -> list[StoredEvent]:
-        """Append what is not there yet, in one transaction, and return it with its numbers.
-
-        Args:
-            lease: Lease of the run.
-            events: What a step emits.
-            published: Numbers of earlier events to mark as published on the way.
-
-        Raises:
-            StaleLeaseError: Another controller took the run over; nothing is appended.
-        """
+        """Append what is not there yet, mark earlier ``published`` ones; return what was added."""
         with self._database.write() as connection:
             require_lease(connection, lease)
             _mark(connection, lease.run_id, published)
@@ -77,9 +64,8 @@ class EventTable:
 
     def last_seq(self, run_id: str) -> int:
         """Return the number of the run's last event; 0 for none."""
-        last = select(func.max(EventRow.seq)).where(EventRow.run_id == run_id)
         with self._database.read() as connection:
-            return connection.scalar(last) or 0
+            return _last_seq(connection, run_id)
 
     def published_up_to(self, run_id: str) -> int:
         """Return the number up to which all events are marked as published."""
@@ -88,21 +74,16 @@ class EventTable:
             first = connection.scalar(
                 select(func.min(EventRow.seq)).where(of_run, EventRow.published == 0)
             )
-            last = connection.scalar(select(func.max(EventRow.seq)).where(of_run))
-        return (last or 0) if first is None else first - 1
+            return _last_seq(connection, run_id) if first is None else first - 1
 
     def mark_published(self, lease: Lease, numbers: range) -> None:
-        """Mark the events of these numbers as published.
-
-        Raises:
-            StaleLeaseError: Another controller took the run over; it publishes now.
-        """
+        """Mark the events of these numbers as published."""
         with self._database.write() as connection:
             require_lease(connection, lease)
             _mark(connection, lease.run_id, numbers)
 
     def _select(self, *condition: Any, order: Any, limit: int | None = None) -> list[StoredEvent]:
-        statement = select(*_COLUMNS).where(*condition).order_by(order).limit(limit)
+        statement = select(*_EVENT_COLUMNS).where(*condition).order_by(order).limit(limit)
         with self._database.read() as connection:
             return [StoredEvent(**row) for row in connection.execute(statement).mappings()]
 
@@ -113,58 +94,51 @@ def append_events(
     """Append what is not there yet and return it; the caller's transaction holds the run's lock."""
     if not events:
         return []
-    present = _places(connection, run_id, events)
-    fresh: list[StoredEvent] = []
+    of_steps = EventRow.step_key.in_({event.step_key for event in events})
+    from_first = EventRow.ordinal >= min(event.ordinal for event in events)
+    rows = connection.execute(
+        select(EventRow.step_key, EventRow.ordinal).where(
+            EventRow.run_id == run_id, of_steps, from_first
+        )
+    )
+    present = {(row.step_key, row.ordinal) for row in rows}
+    added: list[StoredEvent] = []
     for event in events:
         if (event.step_key, event.ordinal) not in present:
             present.add((event.step_key, event.ordinal))
-            fresh.append(event)
-    if not fresh:
-        return []
-    of_run = EventRow.run_id == run_id
-    last = connection.scalar(select(func.max(EventRow.seq)).where(of_run)) or 0
-    numbered = [replace(event, seq=last + place) for place, event in enumerate(fresh, start=1)]
-    connection.execute(insert(EventRow), [{"run_id": run_id, **asdict(row)} for row in numbered])
+            added.append(event)
+    last = _last_seq(connection, run_id)
+    numbered = [replace(event, seq=last + place) for place, event in enumerate(added, start=1)]
+    if numbered:
+        values = [{"run_id": run_id, **asdict(row)} for row in numbered]
+        connection.execute(insert(EventRow), values)
     return numbered
 
 
-def _places(
-    connection: Connection, run_id: str, events: Sequence[StoredEvent]
-) -> set[tuple[str, int]]:
-    """Return where the steps of ``events`` have events, from the first ordinal asked for on."""
-    rows = connection.execute(
-        select(EventRow.step_key, EventRow.ordinal).where(
-            EventRow.run_id == run_id,
-            EventRow.step_key.in_({event.step_key for event in events}),
-            EventRow.ordinal >= min(event.ordinal for event in events),
-        )
-    )
-    return {(row.step_key, row.ordinal) for row in rows}
+def _last_seq(connection: Connection, run_id: str) -> int:
+    return connection.scalar(select(func.max(EventRow.seq)).where(EventRow.run_id == run_id)) or 0
 
 
 def _mark(connection: Connection, run_id: str, numbers: range) -> None:
-    if not numbers:
-        return
-    connection.execute(
-        update(EventRow)
-        .where(EventRow.run_id == run_id, EventRow.seq.between(numbers[0], numbers[-1]))
-        .values(published=1)
-    )
+    if numbers:
+        connection.execute(
+            update(EventRow)
+            .where(EventRow.run_id == run_id, EventRow.seq.between(numbers[0], numbers[-1]))
+            .values(published=1)
+        )
 
 
 class JobTable:
-    """Opens, follows and closes jobs; every change names the lease of its controller."""
+    """Opens, follows and closes jobs."""
 
     def __init__(self, database: Database) -> None:
-        """Look at the jobs of ``database``."""
         self._database = database
 
-    def open(self, lease: Lease, spec: JobSpec, events: Sequence[StoredEvent] = ()) -> JobRow:
-        """Return the job's row, made now together with ``events`` if it was not there.
+    def open(self, lease: Lease, spec: JobSpec) -> JobRow:
+        """Return the job's row, made now if it was not there.
 
         Raises:
             RecordConflictError: The key belongs to a job with another command or device.
-            StaleLeaseError: Another controller took the run over.
         """
         _require_own(lease, spec.key)
         with self._database.write() as connection:
@@ -172,30 +146,26 @@ class JobTable:
             if _find(connection, spec.key) is None:
                 connection.execute(
                     insert(Job).values(
-                        **_columns_of(spec.key),
+                        **spec.key.model_dump(),
                         cmd=json.dumps(spec.command),
                         device=spec.device,
                         result_path=None if spec.result_path is None else str(spec.result_path),
                     )
                 )
             row = _get(connection, spec.key)
-            _require_same(row, spec)
-            append_events(connection, lease.run_id, events)
+        if (row.command, row.device) != (spec.command, spec.device):
+            raise RecordConflictError(
+                f"{_name(spec.key)}: expected the recorded command {list(row.command)} on "
+                f"{row.device}, got {list(spec.command)} on {spec.device}; a repeated step must "
+                "ask for the same job."
+            )
         return row
 
-    def begin_attempt(
-        self,
-        lease: Lease,
-        key: JobKey,
-        *,
-        pid: int | None = None,
-        pid_start_time: float | None = None,
-    ) -> JobRow:
-        """Count one more start; its process may be told later by `set_process`.
+    def begin_attempt(self, lease: Lease, key: JobKey) -> JobRow:
+        """Count one more start of a pending job; `set_process` tells its process later.
 
         Raises:
             RecordConflictError: The job is running or closed.
-            StaleLeaseError: Another controller took the run over.
         """
         with self._changing(lease, key) as (connection, row):
             if row.status != "pending":
@@ -203,27 +173,15 @@ class JobTable:
                     f"{_name(key)}: expected a pending job, got one that is {row.status}; end its "
                     "attempt before the next."
                 )
-            moment = now(connection)
-            return _update(
-                connection,
-                key,
-                {
-                    "attempt": row.attempt + 1,
-                    "status": "running",
-                    "pid": pid,
-                    "pid_start_time": pid_start_time,
-                    "started": moment,
-                    "heartbeat": moment,
-                    "attempt_s": 0.0,
-                },
-            )
+            moment, values = now(connection), {"pid": None, "pid_start_time": None}
+            values |= {"attempt": row.attempt + 1, "status": "running", "started": moment}
+            return _update(connection, key, values | {"heartbeat": moment, "attempt_s": 0.0})
 
     def set_process(self, lease: Lease, key: JobKey, *, pid: int, pid_start_time: float) -> JobRow:
         """Say which process runs the present attempt.
 
         Raises:
             RecordConflictError: No attempt is running.
-            StaleLeaseError: Another controller took the run over.
         """
         with self._changing(lease, key) as (connection, row):
             _require_running(row)
@@ -234,7 +192,6 @@ class JobTable:
 
         Raises:
             RecordConflictError: No attempt is running.
-            StaleLeaseError: Another controller took the run over.
         """
         _require_seconds(attempt_s)
         with self._changing(lease, key) as (connection, row):
@@ -254,8 +211,6 @@ class JobTable:
     ) -> JobRow:
         """Record how an attempt ended; the job waits for its next attempt or for `close`.
 
-        Recording an attempt that is recorded changes nothing.
-
         Args:
             lease: Lease of the controller.
             key: The job.
@@ -266,7 +221,6 @@ class JobTable:
 
         Raises:
             RecordConflictError: The attempt was never begun.
-            StaleLeaseError: Another controller took the run over.
         """
         _require_seconds(duration_s)
         with self._changing(lease, key) as (connection, row):
@@ -276,60 +230,37 @@ class JobTable:
                 )
             if row.status != "running" or attempt < row.attempt:
                 return row
-            return _update(
-                connection,
-                key,
-                {
-                    "status": "pending",
-                    "exit": exit_code,
-                    "duration_s": row.duration_s + duration_s,
-                    "attempt_s": 0.0,
-                    "interruptions": row.interruptions + int(interrupted),
-                },
-            )
+            values = {"duration_s": row.duration_s + duration_s, "attempt_s": 0.0}
+            values |= {"interruptions": row.interruptions + int(interrupted)}
+            return _update(connection, key, values | {"status": "pending", "exit": exit_code})
 
     def close(
-        self,
-        lease: Lease,
-        key: JobKey,
-        status: JobStatus,
-        *,
-        result_sha256: str | None = None,
-        events: Sequence[StoredEvent] = (),
+        self, lease: Lease, key: JobKey, status: JobStatus, *, result_sha256: str | None = None
     ) -> JobRow:
-        """End the job for good, together with ``events``; closing it so again changes nothing.
+        """End the job for good; closing it so again changes nothing.
 
         Raises:
             RecordConflictError: It was closed otherwise, an attempt is running, or ``status`` is
                 no end.
-            StaleLeaseError: Another controller took the run over.
         """
         if status in ("pending", "running"):
             raise RecordConflictError(f"{_name(key)}: expected an end, got {status!r}.")
         with self._changing(lease, key) as (connection, row):
-            if row.status not in ("pending", status):
+            if row.status == status:
+                return row
+            if row.status != "pending":
                 raise RecordConflictError(
                     f"{_name(key)}: expected a pending job to close as {status}, got one that is "
                     f"{row.status}."
                 )
-            append_events(connection, lease.run_id, events)
-            if row.status == status:
-                return row
-            values = {
-                "status": status,
-                "finished": now(connection),
-                "result_sha256": result_sha256,
-            }
-            return _update(connection, key, values)
+            values = {"status": status, "result_sha256": result_sha256}
+            return _update(connection, key, values | {"finished": now(connection)})
 
     def reopen(self, lease: Lease, key: JobKey) -> JobRow:
-        """Let a failed or cancelled job run again; its failures so far no longer count.
-
-        Its seconds do. A job that is pending stays as it is.
+        """Let a failed or cancelled job run again; its failures no longer count, its seconds do.
 
         Raises:
             RecordConflictError: It is running or succeeded.
-            StaleLeaseError: Another controller took the run over.
         """
         with self._changing(lease, key) as (connection, row):
             if row.status in ("running", "succeeded"):
@@ -371,10 +302,6 @@ class JobTable:
             yield connection, _get(connection, key)
 
 
-def _columns_of(key: JobKey) -> dict[str, str | int]:
-    return {"run_id": key.run_id, "cycle": key.cycle, "stage": key.stage}
-
-
 def _name(key: JobKey) -> str:
     return f"job {key.run_id}/{key.cycle}/{key.stage}"
 
@@ -395,15 +322,6 @@ def _require_running(row: JobRow) -> None:
     if row.status != "running":
         raise RecordConflictError(
             f"{_name(row.key)}: expected a running attempt, got a job that is {row.status}."
-        )
-
-
-def _require_same(row: JobRow, spec: JobSpec) -> None:
-    if (row.command, row.device) != (spec.command, spec.device):
-        raise RecordConflictError(
-            f"{_name(spec.key)}: expected the recorded command {list(row.command)} on "
-            f"{row.device}, got {list(spec.command)} on {spec.device}; a repeated step must "
-            "ask for the same job."
         )
 
 
@@ -439,15 +357,10 @@ def _row(values: Mapping[Any, Any]) -> JobRow:
     )
 
 
-#: The text of a reply that is booked and not there.
-_NO_TEXT: Final = json.dumps(None)
-
-
 class Replies:
     """Stores and returns replies by (run, cycle, purpose, ordinal)."""
 
     def __init__(self, database: Database) -> None:
-        """Look at the replies of ``database``."""
         self._database = database
 
     def get(self, run_id: str, cycle: int, purpose: str, ordinal: int) -> ReplyRow | None:
@@ -471,13 +384,7 @@ class Replies:
             return bool(connection.scalar(waiting))
 
     def book(self, lease: Lease, cycle: int, purpose: str, ordinal: int, reply: ReplyRow) -> None:
-        """Keep what asking for a reply can cost, in place of what was booked before.
-
-        Nothing changes where the reply is there.
-
-        Raises:
-            StaleLeaseError: Another controller took the run over.
-        """
+        """Keep what asking can cost in place of what was booked, unless the reply is there."""
         key = _key(lease.run_id, cycle, purpose, ordinal)
         values = _values(reply) | {"text": _NO_TEXT, "response_sha256": ""}
         with self._database.write() as connection:
@@ -487,11 +394,7 @@ class Replies:
     def record(
         self, lease: Lease, cycle: int, purpose: str, ordinal: int, reply: ReplyRow
     ) -> ReplyRow:
-        """Store a reply and return it, or return the one that is there: the first one holds.
-
-        Raises:
-            StaleLeaseError: Another controller took the run over.
-        """
+        """Store a reply and return it, or return the one that is there: the first one holds."""
         key = _key(lease.run_id, cycle, purpose, ordinal)
         with self._database.write() as connection:
             require_lease(connection, lease)
@@ -518,16 +421,11 @@ def _key(run_id: str, cycle: int, purpose: str, ordinal: int) -> dict[str, Any]:
 
 
 def _values(reply: ReplyRow) -> dict[str, Any]:
-    told = reply.text if reply.about is None else {"text": reply.text, "about": reply.about}
-    return {
-        "provider": reply.provider,
-        "model": reply.model,
-        "prompt_sha256": reply.prompt_sha256,
-        "response_sha256": sha256_bytes(reply.text.encode("utf-8", "surrogatepass")),
-        "text": json.dumps(told),
-        "tokens_in": reply.tokens_in,
-        "tokens_out": reply.tokens_out,
-        "cost_usd": reply.cost_usd,
+    values = asdict(reply)
+    about, written = values.pop("about"), reply.text.encode("utf-8", "surrogatepass")
+    return values | {
+        "response_sha256": sha256_bytes(written),
+        "text": json.dumps(reply.text if about is None else {"text": reply.text, "about": about}),
         "error": None if reply.error is None else plain_text(reply.error),
     }
 
@@ -540,16 +438,7 @@ def _write(connection: Connection, key: dict[str, Any], values: dict[str, Any]) 
 
 
 def _find_reply(connection: Connection, key: dict[str, Any]) -> ReplyRow | None:
-    columns = (
-        LlmReply.provider,
-        LlmReply.model,
-        LlmReply.prompt_sha256,
-        LlmReply.text,
-        LlmReply.tokens_in,
-        LlmReply.tokens_out,
-        LlmReply.cost_usd,
-        LlmReply.error,
-    )
+    columns = [getattr(LlmReply, one.name) for one in fields(ReplyRow) if one.name != "about"]
     row = connection.execute(select(*columns).filter_by(**key)).mappings().one_or_none()
     if row is None:
         return None
