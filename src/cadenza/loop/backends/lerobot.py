@@ -6,6 +6,9 @@ Training:  afresh or from given weights, with another seed every cycle. A killed
            from its last checkpoint.
 Mix:       harvested episodes alone with ``improve.mix_ratio: 1``, as in LeAgents; otherwise joined
            with the data, episodes left out until the ratio holds.
+Commands:  as LeAgents wrote them, with what it lacked (seeds, shared environment settings) before
+           the user's further arguments. No flag is given twice: LeRobot would silently take the
+           last. A flag that is unknown, or there twice, is a `ConfigurationError`.
 Without an environment plans are made all the same, for dry runs and for runners of the user's;
 further arguments are then not checked, nor what the environment shows.
 """
@@ -82,7 +85,6 @@ class Setting:
         eval: Where policies are measured; its environment is also the harvest's.
         tools: What the installed LeRobot can do; None where none is installed, and further
             arguments are passed on unchecked.
-        has_gpu: Whether there is a GPU.
     """
 
     eval: EvalConfig = field(default_factory=EvalConfig)
@@ -113,17 +115,7 @@ class Setting:
 def train_command(
     request: TrainRequest, setting: Setting, *, steps: int, seed: int
 ) -> tuple[str, ...]:
-    """Return the command that trains; it goes on when it is started again.
-
-    Args:
-        request: What to train.
-        setting: What all commands share.
-        steps: Gradient steps.
-        seed: Seed of weights and sampling.
-
-    Raises:
-        ConfigurationError: A flag is unknown or given twice.
-    """
+    """Return the command that trains; it goes on when it is started again."""
     data, mix = request.dataset, request.mix
     if mix is not None and request.mix_ratio == 1.0:
         data, mix = mix, None
@@ -142,7 +134,7 @@ def train_command(
         "--policy.push_to_hub=false",
         f"--dataset.repo_id={data.repo_id}",
         *([] if data.root is None else [f"--dataset.root={data.root}"]),
-        *_revision_words(data),
+        *([] if data.revision is None else [f"--dataset.revision={data.revision}"]),
         *_episode_words(data),
         *([] if mix is None else _mix_words(mix, request.mix_ratio)),
         f"--output_dir={request.folder}",
@@ -156,11 +148,7 @@ def train_command(
 
 
 def eval_command(request: EvalRequest, setting: Setting) -> tuple[str, ...]:
-    """Return the command that evaluates: ``seeds.count`` episodes of every task of the suite.
-
-    Raises:
-        ConfigurationError: A flag is unknown or given twice.
-    """
+    """Return the command that evaluates: ``seeds.count`` episodes of every task of the suite."""
     count = request.seeds.count
     words = [*setting.eval.env_args, *request.extra_args]
     return _once(
@@ -178,11 +166,7 @@ def eval_command(request: EvalRequest, setting: Setting) -> tuple[str, ...]:
 
 
 def harvest_command(request: HarvestRequest, setting: Setting) -> tuple[str, ...]:
-    """Return the command that collects successes, in the environment that policies are measured in.
-
-    Raises:
-        ConfigurationError: A flag is given twice.
-    """
+    """Return the command that collects successes where policies are measured."""
     extra = request.extra_args
     shared = [
         *(word for word in setting.environment_words if not _given(_key(word), extra)),
@@ -212,9 +196,6 @@ def merge_command(request: MergeRequest) -> tuple[str, ...]:
     """Return the command that joins local datasets by LeRobot's Python functions.
 
     LeRobot's own command cannot name two folders before release 0.5.
-
-    Raises:
-        ConfigurationError: A source is not local.
     """
     for source in request.sources:
         if source.root is None:
@@ -239,15 +220,7 @@ def select_command(
     root: Path | None,
     instructions: Path | None,
 ) -> tuple[str, ...]:
-    """Return the command that chooses a suite's episodes.
-
-    Args:
-        request: How many, of which dataset.
-        suite: The suite.
-        focus: Its tasks to take more of.
-        root: Folder of a local dataset.
-        instructions: File of suites and their instructions.
-    """
+    """Return the command that chooses a suite's episodes."""
     count = request.proposal.num_episodes
     return _once(
         "cadenza-lerobot-select",
@@ -262,11 +235,7 @@ def select_command(
 
 
 def rename_map(words: Sequence[str]) -> Mapping[str, str]:
-    """Return the new names of features, by the old, that further arguments give.
-
-    Raises:
-        ConfigurationError: They are no JSON object of names.
-    """
+    """Return the new names of features, by the old, that further arguments give."""
     for word in words:
         if fold(_key(word)) == "renamemap":
             try:
@@ -277,10 +246,6 @@ def rename_map(words: Sequence[str]) -> Mapping[str, str]:
                 raise ConfigurationError(f"expected --rename_map as a JSON object, got {word!r}.")
             return {str(old): str(new) for old, new in found.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     return {}
-
-
-def _revision_words(data: DatasetRef) -> list[str]:
-    return [] if data.revision is None else [f"--dataset.revision={data.revision}"]
 
 
 def _episode_words(data: DatasetRef) -> list[str]:
@@ -306,11 +271,7 @@ def _renaming_words(words: Sequence[str]) -> list[str]:
 
 
 def _seeded(program: str, env_type: str, words: Sequence[str]) -> tuple[str, ...]:
-    """Return what a command says beside ``words`` so that its seeds choose initial states.
-
-    Raises:
-        ConfigurationError: ``words`` say otherwise.
-    """
+    """Return what a command says beside ``words`` so that its seeds choose initial states."""
     for problem in unseeded_words(program, env_type, words):
         raise ConfigurationError(f"{problem}.")
     return seeded_words(env_type, words)
@@ -325,11 +286,7 @@ def _given(key: str, words: Sequence[str]) -> bool:
 
 
 def _once(*words: str) -> tuple[str, ...]:
-    """Return ``words``, a command, if each flag is there once.
-
-    Raises:
-        ConfigurationError: One is there twice.
-    """
+    """Return ``words``, a command, if each flag is there once."""
     seen: set[str] = set()
     for word in words[1:]:
         if not word.startswith("--"):
@@ -379,11 +336,7 @@ class LeRobotBackend:
 
     @property
     def capabilities(self) -> dict[str, str]:
-        """Release and flag names of the installed LeRobot, its device, and what its seeds mean.
-
-        Raises:
-            ConfigurationError: The environment cannot be made, or does not follow its seeds.
-        """
+        """Release and flag names of the installed LeRobot, its device, and what its seeds mean."""
         device = "cuda" if self._setting.has_gpu else "cpu"
         if self._setting.tools is None:
             return {"lerobot": "not installed", "device": device}
@@ -391,12 +344,7 @@ class LeRobotBackend:
 
     @property
     def programs(self) -> Mapping[str, tuple[str, ...]]:
-        """Executables of LeRobot and of our scripts, for the runner.
-
-        Raises:
-            MissingExtraError: There is no LeRobot environment.
-            ConfigurationError: There is no LeRobot in it.
-        """
+        """Executables of LeRobot and of our scripts, for the runner."""
         return lerobot_programs(self._environment or LeRobotEnvironment.find())
 
     def plan_data(self, request: DataRequest) -> JobPlan | None:
@@ -416,13 +364,7 @@ class LeRobotBackend:
         )
 
     def read_data(self, request: DataRequest) -> DatasetRef:
-        """Return the data of the cycle.
-
-        Raises:
-            ConfigurationError: The seed dataset is missing.
-            DataError: No episodes were chosen.
-            IntegrityError: The choice is missing.
-        """
+        """Return the data of the cycle."""
         proposal, root = request.proposal, self._seed_root
         notes, count = proposal.notes, proposal.num_episodes
         episodes: tuple[int, ...] | None = None
@@ -444,32 +386,20 @@ class LeRobotBackend:
         )
 
     def plan_train(self, request: TrainRequest) -> JobPlan:
-        """Return the command that trains.
-
-        Raises:
-            ConfigurationError: A further argument is unknown, or given twice.
-        """
+        """Return the command that trains."""
         steps = self._steps(request)
         seed = self._training_seed(request.cycle)
         command = train_command(request, self._setting, steps=steps, seed=seed)
         return JobPlan(command=command, output_dir=request.folder, device=self._device(command))
 
     def read_train(self, request: TrainRequest) -> CheckpointRecord:
-        """Return the trained policy with its digest.
-
-        Raises:
-            IntegrityError: There is none, or it was not trained to the end.
-        """
+        """Return the trained policy with its digest."""
         return read_checkpoint(
             request.folder, rung=request.rung, cycle=request.cycle, steps=self._steps(request)
         )
 
     def plan_eval(self, request: EvalRequest) -> JobPlan:
-        """Return the command that evaluates.
-
-        Raises:
-            ConfigurationError: A further argument is unknown, or given twice.
-        """
+        """Return the command that evaluates."""
         command = eval_command(request, self._setting)
         return JobPlan(
             command=command,
@@ -480,20 +410,11 @@ class LeRobotBackend:
         )
 
     def read_eval(self, request: EvalRequest) -> EvalReport:
-        """Return what the evaluation measured, with every episode.
-
-        Raises:
-            IntegrityError: Its file is missing or no strict JSON.
-            EvalError: It measured nothing usable.
-        """
+        """Return what the evaluation measured, with every episode."""
         return read_report(request, self._config.eval)
 
     def plan_harvest(self, request: HarvestRequest) -> JobPlan:
-        """Return the command that collects successes.
-
-        Raises:
-            ConfigurationError: A further argument is given twice.
-        """
+        """Return the command that collects successes."""
         command = harvest_command(request, self._setting)
         return JobPlan(
             command=command,
@@ -504,12 +425,7 @@ class LeRobotBackend:
         )
 
     def read_harvest(self, request: HarvestRequest) -> Harvest:
-        """Return what the collection brought.
-
-        Raises:
-            IntegrityError: Its result or its dataset is missing.
-            ImproveError: It played from other seeds than asked.
-        """
+        """Return what the collection brought."""
         return read_harvest(
             request.folder, repo_id=request.repo_id, seeds=request.seeds, result=RESULT
         )
@@ -536,11 +452,7 @@ class LeRobotBackend:
         )
 
     def read_merge(self, request: MergeRequest) -> DatasetRef:
-        """Return the joined dataset with its digest.
-
-        Raises:
-            IntegrityError: It is missing, or has not all episodes of its sources.
-        """
+        """Return the joined dataset with its digest."""
         path = request.folder / RESULT
         facts = read_document(path)
         counts = [source.num_episodes for source in request.sources]

@@ -1,9 +1,18 @@
-"""LeRobot's environment: where it is, what the names in commands stand for there, what it can do.
+"""LeRobot's environment: where it is, what it can do, and what fits it.
 
 The environment is not ours: it needs another torch and is found, never imported. Flags come from
 each tool's ``--help``, because releases rename them: 0.6 calls training's ``--eval_freq``
 ``--env_eval_freq``. Asking takes half a minute, so answers are kept in a file that counts until the
 environment changes.
+
+Shapes:       vectors as they are; images channels first, (C, H, W), whatever the source writes. A
+              policy trained on 96x96 pictures runs on 384x384 ones without a word, and fails.
+Seeds:        the seed alone chooses where an episode begins. Otherwise test and training data could
+              share their states although their seeds differ. LeRobot's report names no seeds:
+              episode i of a task begins from seed start + i, for any number of environments at
+              once, as its evaluation does where it was asked.
+Limits:       a dataset or policy that is not on this machine cannot be checked; sizes that a policy
+              resizes to itself are its own affair.
 """
 
 import json
@@ -42,7 +51,7 @@ _TOOLS: Final = ("lerobot-edit-dataset", "lerobot-eval")
 
 
 def lerobot_python(environ: Mapping[str, str]) -> Path | None:
-    """Return the interpreter of LeRobot's environment, see `foreign_python`; None for none."""
+    """Return the interpreter of LeRobot's environment; None for none."""
     return foreign_python("lerobot", environ)
 
 
@@ -62,9 +71,6 @@ class LeRobotEnvironment:
     @classmethod
     def find(cls, environ: Mapping[str, str] | None = None) -> Self:
         """Return the environment that `lerobot_python` finds.
-
-        Args:
-            environ: Environment variables; None for this process's own.
 
         Raises:
             MissingExtraError: There is none.
@@ -126,12 +132,7 @@ Ask = Callable[[Sequence[str]], str]
 
 
 class LeRobotTools(Record):
-    """Version and flags of an installed LeRobot.
-
-    Attributes:
-        version: Release, e.g. ``"0.4.4"``.
-        flags: Flags by tool, without hyphens.
-    """
+    """Version of an installed LeRobot, and the flags of its tools without hyphens."""
 
     version: str
     flags: dict[str, frozenset[str]]
@@ -143,7 +144,7 @@ class LeRobotTools(Record):
         Raises:
             ConfigurationError: A text is no help of such a tool.
         """
-        flags = {tool: parse_help(text) for tool, text in texts.items()}
+        flags = {tool: frozenset(_FLAG.findall(text)) for tool, text in texts.items()}
         for tool, marker in (("lerobot-train", "steps"), ("lerobot-eval", "eval.n_episodes")):
             if marker not in flags.get(tool, frozenset()):
                 raise ConfigurationError(
@@ -190,17 +191,8 @@ class LeRobotTools(Record):
         return tuple(result)
 
 
-def parse_help(text: str) -> frozenset[str]:
-    """Return the flags that a help text names."""
-    return frozenset(_FLAG.findall(text))
-
-
 def probe(environment: LeRobotEnvironment, *, ask: Ask | None = None) -> LeRobotTools:
     """Return what the environment's LeRobot can do, from its file of answers if that still counts.
-
-    Args:
-        environment: The environment.
-        ask: Runs a command and returns what it prints; None for a process of its own.
 
     Raises:
         ConfigurationError: A tool is missing, fails, or says nothing sensible.
@@ -239,14 +231,11 @@ def output_of(
 ) -> str:
     """Return what a command of LeRobot's environment prints; it may not use the network.
 
-    Args:
-        command: The command.
-        timeout_s: Longest time it may take, s.
-        question: What was expected of it and what to do if it fails, for messages; None for the
-            command itself and an environment that lacks something.
+    ``question`` is what was expected of it and what to do if it fails, for messages; None for the
+    command itself and an environment that lacks something.
 
     Raises:
-        ConfigurationError: It fails, or takes too long.
+        ConfigurationError: It fails, or takes more than ``timeout_s``.
     """
     environ = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
     try:
@@ -295,12 +284,7 @@ _OUTPUT: Final = "action"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
-    """What one party takes and gives.
-
-    Attributes:
-        name: How messages call it.
-        shapes: Shapes by name.
-    """
+    """What one party, by its ``name`` in messages, takes and gives: shapes by name."""
 
     name: str
     shapes: Shapes
@@ -360,11 +344,6 @@ def describe_environment(
 ) -> tuple[Path, dict[str, Any]]:
     """Return what the script ``describe`` finds out about an environment, and the file with it.
 
-    Args:
-        environment: Where LeRobot is.
-        words: ``--env-type=``, ``--task=`` and ``--env.key=value`` words.
-        ask: Runs a command and returns what it prints; None for a process of its own.
-
     Raises:
         ConfigurationError: The environment cannot be made.
     """
@@ -386,11 +365,6 @@ def environment_interface(
     environment: LeRobotEnvironment, words: Sequence[str], *, ask: Ask | None = None
 ) -> Interface:
     """Return what an environment shows and takes, as seen in one reset of it.
-
-    Args:
-        environment: Where LeRobot is.
-        words: ``--env-type=``, ``--task=`` and ``--env.key=value`` words.
-        ask: Runs a command and returns what it prints; None for a process of its own.
 
     Raises:
         ConfigurationError: The environment cannot be made.
@@ -447,10 +421,6 @@ _IN_ORDER: Final = list(range(FIRST_SEED, FIRST_SEED + EPISODES))
 
 def require_seeds(facts: Mapping[str, Any], *, source: str) -> dict[str, str]:
     """Raise unless seeds choose initial states; return what a run records about it.
-
-    Args:
-        facts: What the script ``describe`` found.
-        source: What was described, for messages.
 
     Raises:
         ConfigurationError: An environment does not follow its seeds, or was not asked whether it

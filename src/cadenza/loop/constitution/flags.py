@@ -102,12 +102,7 @@ _CONFIG_FILE_KEYS: Final = frozenset({"config_path", "config", "cfg", "config_fi
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag of a command.
-
-    Attributes:
-        key: Its name, without the leading hyphens.
-        text: What it was given; None for a switch, which takes nothing.
-    """
+    """One flag of a command, without the leading hyphens; `text` is None for a switch."""
 
     key: str
     text: str | None
@@ -147,10 +142,7 @@ def read_flags(
 ) -> tuple[Flag, ...]:
     """Return the flags that ``words``, the arguments of a program, hold.
 
-    Args:
-        words: The arguments, the program itself left out.
-        known: Names of the flags that the program may be given.
-        switches: Those of them that take no value.
+    ``known`` are the flags that the program may be given, ``switches`` those that take no value.
 
     Raises:
         ConstitutionError: A word is no flag, or a flag is unknown, doubled or without its value.

@@ -29,14 +29,12 @@ from cadenza.loop.constitution.kinds import (
 )
 from cadenza.loop.contracts.records import Record
 
-#: Where weights come from: a path, or a repository of the hub.
-WeightsSource: TypeAlias = Path | str
 #: Limits of what a job counts.
 LimitName: TypeAlias = Literal["max_train_steps", "max_eval_episodes", "max_collect_episodes"]
 
 
 class TypedJob(Record):
-    """A command that the constitution cleared.
+    """A command that the constitution cleared; a subclass has what its limits count.
 
     Attributes:
         words: Program, with its sub-commands.
@@ -75,12 +73,7 @@ class TypedJob(Record):
 
 
 class _Playing(TypedJob):
-    """A job that plays episodes.
-
-    Attributes:
-        env_type: Environment.
-        episodes: Episodes played, or wanted.
-    """
+    """A job that plays episodes, or wants so many."""
 
     env_type: str
     episodes: int = Field(gt=0)
@@ -98,15 +91,9 @@ class TrainJob(TypedJob):
     """Trains a policy.
 
     Attributes:
-        steps: Gradient steps.
-        output_dir: Folder it creates.
-        rung: Policy type; None when ``init`` tells it.
-        init: Weights to start from; None starts afresh.
         dataset_root: Folder of local data; None for data named by ``repo_id``.
         repo_id: Name of the data; None for a native job, which takes a folder.
-        batch_size: Samples per step; None for the program's own.
         mix_repo_id: Name of a second dataset; None for none.
-        mix_root: Its folder.
         env_type: Environment of evaluations during training; None for none.
         suites: Tasks or suites of tasks that it evaluates in; empty for the environment's own.
         task_ids: Numbers of the tasks it takes of each; empty for all.
@@ -115,12 +102,8 @@ class TrainJob(TypedJob):
     """
 
     steps: int = Field(gt=0)
-    output_dir: Path
-    rung: str | None = None
-    init: WeightsSource | None = None
     dataset_root: Path | None = None
     repo_id: str | None = None
-    batch_size: int | None = None
     mix_repo_id: str | None = None
     mix_root: Path | None = None
     env_type: str | None = None
@@ -151,20 +134,14 @@ class EvalJob(_Playing):
     """Measures a policy.
 
     Attributes:
-        policy: The policy.
-        output_dir: Folder it creates.
         suites: Tasks or suites of tasks; empty for the environment's own.
         task_ids: Numbers of the tasks it takes of each; empty for all.
         seed_start: Seed of the first episode, in each task; None for the program's own.
-        batch_size: Environments stepped at once; None for the program's own.
     """
 
-    policy: WeightsSource
-    output_dir: Path
     suites: tuple[str, ...] = ()
     task_ids: tuple[int, ...] = ()
     seed_start: int | None = None
-    batch_size: int | None = None
 
     def last_seed(self) -> int | None:
         """Return the seed of the last episode."""
@@ -172,17 +149,8 @@ class EvalJob(_Playing):
 
 
 class CollectJob(_Playing):
-    """Collects episodes of an expert.
+    """Collects episodes of an expert, from ``seed_count`` initial states at most."""
 
-    Attributes:
-        output_dir: Folder it creates.
-        repo_id: Name of the dataset.
-        seed_start: First seed of its initial states.
-        seed_count: How many of them.
-    """
-
-    output_dir: Path
-    repo_id: str
     seed_start: int
     seed_count: int
 
@@ -196,23 +164,10 @@ class CollectJob(_Playing):
 
 
 class HarvestJob(_Playing):
-    """Collects successful episodes of a policy.
+    """Collects successful episodes of a policy in ``attempts`` at most."""
 
-    Attributes:
-        policy: The policy.
-        output_dir: Folder it creates.
-        repo_id: Name of the dataset.
-        seed_start: First seed of its initial states.
-        attempts: Most episodes played.
-        device: Torch device; None for the program's own.
-    """
-
-    policy: WeightsSource
-    output_dir: Path
-    repo_id: str
     seed_start: int
     attempts: int
-    device: str | None = None
 
     def limited(self) -> dict[LimitName, int]:
         """Return the number of episodes wanted and of attempts."""
@@ -224,19 +179,10 @@ class HarvestJob(_Playing):
 
 
 class MergeJob(TypedJob):
-    """Joins datasets.
+    """Joins datasets: the folders of its parts, and their names for programs that want them."""
 
-    Attributes:
-        repo_id: Name of the new dataset.
-        sources: Folders of its parts.
-        source_ids: Names of its parts, for programs that want them.
-        output_dir: Folder it creates.
-    """
-
-    repo_id: str
     sources: tuple[Path, ...]
     source_ids: tuple[str, ...] = ()
-    output_dir: Path
 
     def hub_datasets(self) -> tuple[tuple[str, Path | None], ...]:
         """Return its parts, where they have names."""
@@ -244,21 +190,10 @@ class MergeJob(TypedJob):
 
 
 class SelectJob(TypedJob):
-    """Chooses episodes of a dataset.
-
-    Attributes:
-        repo_id: Name of the dataset.
-        root: Its folder; None for data of the hub.
-        suite: Suite whose episodes are taken.
-        limit: Most of them; None for all.
-        result_json: File it writes; None for a program that prints.
-    """
+    """Chooses episodes of a dataset, in a folder or of the hub."""
 
     repo_id: str
     root: Path | None = None
-    suite: str
-    limit: int | None = None
-    result_json: Path | None = None
 
     def hub_datasets(self) -> tuple[tuple[str, Path | None], ...]:
         """Return the dataset."""
@@ -362,8 +297,6 @@ _COLLECTING_FIELDS: Final = {
     "task": "env_type",
     "episodes": "episodes",
     "seed-start": "seed_start",
-    "out": "output_dir",
-    "repo-id": "repo_id",
 }
 _COLLECTING_REQUIRED: Final = each(
     "task", "episodes", "seed-start", "seed-count", "out", "repo-id", "result-json"
@@ -385,7 +318,7 @@ HARVEST: Final = Program(
         "filter": _FILTER,
         "starts": Choice(("solved", "failed")),
     },
-    fields={"policy": "policy", **_COLLECTING_FIELDS, "seed-count": "attempts"},
+    fields={**_COLLECTING_FIELDS, "seed-count": "attempts"},
     required=(*each("policy"), *_COLLECTING_REQUIRED),
     weakening=_UNGUARDED,
 )
@@ -408,14 +341,7 @@ TRAIN: Final = Program(
         "out": _WRITE,
         "result-json": _WRITE,
     },
-    fields={
-        "rung": "rung",
-        "dataset": "dataset_root",
-        "steps": "steps",
-        "batch-size": "batch_size",
-        "init": "init",
-        "out": "output_dir",
-    },
+    fields={"dataset": "dataset_root", "steps": "steps"},
     required=each("rung", "dataset", "steps", "batch-size", "seed", "out", "result-json"),
     exclusive=(frozenset({"episodes", "first-episodes"}),),
     together=(frozenset({"mix", "mix-ratio"}),),
@@ -434,14 +360,7 @@ EVALUATE: Final = Program(
         "out": _WRITE,
         "result-json": _WRITE,
     },
-    fields={
-        "policy": "policy",
-        "task": "env_type",
-        "seed-start": "seed_start",
-        "episodes": "episodes",
-        "batch-size": "batch_size",
-        "out": "output_dir",
-    },
+    fields={"task": "env_type", "seed-start": "seed_start", "episodes": "episodes"},
     required=each("policy", "task", "seed-start", "episodes", "out", "result-json"),
     weakening=_UNGUARDED,
 )
@@ -454,7 +373,7 @@ MERGE: Final = Program(
         "repo-id": REPOSITORY,
         "result-json": _WRITE,
     },
-    fields={"sources": "sources", "out": "output_dir", "repo-id": "repo_id"},
+    fields={"sources": "sources"},
     required=each("sources", "out", "repo-id", "result-json"),
 )
 

@@ -50,14 +50,7 @@ _HubRepository = Annotated[
 
 
 class ExtraKey(BaseModel):
-    """A flag that a file of rules adds to a program.
-
-    Attributes:
-        kind: What it takes.
-        low: Least number.
-        high: Largest number; required for numbers.
-        choices: The accepted names, for ``"choice"``.
-    """
+    """A flag that a file of rules adds to a program: its kind, and what that allows."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -173,12 +166,7 @@ class Rules(BaseModel):
 
     def limit(self, name: LimitName) -> int | None:
         """Return the limit ``name``; None where the file has none."""
-        limits = {
-            "max_train_steps": self.max_train_steps,
-            "max_eval_episodes": self.max_eval_episodes,
-            "max_collect_episodes": self.max_collect_episodes,
-        }
-        return limits[name]
+        return getattr(self, name)
 
 
 def read_rules(path: Path) -> Rules:
@@ -196,11 +184,7 @@ def read_rules(path: Path) -> Rules:
 
 
 def parse_rules(content: object, *, source: str) -> Rules:
-    """Return the rules that ``content`` gives; see `read_rules`.
-
-    Args:
-        content: Rules by name.
-        source: How messages call the content.
+    """Return the rules that ``content``, called ``source`` in messages, gives by name.
 
     Raises:
         ConstitutionError: See `read_rules`.
