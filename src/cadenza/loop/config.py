@@ -216,10 +216,6 @@ def misfit_thresholds(thresholds: ThresholdConfig, metric: Metric) -> list[str]:
 
     Those of success are shares of episodes. Those of scores have no defaults: nobody but you knows
     what a gain of one means.
-
-    Args:
-        thresholds: The thresholds.
-        metric: What of an episode is compared.
     """
     if metric == "success":
         return [

@@ -38,9 +38,6 @@ class Check(Record):
     """What was found.
 
     Attributes:
-        name: What was looked at.
-        level: How it is.
-        detail: What was found.
         fix: What to do; None if nothing need be done.
     """
 
@@ -324,12 +321,7 @@ _HERE: Final = ("auto", "local")
 
 
 def ray_check(config: LoopConfig, environ: Mapping[str, str]) -> Check:
-    """Return whether jobs can be given to Ray; nothing is started.
-
-    Args:
-        config: Configuration whose jobs run on Ray.
-        environ: Environment variables.
-    """
+    """Return whether jobs can be given to Ray; nothing is started."""
     try:
         release = version("ray")
     except PackageNotFoundError:

@@ -106,12 +106,7 @@ def _anchored_reference(config: LoopConfig) -> str | None:
 
 
 def placed(config: LoopConfig, folder: Path) -> LoopConfig:
-    """Return ``config`` as it is stored: with absolute paths of its rules and of all runs.
-
-    Args:
-        config: Configuration of the run.
-        folder: Folder of the run itself.
-    """
+    """Return ``config`` as it is stored: with absolute paths of its rules and of all runs."""
     return config.model_copy(
         update={"workdir": folder.absolute().parent, "constitution": rules_file(config)}
     )
@@ -119,12 +114,6 @@ def placed(config: LoopConfig, folder: Path) -> LoopConfig:
 
 def require_place(run_id: str, stored: Mapping[str, Any], folder: Path) -> None:
     """Raise unless a run is gone on with in the folder that it began in.
-
-    Args:
-        run_id: The run.
-        stored: Its configuration as stored; one of an older version may not name an absolute
-            folder, and then nothing is known.
-        folder: Folder of the run as it is now.
 
     Raises:
         ConfigurationError: It is another one, so that the files that the run names are not in it.

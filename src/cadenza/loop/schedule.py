@@ -39,7 +39,6 @@ class DeterministicProposer:
     """Grows the data from cycle to cycle and names the tasks that fail.
 
     Attributes:
-        seed_dataset: The only dataset.
         initial_episodes: Episodes of cycle 0; None for as many as the cap allows, in every cycle.
         growth: Factor from cycle to cycle.
         max_episodes: Most a cycle gets; None for no limit.

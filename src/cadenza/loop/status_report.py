@@ -75,8 +75,6 @@ class Measurement(Record):
     Attributes:
         rate: Share of episodes that succeeded.
         low: Lower bound of its 95 % interval.
-        high: Upper bound.
-        n_episodes: Episodes played.
         score: Mean graded result, in the task's units; None if an episode has none.
     """
 
@@ -93,9 +91,7 @@ class Harvested(Record):
     Attributes:
         starts: ``"solved"`` for the policy's own successes, ``"failed"`` for episodes of an expert
             from initial states at which the policy failed.
-        kept: Episodes kept.
         successes: Attempts that the policy solved.
-        attempts: Attempts of the policy.
     """
 
     starts: str
@@ -109,7 +105,6 @@ class CycleStatus(Record):
 
     Attributes:
         idx: Its number, from 0.
-        rung: Policy type it trains.
         stage: What it does, or did last.
         decision: What became of its candidate; None before.
         reason: Why, in one sentence; None before.
@@ -121,7 +116,6 @@ class CycleStatus(Record):
         adapted: What of candidate and of its copy that was trained on the harvests was compared to
             choose between them; None where there was no copy.
         checkpoint: Policy that stands for it: the adapted copy once that was chosen; None before.
-        started_at: When it began.
         finished_at: When it ended; None while it goes on.
     """
 
@@ -145,9 +139,6 @@ class LiveJob(Record):
     """A job that runs now.
 
     Attributes:
-        cycle: Its cycle.
-        stage: What it is for.
-        attempt: Number of the attempt.
         pid: Process in charge of it; None if that has not said so yet.
         elapsed_s: Seconds of this attempt so far.
         silent_s: Seconds since its last sign of life.
@@ -179,9 +170,7 @@ class PendingApproval(Record):
     """A question that waits for a person.
 
     Attributes:
-        cycle: Cycle that asks.
         gate: Decision that it wants to make.
-        requested_at: When it asked.
         deadline: When it acts on silence; None never.
         overdue: Whether that has passed.
     """
@@ -200,7 +189,6 @@ class Spending(Record):
         uses_gpu: Whether jobs run on a GPU.
         gpu_hours: Hours that count against ``max_gpu_hours``: on the GPU, or all without one.
         max_gpu_hours: Limit; None if the stored configuration names none.
-        wall_hours: Hours of all jobs.
         max_wall_hours: Limit; None for none.
     """
 
@@ -236,8 +224,6 @@ class BlessedPolicy(Record):
     """The run's best policy.
 
     Attributes:
-        path: Its weights.
-        policy_type: Rung that trained it.
         cycle: Cycle that trained it; None for one that the run started from.
         success: What it solved in its own cycle; None if not recorded.
         score: Its mean graded result there, in the task's units; None if an episode has none.
@@ -254,18 +240,15 @@ class RunStatus(Record):
     """One run.
 
     Attributes:
-        run_id: Its id.
         status: ``running``, ``pending_approval``, ``stopped``, ``finished`` or ``failed``.
         stop_reason: Why it ended; None while it goes on.
         worked_on_by: Process that works on it; None if nobody does.
         stop_requested: Whether it is asked to stop.
-        created_at: When it began.
         step: Step it does next, or ``finished``.
         max_cycles: Cycles it may make; None if the stored configuration names no number.
         metric: What of an episode its decisions compare: ``success`` or ``score``.
         constitution: File of the rules that it obeys; None for the shipped ones.
         constitution_sha256: Digest of these rules; None if the store has none.
-        cycles: Its cycles, in order.
         seed_data: Initial states of the dataset that it starts from: ``reserved``, so that no
             policy is measured on them, or ``unknown``; None if it collects its own data, or has not
             looked yet.
@@ -273,10 +256,7 @@ class RunStatus(Record):
         error_budget: Probability that the run blesses any policy that is no better; None if the
             stored configuration names none.
         error_spent: What its comparisons spent of it; None in a run of an earlier version.
-        pending: Questions to a person.
-        jobs: Jobs that run now.
         failed_log: Log of the job that failed last; None if none did.
-        spending: What its jobs took.
         disk: Room on the disk of its folder; None where that cannot be seen.
         language_model: What it asked a language model; None if nothing.
         knowledge_pages: Pages that it wrote to, in order of their names.
@@ -317,7 +297,6 @@ class SignsOfLife(Record):
     """What is known of a running attempt.
 
     Attributes:
-        elapsed_s: Seconds since it began.
         silent_s: Seconds since its last sign of life.
         quiet_s: Seconds since it left a trace in its log or folder, until that sign of life.
     """
@@ -454,11 +433,6 @@ _FALLBACKS: Final = (("orchestrator", "proposal_fallback"), ("curation", "curati
 
 def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
     """Return how one run stands.
-
-    Args:
-        store: Store of the run.
-        run_id: The run.
-        workdir: Folder of all runs; jobs leave signs of life and progress below it.
 
     Raises:
         UnknownRowError: There is no such run.

@@ -188,7 +188,6 @@ class JobPlace:
     Attributes:
         cycle: Cycle of the run, from 0.
         stage: What the job is for; unique within the cycle.
-        workdir: Folder of the run.
     """
 
     run_id: str
@@ -214,8 +213,6 @@ class Worker:
              {exit_code, duration_s, log, stage}.
 
     Attributes:
-        constitution: What commands must obey.
-        bus: Where events go.
         runner: Runs commands where a call gets no job runner.
     """
 

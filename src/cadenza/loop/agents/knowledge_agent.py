@@ -47,8 +47,6 @@ class KnowledgeAgent:
     """Writes observations and lessons into pages, and checks the pages.
 
     Attributes:
-        root: Folder of the pages.
-        bus: Gets the events.
         llm: Writes lessons; `NullLLM` if nobody does.
     """
 

@@ -71,7 +71,6 @@ class NativeTraining:
     """One training as the native back end asks for it.
 
     Attributes:
-        request: What to train.
         seed: Seed of weights and batches.
         max_epochs: Most passes over the data; None for no cap.
     """
@@ -168,9 +167,6 @@ class NativeBackend:
 
     def __init__(self, config: LoopConfig) -> None:
         """Check the settings.
-
-        Args:
-            config: The run's configuration.
 
         Raises:
             ConfigurationError: A further argument is no flag of the jobs, or given twice; nobody

@@ -58,7 +58,6 @@ class Constitution:
     """The rules of one file, and the judgements that follow from them.
 
     Attributes:
-        rules: The rules.
         sha256: Digest of the rules in canonical form; equal for files that say the same.
     """
 

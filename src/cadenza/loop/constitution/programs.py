@@ -37,7 +37,6 @@ class TypedJob(Record):
     """A command that the constitution cleared; a subclass has what its limits count.
 
     Attributes:
-        words: Program, with its sub-commands.
         flags: Key and canonical text of each flag, in the order of the program's table; None for a
             flag without a value.
     """
@@ -206,8 +205,6 @@ class Program:
 
     Attributes:
         words: The program's name and its sub-commands.
-        job: Type of its jobs.
-        keys: Flags it takes.
         fields: The job's fields, by the flag that fills each.
         required: Groups of flags; one flag of each group must be given.
         exclusive: Groups of flags of which at most one may be given.

@@ -122,7 +122,6 @@ class Rules(BaseModel):
     """The rules of one file.
 
     Attributes:
-        forbidden_commands: Programs that never run.
         forbidden_args: Beginnings of arguments that no command may have.
         allowed_args: Beginnings of arguments that jobs may have although they weaken the guard, the
             suite or the seeds: ``--filter=off``.
@@ -133,7 +132,6 @@ class Rules(BaseModel):
         max_collect_episodes: Most episodes of a collection; most attempts of it or of a harvest.
         allowed_programs: Programs that may run, of those in the table.
         allowed_hub_policies: Hub repositories of weights: ``owner/name``, or ``owner/*`` for all.
-        allowed_hub_datasets: The same of data.
         extra_keys: Further flags, by program (``"lerobot-train"``) and flag.
         proposals: What proposals may move; None for data alone.
     """

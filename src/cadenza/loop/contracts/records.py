@@ -36,7 +36,6 @@ class Proposal(Record):
             the tasks in ``focus``.
         dataset: Seed dataset; proposers may name no other.
         num_episodes: Episodes to train on, >= 1; None for all there are.
-        notes: Why, for people.
         focus: Names of tasks that fail, worst first; empty means all tasks evenly.
         learning_rate: Step size at the first update; None for the back end's own.
         steps: Gradient steps; None for the configuration's.
@@ -59,12 +58,10 @@ class DatasetRef(Record):
     """A dataset, or a part of one.
 
     Attributes:
-        repo_id: Its name.
         revision: Version of a dataset on a hub; None for a local one.
         root: Folder of a local dataset; None for one on a hub.
         episodes: Indices of the episodes that count; they win over ``num_episodes``.
         num_episodes: Number of episodes that count, from the first; None for all.
-        notes: Where it comes from.
         sha256: Digest of a local dataset's files; None for one on a hub.
     """
 
@@ -115,12 +112,8 @@ class EvalReport(Record):
     """What one evaluation of one policy measured.
 
     Attributes:
-        checkpoint: Path of the policy.
-        env_type: Environment.
         task_suite: Suite of tasks within it.
-        n_episodes: Episodes played.
         success_rate: Share of them that succeeded.
-        per_task: The same by task.
         raw: What the evaluation wrote, as it wrote it.
         outcomes: Episodes in the order played.
     """
@@ -176,7 +169,6 @@ class JobSpec(JobPlan):
     """One command to run, cleared by the constitution.
 
     Attributes:
-        key: What it is for.
         log_path: File that gets its stdout and stderr, outside ``output_dir``.
     """
 
@@ -234,7 +226,6 @@ class DataRequest(Record):
 
     Attributes:
         seeds: Initial states that new episodes may use.
-        folder: Folder of this step.
     """
 
     cycle: int
@@ -249,14 +240,10 @@ class TrainRequest(Record):
     Attributes:
         rung: Name of the policy type.
         init: Weights to start from; None starts afresh.
-        dataset: Data of the cycle.
         mix: Harvested episodes to blend in; None for none.
         mix_ratio: Share of samples drawn from ``mix``, in [0, 1].
-        steps: Gradient steps.
-        batch_size: Samples per step.
         learning_rate: Step size at the first update; None for the back end's own.
         extra_args: Further arguments of the user's configuration.
-        folder: Folder of this step.
     """
 
     cycle: int
@@ -280,7 +267,6 @@ class EvalRequest(Record):
         batch_size: Environments stepped at once, or episodes between two saves of a back end that
             steps one.
         extra_args: Further arguments of the user's configuration.
-        folder: Folder of this step.
     """
 
     cycle: int
@@ -295,15 +281,12 @@ class HarvestRequest(Record):
     """Collect successful episodes of a policy, or of an expert where the policy failed.
 
     Attributes:
-        episodes: Successful episodes wanted.
         seeds: Initial states it may use; its count bounds the attempts.
         focus: Tasks to play more of.
         starts: ``"failed"`` for what an expert shows where the policy failed.
         repo_id: Name of the dataset it writes.
-        device: Torch device.
         task_text: Instruction stored with each frame; None for the back end's own.
         extra_args: Further arguments of the user's configuration.
-        folder: Folder of this step.
     """
 
     cycle: int
@@ -331,9 +314,6 @@ class Harvest(Record):
     """What a collection of rollouts brought.
 
     Attributes:
-        kept: Episodes stored.
-        successes: Successful attempts.
-        attempts: Episodes played.
         dataset: The stored episodes; None when none was kept.
     """
 

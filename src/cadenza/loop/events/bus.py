@@ -43,7 +43,6 @@ class Event:
     Paths in the payload become text, tuples become lists.
 
     Attributes:
-        run_id: The run.
         stage: Part of the loop, e.g. ``"train"``.
         kind: What happened, e.g. ``"job_started"``.
         cycle: Cycle of the run; None outside one.

@@ -213,9 +213,6 @@ class EventJournal:
     def step(self, step_key: str) -> Generator[Self]:
         """Say which step of the run emits what is emitted inside the block.
 
-        Args:
-            step_key: Name of the step; unique within the run, equal whenever it is repeated.
-
         Raises:
             NotReadyError: Another step is open.
         """

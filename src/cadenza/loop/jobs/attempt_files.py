@@ -38,7 +38,6 @@ class HostRequest:
     Attributes:
         attempt: Number of the attempt, from 1.
         key: Key of the job, ``<run>/<cycle>/<stage>``.
-        argv: Absolute executable and arguments.
         time_limit_s: Seconds it may take; None for no limit.
         silent_limit_s: Seconds it may leave no trace in log and folder; None for no limit.
         grace_s: Seconds between SIGTERM and SIGKILL.
@@ -70,7 +69,6 @@ class AttemptEnd:
 
     Attributes:
         exit_code: Exit status of the command, negative for the signal that ended it.
-        duration_s: Seconds it took.
         memory_kills: Processes of the host's control group that the kernel killed for want of
             memory meanwhile; 0 also where nobody counts them.
     """

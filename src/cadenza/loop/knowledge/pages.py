@@ -67,7 +67,6 @@ class Page:
     Attributes:
         meta: The front matter; empty if there is none that can be read.
         preamble: Text before the first section.
-        sections: Sections in order.
         problem: Why the bytes are no proper page; None if they are.
     """
 
@@ -224,7 +223,6 @@ class PageFile:
 
     Attributes:
         path: Its path below the folder, with ``/``.
-        sha256: Digest of its bytes.
         text: Its text; bytes that are no UTF-8 are replaced.
     """
 

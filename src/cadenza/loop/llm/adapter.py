@@ -156,7 +156,6 @@ class ServiceClient(ABC):
 
     Attributes:
         provider: Name of the service in recordings.
-        model: Name of the model.
     """
 
     #: The package, and its most general error.

@@ -43,7 +43,6 @@ class Question:
     """One call.
 
     Attributes:
-        prompt: What is asked.
         system: Standing instructions; None for none.
         max_tokens: Most tokens of the reply.
         timeout_s: Seconds before the caller gives up.
@@ -117,7 +116,6 @@ class Place:
     """A run of calls.
 
     Attributes:
-        cycle: Cycle of the run.
         purpose: What the calls are for; unique within the cycle.
         about: What the next prompt draws on, as JSON, for whoever asks; after a call, what the
             prompt of its reply drew on, which is another one where the reply was recorded before.

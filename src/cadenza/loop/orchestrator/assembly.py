@@ -59,11 +59,7 @@ class LoopAssembly:
     """A run that is ready to go.
 
     Attributes:
-        run_id: The run.
-        config: Its configuration.
-        store: The job store.
         bus: Where its events go; subscribe to be told.
-        controller: Runs it.
         rules: Which commands it may give.
     """
 
@@ -314,10 +310,6 @@ _SHIPPED: Final = "loop/demo.yaml"
 
 def write_demo_config(workdir: Path, knowledge: Path) -> LoopConfig:
     """Write the demonstration's configuration into ``workdir`` and return it.
-
-    Args:
-        workdir: Folder of its runs.
-        knowledge: Folder of its pages.
 
     Raises:
         ConfigurationError: The package was installed without its configurations.

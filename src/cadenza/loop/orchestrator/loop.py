@@ -428,9 +428,6 @@ class Outages:
     def outlast(self, error: StoreUnavailableError) -> None:
         """Wait until the store answers, and take up the state that it has; then do the step again.
 
-        Args:
-            error: What the step met.
-
         Raises:
             StoreUnavailableError: ``error`` again, as the wait was too long, a wait does not help
                 or the run is asked to stop.
@@ -464,12 +461,6 @@ def take(store: JobStore, run_id: str, log_path: Path, *, ttl_s: float) -> Lease
 
     A controller that is frozen, by SIGSTOP or on a machine that hangs, loses its lease after a
     while but not the lock of its log. The run is then left as it is: thawed, it goes on.
-
-    Args:
-        store: Store of the run.
-        run_id: The run.
-        log_path: Its event log.
-        ttl_s: Seconds that the lease lasts without a renewal.
 
     Raises:
         LeaseHeldError: Another live controller holds the run.

@@ -203,7 +203,6 @@ class Prompt:
     """A prompt and the pages in it.
 
     Attributes:
-        text: What the model reads.
         pages: Pages of which it reads at least the beginning.
         page_chars: Characters of pages in it.
     """
@@ -264,13 +263,7 @@ class PromptSource:
         return Prompt(storable(text), used, sum(len(t) for t in texts))
 
     def build_about(self, kind: str, text: str, request: str) -> Prompt:
-        """Return a prompt that ends with a text of the model's own, as untrusted, and a request.
-
-        Args:
-            kind: What the text is.
-            text: The text; beyond half of the budget it is cut.
-            request: What to do about it.
-        """
+        """Return a prompt that ends with a text of the model's own, as untrusted, and a request."""
         shown = shortened(text, self.max_chars // 2 - _REQUEST_CHARS)
         mark = data_mark([shown])
         return self.build(
@@ -361,13 +354,6 @@ class Talk:
         read: Callable[[str], _Read],
     ) -> _Read:
         """Return what a reply says, with one more call to repair one that cannot be read.
-
-        Args:
-            source: What the prompts are made of.
-            request: What is asked.
-            system: Standing instructions.
-            wanted: What the reply must be, for the repair turn.
-            read: Reads a reply; raises `InputError` for one that is malformed.
 
         Raises:
             InputError: There is no usable reply, even after a repair turn.

@@ -84,13 +84,7 @@ class IncidentLog:
         self._path = folder / INCIDENTS_FILE
 
     def note(self, kind: str, message: str, **details: Any) -> None:
-        """Append an incident; what cannot be written is told in the log alone.
-
-        Args:
-            kind: What happened.
-            message: In one sentence.
-            details: Further facts that JSON can express.
-        """
+        """Append an incident; what cannot be written is told in the log alone."""
         line = {"ts": time.time(), "kind": kind, "message": message, **details}
         try:
             make_folder(self._path.parent)
@@ -114,10 +108,8 @@ class RunSession:
     """What the steps of a run share; every write names the lease.
 
     Attributes:
-        store: The job store.
         lease: The right to change the run.
         folder: Folder of the run, absolute.
-        incidents: What the run survived.
     """
 
     def __init__(self, store: JobStore, lease: Lease, journal: EventJournal, folder: Path) -> None:
@@ -238,9 +230,6 @@ class Workers:
     """Who does the work of a cycle.
 
     Attributes:
-        data: Finds data.
-        train: Trains.
-        evaluate: Plays policies.
         proposer: Says what to train on.
         knowledge: Writes pages; None for none.
         improve: Harvests successes; None for no harvest.

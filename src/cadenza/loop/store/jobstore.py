@@ -35,9 +35,6 @@ class JobStore:
     Attributes:
         leases: Who works on which run.
         jobs: Commands and how they ended.
-        events: The event table.
-        approvals: Questions to people.
-        replies: Replies of language models.
     """
 
     def __init__(self, location: Path | str, *, create: bool = True) -> None:
@@ -271,17 +268,10 @@ class JobStore:
         events: Sequence[StoredEvent] = (),
         rows: Sequence[Change] = (),
     ) -> int:
-        """Replace the state, change rows and append events: all of it or nothing.
+        """Replace the state, change rows in order and append events: all of it or nothing.
 
-        Args:
-            lease: Lease of the run.
-            expected_version: Version of the state that ``new_state`` was made from.
-            new_state: What to store.
-            events: Events that the step emits; those already there are skipped.
-            rows: Changes of `cadenza.loop.store.changes`, made in this order.
-
-        Returns:
-            Version of the new state.
+        ``expected_version`` is that of the state that ``new_state`` was made from; the version of
+        the new one is returned. Events that are there already are skipped.
 
         Raises:
             StaleLeaseError: Another controller took the run over.

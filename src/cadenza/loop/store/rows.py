@@ -18,7 +18,6 @@ class Lease:
     """The right of one controller to change a run.
 
     Attributes:
-        owner: Who holds it.
         epoch: Number of controllers the run has had, this one included.
         ttl_s: Seconds it lasts from each renewal.
     """
@@ -34,13 +33,11 @@ class JobRow:
     """One job as the store knows it.
 
     Attributes:
-        attempt: Starts so far.
         pid: Process of the latest attempt.
         pid_start_time: Its start time as its runner measures it; tells it from a later process of
             the same number.
         started: When the latest attempt began.
         heartbeat: When it last showed a sign of life.
-        finished: When the job ended.
         exit_code: Exit status of the latest ended attempt.
         duration_s: Seconds of all ended attempts.
         attempt_s: Seconds of the running attempt at its last sign of life.
@@ -96,7 +93,6 @@ class ApprovalRow:
     """A question to a person, and the answer.
 
     Attributes:
-        gate: What is asked.
         status: ``"pending"``, ``"approved"`` or ``"rejected"``.
         deadline: None waits for ever.
         overdue: Whether it is undecided and the deadline has passed.
@@ -128,7 +124,6 @@ class ReplyRow:
     """One reply of a language model.
 
     Attributes:
-        provider: Who served it.
         prompt_sha256: Digest of the whole prompt.
         text: The reply; empty when the call failed.
         tokens_in: Tokens of the prompt; None if not told.
