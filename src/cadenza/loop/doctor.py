@@ -137,20 +137,12 @@ def _back_end(config: LoopConfig) -> Check:
 
 
 def _inputs(config: LoopConfig) -> Check:
-    from cadenza.loop.orchestrator.preflight import (
-        require_fitting_weights,
-        require_inputs,
-        require_present,
-        seeds_of_seed_data,
-    )
+    from cadenza.loop.orchestrator.preflight import require_inputs, seeds_of_seed_data
     from cadenza.loop.resuming import rules_of
     from cadenza.loop.schedule import collects
 
-    require_present(config)
-    require_fitting_weights(config)
+    require_inputs(config, rules_of(config))
     where = str(config.seed_root or "the back end finds or makes it")
-    if config.seed_root is not None:
-        require_inputs(config, rules_of(config))
     if not collects(config) and seeds_of_seed_data(config) is None:
         where += "; its initial states are unknown, policies may be measured on some of them"
     return _found("inputs", "ok", f"{config.seed_dataset}: {where}")

@@ -33,7 +33,7 @@ from cadenza.loop.errors import (
     UnansweredError,
 )
 from cadenza.loop.events.bus import EventBus, LogFile
-from cadenza.loop.events.journal import EventJournal, require_usable_log
+from cadenza.loop.events.journal import EventJournal, require_free_log
 from cadenza.loop.jobs.terms import (
     BudgetMeter,
     StopCheck,
@@ -48,7 +48,6 @@ from cadenza.loop.orchestrator.steps import (
     CycleSteps,
     KnowledgeWriter,
     RunSession,
-    StepTools,
     Workers,
 )
 from cadenza.loop.processes import is_frozen, is_gone, readable, this_process
@@ -175,14 +174,12 @@ class LoopController:
             CadenzaError: Whatever made a step fail; the run has failed, and can be resumed.
         """
         folder = Path(workdir).absolute()
-        self.bus.close()  # the journal takes over what was emitted before
+        self.bus.close()  # the journal owns the log from here on
         self._create_or_check(run_id, folder)
         lease = take(self.store, run_id, self.bus.log_path, ttl_s=self._lease_ttl_s)
         with (
             LeaseKeeper(self.store.leases, lease),
-            EventJournal(
-                self.store, run_id, lease, self.bus.log_path, own_from=self.bus.own_from
-            ) as journal,
+            EventJournal(self.store, lease, self.bus.log_path) as journal,
             self.bus.routed(journal),
         ):
             self._lease = lease
@@ -194,7 +191,7 @@ class LoopController:
     def _create_or_check(self, run_id: str, folder: Path) -> None:
         train = self._workers.train
         if not self.store.has_run(run_id):
-            require_usable_log(self.bus.log_path, run_id, self.bus.own_from)
+            require_free_log(self.bus.log_path, run_id)
         try:
             self.store.create_run(
                 run_id,
@@ -296,13 +293,15 @@ class LoopController:
         asked = asked_in_store(lambda: self.store.stop_requested(session.run_id))
         stop = self._stop_at_work = most_urgent(self._stop, asked)
         meter = self._meter(session)
-        tools = StepTools(
+        steps = CycleSteps(
+            session,
+            self.cfg,
+            self._workers,
             jobs=None if self._open_jobs is None else self._open_jobs(session, stop),
             stop=stop,
             require_budget=lambda: meter.require(self._device),
             poll_s=self._poll_s,
         )
-        steps = CycleSteps(session, self.cfg, self._workers, tools)
         outages = Outages(session, stop, pause_s=self._poll_s)
         while session.state.step != "finished":
             if stop():
@@ -411,14 +410,7 @@ class Outages:
         pause_s: float,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """Wait for the store of ``session``.
-
-        Args:
-            session: The controller's session.
-            stop: Says whether the run is asked to stop, which ends the wait.
-            pause_s: Pause between two questions to the store, s.
-            patience_s: Longest time that one step may wait, s.
-        """
+        """Wait for the store of ``session``, in pauses of ``pause_s``, until asked to stop."""
         self._session = session
         self._stop = stop
         self._pause_s = pause_s

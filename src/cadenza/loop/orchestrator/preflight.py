@@ -294,33 +294,20 @@ def require_inputs(config: LoopConfig, rules: Constitution) -> None:
             policies on.
         IntegrityError: The seed dataset or weights are damaged.
     """
-    require_present(config)
-    require_fitting_weights(config)
+    missing = missing_inputs(config)
+    if missing:
+        raise ConfigurationError(f"{'; '.join(missing)}; correct the configuration.")
+    _require_fitting_weights(config)
     if config.backend == "native" and config.seed_root is not None:
         page = seed_page(config.seed_root)
         PartnerFilter(config.data.task_filter).within(page)
     _require_fresh_seeds(config, rules)
 
 
-def require_present(config: LoopConfig) -> None:
-    """Raise unless the files and folders that ``config`` names are there.
-
-    Raises:
-        ConfigurationError: Some are not; all of them are named.
-    """
-    missing = missing_inputs(config)
-    if missing:
-        raise ConfigurationError(f"{'; '.join(missing)}; correct the configuration.")
-
-
-def require_fitting_weights(config: LoopConfig) -> None:
+def _require_fitting_weights(config: LoopConfig) -> None:
     """Raise unless weights that native training starts from are of their rung and of the task.
 
     LeRobot itself tells what it can load; its weights may also lie on a hub.
-
-    Raises:
-        ConfigurationError: They are of another, or no policy of `cadenza job train`.
-        IntegrityError: They are damaged.
     """
     for key, path, rung in _named_weights(config) if config.backend == "native" else ():
         facts = checkpoint_facts(CheckpointRecord(policy_type="any", path=path, cycle=0))

@@ -72,7 +72,7 @@ _logger = logging.getLogger(__name__)
 
 
 class IncidentLog:
-    """Appends what a run survived to a file of its own, beside the events.
+    """Appends what a run survived to a file of its own below ``folder``, beside the events.
 
     The events of a disturbed run equal those of an undisturbed one; takeovers, adopted jobs, killed
     attempts, stops and resumptions are told here. A kill may lose or repeat a line; on a full disk,
@@ -80,7 +80,6 @@ class IncidentLog:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Append below ``folder``, the run's own."""
         self._path = folder / INCIDENTS_FILE
 
     def note(self, kind: str, message: str, **details: Any) -> None:
@@ -144,12 +143,7 @@ class RunSession:
         self._journal.emit(self._event(notice))
 
     def commit(self, transition: Transition) -> None:
-        """Make a transition in one transaction, then publish its events.
-
-        Raises:
-            StaleLeaseError: Another controller took the run over; nothing changed.
-            StoreError: The store refused; nothing changed.
-        """
+        """Make a transition in one transaction, then publish it; errors as `JobStore.commit`."""
         drafts = [self._journal.draft(self._event(notice)) for notice in transition.events]
         self._version = self.store.commit(
             self.lease,
@@ -162,11 +156,7 @@ class RunSession:
         self._journal.publish()
 
     def reload(self) -> None:
-        """Take up the state that the store has, after a commit that it may have made unheard.
-
-        Raises:
-            StoreUnavailableError: The store does not answer.
-        """
+        """Take up the state that the store has, after a commit that it may have made unheard."""
         self._state, self._version = self.store.load_state(self.run_id)
         self._journal.publish()
 
@@ -177,11 +167,7 @@ class RunSession:
     def reserve(
         self, purpose: SeedUse, seeds: SeedRange, *, look: int = 0, cycle: int | None = None
     ) -> SeedRange:
-        """Reserve initial states for a cycle, the present one if None, and return them.
-
-        Raises:
-            SeedOverlapError: The run uses some of them for something else.
-        """
+        """Reserve initial states for a cycle, the present one if None, and return them."""
         number = self._state.cycle if cycle is None else cycle
         row = changes.reserve_seeds(number, purpose, look, seeds)
         self.store.apply(self.lease, row)
@@ -191,10 +177,6 @@ class RunSession:
         return Event(self.run_id, notice.stage, notice.kind, notice.cycle, notice.payload)
 
 
-_logger = logging.getLogger(__name__)
-
-#: Longest pause between two looks at an open question, s.
-_ASK_EVERY_S: Final = 1.0
 #: Who answers a question that nobody answered in time.
 _TIMEOUT_NAME: Final = "timeout policy"
 
@@ -214,26 +196,14 @@ class KnowledgeWriter(Protocol):
     ) -> Sequence[Path]:
         """Return the pages it touched; a repeated call for a run and cycle changes nothing.
 
-        Args:
-            run_id: The run.
-            cycle: Its cycle.
-            policy: Policy type of the candidate.
-            report: What was measured.
-            decision: What was decided.
-            at: When that was, Unix seconds; now if None.
+        ``at`` says when the decision was made, Unix seconds; now if None.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """Who does the work of a cycle.
-
-    Attributes:
-        proposer: Says what to train on.
-        knowledge: Writes pages; None for none.
-        improve: Harvests successes; None for no harvest.
-    """
+    """Who does the work of a cycle; `knowledge` and `improve` may be nobody."""
 
     data: DataAgent
     train: TrainAgent
@@ -243,34 +213,38 @@ class Workers:
     improve: ImproveAgent | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTools:
-    """What steps need beside the workers.
-
-    Attributes:
-        jobs: Runs the jobs of all workers; None lets each worker's own runner do it.
-        stop: Says whether the run is asked to stop.
-        require_budget: Raises `BudgetExceededError` when nothing is left.
-        poll_s: Longest pause between two looks at an open question, s.
-    """
-
-    jobs: JobRunner | None
-    stop: StopCheck
-    require_budget: Callable[[], None]
-    poll_s: float = _ASK_EVERY_S
-
-
 class CycleSteps:
     """Does the steps of one run's cycles."""
 
     def __init__(
-        self, session: RunSession, config: LoopConfig, workers: Workers, tools: StepTools
+        self,
+        session: RunSession,
+        config: LoopConfig,
+        workers: Workers,
+        *,
+        jobs: JobRunner | None,
+        stop: StopCheck,
+        require_budget: Callable[[], None],
+        poll_s: float,
     ) -> None:
-        """Work in ``session``."""
+        """Work in ``session``.
+
+        Args:
+            session: The controller's session.
+            config: Configuration of the run.
+            workers: Who does the work.
+            jobs: Runs the jobs of all workers; None lets each worker's own runner do it.
+            stop: Says whether the run is asked to stop.
+            require_budget: Raises `BudgetExceededError` when nothing is left.
+            poll_s: Longest pause between two looks at an open question, s.
+        """
         self._session = session
         self._config = config
         self._workers = workers
-        self._tools = tools
+        self._given_jobs = jobs
+        self._stop = stop
+        self._require_budget = require_budget
+        self._poll_s = poll_s
         self._ledger = SeedLedger(config.seed)
         self._plan = SequentialPlan.of_run(config)
         self._schedule = schedule_of(config, workers.data.constitution)
@@ -294,7 +268,7 @@ class CycleSteps:
         return self._work[state.step](state)
 
     def _propose(self, state: LoopState) -> Transition:
-        self._tools.require_budget()
+        self._require_budget()
         self._session.emit(machine.cycle_started(state, self._config))
         proposal = self._workers.proposer.propose(state.cycle, state.last_report)
         return machine.proposed(state, self._config, bounded(proposal, self._schedule, state.cycle))
@@ -481,9 +455,9 @@ class CycleSteps:
     def _jobs(self, own: Runner) -> JobRunner:
         """Return who runs the jobs of a worker, if there is anything left to spend."""
         session = self._session
-        if self._tools.jobs is not None:
-            return self._tools.jobs
-        self._tools.require_budget()
+        if self._given_jobs is not None:
+            return self._given_jobs
+        self._require_budget()
         return CallableRunner(session.store, session.lease, own)
 
     # Deciding
@@ -513,11 +487,7 @@ class CycleSteps:
         return found.model_copy(update={"spent": spent + sum(alphas)})
 
     def _wait_for_answer(self, state: LoopState, gate: str) -> ApprovalRow:
-        """Return the answer of a person, or of the timeout policy.
-
-        Raises:
-            StopRequestedError: The run is asked to stop, or shall stop for want of an answer.
-        """
+        """Return the answer of a person, or of the timeout policy, unless the run stops."""
         session = self._session
         session.store.apply(session.lease, changes.set_run_status("pending_approval"))
         while True:
@@ -530,9 +500,9 @@ class CycleSteps:
                     continue
             except StoreUnavailableError as error:  # a question may outlive a restarted server
                 _logger.warning("whether somebody answered is unknown: %s", error)
-            if self._tools.stop():
+            if self._stop():
                 raise StopRequestedError(f"run {state.run_id!r}: asked to stop while it waits.")
-            time.sleep(self._tools.poll_s)
+            time.sleep(self._poll_s)
 
     def _answer_late(self, state: LoopState, gate: str) -> None:
         policy = self._config.approval.on_timeout
