@@ -53,13 +53,7 @@ _INSTEAD: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A language model.
-
-    Attributes:
-        provider: Name of its service.
-        model: Name of the model there.
-        address: Where the service is; None for its own address.
-    """
+    """A language model of a provider; `address` is None for the service's own."""
 
     provider: str
     model: str

@@ -192,12 +192,7 @@ def misplaced_names(
 ) -> list[str]:
     """Return what belongs to another back end, one sentence each.
 
-    Args:
-        backend: The back end.
-        named: Whether the configuration names it, instead of taking the default.
-        rungs: Policy types of the ladder.
-        env_type: Environment.
-        seed_dataset: Seed dataset.
+    ``named`` says whether the configuration names the back end, instead of taking the default.
     """
     if backend == "lerobot":
         return [_misfit_of_lerobot(name) for name in rungs if name not in LEROBOT_POLICIES]

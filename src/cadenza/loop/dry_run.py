@@ -81,7 +81,7 @@ def dry_jobs(session: RunSession, _stop: StopCheck) -> JobRunner:
 
 
 def commands_of(store: JobStore, run_id: str, *, below: Path, shown_as: Path) -> list[str]:
-    """Return the commands of a dry run, in order."""
+    """Return the commands of a dry run, in order, with another folder than the one thrown away."""
     lines = (shlex.join(job.command) for job in store.jobs.of_run(run_id))
     return [line.replace(str(below.absolute()), str(shown_as.absolute())) for line in lines]
 

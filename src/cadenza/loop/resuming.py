@@ -54,8 +54,8 @@ def anchored(config: LoopConfig) -> LoopConfig:
 
     A run that is gone on with from another current folder then finds them. ``workdir`` stays as it
     is, for commands that are printed; who resumes a run names that folder again, however they write
-    it, and the store keeps its absolute path. Names that are no path here, of a hub for example,
-    stay too. An earlier run as ``reference`` becomes the path of the policy that it blessed.
+    it. Names that are no path here, of a hub for example, stay too. An earlier run as ``reference``
+    becomes the path of the policy that it blessed.
 
     Raises:
         ConfigurationError: That run blessed nothing.
@@ -115,6 +115,9 @@ def placed(config: LoopConfig, folder: Path) -> LoopConfig:
 def require_place(run_id: str, stored: Mapping[str, Any], folder: Path) -> None:
     """Raise unless a run is gone on with in the folder that it began in.
 
+    ``stored``, its configuration, may be of an older version without an absolute folder: nothing is
+    known then.
+
     Raises:
         ConfigurationError: It is another one, so that the files that the run names are not in it.
     """
@@ -161,12 +164,7 @@ def rules_of(config: LoopConfig) -> Constitution:
 
 
 def shown_rules(path: Path | str | None, sha256: str | None) -> str:
-    """Return how rules are called before people.
-
-    Args:
-        path: Their file; None for the shipped rules.
-        sha256: Their digest; None if it is not known.
-    """
+    """Return how rules of a file, None for the shipped ones, are called before people."""
     digest = "" if sha256 is None else f", SHA-256 {sha256[:_DIGEST_WIDTH]}"
     return f"{path or 'the shipped ones'}{digest}"
 

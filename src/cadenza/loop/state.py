@@ -147,11 +147,7 @@ def spent_of(state: LoopState, config: LoopConfig) -> float:
 
 
 def needed(value: _Value | None, what: str) -> _Value:
-    """Return what an earlier step of the cycle made.
-
-    Raises:
-        AssertionError: It is not there: the steps were done in another order.
-    """
+    """Return what an earlier step of the cycle made, called ``what`` if it is not there."""
     if value is None:
         raise AssertionError(f"expected {what} from an earlier step, got None")
     return value
@@ -191,7 +187,7 @@ class RunSummary:
 def summarize(
     state: LoopState, config: LoopConfig, *, stop_reason: str | None = None
 ) -> RunSummary:
-    """Return what the run came to so far."""
+    """Return what the run came to so far; ``stop_reason`` is why, where the state does not say."""
     blessed = state.blessed
     return RunSummary(
         run_id=state.run_id,

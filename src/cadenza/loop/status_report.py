@@ -73,8 +73,7 @@ class Measurement(Record):
     """Success of one policy.
 
     Attributes:
-        rate: Share of episodes that succeeded.
-        low: Lower bound of its 95 % interval.
+        rate: Share of episodes that succeeded, with the bounds of its 95 % interval.
         score: Mean graded result, in the task's units; None if an episode has none.
     """
 
@@ -104,7 +103,6 @@ class CycleStatus(Record):
     """One cycle.
 
     Attributes:
-        idx: Its number, from 0.
         stage: What it does, or did last.
         decision: What became of its candidate; None before.
         reason: Why, in one sentence; None before.
@@ -112,11 +110,9 @@ class CycleStatus(Record):
         baseline: What the reference solved on the same initial states; None without one.
         difference: Bounds of the difference that the decision was made on; None without them.
         seconds: Seconds of its jobs by device.
-        harvest: What it harvested; None for nothing.
         adapted: What of candidate and of its copy that was trained on the harvests was compared to
             choose between them; None where there was no copy.
         checkpoint: Policy that stands for it: the adapted copy once that was chosen; None before.
-        finished_at: When it ended; None while it goes on.
     """
 
     idx: int
@@ -167,13 +163,7 @@ class LiveJob(Record):
 
 
 class PendingApproval(Record):
-    """A question that waits for a person.
-
-    Attributes:
-        gate: Decision that it wants to make.
-        deadline: When it acts on silence; None never.
-        overdue: Whether that has passed.
-    """
+    """A question that waits for a person: when it acts on silence, and whether that has passed."""
 
     cycle: int
     gate: str
@@ -183,14 +173,7 @@ class PendingApproval(Record):
 
 
 class Spending(Record):
-    """What jobs took and may take.
-
-    Attributes:
-        uses_gpu: Whether jobs run on a GPU.
-        gpu_hours: Hours that count against ``max_gpu_hours``: on the GPU, or all without one.
-        max_gpu_hours: Limit; None if the stored configuration names none.
-        max_wall_hours: Limit; None for none.
-    """
+    """What jobs took, hours; ``gpu_hours`` counts those on the GPU, or all without one."""
 
     uses_gpu: bool
     gpu_hours: float
@@ -207,7 +190,6 @@ class ModelUse(Record):
         failed: Replies that failed, or that nothing was left to pay for.
         cost_usd: Cost, with the most that calls under way can cost, US dollars; None if the
             configuration names no prices.
-        max_cost_usd: Limit; None for none.
         fallbacks: Proposals that the schedule made for want of a usable reply.
         asked_now: Whether the run waits for a reply.
     """
@@ -240,10 +222,8 @@ class RunStatus(Record):
     """One run.
 
     Attributes:
-        status: ``running``, ``pending_approval``, ``stopped``, ``finished`` or ``failed``.
         stop_reason: Why it ended; None while it goes on.
         worked_on_by: Process that works on it; None if nobody does.
-        stop_requested: Whether it is asked to stop.
         step: Step it does next, or ``finished``.
         max_cycles: Cycles it may make; None if the stored configuration names no number.
         metric: What of an episode its decisions compare: ``success`` or ``score``.
@@ -252,7 +232,6 @@ class RunStatus(Record):
         seed_data: Initial states of the dataset that it starts from: ``reserved``, so that no
             policy is measured on them, or ``unknown``; None if it collects its own data, or has not
             looked yet.
-        blessed: Best policy; None before a promotion.
         error_budget: Probability that the run blesses any policy that is no better; None if the
             stored configuration names none.
         error_spent: What its comparisons spent of it; None in a run of an earlier version.
@@ -294,12 +273,7 @@ _POLICIES: Final = ("rung", "policy.type")
 
 
 class SignsOfLife(Record):
-    """What is known of a running attempt.
-
-    Attributes:
-        silent_s: Seconds since its last sign of life.
-        quiet_s: Seconds since it left a trace in its log or folder, until that sign of life.
-    """
+    """Seconds of a running attempt, since its last sign of life, and without a trace until then."""
 
     elapsed_s: float
     silent_s: float
@@ -307,22 +281,16 @@ class SignsOfLife(Record):
 
 
 class Outlook(Record):
-    """How a running job goes on.
-
-    Attributes:
-        done: Share that it says it has done; None if it says nothing.
-        left_s: Estimated seconds until its end; None if they are unknown.
-    """
+    """How a running job goes on: the share that is done, and seconds left, as far as known."""
 
     done: Rate | None = None
     left_s: float | None = None
 
 
 class JobEstimates:
-    """Estimates for the jobs of one run."""
+    """Estimates for the jobs of one run, from all of them and what they leave below ``folder``."""
 
     def __init__(self, jobs: Sequence[JobRow], *, folder: Path) -> None:
-        """Estimate from ``jobs``, all of the run, and from what they leave below ``folder``."""
         self._jobs = {job.key: job for job in jobs}
         self._folder = folder
 
@@ -385,13 +353,7 @@ class JobEstimates:
         return self._folder / f"cycle_{key.cycle}" / "jobs" / key.stage
 
     def _left_by_like(self, job: JobRow, elapsed_s: float, begun: float | None) -> float | None:
-        """Return the seconds left if the job takes as long as its like, scaled; None if unknown.
-
-        Args:
-            job: The job.
-            elapsed_s: Seconds of its present attempt.
-            begun: Share that this went on from; None if nobody knows.
-        """
+        """Return the seconds left if the job takes as long as its like, scaled; None if unknown."""
         like = max(
             (other for other in self._jobs.values() if _is_like(other, job)),
             key=lambda other: other.finished or 0.0,
@@ -432,7 +394,7 @@ _FALLBACKS: Final = (("orchestrator", "proposal_fallback"), ("curation", "curati
 
 
 def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
-    """Return how one run stands.
+    """Return how one run stands; its jobs leave signs of life and progress below ``workdir``.
 
     Raises:
         UnknownRowError: There is no such run.

@@ -204,12 +204,7 @@ class GuardedLLM:
         )
 
     def _answer(self, question: Question, bill: Bill) -> Answer:
-        """Return an answer; one without a text tells its problem.
-
-        Raises:
-            LLMCallError: There is none.
-            StopRequestedError: The run is asked to stop.
-        """
+        """Return an answer; one without a text tells its problem. Errors as `Asker.ask`."""
         length = len(question.prompt) + len(question.system or "")
         if length > self.calls.max_prompt_chars:
             raise LLMCallError(
@@ -283,12 +278,6 @@ def ask_safely(
 ) -> str:
     """Return the reply of any client; the empty text if it raises or returns something else.
 
-    Args:
-        llm: The client; `GuardedLLM` and `RecordedLLM` do not raise for a model's failures.
-        prompt: What is asked.
-        system: Standing instructions; None for none.
-        max_tokens: Most tokens of the reply.
-
     Raises:
         StoreError: The run itself cannot go on, e.g. another controller took it over.
         StorageError: The file system refused a recording.
@@ -332,19 +321,11 @@ class StoreReplies:
         return self._replies.get(self._lease().run_id, *key)
 
     def record(self, key: ReplyKey, reply: ReplyRow) -> ReplyRow:
-        """Keep a reply and return it, or return the one that is there.
-
-        Raises:
-            StaleLeaseError: Another controller took the run over.
-        """
+        """Keep a reply and return it, or return the one that is there."""
         return self._replies.record(self._lease(), *key, reply)
 
     def book(self, key: ReplyKey, reply: ReplyRow) -> None:
-        """Keep what asking for a reply can cost.
-
-        Raises:
-            StaleLeaseError: Another controller took the run over.
-        """
+        """Keep what asking for a reply can cost."""
         self._replies.book(self._lease(), *key, reply)
 
     def booked_usd(self, key: ReplyKey) -> float:
