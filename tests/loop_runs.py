@@ -37,7 +37,8 @@ def job_of(workdir: Path, cycle: int, stage: str, *, run_id: str = RUN) -> JobSp
 def do_job(store: JobStore, lease, spec: JobSpec, seconds: float) -> None:
     """Record a job that took ``seconds`` and succeeded."""
     store.jobs.open(lease, spec)
-    store.jobs.begin_attempt(lease, spec.key, pid=4242, pid_start_time=1.0)
+    store.jobs.begin_attempt(lease, spec.key)
+    store.jobs.set_process(lease, spec.key, pid=4242, pid_start_time=1.0)
     store.jobs.end_attempt(
         lease, spec.key, attempt=1, exit_code=0, duration_s=seconds, interrupted=False
     )
@@ -99,7 +100,8 @@ def begun_run(
     do_job(store, lease, job_of(workdir, 0, "eval_candidate_0", run_id=run_id), 26.0)
     spec = job_of(workdir, 1, "train", run_id=run_id)
     store.jobs.open(lease, spec)
-    store.jobs.begin_attempt(lease, spec.key, pid=4243, pid_start_time=1.0)
+    store.jobs.begin_attempt(lease, spec.key)
+    store.jobs.set_process(lease, spec.key, pid=4243, pid_start_time=1.0)
     store.jobs.heartbeat(lease, spec.key, attempt_s=30.0)
     if owner is None:
         store.leases.release(lease)

@@ -30,14 +30,15 @@ from cadenza.core.seeding import derive_substream
 from cadenza.evaluation.statistics.paired_outcomes import exact_bounds
 from cadenza.loop.config import ThresholdConfig
 from cadenza.loop.contracts.records import EpisodeOutcome
-from cadenza.loop.orchestrator.decision import Decision, judge
-from cadenza.loop.orchestrator.evidence import Evidence, paired_evidence
-from cadenza.loop.orchestrator.sequential_plan import (
+from cadenza.loop.orchestrator.decision import (
     FUTILITY,
     RECOMMENDED_MAX_EPISODES,
     SEEN_DELTAS,
+    Decision,
     SequentialPlan,
+    judge,
 )
+from cadenza.loop.orchestrator.evidence import Evidence, paired_evidence
 
 #: Concentration of strongly shared difficulty: equal policies correlate by 1 / (1 + 0.5).
 SHARED: Final = 0.5

@@ -12,8 +12,8 @@ import pytest
 from cadenza.loop.backends.lerobot import LeRobotBackend
 from cadenza.loop.constitution import Roots, load_constitution
 from cadenza.loop.contracts.records import DataRequest, EvalRequest, Proposal, TrainRequest
-from cadenza.loop.jobs.programs import ProgramTable
-from cadenza.loop.seeds import SeedLedger
+from cadenza.loop.jobs.terms import ProgramTable
+from cadenza.loop.schedule import SeedLedger
 from tests.lerobot.pusht_loop import SMALL, settings
 
 pytestmark = [pytest.mark.lerobot, pytest.mark.slow, pytest.mark.usefixtures("offline")]

@@ -20,7 +20,7 @@ from cadenza.loop.events.bus import read_events
 from cadenza.loop.processes import is_held
 from cadenza.loop.scripts.train_policy import finished_step
 from cadenza.loop.store.jobstore import JobStore
-from cadenza.loop.store.rows import CheckpointRow, JobRow
+from cadenza.loop.store.rows import JobRow, Row
 from tests.integration.loop.command_line_runs import LoopCommands, kill
 from tests.integration.loop.job_harness import wait_for
 from tests.lerobot.pusht_loop import EPISODES, HARVESTED, SAVE_STEPS, STEPS, TESTED, document
@@ -57,7 +57,7 @@ class Left:
     incidents: set[str]
     events: list[dict[str, Any]]
     jobs: dict[tuple[int, str], JobRow]
-    policies: list[CheckpointRow]
+    policies: list[Row]
     seeds: dict[tuple[int, str, int], SeedRange]
 
     def of(self, kind):

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from cadenza.loop.config import LoopConfig
     from cadenza.loop.contracts.records import JobKey
     from cadenza.loop.events import Event
-    from cadenza.loop.jobs.progress import JobProgress
-    from cadenza.loop.jobs.stopping import StopLevel
+    from cadenza.loop.jobs.outcomes import JobProgress
+    from cadenza.loop.jobs.terms import StopLevel
     from cadenza.loop.orchestrator.assembly import LoopAssembly
     from cadenza.loop.status_report import Outlook, RunStatus
 
@@ -113,7 +113,7 @@ class LoopDisplay:
 
     def _look_at_disk(self) -> None:
         """Warn of a disk that is nearly full, once until there is room again."""
-        from cadenza.loop.disk_space import disk_space, shortage
+        from cadenza.loop.status_report import disk_space, shortage
 
         if self._loop is None:
             return
@@ -314,7 +314,7 @@ def demo(
 ) -> None:
     """Run a small loop from nothing to a good policy; run again, it goes on where it stopped."""
     with typed_exits(as_json=as_json, keep_lines=True):
-        from cadenza.loop.demo import RUN_ID, write_demo_config
+        from cadenza.loop.orchestrator.assembly import RUN_ID, write_demo_config
         from cadenza.loop.resuming import anchored
 
         settings = anchored(write_demo_config(workdir, knowledge or workdir / "knowledge"))
@@ -380,7 +380,7 @@ def _work(
     settings: "LoopConfig", run_id: str, *, quiet: bool
 ) -> "tuple[ExitCode, dict[str, Any], RunStatus]":
     """Return how the run ended, its summary, and how it stands."""
-    from cadenza.loop.jobs.stopping import StopSignals
+    from cadenza.loop.jobs.terms import StopSignals
     from cadenza.loop.orchestrator.assembly import build_loop
     from cadenza.loop.status_report import run_status
 
@@ -446,7 +446,7 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
 
 def _power_lines(settings: "LoopConfig") -> list[str]:
     """Return which gains in success a run is likely to see; nobody knows the spread of scores."""
-    from cadenza.loop.orchestrator.sequential_plan import SEEN_DELTAS, SequentialPlan, tasks_of
+    from cadenza.loop.orchestrator.decision import SEEN_DELTAS, SequentialPlan, tasks_of
 
     if settings.eval.metric != "success":
         return []

@@ -410,7 +410,7 @@ def _failure(status: "RunStatus") -> list[str]:
 
 
 def _full_disk(status: "RunStatus", workdir: Path) -> list[str]:
-    from cadenza.loop.disk_space import shortage
+    from cadenza.loop.status_report import shortage
 
     told = shortage(status.disk, workdir) if status.status in _RESUMABLE else ""
     return [plain(told)] if told else []

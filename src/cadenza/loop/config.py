@@ -53,13 +53,7 @@ _INSTEAD: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A language model.
-
-    Attributes:
-        provider: Name of its service.
-        model: Name of the model there.
-        address: Where the service is; None for its own address.
-    """
+    """A language model of a provider; `address` is None for the service's own."""
 
     provider: str
     model: str
@@ -216,10 +210,6 @@ def misfit_thresholds(thresholds: ThresholdConfig, metric: Metric) -> list[str]:
 
     Those of success are shares of episodes. Those of scores have no defaults: nobody but you knows
     what a gain of one means.
-
-    Args:
-        thresholds: The thresholds.
-        metric: What of an episode is compared.
     """
     if metric == "success":
         return [

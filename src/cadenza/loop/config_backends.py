@@ -192,12 +192,7 @@ def misplaced_names(
 ) -> list[str]:
     """Return what belongs to another back end, one sentence each.
 
-    Args:
-        backend: The back end.
-        named: Whether the configuration names it, instead of taking the default.
-        rungs: Policy types of the ladder.
-        env_type: Environment.
-        seed_dataset: Seed dataset.
+    ``named`` says whether the configuration names the back end, instead of taking the default.
     """
     if backend == "lerobot":
         return [_misfit_of_lerobot(name) for name in rungs if name not in LEROBOT_POLICIES]
@@ -237,12 +232,7 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 
 def settings_without_effect(backend: str, settings: Mapping[str, object]) -> list[str]:
-    """Return what only another back end heeds, one sentence each.
-
-    Args:
-        backend: The back end.
-        settings: Values by key of what LeRobot alone heeds.
-    """
+    """Return what only another back end heeds, one sentence each."""
     if backend == "lerobot":
         return []
     return [
@@ -256,13 +246,7 @@ def settings_without_effect(backend: str, settings: Mapping[str, object]) -> lis
 def clashing_flags(
     backend: str, extra: Mapping[str, Sequence[str]], shared: Sequence[str]
 ) -> list[str]:
-    """Return the further arguments that cannot be given, one sentence each.
-
-    Args:
-        backend: The back end.
-        extra: Further arguments of each command, by the key that holds them.
-        shared: Arguments that all these commands get, from ``eval.env_args``.
-    """
+    """Return the further arguments that cannot be given, one sentence each."""
     found: list[str] = []
     for key, words in {"eval.env_args": shared, **extra}.items():
         if words and not words[0].startswith("--"):
@@ -289,14 +273,7 @@ def clashing_flags(
 def flags_against_seeds(
     backend: str, env_type: str, extra: Mapping[str, Sequence[str]], shared: Sequence[str]
 ) -> list[str]:
-    """Return the further arguments that make an environment ignore its seeds, one sentence each.
-
-    Args:
-        backend: The back end.
-        env_type: Where policies are measured.
-        extra: Further arguments of each command, by the key that holds them.
-        shared: Arguments that all these commands get, from ``eval.env_args``.
-    """
+    """Return the further arguments that make an environment ignore its seeds, one sentence each."""
     if backend != "lerobot":
         return []
     found: list[str] = []
@@ -322,13 +299,7 @@ def seeded_words(env_type: str, given: Iterable[str]) -> tuple[str, ...]:
 
 
 def unseeded_words(key: str, env_type: str, words: Sequence[str]) -> list[str]:
-    """Return the words that make an environment ignore its seeds, one sentence each.
-
-    Args:
-        key: Where the words stand.
-        env_type: Environment.
-        words: Arguments of a command.
-    """
+    """Return the words that make an environment ignore its seeds, one sentence each."""
     if not replays_states(env_type):
         return []
     return [

@@ -10,13 +10,11 @@ Source:       CVE-2026-25874: LeRobot 0.4 and 0.5 unpickle what arrives at their
 
 import os
 import platform
+import shutil
 import socket
-import sqlite3
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
@@ -27,8 +25,7 @@ from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.backends.lerobot_probe import lerobot_python
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import Record
-from cadenza.loop.disk_space import free_gib, obstacle
-from cadenza.loop.errors import StoreCorruptError, StoreOutdatedError
+from cadenza.loop.errors import StoreOutdatedError
 
 #: ``fail`` keeps the runs that were asked about from working, ``warn`` keeps others from it.
 Level: TypeAlias = Literal["ok", "warn", "fail"]
@@ -38,9 +35,6 @@ class Check(Record):
     """What was found.
 
     Attributes:
-        name: What was looked at.
-        level: How it is.
-        detail: What was found.
         fix: What to do; None if nothing need be done.
     """
 
@@ -55,13 +49,7 @@ def _found(name: str, level: Level, detail: str, fix: str | None = None) -> Chec
 
 
 def tried(name: str, fix: str | None, check: Callable[[], Check]) -> Check:
-    """Return the outcome of ``check``, or a failure that tells its expected error.
-
-    Args:
-        name: What is looked at.
-        fix: What to do if it fails; None where the error says it.
-        check: Looks at it.
-    """
+    """Return the outcome of ``check``, or a failure that tells its expected error, and ``fix``."""
     try:
         return check()
     except (CadenzaError, OSError) as error:
@@ -74,58 +62,37 @@ def read_configuration(path: Path) -> tuple[LoopConfig | None, list[Check]]:
         config = LoopConfig.from_yaml(path)
     except ConfigurationError as error:
         first, *problems = str(error).splitlines()
+        told = [f"{path}: {problem.strip()}" for problem in problems] or [first]
         return None, [
-            _found(
-                "configuration",
-                "fail",
-                (f"{path}: {problem.strip()}" if problems else problem).removesuffix("."),
-                "correct the file",
-            )
-            for problem in problems or [first]
+            _found("configuration", "fail", problem.removesuffix("."), "correct the file")
+            for problem in told
         ]
-    checks = [_found("configuration", "ok", f"{path}: {_summary(config)}")]
-    return config, [*checks, *advice(config)]
+    rungs = ", ".join(rung.name for rung in config.policy_ladder)
+    told = f"at most {config.budgets.max_cycles} cycles of {rungs} on {config.eval.env_type}"
+    return config, [_found("configuration", "ok", f"{path}: {told}"), *advice(config)]
 
 
 def advice(config: LoopConfig) -> list[Check]:
     """Return warnings of a harvest that no training reads, and of a first policy never played."""
     found: list[Check] = []
     if config.improve.enabled and not config.improve.adapt_steps:
-        found.append(
-            _found(
-                "harvest",
-                "warn",
-                "improve.adapt_steps is 0: successes are collected, and no training reads them",
-                "set improve.adapt_steps, or improve.enabled: false",
-            )
-        )
+        told = "improve.adapt_steps is 0: successes are collected, and no training reads them"
+        fix = "set improve.adapt_steps, or improve.enabled: false"
+        found.append(_found("harvest", "warn", told, fix))
     init = config.policy_ladder[0].init
     if config.reference is None and init is not None and not Path(init).exists():
-        found.append(
-            _found(
-                "reference",
-                "warn",
-                f"policy_ladder[0].init {init} of a hub is not played, so the first "
-                "candidate is compared with nothing",
-                f"set reference: {init} if it knows the task, else reference: none",
-            )
+        told = (
+            f"policy_ladder[0].init {init} of a hub is not played, so the first candidate is "
+            "compared with nothing"
         )
+        fix = f"set reference: {init} if it knows the task, else reference: none"
+        found.append(_found("reference", "warn", told, fix))
     return found
 
 
 def back_end_check(config: LoopConfig) -> Check:
     """Return whether the back end takes the configuration, and the rules its commands."""
     return tried("back end", None, lambda: _back_end(config))
-
-
-def inputs_check(config: LoopConfig) -> Check:
-    """Return whether the data and weights that the configuration names are there, and fit."""
-    return tried("inputs", None, lambda: _inputs(config))
-
-
-def _summary(config: LoopConfig) -> str:
-    rungs = ", ".join(rung.name for rung in config.policy_ladder)
-    return f"at most {config.budgets.max_cycles} cycles of {rungs} on {config.eval.env_type}"
 
 
 def _back_end(config: LoopConfig) -> Check:
@@ -139,20 +106,18 @@ def _back_end(config: LoopConfig) -> Check:
     return _found("back end", "ok", f"{backend.name} on the {device}, its commands are allowed")
 
 
-def _inputs(config: LoopConfig) -> Check:
-    from cadenza.loop.orchestrator.cycle_data import collects, seeds_of_seed_data
-    from cadenza.loop.orchestrator.preflight import (
-        require_fitting_weights,
-        require_inputs,
-        require_present,
-    )
-    from cadenza.loop.resuming import rules_of
+def inputs_check(config: LoopConfig) -> Check:
+    """Return whether the data and weights that the configuration names are there, and fit."""
+    return tried("inputs", None, lambda: _inputs(config))
 
-    require_present(config)
-    require_fitting_weights(config)
+
+def _inputs(config: LoopConfig) -> Check:
+    from cadenza.loop.orchestrator.preflight import require_inputs, seeds_of_seed_data
+    from cadenza.loop.resuming import rules_of
+    from cadenza.loop.schedule import collects
+
+    require_inputs(config, rules_of(config))
     where = str(config.seed_root or "the back end finds or makes it")
-    if config.seed_root is not None:
-        require_inputs(config, rules_of(config))
     if not collects(config) and seeds_of_seed_data(config) is None:
         where += "; its initial states are unknown, policies may be measured on some of them"
     return _found("inputs", "ok", f"{config.seed_dataset}: {where}")
@@ -161,8 +126,6 @@ def _inputs(config: LoopConfig) -> Check:
 #: A native run of some cycles writes some hundred MB; LeRobot's environment and policies far more.
 _MIN_FREE_GIB: Final = 1.0
 _ENOUGH_FREE_GIB: Final = {"native": 5.0, "lerobot": 30.0}
-#: Streams of episodes and Ray keep their data there.
-_ENOUGH_SHARED_GIB: Final = 0.5
 #: Environment variables that hold the key of a provider; any of them will do.
 _KEYS: Final = {
     "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
@@ -180,11 +143,8 @@ def examine(
 ) -> list[Check]:
     """Return every check.
 
-    Args:
-        config: Configuration that must be able to run here; None for none in particular.
-        store: Where the job store is or will be.
-        workdir: Folder of all runs.
-        environ: Environment variables.
+    ``config`` is a configuration that must be able to run here; None for none in particular.
+    ``store`` and ``workdir`` are where the job store and all runs are or will be.
     """
     backend = "native" if config is None else config.backend
     checks = [
@@ -194,7 +154,6 @@ def examine(
         tried("constitution", "correct the rules or the configuration", lambda: _rules(config)),
         tried("store", None, lambda: store_check(store)),
         _disk(workdir, backend),
-        _shared_memory(Path("/dev/shm")),  # noqa: S108 - looked at, not written to
         _language_model(config, environ),
     ]
     if config is not None and config.jobs.runner == "ray":
@@ -205,13 +164,10 @@ def examine(
 
 
 def _python() -> Check:
-    fine = (3, 11) <= sys.version_info[:2] < (3, 13)
-    return _found(
-        "python",
-        "ok" if fine else "fail",
-        f"{platform.python_version()} on {platform.platform()}",
-        None if fine else "use Python 3.11 or 3.12",
-    )
+    told = f"{platform.python_version()} on {platform.platform()}"
+    if (3, 11) <= sys.version_info[:2] < (3, 13):
+        return _found("python", "ok", told)
+    return _found("python", "fail", told, "use Python 3.11 or 3.12")
 
 
 def _compute(config: LoopConfig | None) -> Check:
@@ -241,59 +197,28 @@ def _rules(config: LoopConfig | None) -> Check:
     if config is not None:
         require_foreseen_allowed(config, constitution)
     allowed = constitution.rules.allowed_programs or ()
-    return _found(
-        "constitution",
-        "ok",
-        f"{shown_rules(path, constitution.sha256)}, {len(allowed)} programs allowed",
-    )
+    told = f"{shown_rules(path, constitution.sha256)}, {len(allowed)} programs allowed"
+    return _found("constitution", "ok", told)
 
 
 def _disk(workdir: Path, backend: str) -> Check:
+    from cadenza.loop.store.database import obstacle
+
     folder = workdir.resolve()
     blocking = obstacle(folder)
     if blocking is not None:
-        return _found(
-            "disk",
-            "fail",
-            f"workdir: expected a folder, or room for one, got the file {blocking}",
-            "name another folder in workdir, or with --workdir",
-        )
+        told = f"workdir: expected a folder, or room for one, got the file {blocking}"
+        return _found("disk", "fail", told, "name another folder in workdir, or with --workdir")
     present = next(path for path in (folder, *folder.parents) if path.is_dir())
-    free = free_gib(present)
-    level: Level = "warn" if free >= _MIN_FREE_GIB else "fail"
+    free = shutil.disk_usage(present).free / 2**30
     if not os.access(present, os.W_OK | os.X_OK):
-        return _found(
-            "disk",
-            "fail",
-            f"may not write to {present}",
-            "name a folder that you may write to, with --workdir",
-        )
-    enough = _ENOUGH_FREE_GIB[backend]
-    fine = free >= enough
-    return _found(
-        "disk",
-        "ok" if fine else level,
-        f"{free:.1f} GiB free at {folder}",
-        None if fine else f"free some space: {enough:.0f} GiB are wanted",
-    )
-
-
-def _shared_memory(folder: Path) -> Check:
-    if not folder.is_dir():
-        return _found(
-            "shared memory",
-            "warn",
-            f"no {folder}",
-            "mount a tmpfs there: streams of episodes and Ray need it",
-        )
-    free = free_gib(folder)
-    fine = free >= _ENOUGH_SHARED_GIB
-    return _found(
-        "shared memory",
-        "ok" if fine else "warn",
-        f"{free:.1f} GiB free in {folder}",
-        None if fine else "remove old files there, or start the container with a larger one",
-    )
+        fix = "name a folder that you may write to, with --workdir"
+        return _found("disk", "fail", f"may not write to {present}", fix)
+    told, enough = f"{free:.1f} GiB free at {folder}", _ENOUGH_FREE_GIB[backend]
+    if free >= enough:
+        return _found("disk", "ok", told)
+    level: Level = "warn" if free >= _MIN_FREE_GIB else "fail"
+    return _found("disk", level, told, f"free some space: {enough:.0f} GiB are wanted")
 
 
 def _language_model(config: LoopConfig | None, environ: Mapping[str, str]) -> Check:
@@ -309,11 +234,7 @@ def _language_model(config: LoopConfig | None, environ: Mapping[str, str]) -> Ch
 
 
 def _model(config: LoopConfig, known: str, environ: Mapping[str, str]) -> Check:
-    """Return how the configuration's model is; nobody is asked.
-
-    Raises:
-        CadenzaError: Its client cannot be made.
-    """
+    """Return how the configuration's model is; nobody is asked."""
     from cadenza.loop.config import parse_spec
     from cadenza.loop.llm.adapter import make_llm
 
@@ -325,14 +246,9 @@ def _model(config: LoopConfig, known: str, environ: Mapping[str, str]) -> Check:
     own_server = model.address is not None or bool(environ.get("OPENAI_BASE_URL"))
     lacks_key = not any(environ.get(name) for name in names)
     missing = lacks_key and not (model.provider == "openai" and own_server)
-    return _found(
-        "language model",
-        "warn" if missing else "ok",
-        f"{model.shown} for {use}; {known}; {cost}",
-        f"export {names[0]}: without a key every call fails and proposals are deterministic"
-        if missing
-        else None,
-    )
+    fix = f"export {names[0]}: without a key every call fails and proposals are deterministic"
+    told = f"{model.shown} for {use}; {known}; {cost}"
+    return _found("language model", "warn" if missing else "ok", told, fix if missing else None)
 
 
 #: Longest time the cluster gets to answer, s.
@@ -342,21 +258,12 @@ _HERE: Final = ("auto", "local")
 
 
 def ray_check(config: LoopConfig, environ: Mapping[str, str]) -> Check:
-    """Return whether jobs can be given to Ray; nothing is started.
-
-    Args:
-        config: Configuration whose jobs run on Ray.
-        environ: Environment variables.
-    """
+    """Return whether jobs can be given to Ray; nothing is started."""
     try:
         release = version("ray")
     except PackageNotFoundError:
-        return _found(
-            "ray",
-            "fail",
-            "jobs.runner is ray, which is not installed",
-            "install 'cadenza[ray]', or set jobs.runner: local",
-        )
+        fix = "install 'cadenza[ray]', or set jobs.runner: local"
+        return _found("ray", "fail", "jobs.runner is ray, which is not installed", fix)
     address = config.jobs.ray_address or environ.get("RAY_ADDRESS")
     if not address:
         where = "the cluster of this machine, or one that is started for the run and ends with it"
@@ -364,12 +271,8 @@ def ray_check(config: LoopConfig, environ: Mapping[str, str]) -> Check:
     refusal = None if address in _HERE else _refusal(address)
     if refusal is None:
         return _found("ray", "ok", f"{release}; {address}")
-    return _found(
-        "ray",
-        "fail",
-        f"{release}; {address}: {refusal}",
-        "start the cluster, or correct jobs.ray_address (RAY_ADDRESS where that is not set)",
-    )
+    fix = "start the cluster, or correct jobs.ray_address (RAY_ADDRESS where that is not set)"
+    return _found("ray", "fail", f"{release}; {address}: {refusal}", fix)
 
 
 def _refusal(address: str) -> str | None:
@@ -389,16 +292,13 @@ def _refusal(address: str) -> str | None:
 
 
 def store_check(location: Path | str) -> Check:
-    """Return how the store at a path or URL is; nothing in it changes.
-
-    Raises:
-        CadenzaError: It does not answer, is damaged, or is of a newer version.
-    """
-    from cadenza.loop.store.database import shown
+    """Return how the store at a path or URL is, or raise; nothing in it changes."""
+    from cadenza.loop.store.database import shown, url_of
     from cadenza.loop.store.jobstore import JobStore
 
-    file = _sqlite_file(location)
-    if file is not None and not file.is_file():
+    url = url_of(location)
+    file = Path(url.database or "")
+    if url.get_backend_name() == "sqlite" and not file.is_file():
         return _found("store", "ok", f"none yet; the first run makes {file.absolute()}")
     try:
         with JobStore.open_existing(location) as store:
@@ -408,37 +308,8 @@ def store_check(location: Path | str) -> Check:
                 return _found("store", "ok", f"{shown(location)}: {number}")
     except StoreOutdatedError:
         pass
-    if file is not None:
-        _rehearse(file)
-    return _found(
-        "store", "ok", f"{shown(location)}: of an older version; the next run brings it up to date"
-    )
-
-
-def _sqlite_file(location: Path | str) -> Path | None:
-    from cadenza.loop.store.database import url_of
-
-    url = url_of(location)
-    return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
-
-
-def _rehearse(file: Path) -> None:
-    """Bring a copy of an SQLite store up to date."""
-    from cadenza.loop.store.jobstore import JobStore
-
-    with tempfile.TemporaryDirectory(prefix="cadenza-doctor-") as folder:
-        copy = Path(folder) / file.name
-        try:
-            with (
-                closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as source,
-                closing(sqlite3.connect(copy)) as target,
-            ):
-                source.backup(target)
-        except sqlite3.DatabaseError as error:
-            raise StoreCorruptError(
-                f"{file}: expected a sound database, got '{error}'; restore it from a copy."
-            ) from error
-        JobStore(copy).close()
+    told = f"{shown(location)}: of an older version; the next run brings it up to date"
+    return _found("store", "ok", told)
 
 
 #: Longest time the other interpreter gets to answer, s.
@@ -462,34 +333,20 @@ _HEADLESS: Final = {"MUJOCO_GL": "egl", "SDL_VIDEODRIVER": "dummy"}
 
 
 def lerobot_checks(environ: Mapping[str, str], *, wanted: LoopConfig | None) -> list[Check]:
-    """Return what was found about LeRobot.
-
-    Args:
-        environ: Environment variables.
-        wanted: Configuration that runs on LeRobot; None if none does, and nothing may fail.
-    """
+    """Return what was found about LeRobot; nothing fails unless a run of it is ``wanted``."""
     bad: Level = "warn" if wanted is None else "fail"
     python = lerobot_python(environ)
     if python is None:
-        return [
-            _found(
-                "lerobot",
-                bad,
-                "no environment; the native back end needs none",
-                "run: python environments/install.py environments/lerobot.txt "
-                "--needs-header linux/input.h (8.5 GB), or set CADENZA_LEROBOT_PYTHON",
-            )
-        ]
+        fix = (
+            "run: python environments/install.py environments/lerobot.txt "
+            "--needs-header linux/input.h (8.5 GB), or set CADENZA_LEROBOT_PYTHON"
+        )
+        told = "no environment; the native back end needs none"
+        return [_found("lerobot", bad, told, fix)]
     found = _ask(python)
     if found is None or not found.get("lerobot"):
-        return [
-            _found(
-                "lerobot",
-                bad,
-                f"{python}: no LeRobot there",
-                "remove that environment and install it again",
-            )
-        ]
+        fix = "remove that environment and install it again"
+        return [_found("lerobot", bad, f"{python}: no LeRobot there", fix)]
     checks = [_version(found, python)]
     env_type = None if wanted is None else wanted.eval.env_type
     if env_type in (None, "libero"):
@@ -517,35 +374,22 @@ def _ask(python: Path) -> dict[str, Any] | None:
 def _version(found: Mapping[str, Any], python: Path) -> Check:
     version = str(found["lerobot"])
     unsafe = version.startswith(_UNSAFE_SERVERS)
-    return _found(
-        "lerobot",
-        "warn" if unsafe else "ok",
-        f"{version} with torch {found.get('torch')} at {python}",
-        "do not run its asynchronous-inference server (CVE-2026-25874); the loop never does"
-        if unsafe
-        else None,
-    )
+    told = f"{version} with torch {found.get('torch')} at {python}"
+    fix = "do not run its asynchronous-inference server (CVE-2026-25874); the loop never does"
+    return _found("lerobot", "warn" if unsafe else "ok", told, fix if unsafe else None)
 
 
 def _libero(found: Mapping[str, Any], environ: Mapping[str, str], *, wanted: bool) -> Check:
     bad: Level = "fail" if wanted else "warn"
     if not found.get("libero"):
         header = "" if _EGL_HEADER.is_file() else "; its build needs libegl-dev and CMake below 4"
-        return _found(
-            "libero",
-            bad,
-            f"not installed{header}",
-            "install 'lerobot[libero]' into LeRobot's environment",
-        )
+        fix = "install 'lerobot[libero]' into LeRobot's environment"
+        return _found("libero", bad, f"not installed{header}", fix)
     home = Path(environ.get("HOME", "/"))
     config = Path(environ.get("LIBERO_CONFIG_PATH", home / ".libero")) / "config.yaml"
     if not config.is_file():
-        return _found(
-            "libero",
-            bad,
-            f"no {config}, so its first import asks questions",
-            "import libero once by hand in LeRobot's environment and answer N",
-        )
+        fix = "import libero once by hand in LeRobot's environment and answer N"
+        return _found("libero", bad, f"no {config}, so its first import asks questions", fix)
     return _found("libero", "ok", f"installed, configured by {config}")
 
 

@@ -31,9 +31,9 @@ from cadenza.loop.contracts.records import (
     MergeRequest,
     TrainRequest,
 )
-from cadenza.loop.jobs.stopping import StopCheck
+from cadenza.loop.jobs.terms import StopCheck
 from cadenza.loop.orchestrator.preflight import missing_inputs, require_inputs
-from cadenza.loop.orchestrator.session import RunSession
+from cadenza.loop.orchestrator.steps import RunSession
 from cadenza.loop.resuming import rules_of
 from cadenza.loop.store.jobstore import JobStore
 
@@ -81,14 +81,7 @@ def dry_jobs(session: RunSession, _stop: StopCheck) -> JobRunner:
 
 
 def commands_of(store: JobStore, run_id: str, *, below: Path, shown_as: Path) -> list[str]:
-    """Return the commands of a dry run, in order.
-
-    Args:
-        store: Its store.
-        run_id: The run.
-        below: Folder of all runs that is thrown away.
-        shown_as: Folder to name in its place.
-    """
+    """Return the commands of a dry run, in order, with another folder than the one thrown away."""
     lines = (shlex.join(job.command) for job in store.jobs.of_run(run_id))
     return [line.replace(str(below.absolute()), str(shown_as.absolute())) for line in lines]
 
@@ -97,7 +90,6 @@ class DryBackend:
     """Another back end's commands, and synthetic outcomes of them.
 
     Attributes:
-        inner: The other back end.
         seed_root: Folder of a local seed dataset, there or not; None for none.
         thresholds: What scores must exceed, in their units.
     """

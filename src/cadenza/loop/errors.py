@@ -93,7 +93,6 @@ class JobFailedError(CadenzaError, RuntimeError):
 
     Attributes:
         exit_code: Exit status of the last attempt; None if nobody saw it.
-        duration_s: Seconds of all attempts.
         log_path: Its log; None if there is none.
     """
 

@@ -82,15 +82,9 @@ def children_of(parent: int) -> list[int]:
 
 
 def kill_if(pid: int, is_meant: Callable[[int], bool], *, wait_s: float) -> bool:
-    """Kill a process if it is the one that is meant, and wait for its end.
+    """Kill a process if it is the one that is meant, and wait for its end; return whether it was.
 
-    Args:
-        pid: Its number.
-        is_meant: Says of a number whether its process is meant; asked while the number is held.
-        wait_s: Longest wait for the end, s.
-
-    Returns:
-        Whether it was killed.
+    ``is_meant`` is asked while the number is held, so that it cannot be given to another process.
     """
     try:
         descriptor = os.pidfd_open(pid)
@@ -191,12 +185,7 @@ _REAP_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class JobMark:
-    """What tells the processes of a job from all others.
-
-    Attributes:
-        key: ``<run>/<cycle>/<stage>``.
-        folder: Absolute path of the folder of its attempts.
-    """
+    """What tells the processes of a job from all others: its key and the folder of its attempts."""
 
     key: str
     folder: str
@@ -223,15 +212,7 @@ def find_marked(mark: JobMark) -> list[int]:
 
 
 def reap(mark: JobMark, *, wait_s: float = _REAP_S) -> list[int]:
-    """Kill every process that carries ``mark``, those they start meanwhile included.
-
-    Args:
-        mark: Whose processes.
-        wait_s: Longest wait until all are gone, s.
-
-    Returns:
-        The killed processes.
-    """
+    """Kill every process that carries ``mark``, also those they start meanwhile; return them."""
     killed: list[int] = []
     deadline = time.monotonic() + wait_s
     while marked := find_marked(mark):

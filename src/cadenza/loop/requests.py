@@ -26,7 +26,6 @@ class StopOutcome(Record):
     """What became of a request to stop.
 
     Attributes:
-        run_id: The run.
         controller: Process that works on the run and will stop it; None if nobody did, and the
             run is stopped already.
         jobs: Stages of jobs that a dead controller left running and that were asked to end.
@@ -39,11 +38,6 @@ class StopOutcome(Record):
 
 def stop_run(store: JobStore, run_id: str, *, workdir: Path) -> StopOutcome:
     """Ask whoever works on a run to stop it; if nobody does, stop it and what it left running.
-
-    Args:
-        store: Store of the run.
-        run_id: The run.
-        workdir: Folder of all runs.
 
     Raises:
         UnknownRowError: There is no such run.
@@ -75,13 +69,6 @@ def stop_run(store: JobStore, run_id: str, *, workdir: Path) -> StopOutcome:
 
 def answer(store: JobStore, run_id: str, *, approve: bool, reason: str, by: str) -> ApprovalRow:
     """Answer the question that a run waits with.
-
-    Args:
-        store: Store of the run.
-        run_id: The run.
-        approve: Yes or no.
-        reason: Why, for the record.
-        by: Who says so.
 
     Raises:
         UnknownRowError: There is no such run, or it waits for nothing.

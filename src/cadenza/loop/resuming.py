@@ -53,8 +53,8 @@ def anchored(config: LoopConfig) -> LoopConfig:
 
     A run that is gone on with from another current folder then finds them. ``workdir`` stays as it
     is, for commands that are printed; who resumes a run names that folder again, however they write
-    it, and the store keeps its absolute path. Names that are no path here, of a hub for example,
-    stay too. An earlier run as ``reference`` becomes the path of the policy that it blessed.
+    it. Names that are no path here, of a hub for example, stay too. An earlier run as ``reference``
+    becomes the path of the policy that it blessed.
 
     Raises:
         ConfigurationError: That run blessed nothing.
@@ -105,12 +105,7 @@ def _anchored_reference(config: LoopConfig) -> str | None:
 
 
 def placed(config: LoopConfig, folder: Path) -> LoopConfig:
-    """Return ``config`` as it is stored: with absolute paths of its rules and of all runs.
-
-    Args:
-        config: Configuration of the run.
-        folder: Folder of the run itself.
-    """
+    """Return ``config`` as it is stored: with absolute paths of its rules and of all runs."""
     return config.model_copy(
         update={"workdir": folder.absolute().parent, "constitution": rules_file(config)}
     )
@@ -119,11 +114,8 @@ def placed(config: LoopConfig, folder: Path) -> LoopConfig:
 def require_place(run_id: str, stored: Mapping[str, Any], folder: Path) -> None:
     """Raise unless a run is gone on with in the folder that it began in.
 
-    Args:
-        run_id: The run.
-        stored: Its configuration as stored; one of an older version may not name an absolute
-            folder, and then nothing is known.
-        folder: Folder of the run as it is now.
+    ``stored``, its configuration, may be of an older version without an absolute folder: nothing is
+    known then.
 
     Raises:
         ConfigurationError: It is another one, so that the files that the run names are not in it.
@@ -171,12 +163,7 @@ def rules_of(config: LoopConfig) -> Constitution:
 
 
 def shown_rules(path: Path | str | None, sha256: str | None) -> str:
-    """Return how rules are called before people.
-
-    Args:
-        path: Their file; None for the shipped rules.
-        sha256: Their digest; None if it is not known.
-    """
+    """Return how rules of a file, None for the shipped ones, are called before people."""
     digest = "" if sha256 is None else f", SHA-256 {sha256[:_DIGEST_WIDTH]}"
     return f"{path or 'the shipped ones'}{digest}"
 

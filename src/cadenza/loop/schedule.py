@@ -6,11 +6,16 @@ Schedule:  n(cycle) = floor(initial * growth^cycle), at least 1, at most the cap
 
 import json
 import math
-from typing import Final, Protocol, TypeVar
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol, TypeAlias, TypeVar, get_args
 
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.seeding import derive_substream
+from cadenza.loop.config import LoopConfig
+from cadenza.loop.constitution import Constitution
 from cadenza.loop.constitution.rules import ProposalBounds
-from cadenza.loop.contracts.records import MAX_NOTES, EvalReport, Proposal
+from cadenza.loop.contracts.records import MAX_NOTES, EvalReport, Proposal, SeedRange
 
 #: Most episodes that any proposal asks for, even without a cap: beyond any dataset of this kind.
 MAX_EPISODES: Final = 1_000_000
@@ -34,7 +39,6 @@ class DeterministicProposer:
     """Grows the data from cycle to cycle and names the tasks that fail.
 
     Attributes:
-        seed_dataset: The only dataset.
         initial_episodes: Episodes of cycle 0; None for as many as the cap allows, in every cycle.
         growth: Factor from cycle to cycle.
         max_episodes: Most a cycle gets; None for no limit.
@@ -169,3 +173,158 @@ class DeterministicProposer:
 def _nearest(value: _Number | None, bounds: tuple[_Number, _Number] | None) -> _Number | None:
     """Return the allowed value next to ``value``; None where none may be set."""
     return None if value is None or bounds is None else min(max(value, bounds[0]), bounds[1])
+
+
+#: What initial states are used for: collecting data, harvesting the policy's own successes,
+#: choosing between a candidate and its adapted copy, and comparing it with the reference.
+Purpose: TypeAlias = Literal["data", "harvest", "select", "compare"]
+
+#: What seeds are reserved for: a purpose of the run, or because its seed dataset has them.
+SeedUse: TypeAlias = Purpose | Literal["seed_data"]
+
+#: Seeds of one purpose.
+REGION: Final = 2**28
+#: Seeds of one purpose in one cycle; one episode needs one.
+BLOCK: Final = 2**16
+#: Cycles before the blocks of a region repeat.
+MAX_CYCLES: Final = REGION // BLOCK
+
+_PURPOSES: Final[tuple[str, ...]] = get_args(Purpose)
+
+
+@dataclass(frozen=True, slots=True)
+class SeedLedger:
+    """Seeds of one run.
+
+    Attributes:
+        seed: Root seed of the run, >= 0.
+    """
+
+    seed: int
+
+    def range(self, purpose: Purpose, cycle: int, *, count: int, skip: int = 0) -> SeedRange:
+        """Return ``count`` seeds of a purpose in a cycle.
+
+        Args:
+            purpose: What they are for.
+            cycle: The cycle, in 0..4095.
+            count: How many, >= 1.
+            skip: Seeds of the same purpose and cycle that were used before, as by earlier looks.
+
+        Raises:
+            InputError: Unknown purpose, cycle out of range, or more seeds than the block holds.
+        """
+        if purpose not in _PURPOSES:
+            raise InputError(
+                f"SeedLedger: expected a purpose of {', '.join(_PURPOSES)}, got {purpose!r}."
+            )
+        if not 0 <= cycle < MAX_CYCLES:
+            raise InputError(f"SeedLedger: expected a cycle in 0..{MAX_CYCLES - 1}, got {cycle}.")
+        if count < 1 or skip < 0 or skip + count > BLOCK:
+            raise InputError(
+                f"SeedLedger: expected count >= 1, skip >= 0 and at most {BLOCK} {purpose} seeds "
+                f"per cycle, got {count} after {skip}; ask for fewer episodes."
+            )
+        block = (self._first_block() + cycle) % MAX_CYCLES
+        start = _PURPOSES.index(purpose) * REGION + block * BLOCK + skip
+        return SeedRange(start=start, count=count)
+
+    def _first_block(self) -> int:
+        """Return the block of cycle 0."""
+        stream = derive_substream("loop.seed_blocks", root_seed=self.seed)
+        return stream.integer_seed() % MAX_CYCLES
+
+
+def hulls(seeds: Iterable[int]) -> tuple[SeedRange, ...]:
+    """Return ranges that hold ``seeds``, one in each block that has some, ascending.
+
+    A use of a block begins at its first seed, so it meets such a range only if it meets a seed.
+    """
+    ends: dict[int, tuple[int, int]] = {}
+    for seed in seeds:
+        first, last = ends.get(seed // BLOCK, (seed, seed))
+        ends[seed // BLOCK] = min(first, seed), max(last, seed)
+    return tuple(
+        SeedRange(start=first, count=last - first + 1) for _, (first, last) in sorted(ends.items())
+    )
+
+
+#: Most episodes that one argument names: Linux limits it to 128 KiB, and numbers below a million
+#: take at most eight characters each.
+MOST_LISTED: Final = 16_000
+#: Attempts per wanted success; LeAgents gives up after as many.
+ATTEMPTS_PER_SUCCESS: Final = 5
+
+
+def attempts_for(episodes: int) -> int:
+    """Return how many attempts a harvest of ``episodes`` successes may take."""
+    return min(BLOCK, ATTEMPTS_PER_SUCCESS * episodes)
+
+
+def collects(config: LoopConfig) -> bool:
+    """Return whether the data of a cycle is collected rather than chosen."""
+    return config.backend == "native" and config.seed_root is None
+
+
+def schedule_of(config: LoopConfig, rules: Constitution) -> DeterministicProposer:
+    """Return the schedule of a run, within which a language model may propose."""
+    data = config.data
+    return DeterministicProposer(
+        config.seed_dataset,
+        data.initial_episodes,
+        data.growth,
+        data.max_episodes,
+        most_proposed=most_proposed(config, rules),
+        moves=moves_of(config, rules),
+    )
+
+
+def moves_of(config: LoopConfig, rules: Constitution) -> ProposalBounds:
+    """Return what proposals of a run may move beside its data.
+
+    No rung where a person is asked before the ladder is climbed, none that is not on it, no more
+    steps than a job may make, and a step size natively alone: LeRobot's policies have their own.
+    """
+    moves = rules.rules.proposals or ProposalBounds()
+    ladder = {rung.name for rung in config.policy_ladder}
+    asked = "escalate" in config.approval.gates
+    limit, steps = rules.rules.limit("max_train_steps") or 1, moves.steps
+    native = config.backend == "native"
+    return moves.model_copy(
+        update={
+            "rungs": () if asked else tuple(name for name in moves.rungs if name in ladder),
+            "steps": steps and (min(steps[0], limit), min(steps[1], limit)),
+            "learning_rate": moves.learning_rate if native else None,
+        }
+    )
+
+
+def most_proposed(config: LoopConfig, rules: Constitution) -> int:
+    """Return the most episodes that a proposal other than the schedule's may ask for, >= 1."""
+    if not collects(config):
+        return MOST_LISTED
+    return max(1, attempts_within(rules, None) // ATTEMPTS_PER_SUCCESS)
+
+
+def attempts_within(rules: Constitution, episodes: int | None) -> int:
+    """Return how many attempts ``episodes`` successes may take, or any number of them.
+
+    What the rule ``max_collect_episodes`` does not allow is not asked for; without that rule the
+    constitution refuses the job.
+    """
+    attempts = BLOCK if episodes is None else attempts_for(episodes)
+    limit = rules.rules.limit("max_collect_episodes")
+    return attempts if limit is None else max(1, min(attempts, limit))
+
+
+def bounded(proposal: Proposal, schedule: DeterministicProposer, cycle: int) -> Proposal:
+    """Return ``proposal`` with no more episodes than the schedule has or anybody may ask for.
+
+    What it moves beside the data is within its bounds, too.
+    """
+    proposal = schedule.within(proposal)
+    most = max(schedule.scheduled_episodes(cycle) or 1, schedule.most_proposed or 1)
+    asked = proposal.num_episodes
+    if asked is None or asked <= most:
+        return proposal
+    return proposal.model_copy(update={"num_episodes": most})

@@ -45,16 +45,12 @@ class CycleState(Record):
     """What the present cycle has made so far.
 
     Attributes:
-        proposal: What to train on.
-        dataset: The data.
-        candidate: The policy under judgement.
         adapted: The same, trained on with harvested episodes.
         look: Evaluations extended so far, from 0.
         candidate_report: Latest evaluation of the candidate, without outcomes, raw data cut.
         baseline_report: Latest evaluation of the reference on the same seeds, outcomes and raw data
             left out.
         decision: What was decided; None before.
-        reason: Why, in one sentence.
     """
 
     proposal: Proposal | None = None
@@ -99,22 +95,17 @@ class LoopState(Record):
     """Everything the controller knows about a run.
 
     Attributes:
-        run_id: The run.
         cycle: Present cycle, from 0.
-        step: Step to do next.
         rung: Index into the policy ladder.
         rung_cycles: Cycles completed on this rung.
         blessed: Best policy so far; None before a promotion.
         provisional: Policy that is the reference until one is blessed; not shown good enough.
         baseline: Success of the reference when last measured; None before.
         history: Candidates of this rung that were not promoted, oldest first.
-        mix: Harvested episodes so far.
         unmerged: Harvests that still wait to be joined to ``mix``.
         last_report: Evaluation of the last cycle, for the proposer.
-        decisions: Decisions of completed cycles.
         spent: Part of the run's error budget that its comparisons spent, see `SequentialPlan`;
             None in a run that an earlier version began, see `spent_of`.
-        current: The present cycle.
         stop_reason: Why the run ended; None while it goes on. A run that a budget ended keeps the
             step that is to be done when there is more.
         restarts: Times the run went on after a failure or the end of a budget.
@@ -156,15 +147,7 @@ def spent_of(state: LoopState, config: LoopConfig) -> float:
 
 
 def needed(value: _Value | None, what: str) -> _Value:
-    """Return what an earlier step of the cycle made.
-
-    Args:
-        value: What the state holds.
-        what: What it is, for the message.
-
-    Raises:
-        AssertionError: It is not there: the steps were done in another order.
-    """
+    """Return what an earlier step of the cycle made, called ``what`` if it is not there."""
     if value is None:
         raise AssertionError(f"expected {what} from an earlier step, got None")
     return value
@@ -179,12 +162,8 @@ class RunSummary:
     """What a run came to.
 
     Attributes:
-        run_id: The run.
-        cycles_run: Cycles with a decision.
-        decisions: Their decisions, in order.
         final_policy: Policy type of the blessed policy; None if none is.
         baseline_success_rate: What the reference achieved when it was last measured.
-        stop_reason: Why the run ended.
         final_rung: Rung of the policy ladder that the run ended on.
         blessed_checkpoint: Path of the blessed policy; None if none is.
         blessed_cycle: Cycle that trained it; None too for one that the run started from.
@@ -208,13 +187,7 @@ class RunSummary:
 def summarize(
     state: LoopState, config: LoopConfig, *, stop_reason: str | None = None
 ) -> RunSummary:
-    """Return what the run came to so far.
-
-    Args:
-        state: State of the run.
-        config: Its configuration.
-        stop_reason: Why it ends, where the state does not say.
-    """
+    """Return what the run came to so far; ``stop_reason`` is why, where the state does not say."""
     blessed = state.blessed
     return RunSummary(
         run_id=state.run_id,

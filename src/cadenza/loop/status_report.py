@@ -7,13 +7,14 @@ Units:      success as a share of episodes in [0, 1]; seconds and hours of jobs,
 Intervals:  exact (Clopper-Pearson) at 95 % for one policy's success; the bounds of the difference
             are those that the decision used.
 Time left:  from the share that the present attempt says it has done by itself, see
-            `cadenza.loop.jobs.progress`; else from the time that the newest ended job of the same
+            `cadenza.loop.jobs.outcomes`; else from the time that the newest ended job of the same
             work took, by the steps or episodes of both. A job's speed is taken as constant, and its
             start as part of the work. Where neither helps, or the job takes longer than its like,
             nothing is said.
 """
 
 import json
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,24 +24,56 @@ from typing import Any, Final, Literal, cast
 from pydantic import Field
 
 from cadenza.core.errors import IntegrityError
+from cadenza.loop.config import BackendName
 from cadenza.loop.contracts.records import Device, EpisodeOutcome, JobKey, Rate, Record
-from cadenza.loop.disk_space import DiskSpace, disk_space
 from cadenza.loop.jobs.attempt_files import AttemptFolder
-from cadenza.loop.jobs.outcomes import Course, read_course
-from cadenza.loop.jobs.progress import flags_of, goes_on, kind_of, progress_of
+from cadenza.loop.jobs.outcomes import Course, flags_of, goes_on, kind_of, progress_of, read_course
 from cadenza.loop.processes import is_gone
 from cadenza.loop.store.jobstore import JobStore
-from cadenza.loop.store.rows import ApprovalRow, CheckpointRow, JobRow, ReplyTotals, RunRow
+from cadenza.loop.store.rows import ApprovalRow, JobRow, ReplyTotals, Row
+
+#: Less than this may not last for a job that is about to begin, GiB = 2^30 bytes. A native cycle
+#: writes some ten MB, one checkpoint of a large LeRobot policy with its optimizer several GB.
+SHORT_GIB: Final[dict[BackendName, float]] = {"native": 1.0, "lerobot": 10.0}
+
+
+class DiskSpace(Record):
+    """Room on the disk of a folder, GiB: what is free to this user, and less than what is short."""
+
+    free_gib: float = Field(ge=0.0)
+    short_gib: float
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the next job may not have room."""
+        return self.free_gib < self.short_gib
+
+
+def disk_space(folder: Path, backend: BackendName) -> DiskSpace | None:
+    """Return the room that a run of ``backend`` has; None where its folder cannot be seen."""
+    try:
+        free = shutil.disk_usage(folder).free / 2**30
+    except OSError:
+        return None
+    return DiskSpace(free_gib=free, short_gib=SHORT_GIB[backend])
+
+
+def shortage(space: DiskSpace | None, folder: Path) -> str:
+    """Return what to tell of a disk that is nearly full; empty for one that is not, or unknown."""
+    if space is None or not space.is_short:
+        return ""
+    return (
+        f"disk nearly full: {space.free_gib:.1f} GiB left at {folder}, less than "
+        f"{space.short_gib:g} GiB may not last for the next job; make room, a full disk fails the "
+        "run (docs/loop.md tells which files of runs may be deleted)"
+    )
 
 
 class Measurement(Record):
     """Success of one policy.
 
     Attributes:
-        rate: Share of episodes that succeeded.
-        low: Lower bound of its 95 % interval.
-        high: Upper bound.
-        n_episodes: Episodes played.
+        rate: Share of episodes that succeeded, with the bounds of its 95 % interval.
         score: Mean graded result, in the task's units; None if an episode has none.
     """
 
@@ -57,9 +90,7 @@ class Harvested(Record):
     Attributes:
         starts: ``"solved"`` for the policy's own successes, ``"failed"`` for episodes of an expert
             from initial states at which the policy failed.
-        kept: Episodes kept.
         successes: Attempts that the policy solved.
-        attempts: Attempts of the policy.
     """
 
     starts: str
@@ -72,8 +103,6 @@ class CycleStatus(Record):
     """One cycle.
 
     Attributes:
-        idx: Its number, from 0.
-        rung: Policy type it trains.
         stage: What it does, or did last.
         decision: What became of its candidate; None before.
         reason: Why, in one sentence; None before.
@@ -81,12 +110,9 @@ class CycleStatus(Record):
         baseline: What the reference solved on the same initial states; None without one.
         difference: Bounds of the difference that the decision was made on; None without them.
         seconds: Seconds of its jobs by device.
-        harvest: What it harvested; None for nothing.
         adapted: What of candidate and of its copy that was trained on the harvests was compared to
             choose between them; None where there was no copy.
         checkpoint: Policy that stands for it: the adapted copy once that was chosen; None before.
-        started_at: When it began.
-        finished_at: When it ended; None while it goes on.
     """
 
     idx: int
@@ -109,9 +135,6 @@ class LiveJob(Record):
     """A job that runs now.
 
     Attributes:
-        cycle: Its cycle.
-        stage: What it is for.
-        attempt: Number of the attempt.
         pid: Process in charge of it; None if that has not said so yet.
         elapsed_s: Seconds of this attempt so far.
         silent_s: Seconds since its last sign of life.
@@ -140,15 +163,7 @@ class LiveJob(Record):
 
 
 class PendingApproval(Record):
-    """A question that waits for a person.
-
-    Attributes:
-        cycle: Cycle that asks.
-        gate: Decision that it wants to make.
-        requested_at: When it asked.
-        deadline: When it acts on silence; None never.
-        overdue: Whether that has passed.
-    """
+    """A question that waits for a person: when it acts on silence, and whether that has passed."""
 
     cycle: int
     gate: str
@@ -158,15 +173,7 @@ class PendingApproval(Record):
 
 
 class Spending(Record):
-    """What jobs took and may take.
-
-    Attributes:
-        uses_gpu: Whether jobs run on a GPU.
-        gpu_hours: Hours that count against ``max_gpu_hours``: on the GPU, or all without one.
-        max_gpu_hours: Limit; None if the stored configuration names none.
-        wall_hours: Hours of all jobs.
-        max_wall_hours: Limit; None for none.
-    """
+    """What jobs took, hours; ``gpu_hours`` counts those on the GPU, or all without one."""
 
     uses_gpu: bool
     gpu_hours: float
@@ -183,7 +190,6 @@ class ModelUse(Record):
         failed: Replies that failed, or that nothing was left to pay for.
         cost_usd: Cost, with the most that calls under way can cost, US dollars; None if the
             configuration names no prices.
-        max_cost_usd: Limit; None for none.
         fallbacks: Proposals that the schedule made for want of a usable reply.
         asked_now: Whether the run waits for a reply.
     """
@@ -200,8 +206,6 @@ class BlessedPolicy(Record):
     """The run's best policy.
 
     Attributes:
-        path: Its weights.
-        policy_type: Rung that trained it.
         cycle: Cycle that trained it; None for one that the run started from.
         success: What it solved in its own cycle; None if not recorded.
         score: Its mean graded result there, in the task's units; None if an episode has none.
@@ -218,29 +222,20 @@ class RunStatus(Record):
     """One run.
 
     Attributes:
-        run_id: Its id.
-        status: ``running``, ``pending_approval``, ``stopped``, ``finished`` or ``failed``.
         stop_reason: Why it ended; None while it goes on.
         worked_on_by: Process that works on it; None if nobody does.
-        stop_requested: Whether it is asked to stop.
-        created_at: When it began.
         step: Step it does next, or ``finished``.
         max_cycles: Cycles it may make; None if the stored configuration names no number.
         metric: What of an episode its decisions compare: ``success`` or ``score``.
         constitution: File of the rules that it obeys; None for the shipped ones.
         constitution_sha256: Digest of these rules; None if the store has none.
-        cycles: Its cycles, in order.
         seed_data: Initial states of the dataset that it starts from: ``reserved``, so that no
             policy is measured on them, or ``unknown``; None if it collects its own data, or has not
             looked yet.
-        blessed: Best policy; None before a promotion.
         error_budget: Probability that the run blesses any policy that is no better; None if the
             stored configuration names none.
         error_spent: What its comparisons spent of it; None in a run of an earlier version.
-        pending: Questions to a person.
-        jobs: Jobs that run now.
         failed_log: Log of the job that failed last; None if none did.
-        spending: What its jobs took.
         disk: Room on the disk of its folder; None where that cannot be seen.
         language_model: What it asked a language model; None if nothing.
         knowledge_pages: Pages that it wrote to, in order of their names.
@@ -278,13 +273,7 @@ _POLICIES: Final = ("rung", "policy.type")
 
 
 class SignsOfLife(Record):
-    """What is known of a running attempt.
-
-    Attributes:
-        elapsed_s: Seconds since it began.
-        silent_s: Seconds since its last sign of life.
-        quiet_s: Seconds since it left a trace in its log or folder, until that sign of life.
-    """
+    """Seconds of a running attempt, since its last sign of life, and without a trace until then."""
 
     elapsed_s: float
     silent_s: float
@@ -292,22 +281,16 @@ class SignsOfLife(Record):
 
 
 class Outlook(Record):
-    """How a running job goes on.
-
-    Attributes:
-        done: Share that it says it has done; None if it says nothing.
-        left_s: Estimated seconds until its end; None if they are unknown.
-    """
+    """How a running job goes on: the share that is done, and seconds left, as far as known."""
 
     done: Rate | None = None
     left_s: float | None = None
 
 
 class JobEstimates:
-    """Estimates for the jobs of one run."""
+    """Estimates for the jobs of one run, from all of them and what they leave below ``folder``."""
 
     def __init__(self, jobs: Sequence[JobRow], *, folder: Path) -> None:
-        """Estimate from ``jobs``, all of the run, and from what they leave below ``folder``."""
         self._jobs = {job.key: job for job in jobs}
         self._folder = folder
 
@@ -370,13 +353,7 @@ class JobEstimates:
         return self._folder / f"cycle_{key.cycle}" / "jobs" / key.stage
 
     def _left_by_like(self, job: JobRow, elapsed_s: float, begun: float | None) -> float | None:
-        """Return the seconds left if the job takes as long as its like, scaled; None if unknown.
-
-        Args:
-            job: The job.
-            elapsed_s: Seconds of its present attempt.
-            begun: Share that this went on from; None if nobody knows.
-        """
+        """Return the seconds left if the job takes as long as its like, scaled; None if unknown."""
         like = max(
             (other for other in self._jobs.values() if _is_like(other, job)),
             key=lambda other: other.finished or 0.0,
@@ -417,12 +394,7 @@ _FALLBACKS: Final = (("orchestrator", "proposal_fallback"), ("curation", "curati
 
 
 def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
-    """Return how one run stands.
-
-    Args:
-        store: Store of the run.
-        run_id: The run.
-        workdir: Folder of all runs; jobs leave signs of life and progress below it.
+    """Return how one run stands; its jobs leave signs of life and progress below ``workdir``.
 
     Raises:
         UnknownRowError: There is no such run.
@@ -619,7 +591,7 @@ def _pending(row: ApprovalRow) -> PendingApproval:
     )
 
 
-def _blessed(row: CheckpointRow | None, cycles: Sequence[CycleStatus]) -> BlessedPolicy | None:
+def _blessed(row: Row | None, cycles: Sequence[CycleStatus]) -> BlessedPolicy | None:
     if row is None:
         return None
     measured = [cycle.candidate for cycle in cycles if cycle.idx == row["cycle_idx"]]
@@ -633,7 +605,7 @@ def _blessed(row: CheckpointRow | None, cycles: Sequence[CycleStatus]) -> Blesse
     )
 
 
-def _spending(run: RunRow, jobs: Sequence[JobRow]) -> Spending:
+def _spending(run: Row, jobs: Sequence[JobRow]) -> Spending:
     limits = _section(_object(run["config_json"]), "budgets")
     seconds = _seconds(jobs)
     everything = sum(seconds.values())
@@ -648,7 +620,7 @@ def _spending(run: RunRow, jobs: Sequence[JobRow]) -> Spending:
     )
 
 
-def _asks_now(store: JobStore, run: RunRow) -> bool:
+def _asks_now(store: JobStore, run: Row) -> bool:
     """Return whether a run that somebody works on waits for a language model."""
     state = _object(run["state_json"])
     return (

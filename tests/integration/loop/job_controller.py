@@ -14,7 +14,7 @@ from pathlib import Path
 from cadenza.core.files import atomic_write_json
 from cadenza.loop.contracts.records import JobSpec
 from cadenza.loop.errors import StopRequestedError
-from cadenza.loop.jobs.stopping import StopSignals
+from cadenza.loop.jobs.terms import StopSignals
 from tests.integration.loop.job_harness import bench_in
 
 STOPPED = 3

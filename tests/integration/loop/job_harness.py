@@ -11,8 +11,8 @@ from cadenza.loop.config import JobsConfig
 from cadenza.loop.contracts.records import JobKey, JobSpec
 from cadenza.loop.jobs.attempt_files import AttemptFolder
 from cadenza.loop.jobs.durable_runner import LocalJobRunner, job_folder
-from cadenza.loop.jobs.programs import ProgramTable
 from cadenza.loop.jobs.ray_runner import RayJobRunner
+from cadenza.loop.jobs.terms import ProgramTable
 from cadenza.loop.processes import JobMark, find_marked, start_ticks, this_process
 from cadenza.loop.store import JobStore
 

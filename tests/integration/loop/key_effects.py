@@ -98,7 +98,7 @@ class Lab:
         """Return a run over the fake stack: its summary, and the model's first reply."""
         stack = FakeStack(rates, seconds=seconds)
         self.patch.setattr(
-            "cadenza.loop.llm.recording.make_llm", lambda spec: model if spec else NullLLM()
+            "cadenza.loop.orchestrator.assembly.make_llm", lambda spec: model if spec else NullLLM()
         )
         with built(config, stack) as loop:
             summary = loop.run()

@@ -8,7 +8,7 @@ import pytest
 from cadenza.core.errors import ConfigurationError
 from cadenza.loop.constitution import Constitution, load_constitution
 from cadenza.loop.errors import StaleLeaseError, TrainError
-from cadenza.loop.jobs.stopping import StopLevel
+from cadenza.loop.jobs.terms import StopLevel
 from tests.integration.loop.job_harness import wait_for
 from tests.integration.loop.loop_harness import outcome_of
 from tests.integration.loop.test_controller import new, payloads, store, workdir

@@ -29,7 +29,7 @@ def open_journal(store, lease, log_path, monkeypatch):
     def open_one():
         for journal in journals:
             journal.close()
-        journals.append(EventJournal(store, "run", lease, log_path))
+        journals.append(EventJournal(store, lease, log_path))
         return journals[-1]
 
     yield open_one
@@ -146,7 +146,7 @@ def test_event_outside_a_step_and_a_second_journal_are_refused(
 ):
     journal = open_journal()
     with pytest.raises(EventLogError, match="another writer"):
-        EventJournal(store, "run", lease, log_path)
+        EventJournal(store, lease, log_path)
     with pytest.raises(ZeroDivisionError), journal.step("a"):  # a step that fails is closed
         raise ZeroDivisionError
     with pytest.raises(NotReadyError, match="emit inside `with journal"):

@@ -13,7 +13,7 @@ import pytest
 from cadenza.core.errors import MissingExtraError
 from cadenza.loop.backends.lerobot_probe import LeRobotEnvironment
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.seeds import SeedLedger
+from cadenza.loop.schedule import SeedLedger
 from cadenza.loop.validation import dotted_keys
 from tests.integration.loop import key_effects as see
 from tests.integration.loop.key_effects import Lab, flag

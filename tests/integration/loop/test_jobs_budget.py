@@ -6,7 +6,7 @@ import pytest
 
 from cadenza.loop.config import BudgetConfig
 from cadenza.loop.errors import BudgetExceededError
-from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
+from cadenza.loop.jobs.terms import BudgetMeter
 from tests.integration.loop.job_harness import RUN, bench_in, nothing_left_of, spec_of
 
 SLEEP = "import time; time.sleep(600)"
@@ -18,8 +18,9 @@ def bench(tmp_path):
         yield opened
 
 
-def meter_of(bench, **limits):
-    return BudgetMeter(bench.store.jobs, RUN, BudgetLimits(**limits))
+def meter_of(bench, **limits_s):
+    hours = {name: seconds / 3600.0 for name, seconds in limits_s.items()}
+    return BudgetMeter(bench.store.jobs.spent_s, RUN, BudgetConfig(**hours), uses_gpu=True)
 
 
 @pytest.mark.parametrize("limit", ["max_gpu_hours", "max_wall_hours"])
@@ -38,12 +39,8 @@ def test_job_is_ended_when_the_budget_is_used_up(bench, tmp_path, limit):
     assert bench.row(spec).attempt == 1
 
 
-class Spent:
-    def __init__(self, cpu, gpu):
-        self.seconds = {"cpu": cpu, "gpu": gpu}
-
-    def spent_s(self, run_id):
-        return self.seconds
+def spent(**seconds):
+    return lambda _run_id: seconds
 
 
 @pytest.mark.parametrize(
@@ -56,11 +53,10 @@ class Spent:
 )
 def test_limits_of_a_configuration_are_hours_per_device(uses_gpu, device, left_s):
     config = BudgetConfig(max_gpu_hours=2.0, max_wall_hours=3.0)
-    limits = BudgetLimits.of(config, uses_gpu=uses_gpu)
-    meter = BudgetMeter(Spent(cpu=1000.0, gpu=600.0), RUN, limits)
+    meter = BudgetMeter(spent(cpu=1000.0, gpu=600.0), RUN, config, uses_gpu=uses_gpu)
     assert meter.left_s(device) == left_s
     meter.require(device)
-    overdrawn = BudgetMeter(Spent(cpu=0.0, gpu=8000.0), RUN, BudgetLimits.of(config, uses_gpu=True))
+    overdrawn = BudgetMeter(spent(cpu=0.0, gpu=8000.0), RUN, config, uses_gpu=True)
     assert overdrawn.left_s("gpu") == 0.0
     with pytest.raises(BudgetExceededError, match=r"max_gpu_hours = 2, got 2\.22 hours spent"):
         overdrawn.require("gpu")

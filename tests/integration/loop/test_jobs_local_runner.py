@@ -17,7 +17,7 @@ from cadenza.loop.errors import (
     StoreUnavailableError,
 )
 from cadenza.loop.jobs.outcomes import last_lines
-from cadenza.loop.jobs.stopping import StopLevel
+from cadenza.loop.jobs.terms import StopLevel
 from tests.integration.loop.job_harness import UNTIL, bench_in, is_alive, nothing_left_of, spec_of
 
 #: Time limits, s: a busy machine may need longer than the first for a command to get to its work.
@@ -136,12 +136,12 @@ def test_time_limit_ends_a_command_that_ignores_sigterm_and_what_hides_in_other_
     bench, tmp_path
 ):
     pids = tmp_path / "pids"
-    runner = bench.runner(JobsConfig(max_attempts=1, grace_s=0.3))
     bystander = os.posix_spawn("/bin/sleep", ["sleep", "600"], os.environ)
     try:
         for limit_s in LIMITS_S:
-            limits = {"stage": f"within_{limit_s:g}", "time_limit_s": limit_s}
-            spec, began = spec_of(tmp_path, STUBBORN, str(pids), **limits), time.monotonic()
+            runner = bench.runner(JobsConfig(max_attempts=1, grace_s=0.3, time_limit_s=limit_s))
+            stage, began = f"within_{limit_s:g}", time.monotonic()
+            spec = spec_of(tmp_path, STUBBORN, str(pids), stage=stage)
             with pytest.raises(JobFailedError, match="time limit ended it after") as caught:
                 runner.run(spec)
             took_s = time.monotonic() - began

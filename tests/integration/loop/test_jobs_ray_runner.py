@@ -9,7 +9,7 @@ import pytest
 
 from cadenza.loop.errors import JobHostError, StopRequestedError
 from cadenza.loop.jobs.ray_runner import RayHosts
-from cadenza.loop.jobs.stopping import StopLevel
+from cadenza.loop.jobs.terms import StopLevel
 from cadenza.loop.orchestrator.assembly import build_loop
 from cadenza.loop.store import JobStore
 from tests.campaigns import nightly

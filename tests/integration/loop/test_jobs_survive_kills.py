@@ -124,7 +124,9 @@ def test_lock_and_not_a_number_tells_whether_a_host_lives(work, tmp_path):
     try:
         with bench_in(tmp_path) as bench:
             bench.store.jobs.open(bench.lease, spec)
-            bench.store.jobs.begin_attempt(bench.lease, spec.key, pid=bystander.pid)
+            bench.store.jobs.begin_attempt(bench.lease, spec.key)
+            bystanding = {"pid": bystander.pid, "pid_start_time": 1.0}
+            bench.store.jobs.set_process(bench.lease, spec.key, **bystanding)
             folder = files_of(spec)
             folder.try_lock().release()
             folder.write_host(HostProcess(attempt=1, pid=bystander.pid, start_ticks=1))

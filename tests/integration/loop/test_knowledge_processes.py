@@ -13,7 +13,7 @@ from cadenza.loop.contracts.records import EvalReport
 from cadenza.loop.events import EventBus
 from cadenza.loop.knowledge.lint import findings
 from cadenza.loop.knowledge.observations import read_observations
-from cadenza.loop.knowledge.page import read_page
+from cadenza.loop.knowledge.pages import read_page
 from tests.campaigns import size
 
 #: Kills, and seconds that a process gets before each of them at most.

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from cadenza.loop.llm import CallLimits, GuardedLLM, Price, RecordedLLM, asking, make_llm
+from cadenza.loop.config import LLMCallsConfig
+from cadenza.loop.llm import GuardedLLM, RecordedLLM, asking, make_llm
 from cadenza.loop.llm import adapter as service
 from tests.integration.loop.llm_server import (
     Reply,
@@ -19,7 +20,7 @@ from tests.loop_fakes import MemoryReplies
 
 KEY = "secret-0123456789-abcdef"  # of no shape that is told by itself
 PROVIDERS = ["anthropic", "openai", "gemini"]
-PRICE = Price(input_usd=3.0, output_usd=15.0)
+PRICES = {"usd_per_million_input": 3.0, "usd_per_million_output": 15.0}
 #: Most that `why?` can cost with 100 tokens of reply: 4 bytes and 256 tokens around them at 3
 #: dollars per million, 100 tokens at 15 dollars per million.
 MOST_USD = (4 + 256) * 3e-6 + 100 * 15e-6
@@ -57,16 +58,16 @@ def good(provider, text="fine", **more):
     return Reply(body=make(text, **more))
 
 
-def guarded(server, provider, *, retries=0, timeout_s=20.0, pauses=None, price=None):
-    limits = CallLimits(timeout_s=timeout_s, retries=retries, backoff_s=0.5, max_pause_s=30.0)
+def guarded(server, provider, *, retries=0, timeout_s=20.0, pauses=None, **prices):
+    calls = LLMCallsConfig(timeout_s=timeout_s, retries=retries, **prices)
     sleep = (lambda _: None) if pauses is None else pauses.append
-    return GuardedLLM(client(server, provider), limits, price, sleep=sleep)
+    return GuardedLLM(client(server, provider), calls, sleep=sleep)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_good_answer_brings_text_tokens_and_cost(server, provider):
     server.say(good(provider))
-    row = guarded(server, provider, price=PRICE).reply("why?", system="be brief", max_tokens=77)
+    row = guarded(server, provider, **PRICES).reply("why?", system="be brief", max_tokens=77)
     assert (row.text, row.error) == ("fine", None)
     assert (row.provider, row.model) == (provider, "test-model")
     assert (row.tokens_in, row.tokens_out) == (2095, 503)
@@ -132,7 +133,7 @@ UNUSABLE = {
 def test_unusable_body_becomes_the_empty_text_with_an_error(server, provider, case):
     problem, anthropic, openai = UNUSABLE[case]
     server.say(Reply(body=anthropic if provider == "anthropic" else openai))
-    row = guarded(server, provider, price=PRICE).reply("why?")
+    row = guarded(server, provider, **PRICES).reply("why?")
     assert row.text == ""
     assert re.search(problem, row.error or "")
     assert row.cost_usd > 0.0  # a reply of no use is paid for
@@ -145,7 +146,7 @@ def test_counts_that_are_none_leave_the_text_and_cost_the_most(server, provider,
     keys = names.get(provider, ("prompt_tokens", "completion_tokens"))
     usage = None if counts is None else dict(zip(keys, counts, strict=True))
     server.say(good(provider, usage=usage))
-    row = guarded(server, provider, price=PRICE).reply("why?", max_tokens=100)
+    row = guarded(server, provider, **PRICES).reply("why?", max_tokens=100)
     assert (row.text, row.error) == ("fine", None)
     assert (row.tokens_in, row.tokens_out) == (None, None)
     assert row.cost_usd == pytest.approx(MOST_USD)
@@ -175,7 +176,7 @@ def test_passing_failure_is_repeated_with_doubled_pauses(server, provider, statu
     server.say(failure, failure, good(provider))
     pauses = []
     assert guarded(server, provider, retries=2, pauses=pauses).complete("why?") == "fine"
-    assert pauses == [0.5, 1.0]
+    assert pauses == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -187,8 +188,8 @@ def test_pause_is_what_the_service_asks_for_within_the_bound(server, provider):
     server.say(*limited, good(provider))
     pauses = []
     assert guarded(server, provider, retries=4, pauses=pauses).complete("why?") == "fine"
-    # seven seconds; the bound; then our own 0.5 * 2^2 and 0.5 * 2^3 for what is no number
-    assert pauses == [7.0, 30.0, 2.0, 4.0]
+    # seven seconds; the bound; then our own 2^2 and 2^3 for what is no number
+    assert pauses == [7.0, 60.0, 4.0, 8.0]
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -57,7 +57,7 @@ def live(monkeypatch, sqlite_template):
         folders.append(folder)
         (folder / "runs").mkdir()
         shutil.copyfile(sqlite_template, folder / "runs" / "cadenza.db")
-        monkeypatch.setattr("cadenza.loop.llm.recording.make_llm", lambda spec: model)
+        monkeypatch.setattr("cadenza.loop.orchestrator.assembly.make_llm", lambda spec: model)
         stack = FakeStack([0.4, 0.9])
         for at in (*deaths, None):
             with built(settings_in(folder, limit), stack) as loop:

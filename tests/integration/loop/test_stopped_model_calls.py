@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from cadenza.loop.jobs.stopping import StopLevel
+from cadenza.loop.jobs.terms import StopLevel
 from cadenza.loop.llm.protocol import Answer
 from cadenza.loop.status_report import run_status
 from tests.integration.loop.loop_harness import built, configured
@@ -43,7 +43,7 @@ class Hanging:
 )
 def test_stop_takes_effect_while_a_model_hangs(text, priced, by, tmp_path, monkeypatch):
     model = Hanging(text)
-    monkeypatch.setattr("cadenza.loop.llm.recording.make_llm", lambda spec: model)
+    monkeypatch.setattr("cadenza.loop.orchestrator.assembly.make_llm", lambda spec: model)
     prices = {"usd_per_million_input": 0.0, "usd_per_million_output": 1.0}
     settings = configured(
         tmp_path,

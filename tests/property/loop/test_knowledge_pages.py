@@ -10,7 +10,7 @@ from cadenza.loop.knowledge.observations import (
     plain_name,
     read_observations,
 )
-from cadenza.loop.knowledge.page import Page, Section, read_page, write_page
+from cadenza.loop.knowledge.pages import Page, Section, read_page, write_page
 from cadenza.loop.knowledge.updates import MAX_BULLET_CHARS, MAX_BULLETS, bounded_lessons
 
 line = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r"), max_size=30)

@@ -22,7 +22,7 @@ from cadenza.loop import errors
 from cadenza.loop.constitution import ConstitutionError, Verdict
 from cadenza.loop.contracts.records import JobKey
 from cadenza.loop.events import Event, EventBus
-from cadenza.loop.jobs.progress import JobProgress
+from cadenza.loop.jobs.outcomes import JobProgress
 from cadenza.loop.status_report import run_status
 from tests.loop_runs import RUN, begun_run
 
@@ -190,7 +190,7 @@ class Terminal(io.StringIO):
 
 def progress(seconds):
     key = JobKey(run_id=RUN, cycle=1, stage="train")
-    return JobProgress(key=key, attempt=1, attempt_s=seconds, spent_s=0.0, time_limit_s=None)
+    return JobProgress(key=key, attempt=1, attempt_s=seconds)
 
 
 def assembly(store, tmp_path):
@@ -203,7 +203,7 @@ def assembly(store, tmp_path):
 def shown_by(stream, store, tmp_path, monkeypatch, *, quiet=False, line_every_s=0.0, told=None):
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr("cadenza.cli.loop_run._LINE_EVERY_S", line_every_s)
-    monkeypatch.setattr("cadenza.loop.disk_space.shortage", lambda *_: "")
+    monkeypatch.setattr("cadenza.loop.status_report.shortage", lambda *_: "")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     loop = assembly(store, tmp_path)

@@ -7,7 +7,7 @@ from cadenza.core.strict_json import write_sealed_json
 from cadenza.loop import doctor
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.doctor import inputs_check
-from cadenza.loop.seeds import SeedLedger
+from cadenza.loop.schedule import SeedLedger
 
 
 def config(**changes):

@@ -3,7 +3,7 @@ from itertools import pairwise
 import pytest
 
 from cadenza.core.errors import InputError
-from cadenza.loop.seeds import BLOCK, MAX_CYCLES, REGION, SeedLedger, hulls
+from cadenza.loop.schedule import BLOCK, MAX_CYCLES, REGION, SeedLedger, hulls
 
 
 def test_the_next_cycle_takes_the_next_block_and_wraps_at_the_end_of_the_region():

@@ -1,21 +1,25 @@
-"""A command as a plain call: the runner that workers take, two of them, and jobs run by one.
+"""What workers stand on: runners of a command, jobs run by one, and how commands are handed in.
 
-The names and signatures are those of LeAgents, so that runners written for it work here. A call
-blocks until its command is over, so nothing survives a killed controller: the next one starts the
-command again. Use `cadenza.loop.jobs.durable_runner` where that is too dear.
+Names and signatures of runners are those of LeAgents, so that those written for it work here. A
+call blocks until its command is over, so nothing survives a killed controller: the next one starts
+the command again. Use `cadenza.loop.jobs.durable_runner` where that is too dear.
 """
 
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 from cadenza.core.errors import IntegrityError
-from cadenza.loop.contracts.records import JobEnd, JobSpec
+from cadenza.loop.backends.base import Backend, program_table
+from cadenza.loop.constitution import Constitution, ConstitutionError, Roots
+from cadenza.loop.contracts.records import JobEnd, JobKey, JobPlan, JobRunner, JobSpec
 from cadenza.loop.errors import JobFailedError
+from cadenza.loop.events.bus import Event, EventSink
 from cadenza.loop.jobs.outcomes import (
     job_failure,
     recorded_end,
@@ -23,7 +27,8 @@ from cadenza.loop.jobs.outcomes import (
     result_digest,
     wanted_end,
 )
-from cadenza.loop.jobs.programs import ProgramTable
+from cadenza.loop.jobs.terms import ProgramTable
+from cadenza.loop.schedule import SeedLedger
 from cadenza.loop.store.rows import JobRow, Lease
 
 if TYPE_CHECKING:
@@ -32,14 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class RunResult:
-    """How a command ended.
-
-    Attributes:
-        cmd: Program and arguments.
-        exit_code: Exit status; negative for the signal that ended it.
-        duration_s: Seconds it took.
-        log_path: File with its output; None if it has none.
-    """
+    """How a command ended; `exit_code` is negative for the signal that ended it."""
 
     cmd: list[str]
     exit_code: int
@@ -84,13 +82,9 @@ class CallableRunner:
         *,
         programs: ProgramTable | None = None,
     ) -> None:
-        """Run jobs by ``call``, once each.
+        """Run jobs by ``call``, once each, recorded in ``store`` under ``lease``.
 
-        Args:
-            store: Store of the run; jobs are recorded in it.
-            lease: The controller's right to change the run.
-            call: Gets command and log file, returns when the command is over.
-            programs: What the names in commands stand for; None leaves that to ``call``.
+        ``programs`` tells what the names in commands stand for; None leaves that to ``call``.
         """
         self._jobs = store.jobs
         self._lease = lease
@@ -142,7 +136,6 @@ class PlainJobs:
     """Runs each job by one call, recorded nowhere: for a worker used on its own."""
 
     def __init__(self, runner: Runner) -> None:
-        """Run jobs by ``runner``."""
         self._runner = runner
 
     def run(self, spec: JobSpec) -> JobEnd:
@@ -182,3 +175,169 @@ def _judged(spec: JobSpec, result: RunResult) -> tuple[str | None, str]:
         return None if spec.result_path is None else result_digest(spec.result_path), ""
     except IntegrityError as error:
         return None, f"exit code 0, but {error}"
+
+
+#: Initial states of a worker used on its own.
+OWN_SEEDS: Final = SeedLedger(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlace:
+    """Which job of a run, and where its files go.
+
+    Attributes:
+        cycle: Cycle of the run, from 0.
+        stage: What the job is for; unique within the cycle.
+    """
+
+    run_id: str
+    cycle: int
+    stage: str
+    workdir: Path
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the job."""
+        return self.workdir.absolute() / f"cycle_{self.cycle}" / self.stage
+
+    @property
+    def log_path(self) -> Path:
+        """Its log, outside the folder, which some commands want to create themselves."""
+        return self.folder.with_name(f"{self.stage}.log")
+
+
+class Worker:
+    """Hands in the commands of a back end: cleared by the constitution, announced, run, reported.
+
+    Events:  ``constitution_denied`` {rule, reason}, ``job_started`` {stage, cmd}, ``job_finished``
+             {exit_code, duration_s, log, stage}.
+
+    Attributes:
+        runner: Runs commands where a call gets no job runner.
+    """
+
+    #: Stage of its events.
+    EVENT_STAGE: ClassVar[str]
+
+    def __init__(
+        self,
+        constitution: Constitution,
+        bus: EventSink,
+        runner: Runner,
+        read_roots: tuple[Path, ...] = (),
+    ) -> None:
+        """Work for one run, whose commands may read ``read_roots`` outside its own folder."""
+        self.constitution = constitution
+        self.bus = bus
+        self.runner = runner
+        self._read_roots = read_roots
+
+    def _emit(self, place: JobPlace, kind: str, payload: Mapping[str, Any]) -> None:
+        self.bus.emit(Event(place.run_id, self.EVENT_STAGE, kind, place.cycle, payload))
+
+    def _run(
+        self,
+        place: JobPlace,
+        plan: JobPlan,
+        jobs: JobRunner | None,
+        given: Iterable[str | None] = (),
+    ) -> JobEnd:
+        """Run ``plan`` to its end; errors as `JobRunner.run`, and a `ConstitutionError`.
+
+        Args:
+            place: Which job it is.
+            plan: What a back end wants to be run.
+            jobs: Runs it; None for one call of `runner`, by a worker used on its own.
+            given: Paths and names of a hub that the worker's caller named. A worker used on its
+                own may read those paths; a run reads its own folder and its roots alone.
+        """
+        command = self._clear(place, plan, _paths(given) if jobs is None else ())
+        self._emit(place, "job_started", {"stage": place.stage, "cmd": command})
+        key = JobKey(run_id=place.run_id, cycle=place.cycle, stage=place.stage)
+        planned: dict[str, Any] = {**dict(plan), "command": command}
+        spec = JobSpec(key=key, log_path=place.log_path, **planned)
+        try:
+            end = (jobs or PlainJobs(self.runner)).run(spec)
+        except JobFailedError as error:
+            self._report(place, error.exit_code, error.duration_s)
+            raise
+        self._report(place, end.exit_code, end.duration_s)
+        return end
+
+    def _clear(self, place: JobPlace, plan: JobPlan, given: tuple[Path, ...]) -> tuple[str, ...]:
+        roots = Roots(
+            write=(place.workdir.absolute(),),
+            read=(*self._read_roots, *given),
+            job=place.folder,
+        )
+        try:
+            return self.constitution.clear(plan.command, roots).argv()
+        except ConstitutionError as error:
+            verdict = {"rule": error.verdict.rule, "reason": error.verdict.reason}
+            self._emit(place, "constitution_denied", verdict)
+            raise
+
+    def _report(self, place: JobPlace, exit_code: int | None, duration_s: float) -> None:
+        told = {"exit_code": exit_code, "duration_s": duration_s, "log": place.log_path}
+        self._emit(place, "job_finished", {**told, "stage": place.stage})
+
+
+def _paths(given: Iterable[str | None]) -> tuple[Path, ...]:
+    """Return which of ``given`` are there, absolute; the others are names of a hub."""
+    return tuple(Path(name).absolute() for name in given if name and Path(name).exists())
+
+
+def runner_for(backend: Backend, runner: Runner) -> Runner:
+    """Return how a worker of ``backend`` runs commands.
+
+    `subprocess_runner` gets the executables that the names stand for, so that nobody's ``PATH``
+    can put others in their place; every other runner gets the names, as in LeAgents.
+    """
+    if runner is not subprocess_runner:
+        return runner
+
+    def run_program(cmd: Sequence[str], log_path: Path) -> RunResult:
+        return runner(program_table(backend).resolve(cmd), log_path)
+
+    return run_program
+
+
+def cycle_of(output_dir: Path) -> int:
+    """Return the cycle that a folder of a job belongs to by its path; 0 if to none."""
+    prefix, _, number = output_dir.parent.name.partition("_")
+    return int(number) if prefix == "cycle" and number.isdecimal() else 0
+
+
+_Settings = TypeVar("_Settings")
+
+
+class CommandWorker(Worker, ABC, Generic[_Settings]):
+    """A worker with settings of its own, ``cfg``, and a ``backend``."""
+
+    def __init__(
+        self,
+        cfg: _Settings,
+        constitution: Constitution,
+        bus: EventSink,
+        runner: Runner = subprocess_runner,
+        *,
+        backend: Backend | None = None,
+        read_roots: tuple[Path, ...] = (),
+    ) -> None:
+        """Work for one run.
+
+        Args:
+            cfg: How to work.
+            constitution: What commands must obey.
+            bus: Where events go.
+            runner: Runs commands where a call gets no job runner.
+            backend: Training stack; None for LeRobot.
+            read_roots: Folders outside the run's own that commands may read.
+        """
+        self.cfg = cfg
+        self.backend = self._lerobot() if backend is None else backend
+        super().__init__(constitution, bus, runner_for(self.backend, runner), read_roots)
+
+    @abstractmethod
+    def _lerobot(self) -> Backend:
+        """Return LeRobot with the worker's settings."""

@@ -1,31 +1,36 @@
 """Data worker: finds, or lets a back end collect, the data of a cycle."""
 
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.loop.agents.base import Runner, subprocess_runner
-from cadenza.loop.agents.job_desk import JobDesk, JobPlace, runner_for
+from cadenza.loop.agents.base import (
+    OWN_SEEDS,
+    JobPlace,
+    Runner,
+    Worker,
+    runner_for,
+    subprocess_runner,
+)
 from cadenza.loop.backends.base import Backend, lerobot_backend
 from cadenza.loop.constitution import Constitution, load_constitution
 from cadenza.loop.contracts.records import DataRequest, DatasetRef, JobRunner, Proposal, SeedRange
 from cadenza.loop.errors import DataError, JobFailedError
 from cadenza.loop.events.bus import EventSink
-from cadenza.loop.seeds import SeedLedger
 
 __all__ = ["DataAgent", "DataError"]
 
 #: Job key of the step.
 STAGE: Final = "data"
-#: Initial states of a worker used on its own.
-_LEDGER: Final = SeedLedger(0)
 
 
-class DataAgent:
+class DataAgent(Worker):
     """Resolves proposals to data.
 
     Without a back end and a task filter it takes a proposal at its word, as LeAgents does.
     """
+
+    EVENT_STAGE: ClassVar = "collect"
 
     def __init__(
         self,
@@ -49,18 +54,10 @@ class DataAgent:
         """
         if backend is None and task_filter is not None:
             backend = lerobot_backend(task_filter=task_filter)
-        self.bus = bus
-        self.runner = runner if backend is None else runner_for(backend, runner)
+        runner = runner if backend is None else runner_for(backend, runner)
+        super().__init__(constitution or load_constitution(None), bus, runner, read_roots)
         self.task_filter = task_filter
-        self.constitution = constitution or load_constitution(None)
         self._backend = backend
-        self._desk = JobDesk(
-            event_stage="collect",
-            constitution=self.constitution,
-            bus=bus,
-            runner=self.runner,
-            read_roots=read_roots,
-        )
 
     def run(
         self,
@@ -87,31 +84,25 @@ class DataAgent:
             ConstitutionError: It is refused.
             ConfigurationError: There is no ``workdir``, but a back end.
         """
+        place = JobPlace(run_id=run_id, cycle=cycle, stage=STAGE, workdir=workdir or Path())
         if self._backend is None:
-            dataset = DatasetRef(
-                repo_id=proposal.dataset,
-                num_episodes=proposal.num_episodes,
-                notes=proposal.notes,
+            count, notes = proposal.num_episodes, proposal.notes
+            dataset = DatasetRef(repo_id=proposal.dataset, num_episodes=count, notes=notes)
+        elif workdir is None:
+            raise ConfigurationError(
+                "DataAgent.run: expected the run's folder as workdir, got None; the back end "
+                f"{self._backend.name!r} writes below it."
             )
         else:
-            if workdir is None:
-                raise ConfigurationError(
-                    "DataAgent.run: expected the run's folder as workdir, got None; the back end "
-                    f"{self._backend.name!r} writes below it."
-                )
-            place = JobPlace(run_id=run_id, cycle=cycle, stage=STAGE, workdir=workdir)
+            count = proposal.num_episodes or 1
             request = DataRequest(
                 cycle=cycle,
                 proposal=proposal,
-                seeds=seeds or _LEDGER.range("data", cycle, count=proposal.num_episodes or 1),
+                seeds=seeds or OWN_SEEDS.range("data", cycle, count=count),
                 folder=place.folder,
             )
             dataset = self._ask(self._backend, place, request, jobs)
-        self._desk.emit(
-            JobPlace(run_id=run_id, cycle=cycle, stage=STAGE, workdir=workdir or Path()),
-            "dataset_resolved",
-            self._resolved(proposal, dataset),
-        )
+        self._emit(place, "dataset_resolved", self._resolved(proposal, dataset))
         return dataset
 
     def _ask(
@@ -120,7 +111,7 @@ class DataAgent:
         plan = backend.plan_data(request)
         if plan is not None:
             try:
-                self._desk.run(place, plan, jobs)
+                self._run(place, plan, jobs)
             except JobFailedError as error:
                 raise DataError(str(error)) from error
         return backend.read_data(request)

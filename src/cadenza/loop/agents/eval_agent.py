@@ -1,10 +1,10 @@
 """Evaluation worker: plays a policy on given initial states."""
 
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from cadenza.core.errors import IntegrityError
-from cadenza.loop.agents.job_desk import CommandWorker, JobPlace, cycle_of
+from cadenza.loop.agents.base import OWN_SEEDS, CommandWorker, JobPlace, cycle_of
 from cadenza.loop.backends.base import Backend, lerobot_backend
 from cadenza.loop.config import EvalConfig
 from cadenza.loop.contracts.records import (
@@ -15,12 +15,8 @@ from cadenza.loop.contracts.records import (
     SeedRange,
 )
 from cadenza.loop.errors import EvalError, EvalOutputError, JobFailedError
-from cadenza.loop.seeds import SeedLedger
 
 __all__ = ["EvalAgent", "EvalError"]
-
-#: Initial states of a worker used on its own.
-_LEDGER: Final = SeedLedger(0)
 
 
 class EvalAgent(CommandWorker[EvalConfig]):
@@ -67,7 +63,7 @@ class EvalAgent(CommandWorker[EvalConfig]):
         place = JobPlace(run_id=run_id, cycle=cycle, stage=stage, workdir=workdir)
         request = self._request(cycle, place.folder, checkpoint, seeds)
         try:
-            self._desk.run(place, self.backend.plan_eval(request), jobs, [checkpoint.path])
+            self._run(place, self.backend.plan_eval(request), jobs, [checkpoint.path])
         except JobFailedError as error:
             raise EvalError(str(error)) from error
         try:
@@ -75,16 +71,8 @@ class EvalAgent(CommandWorker[EvalConfig]):
         except IntegrityError as error:
             raise EvalOutputError(str(error)) from error
         _require_seeds(report, request.seeds, place)
-        self._desk.emit(
-            place,
-            "report",
-            {
-                "success_rate": report.success_rate,
-                "task_suite": report.task_suite,
-                "n_episodes": report.n_episodes,
-                "stage": stage,
-            },
-        )
+        told = report.model_dump(include={"success_rate", "task_suite", "n_episodes"})
+        self._emit(place, "report", {**told, "stage": stage})
         return report
 
     def _lerobot(self) -> Backend:
@@ -94,7 +82,7 @@ class EvalAgent(CommandWorker[EvalConfig]):
         self, cycle: int, folder: Path, checkpoint: CheckpointRecord, seeds: SeedRange | None
     ) -> EvalRequest:
         if seeds is None:
-            seeds = _LEDGER.range("compare", cycle, count=self.cfg.n_episodes)
+            seeds = OWN_SEEDS.range("compare", cycle, count=self.cfg.n_episodes)
         return EvalRequest(
             cycle=cycle,
             checkpoint=checkpoint,

@@ -1,11 +1,17 @@
 """Improvement worker: harvests a policy's own successes and joins the harvests."""
 
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from cadenza.core.errors import IntegrityError
-from cadenza.loop.agents.base import Runner, subprocess_runner
-from cadenza.loop.agents.job_desk import CommandWorker, JobPlace, cycle_of
+from cadenza.loop.agents.base import (
+    OWN_SEEDS,
+    CommandWorker,
+    JobPlace,
+    Runner,
+    cycle_of,
+    subprocess_runner,
+)
 from cadenza.loop.backends.base import Backend, lerobot_backend
 from cadenza.loop.config import EvalConfig, ImproveConfig
 from cadenza.loop.constitution import Constitution
@@ -20,19 +26,9 @@ from cadenza.loop.contracts.records import (
 )
 from cadenza.loop.errors import ImproveError, JobFailedError
 from cadenza.loop.events.bus import EventSink
-from cadenza.loop.seeds import BLOCK, SeedLedger
+from cadenza.loop.schedule import attempts_for
 
 __all__ = ["ImproveAgent", "ImproveError"]
-
-#: Initial states of a worker used on its own.
-_LEDGER: Final = SeedLedger(0)
-#: Attempts per wanted success; LeAgents gives up after as many.
-ATTEMPTS_PER_SUCCESS: Final = 5
-
-
-def attempts_for(episodes: int) -> int:
-    """Return how many attempts a harvest of ``episodes`` successes may take."""
-    return min(BLOCK, ATTEMPTS_PER_SUCCESS * episodes)
 
 
 class ImproveAgent(CommandWorker[ImproveConfig]):
@@ -51,27 +47,14 @@ class ImproveAgent(CommandWorker[ImproveConfig]):
         backend: Backend | None = None,
         read_roots: tuple[Path, ...] = (),
     ) -> None:
-        """Work for one run; arguments as `CommandWorker`.
-
-        Args:
-            cfg: What to collect.
-            eval_cfg: Where to play.
-            constitution: See there.
-            bus: See there.
-            runner: See there.
-            backend: See there.
-            read_roots: See there.
-        """
+        """Collect as ``cfg`` says where ``eval_cfg`` does; the rest as `CommandWorker`."""
         self.eval_cfg = eval_cfg
         super().__init__(cfg, constitution, bus, runner, backend=backend, read_roots=read_roots)
 
     def build_command(self, checkpoint: CheckpointRecord, out_dir: Path, repo_id: str) -> list[str]:
         """Return the command that collects ``repo_id``, on the seeds of `run` alone.
 
-        Args:
-            checkpoint: The policy.
-            out_dir: Folder of the step; the dataset lies in it, beside what the harvest brought.
-            repo_id: Name of the dataset.
+        The dataset lies in ``out_dir``, the folder of the step, beside what the harvest brought.
 
         Raises:
             ConfigurationError: A further argument is given twice.
@@ -139,14 +122,14 @@ class ImproveAgent(CommandWorker[ImproveConfig]):
         request = request.model_copy(update={"seeds": seeds or request.seeds, "focus": focus})
         try:
             plan = self.backend.plan_harvest(request)
-            self._desk.run(place, plan, jobs, [checkpoint.path])
+            self._run(place, plan, jobs, [checkpoint.path])
             harvest = self.backend.read_harvest(request)
         except (JobFailedError, IntegrityError) as error:
             raise ImproveError(str(error)) from error
         told = _summary(harvest)
         if request.starts == "failed":
             told["starts"] = request.starts
-        self._desk.emit(place, "rollouts_collected", told)
+        self._emit(place, "rollouts_collected", told)
         return harvest
 
     def merge(
@@ -172,12 +155,12 @@ class ImproveAgent(CommandWorker[ImproveConfig]):
         )
         try:
             plan = self.backend.plan_merge(request)
-            self._desk.run(place, plan, jobs, [source.root for source in sources])
+            self._run(place, plan, jobs, [source.root for source in sources])
             merged = self.backend.read_merge(request)
         except (JobFailedError, IntegrityError) as error:
             raise ImproveError(str(error)) from error
         payload = {"repo_id": merged.repo_id, "episodes": merged.num_episodes}
-        self._desk.emit(place, "rollouts_merged", payload)
+        self._emit(place, "rollouts_merged", payload)
         return merged
 
     def _lerobot(self) -> Backend:
@@ -191,7 +174,7 @@ class ImproveAgent(CommandWorker[ImproveConfig]):
             checkpoint=checkpoint,
             episodes=self.cfg.episodes,
             starts=self.cfg.starts,
-            seeds=_LEDGER.range("harvest", cycle, count=attempts_for(self.cfg.episodes)),
+            seeds=OWN_SEEDS.range("harvest", cycle, count=attempts_for(self.cfg.episodes)),
             repo_id=repo_id,
             device=self.cfg.device,
             task_text=self.cfg.task_text,

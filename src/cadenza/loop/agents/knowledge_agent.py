@@ -10,17 +10,19 @@ from typing import Final
 from cadenza.loop.contracts.records import EvalReport
 from cadenza.loop.events import Event, EventSink
 from cadenza.loop.knowledge import lint
-from cadenza.loop.knowledge.folder import (
+from cadenza.loop.knowledge.observations import Observation, measurement, plain_name
+from cadenza.loop.knowledge.pages import (
+    Page,
     claimed_name,
     load_or_set_aside,
     load_page,
     locked,
     page_path,
     read_bounded,
+    read_page,
     save_page,
+    write_page,
 )
-from cadenza.loop.knowledge.observations import Observation, measurement, plain_name
-from cadenza.loop.knowledge.page import Page, read_page, write_page
 from cadenza.loop.knowledge.updates import (
     LESSONS_REQUEST,
     Subject,
@@ -45,8 +47,6 @@ class KnowledgeAgent:
     """Writes observations and lessons into pages, and checks the pages.
 
     Attributes:
-        root: Folder of the pages.
-        bus: Gets the events.
         llm: Writes lessons; `NullLLM` if nobody does.
     """
 
@@ -97,7 +97,7 @@ class KnowledgeAgent:
         """Write what a cycle observed into the pages of policy, task and run.
 
         Repeating an ingest of the same run and cycle changes nothing. A run whose id another run
-        had first has a digest behind its id in the pages; see `cadenza.loop.knowledge.folder`.
+        had first has a digest behind its id in the pages; see `cadenza.loop.knowledge.pages`.
 
         Args:
             run_id: The run.

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from cadenza.core.errors import InputError, IntegrityError
-from cadenza.loop.agents.job_desk import CommandWorker, JobPlace, cycle_of
+from cadenza.loop.agents.base import CommandWorker, JobPlace, cycle_of
 from cadenza.loop.backends.base import Backend, lerobot_backend
 from cadenza.loop.config import PolicyRung, TrainConfig
 from cadenza.loop.contracts.records import (
@@ -95,7 +95,7 @@ class TrainAgent(CommandWorker[TrainConfig]):
         try:
             plan = self.backend.plan_train(request)
             roots = [data.root for data in (dataset, mix) if data is not None]
-            self._desk.run(place, plan, jobs, [request.init, *roots])
+            self._run(place, plan, jobs, [request.init, *roots])
         except JobFailedError as error:
             raise TrainError(str(error)) from error
         try:

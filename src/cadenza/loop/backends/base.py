@@ -20,7 +20,7 @@ from cadenza.loop.contracts.records import (
     MergeRequest,
     TrainRequest,
 )
-from cadenza.loop.jobs.programs import ProgramTable
+from cadenza.loop.jobs.terms import ProgramTable
 
 
 class Backend(Protocol):

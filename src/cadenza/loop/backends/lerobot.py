@@ -6,44 +6,37 @@ Training:  afresh or from given weights, with another seed every cycle. A killed
            from its last checkpoint.
 Mix:       harvested episodes alone with ``improve.mix_ratio: 1``, as in LeAgents; otherwise joined
            with the data, episodes left out until the ratio holds.
+Commands:  as LeAgents wrote them, with what it lacked (seeds, shared environment settings) before
+           the user's further arguments. No flag is given twice: LeRobot would silently take the
+           last. A flag that is unknown, or there twice, is a `ConfigurationError`.
 Without an environment plans are made all the same, for dry runs and for runners of the user's;
 further arguments are then not checked, nor what the environment shows.
 """
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from cadenza.core.errors import ConfigurationError, IntegrityError, MissingExtraError
 from cadenza.core.files import tree_digest
 from cadenza.core.seeding import derive_substream
-from cadenza.loop.backends.lerobot_commands import (
-    RESULT,
-    Setting,
-    eval_command,
-    harvest_command,
-    merge_command,
-    rename_map,
-    select_command,
-    train_command,
-)
-from cadenza.loop.backends.lerobot_features import (
+from cadenza.loop.backends.lerobot_probe import (
     Interface,
+    LeRobotEnvironment,
+    LeRobotTools,
     dataset_interface,
     describe_environment,
     environment_interface,
-    policy_interface,
-    require_agreement,
-    require_seeds,
-)
-from cadenza.loop.backends.lerobot_probe import (
-    LeRobotEnvironment,
-    LeRobotTools,
     lerobot_programs,
     machine_has_gpu,
+    policy_interface,
     probe,
+    require_agreement,
+    require_seeds,
 )
 from cadenza.loop.backends.lerobot_results import (
     EVAL_INFO,
@@ -56,8 +49,13 @@ from cadenza.loop.backends.lerobot_results import (
     read_report,
     read_selection,
 )
-from cadenza.loop.config import LoopConfig
-from cadenza.loop.config_backends import seeded_words
+from cadenza.loop.config import EvalConfig, LoopConfig
+from cadenza.loop.config_backends import (
+    environment_of,
+    seeded_words,
+    unseeded_words,
+)
+from cadenza.loop.constitution.flags import fold
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
     DataRequest,
@@ -72,6 +70,236 @@ from cadenza.loop.contracts.records import (
     TrainRequest,
 )
 from cadenza.loop.errors import ImproveError
+
+#: Results of our scripts, in the folder of their step.
+RESULT: Final = "result.json"
+#: Dataset that a step makes, in its folder.
+DATASET: Final = "dataset"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What all commands of a run share.
+
+    Attributes:
+        eval: Where policies are measured; its environment is also the harvest's.
+        tools: What the installed LeRobot can do; None where none is installed, and further
+            arguments are passed on unchecked.
+    """
+
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    tools: LeRobotTools | None = None
+    has_gpu: bool = False
+
+    @property
+    def environment_words(self) -> tuple[str, ...]:
+        """Words that change the environment, wherever the user gave them.
+
+        Raises:
+            ConfigurationError: ``eval.env_args`` says something about something else.
+        """
+        strangers = [word for word in self.eval.env_args if not word.startswith("--env.")]
+        if strangers:
+            raise ConfigurationError(
+                f"eval.env_args: expected --env.key=value with LeRobot, got {strangers[0]!r}; give "
+                "it to the commands that it is for, as extra_args."
+            )
+        extra = (word for word in self.eval.extra_args if word.startswith("--env."))
+        return (*self.eval.env_args, *extra)
+
+    def translated(self, tool: str, words: Sequence[str]) -> tuple[str, ...]:
+        """Return further ``words`` in the names of this release."""
+        return tuple(words) if self.tools is None else self.tools.translated(tool, words)
+
+
+def train_command(
+    request: TrainRequest, setting: Setting, *, steps: int, seed: int
+) -> tuple[str, ...]:
+    """Return the command that trains; it goes on when it is started again."""
+    data, mix = request.dataset, request.mix
+    if mix is not None and request.mix_ratio == 1.0:
+        data, mix = mix, None
+    if mix is not None and (request.mix_ratio == 0.0 or mix.root is None):
+        mix = None
+    extra = setting.translated("lerobot-train", request.extra_args)
+    workers = [] if setting.has_gpu or _given("num_workers", extra) else ["--num_workers=0"]
+    played = environment_of(extra)
+    playing: tuple[str, ...] = ()
+    if played is not None:
+        shared = [word for word in setting.environment_words if not _given(_key(word), extra)]
+        playing = (*shared, *_seeded("lerobot-train", played, [*shared, *extra]))
+    return _once(
+        "lerobot-train",
+        f"--policy.path={request.init}" if request.init else f"--policy.type={request.rung}",
+        "--policy.push_to_hub=false",
+        f"--dataset.repo_id={data.repo_id}",
+        *([] if data.root is None else [f"--dataset.root={data.root}"]),
+        *([] if data.revision is None else [f"--dataset.revision={data.revision}"]),
+        *_episode_words(data),
+        *([] if mix is None else _mix_words(mix, request.mix_ratio)),
+        f"--output_dir={request.folder}",
+        f"--steps={steps}",
+        f"--batch_size={request.batch_size}",
+        f"--seed={seed}",
+        *workers,
+        *playing,
+        *extra,
+    )
+
+
+def eval_command(request: EvalRequest, setting: Setting) -> tuple[str, ...]:
+    """Return the command that evaluates: ``seeds.count`` episodes of every task of the suite."""
+    count = request.seeds.count
+    words = [*setting.eval.env_args, *request.extra_args]
+    return _once(
+        "lerobot-eval",
+        f"--policy.path={request.checkpoint.path}",
+        f"--env.type={setting.eval.env_type}",
+        f"--env.task={setting.eval.task_suite}",
+        f"--eval.n_episodes={count}",
+        f"--eval.batch_size={min(request.batch_size, count)}",
+        f"--output_dir={request.folder}",
+        f"--seed={request.seeds.start}",
+        *setting.translated("lerobot-eval", words),
+        *_seeded("lerobot-eval", setting.eval.env_type, words),
+    )
+
+
+def harvest_command(request: HarvestRequest, setting: Setting) -> tuple[str, ...]:
+    """Return the command that collects successes where policies are measured."""
+    extra = request.extra_args
+    shared = [
+        *(word for word in setting.environment_words if not _given(_key(word), extra)),
+        *([] if _given("rename-map", extra) else _renaming_words(setting.eval.extra_args)),
+    ]
+    return _once(
+        "cadenza-lerobot-collect",
+        f"--policy-path={request.checkpoint.path}",
+        f"--env-type={setting.eval.env_type}",
+        f"--task={setting.eval.task_suite}",
+        f"--episodes={request.episodes}",
+        f"--out={request.folder / DATASET}",
+        f"--repo-id={request.repo_id}",
+        f"--device={request.device}",
+        f"--seed={request.seeds.start}",
+        f"--max-attempts={request.seeds.count}",
+        *([f"--focus={','.join(request.focus)}"] if request.focus else []),
+        *shared,
+        *_seeded("cadenza-lerobot-collect", setting.eval.env_type, [*shared, *extra]),
+        *extra,
+        *([f"--task-text={request.task_text}"] if request.task_text else []),
+        f"--result-json={request.folder / RESULT}",
+    )
+
+
+def merge_command(request: MergeRequest) -> tuple[str, ...]:
+    """Return the command that joins local datasets by LeRobot's Python functions.
+
+    LeRobot's own command cannot name two folders before release 0.5.
+    """
+    for source in request.sources:
+        if source.root is None:
+            raise ConfigurationError(
+                f"merge of {source.repo_id}: expected a local dataset, got one without a folder."
+            )
+    return _once(
+        "cadenza-lerobot-merge",
+        f"--repo-ids={','.join(source.repo_id for source in request.sources)}",
+        f"--roots={','.join(str(source.root) for source in request.sources)}",
+        f"--out={request.folder / DATASET}",
+        f"--repo-id={request.repo_id}",
+        f"--result-json={request.folder / RESULT}",
+    )
+
+
+def select_command(
+    request: DataRequest,
+    *,
+    suite: str,
+    focus: Sequence[str],
+    root: Path | None,
+    instructions: Path | None,
+) -> tuple[str, ...]:
+    """Return the command that chooses a suite's episodes."""
+    count = request.proposal.num_episodes
+    return _once(
+        "cadenza-lerobot-select",
+        f"--repo-id={request.proposal.dataset}",
+        *([] if root is None else [f"--root={root}"]),
+        f"--suite={suite}",
+        *([] if count is None else [f"--limit={count}"]),
+        *([f"--focus={','.join(focus)}"] if focus else []),
+        *([] if instructions is None else [f"--instructions={instructions.absolute()}"]),
+        f"--result-json={request.folder / RESULT}",
+    )
+
+
+def rename_map(words: Sequence[str]) -> Mapping[str, str]:
+    """Return the new names of features, by the old, that further arguments give."""
+    for word in words:
+        if fold(_key(word)) == "renamemap":
+            try:
+                found: Any = json.loads(word.partition("=")[2])
+            except ValueError:
+                found = None
+            if not isinstance(found, dict):
+                raise ConfigurationError(f"expected --rename_map as a JSON object, got {word!r}.")
+            return {str(old): str(new) for old, new in found.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return {}
+
+
+def _episode_words(data: DatasetRef) -> list[str]:
+    """Return the episodes that count: explicit ones, else the first of a dataset on a hub."""
+    if data.episodes is not None:
+        return [f"--dataset.episodes={list(data.episodes)}"]
+    if data.num_episodes and data.root is None:
+        return [f"--dataset.episodes={list(range(data.num_episodes))}"]
+    return []
+
+
+def _mix_words(mix: DatasetRef, ratio: float) -> list[str]:
+    return [
+        f"--mix.repo_id={mix.repo_id}",
+        f"--mix.root={mix.root}",
+        f"--mix.ratio={ratio}",
+    ]
+
+
+def _renaming_words(words: Sequence[str]) -> list[str]:
+    names = rename_map(words)
+    return [f"--rename-map={json.dumps(names, sort_keys=True)}"] if names else []
+
+
+def _seeded(program: str, env_type: str, words: Sequence[str]) -> tuple[str, ...]:
+    """Return what a command says beside ``words`` so that its seeds choose initial states."""
+    for problem in unseeded_words(program, env_type, words):
+        raise ConfigurationError(f"{problem}.")
+    return seeded_words(env_type, words)
+
+
+def _key(word: str) -> str:
+    return word.partition("=")[0].removeprefix("--")
+
+
+def _given(key: str, words: Sequence[str]) -> bool:
+    return any(word.startswith("--") and fold(_key(word)) == fold(key) for word in words)
+
+
+def _once(*words: str) -> tuple[str, ...]:
+    """Return ``words``, a command, if each flag is there once."""
+    seen: set[str] = set()
+    for word in words[1:]:
+        if not word.startswith("--"):
+            continue
+        name = fold(_key(word))
+        if name in seen:
+            raise ConfigurationError(
+                f"{words[0]}: expected --{_key(word)} once, got it again as {word!r}; the loop "
+                "sets it, or it stands in two places."
+            )
+        seen.add(name)
+    return words
+
 
 #: Suites whose instructions the package libero knows.
 _LIBERO: Final = "libero"
@@ -108,11 +336,7 @@ class LeRobotBackend:
 
     @property
     def capabilities(self) -> dict[str, str]:
-        """Release and flag names of the installed LeRobot, its device, and what its seeds mean.
-
-        Raises:
-            ConfigurationError: The environment cannot be made, or does not follow its seeds.
-        """
+        """Release and flag names of the installed LeRobot, its device, and what its seeds mean."""
         device = "cuda" if self._setting.has_gpu else "cpu"
         if self._setting.tools is None:
             return {"lerobot": "not installed", "device": device}
@@ -120,12 +344,7 @@ class LeRobotBackend:
 
     @property
     def programs(self) -> Mapping[str, tuple[str, ...]]:
-        """Executables of LeRobot and of our scripts, for the runner.
-
-        Raises:
-            MissingExtraError: There is no LeRobot environment.
-            ConfigurationError: There is no LeRobot in it.
-        """
+        """Executables of LeRobot and of our scripts, for the runner."""
         return lerobot_programs(self._environment or LeRobotEnvironment.find())
 
     def plan_data(self, request: DataRequest) -> JobPlan | None:
@@ -145,13 +364,7 @@ class LeRobotBackend:
         )
 
     def read_data(self, request: DataRequest) -> DatasetRef:
-        """Return the data of the cycle.
-
-        Raises:
-            ConfigurationError: The seed dataset is missing.
-            DataError: No episodes were chosen.
-            IntegrityError: The choice is missing.
-        """
+        """Return the data of the cycle."""
         proposal, root = request.proposal, self._seed_root
         notes, count = proposal.notes, proposal.num_episodes
         episodes: tuple[int, ...] | None = None
@@ -173,32 +386,20 @@ class LeRobotBackend:
         )
 
     def plan_train(self, request: TrainRequest) -> JobPlan:
-        """Return the command that trains.
-
-        Raises:
-            ConfigurationError: A further argument is unknown, or given twice.
-        """
+        """Return the command that trains."""
         steps = self._steps(request)
         seed = self._training_seed(request.cycle)
         command = train_command(request, self._setting, steps=steps, seed=seed)
         return JobPlan(command=command, output_dir=request.folder, device=self._device(command))
 
     def read_train(self, request: TrainRequest) -> CheckpointRecord:
-        """Return the trained policy with its digest.
-
-        Raises:
-            IntegrityError: There is none, or it was not trained to the end.
-        """
+        """Return the trained policy with its digest."""
         return read_checkpoint(
             request.folder, rung=request.rung, cycle=request.cycle, steps=self._steps(request)
         )
 
     def plan_eval(self, request: EvalRequest) -> JobPlan:
-        """Return the command that evaluates.
-
-        Raises:
-            ConfigurationError: A further argument is unknown, or given twice.
-        """
+        """Return the command that evaluates."""
         command = eval_command(request, self._setting)
         return JobPlan(
             command=command,
@@ -209,20 +410,11 @@ class LeRobotBackend:
         )
 
     def read_eval(self, request: EvalRequest) -> EvalReport:
-        """Return what the evaluation measured, with every episode.
-
-        Raises:
-            IntegrityError: Its file is missing or no strict JSON.
-            EvalError: It measured nothing usable.
-        """
+        """Return what the evaluation measured, with every episode."""
         return read_report(request, self._config.eval)
 
     def plan_harvest(self, request: HarvestRequest) -> JobPlan:
-        """Return the command that collects successes.
-
-        Raises:
-            ConfigurationError: A further argument is given twice.
-        """
+        """Return the command that collects successes."""
         command = harvest_command(request, self._setting)
         return JobPlan(
             command=command,
@@ -233,12 +425,7 @@ class LeRobotBackend:
         )
 
     def read_harvest(self, request: HarvestRequest) -> Harvest:
-        """Return what the collection brought.
-
-        Raises:
-            IntegrityError: Its result or its dataset is missing.
-            ImproveError: It played from other seeds than asked.
-        """
+        """Return what the collection brought."""
         return read_harvest(
             request.folder, repo_id=request.repo_id, seeds=request.seeds, result=RESULT
         )
@@ -265,11 +452,7 @@ class LeRobotBackend:
         )
 
     def read_merge(self, request: MergeRequest) -> DatasetRef:
-        """Return the joined dataset with its digest.
-
-        Raises:
-            IntegrityError: It is missing, or has not all episodes of its sources.
-        """
+        """Return the joined dataset with its digest."""
         path = request.folder / RESULT
         facts = read_document(path)
         counts = [source.num_episodes for source in request.sources]

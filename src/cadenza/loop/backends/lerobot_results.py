@@ -4,7 +4,7 @@ Tasks:  are called ``<suite>_<number>``, as LeRobot names the folders of their v
 Seeds:  a report of LeRobot 0.4 names none. Its evaluation resets environment j of batch b from
         seed start + b * (environments at once) + j and lists the episodes in that order, early ends
         or not; episodes beyond the number asked for are left out. So episode i of every task began
-        from seed start + i, which `cadenza.loop.backends.lerobot_features` tries out before a run.
+        from seed start + i, which `cadenza.loop.backends.lerobot_probe` tries out before a run.
         Where a report does name seeds, they must be these.
 Frames: count for the cap on epochs. Of data and mix only the episodes that the blending script
         keeps count; the choice is made here by the same function from the same lengths. Lengths of
@@ -164,12 +164,7 @@ def episode_outcomes(
 
 
 def _require_seeds(metrics: Mapping[str, Any], seeds: SeedRange, *, source: str) -> None:
-    """Raise if a task's episodes name their seeds, and these are not ``seeds`` in order.
-
-    Raises:
-        EvalError: They are others.
-        TypeError: The episodes are no list of objects.
-    """
+    """Raise an `EvalError` if a task's episodes name seeds that are not ``seeds`` in order."""
     entries = cast("list[Mapping[str, Any]]", metrics.get("per_episode") or [])
     named = [dict(entry).get("seed") for entry in entries]
     expected = list(range(seeds.start, seeds.start + seeds.count))
@@ -214,12 +209,7 @@ def read_harvest(folder: Path, *, repo_id: str, seeds: SeedRange, result: str) -
 
 
 def local_dataset(facts: Mapping[str, Any], repo_id: str, *, notes: str = "") -> DatasetRef:
-    """Return the dataset that a script says it wrote, with its digest.
-
-    Raises:
-        KeyError: The script does not say where.
-        IntegrityError: It is not there.
-    """
+    """Return the dataset that a script says it wrote, with its digest."""
     root = Path(str(facts["root"]))
     count = facts.get("kept", facts.get("episodes"))
     return DatasetRef(
@@ -268,15 +258,7 @@ def _is_number(value: Any) -> bool:
 
 
 def capped_steps(request: TrainRequest, max_epochs: float | None) -> int:
-    """Return the gradient steps, fewer on data that is small enough to be seen too often.
-
-    Args:
-        request: What to train.
-        max_epochs: Most passes over the frames that are trained on; None for no cap.
-
-    Raises:
-        ConfigurationError: A dataset is damaged.
-    """
+    """Return the gradient steps: fewer on data so small that ``max_epochs`` would be passed."""
     frames = None if max_epochs is None else trained_frames(request)
     if max_epochs is None or frames is None:
         return request.steps
@@ -284,11 +266,7 @@ def capped_steps(request: TrainRequest, max_epochs: float | None) -> int:
 
 
 def trained_frames(request: TrainRequest) -> int | None:
-    """Return the frames that a training draws from; None for data that is not on this machine.
-
-    Raises:
-        ConfigurationError: A dataset is damaged.
-    """
+    """Return the frames that a training draws from; None for data that is not here."""
     data, mix = request.dataset, request.mix
     if mix is None or mix.root is None or request.mix_ratio == 0.0:
         return _frames(data)

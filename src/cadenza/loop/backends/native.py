@@ -70,7 +70,6 @@ class NativeTraining:
     """One training as the native back end asks for it.
 
     Attributes:
-        request: What to train.
         seed: Seed of weights and batches.
         max_epochs: Most passes over the data; None for no cap.
     """
@@ -168,9 +167,6 @@ class NativeBackend:
     def __init__(self, config: LoopConfig) -> None:
         """Check the settings.
 
-        Args:
-            config: The run's configuration.
-
         Raises:
             ConfigurationError: A further argument is no flag of the jobs, or given twice; nobody
                 says how many episodes to collect; or a partner's name is none.
@@ -225,12 +221,7 @@ class NativeBackend:
         return self._plan("collect", flags, request.folder)
 
     def read_data(self, request: DataRequest) -> DatasetRef:
-        """Return the data of the cycle.
-
-        Raises:
-            ConfigurationError: The seed dataset is missing, or a name in focus is no partner.
-            IntegrityError: The data is not what the job wrote.
-        """
+        """Return the data of the cycle."""
         if self._config.seed_root is not None:
             return self._seed_data(request, self._config.seed_root)
         facts = read_result(
@@ -247,20 +238,12 @@ class NativeBackend:
         return read_dataset(request.folder, facts["dataset"], request.proposal.notes)
 
     def plan_train(self, request: TrainRequest) -> JobPlan:
-        """Return the command that trains.
-
-        Raises:
-            ConfigurationError: A dataset is not local, or no episode of it counts.
-        """
+        """Return the command that trains."""
         flags = self._training(request).flags()
         return self._plan("train", flags, request.folder, request.extra_args)
 
     def read_train(self, request: TrainRequest) -> CheckpointRecord:
-        """Return the trained policy with its digest.
-
-        Raises:
-            IntegrityError: The weights are not those that the job wrote, or not of this data.
-        """
+        """Return the trained policy with its digest."""
         facts = read_result(request.folder, "train", self._training(request).expected())
         path, digest = request.folder / str(facts["policy"]["file"]), facts["policy"]["sha256"]
         require_weights(path, digest)
@@ -281,12 +264,7 @@ class NativeBackend:
         return self._plan("evaluate", flags, request.folder, request.extra_args)
 
     def read_eval(self, request: EvalRequest) -> EvalReport:
-        """Return what the evaluation measured, with every episode.
-
-        Raises:
-            IntegrityError: The result is of other weights or seeds, or its figures do not follow
-                from its episodes.
-        """
+        """Return what the evaluation measured, with every episode."""
         expected: dict[str, Any] = {
             "task": self._config.eval.env_type,
             "seed_start": request.seeds.start,
@@ -314,11 +292,7 @@ class NativeBackend:
         )
 
     def plan_harvest(self, request: HarvestRequest) -> JobPlan:
-        """Return the command that collects the policy's successes.
-
-        Raises:
-            ConfigurationError: A device other than the CPU, or a text for the task.
-        """
+        """Return the command that collects the policy's successes."""
         if request.device != "cpu" or request.task_text is not None:
             raise ConfigurationError(
                 "improve: expected device cpu and no task_text with the native back end, got "
@@ -340,11 +314,7 @@ class NativeBackend:
         return self._plan("harvest", flags, request.folder, request.extra_args)
 
     def read_harvest(self, request: HarvestRequest) -> Harvest:
-        """Return what the collection brought.
-
-        Raises:
-            IntegrityError: The result is of another policy, or the data is not what it wrote.
-        """
+        """Return what the collection brought."""
         expected: dict[str, Any] = {
             "task": self._config.eval.env_type,
             "seed_start": request.seeds.start,
@@ -367,11 +337,7 @@ class NativeBackend:
         )
 
     def plan_merge(self, request: MergeRequest) -> JobPlan:
-        """Return the command that joins datasets.
-
-        Raises:
-            ConfigurationError: A source is not local.
-        """
+        """Return the command that joins datasets."""
         flags = {
             "sources": ",".join(local_root(source) for source in request.sources),
             "repo-id": request.repo_id,
@@ -379,11 +345,7 @@ class NativeBackend:
         return self._plan("merge", flags, request.folder)
 
     def read_merge(self, request: MergeRequest) -> DatasetRef:
-        """Return the joined dataset with its digest.
-
-        Raises:
-            IntegrityError: It is not what the job wrote, or joins other sources.
-        """
+        """Return the joined dataset with its digest."""
         expected: dict[str, Any] = {"repo_id": request.repo_id}
         digests = [source.sha256 for source in request.sources]
         if None not in digests:

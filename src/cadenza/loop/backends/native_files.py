@@ -31,12 +31,7 @@ _VECTORS: Final = ("observation.state", "action")
 
 @dataclass(frozen=True, slots=True)
 class SeedPage:
-    """What a seed dataset says about its episodes.
-
-    Attributes:
-        partners: Who was met, by number of the episode; empty if it does not say.
-        total: Number of episodes.
-    """
+    """What a seed dataset says about its episodes: who was met in each, and how many they are."""
 
     partners: tuple[str, ...]
     total: int
@@ -44,11 +39,6 @@ class SeedPage:
 
 def read_result(folder: Path, job: str, expected: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result of a job.
-
-    Args:
-        folder: Folder of the step.
-        job: Name of the job.
-        expected: Parts of the request that must be as asked for.
 
     Raises:
         IntegrityError: It is missing, damaged, or the result of another request.
@@ -69,16 +59,11 @@ def read_result(folder: Path, job: str, expected: Mapping[str, Any]) -> dict[str
 def read_dataset(folder: Path, facts: Mapping[str, Any], notes: str) -> DatasetRef:
     """Return the dataset that a job wrote, its digest checked.
 
-    Args:
-        folder: Folder of the step.
-        facts: What the result says about the dataset.
-        notes: Where it comes from.
-
     Raises:
         IntegrityError: The files are not those of the result.
     """
     root = confined_path(folder, str(facts["folder"]))
-    require_tree(root, str(facts["sha256"]))
+    _require_tree(root, str(facts["sha256"]))
     return DatasetRef(
         repo_id=str(facts["repo_id"]),
         root=str(root),
@@ -88,12 +73,8 @@ def read_dataset(folder: Path, facts: Mapping[str, Any], notes: str) -> DatasetR
     )
 
 
-def require_tree(root: Path, sha256: str) -> None:
-    """Raise unless the files below ``root`` have the digest ``sha256``.
-
-    Raises:
-        IntegrityError: They have not.
-    """
+def _require_tree(root: Path, sha256: str) -> None:
+    """Raise unless the files below ``root`` have the digest ``sha256``."""
     found = tree_digest(root)
     if found != sha256:
         raise IntegrityError(
@@ -242,12 +223,10 @@ _LEAVING_WAY: Final = "leaving_way"
 def require_partners(key: str, text: str | None) -> None:
     """Raise unless ``text`` says whom to play with, or whose data to take.
 
-    Args:
-        key: Key of the configuration that holds it.
-        text: Partners with commas between them, ``default`` or ``leaving_way``; None for everybody.
+    That is partners with commas between them, ``default`` or ``leaving_way``; None for everybody.
 
     Raises:
-        ConfigurationError: A name is no partner, or repeated.
+        ConfigurationError: A name is no partner, or repeated; ``key`` is the setting that has it.
     """
     if text in (None, _EVERYBODY, _LEAVING_WAY):
         return
@@ -316,16 +295,10 @@ class PartnerFilter:
 def selected_episodes(
     page: SeedPage, count: int | None, focus: Sequence[str], partners: PartnerFilter
 ) -> tuple[int, ...] | None:
-    """Return which episodes of a dataset a cycle takes; None for all.
+    """Return which episodes of a dataset a cycle takes, ``count`` of them; None for all.
 
     Without focus these are the first ones. With focus, rounds over the partners, three episodes of
     each in focus and one of each other one, in the order of the dataset, until there are enough.
-
-    Args:
-        page: What the dataset says.
-        count: How many; None for all.
-        focus: Partners with a larger share; those that the dataset never met do not matter.
-        partners: Whose episodes are taken.
 
     Raises:
         ConfigurationError: The dataset has no episode of a partner that the filter names.
@@ -364,11 +337,6 @@ def outcomes_of(
     facts: Mapping[str, Any], seeds: SeedRange, *, source: Path
 ) -> tuple[EpisodeOutcome, ...]:
     """Return the episodes of an evaluation's result, its figures checked against them.
-
-    Args:
-        facts: The result.
-        seeds: Seeds that were to be played, in order.
-        source: How messages call the result.
 
     Raises:
         IntegrityError: Other seeds were played, or a figure does not follow from the episodes.

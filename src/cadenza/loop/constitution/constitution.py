@@ -7,15 +7,23 @@ Limits:  what a folder of local data lacks, LeRobot fetches from the hub under t
 """
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Final, Self, cast
 
 from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.core.shipped_configs import shipped_config
-from cadenza.loop.constitution.flags import Flag, fold, read_flags, require_plain_words
+from cadenza.loop.constitution.flags import (
+    ConstitutionError,
+    Flag,
+    Verdict,
+    denied,
+    fold,
+    quoted,
+    read_flags,
+    require_plain_words,
+)
 from cadenza.loop.constitution.kinds import (
     FilePath,
     Given,
@@ -28,10 +36,15 @@ from cadenza.loop.constitution.kinds import (
     require_separate,
 )
 from cadenza.loop.constitution.lerobot_programs import LEROBOT_PROGRAMS, suite_sizes, tasks_played
-from cadenza.loop.constitution.native_programs import NATIVE_PROGRAMS
-from cadenza.loop.constitution.programs import EvalJob, LimitName, Program, TrainJob, TypedJob
+from cadenza.loop.constitution.programs import (
+    NATIVE_PROGRAMS,
+    EvalJob,
+    LimitName,
+    Program,
+    TrainJob,
+    TypedJob,
+)
 from cadenza.loop.constitution.rules import Rules, parse_rules, read_rules
-from cadenza.loop.constitution.verdict import ConstitutionError, Verdict, denied, quoted
 
 #: Rules that files of the first runs could not have.
 _LATER_RULES: Final = ("allowed_hub_datasets", "allowed_args", "proposals")
@@ -39,30 +52,19 @@ _LOG = logging.getLogger(__name__)
 
 #: Every program there is; a file of rules chooses among them.
 PROGRAMS: Final = {program.words: program for program in (*NATIVE_PROGRAMS, *LEROBOT_PROGRAMS)}
-#: Programs that run other programs or code; refused under a rule of their own, for clear messages.
-_INTERPRETERS: Final = re.compile(
-    r"(?:|a|ba|c|da|fi|k|mk|pw|power|s|tc|wi|z)sh|powershell|fish|cmd|busybox|i?python|pypy?|py"
-    r"|perl|php|ruby|node|deno|bun|tclsh|env|exec|nohup|nice|setsid|stdbuf|strace|sudo|doas|time"
-    r"|timeout|watch|xargs|pipx?|uvx?|torchrun|accelerate"
-)
 
 
 class Constitution:
     """The rules of one file, and the judgements that follow from them.
 
     Attributes:
-        rules: The rules.
         sha256: Digest of the rules in canonical form; equal for files that say the same.
     """
 
     def __init__(
         self, rules: Rules | Mapping[str, Any], suites: Mapping[str, int] | None = None
     ) -> None:
-        """Obey ``rules``.
-
-        Args:
-            rules: The rules, or a parsed file of rules.
-            suites: Tasks of the suites that a run describes itself, by suite.
+        """Obey ``rules``; a run may say how many tasks its own suites have.
 
         Raises:
             ConstitutionError: They are malformed, name an unknown rule, or add flags to a program
@@ -94,11 +96,7 @@ class Constitution:
 
     @classmethod
     def from_rules(cls, rules: dict[str, Any]) -> Self:
-        """Return the constitution of ``rules``, a parsed file.
-
-        Raises:
-            ConstitutionError: They are malformed, or name an unknown rule.
-        """
+        """Return the constitution of ``rules``, a parsed file; errors as the constructor."""
         return cls(rules)
 
     def with_suites(self, suites: Mapping[str, int]) -> "Constitution":
@@ -109,10 +107,6 @@ class Constitution:
         """Return the job that ``argv`` would do, if all of it is allowed.
 
         What may run afterwards is `TypedJob.argv` of the result.
-
-        Args:
-            argv: The final command: program and arguments.
-            roots: Folders of the run.
 
         Raises:
             ConstitutionError: It is refused; the verdict names the rule.
@@ -219,7 +213,6 @@ class Constitution:
             )
 
     def _find(self, words: tuple[str, ...]) -> tuple[Program, tuple[str, ...]]:
-        _require_bare_name(words[0])
         if words[0] not in {program[0] for program in self._programs}:
             raise denied("unknown_program", f"expected a known program, got {quoted(words[0])}")
         allowed = self.rules.allowed_programs
@@ -295,16 +288,6 @@ def _one_of(names: Sequence[str] | None) -> str:
     return f"one of {list(names)}" if names else "an entry in the file of rules, which has none"
 
 
-def _require_bare_name(program: str) -> None:
-    if not program.isascii():
-        raise denied("look_alike", f"expected a program in ASCII, got {quoted(program)}")
-    if "/" in program or "\\" in program or program.startswith((".", "~")):
-        raise denied("program_path", f"expected a bare name, got the path {quoted(program)}")
-    stem = PurePosixPath(program.lower()).name.removesuffix(".exe").rstrip("0123456789.")
-    if _INTERPRETERS.fullmatch(stem):
-        raise denied("interpreter", f"expected no interpreter or wrapper, got {quoted(program)}")
-
-
 def _paths(
     places: Sequence[tuple[str, Kind, Value]],
 ) -> tuple[list[tuple[str, Path]], list[tuple[str, Path]]]:
@@ -362,12 +345,10 @@ _SHIPPED: Final = "loop/constitution.yaml"
 
 
 def load_constitution(path: Path | None, instructions: Path | None = None) -> Constitution:
-    """Return a constitution.
+    """Return the constitution of a file; None for the rules that the package ships.
 
-    Args:
-        path: File of rules. None for those that the package ships.
-        instructions: File of suites that the run describes itself, whose tasks count; see
-            `cadenza.loop.constitution.lerobot_programs`. None for none.
+    ``instructions`` is a file of suites that the run describes itself, whose tasks count; see
+    `cadenza.loop.constitution.lerobot_programs`.
 
     Raises:
         ConstitutionError: The file of rules is missing or malformed.

@@ -14,7 +14,53 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cadenza.loop.constitution.verdict import denied, quoted
+from cadenza.loop.errors import RefusedError
+
+#: Characters of an argument that a reason quotes.
+_MAX_QUOTED: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Answer to one question.
+
+    Attributes:
+        allowed: Whether it may be done.
+        rule: Name of the rule that refuses; None when allowed.
+        reason: One sentence for people; None when allowed.
+    """
+
+    allowed: bool
+    rule: str | None = None
+    reason: str | None = None
+
+
+class ConstitutionError(RefusedError):
+    """The constitution refuses a command, or its own file is no constitution.
+
+    Attributes:
+        verdict: The refusal, with the rule's name and the reason.
+    """
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict)
+        self.verdict = verdict
+
+    def __str__(self) -> str:
+        """Return rule and reason in one sentence."""
+        return f"refused by the rule {self.verdict.rule}: {self.verdict.reason}"
+
+
+def denied(rule: str, reason: str) -> ConstitutionError:
+    """Return the error that refuses by ``rule`` because of ``reason``."""
+    return ConstitutionError(Verdict(allowed=False, rule=rule, reason=reason))
+
+
+def quoted(text: object) -> str:
+    """Return ``text`` fit for a one-line message: printable ASCII, escaped, cut."""
+    shown = ascii(text)
+    return shown if len(shown) <= _MAX_QUOTED else f"{shown[:_MAX_QUOTED]}..."
+
 
 #: Characters that count as letters or marks and leave nothing to see: those that programs may
 #: ignore (Unicode's Default_Ignorable_Code_Point beyond the format characters), and the empty
@@ -56,12 +102,7 @@ _CONFIG_FILE_KEYS: Final = frozenset({"config_path", "config", "cfg", "config_fi
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag of a command.
-
-    Attributes:
-        key: Its name, without the leading hyphens.
-        text: What it was given; None for a switch, which takes nothing.
-    """
+    """One flag of a command, without the leading hyphens; `text` is None for a switch."""
 
     key: str
     text: str | None
@@ -101,10 +142,7 @@ def read_flags(
 ) -> tuple[Flag, ...]:
     """Return the flags that ``words``, the arguments of a program, hold.
 
-    Args:
-        words: The arguments, the program itself left out.
-        known: Names of the flags that the program may be given.
-        switches: Those of them that take no value.
+    ``known`` are the flags that the program may be given, ``switches`` those that take no value.
 
     Raises:
         ConstitutionError: A word is no flag, or a flag is unknown, doubled or without its value.

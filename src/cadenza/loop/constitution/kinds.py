@@ -23,8 +23,7 @@ from typing import Final, Protocol, TypeAlias, cast
 
 from cadenza.core.errors import IntegrityError
 from cadenza.core.strict_json import parse_json_object
-from cadenza.loop.constitution.flags import is_shown
-from cadenza.loop.constitution.verdict import ConstitutionError, denied, quoted
+from cadenza.loop.constitution.flags import ConstitutionError, denied, is_shown, quoted
 
 #: Longest path we accept, characters; Linux's own limit.
 MAX_PATH: Final = 4096
@@ -52,13 +51,7 @@ def confined(key: str, text: str, roots: Roots | None, *, write: bool) -> Path:
     """Return the path that ``text`` names, absolute and without links.
 
     A relative path counts from the current folder. A path to write lies strictly below a root; a
-    path to read may also be a root itself.
-
-    Args:
-        key: Flag that names it, for the message.
-        text: The path.
-        roots: Where it must lie; None checks its form alone.
-        write: Whether the command creates it.
+    path to read may also be a root itself. Without ``roots`` its form alone is checked.
 
     Raises:
         ConstitutionError: It is malformed or lies elsewhere, or is the loop's own.
@@ -91,12 +84,8 @@ def confined(key: str, text: str, roots: Roots | None, *, write: bool) -> Path:
 def require_separate(read: Sequence[tuple[str, Path]], written: Sequence[tuple[str, Path]]) -> None:
     """Raise unless what a command writes leaves alone what it reads, and what else it writes.
 
-    Args:
-        read: Flag and path of everything that is read.
-        written: The same of everything that is written.
-
     Raises:
-        ConstitutionError: Two paths are in each other's way.
+        ConstitutionError: Two paths, each with its flag, are in each other's way.
     """
     for key, path in written:
         for other, source in read:
@@ -171,8 +160,6 @@ class Given:
     """What a flag was given, and what its meaning may depend on.
 
     Attributes:
-        key: The flag.
-        text: Its text.
         roots: Folders of the run; None checks the form of paths alone.
         hub_policies: Hub repositories that weights may come from: ``owner/name`` or ``owner/*``.
     """
@@ -189,12 +176,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A value and how it is written.
-
-    Attributes:
-        value: What the text means.
-        text: Its canonical text.
-    """
+    """What a text means, and its canonical text."""
 
     value: Value
     text: str
@@ -243,12 +225,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Boolean:
-    """``true`` or ``false``.
-
-    Attributes:
-        only: The one accepted value; None for either.
-        rule: Rule that refuses the other one.
-    """
+    """``true`` or ``false``; `rule` refuses what is not the `only` accepted one, if any."""
 
     only: bool | None = None
     rule: str = "boolean"
@@ -306,11 +283,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class FilePath:
-    """A path within the run's roots.
-
-    Attributes:
-        write: Whether the command creates it.
-    """
+    """A path within the run's roots, to read or to ``write``."""
 
     write: bool = False
 
@@ -356,10 +329,8 @@ class Weights:
     def _require_harmless(self, given: Given, folder: Path, adapted: tuple[Path, ...]) -> None:
         """Raise if loading ``folder`` could run or fetch what no flag names.
 
-        Args:
-            given: The flag, for messages, roots and repositories.
-            folder: The folder; nothing is there yet in a dry run.
-            adapted: Folders whose adapters lead here, each with the next as its base.
+        Nothing is there yet in a dry run. ``adapted`` are the folders whose adapters lead here,
+        each with the next as its base.
         """
         if folder in adapted:
             return
@@ -424,13 +395,7 @@ def _entries(value: object) -> Iterator[tuple[str, object]]:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Several values of one kind.
-
-    Attributes:
-        item: Kind of each.
-        brackets: ``[a, b]`` when true, ``a,b`` otherwise.
-        longest: Most items.
-    """
+    """Several values of one kind: ``[a, b]`` with brackets, ``a,b`` without."""
 
     item: Kind
     brackets: bool = False

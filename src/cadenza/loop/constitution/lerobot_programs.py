@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.strict_json import parse_json_object
+from cadenza.loop.constitution.flags import denied, quoted
 from cadenza.loop.constitution.kinds import (
     DEVICE,
     NAME,
@@ -43,7 +44,6 @@ from cadenza.loop.constitution.programs import (
     TrainJob,
     each,
 )
-from cadenza.loop.constitution.verdict import denied, quoted
 
 #: Types of policies that train on recorded data alone, without other people's code.
 POLICY_TYPES: Final = ("act", "diffusion", "pi0", "pi05", "smolvla", "tdmpc", "vqbet", "xvla")
@@ -207,15 +207,11 @@ TRAIN: Final = Program(
         **_EVALUATION,
     },
     fields={
-        "policy.type": "rung",
-        "policy.path": "init",
         "dataset.repo_id": "repo_id",
         "dataset.root": "dataset_root",
         "mix.repo_id": "mix_repo_id",
         "mix.root": "mix_root",
-        "output_dir": "output_dir",
         "steps": "steps",
-        "batch_size": "batch_size",
         "env.type": "env_type",
         "env.task": "suites",
         "env.task_ids": "task_ids",
@@ -250,13 +246,10 @@ EVALUATE: Final = Program(
         "trust_remote_code": Boolean(only=False, rule="remote_code"),
     },
     fields={
-        "policy.path": "policy",
         "env.type": "env_type",
         "env.task": "suites",
         "env.task_ids": "task_ids",
         "eval.n_episodes": "episodes",
-        "eval.batch_size": "batch_size",
-        "output_dir": "output_dir",
         "seed": "seed_start",
     },
     required=each("policy.path", "env.type", "eval.n_episodes", "output_dir"),
@@ -286,14 +279,10 @@ COLLECT: Final = Program(
         **{key: kind for key, kind in _ENVIRONMENT.items() if key not in ("env.type", "env.task")},
     },
     fields={
-        "policy-path": "policy",
         "env-type": "env_type",
         "episodes": "episodes",
-        "out": "output_dir",
-        "repo-id": "repo_id",
         "seed": "seed_start",
         "max-attempts": "attempts",
-        "device": "device",
     },
     required=each(
         *("policy-path", "env-type", "task", "episodes", "max-attempts", "out", "repo-id", "seed")
@@ -317,9 +306,6 @@ SELECT: Final = Program(
     fields={
         "repo-id": "repo_id",
         "root": "root",
-        "suite": "suite",
-        "limit": "limit",
-        "result-json": "result_json",
     },
     required=each("repo-id", "suite"),
 )
@@ -338,8 +324,6 @@ MERGE: Final = Program(
         "repo-ids": "source_ids",
         "roots": "sources",
         "sources": "sources",
-        "out": "output_dir",
-        "repo-id": "repo_id",
     },
     required=(*each("out", "repo-id"), frozenset({"roots", "sources"})),
     exclusive=(frozenset({"roots", "sources"}),),
@@ -372,12 +356,6 @@ def tasks_played(
 ) -> int:
     """Return the number of tasks that a command plays, those that are named twice counted twice.
 
-    Args:
-        env_type: Environment.
-        suites: Suites or tasks that the command names.
-        task_ids: Numbers of the tasks it takes of each suite of LIBERO; none for all.
-        known: Tasks of further suites, or of those that a file counts otherwise, by suite.
-
     Raises:
         ConstitutionError: Nobody says how many tasks a suite has.
     """
@@ -403,9 +381,6 @@ def tasks_played(
 
 def suite_sizes(path: Path) -> dict[str, int]:
     """Return the number of tasks of each suite in a file of instructions.
-
-    Args:
-        path: JSON ``{"suite": ["instruction of task 0", ...]}``.
 
     Raises:
         ConfigurationError: It is no such file.

@@ -11,25 +11,32 @@ Adding one:  an entry in `native_programs` or `lerobot_programs`; its type of jo
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from pydantic import Field
 
-from cadenza.loop.constitution.kinds import Kind, Switch
-from cadenza.loop.constitution.verdict import denied
+from cadenza.loop.constitution.flags import denied
+from cadenza.loop.constitution.kinds import (
+    NAME,
+    REPOSITORY,
+    Choice,
+    FilePath,
+    Integer,
+    Kind,
+    Listing,
+    Number,
+    Switch,
+)
 from cadenza.loop.contracts.records import Record
 
-#: Where weights come from: a path, or a repository of the hub.
-WeightsSource: TypeAlias = Path | str
 #: Limits of what a job counts.
 LimitName: TypeAlias = Literal["max_train_steps", "max_eval_episodes", "max_collect_episodes"]
 
 
 class TypedJob(Record):
-    """A command that the constitution cleared.
+    """A command that the constitution cleared; a subclass has what its limits count.
 
     Attributes:
-        words: Program, with its sub-commands.
         flags: Key and canonical text of each flag, in the order of the program's table; None for a
             flag without a value.
     """
@@ -65,12 +72,7 @@ class TypedJob(Record):
 
 
 class _Playing(TypedJob):
-    """A job that plays episodes.
-
-    Attributes:
-        env_type: Environment.
-        episodes: Episodes played, or wanted.
-    """
+    """A job that plays episodes, or wants so many."""
 
     env_type: str
     episodes: int = Field(gt=0)
@@ -88,15 +90,9 @@ class TrainJob(TypedJob):
     """Trains a policy.
 
     Attributes:
-        steps: Gradient steps.
-        output_dir: Folder it creates.
-        rung: Policy type; None when ``init`` tells it.
-        init: Weights to start from; None starts afresh.
         dataset_root: Folder of local data; None for data named by ``repo_id``.
         repo_id: Name of the data; None for a native job, which takes a folder.
-        batch_size: Samples per step; None for the program's own.
         mix_repo_id: Name of a second dataset; None for none.
-        mix_root: Its folder.
         env_type: Environment of evaluations during training; None for none.
         suites: Tasks or suites of tasks that it evaluates in; empty for the environment's own.
         task_ids: Numbers of the tasks it takes of each; empty for all.
@@ -105,12 +101,8 @@ class TrainJob(TypedJob):
     """
 
     steps: int = Field(gt=0)
-    output_dir: Path
-    rung: str | None = None
-    init: WeightsSource | None = None
     dataset_root: Path | None = None
     repo_id: str | None = None
-    batch_size: int | None = None
     mix_repo_id: str | None = None
     mix_root: Path | None = None
     env_type: str | None = None
@@ -141,20 +133,14 @@ class EvalJob(_Playing):
     """Measures a policy.
 
     Attributes:
-        policy: The policy.
-        output_dir: Folder it creates.
         suites: Tasks or suites of tasks; empty for the environment's own.
         task_ids: Numbers of the tasks it takes of each; empty for all.
         seed_start: Seed of the first episode, in each task; None for the program's own.
-        batch_size: Environments stepped at once; None for the program's own.
     """
 
-    policy: WeightsSource
-    output_dir: Path
     suites: tuple[str, ...] = ()
     task_ids: tuple[int, ...] = ()
     seed_start: int | None = None
-    batch_size: int | None = None
 
     def last_seed(self) -> int | None:
         """Return the seed of the last episode."""
@@ -162,17 +148,8 @@ class EvalJob(_Playing):
 
 
 class CollectJob(_Playing):
-    """Collects episodes of an expert.
+    """Collects episodes of an expert, from ``seed_count`` initial states at most."""
 
-    Attributes:
-        output_dir: Folder it creates.
-        repo_id: Name of the dataset.
-        seed_start: First seed of its initial states.
-        seed_count: How many of them.
-    """
-
-    output_dir: Path
-    repo_id: str
     seed_start: int
     seed_count: int
 
@@ -186,23 +163,10 @@ class CollectJob(_Playing):
 
 
 class HarvestJob(_Playing):
-    """Collects successful episodes of a policy.
+    """Collects successful episodes of a policy in ``attempts`` at most."""
 
-    Attributes:
-        policy: The policy.
-        output_dir: Folder it creates.
-        repo_id: Name of the dataset.
-        seed_start: First seed of its initial states.
-        attempts: Most episodes played.
-        device: Torch device; None for the program's own.
-    """
-
-    policy: WeightsSource
-    output_dir: Path
-    repo_id: str
     seed_start: int
     attempts: int
-    device: str | None = None
 
     def limited(self) -> dict[LimitName, int]:
         """Return the number of episodes wanted and of attempts."""
@@ -214,19 +178,10 @@ class HarvestJob(_Playing):
 
 
 class MergeJob(TypedJob):
-    """Joins datasets.
+    """Joins datasets: the folders of its parts, and their names for programs that want them."""
 
-    Attributes:
-        repo_id: Name of the new dataset.
-        sources: Folders of its parts.
-        source_ids: Names of its parts, for programs that want them.
-        output_dir: Folder it creates.
-    """
-
-    repo_id: str
     sources: tuple[Path, ...]
     source_ids: tuple[str, ...] = ()
-    output_dir: Path
 
     def hub_datasets(self) -> tuple[tuple[str, Path | None], ...]:
         """Return its parts, where they have names."""
@@ -234,21 +189,10 @@ class MergeJob(TypedJob):
 
 
 class SelectJob(TypedJob):
-    """Chooses episodes of a dataset.
-
-    Attributes:
-        repo_id: Name of the dataset.
-        root: Its folder; None for data of the hub.
-        suite: Suite whose episodes are taken.
-        limit: Most of them; None for all.
-        result_json: File it writes; None for a program that prints.
-    """
+    """Chooses episodes of a dataset, in a folder or of the hub."""
 
     repo_id: str
     root: Path | None = None
-    suite: str
-    limit: int | None = None
-    result_json: Path | None = None
 
     def hub_datasets(self) -> tuple[tuple[str, Path | None], ...]:
         """Return the dataset."""
@@ -261,8 +205,6 @@ class Program:
 
     Attributes:
         words: The program's name and its sub-commands.
-        job: Type of its jobs.
-        keys: Flags it takes.
         fields: The job's fields, by the flag that fills each.
         required: Groups of flags; one flag of each group must be given.
         exclusive: Groups of flags of which at most one may be given.
@@ -324,3 +266,112 @@ class Program:
 def each(*keys: str) -> tuple[frozenset[str], ...]:
     """Return one group per flag: all of ``keys`` are required."""
     return tuple(frozenset({key}) for key in keys)
+
+
+_COUNT: Final = Integer(1)
+_SEED: Final = Integer()
+#: Initial states of one cycle and purpose; the seed ledger hands out no more.
+_SEED_COUNT: Final = Integer(1, 2**16)
+_BATCH: Final = Integer(1, 2**16)
+_READ: Final = FilePath()
+_WRITE: Final = FilePath(write=True)
+_FILTER: Final = Choice(("on", "off"))
+_UNGUARDED: Final = ("--filter=off",)
+_NAMES: Final = Listing(NAME, longest=1000)
+
+_COLLECTING: Final[dict[str, Kind]] = {
+    "task": NAME,
+    "partners": _NAMES,
+    "episodes": _COUNT,
+    "seed-start": _SEED,
+    "seed-count": _SEED_COUNT,
+    "focus": _NAMES,
+    "out": _WRITE,
+    "repo-id": REPOSITORY,
+    "result-json": _WRITE,
+}
+_COLLECTING_FIELDS: Final = {
+    "task": "env_type",
+    "episodes": "episodes",
+    "seed-start": "seed_start",
+}
+_COLLECTING_REQUIRED: Final = each(
+    "task", "episodes", "seed-start", "seed-count", "out", "repo-id", "result-json"
+)
+
+COLLECT: Final = Program(
+    words=("cadenza", "job", "collect"),
+    job=CollectJob,
+    keys={**_COLLECTING, "expert": NAME},
+    fields={**_COLLECTING_FIELDS, "seed-count": "seed_count"},
+    required=_COLLECTING_REQUIRED,
+)
+HARVEST: Final = Program(
+    words=("cadenza", "job", "harvest"),
+    job=HarvestJob,
+    keys={
+        "policy": _READ,
+        **_COLLECTING,
+        "filter": _FILTER,
+        "starts": Choice(("solved", "failed")),
+    },
+    fields={**_COLLECTING_FIELDS, "seed-count": "attempts"},
+    required=(*each("policy"), *_COLLECTING_REQUIRED),
+    weakening=_UNGUARDED,
+)
+TRAIN: Final = Program(
+    words=("cadenza", "job", "train"),
+    job=TrainJob,
+    keys={
+        "rung": NAME,
+        "dataset": _READ,
+        "episodes": Listing(Integer(0, 2**31)),
+        "first-episodes": _COUNT,
+        "mix": _READ,
+        "mix-ratio": Number(0.0, 1.0),
+        "steps": _COUNT,
+        "batch-size": _BATCH,
+        "learning-rate": Number(0.0, 1.0),
+        "max-epochs": Number(0.0, 1e6),
+        "init": _READ,
+        "seed": _SEED,
+        "out": _WRITE,
+        "result-json": _WRITE,
+    },
+    fields={"dataset": "dataset_root", "steps": "steps"},
+    required=each("rung", "dataset", "steps", "batch-size", "seed", "out", "result-json"),
+    exclusive=(frozenset({"episodes", "first-episodes"}),),
+    together=(frozenset({"mix", "mix-ratio"}),),
+)
+EVALUATE: Final = Program(
+    words=("cadenza", "job", "evaluate"),
+    job=EvalJob,
+    keys={
+        "policy": _READ,
+        "task": NAME,
+        "partners": _NAMES,
+        "filter": _FILTER,
+        "seed-start": _SEED,
+        "episodes": _COUNT,
+        "batch-size": _BATCH,
+        "out": _WRITE,
+        "result-json": _WRITE,
+    },
+    fields={"task": "env_type", "seed-start": "seed_start", "episodes": "episodes"},
+    required=each("policy", "task", "seed-start", "episodes", "out", "result-json"),
+    weakening=_UNGUARDED,
+)
+MERGE: Final = Program(
+    words=("cadenza", "job", "merge"),
+    job=MergeJob,
+    keys={
+        "sources": Listing(_READ, longest=1000),
+        "out": _WRITE,
+        "repo-id": REPOSITORY,
+        "result-json": _WRITE,
+    },
+    fields={"sources": "sources"},
+    required=each("sources", "out", "repo-id", "result-json"),
+)
+
+NATIVE_PROGRAMS: Final = (COLLECT, TRAIN, EVALUATE, HARVEST, MERGE)

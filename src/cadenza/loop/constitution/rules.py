@@ -18,7 +18,7 @@ from pydantic import (
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.yaml_files import read_yaml
-from cadenza.loop.constitution.flags import KEY_PATTERN
+from cadenza.loop.constitution.flags import KEY_PATTERN, denied
 from cadenza.loop.constitution.kinds import (
     MAX_INTEGER,
     NAME,
@@ -31,7 +31,6 @@ from cadenza.loop.constitution.kinds import (
     Text,
 )
 from cadenza.loop.constitution.programs import LimitName
-from cadenza.loop.constitution.verdict import denied
 from cadenza.loop.validation import problems
 
 #: Flags that no file of rules can allow: they read settings from files, load code or report.
@@ -51,14 +50,7 @@ _HubRepository = Annotated[
 
 
 class ExtraKey(BaseModel):
-    """A flag that a file of rules adds to a program.
-
-    Attributes:
-        kind: What it takes.
-        low: Least number.
-        high: Largest number; required for numbers.
-        choices: The accepted names, for ``"choice"``.
-    """
+    """A flag that a file of rules adds to a program: its kind, and what that allows."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -130,7 +122,6 @@ class Rules(BaseModel):
     """The rules of one file.
 
     Attributes:
-        forbidden_commands: Programs that never run.
         forbidden_args: Beginnings of arguments that no command may have.
         allowed_args: Beginnings of arguments that jobs may have although they weaken the guard, the
             suite or the seeds: ``--filter=off``.
@@ -141,7 +132,6 @@ class Rules(BaseModel):
         max_collect_episodes: Most episodes of a collection; most attempts of it or of a harvest.
         allowed_programs: Programs that may run, of those in the table.
         allowed_hub_policies: Hub repositories of weights: ``owner/name``, or ``owner/*`` for all.
-        allowed_hub_datasets: The same of data.
         extra_keys: Further flags, by program (``"lerobot-train"``) and flag.
         proposals: What proposals may move; None for data alone.
     """
@@ -174,12 +164,7 @@ class Rules(BaseModel):
 
     def limit(self, name: LimitName) -> int | None:
         """Return the limit ``name``; None where the file has none."""
-        limits = {
-            "max_train_steps": self.max_train_steps,
-            "max_eval_episodes": self.max_eval_episodes,
-            "max_collect_episodes": self.max_collect_episodes,
-        }
-        return limits[name]
+        return getattr(self, name)
 
 
 def read_rules(path: Path) -> Rules:
@@ -197,11 +182,7 @@ def read_rules(path: Path) -> Rules:
 
 
 def parse_rules(content: object, *, source: str) -> Rules:
-    """Return the rules that ``content`` gives; see `read_rules`.
-
-    Args:
-        content: Rules by name.
-        source: How messages call the content.
+    """Return the rules that ``content``, called ``source`` in messages, gives by name.
 
     Raises:
         ConstitutionError: See `read_rules`.

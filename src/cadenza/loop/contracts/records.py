@@ -36,7 +36,6 @@ class Proposal(Record):
             the tasks in ``focus``.
         dataset: Seed dataset; proposers may name no other.
         num_episodes: Episodes to train on, >= 1; None for all there are.
-        notes: Why, for people.
         focus: Names of tasks that fail, worst first; empty means all tasks evenly.
         learning_rate: Step size at the first update; None for the back end's own.
         steps: Gradient steps; None for the configuration's.
@@ -59,12 +58,10 @@ class DatasetRef(Record):
     """A dataset, or a part of one.
 
     Attributes:
-        repo_id: Its name.
         revision: Version of a dataset on a hub; None for a local one.
         root: Folder of a local dataset; None for one on a hub.
         episodes: Indices of the episodes that count; they win over ``num_episodes``.
         num_episodes: Number of episodes that count, from the first; None for all.
-        notes: Where it comes from.
         sha256: Digest of a local dataset's files; None for one on a hub.
     """
 
@@ -115,12 +112,8 @@ class EvalReport(Record):
     """What one evaluation of one policy measured.
 
     Attributes:
-        checkpoint: Path of the policy.
-        env_type: Environment.
         task_suite: Suite of tasks within it.
-        n_episodes: Episodes played.
         success_rate: Share of them that succeeded.
-        per_task: The same by task.
         raw: What the evaluation wrote, as it wrote it.
         outcomes: Episodes in the order played.
     """
@@ -144,55 +137,52 @@ JobStatus: TypeAlias = Literal["pending", "running", "succeeded", "failed", "can
 
 
 class JobKey(Record):
-    """What a job is for.
-
-    Attributes:
-        run_id: The run.
-        cycle: Its cycle, from 0.
-        stage: Step of the cycle, e.g. ``"train"`` or ``"eval_candidate_0"``; unique within it.
-    """
+    """What a job is for; ``stage``, e.g. ``eval_candidate_0``, is unique within the cycle."""
 
     run_id: Name
     cycle: int = Field(ge=0)
     stage: Name
 
 
-class JobSpec(Record):
-    """One command to run.
+class JobPlan(Record):
+    """A command that a back end wants to be run.
 
     Attributes:
-        key: What it is for.
-        command: Program name and arguments, already cleared by the constitution. The first is a
-            name of the program table, never a path; the runner resolves it.
+        command: Program name and arguments. The first is a name of the program table, never a path;
+            the runner resolves it.
         output_dir: Folder that the command creates and owns.
-        log_path: File that gets its stdout and stderr, outside ``output_dir``.
         result_path: JSON file that the command writes atomically, as its last act; None for a
             program that has no such option, whose exit code must then be trusted.
         device: What its seconds are charged to.
-        time_limit_s: Wall-clock seconds before it is ended; None without a limit of its own.
         on_existing: ``"keep"`` for a command that goes on from what an earlier attempt left;
             ``"remove"`` for one that refuses an existing ``output_dir``.
     """
 
-    key: JobKey
     command: tuple[str, ...] = Field(min_length=1)
     output_dir: Path
-    log_path: Path
     result_path: Path | None = None
     device: Device = "cpu"
-    time_limit_s: float | None = Field(default=None, gt=0.0)
     on_existing: ExistingOutput = "keep"
+
+
+class JobSpec(JobPlan):
+    """One command to run, cleared by the constitution.
+
+    Attributes:
+        log_path: File that gets its stdout and stderr, outside ``output_dir``.
+    """
+
+    key: JobKey
+    log_path: Path
 
 
 class JobEnd(Record):
     """How a job ended.
 
     Attributes:
-        key: Which job.
         exit_code: Exit status of the command; negative for the signal that ended it.
         duration_s: Seconds of all its attempts, failed ones included.
         attempts: Attempts it took, >= 1.
-        log_path: Its log.
         result_sha256: Digest of the result file; None where there is none.
     """
 
@@ -220,31 +210,8 @@ class JobRunner(Protocol):
         ...
 
 
-class JobPlan(Record):
-    """A command that a back end wants to be run.
-
-    Attributes:
-        command: Program name and arguments.
-        output_dir: Folder it creates.
-        result_path: JSON file it writes as its last act; None if it has no such option.
-        device: What its seconds are charged to.
-        on_existing: What happens to an ``output_dir`` that a killed attempt left.
-    """
-
-    command: tuple[str, ...]
-    output_dir: Path
-    result_path: Path | None = None
-    device: Device = "cpu"
-    on_existing: ExistingOutput = "keep"
-
-
 class SeedRange(Record):
-    """Initial-state seeds [start, start + count).
-
-    Attributes:
-        start: First seed.
-        count: How many.
-    """
+    """Initial-state seeds [start, start + count)."""
 
     start: int = Field(ge=0)
     count: int = Field(gt=0)
@@ -258,10 +225,7 @@ class DataRequest(Record):
     """Resolve or collect the data of a cycle.
 
     Attributes:
-        cycle: The cycle.
-        proposal: What the proposer asks for.
         seeds: Initial states that new episodes may use.
-        folder: Folder of this step.
     """
 
     cycle: int
@@ -274,17 +238,12 @@ class TrainRequest(Record):
     """Train one policy.
 
     Attributes:
-        cycle: The cycle.
         rung: Name of the policy type.
         init: Weights to start from; None starts afresh.
-        dataset: Data of the cycle.
         mix: Harvested episodes to blend in; None for none.
         mix_ratio: Share of samples drawn from ``mix``, in [0, 1].
-        steps: Gradient steps.
-        batch_size: Samples per step.
         learning_rate: Step size at the first update; None for the back end's own.
         extra_args: Further arguments of the user's configuration.
-        folder: Folder of this step.
     """
 
     cycle: int
@@ -304,13 +263,10 @@ class EvalRequest(Record):
     """Evaluate one policy.
 
     Attributes:
-        cycle: The cycle.
-        checkpoint: The policy.
         seeds: Initial states, one per episode.
         batch_size: Environments stepped at once, or episodes between two saves of a back end that
             steps one.
         extra_args: Further arguments of the user's configuration.
-        folder: Folder of this step.
     """
 
     cycle: int
@@ -325,17 +281,12 @@ class HarvestRequest(Record):
     """Collect successful episodes of a policy, or of an expert where the policy failed.
 
     Attributes:
-        cycle: The cycle.
-        checkpoint: The policy.
-        episodes: Successful episodes wanted.
         seeds: Initial states it may use; its count bounds the attempts.
         focus: Tasks to play more of.
         starts: ``"failed"`` for what an expert shows where the policy failed.
         repo_id: Name of the dataset it writes.
-        device: Torch device.
         task_text: Instruction stored with each frame; None for the back end's own.
         extra_args: Further arguments of the user's configuration.
-        folder: Folder of this step.
     """
 
     cycle: int
@@ -352,13 +303,7 @@ class HarvestRequest(Record):
 
 
 class MergeRequest(Record):
-    """Join datasets of equal features.
-
-    Attributes:
-        sources: Local datasets, in order.
-        repo_id: Name of the new dataset.
-        folder: Folder of this step.
-    """
+    """Join local datasets of equal features, in order, into ``repo_id``, below ``folder``."""
 
     sources: tuple[DatasetRef, ...] = Field(min_length=2)
     repo_id: str
@@ -369,9 +314,6 @@ class Harvest(Record):
     """What a collection of rollouts brought.
 
     Attributes:
-        kept: Episodes stored.
-        successes: Successful attempts.
-        attempts: Episodes played.
         dataset: The stored episodes; None when none was kept.
     """
 

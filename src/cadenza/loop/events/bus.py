@@ -43,7 +43,6 @@ class Event:
     Paths in the payload become text, tuples become lists.
 
     Attributes:
-        run_id: The run.
         stage: Part of the loop, e.g. ``"train"``.
         kind: What happened, e.g. ``"job_started"``.
         cycle: Cycle of the run; None outside one.
@@ -84,12 +83,9 @@ class Event:
 
 
 def event_line(event: Event, *, seq: int, mono: float) -> bytes:
-    """Return the event's line in a log, newline included.
+    """Return the event's line in a log, newline included, numbered ``seq`` from 1.
 
-    Args:
-        event: What happened.
-        seq: Its number in the log, from 1.
-        mono: Monotonic clock when it was emitted, s.
+    ``mono`` is the monotonic clock when it was emitted, s.
 
     Raises:
         EventError: The payload is too long.
@@ -243,13 +239,7 @@ _MAX_LINE_BYTES: Final = MAX_PAYLOAD_BYTES + (1 << 16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventPage:
-    """Some events of a log.
-
-    Attributes:
-        events: Lines as JSON objects, in order.
-        next_offset: Byte to go on from.
-        skipped: Finished lines among them that are no JSON objects.
-    """
+    """Some events of a log: where to go on from, and finished lines that are no JSON objects."""
 
     events: tuple[dict[str, Any], ...]
     next_offset: int
@@ -257,14 +247,9 @@ class EventPage:
 
 
 def read_events(path: Path, offset: int = 0, limit: int = 200) -> EventPage:
-    """Return the finished lines of a log from a byte offset on.
+    """Return at most ``limit`` finished lines of a log, which need not exist, from a byte on.
 
     A line without its line end is being written, or was torn by a kill: it is left for later.
-
-    Args:
-        path: The log; one that does not exist yet has no events.
-        offset: ``next_offset`` of the page before, or 0.
-        limit: Most events to return, > 0.
 
     Raises:
         InputError: ``limit`` or ``offset`` is out of range.
@@ -325,7 +310,6 @@ class Subscribers:
     """Those who are told every event, in the order in which they subscribed."""
 
     def __init__(self) -> None:
-        """Start with nobody."""
         self._subscribers: list[Subscriber] = []
 
     def add(self, subscriber: Subscriber) -> None:
@@ -355,17 +339,11 @@ class EventBus:
         self._log: LogFile | None = None
         self._sink: EventSink | None = None
         self._seq = 0
-        self._own_from: int | None = None
 
     @property
     def log_path(self) -> Path:
         """The log file."""
         return self._path
-
-    @property
-    def own_from(self) -> int | None:
-        """Number of the first of this bus's events at the end of the log; None for none."""
-        return self._own_from
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Tell ``subscriber`` every event from now on, after those who subscribed before."""
@@ -412,10 +390,7 @@ class EventBus:
     def _append(self, event: Event) -> None:
         if self._log is None:
             log = LogFile(self._path)
-            seq = last_seq(log, self._path)
-            if self._own_from is None or seq != self._seq:
-                self._own_from = seq + 1
-            self._seq, self._log = seq, log
+            self._seq, self._log = last_seq(log, self._path), log
         self._log.append(event_line(event, seq=self._seq + 1, mono=time.monotonic()))
         self._seq += 1
         self._subscribers.tell(event)

@@ -7,13 +7,6 @@ in order, as long as stage, kind and cycle agree; what it emits beyond them is a
 The table is the truth. The log gets what it lacks from the table, in order of ``seq``: after a
 kill at any point it equals the table again. Subscribers are told at least once: that they were
 told is noted with the next event, so a kill may repeat the last ones.
-
-LeAgents' users emit to the bus of a run before they start it. The run takes such events over: into
-its table, under the numbers that they have in the log.
-
-Taken:    what the run's own bus wrote behind the events that the store has; and whatever stands in
-          the log of a new run, unless a controller wrote it.
-Refused:  the log of a run whose store is lost, and events that the store ought to have.
 """
 
 import json
@@ -25,8 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from cadenza.core.errors import IntegrityError, NotReadyError
-from cadenza.core.strict_json import parse_json_object
+from cadenza.core.errors import NotReadyError
 from cadenza.loop.errors import EventError, EventLogError, StoreError
 from cadenza.loop.events.bus import Event, LogFile, Subscriber, Subscribers, event_line, last_seq
 from cadenza.loop.store.rows import Lease, StoredEvent
@@ -35,115 +27,25 @@ if TYPE_CHECKING:
     from cadenza.loop.store.jobstore import JobStore
 
 
-#: Step key of the events taken over, before their number in the log.
-_STEP: Final = "outside"
-#: What only a controller emits, first in every run.
-_BEGINNING: Final = ("orchestrator", "cycle_started")
-
-
-def require_usable_log(path: Path, run_id: str, own_from: int | None) -> None:
-    """Raise unless a new run can use the log at ``path``, which need not exist.
-
-    Args:
-        path: The log.
-        run_id: The run, which its store does not know yet.
-        own_from: Number of the first event that the run's own bus wrote; None for none.
+def require_free_log(path: Path, run_id: str) -> None:
+    """Raise unless a new run can begin the log at ``path``, which need not exist.
 
     Raises:
-        EventLogError: Another writer owns it, or it is another run's.
+        EventLogError: Another writer owns it, or it holds events.
     """
     if not path.exists():
         return
     log = LogFile(path)
     try:
-        earlier_events(log, path, run_id, known=0, own_from=own_from)
+        seq = last_seq(log, path)
     finally:
         log.close()
-
-
-def earlier_events(
-    log: LogFile, path: Path, run_id: str, *, known: int, own_from: int | None
-) -> list[StoredEvent]:
-    """Return the events of a log behind the first ``known`` ones, which the store has.
-
-    Args:
-        log: The log.
-        path: Where it is.
-        run_id: The run.
-        known: Number of the last event in the store, 0 for none.
-        own_from: Number of the first event that the run's own bus wrote; None for none.
-
-    Raises:
-        EventLogError: They are not for the run to take.
-    """
-    seq = last_seq(log, path)
-    if seq <= known:
-        return []
-    own = seq + 1 if own_from is None else own_from
-    if known and own > known + 1:
+    if seq:
         raise EventLogError(
-            f"{path}: expected event {known} in the last line, as in the store, got {seq}; they "
-            "were emitted while nobody worked on the run, or log and store are of different runs: "
-            "move the log away and resume, and it is written anew."
+            f"{path}: expected a log without a run, got the {seq} events of a run that the "
+            f"store does not know; give the new run another id than {run_id!r}, or name the "
+            "store that the old one was begun with."
         )
-    lines = path.read_bytes().splitlines(keepends=True)
-    if len(lines) != seq:
-        raise _not_of_run(path, run_id, f"{len(lines)} lines up to number {seq}")
-    found: list[StoredEvent] = []
-    for number, line in enumerate(lines[known:], start=known + 1):
-        event = _parsed(line, number, path, run_id)
-        if number < own and (event.stage, event.kind) == _BEGINNING:
-            raise EventLogError(
-                f"{path}: expected a log without a run, got the {seq} events of a run that the "
-                f"store does not know; give the new run another id than {run_id!r}, or name the "
-                "store that the old one was begun with."
-            )
-        found.append(event)
-    return found
-
-
-def _parsed(line: bytes, number: int, path: Path, run_id: str) -> StoredEvent:
-    """Return the event of a line that a bus wrote.
-
-    Raises:
-        EventLogError: The line is something else.
-    """
-    try:
-        document = parse_json_object(line, source=f"{path}, line {number}")
-        match document:
-            case {
-                "run_id": str(of_run),
-                "stage": str(stage),
-                "kind": str(kind),
-                "cycle": int() | None as cycle,
-                "payload": payload,
-                "ts": float(ts),
-                "mono": float(mono),
-            } if of_run == run_id:
-                event = Event(run_id, stage, kind, cycle, payload, ts)
-            case _:
-                raise _not_of_run(path, run_id, f"another one in line {number}")
-    except (IntegrityError, EventError) as error:
-        raise _not_of_run(path, run_id, f"{error}") from error
-    if event_line(event, seq=number, mono=mono) != line:
-        raise _not_of_run(path, run_id, f"another layout in line {number}")
-    return StoredEvent(
-        step_key=f"{_STEP}/{number}",
-        ordinal=0,
-        stage=stage,
-        kind=kind,
-        cycle=cycle,
-        payload=event.payload_json(),
-        ts=ts,
-        mono=mono,
-    )
-
-
-def _not_of_run(path: Path, run_id: str, got: str) -> EventLogError:
-    return EventLogError(
-        f"{path}: expected events of run {run_id!r} as an EventBus writes them, got {got}; move "
-        "the log away, or give the run another id."
-    )
 
 
 _logger = logging.getLogger(__name__)
@@ -154,34 +56,15 @@ _PAGE: Final = 1_000
 class EventJournal:
     """Records the events of one run under the lease of its controller."""
 
-    def __init__(
-        self,
-        store: "JobStore",
-        run_id: str,
-        lease: Lease,
-        log_path: Path,
-        *,
-        own_from: int | None = None,
-    ) -> None:
-        """Own the log, and append to it what the table has and it lacks.
-
-        Args:
-            store: Store of the run.
-            run_id: The run.
-            lease: Lease of its controller.
-            log_path: The log.
-            own_from: Number of the first event that the run's own bus wrote at the log's end,
-                which the run takes over; None for none.
+    def __init__(self, store: "JobStore", lease: Lease, log_path: Path) -> None:
+        """Own the log of the lease's run, and append to it what the table has and it lacks.
 
         Raises:
             EventLogError: Another writer owns the log, it does not fit the table, or the file
                 system refused.
-            EventError: The lease is of another run.
         """
-        if lease.run_id != run_id:
-            raise EventError(f"journal of {run_id!r}: got the lease of {lease.run_id!r}.")
         self._table = store.events
-        self._run_id = run_id
+        self._run_id = lease.run_id
         self._lease = lease
         self._path = Path(log_path)
         self._subscribers = Subscribers()
@@ -191,10 +74,9 @@ class EventJournal:
         self._recorded: dict[int, StoredEvent] = {}
         self._log = LogFile(self._path)
         try:
-            self._take_over(own_from)
             self._written = self._check_log()
-            self._told = self._marked = self._table.published_up_to(run_id)
-            while events := self._table.after(run_id, self._written, limit=_PAGE):
+            self._told = self._marked = self._table.published_up_to(self._run_id)
+            while events := self._table.after(self._run_id, self._written, limit=_PAGE):
                 self._write(events)
         except BaseException:
             self._log.close()
@@ -213,8 +95,7 @@ class EventJournal:
     def step(self, step_key: str) -> Generator[Self]:
         """Say which step of the run emits what is emitted inside the block.
 
-        Args:
-            step_key: Name of the step; unique within the run, equal whenever it is repeated.
+        ``step_key`` is unique within the run, and equal whenever the step is repeated.
 
         Raises:
             NotReadyError: Another step is open.
@@ -234,11 +115,9 @@ class EventJournal:
             self._step_key = None
 
     def emit(self, event: Event) -> None:
-        """Record the event, unless this step recorded it before, and publish it.
+        """Record the event, unless this step recorded it before, and publish it; errors as `draft`.
 
         Raises:
-            NotReadyError: No step is open.
-            EventError: The event is of another run, or too long.
             StaleLeaseError: Another controller took the run over; nothing is recorded.
             EventLogError: The file system refused; the event is recorded, and published later.
         """
@@ -334,16 +213,6 @@ class EventJournal:
         if events:
             self._log.append(b"".join(_line_of(self._run_id, stored) for stored in events))
             self._written = events[-1].seq
-
-    def _take_over(self, own_from: int | None) -> None:
-        """Append to the table what was emitted outside the run; subscribers were told then."""
-        known = self._table.last_seq(self._run_id)
-        earlier = earlier_events(
-            self._log, self._path, self._run_id, known=known, own_from=own_from
-        )
-        if earlier:
-            self._table.append(self._lease, earlier)
-            self._table.mark_published(self._lease, range(known + 1, known + len(earlier) + 1))
 
     def _check_log(self) -> int:
         """Return the number of the log's last event, which must be the table's too."""

@@ -16,9 +16,9 @@ import fcntl
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeAlias, cast, get_args
+from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, get_args
 
 from cadenza.core.errors import IntegrityError, StorageError
 from cadenza.core.files import atomic_write_json, atomic_write_text, make_folder
@@ -38,10 +38,6 @@ class HostRequest:
     Attributes:
         attempt: Number of the attempt, from 1.
         key: Key of the job, ``<run>/<cycle>/<stage>``.
-        argv: Absolute executable and arguments.
-        cwd: Folder it starts in.
-        log_path: File that gets its output.
-        output_dir: Folder that it writes to.
         time_limit_s: Seconds it may take; None for no limit.
         silent_limit_s: Seconds it may leave no trace in log and folder; None for no limit.
         grace_s: Seconds between SIGTERM and SIGKILL.
@@ -60,13 +56,7 @@ class HostRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostProcess:
-    """Who runs an attempt.
-
-    Attributes:
-        attempt: Number of the attempt.
-        pid: Host process.
-        start_ticks: When it started, clock ticks since boot.
-    """
+    """Who runs an attempt; ``start_ticks`` is when it started, clock ticks since boot."""
 
     attempt: int
     pid: int
@@ -78,10 +68,7 @@ class AttemptEnd:
     """How an attempt ended.
 
     Attributes:
-        attempt: Number of the attempt.
         exit_code: Exit status of the command, negative for the signal that ended it.
-        duration_s: Seconds it took.
-        reason: Why it ended.
         memory_kills: Processes of the host's control group that the kernel killed for want of
             memory meanwhile; 0 also where nobody counts them.
     """
@@ -95,22 +82,19 @@ class AttemptEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A host's sign of life.
-
-    Attributes:
-        attempt_s: Seconds of the attempt.
-        quiet_s: Seconds since its command left a trace in its log or folder.
-    """
+    """A host's sign of life: seconds of the attempt, and since its command left a trace."""
 
     attempt_s: float
     quiet_s: float
+
+
+_Record = TypeVar("_Record", HostRequest, HostProcess, AttemptEnd)
 
 
 class AttemptLock:
     """The right to be in charge of a job's folder; the kernel frees it when its holders die."""
 
     def __init__(self, descriptor: int) -> None:
-        """Hold the lock that the open file ``descriptor`` carries."""
         self.descriptor = descriptor
 
     def release(self) -> None:
@@ -124,6 +108,27 @@ class AttemptLock:
         self.release()
 
 
+#: JSON types of the entries, by the name that they have in every document.
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    **dict.fromkeys(("attempt", "pid", "start_ticks", "exit_code", "memory_kills"), (int,)),
+    **dict.fromkeys(("key", "cwd", "log_path", "output_dir", "reason"), (str,)),
+    **dict.fromkeys(("time_limit_s", "silent_limit_s"), (float, int, type(None))),
+    **dict.fromkeys(("grace_s", "duration_s"), (float, int)),
+    "argv": (list,),
+}
+
+
+def _entry(document: Mapping[str, Any], name: str, types: tuple[type, ...], path: Path) -> Any:
+    """Return an entry of a document, or raise an `IntegrityError` for one of another type."""
+    value = document.get(name)
+    if type(value) not in types:
+        raise IntegrityError(
+            f"{path}: expected {name!r} of type {' or '.join(kind.__name__ for kind in types)}, "
+            f"got {value!r}."
+        )
+    return value
+
+
 class AttemptFolder:
     """The folder of one job's attempts."""
 
@@ -131,7 +136,6 @@ class AttemptFolder:
     REQUEST: Final = "request.json"
 
     def __init__(self, path: Path) -> None:
-        """Use the folder ``path``."""
         self.path = path.absolute()
 
     @property
@@ -222,29 +226,18 @@ class AttemptFolder:
         Raises:
             IntegrityError: The file is missing or holds something else.
         """
-        document = self._read(self.REQUEST)
-        if document is None:
+        request = self._read(self.REQUEST, HostRequest)
+        if request is None:
             raise IntegrityError(f"{self.request_path}: expected a request, got no file.")
-        take = _Taker(document, self.request_path)
-        return HostRequest(
-            attempt=take("attempt", int),
-            key=take("key", str),
-            argv=tuple(str(argument) for argument in take("argv", list)),
-            cwd=take("cwd", str),
-            log_path=take("log_path", str),
-            output_dir=take("output_dir", str),
-            time_limit_s=take("time_limit_s", float, int, type(None)),
-            silent_limit_s=take("silent_limit_s", float, int, type(None)),
-            grace_s=take("grace_s", float, int),
-        )
+        return replace(request, argv=tuple(map(str, request.argv)))
 
     def read_deadline(self) -> float | None:
         """Return after how many seconds of the attempt the budget is used up."""
-        document = self._read("deadline.json")
+        document = self._document("deadline.json")
         if document is None:
             return None
-        take = _Taker(document, self.path / "deadline.json")
-        return take("attempt_s", float, int, type(None))
+        types = (float, int, type(None))
+        return _entry(document, "attempt_s", types, self.path / "deadline.json")
 
     def stop_asked(self) -> bool:
         """Return whether the attempt is asked to end."""
@@ -259,21 +252,12 @@ class AttemptFolder:
 
     def read_host(self, attempt: int) -> HostProcess | None:
         """Return who runs ``attempt``; None if nobody said so, or nobody can read it any more."""
-        path = self.path / "host.json"
         try:
-            document = self._read("host.json")
-            if document is None:
-                return None
-            take = _Taker(document, path)
-            host = HostProcess(
-                attempt=take("attempt", int),
-                pid=take("pid", int),
-                start_ticks=take("start_ticks", int),
-            )
+            host = self._read("host.json", HostProcess)
         except IntegrityError as error:  # the lock says who lives; this only helps to end it
             _logger.warning("the name of a host is unreadable: %s", error)
             return None
-        return host if host.attempt == attempt else None
+        return host if host is not None and host.attempt == attempt else None
 
     def read_end(self, attempt: int) -> AttemptEnd | None:
         """Return how ``attempt`` ended; None if nobody said so.
@@ -281,17 +265,9 @@ class AttemptFolder:
         Raises:
             IntegrityError: The file holds something else.
         """
-        document = self._read("end.json")
-        if document is None:
+        end = self._read("end.json", AttemptEnd)
+        if end is None:
             return None
-        take = _Taker(document, self.path / "end.json")
-        end = AttemptEnd(
-            attempt=take("attempt", int),
-            exit_code=take("exit_code", int),
-            duration_s=take("duration_s", float, int),
-            reason=cast("EndReason", take("reason", str)),
-            memory_kills=take("memory_kills", int, type(None)) or 0,  # none in older files
-        )
         if end.reason not in get_args(EndReason) or not end.duration_s >= 0.0:
             raise IntegrityError(
                 f"{self.path / 'end.json'}: expected a reason of {get_args(EndReason)} and a "
@@ -315,7 +291,7 @@ class AttemptFolder:
             return Heartbeat(attempt_s=0.0, quiet_s=0.0)
         return Heartbeat(attempt_s=attempt_s, quiet_s=quiet_s)
 
-    def _read(self, name: str) -> dict[str, Any] | None:
+    def _document(self, name: str) -> dict[str, Any] | None:
         path = self.path / name
         try:
             data = path.read_bytes()
@@ -323,19 +299,12 @@ class AttemptFolder:
             return None
         return parse_json_object(data, source=str(path))
 
-
-class _Taker:
-    """Takes entries of expected types out of a document."""
-
-    def __init__(self, document: Mapping[str, Any], path: Path) -> None:
-        self._document = document
-        self._path = path
-
-    def __call__(self, name: str, *types: type) -> Any:
-        value = self._document.get(name)
-        if type(value) not in types:
-            raise IntegrityError(
-                f"{self._path}: expected {name!r} of type "
-                f"{' or '.join(kind.__name__ for kind in types)}, got {value!r}."
-            )
-        return value
+    def _read(self, name: str, kind: type[_Record]) -> _Record | None:
+        """Return the record that a file holds; None without a file."""
+        document, path = self._document(name), self.path / name
+        if document is None:
+            return None
+        given = {"memory_kills": 0, **document}  # older hosts do not count them
+        return kind(
+            **{one.name: _entry(given, one.name, _TYPES[one.name], path) for one in fields(kind)}
+        )

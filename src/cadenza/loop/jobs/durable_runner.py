@@ -4,9 +4,6 @@ Whoever holds the lock of a job's folder is in charge of it. A runner that gets 
 no host lives: it records how the last attempt ended, judges it, and closes the job or starts the
 next attempt by handing its lock to a new host. A runner that does not get it waits; for a host of
 its own, for one that a killed runner left, and for another runner alike.
-
-Parts:  `Hosts` start and end hosts, here on this machine; `Watch` looks after a live one: signs of
-        life for the store, requests to stop, hosts that are stuck; `DurableRunner` runs the jobs.
 """
 
 import contextlib
@@ -38,20 +35,21 @@ from cadenza.loop.jobs.attempt_files import (
     HostProcess,
     HostRequest,
 )
-from cadenza.loop.jobs.budget import BudgetMeter
 from cadenza.loop.jobs.outcomes import (
     Course,
+    Incident,
+    IncidentKind,
+    JobProgress,
     Outcome,
     job_failure,
     judge,
+    kept_by,
     read_course,
     recorded_end,
     remove_output,
     write_course,
 )
-from cadenza.loop.jobs.programs import ProgramTable
-from cadenza.loop.jobs.progress import Incident, IncidentKind, JobProgress, kept_by
-from cadenza.loop.jobs.stopping import StopCheck, StopLevel, never
+from cadenza.loop.jobs.terms import BudgetMeter, ProgramTable, StopCheck, StopLevel, never
 from cadenza.loop.processes import JobMark, kill_if, readable, reap, start_ticks
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import JobRow, Lease
@@ -69,16 +67,11 @@ class Hosts(ABC):
         """Raise unless a host for ``device`` can start here, now or later.
 
         Raises:
-            JobHostError: There is no room for it, and there never will be.
+            JobHostError: There never will be room for it.
         """
 
     def obstacle(self, device: Device, *, waited_s: float) -> str | None:  # noqa: ARG002 - none
-        """Return what keeps a host that is on its way from starting; None if nothing is known.
-
-        Args:
-            device: What it is to run on.
-            waited_s: Seconds it has been on its way.
-        """
+        """Return what keeps a host, on its way for ``waited_s``, from starting; None if unknown."""
         return None
 
     def expected(self, folder: AttemptFolder) -> bool:  # noqa: ARG002 - none is on its way
@@ -151,12 +144,6 @@ _HEARTBEAT_S: Final = 2.0
 _PER_LEASE: Final = 4
 
 
-def time_limit_of(spec: JobSpec, config: JobsConfig) -> float | None:
-    """Return how long an attempt may take, s: the job's limit or that of all, whichever is less."""
-    limits = [limit for limit in (spec.time_limit_s, config.time_limit_s) if limit is not None]
-    return min(limits, default=None)
-
-
 class Rhythm:
     """Says when a certain time has passed again."""
 
@@ -179,7 +166,7 @@ class Rhythm:
 
 
 class Watch:
-    """One wait for whoever is in charge of a job."""
+    """One wait for whoever is in charge of a job: signs of life, stop requests, stuck hosts."""
 
     def __init__(
         self,
@@ -207,8 +194,7 @@ class Watch:
     def look(self, *, host_has_lock: bool) -> None:
         """Do what is due; called every fraction of a second.
 
-        Args:
-            host_has_lock: Off while a host is on its way, e.g. waits for room on a cluster.
+        ``host_has_lock`` is off while a host is on its way, e.g. waits for room on a cluster.
 
         Raises:
             StaleLeaseError: Another controller took the run over; the job goes on without us.
@@ -293,8 +279,6 @@ class Watch:
             key=self._spec.key,
             attempt=self._row.attempt,
             attempt_s=beat.attempt_s,
-            spent_s=self._row.duration_s,
-            time_limit_s=time_limit_of(self._spec, self._runner.config),
             waits_for=self._waits_for,
             quiet_s=beat.quiet_s,
         )
@@ -383,20 +367,12 @@ class DurableRunner(ABC):
         stuck_s: float = STUCK_S,
         silent_s: float = SILENT_S,
     ) -> None:
-        """Run jobs under ``lease``; errors as `open_hosts`.
+        """Run jobs under ``lease``, which is renewed while it waits; errors as `open_hosts`.
 
-        Args:
-            store: Store of the run; jobs are recorded in it.
-            lease: The controller's right to change the run; renewed while it waits.
-            config: Attempts, pauses and limits.
-            programs: What the names in commands stand for.
-            budget: What the run may spend; None for no limit.
-            stop: Says whether the run is asked to stop.
-            on_progress: Told every few seconds how a job stands.
-            on_incident: Told what went wrong on the way.
-            stuck_s: Seconds without a sign of life after which a host is killed.
-            silent_s: Seconds without anything new in a job's log and folder after which that is
-                told.
+        ``budget`` and ``stop`` may end a job; ``on_progress`` is told every few seconds how one
+        stands, ``on_incident`` what went wrong on the way. A host is killed after ``stuck_s``
+        seconds without a sign of life; of a command that leaves nothing new in log and folder for
+        ``silent_s`` seconds that is told.
         """
         self.store = store
         self.lease = lease
@@ -458,11 +434,7 @@ class _Job:
         return recorded_end(self._spec, row)
 
     def _go_on(self, lock: AttemptLock) -> tuple[JobRow, float]:
-        """Settle the last attempt and, unless a pause is due, close the job or start the next.
-
-        Returns:
-            The job's row, and the pause to make now, s.
-        """
+        """Settle the last attempt, then close the job, rest, or start the next; see `run`."""
         row = self._jobs.open(self._runner.lease, self._spec)
         if row.status == "running":
             row = self._settle(row)
@@ -563,11 +535,7 @@ class _Job:
         return max(row.attempt_s, self._folder.read_heartbeat().attempt_s)
 
     def _pause_after(self, outcome: Outcome, row: JobRow) -> float:
-        """Return the pause before the next attempt, s.
-
-        Raises:
-            JobFailedError: There is none; the job is closed.
-        """
+        """Return the pause before the next attempt, s; raise and close the job without one."""
         failures = row.attempt - row.interruptions
         if failures >= self._runner.config.max_attempts:
             self._jobs.close(self._runner.lease, row.key, "failed")
@@ -582,13 +550,7 @@ class _Job:
     # The start of an attempt
 
     def _start(self, lock: AttemptLock, before: JobRow, outcome: Outcome | None) -> JobRow:
-        """Start the next attempt and share ``lock`` with its host.
-
-        Args:
-            lock: The lock.
-            before: The job's row.
-            outcome: What the last attempt came to; None before the first.
-        """
+        """Start the next attempt, sharing ``lock`` with its host; ``outcome``: of the last."""
         runner, spec = self._runner, self._spec
         argv = runner.programs.resolve(spec.command)
         runner.hosts.require_room(spec.device)
@@ -608,7 +570,7 @@ class _Job:
             cwd=str(Path.cwd()),
             log_path=str(spec.log_path.absolute()),
             output_dir=str(spec.output_dir.absolute()),
-            time_limit_s=time_limit_of(spec, runner.config),
+            time_limit_s=runner.config.time_limit_s,
             silent_limit_s=runner.config.silent_limit_s,
             grace_s=runner.config.grace_s,
         )

@@ -57,19 +57,11 @@ class Silence:
 
     A job that works for long without output looks like one that hangs. Files are told apart by
     number, sizes and times of change; the folder is looked through only while the log is silent.
-
-    Attributes:
-        seconds: Seconds since something changed, as far as was looked.
+    ``seconds`` counts since something changed, as far as was looked.
     """
 
     def __init__(self, log_path: Path, folder: Path, *, limit_s: float | None) -> None:
-        """Watch a log and a folder; both may come later.
-
-        Args:
-            log_path: The log.
-            folder: The job's folder.
-            limit_s: Silence that counts as a hang, s; None if none does.
-        """
+        """Watch a log and a folder, which may come later, for a silence of ``limit_s``."""
         self.seconds = 0.0
         self._log_path = log_path
         self._folder = folder
@@ -170,9 +162,6 @@ def memory_kills(root: Path = Path("/")) -> int | None:
     A job runs in the group of its host, so a count that rose tells a job that needs too much memory
     from one that a person or a shutdown killed. Other programs of the group count, too; None if
     nobody counts. Source: ``memory.events`` (cgroup v2), ``memory.oom_control`` (cgroup v1).
-
-    Args:
-        root: Where ``proc`` and ``sys`` are.
     """
     for path in _candidates(root):
         try:

@@ -1,31 +1,37 @@
-"""What the end of an attempt means, decided from the files that it left.
+"""What an attempt leaves: how far it is, and what its end means.
 
-Result:  the job's result file, with its digest; a job that ended well is recorded with it.
-Course:  ``course.json`` beside the files of the attempt, written by a runner as it starts one. It
-         tells what this attempt alone has done, and how often in a row the command was killed
-         without getting further.
+Result:   the job's result file, with its digest; a job that ended well is recorded with it.
+Course:   ``course.json`` beside the files of the attempt, written by a runner as it starts one. It
+          tells what this attempt alone has done, and how often in a row the command was killed
+          without getting further.
+Progress: LeRobot's tools draw bars and write ``step:`` lines into the log, and its training saves
+          checkpoints; our own evaluation stores every batch of episodes, our own training every
+          thousandth update, below ``--out``. Of collections, and of trainings with
+          ``--max-epochs``, nothing is known: they may end early.
 """
 
 import logging
+import re
 import shutil
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from pydantic import Field, ValidationError
 
 from cadenza.core.errors import InputError, IntegrityError
 from cadenza.core.files import atomic_write_text, sha256_bytes
 from cadenza.core.strict_json import parse_json_object
-from cadenza.loop.contracts.records import JobEnd, JobSpec, Rate, Record
+from cadenza.loop.contracts.records import JobEnd, JobKey, JobSpec, Rate, Record
 from cadenza.loop.errors import JobFailedError
 from cadenza.loop.jobs.attempt_files import AttemptEnd, AttemptFolder
 from cadenza.loop.store.rows import JobRow
 
 #: How much of a log's end people are shown.
-_TAIL_BYTES: Final = 4096
-_TAIL_LINES: Final = 15
+_SHOWN_BYTES: Final = 4096
+_SHOWN_LINES: Final = 15
 
 
 def result_digest(path: Path) -> str:
@@ -63,11 +69,11 @@ def last_lines(log_path: Path) -> str:
     try:
         with log_path.open("rb") as log:
             size = log.seek(0, 2)
-            log.seek(max(0, size - _TAIL_BYTES))
+            log.seek(max(0, size - _SHOWN_BYTES))
             text = log.read().decode(errors="replace")
     except FileNotFoundError:
         return ""
-    lines = text.splitlines()[-_TAIL_LINES:]
+    lines = text.splitlines()[-_SHOWN_LINES:]
     return "\n".join("".join(c if c.isprintable() else " " for c in line) for line in lines)
 
 
@@ -218,13 +224,7 @@ def recorded_end(spec: JobSpec, row: JobRow) -> JobEnd:
 
 
 def job_failure(spec: JobSpec, row: JobRow, problem: str) -> JobFailedError:
-    """Return the error of a job that failed for good, in one sentence; its log has the rest.
-
-    Args:
-        spec: The job.
-        row: What the store knows of it.
-        problem: What became of its last attempt.
-    """
+    """Return the error of a job that failed for good, in one sentence; its log has the rest."""
     key, often = spec.key, "" if row.attempt == 1 else f" in the last of {row.attempt} attempts"
     return JobFailedError(
         f"job {key.run_id}/{key.cycle}/{key.stage}: expected {wanted_end(row.exit_code)}, got "
@@ -248,7 +248,6 @@ class Course(Record):
     """What was when an attempt began.
 
     Attributes:
-        attempt: Number of the attempt.
         done: Share of the job that it goes on from; None if nobody knows.
         failed: Earlier attempts that failed; the others were interrupted.
         kills: Times in a row that the command alone was killed without getting further.
@@ -264,9 +263,7 @@ class Course(Record):
     def kills_after(self, outcome: Outcome, kept: float | None) -> int:
         """Return how often in a row the command was killed, this attempt included.
 
-        Args:
-            outcome: What the attempt came to.
-            kept: Share of the job that is done after it; None if nobody knows.
+        ``kept`` is the share of the job that is done after it; None if nobody knows.
         """
         if kept is not None and self.done is not None and kept > self.done:
             return 0
@@ -288,3 +285,146 @@ def read_course(folder: AttemptFolder) -> Course | None:
 def write_course(folder: AttemptFolder, course: Course) -> None:
     """Say how the job came to an attempt; the caller holds the lock."""
     atomic_write_text(folder.path / _FILE, course.model_dump_json())
+
+
+#: A live job of an earlier controller was taken over; processes of a dead host were killed; an
+#: attempt was killed from outside; an attempt failed; a host without a sign of life was killed; a
+#: host waits for a machine that has room for it; a command leaves no trace for long.
+IncidentKind: TypeAlias = Literal[
+    "adopted",
+    "reaped",
+    "interrupted",
+    "attempt_failed",
+    "host_killed",
+    "waiting_for_room",
+    "silent",
+]
+
+
+class Incident(Record):
+    """Something that a run survived; no event, as an undisturbed run does not have it."""
+
+    kind: IncidentKind
+    key: JobKey
+    attempt: int
+    message: str
+
+
+class JobProgress(Record):
+    """How a running job stands.
+
+    Attributes:
+        attempt_s: Seconds of this attempt so far.
+        waits_for: What keeps it from starting; None if nothing does.
+        quiet_s: Seconds since it left a trace in its log or folder.
+    """
+
+    key: JobKey
+    attempt: int
+    attempt_s: float
+    waits_for: str | None = None
+    quiet_s: float = 0.0
+
+
+#: How much of a log's end is read, bytes.
+_TAIL_BYTES: Final = 8192
+#: The line before the output of an attempt.
+_ATTEMPT: Final = re.compile(rb"=== \S+ \S+ attempt \d+: ")
+#: tqdm's bar, which LeRobot's tools draw: ``12/20 [00:04<...``.
+_BAR: Final = re.compile(rb"(\d+)/(\d+) \[\d+:\d\d")
+#: A line of LeRobot's training: ``step:2K smpl:16K ...``; the total is in its command.
+_STEP: Final = re.compile(rb"\bstep:(\d+(?:\.\d+)?)([KMB]?) ")
+_UNITS: Final = {b"": 1.0, b"K": 1e3, b"M": 1e6, b"B": 1e9}
+#: Our own jobs: they go on from where an attempt was killed.
+_OURS: Final = ("cadenza", "job")
+#: Below ``--out``: finished parts of an evaluation; what is told of a training's last save, which
+#: is removed once there is a policy.
+_PARTS, _SAVE, _POLICY = "blocks", "work/state.pt.json", "policy.pt"
+#: Below ``--output_dir``: what is told of the last checkpoint of LeRobot's training.
+_CHECKPOINT: Final = "checkpoints/last/training_state/training_step.json"
+
+
+def kept_by(command: Sequence[str]) -> float | None:
+    """Return the share of a job that its next attempt goes on from; None if nobody knows."""
+    flags = flags_of(command)
+    if goes_on(command):
+        return _of_parts(kind_of(command)[-1], flags)
+    if "output_dir" in flags and (steps := _number(flags.get("steps"))):
+        return _share(_saved_step(Path(flags["output_dir"]) / _CHECKPOINT), steps)
+    return 0.0
+
+
+def progress_of(
+    command: Sequence[str], log_path: Path, *, begun: float | None = None
+) -> float | None:
+    """Return the share of a job that is done; None if it does not say.
+
+    ``begun`` is the share that the present attempt went on from; None if nobody knows.
+    """
+    flags = flags_of(command)
+    if goes_on(command):
+        return _of_parts(kind_of(command)[-1], flags)
+    try:
+        with log_path.open("rb") as log:
+            log.seek(max(0, log.seek(0, 2) - _TAIL_BYTES))
+            tail = _ATTEMPT.split(log.read())[-1]
+    except FileNotFoundError:
+        return None
+    steps = _number(flags.get("steps"))
+    if bars := _BAR.findall(tail):
+        done, total = int(bars[-1][0]), int(bars[-1][1])
+        if steps and begun and total == round(steps * (1.0 - begun)):  # of what was left
+            done, total = steps - total + done, steps
+        return _share(done, total)
+    if lines := _STEP.findall(tail):
+        number, unit = lines[-1]
+        return _share(float(number) * _UNITS[unit], steps)
+    return None
+
+
+def kind_of(command: Sequence[str]) -> tuple[str, ...]:
+    """Return what of a command says which work it does: its words before the first flag."""
+    first = next((i for i, word in enumerate(command) if word.startswith("-")), len(command))
+    return tuple(command[:first])
+
+
+def flags_of(command: Sequence[str]) -> dict[str, str]:
+    """Return the values of a command's ``--name=value`` words by name."""
+    words = (word[2:].split("=", 1) for word in command if word.startswith("--") and "=" in word)
+    return dict(words)
+
+
+def goes_on(command: Sequence[str]) -> bool:
+    """Return whether another attempt goes on where the last one was killed."""
+    return tuple(command[:2]) == _OURS
+
+
+def _of_parts(job: str, flags: dict[str, str]) -> float | None:
+    if "out" not in flags:
+        return None
+    out = Path(flags["out"])
+    if job == "evaluate" and (batch := _number(flags.get("batch-size"))):
+        parts = sum(path.stem.isdecimal() for path in (out / _PARTS).glob("*.json"))
+        return _share(parts * batch, _number(flags.get("episodes")))
+    if job == "train" and "max-epochs" not in flags:
+        steps = _number(flags.get("steps"))
+        done = steps if (out / _POLICY).exists() else _saved_step(out / _SAVE)
+        return _share(done or 0, steps)
+    return None
+
+
+def _saved_step(path: Path) -> int:
+    """Return the update that a training saved last; 0 before the first save."""
+    try:
+        step = parse_json_object(path.read_bytes(), source=str(path)).get("step")
+    except (OSError, IntegrityError):  # none yet, or one that the job will not take
+        return 0
+    return step if isinstance(step, int) else 0
+
+
+def _share(done: float, total: int | None) -> float | None:
+    return min(1.0, done / total) if total else None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None

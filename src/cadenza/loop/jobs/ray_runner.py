@@ -25,7 +25,7 @@ from cadenza.loop.contracts.records import Device
 from cadenza.loop.errors import JobHostError
 from cadenza.loop.jobs.attempt_files import AttemptFolder, AttemptLock
 from cadenza.loop.jobs.durable_runner import DurableRunner, Hosts
-from cadenza.loop.jobs.stopping import signals_kept
+from cadenza.loop.jobs.terms import signals_kept
 from cadenza.loop.processes import die_with_parent
 
 #: Namespace of the actors.
@@ -64,9 +64,8 @@ class RayHosts(Hosts):
     def __init__(self, address: str | None) -> None:
         """Connect to the cluster at ``address``.
 
-        Args:
-            address: Where the cluster is; None for the one that ``RAY_ADDRESS`` names, one that
-                runs on this machine, or, without either, one that is started for this process.
+        None means the one that ``RAY_ADDRESS`` names, one that runs on this machine, or, without
+        either, one that is started for this process.
 
         Raises:
             MissingExtraError: Ray is not installed.

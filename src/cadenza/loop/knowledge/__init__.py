@@ -1,7 +1,7 @@
 """Knowledge: pages that runs leave for later runs; advice, never control flow.
 
-Start at:    `cadenza.loop.agents.knowledge_agent.KnowledgeAgent`; here `page` (format),
-             `observations` (and when runs replicate), `updates`, `lint`, `folder`.
+Start at:    `cadenza.loop.agents.knowledge_agent.KnowledgeAgent`; here `pages` (format
+             and files), `observations` (and when runs replicate), `updates`, `lint`.
 Promise:     an ingest happens whole and once per (run, cycle), whoever else writes and whatever is
              killed; a person's words are kept; no name leads out of the folder.
 May import:  `core`, `loop.errors`, `loop.llm`.  Must not import: agents, orchestrator, store.

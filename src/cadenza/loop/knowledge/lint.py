@@ -17,7 +17,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Final
 
-from cadenza.loop.knowledge.folder import MAX_PAGE_BYTES, page_paths, read_bounded
 from cadenza.loop.knowledge.observations import (
     Observations,
     RunOutcome,
@@ -26,7 +25,7 @@ from cadenza.loop.knowledge.observations import (
     plain_name,
     read_observations,
 )
-from cadenza.loop.knowledge.page import Page, read_page
+from cadenza.loop.knowledge.pages import MAX_PAGE_BYTES, Page, page_paths, read_bounded, read_page
 from cadenza.loop.knowledge.updates import (
     LESSONS,
     OBSERVATIONS,

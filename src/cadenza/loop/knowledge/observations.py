@@ -71,9 +71,7 @@ class RunOutcome:
     """What one run found about one policy on one suite.
 
     Attributes:
-        run: The run.
         first: First measurement of a policy that it kept.
-        last: Last one.
         seed: Root of its randomness; None if not known.
     """
 
@@ -184,12 +182,6 @@ class Observation:
 
     Attributes:
         date: Day, UTC, ``YYYY-MM-DD``.
-        run: The run.
-        cycle: Its cycle.
-        suite: Suite of tasks.
-        policy: Policy type.
-        measured: Success.
-        decision: What was decided.
         seed: Root of the run's randomness; None if not known.
     """
 
@@ -222,14 +214,9 @@ class Row:
     """Observations of one run on one suite with one policy, rolled up.
 
     Attributes:
-        run: The run.
-        suite: Suite of tasks.
-        policy: Policy type.
         cycles: Ranges of cycles, ends included.
         first: First success that was kept; None if none was.
-        last: Last one.
         decisions: Decisions and how often, in order of their first time.
-        date: Day of the last.
         seed: Root of the run's randomness; None if not known.
     """
 
@@ -273,8 +260,6 @@ class Observations:
 
     Attributes:
         free: Lines that are none, as they stand.
-        rows: Rolled-up runs, oldest first.
-        listed: Single observations, oldest first.
     """
 
     free: tuple[str, ...] = ()

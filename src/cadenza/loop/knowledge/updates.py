@@ -24,7 +24,7 @@ from cadenza.loop.knowledge.observations import (
     plain_name,
     read_observations,
 )
-from cadenza.loop.knowledge.page import Page
+from cadenza.loop.knowledge.pages import Page
 from cadenza.loop.llm.untrusted import storable
 
 PageType: TypeAlias = Literal["task", "policy", "experiment"]
@@ -239,7 +239,6 @@ class Subject:
     """What a page is about.
 
     Attributes:
-        page_type: Kind of page.
         name: Its name, as the run gives it.
     """
 
@@ -270,14 +269,10 @@ def takes_lessons(page: Page) -> bool:
 
 
 def updated_page(page: Page, subject: Subject, seen: Observation, reply: str) -> Page:
-    """Return the page after an observation.
+    """Return the page after an observation; an empty page becomes a new one.
 
-    Args:
-        page: The page so far; an empty one for a new page.
-        subject: What it is about.
-        seen: The observation.
-        reply: Lessons by a language model; without bullets, lessons that were derived before are
-            derived again, and others stay.
+    ``reply`` has lessons by a language model; without bullets, lessons that were derived before are
+    derived again, and others stay.
     """
     if has_observation(page, subject, seen):
         return page

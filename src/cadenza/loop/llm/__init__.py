@@ -9,18 +9,15 @@ Import time: the services' packages are imported when a client of theirs is made
 """
 
 from cadenza.loop.llm.adapter import AnthropicLLM, OpenAICompatibleLLM, make_llm
-from cadenza.loop.llm.guard import CallLimits, GuardedLLM, Price
+from cadenza.loop.llm.guard import GuardedLLM, RecordedLLM
 from cadenza.loop.llm.protocol import LLMClient, NullLLM, asking
-from cadenza.loop.llm.recording import RecordedLLM
 
 __all__ = [
     "AnthropicLLM",
-    "CallLimits",
     "GuardedLLM",
     "LLMClient",
     "NullLLM",
     "OpenAICompatibleLLM",
-    "Price",
     "RecordedLLM",
     "asking",
     "make_llm",

@@ -75,13 +75,10 @@ def fetch(
     base_error: type[Exception],
     secrets: Iterable[str],
 ) -> dict[str, Any]:
-    """Return the JSON object that a request brings.
+    """Return the JSON object that a request brings; ``send`` starts it.
 
-    Args:
-        send: Starts the request; the package raises on a status that is no success.
-        package: The official package, for its types of errors.
-        base_error: Its most general error.
-        secrets: Keys that no message may hold.
+    ``base_error`` is the most general error of the official ``package``, and no message may hold
+    ``secrets``.
 
     Raises:
         LLMCallError: The request failed, or its body is too long or no JSON object.
@@ -156,7 +153,6 @@ class ServiceClient(ABC):
 
     Attributes:
         provider: Name of the service in recordings.
-        model: Name of the model.
     """
 
     #: The package, and its most general error.

@@ -16,87 +16,68 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from cadenza.core.errors import ConfigurationError, StorageError
+from cadenza.core.errors import StorageError
+from cadenza.loop.config import LLMCallsConfig
 from cadenza.loop.errors import LLMCallError, StopRequestedError, StoreError
-from cadenza.loop.jobs.stopping import StopCheck, never
-from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, Answer, Asker, LLMClient, Question
+from cadenza.loop.jobs.terms import StopCheck, never
+from cadenza.loop.llm.protocol import (
+    DEFAULT_MAX_TOKENS,
+    Answer,
+    Asker,
+    LLMClient,
+    Place,
+    Question,
+    current_place,
+)
 from cadenza.loop.llm.untrusted import storable
-from cadenza.loop.store.rows import ReplyRow
+from cadenza.loop.store.rows import Lease, ReplyRow
+
+if TYPE_CHECKING:
+    from cadenza.loop.store.tables import Replies
+
 
 #: Tokens that services put around a prompt and its instructions, rounded up.
 _FRAME_TOKENS: Final = 256
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    """Price of one model.
-
-    Attributes:
-        input_usd: US dollars per million tokens of prompts, >= 0.
-        output_usd: US dollars per million tokens of replies, >= 0.
-    """
-
-    input_usd: float
-    output_usd: float
-
-    def __post_init__(self) -> None:
-        for name in ("input_usd", "output_usd"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0.0):
-                raise ConfigurationError(
-                    f"Price.{name}: expected US dollars per million tokens, >= 0, got {value}."
-                )
-
-
-def cost_usd(price: Price | None, tokens_in: int | None, tokens_out: int | None) -> float | None:
-    """Return the cost of a call, US dollars; None if the price or a count is not known."""
-    if price is None or tokens_in is None or tokens_out is None:
-        return None
-    return (tokens_in * price.input_usd + tokens_out * price.output_usd) / 1e6
-
-
-def most_usd(price: Price, question: Question) -> float:
-    """Return the most that asking ``question`` once can cost, US dollars."""
-    texts = (question.prompt, question.system or "")
-    tokens_in = _FRAME_TOKENS + sum(len(text.encode("utf-8", "replace")) for text in texts)
-    return (tokens_in * price.input_usd + question.max_tokens * price.output_usd) / 1e6
 
 
 class Bill:
     """What the attempts at one reply cost, within what is left.
 
     An attempt that was paid for, but whose tokens nobody told, counts as the most it can cost.
+    Without prices nothing is counted.
     """
 
     def __init__(
         self,
-        price: Price | None,
+        calls: LLMCallsConfig,
         question: Question,
         left_usd: float,
-        book: Callable[[float | None], object] | None = None,
+        book: Callable[[float | None], object],
     ) -> None:
         """Begin with nothing spent.
 
         Args:
-            price: Price of the model; without one nothing is counted.
+            calls: Has the prices.
             question: What is asked.
             left_usd: Most that may be spent, US dollars.
             book: Keeps, before an attempt, what all attempts can have cost after it, US dollars;
                 None without a price.
         """
+        texts = (question.prompt, question.system or "")
+        tokens_in = _FRAME_TOKENS + sum(len(text.encode("utf-8", "replace")) for text in texts)
+        self._calls = calls
         self._book = book
-        self._price = price
-        self._most_usd = 0.0 if price is None else most_usd(price, question)
+        self._most_usd = self._cost_usd(tokens_in, question.max_tokens)
         self._left_usd = left_usd
         self._spent_usd = 0.0
 
     @property
     def total_usd(self) -> float | None:
         """What was spent, US dollars; None without a price."""
-        return None if self._price is None else self._spent_usd
+        return None if self._calls.usd_per_million_input is None else self._spent_usd
 
     def reserve(self) -> None:
         """Book one more attempt at the most it can cost, or raise if that does not fit.
@@ -110,88 +91,52 @@ class Bill:
                 f"cost: expected a call within the {max(0.0, left_usd):.4f} US dollars that are "
                 f"left of max_cost_usd, got one of up to {self._most_usd:.4f}"
             )
-        if self._book is not None:
-            self._book(None if self._price is None else self._spent_usd + self._most_usd)
+        self._book(None if self.total_usd is None else self._spent_usd + self._most_usd)
 
     def settle(self, outcome: Answer | LLMCallError) -> None:
         """Count what the attempt really cost."""
-        if isinstance(outcome, Answer):
-            told = cost_usd(self._price, outcome.tokens_in, outcome.tokens_out)
-            self._spent_usd += self._most_usd if told is None else told
-        elif outcome.billed:
-            self._spent_usd += self._most_usd
+        match outcome:
+            case Answer(tokens_in=int(tokens_in), tokens_out=int(tokens_out)):
+                self._spent_usd += self._cost_usd(tokens_in, tokens_out)
+            case Answer() | LLMCallError(billed=True):
+                self._spent_usd += self._most_usd
+            case _:
+                pass
+
+    def _cost_usd(self, tokens_in: int, tokens_out: int) -> float:
+        """Return the cost of a call, US dollars; 0 without prices."""
+        of_input = (self._calls.usd_per_million_input or 0.0) * tokens_in
+        return (of_input + (self._calls.usd_per_million_output or 0.0) * tokens_out) / 1e6
 
 
 _LOGGER: Final = logging.getLogger(__name__)
 
+#: Pause before the first further call, doubled each time, and longest pause, s.
+_BACKOFF_S, _MAX_PAUSE_S = 1.0, 60.0
 #: Pause between two looks at whether the run is asked to stop, s.
 _LOOK_EVERY_S: Final = 0.2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallLimits:
-    """What one reply may take.
-
-    Attributes:
-        timeout_s: Seconds of one call, > 0.
-        retries: Further calls after failures that may pass, >= 0.
-        backoff_s: Pause before the first further call, doubled each time, s, >= 0.
-        max_pause_s: Longest pause, whatever the service asks for, s, >= 0.
-        max_prompt_chars: Longest prompt with its instructions, characters, > 0; a longer one is
-            not sent.
-    """
-
-    timeout_s: float = 120.0
-    retries: int = 2
-    backoff_s: float = 1.0
-    max_pause_s: float = 60.0
-    max_prompt_chars: int = 200_000
-
-    def __post_init__(self) -> None:
-        in_range = (
-            self.timeout_s > 0.0
-            and self.retries >= 0
-            and self.backoff_s >= 0.0
-            and self.max_pause_s >= 0.0
-            and self.max_prompt_chars > 0
-        )
-        if not in_range:
-            raise ConfigurationError(
-                "CallLimits: expected timeout_s and max_prompt_chars > 0, the others >= 0, got "
-                f"{self}."
-            )
 
 
 class GuardedLLM:
     """Asks, tries again where that may help, and turns every failure into the empty text.
 
     Attributes:
-        price: Price of the model; None if it is not known.
+        calls: What a reply may take, and the prices.
     """
 
     def __init__(
         self,
         asker: Asker,
-        limits: CallLimits | None = None,
-        price: Price | None = None,
+        calls: LLMCallsConfig | None = None,
         *,
         stop: StopCheck = never,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
-        """Guard ``asker``.
-
-        Args:
-            asker: The model.
-            limits: What a reply may take; the defaults if None.
-            price: Price of the model; None if it is not known.
-            stop: Says whether the run is asked to stop, which ends every wait.
-            sleep: Waits so many seconds; None waits until a stop at the longest.
-        """
+        """Guard ``asker``; ``stop`` ends every wait, and ``sleep`` may replace the pauses."""
+        self.calls = calls or LLMCallsConfig()
         self._asker = asker
-        self._limits = limits or CallLimits()
         self._stop = stop
         self._sleep = sleep or self._sleep_unless_stopped
-        self.price = price
 
     def complete(
         self, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
@@ -230,14 +175,14 @@ class GuardedLLM:
             prompt=prompt,
             system=system,
             max_tokens=max_tokens,
-            timeout_s=self._limits.timeout_s,
+            timeout_s=self.calls.timeout_s,
         )
 
         def book_usd(most_usd: float | None) -> None:
             if book is not None:
                 book(self._row(question, Answer(text=""), most_usd))
 
-        bill = Bill(self.price, question, left_usd, book_usd)
+        bill = Bill(self.calls, question, left_usd, book_usd)
         try:
             answer = self._answer(question, bill)
         except LLMCallError as failure:
@@ -259,18 +204,13 @@ class GuardedLLM:
         )
 
     def _answer(self, question: Question, bill: Bill) -> Answer:
-        """Return an answer; one without a text tells its problem.
-
-        Raises:
-            LLMCallError: There is none.
-            StopRequestedError: The run is asked to stop.
-        """
+        """Return an answer; one without a text tells its problem. Errors as `Asker.ask`."""
         length = len(question.prompt) + len(question.system or "")
-        if length > self._limits.max_prompt_chars:
+        if length > self.calls.max_prompt_chars:
             raise LLMCallError(
-                f"prompt: expected at most {self._limits.max_prompt_chars} characters, got {length}"
+                f"prompt: expected at most {self.calls.max_prompt_chars} characters, got {length}"
             )
-        for attempt in range(self._limits.retries + 1):
+        for attempt in range(self.calls.retries + 1):
             if self._stop():
                 raise self._stopped()
             bill.reserve()
@@ -278,7 +218,7 @@ class GuardedLLM:
                 answer = self._ask_in_time(question)
             except LLMCallError as failure:
                 bill.settle(failure)
-                if not failure.passing or attempt == self._limits.retries:
+                if not failure.passing or attempt == self.calls.retries:
                     raise
                 self._sleep(self._pause_s(attempt, failure.retry_after_s))
             else:
@@ -289,8 +229,7 @@ class GuardedLLM:
         raise AssertionError("the last attempt returns or raises")
 
     def _pause_s(self, attempt: int, asked_s: float | None) -> float:
-        own = self._limits.backoff_s * 2.0**attempt
-        return min(self._limits.max_pause_s, own if asked_s is None else asked_s)
+        return min(_MAX_PAUSE_S, _BACKOFF_S * 2.0**attempt if asked_s is None else asked_s)
 
     def _sleep_unless_stopped(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -339,12 +278,6 @@ def ask_safely(
 ) -> str:
     """Return the reply of any client; the empty text if it raises or returns something else.
 
-    Args:
-        llm: The client; `GuardedLLM` and `RecordedLLM` do not raise for a model's failures.
-        prompt: What is asked.
-        system: Standing instructions; None for none.
-        max_tokens: Most tokens of the reply.
-
     Raises:
         StoreError: The run itself cannot go on, e.g. another controller took it over.
         StorageError: The file system refused a recording.
@@ -369,3 +302,90 @@ def _outcome(asker: Asker, question: Question) -> Answer | LLMCallError:
         return failure
     except Exception as error:  # noqa: BLE001  # foreign code; a traceback may hold its key
         return LLMCallError(f"client failed with {type(error).__name__}", billed=True)
+
+
+#: Cycle, purpose, ordinal.
+ReplyKey: TypeAlias = tuple[int, str, int]
+
+
+class StoreReplies:
+    """The replies of the run that a lease is for."""
+
+    def __init__(self, replies: "Replies", lease: Callable[[], Lease] | Lease) -> None:
+        """Use ``JobStore.replies`` under a lease, or under the one that a call returns."""
+        self._replies = replies
+        self._lease = (lambda: lease) if isinstance(lease, Lease) else lease
+
+    def get(self, key: ReplyKey) -> ReplyRow | None:
+        """Return a reply; None if there is none yet."""
+        return self._replies.get(self._lease().run_id, *key)
+
+    def record(self, key: ReplyKey, reply: ReplyRow) -> ReplyRow:
+        """Keep a reply and return it, or return the one that is there."""
+        return self._replies.record(self._lease(), *key, reply)
+
+    def book(self, key: ReplyKey, reply: ReplyRow) -> None:
+        """Keep what asking for a reply can cost."""
+        self._replies.book(self._lease(), *key, reply)
+
+    def booked_usd(self, key: ReplyKey) -> float:
+        """Return what is booked for a reply that is not there, US dollars."""
+        return self._replies.booked_usd(self._lease().run_id, *key)
+
+    def spent_usd(self) -> float:
+        """Return what the run's replies cost together, booked ones included, US dollars."""
+        return self._replies.totals(self._lease().run_id).cost_usd
+
+
+class RecordedLLM:
+    """Gives each call the reply recorded for its place, and asks only where there is none.
+
+    A call that could cost more than is left of ``max_cost_usd``, over all replies of the log, is
+    not made: its reply is a recorded failure.
+    """
+
+    def __init__(self, client: GuardedLLM, log: StoreReplies) -> None:
+        """Ask ``client`` and record in ``log``."""
+        most_usd = client.calls.max_cost_usd
+        self._client = client
+        self._log = log
+        self._max_cost_usd = math.inf if most_usd is None else most_usd
+
+    def complete(
+        self, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
+    ) -> str:
+        """Return the reply; a recorded failure is the empty text again.
+
+        Raises:
+            NotReadyError: The call stands in no `cadenza.loop.llm.protocol.asking` block.
+            StoreError: The log refused, e.g. because another controller took the run over.
+            StopRequestedError: The run is asked to stop, and there is no recorded reply.
+        """
+        place: Place = current_place()
+        key = (place.cycle, place.purpose, place.next_ordinal())
+        question = Question(prompt=prompt, system=system, max_tokens=max_tokens, timeout_s=0.0)
+        recorded = self._log.get(key)
+        if recorded is None:
+            reply = self._asked(key, question)
+            recorded = self._log.record(key, replace(reply, about=place.about))
+        if recorded.prompt_sha256 != question.sha256() or recorded.about is not None:
+            place.about = recorded.about
+        place.error = recorded.error
+        return recorded.text
+
+    def _asked(self, key: ReplyKey, question: Question) -> ReplyRow:
+        """Return the model's reply; it costs what killed calls for it can have cost, too."""
+        before_usd = self._log.booked_usd(key)
+
+        def with_killed(reply: ReplyRow) -> ReplyRow:
+            cost_usd = None if reply.cost_usd is None else before_usd + reply.cost_usd
+            return replace(reply, cost_usd=cost_usd)
+
+        reply = self._client.reply(
+            question.prompt,
+            system=question.system,
+            max_tokens=question.max_tokens,
+            left_usd=self._max_cost_usd - self._log.spent_usd(),
+            book=lambda booked: self._log.book(key, with_killed(booked)),
+        )
+        return with_killed(reply)

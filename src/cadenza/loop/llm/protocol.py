@@ -40,14 +40,7 @@ class LLMClient(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One call.
-
-    Attributes:
-        prompt: What is asked.
-        system: Standing instructions; None for none.
-        max_tokens: Most tokens of the reply.
-        timeout_s: Seconds before the caller gives up.
-    """
+    """One call: what is asked, and what the reply may take, tokens and seconds."""
 
     prompt: str
     system: str | None
@@ -114,11 +107,9 @@ class NullLLM:
 
 @dataclass(slots=True)
 class Place:
-    """A run of calls.
+    """A run of calls; ``purpose`` is unique within the cycle.
 
     Attributes:
-        cycle: Cycle of the run.
-        purpose: What the calls are for; unique within the cycle.
         about: What the next prompt draws on, as JSON, for whoever asks; after a call, what the
             prompt of its reply drew on, which is another one where the reply was recorded before.
             None if nobody said or knows.

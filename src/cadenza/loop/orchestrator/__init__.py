@@ -4,8 +4,8 @@ Start at:    `LoopController` (a run), `build_loop` (a run from a configuration)
 Promise:     the store is the only state: a run that is killed anywhere goes on from there; what was
              decided, blessed and told is one transaction.
 May import:  every folder of the loop.
-Layout:      `machine` (pure), `session`, `steps` (the work), `loop` (the controller), `assembly`;
-             `decision`, `evidence`, `sequential_plan`; `proposer`, `cycle_data`; `preflight`.
+Layout:      `machine` (pure), `steps` (the work), `loop` (the controller), `assembly`; `decision`,
+             `evidence`; `proposer`; `preflight`.
 Import time: names are imported at first use.
 """
 

@@ -1,12 +1,16 @@
 """A run from a configuration: store, events, rules, back end, workers and controller, wired."""
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self, TypedDict
+from typing import Any, Final, Self, TypedDict
 
+import yaml
+
+from cadenza.core.files import atomic_write_text, make_folder
+from cadenza.core.shipped_configs import shipped_config
+from cadenza.core.yaml_files import read_yaml
 from cadenza.loop.agents.data_agent import DataAgent
 from cadenza.loop.agents.eval_agent import EvalAgent
 from cadenza.loop.agents.improve_agent import ImproveAgent
@@ -16,13 +20,11 @@ from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution
 from cadenza.loop.contracts.records import JobRunner
 from cadenza.loop.events.bus import EventBus
-from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
-from cadenza.loop.jobs.progress import JobProgress
-from cadenza.loop.jobs.stopping import StopCheck, never
-from cadenza.loop.llm.guard import CallLimits, Price
-from cadenza.loop.llm.protocol import LLMClient
-from cadenza.loop.llm.recording import StoreReplies, recorded_llm
-from cadenza.loop.orchestrator.cycle_data import schedule_of
+from cadenza.loop.jobs.outcomes import JobProgress
+from cadenza.loop.jobs.terms import BudgetMeter, StopCheck, never
+from cadenza.loop.llm.adapter import make_llm
+from cadenza.loop.llm.guard import GuardedLLM, RecordedLLM, StoreReplies
+from cadenza.loop.llm.protocol import LLMClient, NullLLM
 from cadenza.loop.orchestrator.loop import JobsOpener, LoopController
 from cadenza.loop.orchestrator.preflight import (
     require_commands_allowed,
@@ -35,9 +37,9 @@ from cadenza.loop.orchestrator.proposer import (
     LLMProposer,
     Proposer,
 )
-from cadenza.loop.orchestrator.session import RunSession
-from cadenza.loop.orchestrator.steps import KnowledgeWriter
+from cadenza.loop.orchestrator.steps import KnowledgeWriter, RunSession
 from cadenza.loop.resuming import rules_of, store_location
+from cadenza.loop.schedule import schedule_of
 from cadenza.loop.state import RunSummary
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.rows import Lease
@@ -57,11 +59,7 @@ class LoopAssembly:
     """A run that is ready to go.
 
     Attributes:
-        run_id: The run.
-        config: Its configuration.
-        store: The job store.
         bus: Where its events go; subscribe to be told.
-        controller: Runs it.
         rules: Which commands it may give.
     """
 
@@ -221,18 +219,18 @@ def _jobs_opener(
             from cadenza.loop.jobs.ray_runner import RayJobRunner as Runner
         else:
             from cadenza.loop.jobs.durable_runner import LocalJobRunner as Runner
-        limits = BudgetLimits.of(config.budgets, uses_gpu=_uses_gpu(backend))
+        spent_s, uses_gpu = session.store.jobs.spent_s, _uses_gpu(backend)
         runner = Runner(
             session.store,
             session.lease,
             config.jobs,
             programs,
-            budget=BudgetMeter(session.store.jobs, session.run_id, limits),
+            budget=BudgetMeter(spent_s, session.run_id, config.budgets, uses_gpu=uses_gpu),
             stop=stop,
             on_progress=on_progress,
             on_incident=session.incidents.note_job,
         )
-        runner.hosts.require_room("gpu" if _uses_gpu(backend) else "cpu")  # before any work is done
+        runner.hosts.require_room("gpu" if uses_gpu else "cpu")  # before any work is done
         return runner
 
     return open_jobs
@@ -240,21 +238,10 @@ def _jobs_opener(
 
 def _language_model(config: LoopConfig, log: StoreReplies, stop: StopCheck) -> LLMClient:
     """Return the model of the configuration, its replies recorded; `NullLLM` for none."""
-    calls = config.llm_calls
-    limits = CallLimits(
-        timeout_s=calls.timeout_s,
-        retries=calls.retries,
-        max_prompt_chars=calls.max_prompt_chars,
-    )
-    price = None
-    if calls.usd_per_million_input is not None and calls.usd_per_million_output is not None:
-        price = Price(
-            input_usd=calls.usd_per_million_input, output_usd=calls.usd_per_million_output
-        )
-    most_usd = math.inf if calls.max_cost_usd is None else calls.max_cost_usd
-    return recorded_llm(
-        config.llm, log, limits=limits, price=price, max_cost_usd=most_usd, stop=stop
-    )
+    client = make_llm(config.llm)
+    if isinstance(client, NullLLM):
+        return client
+    return RecordedLLM(GuardedLLM(client, config.llm_calls, stop=stop), log)
 
 
 def _prompt_chars(config: LoopConfig) -> int:
@@ -312,3 +299,26 @@ def _knowledge(
         seed=config.seed,
         origin=origin,
     )
+
+
+#: Always the same, so that running the demonstration again goes on with it.
+RUN_ID: Final = "demo"
+#: The configuration, written into the folder of all runs for people to change.
+CONFIG_FILE: Final = "demo.yaml"
+_SHIPPED: Final = "loop/demo.yaml"
+
+
+def write_demo_config(workdir: Path, knowledge: Path) -> LoopConfig:
+    """Write the demonstration's configuration into ``workdir`` and return it.
+
+    Raises:
+        ConfigurationError: The package was installed without its configurations.
+        StorageError: The file system refused.
+    """
+    document: dict[str, Any] = dict(read_yaml(shipped_config(_SHIPPED)))
+    document |= {"workdir": str(workdir), "knowledge": {"root": str(knowledge)}}
+    make_folder(workdir)
+    path = workdir / CONFIG_FILE
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    atomic_write_text(path, f"# Run it with: cadenza loop run --config {path}\n{text}")
+    return LoopConfig.from_yaml(path)

@@ -127,7 +127,6 @@ class Evidence(Record):
         likely_lower: Lower bound of the difference at the level of the plan's futility; None if
             unbounded or not asked.
         likely_upper: Upper bound at the same level.
-        n_pairs: Initial states.
         look: Look of the sequential plan, from 0.
         confidence: Nominal two-sided coverage of the bounds of the difference.
         spent: Part of the run's error budget that is spent after this comparison, unless it shows
@@ -346,10 +345,6 @@ _TEXT_CHARS: Final = 200
 
 def pooled_report(latest: EvalReport, outcomes: Sequence[EpisodeOutcome]) -> EvalReport:
     """Return one report on all episodes of a policy.
-
-    Args:
-        latest: Report of the last look; gives everything that is no count.
-        outcomes: Episodes of all looks in the order played, the last look's included.
 
     Raises:
         InputError: There is no episode.

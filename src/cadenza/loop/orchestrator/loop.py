@@ -33,16 +33,21 @@ from cadenza.loop.errors import (
     UnansweredError,
 )
 from cadenza.loop.events.bus import EventBus, LogFile
-from cadenza.loop.events.journal import EventJournal, require_usable_log
-from cadenza.loop.jobs.budget import BudgetLimits, BudgetMeter
-from cadenza.loop.jobs.stopping import StopCheck, StopLevel, asked_in_store, most_urgent, never
+from cadenza.loop.events.journal import EventJournal, require_free_log
+from cadenza.loop.jobs.terms import (
+    BudgetMeter,
+    StopCheck,
+    StopLevel,
+    asked_in_store,
+    most_urgent,
+    never,
+)
 from cadenza.loop.orchestrator import machine
 from cadenza.loop.orchestrator.proposer import Proposer
-from cadenza.loop.orchestrator.session import RunSession
 from cadenza.loop.orchestrator.steps import (
     CycleSteps,
     KnowledgeWriter,
-    StepTools,
+    RunSession,
     Workers,
 )
 from cadenza.loop.processes import is_frozen, is_gone, readable, this_process
@@ -51,7 +56,7 @@ from cadenza.loop.state import STOP_REQUESTED, LoopState, RunSummary, summarize
 from cadenza.loop.store import changes
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.leases import LeaseKeeper
-from cadenza.loop.store.rows import Lease, RunRow
+from cadenza.loop.store.rows import Lease, Row
 
 #: Seconds after which a run counts as left by a controller that gives no sign of life.
 LEASE_TTL_S: Final = 30.0
@@ -169,14 +174,12 @@ class LoopController:
             CadenzaError: Whatever made a step fail; the run has failed, and can be resumed.
         """
         folder = Path(workdir).absolute()
-        self.bus.close()  # the journal takes over what was emitted before
+        self.bus.close()  # the journal owns the log from here on
         self._create_or_check(run_id, folder)
         lease = take(self.store, run_id, self.bus.log_path, ttl_s=self._lease_ttl_s)
         with (
             LeaseKeeper(self.store.leases, lease),
-            EventJournal(
-                self.store, run_id, lease, self.bus.log_path, own_from=self.bus.own_from
-            ) as journal,
+            EventJournal(self.store, lease, self.bus.log_path) as journal,
             self.bus.routed(journal),
         ):
             self._lease = lease
@@ -188,7 +191,7 @@ class LoopController:
     def _create_or_check(self, run_id: str, folder: Path) -> None:
         train = self._workers.train
         if not self.store.has_run(run_id):
-            require_usable_log(self.bus.log_path, run_id, self.bus.own_from)
+            require_free_log(self.bus.log_path, run_id)
         try:
             self.store.create_run(
                 run_id,
@@ -200,7 +203,7 @@ class LoopController:
         except DuplicateRunError:
             self._require_same(self.store.get_run(run_id), folder)
 
-    def _require_same(self, row: RunRow, folder: Path) -> None:
+    def _require_same(self, row: Row, folder: Path) -> None:
         """Raise unless the run was started to do, there, what this controller would do."""
         stored = parse_json_object(row["config_json"].encode(), source=f"configuration {row['id']}")
         require_place(row["id"], stored, folder)
@@ -290,13 +293,15 @@ class LoopController:
         asked = asked_in_store(lambda: self.store.stop_requested(session.run_id))
         stop = self._stop_at_work = most_urgent(self._stop, asked)
         meter = self._meter(session)
-        tools = StepTools(
+        steps = CycleSteps(
+            session,
+            self.cfg,
+            self._workers,
             jobs=None if self._open_jobs is None else self._open_jobs(session, stop),
             stop=stop,
             require_budget=lambda: meter.require(self._device),
             poll_s=self._poll_s,
         )
-        steps = CycleSteps(session, self.cfg, self._workers, tools)
         outages = Outages(session, stop, pause_s=self._poll_s)
         while session.state.step != "finished":
             if stop():
@@ -310,8 +315,8 @@ class LoopController:
                 outages.over()
 
     def _meter(self, session: RunSession) -> BudgetMeter:
-        limits = BudgetLimits.of(self.cfg.budgets, uses_gpu=self._uses_gpu)
-        return BudgetMeter(self.store.jobs, session.run_id, limits)
+        spent_s, budgets = self.store.jobs.spent_s, self.cfg.budgets
+        return BudgetMeter(spent_s, session.run_id, budgets, uses_gpu=self._uses_gpu)
 
     @property
     def _device(self) -> Any:
@@ -405,14 +410,7 @@ class Outages:
         pause_s: float,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """Wait for the store of ``session``.
-
-        Args:
-            session: The controller's session.
-            stop: Says whether the run is asked to stop, which ends the wait.
-            pause_s: Pause between two questions to the store, s.
-            patience_s: Longest time that one step may wait, s.
-        """
+        """Wait for the store of ``session``, in pauses of ``pause_s``, until asked to stop."""
         self._session = session
         self._stop = stop
         self._pause_s = pause_s
@@ -421,9 +419,6 @@ class Outages:
 
     def outlast(self, error: StoreUnavailableError) -> None:
         """Wait until the store answers, and take up the state that it has; then do the step again.
-
-        Args:
-            error: What the step met.
 
         Raises:
             StoreUnavailableError: ``error`` again, as the wait was too long, a wait does not help
@@ -459,12 +454,6 @@ def take(store: JobStore, run_id: str, log_path: Path, *, ttl_s: float) -> Lease
     A controller that is frozen, by SIGSTOP or on a machine that hangs, loses its lease after a
     while but not the lock of its log. The run is then left as it is: thawed, it goes on.
 
-    Args:
-        store: Store of the run.
-        run_id: The run.
-        log_path: Its event log.
-        ttl_s: Seconds that the lease lasts without a renewal.
-
     Raises:
         LeaseHeldError: Another live controller holds the run.
         EventLogHeldError: One that shows no sign of life still holds the log; nothing was changed.
@@ -489,7 +478,7 @@ def take(store: JobStore, run_id: str, log_path: Path, *, ttl_s: float) -> Lease
         raise LeaseHeldError(_who_has_it(row, owner, "lease", ttl_s)) from error
 
 
-def _who_has_it(row: RunRow, owner: str, what: str, ttl_s: float) -> str:
+def _who_has_it(row: Row, owner: str, what: str, ttl_s: float) -> str:
     """Return who holds a run without a sign of life, since when, and what to do."""
     renewed = None if row["lease_expires_at"] is None else row["lease_expires_at"] - ttl_s
     since = "" if renewed is None else f", silent since {_utc(renewed)}"

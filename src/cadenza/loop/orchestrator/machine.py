@@ -34,10 +34,7 @@ class Notice:
     """An event that a transition emits.
 
     Attributes:
-        stage: Part of the loop.
-        kind: What happened.
         cycle: Cycle of the run; None for the run itself.
-        payload: Details.
     """
 
     stage: str
@@ -51,7 +48,6 @@ class Transition:
     """What is committed after a step, in one transaction.
 
     Attributes:
-        state: The new state.
         events: What to tell, in order.
         rows: Changes of the store's tables, in order.
     """
@@ -149,14 +145,7 @@ def adapted(state: LoopState, checkpoint: CheckpointRecord) -> Transition:
 def selected(
     state: LoopState, plain: EvalReport, other: EvalReport, values: tuple[float, float]
 ) -> Transition:
-    """Keep the better of candidate and adapted copy; the candidate if they are equal.
-
-    Args:
-        state: State at the step ``select``.
-        plain: Evaluation of the candidate on the cycle's selection seeds.
-        other: Evaluation of the adapted copy on the same ones.
-        values: What of the two is compared, in this order.
-    """
+    """Keep the better of candidate and adapted copy; the candidate if they are equal."""
     candidate, copy = (
         needed(state.current.candidate, "a candidate"),
         needed(state.current.adapted, "an adapted copy"),
@@ -185,7 +174,6 @@ class Measured:
     """One policy after one look.
 
     Attributes:
-        latest: The look's own evaluation.
         total: All looks of the cycle together.
     """
 

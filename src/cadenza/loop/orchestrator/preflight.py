@@ -16,14 +16,17 @@ from typing import Final
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.strict_json import parse_json_object
-from cadenza.loop.agents.improve_agent import attempts_for
 from cadenza.loop.backends.base import Backend
-from cadenza.loop.backends.native_files import PartnerFilter, checkpoint_facts, seed_page
+from cadenza.loop.backends.native_files import (
+    PartnerFilter,
+    checkpoint_facts,
+    recorded_seeds,
+    seed_page,
+)
 from cadenza.loop.config import LoopConfig, PolicyRung
 from cadenza.loop.constitution import Constitution, ConstitutionError, Verdict, load_constitution
 from cadenza.loop.constitution.lerobot_programs import LEROBOT_PROGRAMS, LIBERO_SUITES, suite_sizes
-from cadenza.loop.constitution.native_programs import NATIVE_PROGRAMS
-from cadenza.loop.constitution.programs import LimitName
+from cadenza.loop.constitution.programs import NATIVE_PROGRAMS, LimitName
 from cadenza.loop.constitution.rules import Rules
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
@@ -38,16 +41,18 @@ from cadenza.loop.contracts.records import (
     TrainRequest,
 )
 from cadenza.loop.errors import ImproveError
-from cadenza.loop.orchestrator.cycle_data import (
+from cadenza.loop.orchestrator.decision import SequentialPlan, tasks_of
+from cadenza.loop.resuming import initial_reference
+from cadenza.loop.schedule import (
+    BLOCK,
     MOST_LISTED,
+    SeedLedger,
+    attempts_for,
     attempts_within,
     collects,
+    hulls,
     schedule_of,
-    seeds_of_seed_data,
 )
-from cadenza.loop.orchestrator.sequential_plan import SequentialPlan, tasks_of
-from cadenza.loop.resuming import initial_reference
-from cadenza.loop.seeds import BLOCK, SeedLedger
 
 #: Stands for the folder of a run that does not exist yet.
 _FOLDER: Final = Path("/run")
@@ -289,33 +294,20 @@ def require_inputs(config: LoopConfig, rules: Constitution) -> None:
             policies on.
         IntegrityError: The seed dataset or weights are damaged.
     """
-    require_present(config)
-    require_fitting_weights(config)
+    missing = missing_inputs(config)
+    if missing:
+        raise ConfigurationError(f"{'; '.join(missing)}; correct the configuration.")
+    _require_fitting_weights(config)
     if config.backend == "native" and config.seed_root is not None:
         page = seed_page(config.seed_root)
         PartnerFilter(config.data.task_filter).within(page)
     _require_fresh_seeds(config, rules)
 
 
-def require_present(config: LoopConfig) -> None:
-    """Raise unless the files and folders that ``config`` names are there.
-
-    Raises:
-        ConfigurationError: Some are not; all of them are named.
-    """
-    missing = missing_inputs(config)
-    if missing:
-        raise ConfigurationError(f"{'; '.join(missing)}; correct the configuration.")
-
-
-def require_fitting_weights(config: LoopConfig) -> None:
+def _require_fitting_weights(config: LoopConfig) -> None:
     """Raise unless weights that native training starts from are of their rung and of the task.
 
     LeRobot itself tells what it can load; its weights may also lie on a hub.
-
-    Raises:
-        ConfigurationError: They are of another, or no policy of `cadenza job train`.
-        IntegrityError: They are damaged.
     """
     for key, path, rung in _named_weights(config) if config.backend == "native" else ():
         facts = checkpoint_facts(CheckpointRecord(policy_type="any", path=path, cycle=0))
@@ -369,6 +361,18 @@ def _undescribed_suite(config: LoopConfig) -> list[str]:
     key = "eval.task_suite" if data.task_filter is None else "data.task_filter"
     where = "without data.instructions" if path is None else f"which {path} describes"
     return [f"{key}: expected one of the suites {', '.join(known)}, {where}, got {suite!r}"]
+
+
+def seeds_of_seed_data(config: LoopConfig) -> tuple[SeedRange, ...] | None:
+    """Return ranges that hold the initial states of the seed dataset; None if nobody knows them.
+
+    Raises:
+        IntegrityError: What it says about its episodes is damaged.
+    """
+    if config.backend != "native" or config.seed_root is None:
+        return None  # LeRobot's datasets do not say how their episodes began
+    seeds = recorded_seeds(config.seed_root)
+    return None if seeds is None else hulls(seeds)
 
 
 def _require_fresh_seeds(config: LoopConfig, rules: Constitution) -> None:

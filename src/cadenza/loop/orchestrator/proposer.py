@@ -24,7 +24,7 @@ from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.loop.config import DataConfig
 from cadenza.loop.contracts.records import MAX_NOTES, EvalReport, Proposal
 from cadenza.loop.events import Event, EventSink
-from cadenza.loop.knowledge.folder import PageFile, newest_pages
+from cadenza.loop.knowledge.pages import PageFile, newest_pages
 from cadenza.loop.llm.guard import ask_safely
 from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, LLMClient, NullLLM, asking, current_place
 from cadenza.loop.llm.untrusted import (
@@ -115,13 +115,7 @@ def bounded_proposal(
         notes=clean_line(plan.notes, MAX_NOTES),
         focus=_focus(plan.action, plan.focus, bounds, report),
     )
-    return _moved(proposal, plan, bounds)
-
-
-def _moved(proposal: Proposal, plan: Plan, bounds: DeterministicProposer) -> Proposal:
-    """Return ``proposal`` with what ``plan`` moves beside the data, within ``bounds``."""
-    moved = {name: getattr(plan, name) for name in _MOVES}
-    return bounds.within(proposal.model_copy(update=moved))
+    return bounds.within(proposal.model_copy(update=plan.model_dump(include={*_MOVES})))
 
 
 def lenient_proposal(
@@ -130,38 +124,32 @@ def lenient_proposal(
     cycle: int,
     report: EvalReport | None,
 ) -> Proposal | None:
-    """Return a candidate as a proposal within ``bounds``; None if its action is unknown.
+    """Return a candidate, of any type, as a proposal within ``bounds``.
 
-    Args:
-        document: What the model listed, of any type; without a count it gets the schedule's.
-        bounds: Seed dataset, schedule and cap.
-        cycle: The cycle.
-        report: Evaluation of the last cycle.
+    Returns:
+        The proposal, with the schedule's count if it has none; None if its action is unknown.
     """
     if not isinstance(document, Mapping):
         return None
     plan = cast("Mapping[str, Any]", document)
-    action = plan.get("action")
-    if action not in ("reuse_seed", "recollect_failing"):
-        return None
-    count = _whole(plan.get("num_episodes"))
-    if count is None:
-        count = bounds.scheduled_episodes(cycle)
-    notes, focus = plan.get("notes"), plan.get("focus")
-    proposal = Proposal(
-        action=action,
-        dataset=bounds.seed_dataset,
-        num_episodes=bounds.allowed_episodes(cycle, count),
-        notes=clean_line(notes, MAX_NOTES) if isinstance(notes, str) else "",
-        focus=_focus(
-            action, cast("list[Any]", focus) if isinstance(focus, list) else [], bounds, report
-        ),
-    )
-    named = {key: plan[key] for key in _MOVES if key in plan}
-    try:
-        return _moved(proposal, Plan.model_validate({"action": action, **named}), bounds)
-    except ValidationError:
-        return proposal
+    count, notes, focus = _whole(plan.get("num_episodes")), plan.get("notes"), plan.get("focus")
+    usable = {
+        "action": plan.get("action"),
+        "num_episodes": bounds.scheduled_episodes(cycle) if count is None else max(1, count),
+        "notes": notes if isinstance(notes, str) else "",
+        "focus": [name for name in _listed(focus) if isinstance(name, str)],
+    }
+    for moved in ({name: plan[name] for name in _MOVES if name in plan}, {}):
+        try:
+            made = Plan.model_validate(usable | moved)
+        except ValidationError:
+            continue
+        return bounded_proposal(made, bounds, cycle, report)
+    return None
+
+
+def _listed(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else []
 
 
 def _whole(value: object) -> int | None:
@@ -200,13 +188,7 @@ _ANY_MARK: Final = "0" * 32
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt and the pages in it.
-
-    Attributes:
-        text: What the model reads.
-        pages: Pages of which it reads at least the beginning.
-        page_chars: Characters of pages in it.
-    """
+    """What a model reads; the pages in it, of which it reads at least the beginning."""
 
     text: str
     pages: tuple[PageFile, ...]
@@ -264,13 +246,7 @@ class PromptSource:
         return Prompt(storable(text), used, sum(len(t) for t in texts))
 
     def build_about(self, kind: str, text: str, request: str) -> Prompt:
-        """Return a prompt that ends with a text of the model's own, as untrusted, and a request.
-
-        Args:
-            kind: What the text is.
-            text: The text; beyond half of the budget it is cut.
-            request: What to do about it.
-        """
+        """Return a prompt that ends with a text of the model's own, as untrusted, and a request."""
         shown = shortened(text, self.max_chars // 2 - _REQUEST_CHARS)
         mark = data_mark([shown])
         return self.build(
@@ -323,15 +299,6 @@ class Talk:
     def __init__(
         self, llm: LLMClient, bus: EventSink | None, run_id: str, cycle: int, max_tokens: int
     ) -> None:
-        """Ask ``llm``.
-
-        Args:
-            llm: The model.
-            bus: Gets the events; None for nobody.
-            run_id: Run of the events.
-            cycle: Cycle of the events.
-            max_tokens: Most tokens of one reply.
-        """
         self._llm = llm
         self._bus = bus
         self._run_id = run_id
@@ -361,13 +328,6 @@ class Talk:
         read: Callable[[str], _Read],
     ) -> _Read:
         """Return what a reply says, with one more call to repair one that cannot be read.
-
-        Args:
-            source: What the prompts are made of.
-            request: What is asked.
-            system: Standing instructions.
-            wanted: What the reply must be, for the repair turn.
-            read: Reads a reply; raises `InputError` for one that is malformed.
 
         Raises:
             InputError: There is no usable reply, even after a repair turn.
@@ -435,8 +395,7 @@ class LLMProposer:
             bus: Gets the events ``orchestrator/knowledge_used``, and ``proposal_fallback`` with the
                 error; None for nobody.
             run_id: Run of those events.
-            max_prompt_chars: Longest prompt, characters, at least
-                `cadenza.loop.orchestrator.proposer.MIN_PROMPT_CHARS`.
+            max_prompt_chars: Longest prompt, characters, at least `MIN_PROMPT_CHARS`.
             max_tokens: Most tokens of one reply.
         """
         self._llm = llm

@@ -4,13 +4,16 @@ Every step may be executed again after a kill: jobs are found by their keys, see
 once, and events and pages of a repeated step are those of the first time.
 """
 
+import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
+from cadenza.core.files import make_folder
 from cadenza.core.seeding import derive_substream
 from cadenza.loop.agents.base import CallableRunner, Runner
 from cadenza.loop.agents.data_agent import DataAgent
@@ -32,15 +35,12 @@ from cadenza.loop.errors import (
     StoreUnavailableError,
     UnansweredError,
 )
-from cadenza.loop.jobs.stopping import StopCheck
+from cadenza.loop.events.bus import Event
+from cadenza.loop.events.journal import EventJournal
+from cadenza.loop.jobs.outcomes import Incident
+from cadenza.loop.jobs.terms import StopCheck
 from cadenza.loop.orchestrator import machine
-from cadenza.loop.orchestrator.cycle_data import (
-    attempts_within,
-    bounded,
-    reserve_training_seeds,
-    schedule_of,
-)
-from cadenza.loop.orchestrator.decision import judge
+from cadenza.loop.orchestrator.decision import SequentialPlan, judge
 from cadenza.loop.orchestrator.evidence import (
     Evidence,
     first_evidence,
@@ -48,20 +48,135 @@ from cadenza.loop.orchestrator.evidence import (
     paired_evidence,
     pooled_report,
 )
-from cadenza.loop.orchestrator.machine import Measured, Transition
+from cadenza.loop.orchestrator.machine import Measured, Notice, Transition
+from cadenza.loop.orchestrator.preflight import seeds_of_seed_data
 from cadenza.loop.orchestrator.proposer import Proposer
-from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
-from cadenza.loop.orchestrator.session import RunSession
 from cadenza.loop.resuming import require_intact
-from cadenza.loop.seeds import SeedLedger
+from cadenza.loop.schedule import (
+    BLOCK,
+    SeedLedger,
+    SeedUse,
+    attempts_within,
+    bounded,
+    collects,
+    schedule_of,
+)
 from cadenza.loop.state import LoopState, Step, needed, spent_of
 from cadenza.loop.store import changes
-from cadenza.loop.store.rows import ApprovalRow
+from cadenza.loop.store.jobstore import JobStore
+from cadenza.loop.store.rows import ApprovalRow, Lease
 
+#: Name of the file in the folder of a run.
+INCIDENTS_FILE = "incidents.jsonl"
 _logger = logging.getLogger(__name__)
 
-#: Longest pause between two looks at an open question, s.
-_ASK_EVERY_S: Final = 1.0
+
+class IncidentLog:
+    """Appends what a run survived to a file of its own below ``folder``, beside the events.
+
+    The events of a disturbed run equal those of an undisturbed one; takeovers, adopted jobs, killed
+    attempts, stops and resumptions are told here. A kill may lose or repeat a line; on a full disk,
+    which the run itself may outlast, it stands in the log alone.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / INCIDENTS_FILE
+
+    def note(self, kind: str, message: str, **details: Any) -> None:
+        """Append an incident; what cannot be written is told in the log alone."""
+        line = {"ts": time.time(), "kind": kind, "message": message, **details}
+        try:
+            make_folder(self._path.parent)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line, allow_nan=False) + "\n")
+        except OSError as error:  # a run that survives a full disk must not end of telling so
+            _logger.warning("%s: %r is not noted there: %s", self._path, message, error)
+
+    def note_job(self, incident: Incident) -> None:
+        """Append what a runner tells of a job."""
+        self.note(
+            incident.kind,
+            incident.message,
+            cycle=incident.key.cycle,
+            stage=incident.key.stage,
+            attempt=incident.attempt,
+        )
+
+
+class RunSession:
+    """What the steps of a run share; every write names the lease.
+
+    Attributes:
+        lease: The right to change the run.
+        folder: Folder of the run, absolute.
+    """
+
+    def __init__(self, store: JobStore, lease: Lease, journal: EventJournal, folder: Path) -> None:
+        """Load the state of the lease's run."""
+        self.store = store
+        self.lease = lease
+        self.folder = folder
+        self.incidents = IncidentLog(folder)
+        self._journal = journal
+        self._state, self._version = store.load_state(lease.run_id)
+
+    @property
+    def run_id(self) -> str:
+        """The run."""
+        return self.lease.run_id
+
+    @property
+    def state(self) -> LoopState:
+        """The state as committed last."""
+        return self._state
+
+    @contextmanager
+    def step(self, name: str) -> Generator[None]:
+        """Name the events inside the block after a step; equal whenever it is repeated."""
+        restarts = self._state.restarts
+        suffix = f"~{restarts}" if restarts else ""
+        with self._journal.step(f"{name}{suffix}"):
+            yield
+
+    def emit(self, notice: Notice) -> None:
+        """Record and publish an event now, before the step is committed."""
+        self._journal.emit(self._event(notice))
+
+    def commit(self, transition: Transition) -> None:
+        """Make a transition in one transaction, then publish it; errors as `JobStore.commit`."""
+        drafts = [self._journal.draft(self._event(notice)) for notice in transition.events]
+        self._version = self.store.commit(
+            self.lease,
+            self._version,
+            transition.state,
+            events=drafts,
+            rows=transition.rows,
+        )
+        self._state = transition.state
+        self._journal.publish()
+
+    def reload(self) -> None:
+        """Take up the state that the store has, after a commit that it may have made unheard."""
+        self._state, self._version = self.store.load_state(self.run_id)
+        self._journal.publish()
+
+    def publish(self) -> None:
+        """Publish what an earlier controller recorded and did not come to publish."""
+        self._journal.publish()
+
+    def reserve(
+        self, purpose: SeedUse, seeds: SeedRange, *, look: int = 0, cycle: int | None = None
+    ) -> SeedRange:
+        """Reserve initial states for a cycle, the present one if None, and return them."""
+        number = self._state.cycle if cycle is None else cycle
+        row = changes.reserve_seeds(number, purpose, look, seeds)
+        self.store.apply(self.lease, row)
+        return seeds
+
+    def _event(self, notice: Notice) -> Event:
+        return Event(self.run_id, notice.stage, notice.kind, notice.cycle, notice.payload)
+
+
 #: Who answers a question that nobody answered in time.
 _TIMEOUT_NAME: Final = "timeout policy"
 
@@ -81,29 +196,14 @@ class KnowledgeWriter(Protocol):
     ) -> Sequence[Path]:
         """Return the pages it touched; a repeated call for a run and cycle changes nothing.
 
-        Args:
-            run_id: The run.
-            cycle: Its cycle.
-            policy: Policy type of the candidate.
-            report: What was measured.
-            decision: What was decided.
-            at: When that was, Unix seconds; now if None.
+        ``at`` says when the decision was made, Unix seconds; now if None.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """Who does the work of a cycle.
-
-    Attributes:
-        data: Finds data.
-        train: Trains.
-        evaluate: Plays policies.
-        proposer: Says what to train on.
-        knowledge: Writes pages; None for none.
-        improve: Harvests successes; None for no harvest.
-    """
+    """Who does the work of a cycle; `knowledge` and `improve` may be nobody."""
 
     data: DataAgent
     train: TrainAgent
@@ -113,34 +213,38 @@ class Workers:
     improve: ImproveAgent | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTools:
-    """What steps need beside the workers.
-
-    Attributes:
-        jobs: Runs the jobs of all workers; None lets each worker's own runner do it.
-        stop: Says whether the run is asked to stop.
-        require_budget: Raises `BudgetExceededError` when nothing is left.
-        poll_s: Longest pause between two looks at an open question, s.
-    """
-
-    jobs: JobRunner | None
-    stop: StopCheck
-    require_budget: Callable[[], None]
-    poll_s: float = _ASK_EVERY_S
-
-
 class CycleSteps:
     """Does the steps of one run's cycles."""
 
     def __init__(
-        self, session: RunSession, config: LoopConfig, workers: Workers, tools: StepTools
+        self,
+        session: RunSession,
+        config: LoopConfig,
+        workers: Workers,
+        *,
+        jobs: JobRunner | None,
+        stop: StopCheck,
+        require_budget: Callable[[], None],
+        poll_s: float,
     ) -> None:
-        """Work in ``session``."""
+        """Work in ``session``.
+
+        Args:
+            session: The controller's session.
+            config: Configuration of the run.
+            workers: Who does the work.
+            jobs: Runs the jobs of all workers; None lets each worker's own runner do it.
+            stop: Says whether the run is asked to stop.
+            require_budget: Raises `BudgetExceededError` when nothing is left.
+            poll_s: Longest pause between two looks at an open question, s.
+        """
         self._session = session
         self._config = config
         self._workers = workers
-        self._tools = tools
+        self._given_jobs = jobs
+        self._stop = stop
+        self._require_budget = require_budget
+        self._poll_s = poll_s
         self._ledger = SeedLedger(config.seed)
         self._plan = SequentialPlan.of_run(config)
         self._schedule = schedule_of(config, workers.data.constitution)
@@ -164,7 +268,7 @@ class CycleSteps:
         return self._work[state.step](state)
 
     def _propose(self, state: LoopState) -> Transition:
-        self._tools.require_budget()
+        self._require_budget()
         self._session.emit(machine.cycle_started(state, self._config))
         proposal = self._workers.proposer.propose(state.cycle, state.last_report)
         return machine.proposed(state, self._config, bounded(proposal, self._schedule, state.cycle))
@@ -351,9 +455,9 @@ class CycleSteps:
     def _jobs(self, own: Runner) -> JobRunner:
         """Return who runs the jobs of a worker, if there is anything left to spend."""
         session = self._session
-        if self._tools.jobs is not None:
-            return self._tools.jobs
-        self._tools.require_budget()
+        if self._given_jobs is not None:
+            return self._given_jobs
+        self._require_budget()
         return CallableRunner(session.store, session.lease, own)
 
     # Deciding
@@ -383,11 +487,7 @@ class CycleSteps:
         return found.model_copy(update={"spent": spent + sum(alphas)})
 
     def _wait_for_answer(self, state: LoopState, gate: str) -> ApprovalRow:
-        """Return the answer of a person, or of the timeout policy.
-
-        Raises:
-            StopRequestedError: The run is asked to stop, or shall stop for want of an answer.
-        """
+        """Return the answer of a person, or of the timeout policy, unless the run stops."""
         session = self._session
         session.store.apply(session.lease, changes.set_run_status("pending_approval"))
         while True:
@@ -400,9 +500,9 @@ class CycleSteps:
                     continue
             except StoreUnavailableError as error:  # a question may outlive a restarted server
                 _logger.warning("whether somebody answered is unknown: %s", error)
-            if self._tools.stop():
+            if self._stop():
                 raise StopRequestedError(f"run {state.run_id!r}: asked to stop while it waits.")
-            time.sleep(self._tools.poll_s)
+            time.sleep(self._poll_s)
 
     def _answer_late(self, state: LoopState, gate: str) -> None:
         policy = self._config.approval.on_timeout
@@ -422,3 +522,31 @@ class CycleSteps:
             )
         except ApprovalDecidedError:
             return  # somebody answered at the last moment: that answer holds
+
+
+def reserve_training_seeds(session: RunSession, config: LoopConfig) -> SeedRange:
+    """Return the initial states to collect from; they, or the seed dataset's, are reserved.
+
+    Raises:
+        SeedOverlapError: The run uses some of them for something else.
+        RecordConflictError: The seed dataset was another one in an earlier cycle.
+        IntegrityError: What it says about its episodes is damaged.
+    """
+    # the first cycle's block for the whole run: more episodes then extend earlier ones
+    block = SeedLedger(config.seed).range("data", 0, count=BLOCK)
+    if collects(config):
+        return session.reserve("data", block, cycle=0)
+    known = seeds_of_seed_data(config)
+    for number, seeds in enumerate(known or ()):
+        session.reserve("seed_data", seeds, look=number, cycle=0)
+    if session.state.cycle == 0:
+        session.emit(_seen(known))
+    return block
+
+
+def _seen(known: Sequence[SeedRange] | None) -> Notice:
+    """Return the event that tells the initial states of the seed dataset."""
+    payload: dict[str, object] = {"seeds": "unknown"}
+    if known is not None:
+        payload = {"seeds": [[one.start, one.start + one.count - 1] for one in known]}
+    return Notice(stage="collect", kind="seed_data_seeds", cycle=0, payload=payload)

@@ -108,12 +108,7 @@ def difference(
 
 
 def start(word: str, main: Callable[[list[str]], int]) -> NoReturn:
-    """Run a script with the words of this process and end with its exit code.
-
-    Args:
-        word: Name of the script for `run.py`.
-        main: The script.
-    """
+    """Run a script with the words of this process and end with its exit code."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     try:
         sys.exit(main(sys.argv[1:]))

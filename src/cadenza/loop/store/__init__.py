@@ -14,5 +14,6 @@ from cadenza.core.lazy_names import lazy_names
 if TYPE_CHECKING:
     from cadenza.loop.store.jobstore import JobStore
 
+
 __all__ = ["JobStore"]
 __dir__, __getattr__ = lazy_names(__name__, {"JobStore": "jobstore"})

@@ -6,7 +6,7 @@ answered once, by whoever may, without a lease.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from sqlalchemy import Connection, and_, insert, select, update
@@ -160,39 +160,22 @@ def bless(checkpoint: int | str) -> Change:
 def record_episodes(
     cycle: int, subject: str, look: int, outcomes: Sequence[EpisodeOutcome]
 ) -> Change:
-    """Store the episodes of one look at one policy.
+    """Store the episodes, in the order played, of look ``look`` at a policy of the cycle.
 
     Recording the same ones again changes nothing.
-
-    Args:
-        cycle: Cycle of the evaluation.
-        subject: Which policy of the cycle, e.g. ``"candidate"``.
-        look: Number of the look, from 0.
-        outcomes: Episodes in the order played.
 
     Raises:
         RecordConflictError: Other episodes are recorded for this look.
     """
     values = [
-        {
-            "idx": index,
-            "task": outcome.task,
-            "seed": outcome.seed,
-            "success": int(outcome.success),
-            "score": outcome.score,
-        }
+        {"idx": index, **outcome.model_dump(), "success": int(outcome.success)}
         for index, outcome in enumerate(outcomes)
     ]
 
     def change(connection: Connection, run_id: str) -> None:
-        look_of = and_(
-            Episode.run_id == run_id,
-            Episode.cycle == cycle,
-            Episode.subject == subject,
-            Episode.look == look,
-        )
+        key = {"run_id": run_id, "cycle": cycle, "subject": subject, "look": look}
         columns = (Episode.idx, Episode.task, Episode.seed, Episode.success, Episode.score)
-        rows = connection.execute(select(*columns).where(look_of).order_by(Episode.idx))
+        rows = connection.execute(select(*columns).filter_by(**key).order_by(Episode.idx))
         recorded = [dict(row) for row in rows.mappings()]
         if recorded and recorded != values:
             raise RecordConflictError(
@@ -200,7 +183,6 @@ def record_episodes(
                 f"look {look}, got others; a repeated evaluation must repeat its outcomes."
             )
         if values and not recorded:
-            key = {"run_id": run_id, "cycle": cycle, "subject": subject, "look": look}
             connection.execute(insert(Episode), [key | value for value in values])
 
     return change
@@ -217,16 +199,9 @@ def reserve_seeds(cycle: int, purpose: str, look: int, seeds: SeedRange) -> Chan
     """
 
     def change(connection: Connection, run_id: str) -> None:
-        of_run = SeedRangeRow.run_id == run_id
-        columns = (SeedRangeRow.cycle, SeedRangeRow.purpose, SeedRangeRow.look)
-        bounds = (SeedRangeRow.start, SeedRangeRow.count)
-        same_use = and_(
-            of_run,
-            SeedRangeRow.cycle == cycle,
-            SeedRangeRow.purpose == purpose,
-            SeedRangeRow.look == look,
-        )
-        present = connection.execute(select(*bounds).where(same_use)).one_or_none()
+        use = {"run_id": run_id, "cycle": cycle, "purpose": purpose, "look": look}
+        columns = (SeedRangeRow.cycle, SeedRangeRow.purpose, SeedRangeRow.start, SeedRangeRow.count)
+        present = connection.execute(select(*columns).filter_by(**use)).one_or_none()
         if present is not None:
             if (present.start, present.count) == (seeds.start, seeds.count):
                 return
@@ -235,30 +210,24 @@ def reserve_seeds(cycle: int, purpose: str, look: int, seeds: SeedRange) -> Chan
                 f"{cycle}, look {look}, got seeds from {seeds.start}; the first reservation holds."
             )
         overlap = and_(
-            of_run,
+            SeedRangeRow.run_id == run_id,
             SeedRangeRow.start < seeds.start + seeds.count,
             SeedRangeRow.start + SeedRangeRow.count > seeds.start,
         )
-        other = connection.execute(select(*columns, *bounds).where(overlap).limit(1)).one_or_none()
+        other = connection.execute(select(*columns).where(overlap).limit(1)).one_or_none()
         if other is not None:
             raise SeedOverlapError(
                 f"run {run_id!r}: expected fresh seeds for {purpose!r} of cycle {cycle}, got "
                 f"[{seeds.start}, {seeds.start + seeds.count}), which shares seeds with "
                 f"{other.purpose!r} of cycle {other.cycle} from {other.start}, {other.count} seeds."
             )
-        row = {"run_id": run_id, "cycle": cycle, "purpose": purpose, "look": look}
-        connection.execute(insert(SeedRangeRow).values(**row, start=seeds.start, count=seeds.count))
+        connection.execute(insert(SeedRangeRow).values(**use, **seeds.model_dump()))
 
     return change
 
 
 def set_config(config_json: str) -> Change:
-    """Keep the configuration that the run goes on with, without the passwords in its ``store``.
-
-    Raises:
-        IntegrityError: It is no JSON object.
-        ConfigurationError: Its ``store`` is a malformed URL.
-    """
+    """Keep the configuration that the run goes on with, without the passwords in its ``store``."""
     kept = config_to_keep(config_json)
 
     def change(connection: Connection, run_id: str) -> None:
@@ -308,17 +277,12 @@ class Approvals:
     """Asks and answers; whoever answers needs no lease."""
 
     def __init__(self, database: Database) -> None:
-        """Look at the approvals of ``database``."""
         self._database = database
 
     def request(
         self, lease: Lease, cycle: int, gate: str, *, timeout_s: float | None = None
     ) -> ApprovalRow:
-        """Ask, or return what was asked before: the first question and its deadline hold.
-
-        Raises:
-            StaleLeaseError: Another controller took the run over.
-        """
+        """Ask, or return what was asked before: the first question and its deadline hold."""
         with self._database.write() as connection:
             require_lease(connection, lease)
             request_approval(cycle, gate, timeout_s=timeout_s)(connection, lease.run_id)
@@ -359,11 +323,7 @@ class Approvals:
             return _get(connection, run_id, cycle, gate)
 
     def get(self, run_id: str, cycle: int, gate: str) -> ApprovalRow:
-        """Return a question and its answer.
-
-        Raises:
-            UnknownRowError: Nothing of the kind was asked.
-        """
+        """Return a question and its answer, or raise `UnknownRowError` if it was not asked."""
         with self._database.read() as connection:
             return _get(connection, run_id, cycle, gate)
 
@@ -376,8 +336,7 @@ class Approvals:
         )
         with self._database.read() as connection:
             moment = now(connection)
-            rows = connection.execute(statement).mappings()
-            return [_row({str(key): value for key, value in row.items()}, moment) for row in rows]
+            return [_row(row, moment) for row in connection.execute(statement).mappings()]
 
 
 def request_approval(cycle: int, gate: str, *, timeout_s: float | None = None) -> Change:
@@ -414,10 +373,10 @@ def _get(connection: Connection, run_id: str, cycle: int, gate: str) -> Approval
             f"run {run_id!r}, cycle {cycle}: expected a question {gate!r}, got none; see what "
             "waits with `cadenza loop status`."
         )
-    return _row({str(key): value for key, value in row.items()}, now(connection))
+    return _row(row, now(connection))
 
 
-def _row(values: dict[str, Any], moment: float) -> ApprovalRow:
-    deadline = values["deadline"]
-    overdue = values["status"] == "pending" and deadline is not None and deadline <= moment
-    return ApprovalRow(**values, overdue=overdue)
+def _row(row: Mapping[Any, Any], moment: float) -> ApprovalRow:
+    deadline = row["deadline"]
+    overdue = row["status"] == "pending" and deadline is not None and deadline <= moment
+    return ApprovalRow(**{str(name): value for name, value in row.items()}, overdue=overdue)

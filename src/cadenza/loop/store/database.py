@@ -12,14 +12,15 @@ Passwords:   are used for connecting and go nowhere else. Whoever goes on with a
 
 import json
 import sqlite3
+import threading
 import time
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, create_engine, event, select, text
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, select, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -33,19 +34,149 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from cadenza.core.errors import ConfigurationError, InputError, MissingExtraError
 from cadenza.core.files import make_folder
 from cadenza.core.strict_json import parse_json_object
-from cadenza.loop.disk_space import obstacle
 from cadenza.loop.errors import (
+    LeaseHeldError,
     StoreAccessError,
     StoreCorruptError,
+    StoreForeignError,
     StoreNotFoundError,
+    StoreOutdatedError,
     StoreUnavailableError,
+    StoreVersionError,
     UnknownRowError,
 )
-from cadenza.loop.store import schema
+from cadenza.loop.processes import is_gone, readable
 from cadenza.loop.store.models import Run
 
 if TYPE_CHECKING:
     from psycopg import Error
+
+
+#: Newest migration; a store at another one is migrated or refused.
+HEAD: Final = "0003"
+#: Oldest one with the tables of the newest: later ones changed rows alone. Who migrates nothing can
+#: work with all of them, so that a run of an older version can be watched, answered and stopped.
+OLDEST_USABLE: Final = "0001"
+_MIGRATIONS: Final = Path(__file__).parent / "migrations"
+#: Alembic keeps the migration that runs in a global variable.
+_ONE_AT_A_TIME: Final = threading.Lock()
+_VERSION_TABLE: Final = "alembic_version"
+#: Tables that a job store of any version has; LeAgents and MLflow have some of them.
+_TABLES: Final = frozenset({_VERSION_TABLE, "runs", "cycles", "checkpoints", "jobs", "events"})
+#: Tables of other programs that a message names.
+_MOST_NAMED: Final = 5
+#: Key of PostgreSQL's lock that lets one process at a time migrate: "cadenza" as a number.
+_LOCK_KEY: Final = int.from_bytes(b"cadenza", "big")
+
+
+def require_ours(names: Collection[str], place: str, *, shared: bool) -> bool:
+    """Return whether tables of these names are a job store; False if there is room for one.
+
+    ``shared`` says that tables of other names may be another program's, as on a server; a file is
+    one program's alone.
+
+    Raises:
+        StoreForeignError: The database is another program's.
+    """
+    if names and _TABLES.issubset(names):
+        return True
+    foreign = _TABLES.intersection(names) if shared else names
+    if not foreign:
+        return False
+    shown_names = ", ".join(sorted(foreign)[:_MOST_NAMED])
+    raise StoreForeignError(
+        f"job store {place}: expected a job store, got another program's database (with tables "
+        f"{shown_names}), which was left as it is; name another one."
+    )
+
+
+def version_of(connection: Connection, place: str) -> str | None:
+    """Return the migration that the database is at; None without tables of ours.
+
+    Raises:
+        StoreForeignError: It has tables of other programs under our names.
+        StoreCorruptError: It has ours, but does not say of which version.
+    """
+    names = inspect(connection).get_table_names()
+    shared = connection.dialect.name == "postgresql"
+    if not require_ours(names, place, shared=shared):
+        return None
+    version = connection.scalar(text(f"SELECT version_num FROM {_VERSION_TABLE}"))  # noqa: S608
+    if version is None:
+        raise StoreCorruptError(
+            f"job store {place}: expected its version in the table {_VERSION_TABLE}, got no row; "
+            "restore the database from a copy, or name another one."
+        )
+    return version
+
+
+def upgrade(connection: Connection, place: str) -> str:
+    """Bring the database to `HEAD` inside the open transaction; many processes may try at once.
+
+    Raises:
+        StoreForeignError: It has tables of other programs under our names.
+        StoreVersionError: The store was written by a newer version of the package.
+        LeaseHeldError: A controller of the older version works on one of its runs.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
+    version = version_of(connection, place)
+    if version == HEAD:
+        return HEAD
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if version is not None and version not in known:
+        raise _newer_version(place, version)
+    if version is not None:
+        _require_idle(connection, place, version, now(connection))
+    with _ONE_AT_A_TIME:
+        command.upgrade(config, "head")
+    return HEAD
+
+
+def require_usable(connection: Connection, place: str) -> str:
+    """Return the migration of a database whose tables are those of `HEAD`; nothing is changed.
+
+    Raises:
+        StoreForeignError: It has tables of other programs under our names.
+        StoreOutdatedError: Its tables are older, or it has none.
+        StoreVersionError: It is newer.
+    """
+    version = version_of(connection, place)
+    if version is None or version < OLDEST_USABLE:
+        raise StoreOutdatedError(
+            f"job store {place}: expected tables of version {OLDEST_USABLE} or newer, got "
+            f"{version or 'none'}; `cadenza loop run` or `resume` brings them up to date."
+        )
+    if version > HEAD:
+        raise _newer_version(place, version)
+    return version
+
+
+def _require_idle(connection: Connection, place: str, version: str, moment: float) -> None:
+    """Raise if somebody works on a run of a store that is about to be migrated."""
+    statement = select(Run.id, Run.lease_owner).where(Run.lease_expires_at > moment)
+    for run_id, owner in connection.execute(statement.order_by(Run.id)):
+        if owner is not None and not is_gone(owner):
+            raise LeaseHeldError(
+                f"job store {place}: expected no run at work before it is brought from version "
+                f"{version} to {HEAD}, got {run_id!r}, which {readable(owner)} works on; let that "
+                "run end, or end it with `cadenza loop stop`, then try again. `status`, `stop` and "
+                "`approve` work meanwhile."
+            )
+
+
+def _newer_version(place: str, version: str) -> StoreVersionError:
+    return StoreVersionError(
+        f"job store {place}: expected version {HEAD} or older, got {version!r}; it was written by "
+        "a newer cadenza: upgrade this installation."
+    )
 
 
 def plain_text(text: str) -> str:
@@ -140,12 +271,7 @@ def _parsed(location: Path | str) -> URL:
 
 
 def refused_password(name: str, error: DBAPIError) -> StoreAccessError | None:
-    """Return the refusal of a password that is missing or wrong; None if that is not the matter.
-
-    Args:
-        name: Where the store is, without passwords.
-        error: What a connection or statement raised.
-    """
+    """Return the refusal of a missing or wrong password; None if that is not the matter."""
     told = _told_by_postgresql(error)
     if told is None or told.pgconn is None:
         return None
@@ -164,12 +290,7 @@ def refused_password(name: str, error: DBAPIError) -> StoreAccessError | None:
 def refusal_at_opening(
     name: str, error: DBAPIError
 ) -> StoreAccessError | ConfigurationError | None:
-    """Return what to say of an option or statement that was refused while the store was opened.
-
-    Args:
-        name: Where the store is, without passwords.
-        error: What was raised.
-    """
+    """Return what to say of an option or statement refused while the store was opened."""
     told = _told_by_postgresql(error)
     if told is None:
         return None
@@ -203,19 +324,12 @@ _SECONDS_NOW: Final = {
 
 
 class Database:
-    """Connections to one job store whose tables this version of the package can use.
-
-    Attributes:
-        name: Where it is, without passwords.
-        version: Its newest migration.
-    """
+    """Connections to a job store; `name` is where it is, `version` its newest migration."""
 
     def __init__(self, location: Path | str, *, create: bool) -> None:
         """Open the store at a path (SQLite) or an SQLAlchemy URL.
 
-        Args:
-            location: File, or ``sqlite:///...`` or ``postgresql+psycopg://...``.
-            create: Whether to create the file and migrate the tables; readers do neither.
+        ``create`` makes the file and migrates the tables; readers do neither.
 
         Raises:
             ConfigurationError: The URL is malformed, has an unknown option, or names another kind
@@ -235,11 +349,8 @@ class Database:
         self._engine = _engine_of(url, create=create)
         try:
             with self.write() if create else self.read() as connection:
-                self.version = (
-                    schema.upgrade(connection, self.name, now)
-                    if create
-                    else schema.require_usable(connection, self.name)
-                )
+                bring = upgrade if create else require_usable
+                self.version = bring(connection, self.name)
         except ProgrammingError as error:
             self.close()
             refusal = refusal_at_opening(self.name, error)
@@ -344,7 +455,7 @@ def _sqlite_engine(url: URL, *, create: bool) -> Engine:
         )
     path = Path(url.database)
     if path.is_file():
-        schema.require_ours(table_names(path, timeout_s=BUSY_TIMEOUT_S), str(path), shared=False)
+        require_ours(table_names(path), str(path), shared=False)
     elif create:
         _make_room(path.absolute())
     else:
@@ -361,12 +472,18 @@ def _sqlite_engine(url: URL, *, create: bool) -> Engine:
     return engine
 
 
-def _make_room(path: Path) -> None:
-    """Make the folder of a new file.
+def obstacle(folder: Path) -> Path | None:
+    """Return the file, or the link to nothing, that keeps ``folder`` from being one; else None."""
+    for path in (folder, *folder.parents):
+        if path.is_dir():
+            return None
+        if path.exists() or path.is_symlink():
+            return path
+    return None
 
-    Raises:
-        ConfigurationError: A file is in its place.
-    """
+
+def _make_room(path: Path) -> None:
+    """Make the folder of a new file, or raise if a file is in its place."""
     blocking = obstacle(path.parent)
     if blocking is not None:
         raise ConfigurationError(
@@ -384,8 +501,6 @@ def _prepare_sqlite(raw: Any, _entry: ConnectionPoolEntry) -> None:
 
 def _use_write_ahead_log(raw: Any, _entry: ConnectionPoolEntry) -> None:
     """Switch to the write-ahead log; SQLite does not wait for other switchers, so we do."""
-    import sqlite3
-
     deadline = time.monotonic() + BUSY_TIMEOUT_S
     while raw.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         try:
@@ -409,12 +524,8 @@ _MAGIC: Final = b"SQLite format 3\0"
 _READ_VERSION: Final = 19
 
 
-def table_names(path: Path, *, timeout_s: float) -> frozenset[str]:
+def table_names(path: Path) -> frozenset[str]:
     """Return the names of the tables in a file; an empty file has none.
-
-    Args:
-        path: The file.
-        timeout_s: Seconds to wait for a writer.
 
     Raises:
         StoreUnavailableError: It cannot be read, or stayed locked.
@@ -430,7 +541,7 @@ def table_names(path: Path, *, timeout_s: float) -> frozenset[str]:
                 f"job store {path}: expected a sound database, got 'file is not a database'; name "
                 "another file."
             )
-        return _names_in(path, header, timeout_s=timeout_s)
+        return _names_in(path, header)
     except (OSError, sqlite3.OperationalError) as error:
         raise StoreUnavailableError(
             f"job store {path}: expected to read it, got '{error}'; see that you may read it and "
@@ -443,7 +554,7 @@ def table_names(path: Path, *, timeout_s: float) -> frozenset[str]:
         ) from error
 
 
-def _names_in(path: Path, header: bytes, *, timeout_s: float) -> frozenset[str]:
+def _names_in(path: Path, header: bytes) -> frozenset[str]:
     """Return the names of the tables in a database.
 
     With a write-ahead log, a reader creates the log's files if there are none, and leaves them
@@ -454,14 +565,14 @@ def _names_in(path: Path, header: bytes, *, timeout_s: float) -> frozenset[str]:
     has_log, *_ = before
     if header[_READ_VERSION : _READ_VERSION + 1] == b"\2" and not has_log:
         try:
-            names = _read_names(path, "mode=ro&immutable=1", timeout_s=timeout_s)
+            names = _read_names(path, "mode=ro&immutable=1")
         except sqlite3.DatabaseError:
             if _trace(path) == before:
                 raise
         else:
             if _trace(path) == before:
                 return names
-    return _read_names(path, "mode=ro", timeout_s=timeout_s)
+    return _read_names(path, "mode=ro")
 
 
 def _trace(path: Path) -> tuple[bool, int, int]:
@@ -470,8 +581,8 @@ def _trace(path: Path) -> tuple[bool, int, int]:
     return path.with_name(f"{path.name}-wal").exists(), status.st_size, status.st_mtime_ns
 
 
-def _read_names(path: Path, options: str, *, timeout_s: float) -> frozenset[str]:
+def _read_names(path: Path, options: str) -> frozenset[str]:
     place = f"{path.absolute().as_uri()}?{options}"
-    with closing(sqlite3.connect(place, uri=True, timeout=timeout_s)) as connection:
+    with closing(sqlite3.connect(place, uri=True, timeout=BUSY_TIMEOUT_S)) as connection:
         rows = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
         return frozenset(name for (name,) in rows if not name.startswith("sqlite_"))

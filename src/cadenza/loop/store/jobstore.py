@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from pydantic import ValidationError
 from sqlalchemy import Connection, insert, select, update
@@ -22,14 +22,11 @@ from cadenza.loop.errors import DuplicateRunError, StaleStateError, UnknownRowEr
 from cadenza.loop.state import LoopState
 from cadenza.loop.store import changes
 from cadenza.loop.store.changes import Approvals, Change
-from cadenza.loop.store.database import Database, config_to_keep, lock_run, now, unknown_run
-from cadenza.loop.store.event_rows import EventTable, append_events
-from cadenza.loop.store.job_rows import JobTable
+from cadenza.loop.store.database import HEAD, Database, config_to_keep, lock_run, now, unknown_run
 from cadenza.loop.store.leases import Leases, require_lease
 from cadenza.loop.store.models import Checkpoint, Cycle, Episode, Run, SeedRangeRow
-from cadenza.loop.store.replies import Replies
-from cadenza.loop.store.rows import CheckpointRow, CycleRow, Lease, RunRow, StoredEvent
-from cadenza.loop.store.schema import HEAD
+from cadenza.loop.store.rows import Lease, Row, StoredEvent
+from cadenza.loop.store.tables import EventTable, JobTable, Replies, append_events
 
 
 class JobStore:
@@ -38,16 +35,10 @@ class JobStore:
     Attributes:
         leases: Who works on which run.
         jobs: Commands and how they ended.
-        events: The event table.
-        approvals: Questions to people.
-        replies: Replies of language models.
     """
 
     def __init__(self, location: Path | str, *, create: bool = True) -> None:
-        """Open the store, creating its file and bringing its tables up to date.
-
-        Args and errors as `cadenza.loop.store.database.Database`.
-        """
+        """Open the store; arguments and errors as `cadenza.loop.store.database.Database`."""
         self._database = Database(location, create=create)
         self.leases = Leases(self._database)
         self.jobs = JobTable(self._database)
@@ -133,16 +124,16 @@ class JobStore:
         """Say how the run stands and why it ended; see `changes.RUN_STATUSES`."""
         self._apply(run_id, changes.set_run_status(status, stop_reason))
 
-    def list_runs(self) -> list[RunRow]:
+    def list_runs(self) -> list[Row]:
         """Return all runs, oldest first."""
         statement = select(Run.__table__).order_by(Run.created_at, Run.id)
-        return cast("list[RunRow]", self._rows(statement))
+        return self._rows(statement)
 
     def has_run(self, run_id: str) -> bool:
         """Return whether there is such a run."""
         return bool(self._rows(select(Run.id).where(Run.id == run_id)))
 
-    def get_run(self, run_id: str) -> RunRow:
+    def get_run(self, run_id: str) -> Row:
         """Return one run.
 
         Raises:
@@ -151,7 +142,7 @@ class JobStore:
         rows = self._rows(select(Run.__table__).where(Run.id == run_id))
         if not rows:
             raise unknown_run(run_id)
-        return cast("RunRow", rows[0])
+        return rows[0]
 
     def request_stop(self, run_id: str) -> None:
         """Ask whoever works on the run to stop; the first request's time is kept."""
@@ -181,10 +172,10 @@ class JobStore:
         """Close the cycle with its decision, at stage ``done``."""
         self._apply(run_id, changes.finish_cycle(idx, decision))
 
-    def cycles_for(self, run_id: str) -> list[CycleRow]:
+    def cycles_for(self, run_id: str) -> list[Row]:
         """Return the run's cycles in order."""
         statement = select(Cycle.__table__).where(Cycle.run_id == run_id).order_by(Cycle.idx)
-        return cast("list[CycleRow]", self._rows(statement))
+        return self._rows(statement)
 
     def add_checkpoint(
         self, run_id: str, cycle_idx: int, policy_type: str, path: str, *, sha256: str | None = None
@@ -211,20 +202,20 @@ class JobStore:
         """
         self._apply(run_id, changes.bless(checkpoint_id))
 
-    def checkpoints_for(self, run_id: str) -> list[CheckpointRow]:
+    def checkpoints_for(self, run_id: str) -> list[Row]:
         """Return the run's policies in the order they were added."""
         statement = (
             select(Checkpoint.__table__).where(Checkpoint.run_id == run_id).order_by(Checkpoint.id)
         )
-        return cast("list[CheckpointRow]", self._rows(statement))
+        return self._rows(statement)
 
-    def blessed_checkpoint(self, run_id: str) -> CheckpointRow | None:
+    def blessed_checkpoint(self, run_id: str) -> Row | None:
         """Return the run's blessed policy; None before the first promotion."""
         statement = select(Checkpoint.__table__).where(
             Checkpoint.run_id == run_id, Checkpoint.blessed == 1
         )
         rows = self._rows(statement)
-        return cast("CheckpointRow", rows[0]) if rows else None
+        return rows[0] if rows else None
 
     # Evidence
 
@@ -277,17 +268,10 @@ class JobStore:
         events: Sequence[StoredEvent] = (),
         rows: Sequence[Change] = (),
     ) -> int:
-        """Replace the state, change rows and append events: all of it or nothing.
+        """Replace the state, change rows in order and append events: all of it or nothing.
 
-        Args:
-            lease: Lease of the run.
-            expected_version: Version of the state that ``new_state`` was made from.
-            new_state: What to store.
-            events: Events that the step emits; those already there are skipped.
-            rows: Changes of `cadenza.loop.store.changes`, made in this order.
-
-        Returns:
-            Version of the new state.
+        ``expected_version`` is that of the state that ``new_state`` was made from; the version of
+        the new one is returned. Events that are there already are skipped.
 
         Raises:
             StaleLeaseError: Another controller took the run over.
@@ -336,7 +320,7 @@ class JobStore:
             lock_run(connection, run_id)
             return change(connection, run_id)
 
-    def _rows(self, statement: Any) -> list[dict[str, Any]]:
+    def _rows(self, statement: Any) -> list[Row]:
         with self._database.read() as connection:
             return [dict(row) for row in connection.execute(statement).mappings()]
 

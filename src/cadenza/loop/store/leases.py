@@ -24,7 +24,6 @@ class Leases:
     """Who works on which run."""
 
     def __init__(self, database: Database) -> None:
-        """Look at the leases of ``database``."""
         self._database = database
 
     def acquire(
@@ -141,7 +140,6 @@ class LeaseKeeper:
     """
 
     def __init__(self, leases: Leases, lease: Lease) -> None:
-        """Prepare to keep ``lease``."""
         self.lease = lease
         self._leases = leases
         self._stop = threading.Event()

@@ -6,9 +6,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cadenza.loop.config import ThresholdConfig
-from cadenza.loop.orchestrator.decision import Decision, judge
+from cadenza.loop.orchestrator.decision import Decision, SequentialPlan, judge
 from cadenza.loop.orchestrator.evidence import Evidence, mean_bounds
-from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
 
 scores = st.lists(
     st.floats(-1000.0, 1000.0).map(lambda x: round(x, 3)), min_size=2, max_size=25

@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 
 from cadenza.loop.config import ThresholdConfig
 from cadenza.loop.contracts.records import EpisodeOutcome
-from cadenza.loop.orchestrator.decision import Decision, decide, judge
+from cadenza.loop.orchestrator.decision import Decision, SequentialPlan, decide, judge
 from cadenza.loop.orchestrator.evidence import Evidence, paired_evidence
-from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
-from cadenza.loop.seeds import BLOCK, MAX_CYCLES, SeedLedger
+from cadenza.loop.schedule import BLOCK, MAX_CYCLES, SeedLedger
 from cadenza.loop.state import PastCandidate
 
 rates = st.floats(0.0, 1.0)

@@ -8,8 +8,8 @@ from cadenza.loop.agents.knowledge_agent import KnowledgeAgent
 from cadenza.loop.contracts.records import EvalReport
 from cadenza.loop.errors import StaleLeaseError
 from cadenza.loop.events import EventBus, read_events
-from cadenza.loop.knowledge import folder
-from cadenza.loop.knowledge.page import read_page
+from cadenza.loop.knowledge import pages
+from cadenza.loop.knowledge.pages import read_page
 from tests.loop_fakes import ScriptedLLM
 
 #: 2023-11-14 22:13:20 UTC.
@@ -296,7 +296,7 @@ def test_places_that_cannot_hold_pages_are_refused(tmp_path, bus):
 
 
 def test_lock_that_stays_taken_is_an_error(root, bus, monkeypatch):
-    monkeypatch.setattr(folder, "LOCK_WAIT_S", 0.0)
-    with folder.locked(root), pytest.raises(StorageError, match="expected the lock"):
+    monkeypatch.setattr(pages, "LOCK_WAIT_S", 0.0)
+    with pages.locked(root), pytest.raises(StorageError, match="expected the lock"):
         ingest(agent(root, bus))
     ingest(agent(root, bus))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.loop.backends.lerobot_commands import (
+from cadenza.loop.backends.lerobot import (
     Setting,
     eval_command,
     harvest_command,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.loop.backends.lerobot_features import (
+from cadenza.loop.backends.lerobot_probe import (
     Interface,
     dataset_interface,
     environment_interface,

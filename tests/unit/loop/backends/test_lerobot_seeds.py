@@ -3,7 +3,7 @@
 import pytest
 
 from cadenza.core.errors import ConfigurationError
-from cadenza.loop.backends.lerobot_features import require_seeds
+from cadenza.loop.backends.lerobot_probe import require_seeds
 
 GOOD = {"repeats": True, "differs": True}
 IN_ORDER = [100, 101, 102, 103, 104]

@@ -89,11 +89,11 @@ def collect(*more, without=()):
 
 EVASIONS = [
     # programs
-    ("interpreter", ["python", "-m", "lerobot.scripts.train"]),
-    ("program_path", ["/usr/bin/lerobot-train", *train()[1:]]),
+    ("unknown_program", ["python", "-m", "lerobot.scripts.train"]),
+    ("unknown_program", ["/usr/bin/lerobot-train", *train()[1:]]),
     ("unknown_program", ["lerobot-train.py", *train()[1:]]),
-    ("look_alike", ["lerobot‐train", *train()[1:]]),  # U+2010 HYPHEN
-    ("look_alike", ["cаdenza", "job", "train"]),  # Cyrillic a
+    ("unknown_program", ["lerobot‐train", *train()[1:]]),  # U+2010 HYPHEN
+    ("unknown_program", ["cаdenza", "job", "train"]),  # Cyrillic a
     ("forbidden_commands", ["lerobot-record", "--steps=1"]),
     ("unknown_subcommand", ["cadenza", "loop", "run"]),
     # words
@@ -449,7 +449,7 @@ def test_folder_of_weights_as_lerobot_saves_it_is_cleared(roots, tmp_path):
     argv = saved_weights(tmp_path / "seed" / "weights", {"x/adapter_config.json": itself})
     argv = [word.replace("{tmp}", str(tmp_path)) for word in argv]
     job = load_constitution(None).clear(argv, roots)
-    assert job.policy == tmp_path / "seed" / "weights"
+    assert dict(job.flags)["policy.path"] == str(tmp_path / "seed" / "weights")
 
 
 def test_rule_allows_what_weakens_an_evaluation(roots, tmp_path):

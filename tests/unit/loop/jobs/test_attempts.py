@@ -10,7 +10,7 @@ from cadenza.loop.errors import JobFailedError
 from cadenza.loop.jobs import durable_runner
 from cadenza.loop.jobs.attempt_files import AttemptEnd
 from cadenza.loop.jobs.durable_runner import DurableRunner
-from cadenza.loop.jobs.programs import ProgramTable
+from cadenza.loop.jobs.terms import ProgramTable
 from cadenza.loop.store import JobStore
 
 

@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from cadenza.core.errors import ConfigurationError, UnknownNameError
-from cadenza.loop.jobs.programs import ProgramTable
+from cadenza.loop.jobs.terms import ProgramTable
 
 
 def test_name_is_replaced_and_arguments_stay():
@@ -13,7 +13,6 @@ def test_name_is_replaced_and_arguments_stay():
 
 def test_native_table_runs_this_interpreter():
     table = ProgramTable.native()
-    assert table.names == ("cadenza",)
     assert table.resolve(("cadenza", "job")) == (sys.executable, "-P", "-m", "cadenza", "job")
 
 
@@ -38,6 +37,6 @@ def test_names_are_bare_and_executables_absolute(name, prefix, message):
 
 def test_extended_table_knows_both_and_refuses_a_name_twice():
     table = ProgramTable.native().extended({"tool": (sys.executable,)})
-    assert table.names == ("cadenza", "tool")
+    assert table.resolve(("tool",)) == (sys.executable,)
     with pytest.raises(ConfigurationError, match=r"got \['tool'\] once more"):
         table.extended({"tool": (sys.executable,)})

@@ -6,7 +6,7 @@ from cadenza.benchmark.jobs import cloning
 from cadenza.benchmark.jobs.encounters import BLOCKS
 from cadenza.benchmark.output_folder import Blocks, JobFolder
 from cadenza.core.checkpoints import sidecar_path
-from cadenza.loop.jobs.progress import kept_by, progress_of
+from cadenza.loop.jobs.outcomes import kept_by, progress_of
 
 TRAIN = ("lerobot-train", "--policy.type=act", "--steps=2000")
 NOTE = b"=== 2026-11-21T15:00:00+00:00 run/0/train attempt 2: lerobot-train\n"

@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from cadenza.loop.jobs.stopping import StopLevel, StopSignals, asked_in_store, most_urgent, never
+from cadenza.loop.jobs.terms import StopLevel, StopSignals, asked_in_store, most_urgent, never
 
 
 def test_signals_ask_to_end_then_to_kill_and_the_third_interrupts():
@@ -45,7 +45,7 @@ def test_a_closed_terminal_asks_to_end_and_never_kills(hangup):
 
 def test_store_is_asked_at_most_once_a_second(monkeypatch):
     moments = iter([10.0, 10.5, 10.9, 11.1, 12.2])
-    monkeypatch.setattr("cadenza.loop.jobs.stopping.time.monotonic", lambda: next(moments))
+    monkeypatch.setattr("cadenza.loop.jobs.terms.time.monotonic", lambda: next(moments))
     answers = iter([False, True, False])
     check = asked_in_store(lambda: next(answers))
     levels = [check() for _ in range(5)]

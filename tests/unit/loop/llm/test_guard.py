@@ -3,9 +3,10 @@ import logging
 import pytest
 
 from cadenza.core.errors import StorageError
+from cadenza.loop.config import LLMCallsConfig
 from cadenza.loop.errors import LLMCallError, StaleLeaseError, StopRequestedError
-from cadenza.loop.jobs.stopping import StopLevel
-from cadenza.loop.llm import CallLimits, GuardedLLM, Price
+from cadenza.loop.jobs.terms import StopLevel
+from cadenza.loop.llm import GuardedLLM
 from cadenza.loop.llm.guard import ask_safely
 from cadenza.loop.llm.protocol import Answer
 
@@ -28,18 +29,17 @@ class Scripted:
 
 def test_prompt_beyond_the_budget_is_not_sent():
     asker = Scripted("x")
-    llm = GuardedLLM(asker, CallLimits(max_prompt_chars=10))
-    assert llm.complete("12345678", system="12") == "x"
-    row = llm.reply("123456789", system="12")
+    llm = GuardedLLM(asker, LLMCallsConfig(max_prompt_chars=8000))
+    assert llm.complete(7998 * "1", system="12") == "x"
+    row = llm.reply(7999 * "1", system="12")
     assert len(asker.questions) == 1
-    assert row.error == "prompt: expected at most 10 characters, got 11"
+    assert row.error == "prompt: expected at most 8000 characters, got 8001"
     assert row.text == ""
 
 
 def test_stop_ends_the_pause_before_another_try_which_is_not_booked():
     asker, booked = Scripted(LLMCallError("status 529", passing=True, retry_after_s=3600.0)), []
-    limits = CallLimits(max_pause_s=3600.0)
-    llm = GuardedLLM(asker, limits, stop=lambda: StopLevel(bool(asker.questions)))
+    llm = GuardedLLM(asker, stop=lambda: StopLevel(bool(asker.questions)))
     with pytest.raises(StopRequestedError, match="a resumed run asks again"):
         ask_safely(llm, "why?")
     with pytest.raises(StopRequestedError):
@@ -48,6 +48,7 @@ def test_stop_ends_the_pause_before_another_try_which_is_not_booked():
 
 
 #: 8 bytes and 256 tokens around them at 2 dollars per million, 10 tokens at 10 dollars.
+PRICES = {"usd_per_million_input": 2.0, "usd_per_million_output": 10.0}
 MOST_USD = (8 + 256) * 2e-6 + 10 * 10e-6
 
 
@@ -70,17 +71,15 @@ def test_reply_costs_what_all_its_attempts_cost_or_may_have(script, attempts, co
     asker = Scripted(
         *(step if isinstance(step, Exception) else lambda s=step: s for step in script)
     )
-    price = Price(input_usd=2.0, output_usd=10.0)
-    llm = GuardedLLM(asker, CallLimits(retries=1, backoff_s=0.0), price)
+    llm = GuardedLLM(asker, LLMCallsConfig(retries=1, **PRICES), sleep=lambda _: None)
     row = llm.reply("12\N{EURO SIGN}", system="123", max_tokens=10)
     assert len(asker.questions) == attempts
     assert row.cost_usd == pytest.approx(cost)
 
 
 def test_no_attempt_is_made_that_could_cost_more_than_is_left():
-    price = Price(input_usd=2.0, output_usd=10.0)
     asker = Scripted(LLMCallError("late", passing=True, billed=True))
-    llm = GuardedLLM(asker, CallLimits(retries=9, backoff_s=0.0), price)
+    llm = GuardedLLM(asker, LLMCallsConfig(retries=9, **PRICES), sleep=lambda _: None)
     row = llm.reply("12345678", max_tokens=10, left_usd=2.5 * MOST_USD)
     assert len(asker.questions) == 2
     assert row.cost_usd == pytest.approx(2 * MOST_USD)

@@ -1,13 +1,17 @@
 import pytest
 
 from cadenza.core.errors import NotReadyError
+from cadenza.loop.config import LLMCallsConfig
 from cadenza.loop.errors import LLMCallError
-from cadenza.loop.llm import CallLimits, GuardedLLM, Price, RecordedLLM, asking
+from cadenza.loop.llm import GuardedLLM, RecordedLLM, asking
+from cadenza.loop.llm.guard import StoreReplies
 from cadenza.loop.llm.protocol import Answer
-from cadenza.loop.llm.recording import StoreReplies
 from cadenza.loop.store import JobStore
 from cadenza.loop.store.rows import ReplyTotals
 from tests.loop_fakes import MemoryReplies
+
+#: A dollar for a token of a reply.
+PRICES = {"usd_per_million_input": 0.0, "usd_per_million_output": 1e6}
 
 
 class Counting:
@@ -51,12 +55,12 @@ def test_call_outside_a_place_is_refused(tmp_path):
 
 
 def test_limit_counts_the_replies_of_the_whole_run_and_of_no_other(store):
-    price = Price(input_usd=0.0, output_usd=1e6)  # two dollars a reply, two a token that is asked
+    calls = LLMCallsConfig(max_cost_usd=4.0, **PRICES)
     store.create_run("other", "{}")
     for run, asked in (("other", 2), ("r", 2), ("r", 0)):  # the last one goes on with the second
         asker, lease = Counting(), store.leases.acquire(run, "me", ttl_s=60.0)
         replies = StoreReplies(store.replies, lease)
-        llm = RecordedLLM(GuardedLLM(asker, price=price), replies, max_cost_usd=4.0)
+        llm = RecordedLLM(GuardedLLM(asker, calls), replies)
         for cycle in range(3 if asked else 9):
             with asking(cycle, "propose"):
                 llm.complete("a", max_tokens=2)
@@ -76,8 +80,8 @@ def test_every_attempt_is_booked_before_it_is_made(store):
 
     booked = []
     lease = store.leases.acquire("r", "me", ttl_s=60.0)
-    log, price = StoreReplies(store.replies, lease), Price(input_usd=0.0, output_usd=1e6)
-    guard = GuardedLLM(Failing(), CallLimits(retries=2), price, sleep=lambda _: None)
+    log, calls = StoreReplies(store.replies, lease), LLMCallsConfig(retries=2, **PRICES)
+    guard = GuardedLLM(Failing(), calls, sleep=lambda _: None)
     with asking(0, "propose"):
         assert RecordedLLM(guard, log).complete("a", max_tokens=2) == ""
     assert booked == [2.0, 4.0, 6.0]

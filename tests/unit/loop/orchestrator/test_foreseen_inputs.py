@@ -9,7 +9,7 @@ from cadenza.core.strict_json import write_sealed_json
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import load_constitution
 from cadenza.loop.orchestrator.preflight import missing_inputs, require_inputs
-from cadenza.loop.seeds import SeedLedger
+from cadenza.loop.schedule import SeedLedger
 
 RULES = load_constitution(None)
 IMPROVING = {"enabled": True, "adapt_steps": 10}

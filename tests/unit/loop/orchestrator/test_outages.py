@@ -1,9 +1,9 @@
 import pytest
 
 from cadenza.loop.errors import StoreAccessError, StoreUnavailableError
-from cadenza.loop.jobs.stopping import StopLevel, never
+from cadenza.loop.jobs.terms import StopLevel, never
 from cadenza.loop.orchestrator.loop import Outages
-from cadenza.loop.orchestrator.session import IncidentLog
+from cadenza.loop.orchestrator.steps import IncidentLog
 
 AWAY = StoreUnavailableError("the server restarts")
 

@@ -7,7 +7,9 @@ import pytest
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution
 from cadenza.loop.contracts.records import Proposal
-from cadenza.loop.orchestrator.cycle_data import (
+from cadenza.loop.orchestrator.proposer import bounded_proposal, lenient_proposal, strict_plan
+from cadenza.loop.schedule import (
+    BLOCK,
     MOST_LISTED,
     attempts_within,
     bounded,
@@ -15,8 +17,6 @@ from cadenza.loop.orchestrator.cycle_data import (
     most_proposed,
     schedule_of,
 )
-from cadenza.loop.orchestrator.proposer import bounded_proposal, lenient_proposal, strict_plan
-from cadenza.loop.seeds import BLOCK
 
 
 def rules(limit):

@@ -10,7 +10,7 @@ import pytest
 from cadenza.loop.config import DataConfig
 from cadenza.loop.contracts.records import EvalReport
 from cadenza.loop.events import EventBus, read_events
-from cadenza.loop.knowledge.folder import MAX_PAGE_BYTES
+from cadenza.loop.knowledge.pages import MAX_PAGE_BYTES
 from cadenza.loop.orchestrator.proposer import CuratedProposer, DeterministicProposer, LLMProposer
 from tests.loop_fakes import ScriptedLLM
 

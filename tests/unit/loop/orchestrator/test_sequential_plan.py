@@ -2,7 +2,7 @@ import pytest
 from scipy import stats
 
 from cadenza.core.errors import InputError
-from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
+from cadenza.loop.orchestrator.decision import SequentialPlan
 
 
 def plan(**changes):

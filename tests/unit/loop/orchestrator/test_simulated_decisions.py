@@ -6,9 +6,8 @@ from scipy import stats
 
 from cadenza.evaluation.statistics.paired_outcomes import paired_outcome_interval
 from cadenza.loop.config import LoopConfig, ThresholdConfig
-from cadenza.loop.orchestrator.decision import Decision, judge
+from cadenza.loop.orchestrator.decision import Decision, SequentialPlan, judge
 from cadenza.loop.orchestrator.evidence import Evidence
-from cadenza.loop.orchestrator.sequential_plan import SequentialPlan
 from tests.campaigns import size
 from tools.simulate_loop_decisions import (
     ALIKE,

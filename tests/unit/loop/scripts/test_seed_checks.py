@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.loop.scripts.seed_checks import evaluated_seeds, same, seed_facts
+from cadenza.loop.scripts.describe_environment import evaluated_seeds, same, seed_facts
 
 BOX = gymnasium.spaces.Box(-1.0, 1.0, (2,))
 

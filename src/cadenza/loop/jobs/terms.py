@@ -1,0 +1,267 @@
+"""The terms of a run's jobs: what programs' names mean, what may be spent, and requests to stop.
+
+Programs: a command begins with a bare name, which the constitution knows; only here it becomes a
+          path. No name is looked up in ``PATH``, so that nobody's folder can put another program in
+          its place.
+Budget:   seconds of all attempts by the store, failed ones too. Time between jobs costs nothing; an
+          attempt whose host was killed costs its time up to its last sign of life.
+Stopping: signals to the controller, and a request in the store.
+"""
+
+import logging
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from enum import IntEnum
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, Self, TypeAlias
+
+from cadenza.core.errors import ConfigurationError, UnknownNameError
+from cadenza.loop.config import BudgetConfig
+from cadenza.loop.contracts.records import Device
+from cadenza.loop.errors import BudgetExceededError, StoreUnavailableError
+
+
+class ProgramTable:
+    """Programs by name: absolute executable and first arguments.
+
+    Raises:
+        ConfigurationError: A name is no bare name, or its executable is no absolute path.
+    """
+
+    def __init__(self, programs: Mapping[str, Sequence[str]]) -> None:
+        for name, prefix in programs.items():
+            if not name or name.startswith(("-", ".")) or "/" in name:
+                raise ConfigurationError(f"program {name!r}: expected a bare name.")
+            if not prefix or not Path(prefix[0]).is_absolute():
+                raise ConfigurationError(
+                    f"program {name!r}: expected an absolute executable, got {list(prefix)}."
+                )
+        self._programs = {name: tuple(prefix) for name, prefix in programs.items()}
+
+    @classmethod
+    def native(cls) -> Self:
+        """Return the table of this installation: ``cadenza`` and nothing else."""
+        # -P as in the console script: modules lying in the current folder are not ours
+        return cls({"cadenza": (sys.executable, "-P", "-m", "cadenza")})
+
+    def extended(self, programs: Mapping[str, Sequence[str]]) -> "ProgramTable":
+        """Return this table with further programs.
+
+        Raises:
+            ConfigurationError: A name is taken, or an entry is malformed.
+        """
+        taken = sorted(self._programs.keys() & programs.keys())
+        if taken:
+            raise ConfigurationError(f"programs: expected new names, got {taken} once more.")
+        return ProgramTable({**self._programs, **programs})
+
+    def resolve(self, command: Sequence[str]) -> tuple[str, ...]:
+        """Return ``command`` with its name replaced; its arguments stay as they are.
+
+        Raises:
+            UnknownNameError: The table has no such name, or its executable is not there.
+        """
+        name = command[0] if command else ""
+        prefix = self._programs.get(name)
+        if prefix is None:
+            raise UnknownNameError(
+                f"program {name!r}: expected one of {', '.join(sorted(self._programs))}; name one "
+                "of these."
+            )
+        if not os.access(prefix[0], os.X_OK):
+            raise UnknownNameError(
+                f"program {name!r}: expected the executable {prefix[0]}, got none; install it."
+            )
+        return (*prefix, *command[1:])
+
+
+_HOUR_S: Final = 3600.0
+
+
+class BudgetMeter:
+    """Compares what a run has spent, seconds of all its attempts, with its limits."""
+
+    def __init__(
+        self,
+        spent_s: Callable[[str], Mapping[Device, float]],
+        run_id: str,
+        budgets: BudgetConfig,
+        *,
+        uses_gpu: bool,
+    ) -> None:
+        """Meter the run ``run_id``.
+
+        Args:
+            spent_s: Returns the seconds of all attempts of a run by device.
+            run_id: The run.
+            budgets: Its limits.
+            uses_gpu: Whether ``max_gpu_hours`` counts the jobs on the GPU alone, instead of all.
+        """
+        self._spent_s = spent_s
+        self._run_id = run_id
+        self._budgets = budgets
+        self._uses_gpu = uses_gpu
+
+    def left_s(self, device: Device) -> float:
+        """Return how long a job on ``device`` may run, s, >= 0; infinite without a limit."""
+        return max(0.0, min(allowed - spent for _, allowed, spent in self._drawn_on(device)))
+
+    def require(self, device: Device) -> None:
+        """Raise unless a job on ``device`` may run.
+
+        Raises:
+            BudgetExceededError: A limit is reached.
+        """
+        for limit, allowed_s, spent_s in self._drawn_on(device):
+            if spent_s >= allowed_s:
+                raise BudgetExceededError(
+                    f"run {self._run_id!r}: expected jobs within {limit} = "
+                    f"{allowed_s / _HOUR_S:.3g}, got {spent_s / _HOUR_S:.3g} hours spent; raise "
+                    f"budgets.{limit} to go on.",
+                    limit=limit,
+                )
+
+    def _drawn_on(self, device: Device) -> list[tuple[str, float, float]]:
+        """Return name, seconds allowed and spent of each limit that ``device`` draws on."""
+        spent = self._spent_s(self._run_id)
+        everything = sum(spent.values())
+        of_gpu, wall = self._budgets.max_gpu_hours, self._budgets.max_wall_hours
+        limits = [("max_wall_hours", math.inf if wall is None else wall * _HOUR_S, everything)]
+        if not self._uses_gpu:
+            limits.append(("max_gpu_hours", of_gpu * _HOUR_S, everything))
+        elif device == "gpu":
+            limits.append(("max_gpu_hours", of_gpu * _HOUR_S, spent["gpu"]))
+        return limits
+
+
+_logger = logging.getLogger(__name__)
+
+#: Pause between two questions to the store, s.
+_ASK_EVERY_S: Final = 1.0
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class StopLevel(IntEnum):
+    """How urgently a run is asked to stop."""
+
+    #: Not at all.
+    NONE = 0
+    #: Let the job end itself, then stop.
+    END = 1
+    #: Kill the job and stop.
+    KILL = 2
+
+
+#: Says how urgently the run is asked to stop; called often.
+StopCheck: TypeAlias = Callable[[], StopLevel]
+
+
+def never() -> StopLevel:
+    """Return that nobody asks to stop."""
+    return StopLevel.NONE
+
+
+class StopSignals:
+    """A stop check: the first SIGINT or SIGTERM within the block asks to end, the second to kill.
+
+    The third raises `KeyboardInterrupt`, for a program that does not get to ask. SIGHUP, by which a
+    closed terminal tells its programs, asks to end and no more, since it may come twice: once it
+    came, it is ignored after the block, too. Who ignored it before (``nohup``) goes on ignoring it.
+    For the main thread, which alone may handle signals.
+
+    Attributes:
+        first: The first signal; None before.
+    """
+
+    def __init__(self, tell: Callable[[StopLevel], object] | None = None) -> None:
+        """Take signals within the block; ``tell`` gets each new level, inside the handler."""
+        self.first: signal.Signals | None = None
+        self._level = StopLevel.NONE
+        self._hung_up = False
+        self._tell = tell
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in _SIGNALS:
+            if number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            if number is not signal.SIGHUP:
+                signal.signal(number, handler)
+        if signal.SIGHUP in self._before:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # one that came counts from here on
+            if not self._hung_up:
+                signal.signal(signal.SIGHUP, self._before[signal.SIGHUP])
+
+    def __call__(self) -> StopLevel:
+        """Return how urgently signals ask to stop."""
+        return self._level
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._hung_up = self._hung_up or number == signal.SIGHUP
+        if number == signal.SIGHUP and self._level:
+            return
+        if self._level is StopLevel.KILL:
+            raise KeyboardInterrupt
+        self.first = self.first or signal.Signals(number)
+        self._level = StopLevel.KILL if self._level else StopLevel.END
+        if self._tell is not None:
+            with suppress(OSError):  # nobody hears it, as a terminal is gone; we stop all the same
+                self._tell(self._level)
+
+
+@contextmanager
+def signals_kept() -> Generator[None]:
+    """Put back, after the block, who handles signals that ask to stop: a library takes them over.
+
+    Programs that the block starts ignore SIGHUP, so that they outlive a terminal and can be ended
+    in order; this process ignores it meanwhile, too. Outside the main thread nothing is done.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def asked_in_store(stop_requested: Callable[[], bool]) -> StopCheck:
+    """Return a check that asks ``stop_requested`` of a store, at most once a second.
+
+    While the store does not answer, what it said last holds: an outage shall end no job.
+    """
+    next_time = -1.0
+    level = StopLevel.NONE
+
+    def check() -> StopLevel:
+        nonlocal next_time, level
+        moment = time.monotonic()
+        if moment >= next_time:
+            next_time = moment + _ASK_EVERY_S
+            try:
+                level = StopLevel.END if stop_requested() else StopLevel.NONE
+            except StoreUnavailableError as error:
+                _logger.warning("whether the run is asked to stop is unknown: %s", error)
+        return level
+
+    return check
+
+
+def most_urgent(*checks: StopCheck) -> StopCheck:
+    """Return a check that answers with the most urgent of ``checks``."""
+    return lambda: max((check() for check in checks), default=StopLevel.NONE)
