@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from cadenza.core.errors import InputError
-from cadenza.learn.algorithms.critic_loss import CriticLoss, Observations, PrioritizedMemory
+from cadenza.learn.algorithms.targets import CriticLoss, Observations, PrioritizedMemory
 from cadenza.learn.nn.layers import apply_layers, relu_mlp
 
 #: How a target value becomes a distribution over bins.

@@ -16,7 +16,7 @@ from cadenza.learn.export.onnx_graph import (
     check_parity,
     trace_policy,
 )
-from cadenza.learn.nn.linear import default_linear
+from cadenza.learn.nn.initialization import default_linear
 
 
 def signature(outputs=("actions",), **inputs: BoxSpace) -> PolicySignature:
