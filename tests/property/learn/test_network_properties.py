@@ -67,7 +67,6 @@ NO_NETWORKS = {
     "NoisyModule",
     "Normalizer",
     "Scaling",
-    "TwoHotLoss",
 }
 
 

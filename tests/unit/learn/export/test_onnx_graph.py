@@ -128,8 +128,8 @@ def test_results_are_matched_to_names_as_a_proxy_does(result, names, expected):
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        ((torch.zeros(1, 1),) * 4, r"expected the outputs \['x', 'y'\], got 4 by place"),
-        ({"x": torch.zeros(1, 1)}, r"expected the outputs \['x', 'y'\], got \['x'\]"),
+        ((torch.zeros(1, 1),) * 4, r"expected 2 outputs for \['x', 'y'\] .*, got 4"),
+        ({"x": torch.zeros(1, 1)}, r"expected .* return \['x', 'y'\], got \['x'\]"),
     ],
 )
 def test_other_results_than_declared_are_an_error(result, message):
