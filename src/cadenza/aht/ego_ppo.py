@@ -42,7 +42,7 @@ from cadenza.learn.algorithms.happo import HAPPOLearner
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.algorithms.ppo import PPOLearner
 from cadenza.learn.configs import HAPPOConfig
-from cadenza.learn.generator_state import generator_state, set_generator_state
+from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.nn.gaussian_actor import MAX_STANDARD_DEVIATION, STANDARD_DEVIATION_KEY
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.running_normalizer import RewardScaler

@@ -12,7 +12,7 @@ from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation, PartnerLike
-from cadenza.learn.generator_state import generator_state, set_generator_state
+from cadenza.learn.loaded_state import generator_state, set_generator_state
 
 if TYPE_CHECKING:
     from cadenza.aht.config import EgoAHTConfig

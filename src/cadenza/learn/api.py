@@ -42,18 +42,23 @@ from cadenza.core.progress import ProgressReport, progress_bar
 from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.seeding import derive_substream
 from cadenza.core.spaces import BoxSpace
-from cadenza.learn.algorithms.action_codec import ActionCodec
 from cadenza.learn.algorithms.off_policy import EncoderFactory
-from cadenza.learn.algorithms.vector_steps import VectorStep, VectorSteps
+from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
-from cadenza.learn.configs import (
-    FrozenModel,
+from cadenza.learn.configs import FrozenModel, OffPolicyConfig, OnPolicyConfig
+from cadenza.learn.env.making import (
+    ActionCodec,
+    Environments,
+    EnvLike,
+    VectorStep,
+    VectorSteps,
+    flat_rows,
 )
-from cadenza.learn.env.making import Environments, EnvLike, flat_rows
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.judging import BestPolicy, Evaluation, evaluate_policy
 from cadenza.learn.loaded_state import complete_state, require_version
+from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.encoders import Network, encoder_factory, is_box, is_image, parts_of
 from cadenza.learn.trainer import Trainer
 
@@ -65,6 +70,8 @@ RECENT_EPISODES: Final = 100
 _REPORT_EVERY_S: Final = 0.2
 
 Config = TypeVar("Config", bound=FrozenModel)
+ReplayConfig = TypeVar("ReplayConfig", bound=OffPolicyConfig)
+RolloutLoopConfig = TypeVar("RolloutLoopConfig", bound=OnPolicyConfig)
 
 
 class Worlds(Protocol):
@@ -416,7 +423,71 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
         """Take over what `_learned_state` returned."""
 
 
-class SoloAgent(Agent[Config]):
+class SteppedAgent(Agent[Config]):
+    """An agent that steps its environments itself, and learns in between."""
+
+    @abstractmethod
+    def _step(self) -> None:
+        """Take one step in every environment and remember it."""
+
+    @abstractmethod
+    def _forget_episodes(self) -> None:
+        """Begin new episodes with the next step, and forget those that have not ended."""
+
+    def _take_step(self) -> None:
+        try:
+            self._step()
+        except BaseException:  # e.g. Ctrl-C: nobody knows where the environments are
+            self._forget_episodes()
+            raise
+        self._show()
+
+
+class ReplayLoop(SteppedAgent[ReplayConfig]):
+    """Takes a step, then learns from batches of its memory as often as that step calls for."""
+
+    memory: TransitionMemory
+    _due: int = 0  # updates that the last step calls for
+
+    def _batches(self) -> Generator[dict[str, Any]]:
+        config = self.config
+        while True:
+            while self._due and self.memory.size() > 0:
+                self._due -= 1
+                batch = self.memory.sample(config.batch_size)
+                yield {"default": batch, "batch_size": config.batch_size, "inf_step": self.steps}
+            if self.steps >= self.target_steps:
+                return
+            before = self.steps
+            self._take_step()
+            if self.steps > config.warmup_steps:
+                due = self.steps // config.train_every - before // config.train_every
+                self._due += due * config.updates
+
+
+class RolloutLoop(SteppedAgent[RolloutLoopConfig]):
+    """Steps its environments until a rollout is complete, learns from it and forgets it."""
+
+    learner: Any  # with `update`, as `OnPolicyLearner` has
+    _buffer: OnPolicyBuffer
+
+    def _rollout_is_complete(self) -> bool:
+        return self._buffer.full
+
+    def _batches(self) -> Generator[dict[str, Any]]:
+        while self.steps < self.target_steps:
+            while not self._rollout_is_complete():
+                self._take_step()
+            size = int(self._buffer.valid[: self._buffer.length].sum())
+            yield {"batch_size": size, "inf_step": self.steps}
+
+    def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
+        del batch  # the agent holds its rollout
+        done = self.steps - self._buffer.length * self.envs.vector.num_envs
+        return self.learner.update(self._buffer, done=done, total=self.target_steps)
+
+
+class SoloAgent(SteppedAgent[Config]):
     """An agent on the one seat of Gymnasium environments.
 
     Args:

@@ -20,11 +20,10 @@ from torch import nn
 from cadenza.core.arrays import require_finite, require_shape
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.algorithms.action_codec import ActionCodec
 from cadenza.learn.algorithms.dagger import DAggerLearner
 from cadenza.learn.api import Deployed, SoloAgent
 from cadenza.learn.configs import DAggerConfig
-from cadenza.learn.env.making import EnvLike
+from cadenza.learn.env.making import ActionCodec, EnvLike
 from cadenza.learn.nn.encoders import Network, is_box, is_image
 
 #: Observations, (N, *shape), or flat rows, (N, O), if they are no arrays, to actions as the
@@ -97,12 +96,7 @@ class DAgger(SoloAgent[DAggerConfig]):
             if self.steps >= self.target_steps:
                 return
             while self._ticks < config.round_length:
-                try:
-                    self._step()
-                except BaseException:  # e.g. Ctrl-C: nobody knows where the environments are
-                    self._forget_episodes()
-                    raise
-                self._show()
+                self._take_step()
             self.learner.end_round()
             self._ticks, self._due = 0, config.updates
 

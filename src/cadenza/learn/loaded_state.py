@@ -1,8 +1,10 @@
-"""Checks that a loaded state is of the kind that an object saves."""
+"""Checks that a loaded state is of the kind that an object saves; numpy generators as states."""
 
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
+
+import numpy as np
 
 from cadenza.core.errors import CheckpointError, CheckpointKeyError
 
@@ -57,4 +59,40 @@ def complete_state(owner: str, kind: str) -> Generator[None]:
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{owner}: expected a complete state of {kind}, got one with {error!r}."
+        ) from error
+
+
+def generator_state(rng: np.random.Generator) -> dict[str, Any]:
+    """Return the state of a PCG64 generator, JSON scalars only; wide words are decimal strings."""
+    state = rng.bit_generator.state
+    return {
+        "bit_generator": str(state["bit_generator"]),
+        "state": str(state["state"]["state"]),
+        "inc": str(state["state"]["inc"]),
+        "has_uint32": int(state["has_uint32"]),
+        "uinteger": int(state["uinteger"]),
+    }
+
+
+def set_generator_state(rng: np.random.Generator, state: Mapping[str, Any]) -> None:
+    """Make ``rng`` continue where `generator_state` was taken.
+
+    Raises:
+        CheckpointError: ``state`` is incomplete or of another kind of generator.
+    """
+    expected = type(rng.bit_generator).__name__
+    try:
+        if state["bit_generator"] != expected:
+            raise CheckpointError(
+                f"generator state: expected {expected}, got {state['bit_generator']!r}."
+            )
+        rng.bit_generator.state = {
+            "bit_generator": expected,
+            "state": {"state": int(state["state"]), "inc": int(state["inc"])},
+            "has_uint32": int(state["has_uint32"]),
+            "uinteger": int(state["uinteger"]),
+        }
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"generator state: expected the fields of {expected}, got {sorted(state)}: {error}"
         ) from error

@@ -139,7 +139,7 @@ class GenericAgentProxy:
             None
             if spaces is None
             else {
-                key: (spaces.state.spaces[key].shape, _torch_dtype(spaces.state.spaces[key].dtype))
+                key: (spaces.state.spaces[key].shape, torch_dtype(spaces.state.spaces[key].dtype))
                 for key in self._input_keys
             }
         )
@@ -204,7 +204,12 @@ class GenericAgentProxy:
             return {}
         with torch.no_grad(), _in_mode(self._policy, self._mode):
             inputs = [self._input(key, active, observations) for key in self._input_keys]
-            outputs = self._named_outputs(self._policy(*inputs))
+            outputs = named_outputs(
+                "GenericAgentProxy",
+                self._policy(*inputs),
+                self._output_keys,
+                uses_logprobs=self._uses_logprobs,
+            )
         rows = {key: self._rows(key, value, len(active)) for key, value in outputs.items()}
         return {
             agent: DictResponse(
@@ -236,31 +241,6 @@ class GenericAgentProxy:
         shape, dtype = self._declared[key]
         return _reshaped(key, tensor, shape).to(self._device, dtype)
 
-    def _named_outputs(self, result: object) -> dict[str, torch.Tensor]:
-        """Return the policy's outputs by key, without the log-probability."""
-        keys = self._output_keys
-        if isinstance(result, torch.Tensor):
-            return dict.fromkeys(keys, result)
-        if isinstance(result, Mapping):
-            named = cast("Mapping[str, torch.Tensor]", result)
-            missing = [key for key in keys if key not in named]
-            if missing:
-                raise UnknownNameError(
-                    f"GenericAgentProxy: expected the policy to return {list(keys)}, got "
-                    f"{sorted(named)} without {missing}; correct output_keys."
-                )
-            return {key: named[key] for key in keys}
-        outputs = list(cast("Sequence[torch.Tensor]", result))
-        if self._uses_logprobs and len(outputs) == len(keys) + 1:
-            del outputs[1]
-        if len(outputs) != len(keys):
-            raise InputError(
-                f"GenericAgentProxy: expected {len(keys)} outputs for {list(keys)}"
-                f"{' and a log-probability' if self._uses_logprobs else ''}, got {len(outputs)}; "
-                "correct output_keys or uses_logprobs."
-            )
-        return dict(zip(keys, outputs, strict=True))
-
     def _rows(self, key: str, output: torch.Tensor, count: int) -> NDArray[Any]:
         """Return an output as an array with one row per active agent."""
         if output.dim() == 0 or output.shape[0] != count:
@@ -271,10 +251,61 @@ class GenericAgentProxy:
         return to_numpy(output)
 
 
-def _torch_dtype(dtype: SpaceDtype) -> torch.dtype:
+def named_outputs(
+    owner: str, result: object, names: Sequence[str], *, uses_logprobs: bool = True
+) -> dict[str, torch.Tensor]:
+    """Return a policy's outputs by name.
+
+    A mapping is taken by name, a sequence by place, where one result more than names means that the
+    second is the log-probability, which is left out. A single result is given to each name.
+
+    Args:
+        owner: Who asks, for messages.
+        result: What the policy returned.
+        names: Names of the outputs, in order.
+        uses_logprobs: Whether there may be a log-probability.
+
+    Raises:
+        UnknownNameError: A mapping lacks a name.
+        InputError: Another number of outputs.
+    """
+    if isinstance(result, torch.Tensor):
+        return dict.fromkeys(names, result)
+    if isinstance(result, Mapping):
+        named = cast("Mapping[str, torch.Tensor]", result)
+        missing = [name for name in names if name not in named]
+        if missing:
+            raise UnknownNameError(
+                f"{owner}: expected the policy to return {list(names)}, got {sorted(named)} "
+                f"without {missing}; correct output_keys."
+            )
+        return {name: named[name] for name in names}
+    outputs = list(cast("Sequence[torch.Tensor]", result))
+    if uses_logprobs and len(outputs) == len(names) + 1:
+        del outputs[1]
+    if len(outputs) != len(names):
+        raise InputError(
+            f"{owner}: expected {len(names)} outputs for {list(names)}"
+            f"{' and a log-probability' if uses_logprobs else ''}, got {len(outputs)}; "
+            "correct output_keys or uses_logprobs."
+        )
+    return dict(zip(names, outputs, strict=True))
+
+
+def torch_dtype(dtype: SpaceDtype) -> torch.dtype:
+    """Return ``dtype``, of torch or numpy, as a torch type.
+
+    Raises:
+        InputError: torch has no such type.
+    """
     if isinstance(dtype, torch.dtype):
         return dtype
-    return torch.as_tensor(np.empty((), dtype)).dtype
+    try:
+        return torch.as_tensor(np.empty(0, dtype=dtype)).dtype
+    except TypeError as error:
+        raise InputError(
+            f"space dtype {dtype}: expected a type that torch has, got: {error}"
+        ) from error
 
 
 def _reshaped(key: str, batch: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:

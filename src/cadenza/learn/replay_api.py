@@ -3,8 +3,8 @@
 Axes:  N = environments, O = flattened observation, A = action components.
 """
 
-from collections.abc import Callable, Generator, Mapping
-from typing import Any, ClassVar, TypeAlias, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -14,30 +14,28 @@ from torch import Tensor, nn
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.algorithms.action_codec import ActionCodec
 from cadenza.learn.algorithms.dqn import DQNLearner, action_grid
 from cadenza.learn.algorithms.mbpo import MBPOLearner
 from cadenza.learn.algorithms.off_policy import EncoderFactory
 from cadenza.learn.algorithms.sac import SACLearner
 from cadenza.learn.algorithms.td3 import TD3Learner
-from cadenza.learn.api import Deployed, SoloAgent
+from cadenza.learn.api import Deployed, ReplayConfig, ReplayLoop, SoloAgent
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.configs import (
     DQNConfig,
     HLGaussConfig,
     MBPOConfig,
-    OffPolicyConfig,
     SACConfig,
     TD3Config,
 )
+from cadenza.learn.env.making import ActionCodec
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.encoders import is_image
 
 AnyLearner: TypeAlias = SACLearner | TD3Learner | DQNLearner
-ReplayConfig = TypeVar("ReplayConfig", bound=OffPolicyConfig)
 
 
-class ReplayAgent(SoloAgent[ReplayConfig]):
+class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
     """An agent that learns from a replay memory."""
 
     #: Makes the learner of continuous actions.
@@ -60,7 +58,6 @@ class ReplayAgent(SoloAgent[ReplayConfig]):
             observation_dtype=np.uint8 if keeps_bytes else np.float32,
         )
         self._begin()
-        self._due = 0  # updates that the last step calls for
 
     def _components(self) -> int:
         """Return A, or refuse an action space without components."""
@@ -80,26 +77,6 @@ class ReplayAgent(SoloAgent[ReplayConfig]):
             encoder=encoder,
             seed=self.seed,
         )
-
-    def _batches(self) -> Generator[dict[str, Any]]:
-        config = self.config
-        while True:
-            while self._due and self.memory.size() > 0:
-                self._due -= 1
-                batch = self.memory.sample(config.batch_size)
-                yield {"default": batch, "batch_size": config.batch_size, "inf_step": self.steps}
-            if self.steps >= self.target_steps:
-                return
-            before = self.steps
-            try:
-                self._step()
-            except BaseException:  # e.g. Ctrl-C: nobody knows where the environments are
-                self._forget_episodes()
-                raise
-            self._show()
-            if self.steps > config.warmup_steps:
-                due = self.steps // config.train_every - before // config.train_every
-                self._due += due * config.updates
 
     def _forget_episodes(self) -> None:
         super()._forget_episodes()

@@ -19,15 +19,13 @@ from torch import nn
 
 from cadenza.core.arrays import require_finite
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.algorithms.action_codec import ActionCodec
 from cadenza.learn.algorithms.grpo import GRPOLearner, group_seeds, reset_groups
 from cadenza.learn.algorithms.on_policy import OnPolicyLearner, Sizes
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.algorithms.ppo import PPOLearner
-from cadenza.learn.algorithms.vector_steps import VectorStep
-from cadenza.learn.api import Deployed, SoloAgent
+from cadenza.learn.api import Deployed, RolloutLoop, SoloAgent
 from cadenza.learn.configs import GRPOConfig, OnPolicyAgentConfig, PPOConfig
-from cadenza.learn.rollout_loop import RolloutLoop
+from cadenza.learn.env.making import ActionCodec, VectorStep
 from cadenza.learn.running_normalizer import RewardScaler
 
 RolloutConfig = TypeVar("RolloutConfig", bound=OnPolicyAgentConfig)

@@ -13,7 +13,7 @@ Axes:  N = environments, n = robots, O_i, A_i = state and action of robot i, S =
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
@@ -28,17 +28,16 @@ from cadenza.core.checks import is_whole
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.spaces import BoxSpace
-from cadenza.learn.algorithms.action_codec import ActionCodec
 from cadenza.learn.algorithms.happo import HAPPOLearner
 from cadenza.learn.algorithms.hatd3 import HATD3Learner, TeamBatch
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.algorithms.ppo import PPOLearner
-from cadenza.learn.api import Agent, Config, Deployed, Evaluation
+from cadenza.learn.api import Config, Deployed, Evaluation, ReplayLoop, RolloutLoop, SteppedAgent
 from cadenza.learn.configs import ActorCriticConfig, HAPPOConfig, HATD3Config, PPOConfig
+from cadenza.learn.env.making import ActionCodec
 from cadenza.learn.export import onnx_graph
-from cadenza.learn.generator_state import generator_state, set_generator_state
+from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.memory.builder import TransitionMemory
-from cadenza.learn.rollout_loop import RolloutLoop
 from cadenza.learn.running_normalizer import RewardScaler
 
 TeamConfig = TypeVar("TeamConfig", bound=ActorCriticConfig)
@@ -220,7 +219,7 @@ class TeamWorlds:
         return make(count)
 
 
-class TeamAgent(Agent[Config]):
+class TeamAgent(SteppedAgent[Config]):
     """Several robots that learn together in one batch of environments; see `TeamSteps`.
 
     ``env`` is a batch, or a function from a number of environments to a batch. A batch keeps no
@@ -511,7 +510,7 @@ class HAPPO(RolloutTeam[HAPPOConfig]):
         set_generator_state(self.learner.shuffle, state["order_generator"])
 
 
-class HATD3(TeamAgent[HATD3Config]):
+class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
     """A TD3 policy for every robot, updated one after the other from a replay memory.
 
     Every environment is an agent of the memory; its episodes become transitions once they end.
@@ -539,7 +538,6 @@ class HATD3(TeamAgent[HATD3Config]):
             max_transitions=self.config.memory_size,
             seed=self.seed,
         )
-        self._due = 0  # updates that the last step calls for
 
     def robots(self) -> list[nn.Module]:
         """Return the actors, scaled to their bounds."""
@@ -555,23 +553,8 @@ class HATD3(TeamAgent[HATD3Config]):
     def _in_bounds(self, actions: Sequence[Tensor]) -> list[NDArray[Any]]:
         return self.team.from_unit([action.numpy() for action in actions])
 
-    def _batches(self) -> Generator[dict[str, Any]]:
-        config = self.config
-        while True:
-            while self._due and self.memory.size() > 0:
-                self._due -= 1
-                batch = self.memory.sample(config.batch_size)
-                yield {"default": batch, "batch_size": config.batch_size, "inf_step": self.steps}
-            if self.steps >= self.target_steps:
-                return
-            before = self.steps
-            self._step(self._states())
-            self._show()
-            if self.steps > config.warmup_steps:
-                due = self.steps // config.train_every - before // config.train_every
-                self._due += due * config.updates
-
-    def _step(self, joint: Float32Array) -> None:
+    def _step(self) -> None:
+        joint = self._states()
         if self.steps < self.config.warmup_steps:
             actions = self.learner.random_actions(len(joint))
         else:

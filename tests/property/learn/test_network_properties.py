@@ -28,6 +28,7 @@ from cadenza.learn.algorithms.genrl import (
     VariationalAutoencoder,
 )
 from cadenza.learn.algorithms.sac import EncodedLogits
+from cadenza.learn.algorithms.td3 import DeterministicMlpPolicy, ExploringPolicy
 from cadenza.learn.models.ensemble import EnsembleLinearLayer, EnsembleOfGaussian
 from cadenza.learn.models.model import DeterministicModel, DynamicModel, TerminationModel
 from cadenza.learn.nn.action_value_mlp import (
@@ -36,7 +37,6 @@ from cadenza.learn.nn.action_value_mlp import (
     SharedEncoderActionValueNet,
 )
 from cadenza.learn.nn.curl import CurlNetwork
-from cadenza.learn.nn.deterministic_policy import DeterministicMlpPolicy, ExploringPolicy
 from cadenza.learn.nn.encoders import DictFeatures, ImageFeatures, ObservationEncoder
 from cadenza.learn.nn.gaussian_actor import GaussianActor
 from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy, GaussianPolicyHead
@@ -67,7 +67,6 @@ NO_NETWORKS = {
     "NoisyModule",
     "Normalizer",
     "Scaling",
-    "TwoHotLoss",
 }
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.nn.gaussian_actor import GaussianActor, actor_mean
-from cadenza.learn.nn.linear import default_linear
+from cadenza.learn.nn.initialization import default_linear
 from cadenza.learn.nn.policy_networks import ValueCritic
 
 #: Parameter names in HARL's order; `log_std` precedes the mean head.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import CheckpointError
-from cadenza.learn.generator_state import generator_state, set_generator_state
+from cadenza.learn.loaded_state import generator_state, set_generator_state
 
 
 def test_generator_continues_after_a_round_trip_through_json():

@@ -8,11 +8,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import cadenza
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, NotReadyError
-from cadenza.learn.algorithms.action_codec import ActionCodec
 from cadenza.learn.algorithms.on_policy import policy_terms
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.algorithms.ppo import PPOLearner, normalized, value_error
 from cadenza.learn.configs import PPOConfig
+from cadenza.learn.env.making import ActionCodec
 from cadenza.learn.env.replayable import ReplayableEnv
 from tests.unit.learn.counting_envs import CountingEnv
 from tests.unit.learn.sign_envs import SignEnv

@@ -5,7 +5,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, NotReadyError
-from cadenza.learn.algorithms.vector_steps import VectorSteps
+from cadenza.learn.env.making import VectorSteps
 from cadenza.learn.env.replayable import ReplayableEnv
 from tests.unit.learn.counting_envs import CountingEnv
 

@@ -207,51 +207,6 @@ class AdversarialLoss(LossCallback):
 SHAPED_BY: Final = "shaped_by"
 
 
-def shaped_rewards(
-    name: str,
-    *,
-    rewards: Tensor,
-    bonus: Tensor,
-    bonus_key: str,
-    shaped_by: tuple[str, ...],
-    task_rewards: Tensor | None,
-) -> dict[str, Any]:
-    """Return what a shaper writes into the group of the batch.
-
-    Args:
-        name: Name of the shaper.
-        rewards: Rewards so far, shape (B, 1).
-        bonus: What is added, same shape.
-        bonus_key: Where the bonus is kept.
-        shaped_by: Names of the shapers that were here before.
-        task_rewards: Rewards before the first shaper, if there was one before.
-
-    Returns:
-        ``rewards`` (the sum), ``task_rewards``, ``bonus_key`` and `SHAPED_BY`.
-
-    Raises:
-        ConfigurationError: This shaper has been here before.
-        InputError: The shapes differ.
-    """
-    if name in shaped_by:
-        raise ConfigurationError(
-            f"{name}: expected rewards without its bonus, got a batch that was shaped by "
-            f"{list(shaped_by)}; list each shaper once, give two of a kind different names, and "
-            "let the loader make a new batch every step."
-        )
-    if rewards.shape != bonus.shape:
-        raise InputError(
-            f"{name}: expected one bonus per reward, got shapes {tuple(bonus.shape)} and "
-            f"{tuple(rewards.shape)}; check rollout_length and the memory table."
-        )
-    return {
-        "rewards": rewards + bonus,
-        "task_rewards": rewards if task_rewards is None else task_rewards,
-        bonus_key: bonus,
-        SHAPED_BY: (*shaped_by, name),
-    }
-
-
 class RewardShaper(LoggingMixin, Callback):
     """Adds a weighted bonus to the rewards of a batch and logs it; a subclass says which.
 
@@ -285,20 +240,35 @@ class RewardShaper(LoggingMixin, Callback):
         shaped_by: tuple[str, ...],
         task_rewards: Tensor | None,
     ) -> dict[str, Any]:
-        """Return what goes into the state; arguments as for `shaped_rewards`, before the weight."""
-        written = shaped_rewards(
-            self.name,
-            rewards=rewards,
-            bonus=self._weight * bonus,
-            bonus_key=self.BONUS_KEY,
-            shaped_by=shaped_by,
-            task_rewards=task_rewards,
-        )
+        """Return what goes into the state for a bonus of the shape of ``rewards``, (B, 1).
+
+        Raises:
+            ConfigurationError: This shaper is one of ``shaped_by``.
+            InputError: The shapes differ.
+        """
+        if self.name in shaped_by:
+            raise ConfigurationError(
+                f"{self.name}: expected rewards without its bonus, got a batch that was shaped by "
+                f"{list(shaped_by)}; list each shaper once, give two of a kind different names, "
+                "and let the loader make a new batch every step."
+            )
+        if rewards.shape != bonus.shape:
+            raise InputError(
+                f"{self.name}: expected one bonus per reward, got shapes {tuple(bonus.shape)} and "
+                f"{tuple(rewards.shape)}; check rollout_length and the memory table."
+            )
+        weighted = self._weight * bonus
+        written = {
+            "rewards": rewards + weighted,
+            "task_rewards": rewards if task_rewards is None else task_rewards,
+            self.BONUS_KEY: weighted,
+            SHAPED_BY: (*shaped_by, self.name),
+        }
         prefix = self.LOG_PREFIX
         self.log_scalar(f"{prefix}/unscaled_{self.BONUS}_reward", bonus.mean())
         self.log_scalar(f"{prefix}/task_reward", rewards.mean())
-        self.log_scalar(f"{prefix}/scaled_{self.BONUS}_reward", written[self.BONUS_KEY].mean())
-        self.log_scalar(f"{prefix}/total_reward", written["rewards"].mean())
+        self.log_scalar(f"{prefix}/scaled_{self.BONUS}_reward", weighted.mean())
+        self.log_scalar(f"{prefix}/total_reward", (rewards + weighted).mean())
         return {self.data_group: written}
 
 

@@ -28,22 +28,23 @@ from torch.optim.lr_scheduler import LRScheduler
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.schedules import Schedule
-from cadenza.learn.algorithms.critic_loss import (
+from cadenza.learn.algorithms.off_policy import CallbackLearner
+from cadenza.learn.algorithms.targets import (
     PrioritizedMemory,
+    TargetNetworks,
+    make_gamma_matrix,
+    n_step_target,
     report_errors,
     weighted_mean,
 )
-from cadenza.learn.algorithms.off_policy import CallbackLearner
-from cadenza.learn.algorithms.targets import TargetNetworks, make_gamma_matrix, n_step_target
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import DeferredLogging, LoggingMixin
 from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.configs import DQNConfig
 from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.nn.action_value_mlp import DiscreteQMlp
-from cadenza.learn.nn.encoding import Decision, EncoderFactory
+from cadenza.learn.nn.encoding import Decision, EncoderFactory, NoisyModule
 from cadenza.learn.nn.mlp_policy import MlpPolicy
-from cadenza.learn.nn.noise import NoisyModule
 from cadenza.learn.optimizers import adam
 
 #: `Callback._order` of target callbacks: after those that shape rewards.

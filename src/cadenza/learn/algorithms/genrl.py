@@ -17,7 +17,7 @@ Axes:     B = rows, X = data (action) columns, Z = latent columns, C = condition
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -29,53 +29,9 @@ from cadenza.core.types import AgentId, DictObservation, DictResponse
 from cadenza.learn.callbacks.loss import LossCallback, observed_input
 from cadenza.learn.memory.proxy import MemoryTableProxy
 from cadenza.learn.memory.table import ArrayMemoryTable
+from cadenza.learn.nn.encoding import NoisyModule, let_noise_go_on
 from cadenza.learn.nn.initialization import initialised_linear, normal_init_
 from cadenza.learn.nn.layers import relu_mlp
-from cadenza.learn.nn.noise import NoisyModule, let_noise_go_on
-
-
-class Encoder(Protocol):
-    """A module that maps data to a Gaussian over latents."""
-
-    device: torch.device
-    input_size: int
-    output_size: int
-    condition_size: int
-
-    def __call__(self, data: Tensor, condition: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return mean and log standard deviation, each (B, Z), for (B, X) and (B, C)."""
-        ...
-
-
-class Decoder(Protocol):
-    """A module that maps latents to data."""
-
-    device: torch.device
-    input_size: int
-    output_size: int
-    condition_size: int
-
-    def __call__(self, latent: Tensor, condition: Tensor | None = None) -> Tensor:
-        """Return data, shape (B, X), for (B, Z) and (B, C)."""
-        ...
-
-
-def as_encoder(module: nn.Module) -> Encoder:
-    """Return ``module`` seen as an encoder.
-
-    Raises:
-        InputError: It lacks an attribute of one.
-    """
-    return cast("Encoder", _checked(module, "encoder"))
-
-
-def as_decoder(module: nn.Module) -> Decoder:
-    """Return ``module`` seen as a decoder.
-
-    Raises:
-        InputError: It lacks an attribute of one.
-    """
-    return cast("Decoder", _checked(module, "decoder"))
 
 
 class _ConditionedPerceptron(nn.Module, ABC):
@@ -206,16 +162,9 @@ def _output_layer(features: int, outputs: int, generator: torch.Generator | None
     return initialised_linear(features, outputs, gain=1.0, generator=generator)
 
 
-def _checked(module: nn.Module, role: str) -> object:
-    """Return ``module`` if it has what encoders and decoders have."""
-    needed = ("device", "input_size", "output_size", "condition_size")
-    missing = [name for name in needed if not hasattr(module, name)]
-    if missing:
-        raise InputError(
-            f"{role}: expected a module with the attributes {', '.join(needed)}, got "
-            f"{type(module).__name__} without {', '.join(missing)}."
-        )
-    return module
+def _size(module: nn.Module, name: str) -> int:
+    """Return one size of an encoder or decoder."""
+    return int(getattr(module, name))
 
 
 def kl_to_standard_normal(mu: Tensor, log_std: Tensor) -> Tensor:
@@ -239,8 +188,9 @@ class VariationalAutoencoder(NoisyModule):
     """Encoder, noise, decoder.
 
     Args:
-        encoder: Module with the attributes and call of `Encoder`.
-        decoder: Module with the attributes and call of `Decoder`.
+        encoder: Maps data (B, X) and a condition to mean and log standard deviation, (B, Z) each;
+            has the attributes of `FullyConnectedEncoder`.
+        decoder: Maps latents (B, Z) and a condition to data (B, X); has those attributes, too.
         device: Where the parameters go.
         beta: Weight of the divergence.
         exact_kl: Use the Gaussian divergence instead of the default form.
@@ -251,7 +201,7 @@ class VariationalAutoencoder(NoisyModule):
         init_generator: Draws the initial weights; None draws from the package's own.
 
     Raises:
-        InputError: The sizes of encoder and decoder differ, or an attribute is missing.
+        InputError: The sizes of encoder and decoder differ.
     """
 
     def __init__(
@@ -267,14 +217,14 @@ class VariationalAutoencoder(NoisyModule):
         init_generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(generator)
-        latents, outputs = as_encoder(encoder), as_decoder(decoder)
-        if latents.output_size != outputs.input_size:
+        latents, inputs = _size(encoder, "output_size"), _size(decoder, "input_size")
+        if latents != inputs:
             raise InputError(
-                f"VariationalAutoencoder: expected decoder.input_size = {latents.output_size} "
-                f"(encoder.output_size), got {outputs.input_size}."
+                f"VariationalAutoencoder: expected decoder.input_size = {latents} "
+                f"(encoder.output_size), got {inputs}."
             )
         self.device = torch.device(device)
-        self.latent_size = latents.output_size
+        self.latent_size = latents
         self.beta = beta
         self.exact_kl = exact_kl
         self.encoder = encoder
@@ -294,12 +244,12 @@ class VariationalAutoencoder(NoisyModule):
             x: Shape (B, X).
             condition: Shape (B, C), or None.
         """
-        mu, log_std = as_encoder(self.encoder)(x, condition)
+        mu, log_std = self.encoder(x, condition)
         noise = torch.randn(
             mu.shape, generator=self.generator, device=self.generator.device, dtype=mu.dtype
         )
         latent = mu + noise.to(mu.device) * torch.exp(log_std)
-        x_hat = as_decoder(self.decoder)(latent, condition).reshape(x.shape)
+        x_hat = self.decoder(latent, condition).reshape(x.shape)
         return x_hat, mu, log_std, latent
 
     def loss(
@@ -440,14 +390,13 @@ class DecoderWrapper(_FrozenPart):
         latent_multiplier: float = LATENT_MULTIPLIER,
     ) -> None:
         super().__init__()
-        contract = as_decoder(decoder)
         self.decoder = decoder
         self.condition_fn = condition_fn
         self.latent_multiplier = latent_multiplier
-        self.latent_size = contract.input_size
-        self.output_size = contract.output_size
-        self.condition_size = contract.condition_size
-        self.device = contract.device
+        self.latent_size = _size(decoder, "input_size")
+        self.output_size = _size(decoder, "output_size")
+        self.condition_size = _size(decoder, "condition_size")
+        self.device = torch.device(cast("Any", decoder).device)
         self.freeze()
 
     def forward(self, latent: Tensor, observation: Tensor | None = None) -> Tensor:
@@ -458,7 +407,7 @@ class DecoderWrapper(_FrozenPart):
             observation: Shape (B, O), or None for a decoder without condition.
         """
         condition = None if observation is None else self.condition_fn(observation)
-        return as_decoder(self.decoder)(latent * self.latent_multiplier, condition)
+        return self.decoder(latent * self.latent_multiplier, condition)
 
 
 class EncoderWrapper(_FrozenPart):
@@ -477,13 +426,12 @@ class EncoderWrapper(_FrozenPart):
 
     def __init__(self, encoder: nn.Module, condition_fn: Condition) -> None:
         super().__init__()
-        contract = as_encoder(encoder)
         self.encoder = encoder
         self.condition_fn = condition_fn
-        self.action_size = contract.input_size
-        self.latent_size = contract.output_size
-        self.condition_size = contract.condition_size
-        self.device = contract.device
+        self.action_size = _size(encoder, "input_size")
+        self.latent_size = _size(encoder, "output_size")
+        self.condition_size = _size(encoder, "condition_size")
+        self.device = torch.device(cast("Any", encoder).device)
         self.freeze()
 
     def forward(self, action: Tensor, observation: Tensor | None = None) -> Tensor:
@@ -494,7 +442,7 @@ class EncoderWrapper(_FrozenPart):
             observation: Shape (B, O), or None for an encoder without condition.
         """
         condition = None if observation is None else self.condition_fn(observation)
-        mean, _ = as_encoder(self.encoder)(action, condition)
+        mean, _ = self.encoder(action, condition)
         return mean
 
 

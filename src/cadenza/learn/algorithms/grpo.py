@@ -41,8 +41,8 @@ from cadenza.learn.algorithms.on_policy import (
     policy_terms,
 )
 from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
-from cadenza.learn.algorithms.vector_steps import VectorSteps
 from cadenza.learn.configs import GRPOConfig
+from cadenza.learn.env.making import VectorSteps
 from cadenza.learn.nn.policy_networks import Policy
 
 #: Rows of last observations, (B, O), to the values that continue their returns, (B,).

@@ -27,13 +27,16 @@ from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.targets import soft_update_from_to
-from cadenza.learn.algorithms.td3 import smoothed_actions
+from cadenza.learn.algorithms.td3 import DeterministicMlpPolicy, smoothed_actions
 from cadenza.learn.configs import HATD3Config
-from cadenza.learn.generator_state import generator_state, set_generator_state
-from cadenza.learn.loaded_state import complete_state, require_version
+from cadenza.learn.loaded_state import (
+    complete_state,
+    generator_state,
+    require_version,
+    set_generator_state,
+)
 from cadenza.learn.memory.builder import OBSERVATION_KEY, TransitionMemory
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
-from cadenza.learn.nn.deterministic_policy import DeterministicMlpPolicy
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 
 #: Layout version of `HATD3Learner.state_dict`.

@@ -41,8 +41,12 @@ from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.configs import OnPolicyAgentConfig, OnPolicyConfig
-from cadenza.learn.generator_state import generator_state, set_generator_state
-from cadenza.learn.loaded_state import complete_state, require_version
+from cadenza.learn.loaded_state import (
+    complete_state,
+    generator_state,
+    require_version,
+    set_generator_state,
+)
 from cadenza.learn.nn.encoding import Decision, EncoderFactory
 from cadenza.learn.nn.policy_networks import (
     ActionHead,

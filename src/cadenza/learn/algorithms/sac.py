@@ -34,9 +34,10 @@ from cadenza.core.schedules import ConstantSchedule, Schedule
 from cadenza.core.spaces import MDPSpace
 from cadenza.core.types import AgentId, DictObservation, DictResponse
 from cadenza.learn.algorithms import hlgauss
-from cadenza.learn.algorithms.critic_loss import CriticLoss, Observations
 from cadenza.learn.algorithms.off_policy import BoxLearner
 from cadenza.learn.algorithms.targets import (
+    CriticLoss,
+    Observations,
     TargetNetworks,
     make_gamma_matrix,
     n_step_target,

@@ -2,6 +2,7 @@
 
 Equations, with a' = clip(π_t(o') + clip(σ ε, -c, c), -1, 1):
     target  y = n-step return of s_r·r, bootstrapped with m min(Q1t, Q2t)(a', o')
+    policy  a = tanh(f(o)); exploring, clip(a + σ ε, -1, 1)
     critic  mean (Q(a, o) - y)²                       (`cadenza.learn.algorithms.sac.QLoss`)
     policy  -mean Q1(π(o), o), every ``policy_delay`` batches; the targets move then, too
 Source:  arXiv:1802.09477, algorithm 1.
@@ -11,6 +12,7 @@ Order:   list the callbacks as `QLoss`, `QLoss`, `PolicyLoss`, `QTarget`.
 """
 
 import copy
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -19,17 +21,22 @@ from torch import Tensor, nn, optim
 
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import CheckpointError, InputError
-from cadenza.learn.algorithms.critic_loss import Observations
 from cadenza.learn.algorithms.off_policy import BoxLearner
 from cadenza.learn.algorithms.sac import QLoss
-from cadenza.learn.algorithms.targets import TargetNetworks, make_gamma_matrix, n_step_target
+from cadenza.learn.algorithms.targets import (
+    Observations,
+    TargetNetworks,
+    make_gamma_matrix,
+    n_step_target,
+)
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import DeferredLogging
 from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.configs import TD3Config
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
-from cadenza.learn.nn.deterministic_policy import DeterministicMlpPolicy, ExploringPolicy
-from cadenza.learn.nn.encoding import EncoderFactory
+from cadenza.learn.nn.encoding import EncoderFactory, NoisyModule
+from cadenza.learn.nn.initialization import xavier_uniform_init_
+from cadenza.learn.nn.layers import apply_layers, relu_mlp
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.optimizers import adam
 
@@ -46,6 +53,76 @@ def smoothed_actions(actions: Tensor, epsilon: Tensor, std: float, clip: float) 
         clip: Bound of the noise's absolute value.
     """
     return (actions + (std * epsilon).clamp(-clip, clip)).clamp(-1.0, 1.0)
+
+
+#: Gain of the output layer: the first actions are close to zero.
+OUTPUT_GAIN: Final = 0.01
+
+
+class DeterministicMlpPolicy(nn.Module):
+    """ReLU perceptron and a tanh.
+
+    Args:
+        observation_dim: O, >= 1.
+        action_dim: A, >= 1.
+        hidden_dims: Widths of the hidden layers.
+        init_generator: Source of the initial weights; None draws from the package's own.
+
+    Raises:
+        InputError: A width is below one.
+    """
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        hidden_dims: Sequence[int],
+        *,
+        init_generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.mlp = relu_mlp(observation_dim, hidden_dims, action_dim, generator=init_generator)
+        xavier_uniform_init_(self.mlp[-1], OUTPUT_GAIN, generator=init_generator)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return actions in (-1, 1), shape (B, A), for ``obs``, shape (B, O)."""
+        return torch.tanh(apply_layers(self.mlp, obs))
+
+
+class ExploringPolicy(NoisyModule):
+    """Adds Gaussian noise to the actions of a policy in training mode; none in evaluation mode.
+
+    The noise is this module's own: its state travels in the state dict.
+
+    Args:
+        policy: Returns actions in [-1, 1].
+        noise_std: Standard deviation σ, in units of the action, >= 0.
+        generator: Source of the noise; None makes one seeded 0.
+
+    Raises:
+        InputError: ``noise_std`` is negative.
+    """
+
+    def __init__(
+        self,
+        policy: nn.Module,
+        noise_std: float = 0.1,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(generator)
+        if not noise_std >= 0.0:
+            raise InputError(f"ExploringPolicy: expected noise_std >= 0, got {noise_std}.")
+        self.policy = policy
+        self.noise_std = noise_std
+
+    def forward(self, *observation: Tensor, **named: Tensor) -> Tensor:
+        """Return actions, shape (B, A), in [-1, 1]."""
+        actions: Tensor = self.policy(*observation, **named)
+        if not self.training:
+            return actions
+        noise = torch.randn(actions.shape, generator=self.generator, device=self.generator.device)
+        return (actions + self.noise_std * noise.to(actions)).clamp(-1.0, 1.0)
 
 
 class QTarget(DeferredLogging, Callback):

@@ -138,6 +138,20 @@ class EventWriter(Protocol):
         ...
 
 
+def write_events(
+    writer: EventWriter, loggables: Sequence[LoggingMixin], x: int, suffix: str | None = None
+) -> None:
+    """Write everything that is kept, at the step ``x``; see `with_suffix`."""
+    for key, value in (*last_scalars(loggables), *window_values(loggables)):
+        writer.add_scalar(with_suffix(key, suffix), value, x)
+    for key, image in image_values(loggables):
+        writer.add_image(with_suffix(key, suffix), image, x, dataformats="HWC")
+    for key, frames, rate in video_values(loggables):
+        writer.add_video(with_suffix(key, suffix), frames, x, fps=rate)
+    for key, values in histogram_values(loggables):
+        writer.add_histogram(with_suffix(key, suffix), values, x)
+
+
 class TensorboardLogger(Callback):
     """Writes what objects log to TensorBoard, every ``log_interval`` steps."""
 
@@ -169,16 +183,7 @@ class TensorboardLogger(Callback):
     def end_cycle(self, bp_step: int, bp_samples: int) -> None:
         """Write everything."""
         suffix, x = (_SAMPLES, bp_samples) if self._by_samples else (_STEPS, bp_step)
-        for key, value in last_scalars(self._loggables):
-            self._writer.add_scalar(with_suffix(key, suffix), value, x)
-        for key, value in window_values(self._loggables):
-            self._writer.add_scalar(with_suffix(key, suffix), value, x)
-        for key, image in image_values(self._loggables):
-            self._writer.add_image(with_suffix(key, suffix), image, x, dataformats="HWC")
-        for key, frames, rate in video_values(self._loggables):
-            self._writer.add_video(with_suffix(key, suffix), frames, x, fps=rate)
-        for key, values in histogram_values(self._loggables):
-            self._writer.add_histogram(with_suffix(key, suffix), values, x)
+        write_events(self._writer, self._loggables, x, suffix)
         for key, value in self._throughput.rates(bp_step, bp_samples).items():
             self._writer.add_scalar(key, value, x)
         self._writer.flush()

@@ -3,13 +3,12 @@
 Names:    ``{prefix}{YYYY-mm-dd_HH-MM, local time}_{handle}.{extension}``
 Promise:  a file appears under its name complete and durable or not at all, and never in the place
           of another one; every method may be called from several threads.
-Limits:   the index is in memory. Files that were there before are not part of the storage unless
-          it is opened with ``reindex=True``; the folder must be on a file system with hard links.
+Limits:   the index is in memory, and files that were there before are not part of the storage; the
+          folder must be on a file system with hard links.
 """
 
 import errno
 import os
-import re
 import shutil
 import threading
 from collections.abc import Callable, Sequence
@@ -26,8 +25,6 @@ T = TypeVar("T")
 
 #: Time part of a file name.
 _TIME_FORMAT: Final = "%Y-%m-%d_%H-%M"
-#: Time and handle in a file name; prefix and extension are added around it.
-_NAME_PATTERN: Final = r"\d{4}-\d{2}-\d{2}_\d{2}-\d{2}_(\d+)"
 #: Folders in which files grow before they get their names.
 _SCRATCH_PREFIX: Final = ".saving-"
 
@@ -79,7 +76,6 @@ class CRUDStorage(Generic[T]):
         directory: Folder of the files; created if missing.
         prefix: Start of every file name.
         extension: End of every file name, without the dot.
-        reindex: Take over files in the folder whose names this storage could have given.
         keep_last: Delete the oldest items beyond this number after each creation; None keeps all.
 
     Raises:
@@ -94,7 +90,6 @@ class CRUDStorage(Generic[T]):
         prefix: str = "",
         extension: str = "bin",
         *,
-        reindex: bool = False,
         keep_last: int | None = None,
     ) -> None:
         _check_names(prefix, extension)
@@ -109,8 +104,6 @@ class CRUDStorage(Generic[T]):
         self._lock = threading.RLock()
         self._items: dict[StorageItemHandle[T], StorageItem[T]] = {}
         self._next_handle = 0
-        if reindex:
-            self._reindex()
 
     def create_with_data(self, data: bytes | bytearray) -> StorageItem[T]:
         """Create a file with the given content.
@@ -255,26 +248,6 @@ class CRUDStorage(Generic[T]):
         surplus = 0 if self._keep_last is None else len(self._items) - self._keep_last
         for handle in list(self._items)[: max(0, surplus)]:
             Path(self._items.pop(handle).filepath).unlink(missing_ok=True)
-
-    def _reindex(self) -> None:
-        """Register the folder's own files, oldest first; a handle two files claim is renumbered."""
-        pattern = re.compile(
-            f"{re.escape(self._prefix)}{_NAME_PATTERN}{re.escape('.' + self._extension)}"
-        )
-        matches = [(path, pattern.fullmatch(path.name)) for path in self._directory.iterdir()]
-        found = sorted(
-            (path.stat().st_mtime_ns, int(match[1]), path)
-            for path, match in matches
-            if match is not None and path.is_file()
-        )
-        self._next_handle = max((number for _, number, _ in found), default=-1) + 1
-        for modified_ns, number, path in found:
-            key: StorageItemHandle[T] = StorageItemHandle(number)
-            self._register(
-                self._next_handle if key in self._items else number,
-                path,
-                datetime.fromtimestamp(modified_ns / 1e9, UTC),
-            )
 
     def _file_name(self, handle: int, timestamp: datetime) -> str:
         time = timestamp.astimezone().strftime(_TIME_FORMAT)

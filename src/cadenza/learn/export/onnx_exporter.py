@@ -17,8 +17,7 @@ import queue
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -37,6 +36,7 @@ from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.export.crud_storage import CRUDStorage, StorageItem, StorageItemHandle
+from cadenza.learn.proxies import AgentProxy
 
 if TYPE_CHECKING:
     import onnx
@@ -58,14 +58,6 @@ class ExportTimeoutError(CadenzaError, TimeoutError):
     """The training thread did not serve a request in time."""
 
 
-class FileWriter(Protocol):
-    """What serves a request: an exporter."""
-
-    def write(self, metadata: Mapping[str, str]) -> StorageItem[Any]:
-        """Write one file and return it."""
-        ...
-
-
 class QueuedExport:
     """One request for an export and the place where its outcome appears.
 
@@ -77,14 +69,18 @@ class QueuedExport:
         self.metadata: dict[str, str] = as_text(metadata or {})
         self._outcome: Future[StorageItem[Any]] = Future()
 
-    def process(self, storage: FileWriter) -> None:
-        """Run the export on ``storage`` and wake whoever waits, with the file or the exception.
+    def process(self, storage: "OnnxExporter") -> None:
+        """Let ``storage`` export and wake whoever waits, with the file or the exception.
 
         A request that nobody waits for any more is skipped.
         """
         if self._outcome.set_running_or_notify_cancel():
-            with _Delivery(self._outcome):
+            try:
                 self._outcome.set_result(storage.write(self.metadata))
+            except BaseException as error:
+                self._outcome.set_exception(error)
+                if not isinstance(error, Exception):  # an interrupt goes on to the caller, too
+                    raise
 
     def reject(self, error: Exception) -> None:
         """Wake whoever waits with ``error``."""
@@ -114,27 +110,6 @@ class QueuedExport:
         return self._outcome.result()
 
 
-class _Delivery:
-    """Hands what a block raises to a future; interrupts of the process go on to the caller too."""
-
-    def __init__(self, outcome: "Future[StorageItem[Any]]") -> None:
-        self._outcome = outcome
-
-    def __enter__(self) -> None:
-        """Start the block."""
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        """Deliver the exception."""
-        if exc is not None:
-            self._outcome.set_exception(exc)
-        return isinstance(exc, Exception)
-
-
 def as_text(metadata: Metadata) -> dict[str, str]:
     """Return ``metadata`` with its values as text.
 
@@ -148,25 +123,6 @@ def as_text(metadata: Metadata) -> dict[str, str]:
                 "convert it with str()."
             )
     return {key: str(value) for key, value in metadata.items()}
-
-
-class ExportableAgent(Protocol):
-    """What an exporter reads from an agent proxy."""
-
-    @property
-    def policy(self) -> nn.Module:
-        """Module that takes the inputs by position."""
-        ...
-
-    @property
-    def input_names(self) -> tuple[str, ...]:
-        """Names of the inputs, in order."""
-        ...
-
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        """Names of the outputs, in order."""
-        ...
 
 
 class OnnxExporter(LoggingMixin, Callback):
@@ -193,7 +149,7 @@ class OnnxExporter(LoggingMixin, Callback):
 
     def __init__(
         self,
-        agent_proxy: ExportableAgent,
+        agent_proxy: AgentProxy,
         spaces: MDPSpace,
         requires_epsilon: bool,
         directory: str | os.PathLike[str],
@@ -422,7 +378,7 @@ def _closed_error() -> NotReadyError:
 
 
 def _input_boxes(
-    agent: ExportableAgent, spaces: MDPSpace, requires_epsilon: bool
+    agent: AgentProxy, spaces: MDPSpace, requires_epsilon: bool
 ) -> dict[str, BoxSpace]:
     """Return the boxes of the policy's inputs, in order.
 

@@ -15,15 +15,16 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cadenza.core.errors import CadenzaError, InputError, MissingExtraError
+from cadenza.core.errors import CadenzaError, InputError, MissingExtraError, UnknownNameError
 from cadenza.core.files import atomic_write_bytes, make_folder
-from cadenza.core.spaces import BoxSpace, SpaceDtype
+from cadenza.core.spaces import BoxSpace
+from cadenza.learn.proxies import named_outputs, torch_dtype
 
 if TYPE_CHECKING:
     import onnx
@@ -95,9 +96,7 @@ def require_onnx() -> None:
 class DeclaredOutputs(nn.Module):
     """A policy that returns exactly its declared outputs.
 
-    Results are taken as an agent proxy takes them: a mapping by name; a sequence by place, where
-    one result more than names means that the second is the log-probability, which is left out; a
-    single result under several names is given to each.
+    Results are taken as an agent proxy takes them, see `named_outputs`.
 
     Args:
         policy: Module to call with positional inputs.
@@ -116,27 +115,11 @@ class DeclaredOutputs(nn.Module):
             OnnxExportError: The policy returns other results than declared.
         """
         # One result under two names needs two nodes in the graph.
-        return tuple(tensor.clone() for tensor in self._declared(self.policy(*inputs)))
-
-    def _declared(self, result: object) -> list[Tensor]:
-        """Return the declared ones among the policy's results, in order."""
-        if isinstance(result, Tensor):
-            return [result] * len(self._names)
-        if isinstance(result, Mapping):
-            named = cast("Mapping[str, Tensor]", result)
-            given: object = sorted(named)
-            results = [named[name] for name in self._names if name in named]
-        else:
-            results = list(cast("Sequence[Tensor]", result))
-            given = f"{len(results)} by place"
-            if len(results) == len(self._names) + 1:
-                del results[1]
-        if len(results) != len(self._names):
-            raise OnnxExportError(
-                f"policy in evaluation mode: expected the outputs {list(self._names)}, got "
-                f"{given}; correct the proxy's output_keys."
-            )
-        return results
+        try:
+            outputs = named_outputs("policy in evaluation mode", self.policy(*inputs), self._names)
+        except (InputError, UnknownNameError) as error:
+            raise OnnxExportError(str(error)) from error
+        return tuple(output.clone() for output in outputs.values())
 
 
 def trace_policy(
@@ -249,22 +232,6 @@ def check_parity(
                 )
             worst = max(worst, error)
     return worst
-
-
-def torch_dtype(dtype: SpaceDtype) -> torch.dtype:
-    """Return ``dtype``, of torch or numpy, as a torch type.
-
-    Raises:
-        InputError: torch has no such type.
-    """
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    try:
-        return torch.as_tensor(np.empty(0, dtype=dtype)).dtype
-    except TypeError as error:
-        raise InputError(
-            f"space dtype {dtype}: expected a type that torch has, got: {error}"
-        ) from error
 
 
 def _random_tensor(box: BoxSpace, rows: int, generator: torch.Generator) -> Tensor:

@@ -6,9 +6,9 @@ Start at:    `cadenza.learn.memory.table.ArrayMemoryTable` (stores and samples),
 Promise:     a window never crosses an episode's end; no two batches share memory; the same seed and
              the same episodes give the same batches, also after a resume.
 May import:  `core` and `learn.generator_state`.
-Layout:      `table` keeps episodes in an `arena` on the host or on a device (`places`); `ring`
-             gives out its rows and finds windows in them; `column` and `layout` say what columns
-             mean; strategies choose windows and ejected episodes; `files` writes and reads files.
+Layout:      `table` keeps episodes in an `arena`; `ring` gives out its rows and finds windows in
+             them; `column` and `layout` say what columns mean; strategies choose windows and
+             ejected episodes; `files` writes and reads files.
 """
 
 from typing import Final

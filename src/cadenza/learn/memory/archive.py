@@ -16,7 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, NoReturn, TypeGuard, TypeVar, cast
@@ -376,12 +376,7 @@ class ReadOptions:
 
     def stored_columns(self) -> dict[str, Column]:
         """Return the columns that store data, by name, in declared order."""
-        return stored_columns(self.columns)
-
-
-def stored_columns(columns: Sequence[Column]) -> dict[str, Column]:
-    """Return the columns that store data, by name, in declared order."""
-    return {column.name: column for column in columns if not isinstance(column, VirtualColumn)}
+        return {c.name: c for c in self.columns if not isinstance(c, VirtualColumn)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,73 +400,46 @@ class FileHeader:
 
     Attributes:
         source: How messages call the file.
-        length_key: Column that defined the length of an episode.
-        maxlen: Most transitions the table held.
-        identities: Episode ids from the oldest to the newest.
         columns: Columns by name, in declared order.
-        sampler_type: Class name of the sample strategy.
-        ejector_type: Class name of the ejection strategy.
-        sampler_state: Its state, if it had one.
-        ejector_state: Its state, if it had one.
+        table: Settings and ids of the table, for a reader with these columns; no rows yet.
     """
 
     source: str
-    length_key: str
-    maxlen: int
-    identities: tuple[int, ...]
-    columns: Mapping[str, ColumnHeader] = field(default_factory=dict[str, ColumnHeader])
-    sampler_type: str
-    ejector_type: str
-    sampler_state: Mapping[str, Any] | None
-    ejector_state: Mapping[str, Any] | None
+    columns: Mapping[str, ColumnHeader]
+    table: TableSnapshot
 
-    @classmethod
-    def from_record(
-        cls,
-        record: Mapping[str, Any],
-        source: str,
-        *,
-        identities: tuple[int, ...],
-        columns: Mapping[str, ColumnHeader],
-    ) -> "FileHeader":
-        """Return the header with the settings in ``record``.
-
-        Args:
-            record: What the file says about the table.
-            source: How messages call the file.
-            identities: Episode ids from the oldest to the newest.
-            columns: Columns by name, in declared order.
-
-        Raises:
-            IntegrityError: A setting is missing or of another type.
-        """
-        return cls(
-            source=source,
-            length_key=take(record, "length_key", str, source),
-            maxlen=take(record, "maxlen", int, source),
-            identities=identities,
-            columns=columns,
-            sampler_type=take(record, "sampler_type", str, source),
-            ejector_type=take(record, "ejector_type", str, source),
-            sampler_state=take_optional_state(record, "sampler_state", source),
-            ejector_state=take_optional_state(record, "ejector_state", source),
-        )
+    @property
+    def identities(self) -> tuple[int, ...]:
+        """Episode ids from the oldest to the newest."""
+        return self.table.identities
 
     def with_rows(
         self, options: ReadOptions, identities: tuple[int, ...], stored: Mapping[str, StoredRows]
     ) -> TableSnapshot:
-        """Return the episodes ``identities`` with the columns that read them."""
-        return TableSnapshot(
-            columns=tuple(options.columns),
-            length_key=options.length_key,
-            maxlen=self.maxlen,
-            identities=identities,
-            stored=stored,
-            sampler_type=self.sampler_type,
-            ejector_type=self.ejector_type,
-            sampler_state=self.sampler_state,
-            ejector_state=self.ejector_state,
-        )
+        """Return the episodes ``identities`` with their rows."""
+        key = options.length_key
+        return replace(self.table, length_key=key, identities=identities, stored=stored)
+
+
+def read_settings(
+    record: Mapping[str, Any], source: str, options: ReadOptions, *, ids: str
+) -> TableSnapshot:
+    """Return what ``record``, whose key ``ids`` holds the episodes, says about a table.
+
+    Raises:
+        IntegrityError: A setting is missing or of another type.
+    """
+    return TableSnapshot(
+        columns=tuple(options.columns),
+        length_key=take(record, "length_key", str, source),
+        maxlen=take(record, "maxlen", int, source),
+        identities=take_identities(record, ids, source),
+        stored={},
+        sampler_type=take(record, "sampler_type", str, source),
+        ejector_type=take(record, "ejector_type", str, source),
+        sampler_state=take_optional_state(record, "sampler_state", source),
+        ejector_state=take_optional_state(record, "ejector_state", source),
+    )
 
 
 def take(record: Mapping[str, Any], key: str, kind: type[T], source: str) -> T:
@@ -516,17 +484,6 @@ def take_identities(record: Mapping[str, Any], key: str, source: str) -> tuple[i
     return tuple(identities)
 
 
-def check_header(header: FileHeader, options: ReadOptions) -> None:
-    """Compare a file with the table that reads it; differing settings are warnings.
-
-    Raises:
-        ConfigurationError: The stored columns, their shapes or types differ.
-        IntegrityError: A column's description is malformed.
-    """
-    check_columns(header, options)
-    _warn_about_settings(header, options)
-
-
 def check_columns(header: FileHeader, options: ReadOptions) -> None:
     """Compare the stored columns of a file with those of the table that reads it.
 
@@ -561,15 +518,15 @@ def _check_column(header: FileHeader, name: str, column: Column) -> None:
         )
 
 
-def _warn_about_settings(header: FileHeader, options: ReadOptions) -> None:
+def warn_about_settings(header: FileHeader, options: ReadOptions) -> None:
     """Log one warning for each setting that differs and that the table keeps."""
     mine = {column.name: type(column).__name__ for column in options.columns}
     theirs = {name: column.kind for name, column in header.columns.items()}
     pairs = {
-        "ejector type": (options.ejector_type, header.ejector_type),
-        "sampler type": (options.sampler_type, header.sampler_type),
-        "length key": (options.length_key, header.length_key),
-        "maxlen": (options.maxlen, header.maxlen),
+        "ejector type": (options.ejector_type, header.table.ejector_type),
+        "sampler type": (options.sampler_type, header.table.sampler_type),
+        "length key": (options.length_key, header.table.length_key),
+        "maxlen": (options.maxlen, header.table.maxlen),
     }
     pairs |= {
         f"type of column {name!r}": (mine.get(name, "no such column"), kind)

@@ -10,10 +10,9 @@ Axes: N = rows, n = number of rows gathered or windows, T = rows per window, B =
 import contextlib
 import mmap
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from cadenza.core.errors import InputError
@@ -27,40 +26,6 @@ _HUGE_BYTES: Final = 1 << 21
 _NUMBER_SIZES: Final = (1, 2, 4, 8)
 #: Name of the field that holds `EpisodeRows.remaining`.
 _REMAINING: Final = "\0remaining"
-
-
-class Arena(Protocol):
-    """Values by row and column, wherever they lie; `RecordArena` and `DeviceArena` are two."""
-
-    #: Bytes of a row as `RecordArena` stores it; decides how many rows a table begins with.
-    row_bytes: int
-
-    def remaining(self) -> NDArray[np.int32]:
-        """Return the array for `EpisodeRows.remaining`, on the host, shape (N,)."""
-        ...
-
-    def read(self, name: str, start: int, count: int) -> NDArray[Any]:
-        """Return consecutive values of a column on the host, shape (count, *shape).
-
-        They are to be read at once: they may be a view.
-        """
-        ...
-
-    def gather(self, name: str, rows: IndexArray) -> NDArray[Any]:
-        """Return a fresh array on the host with a column's values at ``rows``, (n, *shape)."""
-        ...
-
-    def write(self, name: str, start: int, count: int, values: NDArray[Any]) -> None:
-        """Set consecutive values of a column; ``values`` has ``count`` rows, or one for all."""
-        ...
-
-    def scatter(self, name: str, rows: IndexArray, values: NDArray[Any]) -> None:
-        """Set the values of a column at ``rows``, which are all different."""
-        ...
-
-    def rows_moved(self, moves: Sequence[RowMove], capacity: int) -> None:
-        """Bring the values into a new ring; see `RowListener`."""
-        ...
 
 
 class RecordArena:
@@ -80,7 +45,7 @@ class RecordArena:
         for field in sorted(self._fields.values(), key=lambda field: -field.alignment):
             self._offsets[field.name] = offset
             offset += field.size
-        self.row_bytes = record_bytes(fields)
+        self.row_bytes = -(-offset // ROW_ALIGNMENT) * ROW_ALIGNMENT
         self._use(_zeros(capacity * self.row_bytes))
 
     def _use(self, buffer: NDArray[np.uint8]) -> None:
@@ -124,15 +89,15 @@ class RecordArena:
         return self._values[_REMAINING]
 
     def read(self, name: str, start: int, count: int) -> NDArray[Any]:
-        """Return a view of consecutive values of a column; see `Arena.read`."""
+        """Return a view of consecutive values of a column, shape (count, *shape)."""
         return self._values[name][start : start + count]
 
     def write(self, name: str, start: int, count: int, values: NDArray[Any]) -> None:
-        """Set consecutive values of a column; see `Arena.write`."""
+        """Set consecutive values of a column; ``values`` has ``count`` rows, or one for all."""
         self._values[name][start : start + count] = values
 
     def scatter(self, name: str, rows: IndexArray, values: NDArray[Any]) -> None:
-        """Set the values of a column at ``rows``; see `Arena.scatter`."""
+        """Set the values of a column at ``rows``, which are all different."""
         self._values[name][rows] = values
 
     def gather(self, name: str, rows: IndexArray) -> NDArray[Any]:
@@ -161,12 +126,6 @@ class RecordArena:
         self._use(buffer)
 
 
-def record_bytes(fields: Sequence[Field]) -> int:
-    """Return the bytes of a row that holds ``fields`` and ``remaining``."""
-    size = np.dtype(np.int32).itemsize + sum(field.size for field in fields)
-    return -(-size // ROW_ALIGNMENT) * ROW_ALIGNMENT
-
-
 def _zeros(size: int) -> NDArray[np.uint8]:
     """Return zeros; large ones on huge pages where the system has them.
 
@@ -179,10 +138,6 @@ def _zeros(size: int) -> NDArray[np.uint8]:
     with contextlib.suppress(OSError):  # a kernel without huge pages
         pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, np.uint8)
-
-
-#: Indices of rows, where the rows lie.
-Rows = TypeVar("Rows", IndexArray, torch.Tensor)
 
 
 class EpisodeContents:
@@ -199,7 +154,7 @@ class EpisodeContents:
         extra: Rows beyond L of the flexible columns by slot, int32, shape (S, F).
     """
 
-    def __init__(self, layout: TableLayout, arena: Arena) -> None:
+    def __init__(self, layout: TableLayout, arena: RecordArena) -> None:
         self.layout = layout
         self.arena = arena
         self.rows = EpisodeRows(len(arena.remaining()), external_remaining=arena.remaining)
@@ -224,7 +179,7 @@ class EpisodeContents:
         self.extra[slot] = extra
 
     def episode(self, name: str, identity: int) -> NDArray[Any]:
-        """Return one episode's rows of a stored column, to be read at once; see `Arena.read`."""
+        """Return one episode's rows of a stored column: a view, to be read at once."""
         slot = self.rows.slot(identity)
         start = int(self.rows.slots.start[slot])
         count = int(self.counts(name, np.array([slot]))[0])
@@ -251,7 +206,7 @@ class Gatherer:
 
     Args:
         layout: The table's columns.
-        contents: Returns the table's present content, whose arena is a `RecordArena`.
+        contents: Returns the table's present content.
     """
 
     def __init__(self, layout: TableLayout, contents: Callable[[], EpisodeContents]) -> None:
@@ -274,7 +229,8 @@ class Gatherer:
         for column, output in zip(self._layout.columns, self._layout.outputs, strict=True):
             if output.name in self._layout.stored:
                 continue
-            mapper: Any = output.mapper if isinstance(output, Mapped) else _mapper_of(column)
+            made_by: Any = output if isinstance(output, Mapped) else column
+            mapper = made_by.mapper
             storage = mapper(views[output.source], tuple(column.shape), column.dtype)
             views[output.name] = storage
             if isinstance(output, Mapped):
@@ -291,7 +247,7 @@ class Gatherer:
         Returns:
             Arrays of shape (B, *shape), or (n, *shape) for one value per window.
         """
-        arena = cast("RecordArena", self._contents().arena)
+        arena = self._contents().arena
         if length == 1:
             rows = starts
         else:
@@ -306,7 +262,7 @@ class Gatherer:
         final: dict[str, NDArray[np.bool_]] = {}
         for output in self._layout.outputs:
             if isinstance(output, Shift):
-                at = rows_of_output(output, starts, length, shifted)
+                at = _rows_of(output, starts, length, shifted)
                 result[output.name] = arena.gather(output.source, at)
             elif isinstance(output, Ends):
                 if output.source not in final:
@@ -353,16 +309,10 @@ class Gatherer:
         )
 
 
-def rows_of_output(output: Shift, starts: Rows, length: int, shifted: dict[int, Rows]) -> Rows:
-    """Return the rows that an output reads.
-
-    Args:
-        output: The output.
-        starts: First rows of the windows, shape (n,).
-        length: Rows per window, T.
-        shifted: Rows of the windows by how far they are shifted, each of shape (B,); keeps those
-            that are made, for other outputs.
-    """
+def _rows_of(
+    output: Shift, starts: IndexArray, length: int, shifted: dict[int, IndexArray]
+) -> IndexArray:
+    """Return the rows that an output reads; ``shifted`` keeps those that others read too."""
     if output.single:
         return starts
     if output.after:
@@ -371,10 +321,6 @@ def rows_of_output(output: Shift, starts: Rows, length: int, shifted: dict[int, 
     if at is None:
         at = shifted[output.first] = shifted[0] + output.first
     return at
-
-
-def _mapper_of(column: Any) -> Any:
-    return column.mapper
 
 
 def _flags(output: Ends, final: NDArray[np.bool_], length: int) -> NDArray[Any]:

@@ -37,11 +37,12 @@ from cadenza.learn.memory.archive import (
     ColumnHeader,
     FileHeader,
     ReadOptions,
-    check_header,
+    check_columns,
     first_kept,
     is_object,
+    read_settings,
     take,
-    take_identities,
+    warn_about_settings,
 )
 from cadenza.learn.memory.column import Column, numpy_dtype
 from cadenza.learn.memory.snapshot import StoredRows, TableSnapshot
@@ -153,8 +154,10 @@ def read_v1(archive: ArchiveReader, options: ReadOptions) -> TableSnapshot:
         ConfigurationError: It does not suit the table.
     """
     data = archive.read_bytes(_CONFIGURATION, max_bytes=MAX_JSON_BYTES)
-    header = _header(parse_json_object(data, source=f"{archive.source}: {_CONFIGURATION}"), archive)
-    check_header(header, options)
+    record = parse_json_object(data, source=f"{archive.source}: {_CONFIGURATION}")
+    header = _header(record, archive, options)
+    check_columns(header, options)
+    warn_about_settings(header, options)
     stored = options.stored_columns()
     archive.require_entries(
         [VERSION_ENTRY, _CONFIGURATION, *(entry for name in stored for entry in _entries(name))]
@@ -170,7 +173,9 @@ def read_v1(archive: ArchiveReader, options: ReadOptions) -> TableSnapshot:
     return header.with_rows(options, header.identities[dropped:], parts)
 
 
-def _header(configuration: Mapping[str, Any], archive: ArchiveReader) -> FileHeader:
+def _header(
+    configuration: Mapping[str, Any], archive: ArchiveReader, options: ReadOptions
+) -> FileHeader:
     source = archive.source
     part_keys = {
         str(key) for key in cast("list[Any]", take(configuration, "part_keys", list, source))
@@ -187,8 +192,8 @@ def _header(configuration: Mapping[str, Any], archive: ArchiveReader) -> FileHea
                 )
     if not part_keys <= columns.keys():
         archive.refuse(f"expected part_keys among {sorted(columns)}, got {part_keys}.")
-    identities = take_identities(configuration, "ids", source)
-    return FileHeader.from_record(configuration, source, identities=identities, columns=columns)
+    settings = read_settings(configuration, source, options, ids="ids")
+    return FileHeader(source=source, columns=columns, table=settings)
 
 
 def _read_ranges(

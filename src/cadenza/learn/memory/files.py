@@ -45,12 +45,12 @@ from cadenza.learn.memory.archive import (
     FileHeader,
     ReadOptions,
     check_columns,
-    check_header,
     first_kept,
     is_object,
     open_archive,
+    read_settings,
     take,
-    take_identities,
+    warn_about_settings,
 )
 from cadenza.learn.memory.column import Column, VirtualColumn, numpy_dtype
 from cadenza.learn.memory.emote_formats import read_legacy, read_v1
@@ -131,8 +131,8 @@ def read_v2(archive: ArchiveReader, options: ReadOptions) -> TableSnapshot:
         IntegrityError: The file is damaged, or was changed after it was written.
         ConfigurationError: It does not suit the table.
     """
-    header, checksums = read_header(archive, read_manifest(archive))
-    check_header(header, options)
+    header, checksums = read_header(archive, read_manifest(archive), options)
+    warn_about_settings(header, options)
     return read_rows(archive, options, header, checksums, maxlen=options.maxlen)
 
 
@@ -174,18 +174,6 @@ def read_rows(
     positions = {name: index for index, name in enumerate(checksums)}
     names = [entry for index in positions.values() for entry in _entries(index)]
     archive.require_entries([VERSION_ENTRY, MANIFEST, SEAL, *names])
-    return _read_parts(archive, options, header, checksums, positions, maxlen)
-
-
-def _read_parts(
-    archive: ArchiveReader,
-    options: ReadOptions,
-    header: FileHeader,
-    checksums: Mapping[str, Mapping[str, str]],
-    positions: Mapping[str, int],
-    maxlen: int,
-) -> TableSnapshot:
-    """Return the snapshot with the rows of the newest episodes that fit ``maxlen``."""
     counts = {
         name: archive.read_array(
             _entries(positions[name])[0],
@@ -215,9 +203,14 @@ def _read_parts(
 
 
 def read_header(
-    archive: ArchiveReader, manifest: Mapping[str, Any]
+    archive: ArchiveReader, manifest: Mapping[str, Any], options: ReadOptions
 ) -> tuple[FileHeader, dict[str, Mapping[str, str]]]:
-    """Return what the manifest says about the table, and the checksums by stored column."""
+    """Return what the manifest says about the table, and the checksums by stored column.
+
+    Raises:
+        IntegrityError: The manifest is malformed.
+        ConfigurationError: Its columns do not suit the table.
+    """
     source = archive.source
     columns: dict[str, ColumnHeader] = {}
     checksums: dict[str, Mapping[str, str]] = {}
@@ -237,8 +230,9 @@ def read_header(
                     "expected columns with different names, class, state and checksums, got "
                     f"{str(record)[:80]!r}."
                 )
-    identities = take_identities(manifest, "identities", source)
-    header = FileHeader.from_record(manifest, source, identities=identities, columns=columns)
+    settings = read_settings(manifest, source, options, ids="identities")
+    header = FileHeader(source=source, columns=columns, table=settings)
+    check_columns(header, options)
     return header, checksums
 
 
@@ -366,8 +360,8 @@ def read_index(archive: ArchiveReader, options: ReadOptions, file: Path) -> Tabl
         ConfigurationError: It does not suit the table.
     """
     manifest = read_manifest(archive)
-    header, _ = read_header(archive, manifest)
-    check_header(header, options)
+    header, _ = read_header(archive, manifest, options)
+    warn_about_settings(header, options)
     archive.require_entries([VERSION_ENTRY, _INDEX, MANIFEST, SEAL])
     records = cast("list[Any]", take(manifest, "segments", list, archive.source))
     folder = file.with_suffix(".segments")
@@ -424,8 +418,7 @@ def _read_segment(
             segment.refuse(
                 f"expected the segment whose manifest has SHA-256 {digest}, got {found}."
             )
-        header, checksums = read_header(segment, manifest)
-        check_columns(header, options)
+        header, checksums = read_header(segment, manifest, options)
         return read_rows(segment, options, header, checksums, maxlen=MAX_ROWS)
 
 

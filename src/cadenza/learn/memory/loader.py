@@ -14,7 +14,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakSet
 
 from cadenza.core.errors import ConfigurationError, NotReadyError
@@ -108,15 +108,6 @@ def _fill(
 _POLL_S: Final = 0.01
 
 Batch = dict[str, Any]
-
-
-@runtime_checkable
-class _KnowsWindows(Protocol):
-    """A table that can say whether it has a window without drawing one."""
-
-    def require_window(self, sequence_length: int) -> None:
-        """Raise `NoWindowError` unless an episode has ``sequence_length`` steps."""
-        ...
 
 
 class _Batches(Iterator[Batch]):
@@ -241,8 +232,9 @@ class MemoryLoader:
                 f"{self.rollout_length}), got {self.memory_table.size()}; collect more first "
                 "(warm-up), or use MemoryWarmup with a threaded collector."
             )
-        if isinstance(self.memory_table, _KnowsWindows):
-            self.memory_table.require_window(self.rollout_length)
+        require_window = getattr(self.memory_table, "require_window", None)
+        if require_window is not None:
+            require_window(self.rollout_length)
 
 
 class JointMemoryLoader:
@@ -326,22 +318,6 @@ _WARMUP_POLL_S: Final = 0.1
 _ORDER: Final = 100
 
 
-class Readiness(Protocol):
-    """What can be waited for: every memory loader."""
-
-    def is_ready(self) -> bool:
-        """Return whether a batch can be made."""
-        ...
-
-
-class PendingExports(Protocol):
-    """Who answers export requests of other threads: `OnnxExporter`."""
-
-    def process_pending_exports(self) -> None:
-        """Do what other threads have asked for."""
-        ...
-
-
 class MemoryWarmup(Callback):
     """Blocks the start of training until a loader is ready.
 
@@ -350,15 +326,15 @@ class MemoryWarmup(Callback):
 
     Args:
         loader: Must become ready.
-        exporter: Its pending exports are done while waiting, since the training loop cannot.
+        exporter: An `OnnxExporter`, whose pending exports are done while waiting, or None.
         shutdown_signal: Training ends when it returns true.
         timeout_s: Longest wait, s; None waits for ever.
     """
 
     def __init__(
         self,
-        loader: Readiness,
-        exporter: PendingExports | None,
+        loader: MemoryLoader | JointMemoryLoader,
+        exporter: Any,
         shutdown_signal: Callable[[], bool] | None = None,
         *,
         timeout_s: float | None = None,

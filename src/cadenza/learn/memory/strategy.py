@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
-from cadenza.learn.generator_state import generator_state, set_generator_state
+from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.memory.column import IndexArray, SamplePoint
 from cadenza.learn.memory.ring import EpisodeRows
 from cadenza.learn.memory.segment_tree import ArraySumTree

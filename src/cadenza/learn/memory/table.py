@@ -13,18 +13,17 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 import torch
 
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, PreconditionError
-from cadenza.core.extras import load_extra
 from cadenza.core.timing import BlockTimers
 from cadenza.learn.callback import accepts_other_names
 from cadenza.learn.memory.adaptors import Adaptor
 from cadenza.learn.memory.archive import ReadOptions
-from cadenza.learn.memory.arena import EpisodeContents
-from cadenza.learn.memory.column import Column, IndexArray, SampleResult
+from cadenza.learn.memory.arena import EpisodeContents, Gatherer, RecordArena
+from cadenza.learn.memory.column import Column, IndexArray, SampleResult, from_numpy
 from cadenza.learn.memory.files import (
     TableSerializationVersion,
     read_snapshot,
@@ -36,7 +35,6 @@ from cadenza.learn.memory.layout import (
     checked_sequence,
     require_finite_rows,
 )
-from cadenza.learn.memory.places import Storage, place_of
 from cadenza.learn.memory.snapshot import (
     ContentMark,
     IdPolicy,
@@ -115,19 +113,13 @@ class ArrayMemoryTable:
         seed: Root seed of the default strategies; strategies that are passed in have their own.
         name: Name in checkpoints.
         check_finite: Refuse episodes with NaN or infinity, which spoil all weights.
-        as_tensordict: Return batches as `tensordict.TensorDict`.
-        storage: Where the rows lie: on the ``host``; there, with batches through page-locked
-            memory to a CUDA device (``pinned``); or on the ``device``. What is drawn, sampled and
-            saved is the same.
 
     Attributes:
         adaptors: As given; may be changed.
 
     Raises:
         ConfigurationError: The columns contradict each other, ``maxlen`` is below 1, or a
-            strategy follows another table, or there is no such ``storage``.
-        DeviceUnavailableError: ``storage`` needs a device that is not there.
-        MissingExtraError: ``as_tensordict`` without the extra ``tensordict``.
+            strategy follows another table.
     """
 
     def __init__(
@@ -143,8 +135,6 @@ class ArrayMemoryTable:
         seed: int = 0,
         name: str = "memory",
         check_finite: bool = True,
-        as_tensordict: bool = False,
-        storage: Storage = "host",
     ) -> None:
         if maxlen < 1:
             raise ConfigurationError(f"maxlen: expected at least 1 transition, got {maxlen}.")
@@ -153,12 +143,9 @@ class ArrayMemoryTable:
         self._maxlen = int(maxlen)
         self._device = torch.device(device)
         self._check_finite = check_finite
-        self._tensordict = load_extra("tensordict").TensorDict if as_tensordict else None
         self._layout = TableLayout(columns, length_key)
-        self._storage: Storage = storage
-        self._place = place_of(storage, self._device)
         self._contents = self._new_contents()
-        self._gatherer = self._place.gatherer(self._layout, lambda: self._contents)
+        self._gatherer = Gatherer(self._layout, lambda: self._contents)
         self._sampler = UniformSampleStrategy(seed=seed) if sampler is None else sampler
         self._ejector = FifoEjectionStrategy(seed=seed) if ejector is None else ejector
         require_free(self._sampler, "sampler")
@@ -180,7 +167,7 @@ class ArrayMemoryTable:
         return self._empty_contents(min(wanted, affordable))
 
     def _empty_contents(self, capacity: int) -> EpisodeContents:
-        return self._place.contents(self._layout, capacity)
+        return EpisodeContents(self._layout, RecordArena(self._layout.fields(), capacity))
 
     def _attach(self) -> None:
         self._sampler.attach(self._contents.rows)
@@ -217,11 +204,6 @@ class ArrayMemoryTable:
     def device(self) -> torch.device:
         """Where batches go."""
         return self._device
-
-    @property
-    def storage(self) -> Storage:
-        """Where the rows lie."""
-        return self._storage
 
     @property
     def sampler(self) -> SampleStrategy:
@@ -389,11 +371,9 @@ class ArrayMemoryTable:
             with self._time_gather:
                 values = self._gatherer.gather(starts, sequence_length)
                 values |= self._sampler.annotations(starts, sequence_length)
-        result = self._place.deliver(values)
+        result = {name: from_numpy(array).to(self._device) for name, array in values.items()}
         for adaptor in self.adaptors:
             result = adaptor(result, count, sequence_length)
-        if self._tensordict is not None:
-            return _as_tensordict(self._tensordict, result, count * sequence_length)
         return result
 
     def require_window(self, sequence_length: int) -> None:
@@ -647,17 +627,3 @@ def _checked_identity(identity: object) -> int:
     if isinstance(identity, bool) or not isinstance(identity, Integral):
         raise InputError(f"identity: expected an integer, got {identity!r}.")
     return int(identity)
-
-
-def _as_tensordict(kind: Any, result: SampleResult, batch: int) -> Any:
-    """Return ``result`` with batch size [B], or [] if some values are not one per row."""
-    return kind(result, batch_size=[batch] if _all_of_length(result, batch) else [])
-
-
-def _all_of_length(result: Mapping[str, Any], batch: int) -> bool:
-    return all(
-        _all_of_length(cast("dict[str, Any]", value), batch)
-        if isinstance(value, dict)
-        else len(value) == batch
-        for value in result.values()
-    )

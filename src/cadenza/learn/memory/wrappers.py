@@ -5,17 +5,17 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.files import confined_path
 from cadenza.core.timing import TimedBlock
 from cadenza.core.types import AgentId, DictObservation, DictResponse
 from cadenza.learn.callback import accepts_other_names
-from cadenza.learn.callbacks.logging_mixin import LoggingMixin, without_window
+from cadenza.learn.callbacks.logging import EventWriter, histogram_values, write_events
+from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.memory.files import SegmentedFile
 from cadenza.learn.memory.proxy import MemoryTableProxyWrapper
 
@@ -23,30 +23,6 @@ _HISTOGRAM: Final = "histogram:"
 _EPISODE_REWARD: Final = "episode/reward"
 #: Numbers that a window remembers unless its key says otherwise.
 _WINDOW: Final = 1000
-
-
-class SummaryWriter(Protocol):
-    """The part of TensorBoard's writer that is used; others may offer the same."""
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> Any:
-        """Write one number."""
-        ...
-
-    def add_histogram(self, tag: str, values: NDArray[Any], global_step: int) -> Any:
-        """Write the distribution of numbers."""
-        ...
-
-    def add_image(self, tag: str, img_tensor: Any, global_step: int, *, dataformats: str) -> Any:
-        """Write one image."""
-        ...
-
-    def add_video(self, tag: str, vid_tensor: Any, global_step: int, fps: float) -> Any:
-        """Write one video."""
-        ...
-
-    def flush(self) -> Any:
-        """Make everything written so far visible."""
-        ...
 
 
 class LoggingProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
@@ -66,7 +42,7 @@ class LoggingProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
         ConfigurationError: ``log_interval`` is below 1.
     """
 
-    def __init__(self, inner: Any, writer: SummaryWriter, log_interval: int) -> None:
+    def __init__(self, inner: Any, writer: EventWriter, log_interval: int) -> None:
         if log_interval < 1:
             raise ConfigurationError(
                 f"LoggingProxyWrapper: expected log_interval >= 1, got {log_interval}."
@@ -120,13 +96,13 @@ class LoggingProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
         """
         values: dict[str, int | float | list[float]] = {}
         lists: dict[str, list[float]] = {}
+        histograms = dict(histogram_values([self]))
         for key in keys:
             if key == "inf_step":
                 values[key] = self.completed_inferences
             elif key.startswith(_HISTOGRAM):
-                numbers = self.hist_logs.get(key.removeprefix(_HISTOGRAM))
-                if numbers is not None and len(numbers) > 0:
-                    values[key] = float(np.mean(_array(numbers)))
+                if (name := key.removeprefix(_HISTOGRAM)) in histograms:
+                    values[key] = float(histograms[name].mean())
             elif self.windowed_scalar.get(key):
                 window = list(self.windowed_scalar[key])
                 values[key] = sum(window) / len(window)
@@ -184,8 +160,7 @@ class LoggingProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
             self.log_scalar(f"memory/{name}/{scope}/timing/mean", mean)
             self.log_scalar(f"memory/{name}/{scope}/timing/var", variance)
         self._write_episode_reward(step)
-        self._write_numbers(step)
-        self._write_pictures(step)
+        write_events(self._writer, [self], step)
         self._writer.add_scalar(
             "performance/inf_steps_per_sec",
             _rate(step - self._started_inferences, now - self._started),
@@ -202,31 +177,6 @@ class LoggingProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
         self._writer.add_scalar("env_vs_episode/reward", float(rewards.mean()), episodes)
         self._writer.add_histogram("episode/reward_distribution", rewards, step)
         self._writer.add_histogram("env_vs_episode/reward_distribution", rewards, episodes)
-
-    def _write_numbers(self, step: int) -> None:
-        for key, value in self.scalar_logs.items():
-            self._writer.add_scalar(key, value, step)
-        for key, window in self.windowed_scalar.items():
-            if window:
-                name = without_window(key)
-                self._writer.add_scalar(name, sum(window) / len(window), step)
-                total = self.windowed_scalar_cumulative[key]
-                self._writer.add_scalar(f"{name}/cumulative", total, step)
-
-    def _write_pictures(self, step: int) -> None:
-        for key, image in self.image_logs.items():
-            self._writer.add_image(key, image, step, dataformats="HWC")
-        for key, (frames, frames_per_second) in self.video_logs.items():
-            self._writer.add_video(key, frames, step, frames_per_second)
-        for key, numbers in self.hist_logs.items():
-            if len(numbers) > 0:
-                self._writer.add_histogram(key, _array(numbers), step)
-
-
-def _array(numbers: Any) -> NDArray[np.float64]:
-    """Return the numbers of a histogram, whatever holds them."""
-    cpu = getattr(numbers, "cpu", None)
-    return np.asarray(numbers if cpu is None else cpu(), np.float64)
 
 
 def _rate(count: int, seconds: float) -> float:

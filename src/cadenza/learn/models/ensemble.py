@@ -53,7 +53,7 @@ def save_module(path: str | Path, states: Mapping[str, Mapping[str, Any]]) -> No
 def load_module(
     path: str | Path, modules: Mapping[str, nn.Module], *, optional: tuple[str, ...] = ()
 ) -> list[str]:
-    """Load the state dicts of the file into ``modules``, all of them or none.
+    """Load the state dicts of the file into ``modules``; after an error some may be loaded.
 
     Args:
         path: What `save_module` was given.
@@ -74,13 +74,10 @@ def load_module(
             "save the model again with its save method."
         )
     found = {name: module for name, module in modules.items() if name in states}
-    before = {name: _copied(module.state_dict()) for name, module in found.items()}
     try:
         for name, module in found.items():
             module.load_state_dict(states[name])
     except (RuntimeError, TypeError, ValueError) as error:
-        for name, module in found.items():
-            module.load_state_dict(before[name])
         raise CheckpointError(
             f"{path}: expected the parameters of this {type(next(iter(found.values()))).__name__}, "
             f"got others ({error}); build the model with the sizes it was saved with."
@@ -108,13 +105,6 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
             "save the model again with its save method."
         )
     return cast("dict[str, dict[str, Any]]", state)
-
-
-def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state with its tensors cloned."""
-    return {
-        key: value.clone() if hasattr(value, "clone") else value for key, value in state.items()
-    }
 
 
 _WORD: Final = 1 << 64

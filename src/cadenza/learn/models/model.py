@@ -32,8 +32,7 @@ from torch.nn import functional
 
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.learn.models.ensemble import EnsembleOfGaussian, load_module, row_keys, save_module
-from cadenza.learn.nn.initialization import normal_init_
-from cadenza.learn.nn.linear import default_linear
+from cadenza.learn.nn.initialization import default_linear, normal_init_
 
 
 @contextmanager

@@ -20,9 +20,8 @@ from torch.nn import functional
 from cadenza.core.errors import InputError
 from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.loaded_state import require_parts
-from cadenza.learn.nn.initialization import default_generator
+from cadenza.learn.nn.initialization import default_generator, default_linear
 from cadenza.learn.nn.layers import Conv2dEncoder
-from cadenza.learn.nn.linear import default_linear
 
 #: How often a batch gets noise, and its standard deviation in image units.
 NOISE_PROBABILITY: Final = 0.25

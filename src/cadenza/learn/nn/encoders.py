@@ -20,8 +20,8 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from cadenza.core.errors import ConfigurationError
+from cadenza.learn.nn.initialization import orthogonal_linear
 from cadenza.learn.nn.layers import Conv2dEncoder
-from cadenza.learn.nn.linear import orthogonal_linear
 
 AnySpace: TypeAlias = spaces.Space[Any]
 AnyBox: TypeAlias = spaces.Box[Any]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.core.errors import CheckpointError, InputError
-from cadenza.learn.nn.linear import orthogonal_linear
+from cadenza.learn.nn.initialization import orthogonal_linear
 
 #: Gain of the hidden layers: `torch.nn.init.calculate_gain("relu")`.
 HIDDEN_GAIN: Final = math.sqrt(2.0)

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
+from cadenza.learn.nn.encoding import NoisyModule, let_noise_go_on
 from cadenza.learn.nn.initialization import initialised_linear, xavier_uniform_init_
 from cadenza.learn.nn.layers import apply_layers, relu_mlp
-from cadenza.learn.nn.noise import NoisyModule, let_noise_go_on
 
 #: Bound of |μ|: tanh(5) = 0.9999, so no action is out of reach. Outside, μ has no gradient.
 MAX_MEAN: Final = 5.0
@@ -77,8 +77,6 @@ class GaussianPolicyHead(NoisyModule):
         action_dim: A, >= 1.
         generator: Source of the noise ε; None makes one that belongs to this head, seeded 0. With
             the initial weights it shares nothing.
-        min_log_prob: Smallest log-probability returned, in nats; None leaves it unbounded. A bound
-            such as -2 keeps the temperature from chasing rare far draws.
         init_generator: Source of the initial weights; None draws from the package's own.
 
     Raises:
@@ -91,7 +89,6 @@ class GaussianPolicyHead(NoisyModule):
         action_dim: int,
         *,
         generator: torch.Generator | None = None,
-        min_log_prob: float | None = None,
         init_generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(generator)
@@ -101,7 +98,6 @@ class GaussianPolicyHead(NoisyModule):
                 f"{hidden_dim} and {action_dim}."
             )
         self.action_dim = action_dim
-        self.min_log_prob = min_log_prob
         self.mean = initialised_linear(hidden_dim, action_dim, gain=1.0, generator=init_generator)
         self.log_std = initialised_linear(
             hidden_dim, action_dim, gain=1.0, generator=init_generator
@@ -130,8 +126,6 @@ class GaussianPolicyHead(NoisyModule):
         if not self.training:
             return torch.tanh(u)
         log_probability = squashed_log_probability(u, noise, log_std)
-        if self.min_log_prob is not None:
-            log_probability = log_probability.clamp_min(self.min_log_prob)
         return torch.tanh(u), log_probability
 
     def draw(self, rows: int) -> Tensor:
@@ -148,7 +142,6 @@ class GaussianMlpPolicy(nn.Module):
         action_dim: A, >= 1.
         hidden_dims: Widths of the hidden layers, at least one.
         generator: Source of the noise, see `GaussianPolicyHead`.
-        min_log_prob: Smallest log-probability returned, see `GaussianPolicyHead`.
         init_generator: Source of the initial weights; None draws from the package's own.
 
     Raises:
@@ -162,7 +155,6 @@ class GaussianMlpPolicy(nn.Module):
         hidden_dims: Sequence[int],
         *,
         generator: torch.Generator | None = None,
-        min_log_prob: float | None = None,
         init_generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -171,7 +163,6 @@ class GaussianMlpPolicy(nn.Module):
             hidden_dims[-1],
             action_dim,
             generator=generator,
-            min_log_prob=min_log_prob,
             init_generator=init_generator,
         )
         for layer in (self.policy.mean, self.policy.log_std):

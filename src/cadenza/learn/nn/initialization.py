@@ -4,6 +4,12 @@ Called without one, every function here draws from one generator that belongs to
 starts at seed 0 in each process: two nets built one after the other differ, a script run twice
 builds the same nets, and torch's global generator is neither read nor moved. Pass a generator to be
 independent of what else a program builds.
+
+`default_linear` and `orthogonal_linear` make the draws of a plain ``torch.nn.Linear`` from their
+generator, in its order: seeded alike, they give bitwise the weights that ``torch.manual_seed`` and
+``torch.nn.Linear`` give.
+
+Axes:  I = inputs, O = outputs; weights have shape (O, I).
 """
 
 import math
@@ -118,10 +124,56 @@ def truncated_normal_(
 def initialised_linear(
     inputs: int, outputs: int, *, gain: float, generator: torch.Generator | None
 ) -> nn.Linear:
-    """Return a linear layer with orthogonal weights, built without torch's global generator."""
-    layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
+    """Return a linear layer with orthogonal weights and zero bias; nothing else is drawn."""
+    layer = _empty_linear(inputs, outputs)
     ortho_init_(layer, gain, generator=generator)
     return layer
+
+
+#: Negative slope in `torch.nn.Linear.reset_parameters`; makes the weight bound 1 / sqrt(I).
+DEFAULT_LINEAR_SLOPE: Final = math.sqrt(5.0)
+
+
+def default_linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
+    """Return a layer with torch's default initialisation, drawn from ``generator``.
+
+    Args:
+        inputs: I.
+        outputs: O.
+        generator: CPU generator; advanced by O·I + O uniform draws.
+    """
+    layer = _empty_linear(inputs, outputs)
+    nn.init.kaiming_uniform_(layer.weight, a=DEFAULT_LINEAR_SLOPE, generator=generator)
+    bound = 1.0 / math.sqrt(inputs)
+    nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
+    return layer
+
+
+def orthogonal_linear(
+    inputs: int, outputs: int, *, gain: float, generator: torch.Generator
+) -> nn.Linear:
+    """Return a layer with orthogonal weights and zero bias.
+
+    The default initialisation is drawn first and overwritten: code that initialises a finished
+    ``torch.nn.Linear`` consumes those draws too, and only so do later draws agree with it.
+
+    Source: arXiv:1312.6120.
+
+    Args:
+        inputs: I.
+        outputs: O.
+        gain: Factor on the orthonormal rows or columns.
+        generator: CPU generator; advanced by the default draws and the O·I normal draws.
+    """
+    layer = default_linear(inputs, outputs, generator)
+    nn.init.orthogonal_(layer.weight, gain=gain, generator=generator)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _empty_linear(inputs: int, outputs: int) -> nn.Linear:
+    """Return an uninitialised CPU layer without touching the global generator."""
+    return nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
 
 
 def _chosen(generator: torch.Generator | None) -> torch.Generator:

@@ -14,8 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
-from cadenza.learn.nn.initialization import default_generator, initialised_linear
-from cadenza.learn.nn.linear import DEFAULT_LINEAR_SLOPE
+from cadenza.learn.nn.initialization import (
+    DEFAULT_LINEAR_SLOPE,
+    default_generator,
+    initialised_linear,
+)
 
 #: Gain that keeps the variance of ReLU layers (arXiv:1312.6120, section 3).
 RELU_GAIN: Final = math.sqrt(2.0)

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from cadenza.core.errors import InputError
 from cadenza.learn.nn.encoding import EncoderFactory, with_encoder
 from cadenza.learn.nn.gaussian_policy import squashed_log_probability
-from cadenza.learn.nn.linear import default_linear, orthogonal_linear
+from cadenza.learn.nn.initialization import default_linear, orthogonal_linear
 
 HIDDEN_GAIN: Final = math.sqrt(2.0)
 #: First actions are almost uniform, or have almost zero mean.

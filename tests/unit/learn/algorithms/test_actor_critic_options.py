@@ -7,8 +7,8 @@ from torch.optim.lr_scheduler import StepLR
 
 from cadenza.learn.algorithms import hlgauss, td3
 from cadenza.learn.algorithms.sac import AlphaLoss, PolicyLoss, QLoss
+from cadenza.learn.algorithms.td3 import DeterministicMlpPolicy
 from cadenza.learn.nn import ActionValueMlp, GaussianMlpPolicy
-from cadenza.learn.nn.deterministic_policy import DeterministicMlpPolicy
 
 RATE = 0.5
 

@@ -21,8 +21,8 @@ from cadenza.learn.algorithms.grpo import (
 )
 from cadenza.learn.algorithms.on_policy import k3_divergence, policy_terms
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
-from cadenza.learn.algorithms.vector_steps import VectorSteps
 from cadenza.learn.configs import GRPOConfig
+from cadenza.learn.env.making import VectorSteps
 from cadenza.learn.env.replayable import ReplayableEnv
 from tests.campaigns import size
 from tests.unit.learn.counting_envs import CountingEnv

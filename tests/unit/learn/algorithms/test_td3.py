@@ -5,8 +5,7 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from cadenza.learn.algorithms.td3 import PolicyLoss, QTarget, smoothed_actions
-from cadenza.learn.nn.deterministic_policy import ExploringPolicy
+from cadenza.learn.algorithms.td3 import ExploringPolicy, PolicyLoss, QTarget, smoothed_actions
 from tests.unit.learn.algorithms.sac_parts import SquareCritic, SumCritic, batch
 
 

@@ -1,9 +1,7 @@
 """Stored files: names, handles, retention, re-indexing, concurrency, and every refusal."""
 
-import os
 import re
 import threading
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -114,18 +112,6 @@ def test_file_outside_the_folder_is_not_taken_over(tmp_path):
     (tmp_path / "other.bin").write_bytes(b"")
     with pytest.raises(StorageError, match=r"expected a file in .*own, got .*other.bin"):
         storage.create_from_filepath(tmp_path / "own" / ".." / "other.bin")
-
-
-def test_reindexing_finds_own_files_oldest_first_and_goes_on_counting(tmp_path):
-    names = {"m_2024-01-01_00-00_5.bin": 100, "m_2024-01-02_00-00_0.bin": 50}
-    foreign = ["m_2024-01-01_00-00_9.txt", "x_2024-01-01_00-00_8.bin", "m_7.bin"]
-    for name in (*names, *foreign):
-        (tmp_path / name).write_bytes(b"")
-        os.utime(tmp_path / name, (names.get(name, 0), names.get(name, 0)))
-    storage = CRUDStorage(tmp_path, "m_", reindex=True)
-    assert [item.handle.handle for item in storage.items()] == [0, 5]
-    assert storage.items()[0].timestamp == datetime.fromtimestamp(50, UTC)
-    assert storage.create_with_data(b"").handle.handle == 6
 
 
 def test_retention_deletes_the_oldest_files(tmp_path):

@@ -16,7 +16,7 @@ from cadenza.learn.export.onnx_graph import (
     check_parity,
     trace_policy,
 )
-from cadenza.learn.nn.linear import default_linear
+from cadenza.learn.nn.initialization import default_linear
 
 
 def signature(outputs=("actions",), **inputs: BoxSpace) -> PolicySignature:
@@ -128,8 +128,8 @@ def test_results_are_matched_to_names_as_a_proxy_does(result, names, expected):
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        ((torch.zeros(1, 1),) * 4, r"expected the outputs \['x', 'y'\], got 4 by place"),
-        ({"x": torch.zeros(1, 1)}, r"expected the outputs \['x', 'y'\], got \['x'\]"),
+        ((torch.zeros(1, 1),) * 4, r"expected 2 outputs for \['x', 'y'\] .*, got 4"),
+        ({"x": torch.zeros(1, 1)}, r"expected .* return \['x', 'y'\], got \['x'\]"),
     ],
 )
 def test_other_results_than_declared_are_an_error(result, message):

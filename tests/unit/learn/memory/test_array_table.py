@@ -38,8 +38,8 @@ def columns():
     ]
 
 
-def make(maxlen=1000, **options):
-    return ArrayMemoryTable(columns=columns(), maxlen=maxlen, device="cpu", **options)
+def make(maxlen=1000, device="cpu", **options):
+    return ArrayMemoryTable(columns=columns(), maxlen=maxlen, device=device, **options)
 
 
 def episode(first, steps, tag=0):
@@ -284,12 +284,11 @@ def test_episodes_without_any_window_can_be_ejected():
         table.sample(1, 1)
 
 
-@pytest.mark.parametrize("storage", ["host", "device"])
-def test_large_tables_grow_and_stay_exact(monkeypatch, storage):
+def test_large_tables_grow_and_stay_exact(monkeypatch):
     """Rows of 4 KiB, 1300 of them: more than huge pages start at, and than is reserved at first."""
     monkeypatch.setattr("cadenza.learn.memory.table._RESERVED_BYTES", 1 << 20)
     made = [Column("actions", (), np.int64), Column("image", (64, 64), np.uint8)]
-    table = ArrayMemoryTable(columns=made, maxlen=1300, seed=0, storage=storage)
+    table = ArrayMemoryTable(columns=made, maxlen=1300, seed=0)
     for identity in range(11):
         actions = 120 * identity + np.arange(120)
         images = np.broadcast_to((actions % 251)[:, None, None], (120, 64, 64))
@@ -302,13 +301,10 @@ def test_large_tables_grow_and_stay_exact(monkeypatch, storage):
 # -- output, threads ----------------------------------------------------------------------------
 
 
-def test_tensordict_has_a_batch_size_where_all_values_are_rows():
-    table = filled([5, 6], as_tensordict=True, adaptors=[lambda r, n, t: {"in": dict(r)}])
-    single, windows = table.sample(4, 1), table.sample(4, 3)
-    assert type(single).__name__ == "TensorDict"
-    assert tuple(single.batch_size) == (4,)
-    assert tuple(windows.batch_size) == ()  # the tag has one value per window
-    assert windows["in", "obs"].shape == (12, 3)
+def test_batches_go_to_the_device():
+    """The device "meta" has shapes but no values."""
+    batch = filled([5, 6], device="meta").sample(4, 2)
+    assert {tensor.device.type for tensor in batch.values()} == {"meta"}
 
 
 def test_resize_only_raises_the_limit():

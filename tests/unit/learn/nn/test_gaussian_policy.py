@@ -84,14 +84,6 @@ def test_evaluation_mode_with_noise_uses_it():
     torch.testing.assert_close(net(features(), epsilon), torch.tanh(u))
 
 
-def test_log_probability_is_bounded_below_only_where_asked():
-    net, bounded = head(), head(min_log_prob=0.25)
-    free = net(features(64))[1]
-    kept = bounded(features(64))[1]
-    assert free.min() < 0.25 < free.max()
-    torch.testing.assert_close(kept, free.clamp_min(0.25))
-
-
 def test_noise_is_the_heads_own_and_travels_in_the_state_dict():
     before = torch.get_rng_state()
     net = head()
