@@ -99,6 +99,12 @@ def vector_rows() -> list[Row]:
         tuple[str, PlanarVectorEnv, Callable[[], gym.Env[Any, Any]] | None, float | None]
     ] = [
         ("push", VectorMPECooperativePushEnv(COPIES), MPECooperativePushEnv, BUDGET_VECTOR_RATE),
+        (
+            "push, philox",
+            VectorMPECooperativePushEnv(COPIES, rng="philox"),
+            None,
+            BUDGET_VECTOR_RATE,
+        ),
         ("crossing, 2 robots", VectorCrossingEnv(COPIES), CrossingEnv, BUDGET_VECTOR_RATE),
         ("crossing, 5 robots", VectorCrossingEnv(COPIES, num_robots=5), None, None),
     ]

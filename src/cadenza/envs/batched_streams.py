@@ -5,10 +5,12 @@
     derive_substream(f"{prefix}{index}", root_seed=root).default_rng().random(count)
 
 but runs numpy's seeding and generator as array arithmetic: opening thousands of generators in a
-Python loop costs more than stepping thousands of environments.
+Python loop costs more than stepping thousands of environments. `counter_uniforms` draws from a
+counter-based generator instead, which needs no seeding at all; it is a different stream.
 
 Source:  SeedSequence: numpy/random/bit_generator.pyx, after M. E. O'Neill, "Simple portable C++
-         seed entropy"; PCG64: M. E. O'Neill, HMC-CS-2014-0905 (XSL-RR 128/64).
+         seed entropy"; PCG64: M. E. O'Neill, HMC-CS-2014-0905 (XSL-RR 128/64); Philox4x64-10:
+         J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11.
 Axes:    N = rows (one substream each), K = draws per row.
 Arithmetic: unsigned integers wrap on purpose (modulo 2^32 and 2^64).
 """
@@ -38,6 +40,13 @@ _HALF_WORD: Final = np.uint32(16)
 #: Multiplier of PCG64's linear congruential step, high and low word.
 _PCG_HIGH: Final = np.uint64(0x2360ED051FC65DA4)
 _PCG_LOW: Final = np.uint64(0x4385DF649FCCF645)
+
+#: Philox4x64-10: multipliers, key increments and rounds.
+_PHILOX_M0: Final = np.uint64(0xD2E7470EE14C6C93)
+_PHILOX_M1: Final = np.uint64(0xCA5A826395121157)
+_PHILOX_W0: Final = np.uint64(0x9E3779B97F4A7C15)
+_PHILOX_W1: Final = np.uint64(0xBB67AE8584CAA73B)
+_PHILOX_ROUNDS: Final = 10
 
 _LOW32: Final = np.uint64(_MASK32)
 _32: Final = np.uint64(32)
@@ -73,6 +82,43 @@ def named_uniforms(
         stream = derive_substream(f"{prefix}{indices[row]}", root_seed=root_seed)
         draws[row] = stream.default_rng().random(count)
     return draws
+
+
+def counter_uniforms(
+    name: str,
+    rows: NDArray[np.int64],
+    episodes: NDArray[np.int64],
+    *,
+    root_seed: int,
+    count: int,
+) -> FloatArray:
+    """Return draws of a counter-based generator, keyed by experiment and row, counted by episode.
+
+    Row (i, e) equals ``Generator(Philox(key=[k, i], counter=[0, e, 0, 0])).random(count)`` with k
+    the first word of the substream ``name`` under ``root_seed``.
+
+    Args:
+        name: Purpose of the draws.
+        rows: Environment numbers i, shape (N,).
+        episodes: Episode numbers e, shape (N,).
+        root_seed: Experiment seed, >= 0.
+        count: Draws per row, K.
+
+    Returns:
+        Uniform draws in [0, 1), shape (N, K).
+    """
+    stream = derive_substream(name, root_seed=root_seed)
+    key = stream.seed_sequence.generate_state(1, np.uint64)[0]
+    words: list[Words64] = []
+    for block in range(-(-count // 4)):
+        counter = (
+            np.full(rows.shape, block + 1, np.uint64),
+            episodes.astype(np.uint64),
+            np.zeros(rows.shape, np.uint64),
+            np.zeros(rows.shape, np.uint64),
+        )
+        words.extend(_philox_block(counter, key, rows.astype(np.uint64)))
+    return np.stack([_doubles(word) for word in words[:count]], axis=1)
 
 
 def _seed_words(root_seed: int, keys: Words64) -> tuple[Words64, Words64, Words64, Words64]:
@@ -186,6 +232,20 @@ def _product128(x: Words64, constant: np.uint64) -> tuple[Words64, Words64]:
     cross = x_high * constant_low + ((x_low * constant_low) >> _32)
     middle = x_low * constant_high + (cross & _LOW32)
     return x_high * constant_high + (cross >> _32) + (middle >> _32), x * constant
+
+
+def _philox_block(
+    counter: tuple[Words64, Words64, Words64, Words64], key: np.uint64, rows: Words64
+) -> tuple[Words64, Words64, Words64, Words64]:
+    """Return the four output words of one Philox4x64-10 block per row."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = np.full(rows.shape, key, np.uint64), rows
+    for _ in range(_PHILOX_ROUNDS):
+        high0, low0 = _product128(c0, _PHILOX_M0)
+        high1, low1 = _product128(c2, _PHILOX_M1)
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = k0 + _PHILOX_W0, k1 + _PHILOX_W1
+    return c0, c1, c2, c3
 
 
 def _doubles(words: Words64) -> FloatArray:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.seeding import derive_substream
+from cadenza.envs.backends import NumpyBackend
 from cadenza.envs.crossing_motion import (
     CONTROL_TIMESTEP,
     MAX_ROBOTS,
@@ -47,7 +48,13 @@ from cadenza.envs.inputs import (
     planar_action,
 )
 from cadenza.envs.spaces import planar_action_space, planar_comm_state, state_observation_space
-from cadenza.envs.vector_base import PlanarVectorEnv, TaskLayout
+from cadenza.envs.vector_base import (
+    Autoreset,
+    PlanarVectorEnv,
+    Stream,
+    TaskLayout,
+    VectorOptions,
+)
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
@@ -422,13 +429,31 @@ class VectorCrossingEnv(PlanarVectorEnv):
         agent_uids: tuple[str, ...] | None = None,
         episode_length: int = DEFAULT_EPISODE_LENGTH,
         root_seed: int = 0,
+        autoreset: Autoreset = "same_step",
+        rng: Stream = "substream",
     ) -> None:
-        """Build N copies, see `CrossingEnv`; call `reset` before `step`.
+        """Build N copies; call `reset` before `step`.
+
+        Args:
+            num_envs: Copies N, >= 1.
+            num_robots: Robots n, 2 ... 8.
+            agent_uids: One distinct name per robot, the ego's first; None as in `CrossingEnv`.
+            episode_length: Steps until truncation, >= 1.
+            root_seed: Experiment seed, >= 0.
+            autoreset: See `cadenza.envs.vector_base`.
+            rng: See `VectorOptions`.
 
         Raises:
             InputError: An argument is out of range.
         """
         uids = crossing_uids(_BATCH_OWNER, num_robots, agent_uids)
+        options = VectorOptions(
+            num_envs=num_envs,
+            episode_length=episode_length,
+            root_seed=root_seed,
+            autoreset=autoreset,
+            rng=rng,
+        )
         task = TaskLayout(
             owner=_BATCH_OWNER,
             stream=STREAM,
@@ -438,9 +463,7 @@ class VectorCrossingEnv(PlanarVectorEnv):
             draws=layout_draws(len(uids)),
             control_timestep=CONTROL_TIMESTEP,
         )
-        super().__init__(
-            task, num_envs=num_envs, episode_length=episode_length, root_seed=root_seed
-        )
+        super().__init__(task, options, NumpyBackend())
         self.num_robots = len(uids)
         shape = (self.num_robots, 2, num_envs)
         self._goals: FloatArray = np.empty(shape)
@@ -481,7 +504,7 @@ class VectorCrossingEnv(PlanarVectorEnv):
         """Return each robot's goals, shape (N, 2), m."""
         return {uid: self._goals[robot].T.copy() for robot, uid in enumerate(self.agent_uids)}
 
-    def _place(self, rows: NDArray[np.int64], draws: FloatArray) -> None:
+    def _place(self, rows: Any, draws: NDArray[np.float64]) -> None:
         starts = layout_from_uniforms(draws, self.num_robots).transpose(1, 2, 0)  # (n, 2, R)
         self._positions[:, :, rows] = starts
         self._goals[:, :, rows] = -starts
@@ -527,6 +550,13 @@ class VectorCrossingEnv(PlanarVectorEnv):
                 for column, other in zip(range(6 + axis, out.shape[-1], 4), others, strict=True):
                     out[robot, rows, column] = positions[other, axis] - here
                     out[robot, rows, column + 2] = velocities[other, axis] - speed
+
+    def _blank_info(self, info: dict[str, Any], rows: NDArray[np.int64]) -> None:
+        for name in ("success", "contact", "partner_contact"):
+            info[name][rows] = False
+        info["goal_distance"][rows] = self._goal_distance[rows]
+        x, y = self._positions[1:, :, rows].transpose(1, 0, 2) - self._positions[0][:, None, rows]
+        info["min_distance"][rows] = np.sqrt(x * x + y * y).min(axis=0)
 
     def _ego_goal_distance(self) -> FloatArray:
         dx, dy = self._goals[0] - self._positions[0]

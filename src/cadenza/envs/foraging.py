@@ -33,9 +33,10 @@ from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import InputError
 from cadenza.core.extras import load_extra
 from cadenza.core.seeding import derive_substream
+from cadenza.envs.backends import array_backend
 from cadenza.envs.inputs import checked_agent_uids, missing_uid_message
 from cadenza.envs.parallel_task import EPISODE_STREAM, ParallelTask
-from cadenza.envs.vector_base import PlanarVectorEnv, TaskLayout
+from cadenza.envs.vector_base import Autoreset, PlanarVectorEnv, TaskLayout, VectorOptions
 
 #: Names of the actions by number.
 ACTIONS: Final = ("none", "north", "south", "west", "east", "load")
@@ -162,14 +163,33 @@ class VectorForaging(PlanarVectorEnv):
         agent_uids: tuple[str, str] = ("ego", "partner"),
         episode_length: int = 50,
         root_seed: int = 0,
+        autoreset: Autoreset = "same_step",
     ) -> None:
-        """Build N copies, see `Foraging`; call `reset` before `step`.
+        """Build N copies; call `reset` before `step`.
+
+        Args:
+            num_envs: Copies N, >= 1.
+            size: See `Foraging`.
+            foods: See `Foraging`.
+            levels: See `Foraging`.
+            coop: See `Foraging`.
+            agent_uids: Two distinct names, the ego's first.
+            episode_length: Steps until truncation, >= 1.
+            root_seed: Experiment seed, >= 0.
+            autoreset: See `cadenza.envs.vector_base`.
 
         Raises:
             InputError: An argument is out of range.
             MissingExtraError: `lbforaging` is not installed.
         """
         uids = checked_agent_uids(_OWNER, agent_uids, low=2, high=2)
+        options = VectorOptions(
+            num_envs=num_envs,
+            episode_length=episode_length,
+            root_seed=root_seed,
+            autoreset=autoreset,
+            rng="substream",
+        )
         task = TaskLayout(
             owner=_OWNER,
             stream=EPISODE_STREAM,
@@ -179,9 +199,7 @@ class VectorForaging(PlanarVectorEnv):
             draws=0,
             control_timestep=ParallelTask.control_timestep,
         )
-        super().__init__(
-            task, num_envs=num_envs, episode_length=episode_length, root_seed=root_seed
-        )
+        super().__init__(task, options, array_backend(_OWNER, "numpy"))
         self._maker = Foraging(size=size, foods=foods, levels=levels, coop=coop)
         one = ParallelTask(self._maker, agent_uids=agent_uids)
         self.single_action_space: Any = one.action_space
@@ -259,5 +277,8 @@ class VectorForaging(PlanarVectorEnv):
             out[player, rows, -6:-3] = players[:, player]
             out[player, rows, -3:] = players[:, 1 - player]
 
-    def _place(self, rows: NDArray[np.int64], draws: NDArray[np.float64]) -> None:
+    def _blank_info(self, info: dict[str, Any], rows: NDArray[np.int64]) -> None:
+        info["success"][rows] = False
+
+    def _place(self, rows: Any, draws: NDArray[np.float64]) -> None:
         """Nothing to do: `_start` asks the package for whole fields."""

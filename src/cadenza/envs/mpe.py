@@ -8,8 +8,10 @@ Axes:        positions and actions are (2,), x then y; `state` is (10,).
 Units:       one length unit is half the arena's side; velocities per second; DT in seconds.
 Arithmetic:  only + - * sqrt min max in float64, in a fixed order, so that
              many copies at once have the bytes of one.
-Copies:      copy i of `VectorMPECooperativePushEnv` has the bytes of the scalar env with the same
-             seeds (`cadenza.envs.vector_base`).
+Copies:      on numpy, copy i of `VectorMPECooperativePushEnv` has the bytes of the scalar env with
+             the same seeds (`cadenza.envs.vector_base`). The torch backend runs the same code on
+             any device; in float64 its observations have the same bytes, and its rewards differ by
+             at most the last bit, because torch's square root is not correctly rounded.
 Speed:       `perf/bench_envs.py`.
 """
 
@@ -24,6 +26,7 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import Float32Array, FloatArray
 from cadenza.core.errors import NotReadyError
 from cadenza.core.seeding import derive_substream
+from cadenza.envs.backends import Precision, array_backend
 from cadenza.envs.inputs import (
     checked_agent_uids,
     checked_integer,
@@ -31,7 +34,13 @@ from cadenza.envs.inputs import (
     planar_action,
 )
 from cadenza.envs.spaces import planar_action_space, planar_comm_state, state_observation_space
-from cadenza.envs.vector_base import PlanarVectorEnv, TaskLayout
+from cadenza.envs.vector_base import (
+    Autoreset,
+    PlanarVectorEnv,
+    Stream,
+    TaskLayout,
+    VectorOptions,
+)
 
 #: Steps per episode.
 DEFAULT_EPISODE_LENGTH: Final = 50
@@ -54,8 +63,8 @@ STREAM: Final = "env.mpe_cooperative_push"
 _SPLITTER: Final = 134217729.0
 _OWNER: Final = "MPECooperativePushEnv"
 
-#: A float or a numpy array.
-T = TypeVar("T", float, FloatArray)
+#: A float, a numpy array or a torch tensor.
+T = TypeVar("T", float, Any)
 
 
 class MPECooperativePushEnv(gym.Env[dict[str, Any], dict[str, Any]]):
@@ -249,7 +258,7 @@ def sum_of_squares(x: T, y: T) -> T:
     """Return ``x * x + y * y`` as a fused multiply-add rounds it: fl(y^2 + fl(x^2)).
 
     The published rewards of this task came from a dot product on hardware that fuses; this gives
-    their last bit on every machine, for floats and numpy arrays alike.
+    their last bit on every machine, for floats, numpy arrays and tensors alike.
 
     Source: exact product and sum, T. J. Dekker, "A floating-point technique for extending the
         available precision", Numer. Math. 18 (1971); D. E. Knuth, TAOCP vol. 2, section 4.2.2.
@@ -276,16 +285,39 @@ class VectorMPECooperativePushEnv(PlanarVectorEnv):
         self,
         num_envs: int,
         *,
+        backend: str = "numpy",
+        device: str = "cpu",
+        precision: Precision = "float64",
         agent_uids: tuple[str, str] = ("ego", "partner"),
         episode_length: int = DEFAULT_EPISODE_LENGTH,
         root_seed: int = 0,
+        autoreset: Autoreset = "same_step",
+        rng: Stream = "substream",
     ) -> None:
-        """Build N copies, see `MPECooperativePushEnv`; call `reset` before `step`.
+        """Build N copies; call `reset` before `step`.
+
+        Args:
+            num_envs: Copies N, >= 1.
+            backend: ``"numpy"`` or ``"torch"``; with torch all arrays in and out are tensors.
+            device: Torch device.
+            precision: Floats of the state; numpy keeps float64.
+            agent_uids: Two distinct names, the ego's first.
+            episode_length: Steps until truncation, >= 1.
+            root_seed: Experiment seed, >= 0.
+            autoreset: See `cadenza.envs.vector_base`.
+            rng: See `VectorOptions`.
 
         Raises:
             InputError: An argument is out of range.
         """
         uids = checked_agent_uids(_BATCH_OWNER, agent_uids, low=2, high=2)
+        options = VectorOptions(
+            num_envs=num_envs,
+            episode_length=episode_length,
+            root_seed=root_seed,
+            autoreset=autoreset,
+            rng=rng,
+        )
         task = TaskLayout(
             owner=_BATCH_OWNER,
             stream=STREAM,
@@ -296,30 +328,33 @@ class VectorMPECooperativePushEnv(PlanarVectorEnv):
             control_timestep=DT,
         )
         super().__init__(
-            task, num_envs=num_envs, episode_length=episode_length, root_seed=root_seed
+            task, options, array_backend(_BATCH_OWNER, backend, device=device, precision=precision)
         )
         # Rows: x and y of landmark 0 and 1; x and y of ego and partner.
-        self._landmarks: FloatArray = np.empty((4, num_envs))
-        self._position: FloatArray = np.empty((4, num_envs))
-        self._velocity: FloatArray = np.empty((4, num_envs))
+        self._landmarks = self._backend.states((4, num_envs))
+        self._position = self._backend.states((4, num_envs))
+        self._velocity = self._backend.states((4, num_envs))
 
-    def _place(self, rows: NDArray[np.int64], draws: FloatArray) -> None:
+    def _place(self, rows: Any, draws: NDArray[np.float64]) -> None:
         # As Generator.uniform(low, high): low + (high - low) * draw.
-        points = np.ascontiguousarray((-POSITION_BOUND + 2.0 * POSITION_BOUND * draws).T)
+        points = self._backend.from_host(
+            np.ascontiguousarray((-POSITION_BOUND + 2.0 * POSITION_BOUND * draws).T)
+        )
         self._landmarks[:, rows] = points[:4]
         self._position[:, rows] = points[4:]
         self._velocity[:, rows] = 0.0
 
     def _advance(self, commands: Any) -> tuple[Any, NDArray[np.bool_], dict[str, Any]]:
+        xp = self._backend.xp
         self._velocity = commands.reshape(4, self.num_envs)
-        self._position = np.clip(
+        self._position = xp.clip(
             self._position + self._velocity * DT, -POSITION_BOUND, POSITION_BOUND
         )
         ax, ay, bx, by = self._position
         x0, y0, x1, y1 = self._landmarks
-        first = np.minimum(sum_of_squares(ax - x0, ay - y0), sum_of_squares(bx - x0, by - y0))
-        second = np.minimum(sum_of_squares(ax - x1, ay - y1), sum_of_squares(bx - x1, by - y1))
-        reward = -(np.sqrt(first) + np.sqrt(second))
+        first = xp.minimum(sum_of_squares(ax - x0, ay - y0), sum_of_squares(bx - x0, by - y0))
+        second = xp.minimum(sum_of_squares(ax - x1, ay - y1), sum_of_squares(bx - x1, by - y1))
+        reward = -(xp.sqrt(first) + xp.sqrt(second))
         return reward, np.zeros(self.num_envs, dtype=np.bool_), {}
 
     def _write_states(self, out: Any, rows: Any) -> None:
@@ -333,3 +368,6 @@ class VectorMPECooperativePushEnv(PlanarVectorEnv):
                 out[robot, rows, 4 + axis] = landmarks[axis] - here
                 out[robot, rows, 6 + axis] = landmarks[2 + axis] - here
                 out[robot, rows, 8 + axis] = position[other[axis]] - here
+
+    def _blank_info(self, info: dict[str, Any], rows: NDArray[np.int64]) -> None:
+        """Nothing to do: this task reports no info."""

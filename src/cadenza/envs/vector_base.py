@@ -1,10 +1,13 @@
 """Many copies of a planar task stepped as one: episode identities, automatic resets, observations.
 
-Identity:    copy i plays episodes seed_i + e * N, e = 0, 1, ..., of the scalar task, each with the
-             bytes of ``ScalarEnv(root_seed=...).reset(seed=seed_i + e * N)``. ``reset(seed=s)``
-             sets seed_i = s + i and e = 0; ``reset()`` moves every copy to its next episode.
-Auto-reset:  the step that ends an episode returns the next episode's first observation, and
-             ``info["final_observation"]`` holds those before the reset.
+Identity:    copy i plays episodes seed_i + e * N, e = 0, 1, ..., of the scalar task: with
+             ``rng="substream"`` each of them has exactly the bytes of
+             ``ScalarEnv(root_seed=...).reset(seed=seed_i + e * N)``. ``reset(seed=s)`` sets
+             seed_i = s + i and e = 0; ``reset()`` moves every copy to its next episode.
+Auto-reset:  "same_step": the step that ends an episode returns the next episode's first
+             observation, and ``info["final_observation"]`` holds those before the reset.
+             "next_step": the following step ignores that copy's action, returns the next episode's
+             first observation, reward 0 and no flags.
 Axes:        N = copies, n = robots, D = entries of one `state`. Coordinates are stored with N last,
              so that every operation runs over contiguous memory.
 """
@@ -12,7 +15,7 @@ Axes:        N = copies, n = robots, D = entries of one `state`. Coordinates are
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -20,14 +23,51 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from cadenza.core.arrays import Float32Array, FloatArray
-from cadenza.core.errors import NotReadyError
-from cadenza.envs.batched_streams import named_uniforms
-from cadenza.envs.inputs import checked_action, checked_integer, checked_seeds
+from cadenza.core.errors import InputError, NotReadyError
+from cadenza.envs.backends import ArrayBackend
+from cadenza.envs.batched_streams import counter_uniforms, named_uniforms
+from cadenza.envs.inputs import checked_integer, checked_seeds
 from cadenza.envs.spaces import planar_action_space, state_observation_space
 
+Autoreset = Literal["same_step", "next_step"]
+Stream = Literal["substream", "philox"]
+
+_MODES = {"same_step": AutoresetMode.SAME_STEP, "next_step": AutoresetMode.NEXT_STEP}
 #: Every copy at once, where an index of copies is wanted.
 _ALL = slice(None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorOptions:
+    """Choices common to all vector tasks.
+
+    Attributes:
+        num_envs: Copies N, >= 1.
+        episode_length: Steps until truncation, >= 1.
+        root_seed: Experiment seed, >= 0.
+        autoreset: When a finished copy starts its next episode.
+        rng: ``"substream"`` replays the scalar task; ``"philox"`` draws layouts from a
+            counter-based generator keyed by (experiment, seed_i, e): cheaper, and another stream.
+    """
+
+    num_envs: int
+    episode_length: int
+    root_seed: int
+    autoreset: Autoreset
+    rng: Stream
+
+    def __post_init__(self) -> None:
+        for name, low in (("num_envs", 1), ("episode_length", 1), ("root_seed", 0)):
+            checked_integer("VectorOptions", name, getattr(self, name), low=low)
+        if self.autoreset not in _MODES:
+            raise InputError(
+                "VectorOptions: expected autoreset 'same_step' or 'next_step', "
+                f"got {self.autoreset!r}."
+            )
+        if self.rng not in ("substream", "philox"):
+            raise InputError(
+                f"VectorOptions: expected rng 'substream' or 'philox', got {self.rng!r}."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,22 +96,16 @@ class TaskLayout:
 class PlanarVectorEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]):
     """N copies of a planar task; a task adds layout, motion and observation."""
 
-    def __init__(
-        self, task: TaskLayout, *, num_envs: int, episode_length: int, root_seed: int
-    ) -> None:
-        """Build N copies; call `reset` before `step`.
-
-        Raises:
-            InputError: A number is out of range.
-        """
-        owner, self._task = task.owner, task
-        self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
-        self.num_envs = checked_integer(owner, "num_envs", num_envs, low=1)
+    def __init__(self, task: TaskLayout, options: VectorOptions, backend: ArrayBackend) -> None:
+        """Build N copies; call `reset` before `step`."""
+        self._task, self._options, self._backend = task, options, backend
+        self.metadata = {"render_modes": [], "autoreset_mode": _MODES[options.autoreset]}
+        self.num_envs = options.num_envs
         self.agent_uids = task.uids
         self.ego_uid, self.partner_uid = task.uids[:2]
         self.control_timestep = task.control_timestep
-        self.episode_length = checked_integer(owner, "episode_length", episode_length, low=1)
-        self.root_seed = checked_integer(owner, "root_seed", root_seed, low=0)
+        self.episode_length = options.episode_length
+        self.root_seed = options.root_seed
         self.single_action_space = planar_action_space(task.limits)
         self.single_observation_space = state_observation_space(task.uids, task.state_dim)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
@@ -79,11 +113,12 @@ class PlanarVectorEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any])
         self._seeds: NDArray[np.int64] = np.arange(self.num_envs, dtype=np.int64)
         self._episodes: NDArray[np.int64] = np.full(self.num_envs, -1, dtype=np.int64)
         self._steps: NDArray[np.int64] = np.zeros(self.num_envs, dtype=np.int64)
+        self._finished: NDArray[np.bool_] = np.zeros(self.num_envs, dtype=np.bool_)
         self._ready = False
         robots = len(task.uids)
         self._states_shape = (robots, self.num_envs, task.state_dim)
-        limits = np.array([task.limits[uid] for uid in task.uids])
-        self._limits: FloatArray = limits.reshape(robots, 1, 1)
+        limits = np.array([task.limits[uid] for uid in task.uids]).reshape(robots, 1, 1)
+        self._limits = backend.from_host(limits)
 
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
@@ -105,12 +140,15 @@ class PlanarVectorEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any])
             self._seeds = checked_seeds(self._task.owner, seed, self.num_envs)
             self._episodes[:] = 0
         self._start(np.arange(self.num_envs, dtype=np.int64))
+        self._finished[:] = False
         self._ready = True
-        return self._observation(self._seen()), {}
+        states = self._backend.observations(self._states_shape)
+        self._write_states(states, _ALL)
+        return self._observation(states), {}
 
     def step(
         self, actions: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], FloatArray, NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+    ) -> tuple[dict[str, Any], Any, Any, Any, dict[str, Any]]:
         """Advance every copy by one control step.
 
         Args:
@@ -119,28 +157,37 @@ class PlanarVectorEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any])
 
         Returns:
             Batched observation; reward, terminated, truncated of shape (N,); info with arrays of
-            shape (N,), and in the step that ends episodes also ``final_observation`` (batched,
-            before the reset), its alias ``final_obs``, ``final_info`` and the masks ``_final_obs``,
-            ``_final_info``.
+            shape (N,), and in the step that ends episodes under "same_step" also
+            ``final_observation`` (batched, before the reset), its alias ``final_obs``,
+            ``final_info`` and the masks ``_final_obs``, ``_final_info``.
 
         Raises:
             NotReadyError: `reset` was never called.
             InputError: A uid is missing, or its actions have another shape or are not finite.
         """
+        owner = self._task.owner
         if not self._ready:
-            raise NotReadyError(
-                f"{self._task.owner}.step: expected episodes in progress; call reset()."
-            )
+            raise NotReadyError(f"{owner}.step: expected episodes in progress; call reset().")
         reward, terminated, info = self._advance(self._commands(actions))
         self._steps += 1
         truncated = (self._steps >= self.episode_length) & ~terminated
-        states, finished = self._seen(), terminated | truncated
-        if finished.any():
-            states = self._reset_finished(states, finished, info)
-        return self._observation(states), reward, terminated, truncated, info
+        if self._options.autoreset == "next_step" and self._finished.any():
+            waiting = np.flatnonzero(self._finished)
+            self._episodes[waiting] += 1
+            self._start(waiting)
+            reward[self._backend.rows(waiting)] = 0.0
+            terminated[waiting] = truncated[waiting] = False
+            self._blank_info(info, waiting)
+        self._finished = terminated | truncated
+        states = self._backend.observations(self._states_shape)
+        self._write_states(states, _ALL)
+        if self._options.autoreset == "same_step" and self._finished.any():
+            states = self._reset_finished(states, info)
+        from_host = self._backend.from_host
+        return self._observation(states), reward, from_host(terminated), from_host(truncated), info
 
     @abstractmethod
-    def _place(self, rows: NDArray[np.int64], draws: FloatArray) -> None:
+    def _place(self, rows: Any, draws: NDArray[np.float64]) -> None:
         """Set the start of an episode for the copies ``rows``, from draws of shape (R, K)."""
 
     @abstractmethod
@@ -151,45 +198,49 @@ class PlanarVectorEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any])
     def _write_states(self, out: Any, rows: Any) -> None:
         """Write the `state` of the copies ``rows`` to ``out``, shape (n, N, D)."""
 
+    @abstractmethod
+    def _blank_info(self, info: dict[str, Any], rows: NDArray[np.int64]) -> None:
+        """Set ``info`` of the copies ``rows`` to what a reset leaves."""
+
     def _commands(self, actions: Mapping[str, Any]) -> Any:
-        task = self._task
-        commands = np.empty((len(task.uids), 2, self.num_envs))
+        backend, task = self._backend, self._task
+        commands = backend.states((len(task.uids), 2, self.num_envs))
         for robot, uid in enumerate(task.uids):
-            commands[robot] = checked_action(task.owner, actions, uid, (self.num_envs, 2)).T
-        return np.clip(commands, -self._limits, self._limits)
+            commands[robot] = backend.read_action(task.owner, actions, uid, self.num_envs).T
+        return backend.xp.clip(commands, -self._limits, self._limits)
 
     def _start(self, rows: NDArray[np.int64]) -> None:
         """Draw and place the current episodes of the copies ``rows``."""
-        draws = named_uniforms(
-            f"{self._task.stream}.episode.",
-            self._seeds[rows] + self._episodes[rows] * self.num_envs,
-            root_seed=self.root_seed,
-            count=self._task.draws,
-        )
+        task, options = self._task, self._options
+        seeds, episodes = self._seeds[rows], self._episodes[rows]
+        if options.rng == "philox":
+            draws = counter_uniforms(
+                task.stream, seeds, episodes, root_seed=options.root_seed, count=task.draws
+            )
+        else:
+            draws = named_uniforms(
+                f"{task.stream}.episode.",
+                seeds + episodes * self.num_envs,
+                root_seed=options.root_seed,
+                count=task.draws,
+            )
         self._steps[rows] = 0
-        self._place(rows, draws)
+        self._place(self._backend.rows(rows), draws)
 
-    def _seen(self) -> Float32Array:
-        """Return every robot's `state`, (n, N, D)."""
-        states = np.empty(self._states_shape, dtype=np.float32)
-        self._write_states(states, _ALL)
-        return states
-
-    def _reset_finished(
-        self, final_states: Float32Array, finished: NDArray[np.bool_], info: dict[str, Any]
-    ) -> Float32Array:
+    def _reset_finished(self, final_states: Any, info: dict[str, Any]) -> Any:
         """Start the next episode of finished copies; return the observations after that."""
-        rows = np.flatnonzero(finished)
+        rows = np.flatnonzero(self._finished)
+        mask = self._finished.copy()
         info["final_info"] = dict(info)
         info["final_observation"] = info["final_obs"] = self._observation(final_states)
-        info["_final_obs"] = info["_final_info"] = finished
+        info["_final_obs"] = info["_final_info"] = mask
         self._episodes[rows] += 1
         self._start(rows)
-        states = final_states.copy()
+        states = self._backend.copy(final_states)
         self._write_states(states, _ALL if rows.size == self.num_envs else rows)
         return states
 
-    def _observation(self, states: Float32Array) -> dict[str, Any]:
+    def _observation(self, states: Any) -> dict[str, Any]:
         return {
             "agent": {uid: {"state": states[robot]} for robot, uid in enumerate(self.agent_uids)}
         }

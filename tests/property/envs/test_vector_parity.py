@@ -12,24 +12,33 @@ from cadenza.envs.mpe import MPECooperativePushEnv, VectorMPECooperativePushEnv
 class ScalarCopies:
     """N scalar envs with the automatic resets of the vector env, one Python loop."""
 
-    def __init__(self, make, count):
+    def __init__(self, make, count, autoreset):
         self.envs = [make() for _ in range(count)]
+        self.autoreset = autoreset
         self.seeds = np.zeros(count, dtype=np.int64)
+        self.waiting = [False] * count
 
     def reset(self, seed):
         self.seeds = seed + np.arange(len(self.envs))
         return [env.reset(seed=int(s))[0] for env, s in zip(self.envs, self.seeds, strict=True)]
 
     def step(self, actions):
-        """Return per copy: observation, final observation or None, reward, flags, info."""
+        """Return per copy: observation, final observation or None, reward, flags, info or None."""
         rows = []
         for i, env in enumerate(self.envs):
+            if self.waiting[i]:
+                self.waiting[i] = False
+                rows.append((self._next(i), None, 0.0, False, False, None))
+                continue
             obs, reward, terminated, truncated, info = env.step(
                 {uid: action[i] for uid, action in actions.items()}
             )
             final = None
             if terminated or truncated:
-                final, obs = obs, self._next(i)
+                if self.autoreset == "same_step":
+                    final, obs = obs, self._next(i)
+                else:
+                    self.waiting[i] = True
             rows.append((obs, final, reward, terminated, truncated, info))
         return rows
 
@@ -57,7 +66,7 @@ def assert_same_rollout(vector, scalars, *, seed, steps, policy):
             assert all(state_bytes(obs, uid, i) == state_bytes(single, uid) for uid in uids)
             assert reward[i].tobytes() == np.float64(expected).tobytes()
             assert [terminated[i], truncated[i]] == flags
-            for name, value in facts.items():
+            for name, value in (facts or {}).items():
                 assert info[name][i] == value
             if final is not None:
                 last = info["final_observation"]
@@ -83,11 +92,12 @@ def towards_goals(uids, rng):
     return act
 
 
+@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
 @pytest.mark.parametrize("num_robots", [2, 8])
-def test_64_crossing_copies_equal_64_scalar_envs_byte_for_byte(num_robots):
+def test_64_crossing_copies_equal_64_scalar_envs_byte_for_byte(num_robots, autoreset):
     arguments = {"num_robots": num_robots, "episode_length": 45, "root_seed": 3}
-    vector = VectorCrossingEnv(64, **arguments)
-    scalars = ScalarCopies(lambda: CrossingEnv(**arguments), 64)
+    vector = VectorCrossingEnv(64, autoreset=autoreset, **arguments)
+    scalars = ScalarCopies(lambda: CrossingEnv(**arguments), 64, autoreset)
     policy = towards_goals(vector.agent_uids, np.random.default_rng(1))
     assert assert_same_rollout(vector, scalars, seed=0, steps=100, policy=policy) >= 96
 
@@ -98,12 +108,13 @@ def test_64_crossing_copies_equal_64_scalar_envs_byte_for_byte(num_robots):
     seed=st.integers(0, 2**40),
     count=st.integers(1, 5),
     length=st.integers(1, 6),
+    autoreset=st.sampled_from(["same_step", "next_step"]),
 )
-def test_push_parity_holds_for_any_seeds_sizes_and_lengths(root, seed, count, length):
+def test_push_parity_holds_for_any_seeds_sizes_and_lengths(root, seed, count, length, autoreset):
     rng = np.random.default_rng(seed)
     arguments = {"episode_length": length, "root_seed": root, "agent_uids": ("b", "a")}
-    vector = VectorMPECooperativePushEnv(count, **arguments)
-    scalars = ScalarCopies(lambda: MPECooperativePushEnv(**arguments), count)
+    vector = VectorMPECooperativePushEnv(count, autoreset=autoreset, **arguments)
+    scalars = ScalarCopies(lambda: MPECooperativePushEnv(**arguments), count, autoreset)
 
     def policy(_, __):
         return {uid: rng.uniform(-3, 3, (count, 2)) for uid in ("a", "b")}
@@ -118,12 +129,13 @@ def test_push_parity_holds_for_any_seeds_sizes_and_lengths(root, seed, count, le
     count=st.integers(1, 5),
     num_robots=st.integers(2, 8),
     length=st.integers(1, 30),
+    autoreset=st.sampled_from(["same_step", "next_step"]),
 )
 def test_crossing_parity_holds_for_any_seeds_sizes_and_lengths(
-    root, seed, count, num_robots, length
+    root, seed, count, num_robots, length, autoreset
 ):
     arguments = {"num_robots": num_robots, "episode_length": length, "root_seed": root}
-    vector = VectorCrossingEnv(count, **arguments)
-    scalars = ScalarCopies(lambda: CrossingEnv(**arguments), count)
+    vector = VectorCrossingEnv(count, autoreset=autoreset, **arguments)
+    scalars = ScalarCopies(lambda: CrossingEnv(**arguments), count, autoreset)
     policy = towards_goals(vector.agent_uids, np.random.default_rng(seed))
     assert_same_rollout(vector, scalars, seed=seed, steps=35, policy=policy)

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
 
 from cadenza.aht.config import PartnerConfig
 from cadenza.benchmark.stream_tasks import EgoVectorEnv, make_ego_worlds
@@ -151,9 +150,7 @@ def late_resets(request):
     """Reset in the step after."""
     from cadenza.envs.crossing import VectorCrossingEnv
 
-    env = VectorCrossingEnv(request.num_envs)
-    env.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
-    return env
+    return VectorCrossingEnv(request.num_envs, autoreset="next_step")
 
 
 @pytest.mark.parametrize("factory", ["scalar_only", "late_resets"])

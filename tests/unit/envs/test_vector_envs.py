@@ -1,7 +1,10 @@
 """Contract of both vector tasks, and what each adds."""
 
+from functools import partial
+
 import numpy as np
 import pytest
+import torch
 
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.types import VectorEnvLike
@@ -79,12 +82,25 @@ def test_observations_of_earlier_steps_do_not_change(vector):
 
 
 @pytest.mark.parametrize("vector", VECTORS)
+def test_philox_layouts_are_reproducible_and_another_stream(vector):
+    philox = vector(4, rng="philox", root_seed=1)
+    first = ego(philox.reset(seed=0)[0]).copy()
+    np.testing.assert_array_equal(ego(philox.reset(seed=0)[0]), first)
+    assert (ego(vector(4, root_seed=1).reset(seed=0)[0]) != first).any(axis=1).all()
+    assert (ego(vector(4, rng="philox").reset(seed=0)[0]) != first).any(axis=1).all()
+    # Copy and episode select the draws: copy 1 at seed 0 is copy 0 at seed 1.
+    np.testing.assert_array_equal(ego(philox.reset(seed=1)[0])[:3], first[1:])
+
+
+@pytest.mark.parametrize("vector", VECTORS)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"num_envs": 0}, "num_envs to be an integer >= 1, got 0"),
         ({"num_envs": 1, "episode_length": 0}, "episode_length to be an integer >= 1"),
         ({"num_envs": 1, "root_seed": -1}, "root_seed to be an integer >= 0"),
+        ({"num_envs": 1, "autoreset": "never"}, "autoreset 'same_step' or 'next_step', got 'never"),
+        ({"num_envs": 1, "rng": "mt19937"}, "rng 'substream' or 'philox', got 'mt19937'"),
         ({"num_envs": 1, "agent_uids": ("a", "a")}, "distinct"),
         ({"num_envs": 1, "agent_uids": ("a", "b", "c")}, "2-tuple"),
     ],
@@ -126,7 +142,10 @@ BAD_ACTIONS = [
 ]
 
 
-@pytest.mark.parametrize("vector", VECTORS)
+TORCH = pytest.param(partial(VectorMPECooperativePushEnv, backend="torch"), id="torch")
+
+
+@pytest.mark.parametrize("vector", [*VECTORS, TORCH])
 @pytest.mark.parametrize(("action", "message"), BAD_ACTIONS)
 def test_step_with_bad_action_names_robot_and_env(vector, action, message):
     env = vector(2)
@@ -135,12 +154,49 @@ def test_step_with_bad_action_names_robot_and_env(vector, action, message):
         env.step(action)
 
 
-def test_step_with_huge_finite_actions_is_no_error():
-    env = VectorMPECooperativePushEnv(2)
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_step_with_huge_finite_actions_is_no_error(backend):
+    env = VectorMPECooperativePushEnv(2, backend=backend)
     env.reset(seed=0)
     huge = np.full((2, 2), 1e308)  # the sum overflows although every entry is finite
     obs = env.step({"ego": huge, "partner": huge})[0]
     assert ego(obs)[:, 2:4].tolist() == [[1.0, 1.0]] * 2
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_torch_backend_returns_tensors_that_agree_with_numpy(precision):
+    tensors = VectorMPECooperativePushEnv(5, backend="torch", precision=precision, episode_length=3)
+    arrays = VectorMPECooperativePushEnv(5, episode_length=3)
+    rng = np.random.default_rng(0)
+    assert isinstance(ego(tensors.reset(seed=2)[0]), torch.Tensor)
+    arrays.reset(seed=2)
+    tolerance = 1e-15 if precision == "float64" else 1e-6
+    for step in range(7):
+        action = {uid: rng.uniform(-2, 2, (5, 2)) for uid in arrays.agent_uids}
+        given = {uid: torch.from_numpy(value) for uid, value in action.items()}
+        obs_t, reward_t, terminated_t, truncated_t, info_t = tensors.step(given)
+        obs, reward, terminated, truncated, info = arrays.step(action)
+        assert obs_t["agent"]["ego"]["state"].dtype == torch.float32
+        np.testing.assert_allclose(ego(obs_t).numpy(), ego(obs), atol=tolerance, rtol=0)
+        np.testing.assert_allclose(reward_t.numpy(), reward, rtol=tolerance)
+        assert terminated_t.tolist() == terminated.tolist()
+        assert truncated_t.tolist() == truncated.tolist()
+        assert ("final_observation" in info_t) == ("final_observation" in info) == (step % 3 == 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"backend": "jax"}, "backend 'numpy' or 'torch', got 'jax'"),
+        ({"device": "cuda"}, "device 'cpu' and precision 'float64' with backend 'numpy'"),
+        ({"precision": "float32"}, "use backend='torch'"),
+        ({"backend": "torch", "precision": "float16"}, "'float64' or 'float32', got 'float16'"),
+        ({"backend": "torch", "device": "abacus"}, "usable torch device, got 'abacus'"),
+    ],
+)
+def test_construction_with_bad_backend_names_it(arguments, message):
+    with pytest.raises(InputError, match=message):
+        VectorMPECooperativePushEnv(2, **arguments)
 
 
 # Safety hooks.
