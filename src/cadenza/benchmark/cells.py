@@ -24,6 +24,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -63,7 +64,7 @@ NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
 #: A SHA-256 in lower-case hex.
 SHA256_PATTERN: Final = r"^[0-9a-f]{64}$"
 
-_Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 _Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]
 _T = TypeVar("_T")
 _Entry = TypeVar("_Entry", "PolicyEntry", "PartnerEntry", "ConditionEntry")
@@ -75,23 +76,36 @@ def _require_distinct(values: tuple[_T, ...]) -> tuple[_T, ...]:
     return values
 
 
+def from_name(*keys: str) -> BeforeValidator:
+    """Accept a bare string where a mapping with the value of ``keys`` is meant."""
+
+    def expand(value: object) -> object:
+        return dict.fromkeys(keys, value) if isinstance(value, str) else value
+
+    return BeforeValidator(expand)
+
+
 class PlanModel(BaseModel):
     """Immutable, unknown keys and non-finite numbers refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class PolicyEntry(PlanModel):
-    """One ego policy.
+class PolicyChoice(PlanModel):
+    """An ego policy.
 
     Attributes:
         name: How results call it.
-        source: Name of a built-in policy or ``local://`` address of a checkpoint.
-        weights_sha256: Digest of the checkpoint's bytes; None for a built-in policy.
+        source: Built-in name (``zero``, ``random``, ``goal_pd``) or ``local://`` address.
     """
 
-    name: _Name
+    name: Name
     source: str = Field(min_length=1)
+
+
+class PolicyEntry(PolicyChoice):
+    """One ego policy, with the digest of its checkpoint's bytes; None for a built-in one."""
+
     weights_sha256: _Sha256 | None = None
 
 
@@ -105,7 +119,7 @@ class PartnerEntry(PlanModel):
         weights_sha256: Digest of its weights' bytes; None for a scripted partner.
     """
 
-    name: _Name
+    name: Name
     partner: PartnerConfig
     seen: bool = False
     weights_sha256: _Sha256 | None = None
@@ -116,14 +130,14 @@ class ConditionEntry(PlanModel):
 
     Attributes:
         name: How results call it.
-        safety: Filter settings; ``enabled=False`` executes the policy's actions as they are.
-        link: What the ego hears of the others; None lets it see the truth. Left out then, so that
-            plans without links keep their bytes.
+        safety: Filter settings; ``enabled=False``, the default, executes the policy's actions.
+        link: What the ego hears of the others; the bare name of a preset is enough. None lets it
+            see the truth and is left out, so that plans without links keep their bytes.
     """
 
-    name: _Name
-    safety: SafetyConfig
-    link: LinkConfig | None = None
+    name: Name
+    safety: SafetyConfig = Field(default_factory=SafetyConfig)
+    link: Annotated[LinkConfig, from_name("profile")] | None = None
 
     @model_serializer(mode="wrap")
     def _without_absent_link(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

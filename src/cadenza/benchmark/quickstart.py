@@ -20,13 +20,17 @@ from typing import Final, TypeAlias
 from cadenza.aht.config import EgoAHTConfig, config_fingerprint, load_config
 from cadenza.aht.types import RewardCurve, TrainingResult
 from cadenza.benchmark.builders import code_digest
-from cadenza.benchmark.cells import Cell, CellRunner, EvaluationPlan
+from cadenza.benchmark.cells import (
+    Cell,
+    CellRunner,
+    ConditionEntry,
+    EvaluationPlan,
+    PolicyChoice,
+)
 from cadenza.benchmark.evaluation_run import (
-    ConditionChoice,
     EvaluationConfig,
     EvaluationOutcome,
     PartnerChoice,
-    PolicyChoice,
     run_evaluation,
 )
 from cadenza.benchmark.output_folder import open_output_folder, set_aside_other_run
@@ -557,8 +561,8 @@ def _evaluation_config(
         policies=(PolicyChoice(name=POLICY_NAME, source=f"{LOCAL_URI_SCHEME}{address}"),),
         partners=_partners(config),
         conditions=(
-            ConditionChoice(name=FILTER_ON, safety=config.safety),
-            ConditionChoice(
+            ConditionEntry(name=FILTER_ON, safety=config.safety),
+            ConditionEntry(
                 name=FILTER_OFF, safety=config.safety.model_copy(update={"enabled": False})
             ),
         ),

@@ -37,7 +37,7 @@ ZOO_MEMBER: Final = "zoo_member"
 
 
 class MemberPolicies(NamedTuple):
-    """Policies of a member's checkpoint; deviations of their actions, (A,) each, none for choices."""
+    """Policies of a member's checkpoint, and log-deviations, (A,) each; none for choices."""
 
     ego: "MlpPolicy"
     partner: "MlpPolicy"
