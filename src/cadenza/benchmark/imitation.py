@@ -37,8 +37,8 @@ from numpy.typing import NDArray
 
 from cadenza.aht.config_models import EnvConfig, PartnerConfig
 from cadenza.benchmark.builders import build_env, build_partner, require_player
-from cadenza.benchmark.policies import EgoPolicy, EgoSeat, MemorylessPolicy, ego_seat, load_policy
-from cadenza.benchmark.stream_tasks import EXPERTS, EgoVectorEnv, Law, make_batch
+from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat, load_policy
+from cadenza.benchmark.stream_tasks import EXPERTS, EgoVectorEnv, LawPolicy, make_batch
 from cadenza.benchmark.tasks import OptionValue, get_task
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME, CheckpointMetadata, save_checkpoint
 from cadenza.core.checks import is_whole
@@ -282,7 +282,7 @@ def _label(player: PartnerConfig) -> str:
 def find_expert(name: str, seat: EgoSeat) -> EgoPolicy:
     """Return the expert called ``name`` for an ego's seat."""
     if name in EXPERTS:
-        return _LawExpert(EXPERTS[name].law, seat)
+        return LawPolicy(seat, EXPERTS[name].law)
     if name in list_registered():
         player = PartnerConfig(class_name=name, extra={"uid": seat.uid})
         return _PartnerExpert(build_partner(player), seat)
@@ -291,19 +291,6 @@ def find_expert(name: str, seat: EgoSeat) -> EgoPolicy:
     except UnknownNameError as error:
         known = ", ".join(sorted({*EXPERTS, *list_registered()}))
         raise UnknownNameError(f"{str(error)[:-1]}, or an expert of {known}.") from error
-
-
-class _LawExpert(MemorylessPolicy):
-    """A law over states, clipped to the seat's bounds."""
-
-    def __init__(self, law: Law, seat: EgoSeat) -> None:
-        self._law, self._seat = law, seat
-
-    def act(self, obs: Observation) -> NDArray[Any]:
-        """Return the ego's action, float32, shape (A,)."""
-        seat = self._seat
-        state = obs["agent"][seat.uid]["state"][None].astype(np.float64)
-        return np.clip(self._law(state)[0], seat.low, seat.high).astype(np.float32)
 
 
 class _PartnerExpert:

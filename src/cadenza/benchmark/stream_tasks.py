@@ -40,7 +40,7 @@ from cadenza.benchmark.builders import (
     partner_spec,
     require_player,
 )
-from cadenza.benchmark.policies import goal_pull
+from cadenza.benchmark.policies import EgoSeat, goal_pull
 from cadenza.benchmark.scripted_egos import carry
 from cadenza.benchmark.tasks import EnvRequest, OptionValue, TaskSpec, adopt, get_task
 from cadenza.core.arrays import Float32Array, FloatArray
@@ -51,6 +51,7 @@ from cadenza.core.errors import (
     UnknownNameError,
 )
 from cadenza.core.seeding import derive_substream
+from cadenza.core.types import Observation
 from cadenza.partners.interface import FrozenPartner, PartnerBase
 from cadenza.partners.registry import load_partner, outside_modules
 from cadenza.stream.config import OnlineDataEngineCfg
@@ -345,6 +346,26 @@ def find_expert(name: str) -> Expert:
     if expert is None:
         raise UnknownNameError(f"Expert {name!r}: expected one of {', '.join(EXPERTS)}.")
     return expert
+
+
+class LawPolicy:
+    """A law that plays one ego's seat; with ``noise`` > 0 disturbed, other ones every episode."""
+
+    def __init__(self, seat: EgoSeat, law: Law, *, noise: float = 0.0) -> None:
+        self._seat, self._law, self._noise = seat, law, noise
+        self.reset(seed=0)
+
+    def reset(self, *, seed: int) -> None:
+        """Begin the noise of the episode."""
+        self._rng = derive_substream("benchmark.jobs.noise", root_seed=seed).default_rng()
+
+    def act(self, obs: Observation) -> NDArray[Any]:
+        """Return what is wanted, float32, (A,); leaves the bounds by the noise alone."""
+        state = np.asarray(obs["agent"][self._seat.uid]["state"], dtype=np.float64)
+        wanted = np.clip(self._law(state[None])[0], self._seat.low, self._seat.high)
+        if self._noise:
+            wanted = wanted + self._noise * self._rng.standard_normal(wanted.shape)
+        return wanted.astype(np.float32)
 
 
 class GuardedExpert:

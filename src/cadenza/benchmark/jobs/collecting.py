@@ -10,6 +10,7 @@ import base64
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +26,6 @@ from cadenza.benchmark.jobs.dataset_files import (
 )
 from cadenza.benchmark.jobs.encounters import (
     Encounters,
-    NoisyExpert,
     Recording,
     chosen_partners,
     is_filtered,
@@ -34,7 +34,7 @@ from cadenza.benchmark.jobs.encounters import (
 )
 from cadenza.benchmark.output_folder import Blocks, JobFolder, open_job_folder
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, open_policy
-from cadenza.benchmark.stream_tasks import EXPERTS, find_expert
+from cadenza.benchmark.stream_tasks import EXPERTS, LawPolicy
 from cadenza.benchmark.tasks import TaskSpec
 from cadenza.core.arrays import Float32Array
 from cadenza.core.device import single_torch_thread
@@ -43,6 +43,9 @@ from cadenza.stream.bridges.episodes import Episode
 
 #: Attempts between two saves: half a second of work or so.
 BLOCK: Final = 16
+#: Standard deviation of what disturbs the expert's wanted action, unit of the action: shows
+#: clones how to get back. Source: noise injection, arXiv:1703.09327.
+EXPERT_NOISE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,12 +117,11 @@ def collect(collection: Collection, *, expert: str | None = None) -> dict[str, A
     """
     task = job_task(collection.task)
     name = _expert_of(task, expert)
-    law = find_expert(name).law
     player = _Player(
         kind="collect",
         facts={"expert": name, "filter": task.supports_safety},
         filtered=task.supports_safety,
-        make_policy=lambda seat: NoisyExpert(seat, law),
+        make_policy=_noisy(name),
         must_succeed=True,
     )
     return _run(collection, task, player)
@@ -154,10 +156,8 @@ def harvest(
     )
     if starts == "failed":
         name = _expert_of(task, None)
-        law = find_expert(name).law
         facts = {**player.facts, "starts": starts, "expert": name}
-        expert: Callable[[EgoSeat], EgoPolicy] = lambda seat: NoisyExpert(seat, law)  # noqa: E731
-        player = replace(player, facts=facts, expert=expert)
+        player = replace(player, facts=facts, expert=_noisy(name))
     elif starts != "solved":
         raise ConfigurationError(f"--starts: expected solved or failed, got {starts!r}.")
     with single_torch_thread():
@@ -174,6 +174,10 @@ def _expert_of(task: TaskSpec, name: str | None) -> str:
             f"{name!r}."
         )
     return name
+
+
+def _noisy(expert: str) -> Callable[[EgoSeat], EgoPolicy]:
+    return partial(LawPolicy, law=EXPERTS[expert].law, noise=EXPERT_NOISE)
 
 
 def _run(collection: Collection, task: TaskSpec, player: _Player) -> dict[str, Any]:

@@ -26,12 +26,10 @@ from cadenza.benchmark.builders import code_digest
 from cadenza.benchmark.episodes import EpisodeTag, EpisodeWorld, open_world, run_episode
 from cadenza.benchmark.output_folder import Blocks, open_job_folder
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, open_policy
-from cadenza.benchmark.stream_tasks import Law
 from cadenza.benchmark.tasks import TaskSpec, get_task
-from cadenza.core.arrays import Float32Array, FloatArray
+from cadenza.core.arrays import Float32Array
 from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import ConfigurationError, UnknownNameError
-from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation
 from cadenza.evaluation.results import EpisodeResult
 from cadenza.partners.registry import partner_card
@@ -40,9 +38,6 @@ from cadenza.partners.registry import partner_card
 FOCUS_WEIGHT: Final = 3
 #: Root seed of every environment: initial-state seeds alone tell episodes apart.
 ROOT_SEED: Final = 0
-#: Standard deviation of what disturbs the expert's wanted action, unit of the action: shows
-#: clones how to get back. Source: noise injection, arXiv:1703.09327.
-EXPERT_NOISE: Final = 0.5
 #: All partners of the task.
 ALL: Final = "default"
 #: Those of them that leave the ego a way to its goal.
@@ -227,27 +222,6 @@ class Encounters:
             recorded = _RecordedEnv(world.env, world.seat)
             self._worlds[partner] = (replace(world, env=recorded, monitor=None), recorded)
         return self._worlds[partner]
-
-
-class NoisyExpert:
-    """A scripted ego whose wishes are disturbed, other ones every episode."""
-
-    def __init__(self, seat: EgoSeat, law: Law) -> None:
-        """Play ``law`` from ``seat``."""
-        self._seat, self._law = seat, law
-        self._rng = derive_substream("benchmark.jobs.noise").default_rng()
-
-    def reset(self, *, seed: int) -> None:
-        """Begin the noise of the episode."""
-        self._rng = derive_substream("benchmark.jobs.noise", root_seed=seed).default_rng()
-
-    def act(self, obs: Observation) -> NDArray[Any]:
-        """Return what is wanted, float32, (A,); may leave the bounds by the noise."""
-        state = np.asarray(obs["agent"][self._seat.uid]["state"], dtype=np.float64)
-        law: FloatArray = self._law(state[None])[0]
-        noise = EXPERT_NOISE * self._rng.standard_normal(law.shape)
-        wanted: FloatArray = np.clip(law, self._seat.low, self._seat.high) + noise
-        return wanted.astype(np.float32)
 
 
 #: Folder of the finished parts inside the job's folder.
