@@ -83,15 +83,7 @@ class CrossingEnv(gym.Env[dict[str, Any], dict[str, Any]]):
 
     An episode terminates when the ego touches another robot or arrives, and truncates after
     ``episode_length`` steps; never both at once. Contacts of partners among themselves are reported
-    and change nothing.
-
-    Attributes:
-        agent_uids: Robots in order; the first is the ego, the second the partner.
-        acceleration_limits: Largest acceleration per component and uid, m/s^2.
-        control_timestep: Seconds per step.
-        episode_length: Steps until truncation.
-        plant: Integrator class the safety filter must assume.
-        root_seed: Experiment seed that scopes every episode.
+    and change nothing. ``plant`` is the integrator that the safety filter must assume.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 20}  # pyright: ignore[reportIncompatibleVariableOverride] # gymnasium declares an instance variable
@@ -109,13 +101,7 @@ class CrossingEnv(gym.Env[dict[str, Any], dict[str, Any]]):
     ) -> None:
         """Build the env; call `reset` before `step`.
 
-        Args:
-            num_robots: 2 ... 8.
-            agent_uids: One distinct name per robot, the ego's first; by default ``"ego"``,
-                ``"partner"``, ``"robot_2"``, ...
-            episode_length: Steps until truncation, >= 1.
-            root_seed: Experiment seed, >= 0.
-            render_mode: None or ``"rgb_array"``.
+        The robots are called ``"ego"``, ``"partner"``, ``"robot_2"``, ... unless told otherwise.
 
         Raises:
             InputError: An argument is out of range, or uids and ``num_robots`` disagree.
@@ -146,12 +132,10 @@ class CrossingEnv(gym.Env[dict[str, Any], dict[str, Any]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start an episode.
+        """Start an episode; equal ``seed`` and ``root_seed`` give equal episodes.
 
-        Args:
-            seed: Episode index under ``root_seed``: equal pairs give equal episodes. None starts
-                the next of the unnumbered episodes that follow the last numbered one.
-            options: Part of Gymnasium's interface; this task has none and ignores them.
+        None starts the next of the unnumbered episodes that follow the last numbered one;
+        ``options`` are ignored.
 
         Raises:
             InputError: ``seed`` is not an integer >= 0.
@@ -179,16 +163,12 @@ class CrossingEnv(gym.Env[dict[str, Any], dict[str, Any]]):
     def step(
         self, action: Mapping[str, NDArray[Any]]
     ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Advance by one control step.
+        """Advance by one control step; return observation, shared reward, ends and info.
 
-        Args:
-            action: Acceleration of shape (2,) per uid, m/s^2, clipped per component to the robot's
-                limit; other keys are ignored.
-
-        Returns:
-            Observation, shared reward, terminated, truncated, info. The info holds ``success``,
-            ``contact``, ``partner_contact`` (bool), ``min_distance`` (smallest distance between the
-            ego's centre and another's during this step, m) and ``goal_distance`` (m).
+        ``action`` has an acceleration (2,) per uid, m/s^2, clipped per component to the robot's
+        limit. The info holds ``success``, ``contact``, ``partner_contact`` (bool), ``min_distance``
+        (smallest distance between the ego's centre and another's during this step, m) and
+        ``goal_distance`` (m).
 
         Raises:
             NotReadyError: No episode is in progress.
@@ -234,10 +214,8 @@ class CrossingEnv(gym.Env[dict[str, Any], dict[str, Any]]):
     def state_given(self, uid: str, known: Mapping[str, Any]) -> Float32Array:
         """Return the ``state`` of ``uid`` if the others were where it believes them to be.
 
-        Args:
-            uid: The robot that observes.
-            known: Pose and velocity of others, in the form of `comm_state`; of robots that are
-                missing there, the truth is taken.
+        ``known`` has the form of `comm_state`; of robots that are missing there, the truth is
+        taken.
         """
         self._require_reset()
         positions, velocities = self._positions.copy(), self._velocities.copy()
@@ -423,11 +401,6 @@ class VectorCrossingEnv(PlanarVectorEnv):
         episode_length: int = DEFAULT_EPISODE_LENGTH,
         root_seed: int = 0,
     ) -> None:
-        """Build N copies, see `CrossingEnv`; call `reset` before `step`.
-
-        Raises:
-            InputError: An argument is out of range.
-        """
         uids = crossing_uids(_BATCH_OWNER, num_robots, agent_uids)
         task = TaskLayout(
             owner=_BATCH_OWNER,

@@ -163,12 +163,6 @@ class VectorForaging(PlanarVectorEnv):
         episode_length: int = 50,
         root_seed: int = 0,
     ) -> None:
-        """Build N copies, see `Foraging`; call `reset` before `step`.
-
-        Raises:
-            InputError: An argument is out of range.
-            MissingExtraError: `lbforaging` is not installed.
-        """
         uids = checked_agent_uids(_OWNER, agent_uids, low=2, high=2)
         task = TaskLayout(
             owner=_OWNER,

@@ -102,11 +102,7 @@ class CommShapingWrapper(ForwardingWrapper):
     """
 
     def __init__(self, env: gym.Env[Any, Any], channel: CommChannel) -> None:
-        """Wrap ``env``.
-
-        Args:
-            env: Env with a Dict observation space; robots are the entries of its ``agent``.
-            channel: Makes the packets and decides how late they are.
+        """Wrap ``env``, whose observation space is a Dict; ``channel`` makes the packets.
 
         Raises:
             ChamberEnvCompatibilityError: The observation space is not a Dict.

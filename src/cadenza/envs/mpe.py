@@ -82,8 +82,7 @@ class MPECooperativePushEnv(gym.Env[dict[str, Any], dict[str, Any]]):
         """Build the env; call `reset` before `step`.
 
         Raises:
-            InputError: Not exactly two distinct uids, ``episode_length`` < 1, negative
-                ``root_seed`` or an unknown ``render_mode``.
+            InputError: An argument is out of range.
         """
         self.agent_uids = checked_agent_uids(_OWNER, agent_uids, low=2, high=2)
         self.ego_uid, self.partner_uid = self.agent_uids
@@ -102,12 +101,9 @@ class MPECooperativePushEnv(gym.Env[dict[str, Any], dict[str, Any]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start an episode.
+        """Start an episode; equal ``seed`` and ``root_seed`` give equal episodes.
 
-        Args:
-            seed: Episode index under ``root_seed``: equal pairs give equal episodes. None draws on
-                from the stream of the last reset.
-            options: Part of Gymnasium's interface; this task has none and ignores them.
+        None draws on from the stream of the last reset; ``options`` are ignored.
 
         Raises:
             InputError: ``seed`` is not an integer >= 0.
@@ -128,14 +124,9 @@ class MPECooperativePushEnv(gym.Env[dict[str, Any], dict[str, Any]]):
     def step(
         self, action: Mapping[str, NDArray[Any]]
     ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Advance by one control step.
+        """Advance by one control step; return observation, shared reward, ends and an empty info.
 
-        Args:
-            action: Velocity command of shape (2,) per uid, clipped to [-1, 1]; other keys are
-                ignored.
-
-        Returns:
-            Observation, shared reward, terminated (always False), truncated, empty info.
+        ``action`` has a velocity command (2,) per uid, clipped to [-1, 1].
 
         Raises:
             NotReadyError: `reset` was never called.
@@ -176,9 +167,7 @@ class MPECooperativePushEnv(gym.Env[dict[str, Any], dict[str, Any]]):
     def state_given(self, uid: str, known: Mapping[str, Any]) -> Float32Array:
         """Return the ``state`` of ``uid`` if the other were where it believes it to be.
 
-        Args:
-            uid: The robot that observes.
-            known: Pose of the other, in the form of `comm_state`; without it, the truth is taken.
+        ``known`` has the form of `comm_state`; without the other's pose, the truth is taken.
         """
         landmarks = self.landmark_positions().ravel().tolist()
         own = slice(0, 2) if uid == self.agent_uids[0] else slice(2, 4)
@@ -231,12 +220,7 @@ def _state(
 
 
 def coverage_reward(position: list[float], landmarks: list[float]) -> float:
-    """Return -sum over landmarks of the distance to the nearest robot.
-
-    Args:
-        position: Robots as [x, y, x, y].
-        landmarks: Landmarks as [x, y, x, y].
-    """
+    """Return -sum over landmarks of the distance to the nearest robot; both as [x, y, x, y]."""
     ax, ay, bx, by = position
     x0, y0, x1, y1 = landmarks
     # The root is monotone, so it may be taken after the minimum without changing a bit.
@@ -280,11 +264,6 @@ class VectorMPECooperativePushEnv(PlanarVectorEnv):
         episode_length: int = DEFAULT_EPISODE_LENGTH,
         root_seed: int = 0,
     ) -> None:
-        """Build N copies, see `MPECooperativePushEnv`; call `reset` before `step`.
-
-        Raises:
-            InputError: An argument is out of range.
-        """
         uids = checked_agent_uids(_BATCH_OWNER, agent_uids, low=2, high=2)
         task = TaskLayout(
             owner=_BATCH_OWNER,

@@ -90,10 +90,8 @@ class PlanarVectorEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any])
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start an episode in every copy.
 
-        Args:
-            seed: First episode index of copy 0, or one per copy; None moves every copy to its next
-                episode (to episode i in copy i the first time).
-            options: Part of Gymnasium's interface; these tasks have none and ignore them.
+        ``seed`` is the first episode index of copy 0, or one per copy; None moves every copy to its
+        next episode (to episode i in copy i the first time). ``options`` are ignored.
 
         Raises:
             InputError: A seed is not an integer in [0, 2^62), or there is not one per copy.
@@ -111,17 +109,12 @@ class PlanarVectorEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any])
     def step(
         self, actions: Mapping[str, Any]
     ) -> tuple[dict[str, Any], FloatArray, NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Advance every copy by one control step.
+        """Advance every copy by one control step; one that ends starts its next episode at once.
 
-        Args:
-            actions: Array of shape (N, 2) per uid, clipped to the robot's limit; other keys are
-                ignored.
-
-        Returns:
-            Batched observation; reward, terminated, truncated of shape (N,); info with arrays of
-            shape (N,), and in the step that ends episodes also ``final_observation`` (batched,
-            before the reset), its alias ``final_obs``, ``final_info`` and the masks ``_final_obs``,
-            ``_final_info``.
+        ``actions`` has an array (N, 2) per uid, clipped to the robot's limit. The info holds arrays
+        (N,), and in a step that ends episodes also ``final_observation`` (batched, before the
+        reset), its alias ``final_obs``, ``final_info`` and the masks ``_final_obs``,
+        ``_final_info``.
 
         Raises:
             NotReadyError: `reset` was never called.

@@ -91,13 +91,7 @@ ARMS: Final = ("ego", "partner")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What a model of the scene is built from.
-
-    Attributes:
-        bar_length: m.
-        timestep_s: Physics step.
-        partner_holds: Whether the partner's end is tied to its grip.
-    """
+    """What a model of the scene is built from: m, s, and whether the partner's end is tied."""
 
     bar_length: float = BAR_LENGTH
     timestep_s: float = 0.002
@@ -153,15 +147,10 @@ def set_parameters(
     stiffness_scale: FloatArray,
     time_constant_s: FloatArray,
 ) -> None:
-    """Give every simulation its own bar and arms.
+    """Give every simulation of `Scene.xml` its own bar (m, kg) and arms.
 
-    Args:
-        simulations: N simulations of `Scene.xml`.
-        bar: Index of the bar's body.
-        bar_length: m.
-        bar_mass: (N,), kg.
-        stiffness_scale: Of the actuators, (N,), see `actuator_gains`.
-        time_constant_s: Of the bar's ties, (N,); 0.004 is rigid.
+    ``bar`` is the index of the bar's body, ``stiffness_scale`` that of `actuator_gains`,
+    ``time_constant_s`` of the bar's ties; 0.004 is rigid.
     """
     long, wide = bar_length * bar_length, BAR_WIDTH * BAR_WIDTH
     simulations.parameters("body_mass")[:, bar] = bar_mass

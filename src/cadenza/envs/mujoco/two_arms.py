@@ -327,12 +327,7 @@ class TwoArmEnv(TwoArms[CopiesT], gym.Env[dict[str, Any], dict[str, Any]]):
     ) -> None:
         """Build the env; call `reset` before `step`.
 
-        Args:
-            options: The task's choices; None takes its defaults.
-            agent_uids: Names of ego and partner.
-            episode_length: Ticks until truncation, >= 1; None takes the task's.
-            root_seed: Experiment seed, >= 0.
-            render_mode: None or ``"rgb_array"``.
+        None takes the task's default options and episode length.
 
         Raises:
             InputError: An argument is out of range.
@@ -352,12 +347,10 @@ class TwoArmEnv(TwoArms[CopiesT], gym.Env[dict[str, Any], dict[str, Any]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start an episode.
+        """Start an episode; equal ``seed`` and ``root_seed`` give equal episodes.
 
-        Args:
-            seed: Episode index under ``root_seed``: equal pairs give equal episodes. None starts
-                the next of the unnumbered episodes that follow the last numbered one.
-            options: Part of Gymnasium's interface; these tasks have none and ignore them.
+        None starts the next of the unnumbered episodes that follow the last numbered one;
+        ``options`` are ignored.
 
         Raises:
             InputError: ``seed`` is not an integer >= 0.
@@ -378,13 +371,10 @@ class TwoArmEnv(TwoArms[CopiesT], gym.Env[dict[str, Any], dict[str, Any]]):
     def step(
         self, action: Mapping[str, NDArray[Any]]
     ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Advance by one tick.
+        """Advance by one tick; return observation, shared reward, ends and info.
 
-        Args:
-            action: Array within [-1, 1] per uid, of the size in the task's module, clipped.
-
-        Returns:
-            Observation, shared reward, terminated, truncated, info as in the task's module.
+        ``action`` has an array per uid, clipped to [-1, 1]; sizes and info are in the task's
+        module.
 
         Raises:
             NotReadyError: No episode is in progress.
@@ -447,15 +437,9 @@ class VectorTwoArmEnv(TwoArms[CopiesT], gym.vector.VectorEnv[dict[str, Any], dic
         root_seed: int = 0,
         threads: int = 1,
     ) -> None:
-        """Build N copies; call `reset` before `step`.
+        """Build N copies, see `TwoArmEnv`; call `reset` before `step`.
 
-        Args:
-            num_envs: Copies N, >= 1.
-            options: The task's choices; None takes its defaults.
-            agent_uids: Names of ego and partner.
-            episode_length: Ticks until truncation, >= 1; None takes the task's.
-            root_seed: Experiment seed, >= 0.
-            threads: That step the physics, >= 1; the bytes do not depend on it.
+        ``threads`` step the physics; the bytes do not depend on their number.
 
         Raises:
             InputError: An argument is out of range.
@@ -478,12 +462,7 @@ class VectorTwoArmEnv(TwoArms[CopiesT], gym.vector.VectorEnv[dict[str, Any], dic
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start an episode in every copy.
-
-        Args:
-            seed: First episode index of copy 0, or one per copy; None moves every copy to its next
-                episode (to episode i in copy i the first time).
-            options: Part of Gymnasium's interface; these tasks have none and ignore them.
+        """Start an episode in every copy; see `PlanarVectorEnv.reset`.
 
         Raises:
             InputError: A seed is not an integer in [0, 2^62), or there is not one per copy.
@@ -501,16 +480,9 @@ class VectorTwoArmEnv(TwoArms[CopiesT], gym.vector.VectorEnv[dict[str, Any], dic
     def step(
         self, actions: Mapping[str, Any]
     ) -> tuple[dict[str, Any], FloatArray, Flags, Flags, dict[str, Any]]:
-        """Advance every copy by one tick.
+        """Advance every copy by one tick; see `PlanarVectorEnv.step`.
 
-        Args:
-            actions: Array per uid, (N, size) as in the task's module, clipped to [-1, 1].
-
-        Returns:
-            Batched observation; reward, terminated, truncated of shape (N,); info with the arrays
-            of the scalar `step`, (N,) each, and in a step that ends episodes also
-            ``final_observation`` (batched, before the reset), its alias ``final_obs``,
-            ``final_info`` and the masks ``_final_obs``, ``_final_info``.
+        ``actions`` has an array (N, size) per uid, clipped to [-1, 1].
 
         Raises:
             NotReadyError: `reset` was never called.
