@@ -53,7 +53,6 @@ class BackgroundRobots:
     """Two-seat view of one environment; every other attribute is the environment's own."""
 
     def __init__(self, env: TaskEnv, robots: Mapping[str, PartnerBase]) -> None:
-        """Wrap ``env``."""
         self._env = env
         self._robots = dict(robots)
         self.robot_uids = env.agent_uids
@@ -110,7 +109,6 @@ class BatchedBackgroundRobots(BackgroundRobots):
     """Two-seat view of N environments that reset themselves in the step that ends an episode."""
 
     def __init__(self, env: TaskEnv, robots: Mapping[str, PartnerBase], *, num_envs: int) -> None:
-        """Wrap ``env``; see `BackgroundRobots`."""
         super().__init__(env, robots)
         self.num_envs = num_envs
         self._next_seeds: NDArray[np.int64] = np.arange(num_envs, dtype=np.int64)
@@ -171,17 +169,9 @@ def build_env(
     render_mode: str | None = None,
     partner: PartnerConfig | None = None,
 ) -> Any:
-    """Build the environment that ``env_config`` describes.
+    """Return the environment that ``env_config`` describes, or a batch of them, with two seats.
 
-    Args:
-        env_config: Task and its settings.
-        root_seed: Experiment seed that scopes every episode.
-        render_mode: None or ``"rgb_array"``.
-        partner: Who plays the partner's seat; needed with more than two robots, because copies of
-            it drive the further ones.
-
-    Returns:
-        An `EnvLike`, or a `VectorEnvLike` if ``env_config.num_envs`` > 1, with two seats.
+    With more than two robots ``partner`` is needed: copies of it drive the further ones.
 
     Raises:
         ConfigurationError: Unknown task or option, a setting the task does not have, or a partner
@@ -233,15 +223,10 @@ def require_player(task: TaskSpec, class_name: str) -> None:
 def build_partner(
     partner_config: PartnerConfig, *, env: Any = None, weights_sha256: str | None = None
 ) -> FrozenPartner:
-    """Build the frozen partner that ``partner_config`` describes.
+    """Return a new partner as ``partner_config`` describes it.
 
-    Args:
-        partner_config: Class, identity and options.
-        env: If given, the partner's actions are checked against and clipped to its action space.
-        weights_sha256: Digest its weights must have; None takes any.
-
-    Returns:
-        A new partner.
+    Its actions are checked against and clipped to the space of ``env``, if given; its weights must
+    have ``weights_sha256``, if given.
 
     Raises:
         UnknownNameError: The class is not registered.

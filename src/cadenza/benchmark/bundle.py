@@ -57,12 +57,7 @@ SUBSTREAM_LABELS: Final = ("evaluation.episode.{episode}", "evaluation.policy.ra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreregistrationCopy:
-    """A registered protocol that goes into the bundle.
-
-    Attributes:
-        content: Bytes of the YAML file.
-        git_tag: Tag under which exactly these bytes are locked.
-    """
+    """A registered protocol, the bytes of its YAML file, and the git tag that locks them."""
 
     content: bytes
     git_tag: str
@@ -130,9 +125,8 @@ def partner_hash(spec: PartnerSpec) -> str:
 def current_provenance(repo_root: Path | None) -> BundleProvenance:
     """Return the code and machine of this process.
 
-    Args:
-        repo_root: Source checkout; None for this package's own. Git cannot prove the state of an
-            installation without one, so that its bundles count as dirty.
+    None takes this package's own checkout. Git cannot prove the state of an installation without
+    one, so that its bundles count as dirty.
     """
     context = compute_run_metadata(seed=0, run_kind="evaluation", repo_root=repo_root)
     dirty = context.git_dirty is not False

@@ -92,12 +92,7 @@ class PlanModel(BaseModel):
 
 
 class PolicyChoice(PlanModel):
-    """An ego policy.
-
-    Attributes:
-        name: How results call it.
-        source: Built-in name (``zero``, ``random``, ``goal_pd``) or ``local://`` address.
-    """
+    """An ego policy: built-in name (``zero``, ``random``, ``goal_pd``) or ``local://`` address."""
 
     name: Name
     source: str = Field(min_length=1)
@@ -110,13 +105,9 @@ class PolicyEntry(PolicyChoice):
 
 
 class PartnerEntry(PlanModel):
-    """One partner.
+    """One partner: registered class and parameters, and the digest of its weights, if any.
 
-    Attributes:
-        name: How results call it.
-        partner: Registered class and parameters.
-        seen: Whether the evaluated ego trained with it.
-        weights_sha256: Digest of its weights' bytes; None for a scripted partner.
+    ``seen`` tells whether the evaluated ego trained with it.
     """
 
     name: Name

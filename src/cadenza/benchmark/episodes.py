@@ -141,16 +141,8 @@ class EpisodeTag:
 class EpisodeWorld:
     """Everything that takes part in an episode.
 
-    Attributes:
-        env: The environment that is stepped.
-        seat: Place of the policy, with its action bounds.
-        partner_uid: Seat of the partner.
-        policy: Ego policy.
-        partner: Frozen partner.
-        guard: Safety driver built from ``env``; None executes the policy's actions as they are.
-        has_success: Whether the task has a success predicate.
-        monitor: Watches the filter's assumptions; None records nothing about them.
-        link: What the ego hears of the others; None lets it see the truth.
+    Without a ``guard`` the policy's actions are executed as they are, without a ``monitor`` nothing
+    about the filter's assumptions is recorded, without a ``link`` the ego sees the truth.
     """
 
     env: EnvLike
@@ -301,14 +293,7 @@ def intervention_size(nominal: NDArray[Any], executed: FloatArray, seat: EgoSeat
     """Return how far the filter moved the action from the one the environment would have executed.
 
     The environment clips every action to the seat's bounds, so clipping is not an intervention.
-
-    Args:
-        nominal: The policy's action, shape (A,).
-        executed: The filter's action, shape (A,).
-        seat: Action bounds.
-
-    Returns:
-        Euclidean distance, unit of the action; 0 below `INTERVENTION_TOLERANCE`.
+    The distance is Euclidean, in the unit of the action; 0 below `INTERVENTION_TOLERANCE`.
     """
     clipped = np.minimum(np.maximum(nominal, seat.low), seat.high)
     distance = math.dist(clipped.tolist(), executed.tolist())
@@ -382,14 +367,8 @@ def open_world(
 ) -> Generator[EpisodeWorld]:
     """Yield a world whose safety driver watches the very environment that is stepped.
 
-    Args:
-        env: Task and its settings; one environment, not a batch.
-        partner: The partner.
-        safety: Filter settings; disabled gives a world without filter.
-        root_seed: Seed that scopes every episode of the environment.
-        make_policy: Builds the ego policy for its seat.
-        link: What the ego hears of the others; None lets it see the truth.
-        weights_sha256: Digest the partner's weights must have; None takes any.
+    Without a ``link`` the ego sees the truth; without ``weights_sha256`` the partner's weights may
+    be any.
     """
     live_env = build_env(env, root_seed=root_seed, partner=partner)
     with closing(live_env):

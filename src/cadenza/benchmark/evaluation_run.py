@@ -65,13 +65,7 @@ DEFAULT_BLOCK_SIZE: Final = 20
 
 
 class PartnerChoice(PartnerConfig):
-    """A partner, with the fields of `PartnerConfig`.
-
-    Attributes:
-        name: How results call it.
-        class_name: Name in the partner registry.
-        seen: Whether the evaluated ego trained with it.
-    """
+    """A partner with the fields of `PartnerConfig`; ``seen`` if the ego trained with it."""
 
     name: Name
     class_name: str = Field()
@@ -253,7 +247,6 @@ class EvaluationOutcome:
     """What an evaluation produced.
 
     Attributes:
-        plan: The plan.
         bundles: Bundle folder by policy.
         episodes: Episodes by policy, in plan order.
         failures: Cells that failed for good; not empty only under ``best_effort``.

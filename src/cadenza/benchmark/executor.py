@@ -107,12 +107,8 @@ def run_jobs(
 ) -> list[JobFailure]:
     """Run every job and return the failures, sorted by key.
 
-    Args:
-        jobs: Jobs with distinct keys.
-        factory: Builds the runner; called once in each process.
-        workers: Processes; 1 runs the jobs in this process.
-        failure_policy: ``"strict"`` raises on the first failure, ``"best_effort"`` goes on.
-        progress: Told after every job.
+    The factory is called once in each process; ``workers`` = 1 runs the jobs in this one.
+    ``"strict"`` raises on the first failure, ``"best_effort"`` goes on.
 
     Raises:
         ConfigurationError: ``workers`` < 1 or two jobs share a key.
@@ -353,11 +349,7 @@ _CONNECT_S: Final = 10.0
 
 
 def run_jobs_on_ray(jobs: Sequence[Job], factory: RunnerFactory) -> None:
-    """Run every job as a task that takes one CPU of the cluster.
-
-    Args:
-        jobs: Jobs with distinct keys.
-        factory: Builds the runner; called once for each job.
+    """Run every job as a task that takes one CPU of the cluster and builds its own runner.
 
     Raises:
         MissingExtraError: Ray is not installed.

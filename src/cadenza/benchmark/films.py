@@ -40,15 +40,9 @@ class FilmRequest:
 
 
 def film(request: FilmRequest, out: Path, *, artifacts_root: Path = Path()) -> dict[str, Any]:
-    """Play one episode and write its pictures.
+    """Play one episode and write its pictures; return its ``steps`` and the last ``info``.
 
-    Args:
-        request: What is played.
-        out: File; its ending chooses the format.
-        artifacts_root: Folder that ``local://`` addresses are relative to.
-
-    Returns:
-        The episode's ``steps`` and the last ``info``.
+    The ending of ``out`` chooses the format.
 
     Raises:
         ConfigurationError: Task, partner or policy do not fit, or MP4 cannot be written.

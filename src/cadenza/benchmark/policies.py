@@ -139,11 +139,7 @@ def policy_weights_sha256(
 ) -> str | None:
     """Return the digest of the checkpoint behind ``source``; None for a built-in policy.
 
-    Args:
-        source: Built-in name, or ``local://`` address of a training checkpoint.
-        artifacts_root: Folder that addresses are relative to.
-        task: Task it will play; checkpoints that name another one are refused. Foreign ones that
-            name none are taken.
+    Checkpoints that name another ``task`` are refused; foreign ones that name none are taken.
     """
     if source.startswith(LOCAL_URI_SCHEME):
         metadata = read_metadata(uri=source, artifacts_root=artifacts_root)
@@ -161,7 +157,7 @@ def policy_weights_sha256(
 def load_policy(
     source: str, *, seat: EgoSeat, artifacts_root: Path, weights_sha256: str | None = None
 ) -> EgoPolicy:
-    """Return the policy that ``source`` names.
+    """Return the policy that ``source`` names, for ``seat``.
 
     Args:
         source: Built-in name, or ``local://`` address of a training checkpoint.
@@ -326,14 +322,7 @@ class GoalPolicy(MemorylessPolicy):
 
 
 def goal_pull(state: NDArray[Any]) -> NDArray[Any]:
-    """Return a critically damped pull towards the goal of the crossing task, m/s^2.
-
-    Args:
-        state: The ego's `state`, shape (..., D).
-
-    Returns:
-        Acceleration, shape (..., 2), not clipped.
-    """
+    """Return a critically damped pull to the goal of crossing, (..., 2), m/s^2, not clipped."""
     return GOAL_STIFFNESS * state[..., 4:6] - GOAL_DAMPING * state[..., 2:4]
 
 

@@ -363,14 +363,7 @@ QuickstartProgress: TypeAlias = Callable[[str, int, int, str], None]
 class QuickstartResult:
     """What a quickstart produced.
 
-    Attributes:
-        report: The HTML report.
-        bundle: Bundle folder.
-        checkpoint: The trained policy.
-        cells: Summary per condition and partner.
-        partners: Partners in display order, as (name, seen in training, leaves the ego a way).
-        checks: Verification of the bundle.
-        n_episodes: Evaluation episodes.
+    ``partners`` are in display order, as (name, seen in training, leaves the ego a way).
     """
 
     report: Path
@@ -462,7 +455,6 @@ def run_quickstart(
     Raises:
         ConfigurationError: ``out`` holds something else, or an override does not fit.
         CadenzaError: Training or evaluation failed; what was finished is kept.
-        StorageError: The file system refused; what was finished is kept.
     """
     report = progress or _ignore
     with open_output_folder(out, mode="overwrite" if overwrite else "resume"):

@@ -229,10 +229,8 @@ _TO_TIP: Final = -0.07
 def receive(view: FloatArray, *, point_only: bool, nominal_grasp: bool) -> FloatArray:
     """Return the actions of N receivers, (N, 7), for views in m and rad, (N, 31).
 
-    Args:
-        view: See the module.
-        point_only: Ignore how the peg is turned in the presenter's hand.
-        nominal_grasp: Once it holds the peg, assume it was grasped straight and in the middle.
+    ``point_only`` ignores how the peg is turned in the presenter's hand; ``nominal_grasp`` assumes,
+    once it holds the peg, that it was grasped straight and in the middle.
     """
     gap, turn = view[:, 0:3], view[:, 24:27] if point_only else view[:, 3:6]
     far = _beside(gap, turn, HANDLE_ERRORS)

@@ -64,22 +64,15 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
     """The ego's seat in E environments that reset themselves in the step that ends an episode.
 
     Observation: the ego's `state`, (E, D). Action: the ego's action, (E, A). Partners act on what
-    they saw before the step, then all move at once.
+    they saw before the step, then all move at once. ``env`` is the batch inside, where safety
+    filters find their hooks.
 
-    Attributes:
-        env: The batch inside, where safety filters find their hooks.
-        ego_uid: Name of the ego's seat.
-        action_low: Smallest action of the ego, (A,).
-        action_high: Largest action of the ego, (A,).
+    Raises:
+        ConfigurationError: No partner is given, or an option of one is wrong.
+        UnknownNameError: The class of a partner is not registered.
     """
 
     def __init__(self, env: Any, partners: Sequence[PartnerConfig]) -> None:
-        """Seat the ego.
-
-        Raises:
-            ConfigurationError: No partner is given, or an option of one is wrong.
-            UnknownNameError: The class of a partner is not registered.
-        """
         if not partners:
             raise ConfigurationError(
                 "EgoVectorEnv: expected at least one partner, got none; name some of the task's."
@@ -114,10 +107,8 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
     ) -> tuple[NDArray[Any], dict[str, Any]]:
         """Start an episode in every environment.
 
-        Args:
-            seed: First episode of environment 0, or one per environment; None moves every
-                environment to its next episode.
-            options: Handed to the batch inside.
+        ``seed`` is the first episode of environment 0, or one per environment; None moves every
+        environment to its next episode.
 
         Raises:
             InputError: A seed is not an integer in [0, 2^62), or there is not one each.
@@ -136,9 +127,7 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
         """Advance every environment with the ego's ``actions``, (E, A).
 
-        Returns:
-            Observation, reward, terminated, truncated, info; where episodes end, the info holds
-            ``final_obs``, the ego's `state` before the reset.
+        Where episodes end, the info holds ``final_obs``, the ego's `state` before the reset.
 
         Raises:
             NotReadyError: `reset` was never called.
@@ -227,15 +216,8 @@ def make_ego_worlds(
 ) -> EgoVectorEnv:
     """Return the ego's seat in ``num_envs`` environments of ``task``; producers call it.
 
-    Args:
-        num_envs: E.
-        task: Registered task.
-        partners: Fields of `PartnerConfig`, one mapping per partner.
-        episode_length: Steps until truncation.
-        root_seed: Experiment seed that scopes every episode.
-        options: Further settings of the task.
-        registered: What the process that asks has registered: ``task``, the fields of its
-            `TaskSpec`, and ``modules`` to import for its partners.
+    ``partners`` are fields of `PartnerConfig`; ``registered`` is what the process that asks has
+    registered: ``task``, the fields of its `TaskSpec`, and ``modules`` to import for its partners.
     """
     if registered is not None:
         adopt(TaskSpec.model_validate(registered["task"]), registered["modules"])
@@ -374,7 +356,6 @@ class GuardedExpert:
     def __init__(
         self, env: EgoVectorEnv, law: Law, *, safety: SafetyConfig, noise: float, seed: int
     ) -> None:
-        """Play ``law`` in ``env``."""
         self._env = env
         self._law = law
         self._noise = noise

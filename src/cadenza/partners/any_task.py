@@ -123,12 +123,7 @@ class PartnerAblatedZero(PartnerBase):
         """Do nothing: no episode differs from another."""
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
-        """Return zeros, (action_dim,), or (N, action_dim) for N states.
-
-        Args:
-            obs: Only the number of rows is read.
-            deterministic: Without effect: there is nothing to draw.
-        """
+        """Return zeros, (action_dim,), or (N, action_dim) for N states."""
         del deterministic
         state = find_state(obs, self._uid)
         rows = () if state is None else state.shape[:-1]
@@ -229,11 +224,7 @@ class ArmSwayPartner(PartnerBase):
         self._steps[row] = 0.0
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
-        """Return the next action of the swing.
-
-        Returns:
-            Action, shape (A,), or (N, A) for a state of shape (N, D).
-        """
+        """Return the next action of the swing, (A,), or (N, A) for N states."""
         del deterministic
         state = find_state(obs, self._uid)
         rows = None if state is None or state.ndim == 1 else len(state)

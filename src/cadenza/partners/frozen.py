@@ -80,11 +80,7 @@ class StatePolicyPartner(DrawingPartner):
         super().reset(seed=seed)
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
-        """Return the policy's action.
-
-        Returns:
-            Action, float32, (A,), or (N, A) for N states.
-        """
+        """Return the policy's action, float32, (A,), or (N, A) for N states."""
         state = read_state(obs, self._uid)
         length, width = self.sizes()
         if state.shape[-1] != length:
@@ -152,12 +148,7 @@ class FrozenNetworkPartner(StatePolicyPartner):
         self.verify_weights()
 
     def verify_weights(self) -> str:
-        """Return the SHA-256 of the weights, which are those that were loaded.
-
-        Raises:
-            CheckpointError: The weights cannot be loaded.
-            IntegrityError: A weight has changed since it was loaded.
-        """
+        """Return the SHA-256 of the weights, which are those that were loaded; see `reset`."""
         digest = self._loaded().digest()
         if digest != self._digest:
             raise IntegrityError(

@@ -49,11 +49,7 @@ class NumberOption:
     low_excluded: bool = True
 
     def read(self, owner: str, extra: Mapping[str, str]) -> float:
-        """Return the option's value from ``extra``.
-
-        Args:
-            owner: Partner class named in the message.
-            extra: `PartnerSpec.extra`.
+        """Return the option's value from a spec's ``extra``.
 
         Raises:
             ConfigurationError: Not a number, or outside the range.

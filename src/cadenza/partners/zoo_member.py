@@ -147,11 +147,7 @@ class ZooMemberPartner(DrawingPartner):
             )
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
-        """Return the member's action.
-
-        Returns:
-            Action, float32, (A,) or (N, A); a choice is its number, A = 1.
-        """
+        """Return the member's action, float32, (A,) or (N, A); a choice is its number, A = 1."""
         policies = self._policies()
         state = read_state(obs, self._uid)
         if state.shape[-1] != policies.partner.observation_dim:

@@ -106,14 +106,11 @@ class _Gathered:
 def collect(collection: Collection, *, expert: str | None = None) -> dict[str, Any]:
     """Let a scripted expert play behind the safety filter, where there is one; return the result.
 
-    Args:
-        collection: What to collect.
-        expert: Name of the expert; None takes the task's first one.
+    None takes the task's first expert.
 
     Raises:
         ConfigurationError: A flag does not fit, or the folder belongs to another job.
         NotReadyError: The expert succeeded too rarely, or another process works in the folder.
-        StorageError: The file system refused.
     """
     task = job_task(collection.task)
     name = _expert_of(task, expert)
@@ -142,7 +139,6 @@ def harvest(
         CheckpointError: The policy is missing, damaged or of another task.
         ConfigurationError: A flag does not fit, or the folder belongs to another job.
         NotReadyError: Another process works in the folder.
-        StorageError: The file system refused.
     """
     task = job_task(collection.task)
     trained = open_policy(policy, task=task.task_id)

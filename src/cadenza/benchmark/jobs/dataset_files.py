@@ -54,13 +54,7 @@ ACTION: Final = "action"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: array == is ambiguous
 class Frames:
-    """Every step of a dataset.
-
-    Attributes:
-        states: What the ego saw, (N, O).
-        actions: What it did, (N, A).
-        episodes: Number of the episode, (N,).
-    """
+    """Every step of a dataset: states (N, O), actions (N, A), number of the episode (N,)."""
 
     states: Float32Array
     actions: Float32Array
@@ -252,7 +246,6 @@ def merge(job: Merge) -> dict[str, Any]:
         ConfigurationError: The sources do not fit together, or the folder belongs to another job.
         IntegrityError: A source is damaged.
         NotReadyError: Another process works in the folder.
-        StorageError: The file system refused.
     """
     infos = [read_info(root) for root in job.sources]
     _require_equal(job.sources, infos)

@@ -59,11 +59,9 @@ def job_task(task_id: str) -> TaskSpec:
 
 
 def chosen_partners(task: TaskSpec, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the partners that ``names`` mean.
+    """Return the partners of ``task`` that ``names`` mean.
 
-    Args:
-        task: The task.
-        names: Partner classes, or one of ``"default"`` (also if empty) and ``"leaving_way"`` alone.
+    ``"default"`` alone, or nothing, means all of them, ``"leaving_way"`` those that leave a way.
     """
     if not names or list(names) == [ALL]:
         return task.partners
@@ -106,13 +104,9 @@ def is_filtered(text: str | None, task: TaskSpec) -> bool:
 
 @dataclass(slots=True)
 class Recording:
-    """What the ego saw and did in one episode.
+    """What the ego saw, L + 1 entries (D,), did, L entries (A,), and got in one episode.
 
-    Attributes:
-        states: What it saw, L + 1 entries (D,).
-        actions: What was executed, L entries (A,).
-        rewards: What it got, L entries.
-        terminated: Whether the episode ended by itself.
+    ``terminated`` tells whether it ended by itself.
     """
 
     states: list[Float32Array] = field(default_factory=list[Float32Array])
@@ -158,7 +152,6 @@ class Encounters:
     def __init__(
         self, task: TaskSpec, *, filtered: bool, make_policy: Callable[[EgoSeat], EgoPolicy]
     ) -> None:
-        """Prepare."""
         if filtered and not task.supports_safety:
             raise ConfigurationError(
                 f"--filter: expected off, got on; task {task.task_id!r} has no safety filter."
@@ -258,7 +251,6 @@ def evaluate(evaluation: Evaluation) -> dict[str, Any]:
         CheckpointError: The policy is missing, damaged or of another task.
         ConfigurationError: A flag does not fit, or the folder belongs to another job.
         NotReadyError: Another process works in the folder.
-        StorageError: The file system refused.
     """
     task = job_task(evaluation.task)
     partners = chosen_partners(task, evaluation.partners)
