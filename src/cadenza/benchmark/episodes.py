@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ from cadenza.core.arrays import FloatArray, require_finite
 from cadenza.core.errors import NotReadyError
 from cadenza.core.types import EnvLike, PartnerLike
 from cadenza.evaluation.results import EpisodeResult, SafetyRecord
-from cadenza.safety.runtime.driver import SafetyStep
+from cadenza.safety.runtime.driver import SafetyDriver, SafetyStep
 from cadenza.safety.runtime.env_hooks import EnvHooks
 
 #: Overlap that is rounding, m: actions rounded to float32 move a robot by less in one step.
@@ -109,22 +109,6 @@ MAX_STEPS: Final = 100_000
 INTERVENTION_TOLERANCE: Final = 1e-6
 
 
-class EpisodeGuard(Protocol):
-    """The part of `cadenza.safety.runtime.driver.SafetyDriver` that an episode needs."""
-
-    def begin_run(self, seed: int) -> None:
-        """Forget every earlier episode."""
-        ...
-
-    def begin_episode(self) -> None:
-        """Start an episode from the environment's present state."""
-        ...
-
-    def step(self, nominal_action: NDArray[Any], partner_id: str | None = None) -> SafetyStep:
-        """Return what to execute instead of ``nominal_action``."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeTag:
     """What an episode is called in the results."""
@@ -150,7 +134,7 @@ class EpisodeWorld:
     partner_uid: str
     policy: EgoPolicy
     partner: PartnerLike
-    guard: EpisodeGuard | None
+    guard: SafetyDriver | None
     has_success: bool = True
     monitor: AssumptionMonitor | None = None
     link: EgoLink | None = None

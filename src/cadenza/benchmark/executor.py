@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import cadenza.core.errors as error_types
 from cadenza.core.errors import CadenzaError, ConfigurationError, MissingExtraError, NotReadyError
@@ -45,26 +45,14 @@ REPORTED_ERRORS: Final = (
 )
 
 FailurePolicy: TypeAlias = Literal["strict", "best_effort"]
+#: Does the work of the job with this key and stores its result.
+JobRunner: TypeAlias = Callable[[str], None]
+#: Builds the runner of a process; holds only plain values, so that it travels to workers.
+RunnerFactory: TypeAlias = Callable[[], JobRunner]
 
 
 class JobError(CadenzaError, RuntimeError):
     """A job failed for good; the message names the job."""
-
-
-class JobRunner(Protocol):
-    """Does the work of one job and stores its result."""
-
-    def __call__(self, key: str, /) -> None:
-        """Do the job ``key``."""
-        ...
-
-
-class RunnerFactory(Protocol):
-    """Builds a runner once per process; holds only plain values, so that it travels to workers."""
-
-    def __call__(self) -> JobRunner:
-        """Return the runner of this process."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -336,25 +336,12 @@ def _find(name: str) -> Callable[[EgoSeat], EgoPolicy]:
         ) from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedPolicy:
-    """A checkpoint that was checked once and is loaded for a seat later."""
-
-    path: Path
-    sha256: str
-
-    def load(self, seat: EgoSeat) -> EgoPolicy:
-        """Return the policy for ``seat``."""
-        return load_policy(
-            LOCAL_URI_SCHEME + self.path.name,
-            seat=seat,
-            artifacts_root=self.path.parent,
-            weights_sha256=self.sha256,
-        )
-
-
-def open_policy(path: Path, *, task: str) -> TrainedPolicy:
-    """Return the checkpoint ``path``, a policy of ``task``."""
+def open_policy(path: Path, *, task: str) -> tuple[str, Callable[[EgoSeat], EgoPolicy]]:
+    """Return the digest of the checkpoint ``path``, a policy of ``task``, and what seats it."""
     source = LOCAL_URI_SCHEME + path.name
     digest = policy_weights_sha256(source, artifacts_root=path.parent, task=task)
-    return TrainedPolicy(path=path, sha256=cast("str", digest))  # an address always has weights
+
+    def seated(seat: EgoSeat) -> EgoPolicy:
+        return load_policy(source, seat=seat, artifacts_root=path.parent, weights_sha256=digest)
+
+    return cast("str", digest), seated  # an address always has weights

@@ -344,7 +344,7 @@ class LawPolicy:
     def act(self, obs: Observation) -> NDArray[Any]:
         """Return what is wanted, float32, (A,); leaves the bounds by the noise alone."""
         state = np.asarray(obs["agent"][self._seat.uid]["state"], dtype=np.float64)
-        wanted = np.clip(self._law(state[None])[0], self._seat.low, self._seat.high)
+        wanted: FloatArray = np.clip(self._law(state[None])[0], self._seat.low, self._seat.high)
         if self._noise:
             wanted = wanted + self._noise * self._rng.standard_normal(wanted.shape)
         return wanted.astype(np.float32)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NoReturn, Protocol, cast, runtime_checkable
 
 import numpy as np
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array, require_finite
@@ -63,25 +63,6 @@ class FrozenPartner(Protocol):
         Returns:
             Action, float32, shape (A,), or (N, A) for batched observations.
         """
-        ...
-
-
-class ActionBox(Protocol):
-    """The part of `gymnasium.spaces.Box` that `PartnerBase.bind` needs of a continuous space."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one action."""
-        ...
-
-    @property
-    def low(self) -> NDArray[Any]:
-        """Smallest action."""
-        ...
-
-    @property
-    def high(self) -> NDArray[Any]:
-        """Largest action."""
         ...
 
 
@@ -150,7 +131,7 @@ class PartnerBase:
         """Kind of this episode's behaviour, for partners that have several; results record it."""
         return None
 
-    def bind(self, action_space: "ActionBox | Discrete[Any]") -> None:
+    def bind(self, action_space: "Box[Any] | Discrete[Any]") -> None:
         """From now on check every action's shape and finiteness and clip it to ``action_space``.
 
         That is the Box of this partner's robot, or its Discrete, for which an action is the number

@@ -141,13 +141,13 @@ def harvest(
         NotReadyError: Another process works in the folder.
     """
     task = job_task(collection.task)
-    trained = open_policy(policy, task=task.task_id)
+    digest, make_policy = open_policy(policy, task=task.task_id)
     is_on = is_filtered(filtered, task)
     player = _Player(
         kind="harvest",
-        facts={"policy_sha256": trained.sha256, "filter": is_on},
+        facts={"policy_sha256": digest, "filter": is_on},
         filtered=is_on,
-        make_policy=trained.load,
+        make_policy=make_policy,
         must_succeed=False,
     )
     if starts == "failed":

@@ -255,9 +255,9 @@ def evaluate(evaluation: Evaluation) -> dict[str, Any]:
     task = job_task(evaluation.task)
     partners = chosen_partners(task, evaluation.partners)
     filtered = is_filtered(evaluation.filtered, task)
-    policy = open_policy(evaluation.policy, task=task.task_id)
+    digest, make_policy = open_policy(evaluation.policy, task=task.task_id)
     request = {
-        "policy_sha256": policy.sha256,
+        "policy_sha256": digest,
         "task": task.task_id,
         "partners": list(partners),
         "filter": filtered,
@@ -266,7 +266,7 @@ def evaluate(evaluation: Evaluation) -> dict[str, Any]:
     }
     with (
         single_torch_thread(),
-        Encounters(task, filtered=filtered, make_policy=policy.load) as encounters,
+        Encounters(task, filtered=filtered, make_policy=make_policy) as encounters,
         open_job_folder(
             evaluation.out, "evaluate", request, code_sha256=code_digest(task, partners)
         ) as folder,
@@ -275,7 +275,7 @@ def evaluate(evaluation: Evaluation) -> dict[str, Any]:
         blocks = Blocks(folder=folder.root / BLOCKS, request_sha256=folder.request_sha256)
         episodes = _play(evaluation, partners, encounters, blocks)
         facts = {
-            "policy_sha256": policy.sha256,
+            "policy_sha256": digest,
             "task": task.task_id,
             "features": features,
             "seeds": {"start": evaluation.seed_start, "count": evaluation.episodes},
