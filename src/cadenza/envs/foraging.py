@@ -190,7 +190,7 @@ class VectorForaging(PlanarVectorEnv):
         self._spawned = np.zeros(num_envs, np.int64)
 
     def _start(self, rows: NDArray[np.int64]) -> None:
-        seeds = self._seeds[rows] + self._episodes[rows] * self.num_envs
+        seeds = self._episodes_of(rows)
         self._steps[rows] = 0
         for row, seed in zip(rows.tolist(), seeds.tolist(), strict=True):
             stream = derive_substream(f"{EPISODE_STREAM}{seed}", root_seed=self.root_seed)

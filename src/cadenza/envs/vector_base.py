@@ -53,37 +53,21 @@ class TaskLayout:
     control_timestep: float
 
 
-class PlanarVectorEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]):
-    """N copies of a planar task; a task adds layout, motion and observation."""
+class EpisodeBatch(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]):
+    """N copies of any task that count their episodes; see the module for identities and resets."""
 
-    def __init__(
-        self, task: TaskLayout, *, num_envs: int, episode_length: int, root_seed: int
-    ) -> None:
-        """Build N copies; call `reset` before `step`.
+    owner: str
+    _ready = False
 
-        Raises:
-            InputError: A number is out of range.
-        """
-        owner, self._task = task.owner, task
+    def _open(self, num_envs: int, states: gym.spaces.Dict, actions: gym.spaces.Dict) -> None:
+        """Take the number of copies and the spaces of one."""
         self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
-        self.num_envs = checked_integer(owner, "num_envs", num_envs, low=1)
-        self.agent_uids = task.uids
-        self.ego_uid, self.partner_uid = task.uids[:2]
-        self.control_timestep = task.control_timestep
-        self.episode_length = checked_integer(owner, "episode_length", episode_length, low=1)
-        self.root_seed = checked_integer(owner, "root_seed", root_seed, low=0)
-        self.single_action_space = planar_action_space(task.limits)
-        self.single_observation_space = state_observation_space(task.uids, task.state_dim)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.num_envs = checked_integer(self.owner, "num_envs", num_envs, low=1)
+        self.single_observation_space, self.single_action_space = states, actions
+        self.action_space = batch_space(actions, self.num_envs)
+        self.observation_space = batch_space(states, self.num_envs)
         self._seeds: NDArray[np.int64] = np.arange(self.num_envs, dtype=np.int64)
         self._episodes: NDArray[np.int64] = np.full(self.num_envs, -1, dtype=np.int64)
-        self._steps: NDArray[np.int64] = np.zeros(self.num_envs, dtype=np.int64)
-        self._ready = False
-        robots = len(task.uids)
-        self._states_shape = (robots, self.num_envs, task.state_dim)
-        limits = np.array([task.limits[uid] for uid in task.uids])
-        self._limits: FloatArray = limits.reshape(robots, 1, 1)
 
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
@@ -100,11 +84,67 @@ class PlanarVectorEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any])
         if seed is None:
             self._episodes += 1
         else:
-            self._seeds = checked_seeds(self._task.owner, seed, self.num_envs)
+            self._seeds = checked_seeds(self.owner, seed, self.num_envs)
             self._episodes[:] = 0
         self._start(np.arange(self.num_envs, dtype=np.int64))
         self._ready = True
-        return self._observation(self._seen()), {}
+        return self._observe(), {}
+
+    @abstractmethod
+    def _start(self, rows: NDArray[np.int64]) -> None:
+        """Draw and place the current episodes of the copies ``rows``."""
+
+    @abstractmethod
+    def _observe(self) -> dict[str, Any]:
+        """Return what all robots of all copies see now."""
+
+    def _episodes_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers of the current episodes of the copies ``rows``."""
+        return self._seeds[rows] + self._episodes[rows] * self.num_envs
+
+    def _restart(
+        self, finished: NDArray[np.bool_], last: dict[str, Any], info: dict[str, Any]
+    ) -> NDArray[np.int64]:
+        """Start the next episode of finished copies and return their numbers, (R,).
+
+        What they saw ``last`` and the info of the step go to ``info``.
+        """
+        rows = np.flatnonzero(finished)
+        info["final_info"] = dict(info)
+        info["final_observation"] = info["final_obs"] = last
+        info["_final_obs"] = info["_final_info"] = finished
+        self._episodes[rows] += 1
+        self._start(rows)
+        return rows
+
+
+class PlanarVectorEnv(EpisodeBatch):
+    """N copies of a planar task; a task adds layout, motion and observation."""
+
+    def __init__(
+        self, task: TaskLayout, *, num_envs: int, episode_length: int, root_seed: int
+    ) -> None:
+        """Build N copies; call `reset` before `step`.
+
+        Raises:
+            InputError: A number is out of range.
+        """
+        self.owner, self._task = task.owner, task
+        self._open(
+            num_envs,
+            state_observation_space(task.uids, task.state_dim),
+            planar_action_space(task.limits),
+        )
+        self.agent_uids = task.uids
+        self.ego_uid, self.partner_uid = task.uids[:2]
+        self.control_timestep = task.control_timestep
+        self.episode_length = checked_integer(self.owner, "episode_length", episode_length, low=1)
+        self.root_seed = checked_integer(self.owner, "root_seed", root_seed, low=0)
+        self._steps: NDArray[np.int64] = np.zeros(self.num_envs, dtype=np.int64)
+        robots = len(task.uids)
+        self._states_shape = (robots, self.num_envs, task.state_dim)
+        limits = np.array([task.limits[uid] for uid in task.uids])
+        self._limits: FloatArray = limits.reshape(robots, 1, 1)
 
     def step(
         self, actions: Mapping[str, Any]
@@ -155,12 +195,15 @@ class PlanarVectorEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any])
         """Draw and place the current episodes of the copies ``rows``."""
         draws = named_uniforms(
             f"{self._task.stream}.episode.",
-            self._seeds[rows] + self._episodes[rows] * self.num_envs,
+            self._episodes_of(rows),
             root_seed=self.root_seed,
             count=self._task.draws,
         )
         self._steps[rows] = 0
         self._place(rows, draws)
+
+    def _observe(self) -> dict[str, Any]:
+        return self._observation(self._seen())
 
     def _seen(self) -> Float32Array:
         """Return every robot's `state`, (n, N, D)."""
@@ -172,12 +215,7 @@ class PlanarVectorEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any])
         self, final_states: Float32Array, finished: NDArray[np.bool_], info: dict[str, Any]
     ) -> Float32Array:
         """Start the next episode of finished copies; return the observations after that."""
-        rows = np.flatnonzero(finished)
-        info["final_info"] = dict(info)
-        info["final_observation"] = info["final_obs"] = self._observation(final_states)
-        info["_final_obs"] = info["_final_info"] = finished
-        self._episodes[rows] += 1
-        self._start(rows)
+        rows = self._restart(finished, self._observation(final_states), info)
         states = final_states.copy()
         self._write_states(states, _ALL if rows.size == self.num_envs else rows)
         return states
