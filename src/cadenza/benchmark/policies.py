@@ -202,11 +202,7 @@ def actor_from_checkpoint(payload: Mapping[str, Any], *, source: str) -> Gaussia
 
 
 class ActorPolicy(MemorylessPolicy):
-    """The mean action of a trained Gaussian actor.
-
-    Raises:
-        CheckpointError: The network's sizes do not fit the seat.
-    """
+    """The mean action of a trained Gaussian actor."""
 
     def __init__(self, actor: GaussianActor, seat: EgoSeat, *, source: str = "actor") -> None:
         # Without gradients a forward pass needs no context manager, which would cost as a layer.
@@ -223,11 +219,7 @@ class ActorPolicy(MemorylessPolicy):
 
 
 class PortablePolicy(MemorylessPolicy):
-    """The greedy action of a perceptron policy, whichever algorithm trained it.
-
-    Raises:
-        CheckpointError: The policy's sizes do not fit the seat.
-    """
+    """The greedy action of a perceptron policy, whichever algorithm trained it."""
 
     def __init__(self, policy: MlpPolicy, seat: EgoSeat, *, source: str = "policy") -> None:
         _require_fit((policy.observation_dim, policy.action_dim), seat, source)

@@ -64,11 +64,7 @@ def _push(view: View, lead: Any, band: Any) -> FloatArray:
 
 
 class ScriptedEgo(MemorylessPolicy, ABC):
-    """Base of the scripted egos; a subclass adds its law, and what it remembers.
-
-    Raises:
-        InputError: The seat is another one.
-    """
+    """Base of the scripted egos; a subclass adds its law, and what it remembers."""
 
     sizes: ClassVar[tuple[int, int]]
     seat: ClassVar[str]
@@ -98,11 +94,7 @@ class ScriptedEgo(MemorylessPolicy, ABC):
 
 
 class CarryingEgo(ScriptedEgo):
-    """Base of those of co-carry, for the view "task" and the track "grip".
-
-    Raises:
-        InputError: The seat is another one.
-    """
+    """Base of those of co-carry, for the view "task" and the track "grip"."""
 
     sizes = (len(VIEW_SCALE), 3)
     seat = "cocarry_mj with view 'task' and track 'grip'"
@@ -270,11 +262,7 @@ def _at_most(vectors: FloatArray, limit: float) -> FloatArray:
 
 
 class ReceivingEgo(ScriptedEgo):
-    """Base of the receivers; nothing is remembered.
-
-    Raises:
-        InputError: The seat is none of the handover's.
-    """
+    """Base of the receivers; nothing is remembered."""
 
     sizes = (len(RECEIVER_SCALE), 7)
     seat = "handover_mj"

@@ -74,7 +74,37 @@ STREAM: Final = "env.crossing"
 _OWNER: Final = "CrossingEnv"
 
 
-class CrossingEnv(gym.Env[dict[str, Any], dict[str, Any]]):
+class SafetyHooks:
+    """What the safety filter must know of either environment, beside where the robots are."""
+
+    agent_uids: tuple[str, ...]
+
+    def build_control_models(self) -> dict[str, DoubleIntegratorControlModel]:
+        """Return how each robot's action moves it.
+
+        The ego is credited with the acceleration it has in every direction, a partner is charged
+        with the largest it has in any.
+        """
+        ego, *others = self.agent_uids
+        largest = sqrt(2.0) * ACCELERATION_LIMIT_PARTNER
+        capacities = {ego: ACCELERATION_LIMIT_EGO, **dict.fromkeys(others, largest)}
+        return {
+            uid: DoubleIntegratorControlModel(uid=uid, action_dim=2, capacity=capacity)
+            for uid, capacity in capacities.items()
+        }
+
+    def build_bounds(self) -> Bounds:
+        """Return the ego's numeric envelope: a box, no rate limit, an ideal link, no forces."""
+        return Bounds(
+            action_linf_component=ACCELERATION_LIMIT_EGO,
+            cartesian_accel_capacity=ACCELERATION_LIMIT_EGO,
+            action_rate=2.0 * sqrt(2.0) * ACCELERATION_LIMIT_EGO,  # from a corner to the opposite
+            comm_latency_ms=0.0,
+            force_limit=0.0,
+        )
+
+
+class CrossingEnv(SafetyHooks, gym.Env[dict[str, Any], dict[str, Any]]):
     """Crossing for 2 ... 8 robots, one copy.
 
     ``obs["agent"][uid]["state"]`` is float32: own position (0:2), own velocity (2:4), goal minus
@@ -225,14 +255,6 @@ class CrossingEnv(gym.Env[dict[str, Any], dict[str, Any]]):
             velocities[index] = [*known["velocity"][other][:2]]
         return self._state(self.agent_uids.index(uid), positions, velocities)
 
-    def build_control_models(self) -> dict[str, DoubleIntegratorControlModel]:
-        """Return how each robot's action moves it, with its own acceleration bound."""
-        return crossing_control_models(self.agent_uids)
-
-    def build_bounds(self) -> Bounds:
-        """Return the numeric envelope of the ego."""
-        return crossing_bounds()
-
     def robot_positions(self) -> dict[str, FloatArray]:
         """Return each robot's centre, shape (2,), m."""
         self._require_reset()
@@ -344,32 +366,6 @@ def state_dim(num_robots: int) -> int:
     return 6 + 4 * (num_robots - 1)
 
 
-def crossing_control_models(uids: tuple[str, ...]) -> dict[str, DoubleIntegratorControlModel]:
-    """Return how each robot's action moves it.
-
-    The ego is credited with the acceleration it has in every direction, a partner is charged with
-    the largest it has in any.
-    """
-    capacities = {uids[0]: ACCELERATION_LIMIT_EGO} | dict.fromkeys(
-        uids[1:], sqrt(2.0) * ACCELERATION_LIMIT_PARTNER
-    )
-    return {
-        uid: DoubleIntegratorControlModel(uid=uid, action_dim=2, capacity=capacity)
-        for uid, capacity in capacities.items()
-    }
-
-
-def crossing_bounds() -> Bounds:
-    """Return the numeric envelope of the ego: a box, no rate limit, an ideal link, no forces."""
-    return Bounds(
-        action_linf_component=ACCELERATION_LIMIT_EGO,
-        cartesian_accel_capacity=ACCELERATION_LIMIT_EGO,
-        action_rate=2.0 * sqrt(2.0) * ACCELERATION_LIMIT_EGO,  # from one corner to the opposite
-        comm_latency_ms=0.0,
-        force_limit=0.0,
-    )
-
-
 def _approach(
     motion: tuple[list[list[float]], list[list[float]], list[list[float]], list[list[float]]],
     i: int,
@@ -383,7 +379,7 @@ def _approach(
 _BATCH_OWNER: Final = "VectorCrossingEnv"
 
 
-class VectorCrossingEnv(PlanarVectorEnv):
+class VectorCrossingEnv(SafetyHooks, PlanarVectorEnv):
     """N copies of crossing; observation, motion, reward and info as in the scalar env.
 
     The info of `step` holds ``success``, ``contact``, ``partner_contact`` (bool), ``min_distance``
@@ -437,14 +433,6 @@ class VectorCrossingEnv(PlanarVectorEnv):
             velocities=self._velocities.transpose(2, 0, 1).copy(),
             radii=np.full(self.num_robots, ROBOT_RADIUS),
         )
-
-    def build_control_models(self) -> dict[str, DoubleIntegratorControlModel]:
-        """Return how each robot's action moves it, with its own acceleration bound."""
-        return crossing_control_models(self.agent_uids)
-
-    def build_bounds(self) -> Bounds:
-        """Return the numeric envelope of the ego."""
-        return crossing_bounds()
 
     def robot_positions(self) -> dict[str, FloatArray]:
         """Return each robot's centres, shape (N, 2), m."""

@@ -52,9 +52,6 @@ class Foraging:
         levels: Highest level of a player; 1 is the game without levels.
         coop: 1: every food needs both players at once; 0: food has levels from 1 to their sum
             (without levels: 1, so that each can eat alone).
-
-    Raises:
-        MissingExtraError: `lbforaging` is not installed.
     """
 
     metadata: Final = {"name": "foraging", "is_parallelizable": True, "has_success": True}

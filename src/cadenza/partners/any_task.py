@@ -101,11 +101,7 @@ class ConstantAction(_AnyTaskPartner):
 
 @register_partner("partner_ablated_zero")
 class PartnerAblatedZero(PartnerBase):
-    """Always acts with zeros.
-
-    Raises:
-        ConfigurationError: The option ``action_dim`` is missing or no integer >= 1.
-    """
+    """Always acts with zeros."""
 
     card: ClassVar[PartnerCard | None] = PartnerCard(
         summary="Always acts with zeros (ablation).",
@@ -185,9 +181,6 @@ class ArmSwayPartner(PartnerBase):
     Units:  the action's own; for an arm that takes joint steps of 0.1 rad per unit, the default
             moves each joint by less than 0.05 rad.
     Limits: looks at nothing and avoids nobody.
-
-    Raises:
-        ConfigurationError: An option is unknown or out of range.
     """
 
     card: ClassVar[PartnerCard | None] = PartnerCard(

@@ -207,11 +207,7 @@ MAX_ACCELERATION: Final = NumberOption(
 
 
 class CrossingPartner(FamilyPartner):
-    """Base of the crossing partners; a subclass adds its options and one acceleration law.
-
-    Raises:
-        ConfigurationError: An option is unknown or out of range.
-    """
+    """Base of the crossing partners; a subclass adds its options and one acceleration law."""
 
     task = "crossing"
     common_options: ClassVar[tuple[NumberOption, ...]] = (MAX_ACCELERATION,)

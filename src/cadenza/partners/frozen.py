@@ -186,10 +186,6 @@ class FrozenMAPPOPartner(FrozenNetworkPartner):
     The checkpoint holds the weights under ``actor``, or, with a warning, at the top: ``fc1``,
     ``fc2`` and ``head``, with biases, and optionally ``log_std`` (A,), without which samples are
     the means. Sizes are read off the tensors.
-
-    Raises:
-        InputError: ``weights_uri`` or the option ``uid`` is missing; at the first ``reset`` or
-            ``act``, the checkpoint holds no such actor.
     """
 
     input_name = "fc1 input dim"
@@ -238,10 +234,6 @@ class FrozenHARLPartner(FrozenNetworkPartner):
     The checkpoint holds the state dict of HARL's stochastic policy (feature normalization, ReLU,
     no recurrence) under ``actor`` beside critic and optimizers, or alone at the top. Depth and
     widths are read off the tensors.
-
-    Raises:
-        InputError: ``weights_uri`` or the option ``uid`` is missing; at the first ``reset`` or
-            ``act``, the checkpoint holds no such actor.
     """
 
     card: ClassVar[PartnerCard | None] = PartnerCard(
@@ -333,9 +325,6 @@ class OnnxPartner(StatePolicyPartner):
     """Plays the policy in an ONNX file, on the CPU.
 
     A policy without noise input gives the same action whether sampled or not.
-
-    Raises:
-        InputError: ``weights_uri`` or the option ``uid`` is missing.
     """
 
     input_name = "width of the graph's input"

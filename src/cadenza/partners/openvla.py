@@ -151,9 +151,6 @@ class ActionMap:
 
     Args:
         text: The terms, e.g. ``"0,1*10,gripper"``.
-
-    Raises:
-        ConfigurationError: A term is malformed or its index is beyond 6.
     """
 
     def __init__(self, text: str) -> None:
@@ -303,13 +300,7 @@ class OpenVLAPartner(ChunkedPolicyPartner):
 
 
 class TransformersBackend:
-    """OpenVLA through the library transformers (4.40.1 is known to run it).
-
-    Raises:
-        InputError: There is no ``weights_uri``.
-        ConfigurationError: The revision is no commit, or running its code was not allowed.
-        MissingExtraError: transformers, peft or Pillow is not installed.
-    """
+    """OpenVLA through the library transformers (4.40.1 is known to run it)."""
 
     def __init__(self, spec: PartnerSpec) -> None:
         _require_pinned(spec)

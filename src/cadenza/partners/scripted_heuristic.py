@@ -38,9 +38,6 @@ class ScriptedHeuristicPartner(PartnerBase):
     ``obs["agent"][uid]["state"]``, else it is taken as the origin, once with a warning and always
     counted in `fallback_count`. Malformed or non-finite pieces are skipped; ``act`` never raises
     for them. Options: ``uid``, ``target_xy`` "x,y", ``action_dim`` >= 2, ``gain``, ``max_speed``.
-
-    Raises:
-        ConfigurationError: An option is malformed.
     """
 
     card: ClassVar[PartnerCard | None] = PartnerCard(

@@ -52,9 +52,6 @@ class VariedBodyPartner(PartnerBase):
 
     Weights and seed of the spec are the inner partner's; so are options that begin with
     ``partner.``, e.g. ``partner.max_speed``.
-
-    Raises:
-        ConfigurationError: ``partner`` is missing or names this class, or an option is wrong.
     """
 
     card: ClassVar[PartnerCard | None] = PartnerCard(

@@ -101,9 +101,6 @@ class ZooMemberPartner(DrawingPartner):
 
     ``weights_uri`` is ``local://<zoo>/members/<name>.pt``, relative to the folder that the option
     ``root`` names.
-
-    Raises:
-        ConfigurationError: ``weights_uri`` is missing or not of this form, or an option is unknown.
     """
 
     card: ClassVar[PartnerCard | None] = PartnerCard(

@@ -8,7 +8,6 @@ expert shows from the initial states, beside the partners, with which the policy
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -182,7 +181,6 @@ def _run(collection: Collection, task: TaskSpec, player: _Player) -> dict[str, A
     request = {**collection.flags(partners), **player.facts}
     with (
         Encounters(task, filtered=player.filtered, make_policy=player.make_policy) as encounters,
-        ExitStack() as stack,
         open_job_folder(
             collection.out, player.kind, request, code_sha256=code_digest(task, partners)
         ) as folder,
@@ -190,7 +188,7 @@ def _run(collection: Collection, task: TaskSpec, player: _Player) -> dict[str, A
         egos = [encounters]
         if player.expert is not None:
             expert = Encounters(task, filtered=task.supports_safety, make_policy=player.expert)
-            egos.append(stack.enter_context(expert))
+            egos.append(encounters.enter_context(expert))
         dataset = folder.root / DATASET
         gathered = _Gathered(kept=[])
         if not dataset.exists():

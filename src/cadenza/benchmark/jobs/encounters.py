@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,8 +145,8 @@ class _RecordedEnv:
         return np.array(obs["agent"][self._seat.uid]["state"], dtype=np.float32)
 
 
-class Encounters:
-    """Plays episodes of one ego with any of some partners; a context manager."""
+class Encounters(ExitStack):
+    """Plays episodes of one ego with any of some partners; closes its environments on leaving."""
 
     def __init__(
         self, task: TaskSpec, *, filtered: bool, make_policy: Callable[[EgoSeat], EgoPolicy]
@@ -156,24 +155,9 @@ class Encounters:
             raise ConfigurationError(
                 f"--filter: expected off, got on; task {task.task_id!r} has no safety filter."
             )
-        self._task = task
-        self._filtered = filtered
-        self._make_policy = make_policy
-        self._stack = ExitStack()
+        super().__init__()
+        self._task, self._filtered, self._make_policy = task, filtered, make_policy
         self._worlds: dict[str, tuple[EpisodeWorld, _RecordedEnv]] = {}
-
-    def __enter__(self) -> Self:
-        """Return the player."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close the environments."""
-        self._stack.close()
 
     def play(self, partner: str, seed: int) -> tuple[EpisodeResult, Recording]:
         """Play the episode of ``seed`` with ``partner``."""
@@ -201,7 +185,7 @@ class Encounters:
     def _world(self, partner: str) -> tuple[EpisodeWorld, _RecordedEnv]:
         """Return the world with ``partner``, opened at its first use."""
         if partner not in self._worlds:
-            world = self._stack.enter_context(
+            world = self.enter_context(
                 open_world(
                     env=EnvConfig(
                         task=self._task.task_id, episode_length=self._task.episode_length
