@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -500,20 +500,6 @@ def _save_policy(agent: DAgger, task: str, out: Path) -> Path:
 VALIDATION_SEED: Final = 2_000_000
 
 
-class Student(Protocol):
-    """What `BestSuccess` needs of an agent."""
-
-    steps: int
-
-    def predict(self, observation: Any) -> NDArray[Any]:
-        """Return the greedy actions for several observations."""
-        ...
-
-    def save(self, path: str | Path, *, memory: bool = True) -> Path:
-        """Write everything the future depends on, or all but the memory."""
-        ...
-
-
 class BestSuccess(Callback):
     """Judges an agent now and then, and saves it when it succeeds more often than ever before.
 
@@ -528,7 +514,7 @@ class BestSuccess(Callback):
         agent = cadenza.SAC.load(best.file, envs)
 
     Args:
-        agent: Whose turn it is.
+        agent: Whose turn it is; it has ``steps``, ``predict`` and ``save``.
         file: Gets the best agent, without its replay memory.
         task: Name of the task, one with a success predicate.
         partners: Each plays all episodes.
@@ -549,7 +535,7 @@ class BestSuccess(Callback):
 
     def __init__(
         self,
-        agent: Student,
+        agent: Any,
         file: str | Path,
         task: str,
         partners: Sequence[Partner],

@@ -84,40 +84,18 @@ class TaskEnv(Protocol):
                environment resets itself as in `cadenza.core.types.VectorEnvLike`.
     """
 
-    @property
-    def agent_uids(self) -> tuple[str, ...]:
-        """All robots: ego, partner, then further ones."""
-        ...
-
-    @property
-    def ego_uid(self) -> str:
-        """The first of them."""
-        ...
-
-    @property
-    def partner_uid(self) -> str:
-        """The second of them."""
-        ...
-
-    @property
-    def root_seed(self) -> int:
-        """Experiment seed, as it was asked for."""
-        ...
-
-    @property
-    def control_timestep(self) -> float:
-        """Time one step takes, s."""
-        ...
-
-    @property
-    def action_space(self) -> Any:
-        """Dict of one Box or Discrete per robot; the number of a choice is an array (1,)."""
-        ...
-
-    @property
-    def observation_space(self) -> Any:
-        """Dict whose entry ``["agent"][uid]["state"]`` is the Box of a robot's state, (D,)."""
-        ...
+    #: All robots: ego, partner, then further ones; the first two of them by name.
+    agent_uids: tuple[str, ...]
+    ego_uid: str
+    partner_uid: str
+    #: Experiment seed, as it was asked for.
+    root_seed: int
+    #: Time one step takes, s.
+    control_timestep: float
+    #: Dict of one Box or Discrete per robot; the number of a choice is an array (1,).
+    action_space: Any
+    #: Dict whose entry ``["agent"][uid]["state"]`` is the Box of a robot's state, (D,).
+    observation_space: Any
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Start the episode that ``seed`` selects; return observation and info."""
@@ -246,7 +224,8 @@ class TaskSpec(BaseModel):
         if self.interface == "pettingzoo":
             return _parallel_task(self.task_id, factory, request)
         env = factory(request)
-        missing = [name for name in vars(TaskEnv) if name[0] != "_" and not hasattr(env, name)]
+        needed = (*TaskEnv.__annotations__, *(name for name in vars(TaskEnv) if name[0] != "_"))
+        missing = [name for name in needed if not hasattr(env, name)]
         if missing:
             raise ConfigurationError(
                 f"Task {self.task_id!r}: expected {self.env_factory} to return what "
