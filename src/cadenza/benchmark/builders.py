@@ -301,28 +301,19 @@ def _require_hooks(env: Any, hooks: tuple[str, ...]) -> None:
 
 def make_crossing_env(request: EnvRequest) -> Any:
     """Build the crossing task; see `EnvRequest`."""
+    from cadenza.envs.crossing import CrossingEnv, VectorCrossingEnv
+
     num_robots = int(request.options["num_robots"])
     uids = (*request.seats, *(f"robot_{k}" for k in range(SEATS, num_robots)))
-    settings: dict[str, Any] = {**request.settings(), "num_robots": num_robots, "agent_uids": uids}
-    if request.wants_batch:
-        from cadenza.envs.crossing import VectorCrossingEnv
-
-        return VectorCrossingEnv(request.num_envs, **settings)
-    from cadenza.envs.crossing import CrossingEnv
-
-    return CrossingEnv(**settings, render_mode=request.render_mode)
+    robots: dict[str, Any] = {"num_robots": num_robots, "agent_uids": uids}
+    return _one_or_many(request, CrossingEnv, VectorCrossingEnv, **robots)
 
 
 def make_mpe_cooperative_push_env(request: EnvRequest) -> Any:
     """Build the cooperative-push task; see `EnvRequest`."""
-    settings = request.settings()
-    if request.wants_batch:
-        from cadenza.envs.mpe import VectorMPECooperativePushEnv
+    from cadenza.envs.mpe import MPECooperativePushEnv, VectorMPECooperativePushEnv
 
-        return VectorMPECooperativePushEnv(request.num_envs, **settings)
-    from cadenza.envs.mpe import MPECooperativePushEnv
-
-    return MPECooperativePushEnv(**settings, render_mode=request.render_mode)
+    return _one_or_many(request, MPECooperativePushEnv, VectorMPECooperativePushEnv)
 
 
 def make_cocarry_env(request: EnvRequest) -> Any:
@@ -330,7 +321,7 @@ def make_cocarry_env(request: EnvRequest) -> Any:
     from cadenza.envs.mujoco import CoCarryEnv, CoCarryOptions, VectorCoCarryEnv
 
     given: dict[str, Any] = {**request.options, "training": bool(request.options["training"])}
-    return _two_arms(request, CoCarryEnv, VectorCoCarryEnv, CoCarryOptions(**given))
+    return _one_or_many(request, CoCarryEnv, VectorCoCarryEnv, options=CoCarryOptions(**given))
 
 
 def make_handover_env(request: EnvRequest) -> Any:
@@ -338,14 +329,14 @@ def make_handover_env(request: EnvRequest) -> Any:
     from cadenza.envs.mujoco import HandoverEnv, HandoverOptions, VectorHandoverEnv
 
     given: dict[str, Any] = dict(request.options)
-    return _two_arms(request, HandoverEnv, VectorHandoverEnv, HandoverOptions(**given))
+    return _one_or_many(request, HandoverEnv, VectorHandoverEnv, options=HandoverOptions(**given))
 
 
-def _two_arms(request: EnvRequest, scalar: Any, batched: Any, options: Any) -> Any:
-    settings = request.settings()
+def _one_or_many(request: EnvRequest, scalar: Any, batched: Any, **own: Any) -> Any:
+    settings = {**request.settings(), **own}
     if request.wants_batch:
-        return batched(request.num_envs, options, **settings)
-    return scalar(options, **settings, render_mode=request.render_mode)
+        return batched(request.num_envs, **settings)
+    return scalar(**settings, render_mode=request.render_mode)
 
 
 def make_stage0_smoke_env(request: EnvRequest) -> Any:

@@ -209,7 +209,6 @@ class ActorPolicy(MemorylessPolicy):
         self._actor = copy.deepcopy(actor).requires_grad_(False)
         first, *_, last = actor.parameters()
         _require_fit((first.shape[0], last.shape[0]), seat, source)
-        _require_choices(None, seat, source)
         self._uid = seat.uid
 
     def act(self, obs: Observation) -> NDArray[Any]:
@@ -222,8 +221,8 @@ class PortablePolicy(MemorylessPolicy):
     """The greedy action of a perceptron policy, whichever algorithm trained it."""
 
     def __init__(self, policy: MlpPolicy, seat: EgoSeat, *, source: str = "policy") -> None:
-        _require_fit((policy.observation_dim, policy.action_dim), seat, source)
-        _require_choices(len(policy.choices) if policy.output == "choice" else None, seat, source)
+        choices = len(policy.choices) if policy.output == "choice" else None
+        _require_fit((policy.observation_dim, policy.action_dim), seat, source, choices=choices)
         self._policy, self._uid = policy, seat.uid
 
     def act(self, obs: Observation) -> NDArray[Any]:
@@ -231,18 +230,19 @@ class PortablePolicy(MemorylessPolicy):
         return self._policy.act(obs["agent"][self._uid]["state"][None])[0]
 
 
-def _require_fit(sizes: tuple[int, int], seat: EgoSeat, source: str) -> None:
-    """Raise unless a policy of ``sizes`` (observations, actions) fits ``seat``."""
+def _require_fit(
+    sizes: tuple[int, int], seat: EgoSeat, source: str, *, choices: int | None = None
+) -> None:
+    """Raise unless a policy of ``sizes`` (observations, actions) fits ``seat``.
+
+    ``choices`` is how many it knows; None for one that acts on a Box.
+    """
     if sizes != (seat.observation_dim, seat.action_dim):
         raise CheckpointError(
             f"{source}: expected a policy for {seat.observation_dim} observations and "
             f"{seat.action_dim} actions (seat {seat.uid!r}), got one for {sizes[0]} and "
             f"{sizes[1]}; it was trained on another task or number of robots."
         )
-
-
-def _require_choices(choices: int | None, seat: EgoSeat, source: str) -> None:
-    """Raise unless a policy that knows so many choices, or acts on a Box, fits ``seat``."""
     wanted = int(seat.high[0] - seat.low[0]) + 1
     if seat.chooses and choices != wanted:
         raise CheckpointError(
