@@ -8,7 +8,7 @@ expert shows from the initial states, beside the partners, with which the policy
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -81,18 +81,6 @@ class Collection:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Player:
-    """Who plays a collection."""
-
-    kind: str
-    facts: Mapping[str, Any]
-    filtered: bool
-    make_policy: Callable[[EgoSeat], EgoPolicy]
-    must_succeed: bool
-    expert: Callable[[EgoSeat], EgoPolicy] | None = None
-
-
 @dataclass(slots=True)
 class _Gathered:
     """What the attempts brought."""
@@ -113,14 +101,8 @@ def collect(collection: Collection, *, expert: str | None = None) -> dict[str, A
     """
     task = job_task(collection.task)
     name = _expert_of(task, expert)
-    player = _Player(
-        kind="collect",
-        facts={"expert": name, "filter": task.supports_safety},
-        filtered=task.supports_safety,
-        make_policy=_noisy(name),
-        must_succeed=True,
-    )
-    return _run(collection, task, player)
+    facts = {"expert": name, "filter": task.supports_safety}
+    return _run(collection, task, "collect", facts, _noisy(name))
 
 
 def harvest(
@@ -141,22 +123,16 @@ def harvest(
     """
     task = job_task(collection.task)
     digest, make_policy = open_policy(policy, task=task.task_id)
-    is_on = is_filtered(filtered, task)
-    player = _Player(
-        kind="harvest",
-        facts={"policy_sha256": digest, "filter": is_on},
-        filtered=is_on,
-        make_policy=make_policy,
-        must_succeed=False,
-    )
+    facts: dict[str, Any] = {"policy_sha256": digest, "filter": is_filtered(filtered, task)}
+    expert = None
     if starts == "failed":
         name = _expert_of(task, None)
-        facts = {**player.facts, "starts": starts, "expert": name}
-        player = replace(player, facts=facts, expert=_noisy(name))
+        facts |= {"starts": starts, "expert": name}
+        expert = _noisy(name)
     elif starts != "solved":
         raise ConfigurationError(f"--starts: expected solved or failed, got {starts!r}.")
     with single_torch_thread():
-        return _run(collection, task, player)
+        return _run(collection, task, "harvest", facts, make_policy, expert=expert)
 
 
 def _expert_of(task: TaskSpec, name: str | None) -> str:
@@ -175,32 +151,43 @@ def _noisy(expert: str) -> Callable[[EgoSeat], EgoPolicy]:
     return partial(LawPolicy, law=EXPERTS[expert].law, noise=EXPERT_NOISE)
 
 
-def _run(collection: Collection, task: TaskSpec, player: _Player) -> dict[str, Any]:
-    """Do the job in its folder."""
+def _run(
+    collection: Collection,
+    task: TaskSpec,
+    kind: str,
+    facts: Mapping[str, Any],
+    make_policy: Callable[[EgoSeat], EgoPolicy],
+    *,
+    expert: Callable[[EgoSeat], EgoPolicy] | None = None,
+) -> dict[str, Any]:
+    """Do the job in its folder; ``facts`` say where the episodes come from.
+
+    With an ``expert``, its episodes are kept, from starts that the other ego failed at.
+    """
     partners = partner_round(chosen_partners(task, collection.partners), collection.focus)
-    request = {**collection.flags(partners), **player.facts}
+    request = {**collection.flags(partners), **facts}
     with (
-        Encounters(task, filtered=player.filtered, make_policy=player.make_policy) as encounters,
+        Encounters(task, filtered=facts["filter"], make_policy=make_policy) as encounters,
         open_job_folder(
-            collection.out, player.kind, request, code_sha256=code_digest(task, partners)
+            collection.out, kind, request, code_sha256=code_digest(task, partners)
         ) as folder,
     ):
         egos = [encounters]
-        if player.expert is not None:
-            expert = Encounters(task, filtered=task.supports_safety, make_policy=player.expert)
-            egos.append(encounters.enter_context(expert))
+        if expert is not None:
+            second = Encounters(task, filtered=task.supports_safety, make_policy=expert)
+            egos.append(encounters.enter_context(second))
         dataset = folder.root / DATASET
         gathered = _Gathered(kept=[])
         if not dataset.exists():
             gathered = _gather(collection, partners, egos, folder)
-            if player.must_succeed and len(gathered.kept) < collection.episodes:
+            if kind == "collect" and len(gathered.kept) < collection.episodes:
                 raise NotReadyError(
-                    f"{player.kind}: expected {collection.episodes} successful episodes within "
+                    f"{kind}: expected {collection.episodes} successful episodes within "
                     f"{collection.seed_count} attempts, got {len(gathered.kept)}; raise "
                     "--seed-count or choose another --expert."
                 )
             if gathered.kept:
-                _publish(collection, gathered, encounters, folder, player.facts)
+                _publish(collection, gathered, encounters, folder, facts)
         if dataset.exists():
             folder.drop_work()
         return folder.write_result(collection.result, _facts(collection, dataset, gathered))
