@@ -22,7 +22,12 @@ from cadenza.partners.interface import (
     find_state,
     read_state,
 )
-from cadenza.partners.options import NumberOption, refuse_unknown_options, whole_option
+from cadenza.partners.options import (
+    FamilyPartner,
+    NumberOption,
+    refuse_unknown_options,
+    whole_option,
+)
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec
 
@@ -172,35 +177,24 @@ _ACTION_DIM: Final = NumberOption(
 
 
 @register_partner("arm_sway")
-class ArmSwayPartner(PartnerBase):
-    """Sways its arm; partners of different seeds move their joints in different phases.
+class ArmSwayPartner(FamilyPartner):
+    """Sways its arm slowly and looks at nobody.
 
     Law:    a_j = amplitude min(1, n / 20) sin(2 pi n / period + phase_j) for the seven arm joints
             j, n steps after the reset; every other entry 0. The ramp starts the swing without a
             jerk.
     Units:  the action's own; for an arm that takes joint steps of 0.1 rad per unit, the default
             moves each joint by less than 0.05 rad.
-    Limits: looks at nothing and avoids nobody.
+    Phases: drawn from the seed of the spec, so partners of different seeds differ.
     """
 
-    card: ClassVar[PartnerCard | None] = PartnerCard(
-        summary="Sways its arm slowly and looks at nobody.",
-        tasks=("stage1_pickplace", "stage0_smoke"),
-        options={
-            "uid": "robot it drives",
-            **{o.key: f"{o.summary} (default {o.default:g})" for o in (_AMPLITUDE, _PERIOD)},
-            _ACTION_DIM.key: f"{_ACTION_DIM.summary} (default {_ACTION_DIM.default:g})",
-        },
-    )
+    tasks = ("stage1_pickplace", "stage0_smoke")
+    number_options = (_AMPLITUDE, _PERIOD, _ACTION_DIM)
 
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)
-        owner = type(self).__name__
-        refuse_unknown_options(owner, spec.extra, [_AMPLITUDE.key, _PERIOD.key, _ACTION_DIM.key])
-        self._uid = spec.extra.get("uid", "partner")
-        self._amplitude = _AMPLITUDE.read(owner, spec.extra)
-        self._period = _PERIOD.read(owner, spec.extra)
-        self._action_dim = int(_ACTION_DIM.read(owner, spec.extra))
+        self._amplitude, self._period = (self._options[o.key] for o in (_AMPLITUDE, _PERIOD))
+        self._action_dim = int(self._options[_ACTION_DIM.key])
         rng = derive_substream("partner.arm_sway.phases", root_seed=spec.seed).default_rng()
         self._phases: FloatArray = rng.uniform(0.0, 2.0 * math.pi, ARM_JOINTS)
         self._steps: FloatArray = np.zeros(1)

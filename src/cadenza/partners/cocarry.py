@@ -221,7 +221,7 @@ class CarryingLaw:
 class CoCarryPartner(TraitPartner):
     """Base of the co-carry partners; a member says how an episode's traits are drawn."""
 
-    task = "cocarry_mj"
+    tasks = ("cocarry_mj",)
     traits_type = Traits
 
     def __init__(self, spec: PartnerSpec) -> None:
