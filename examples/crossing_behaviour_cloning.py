@@ -17,11 +17,11 @@ from pathlib import Path
 import torch
 from harness import Outcome, Run, main
 
+from cadenza.benchmark.cells import PolicyChoice
 from cadenza.benchmark.evaluation_run import (
     EvaluationConfig,
     EvaluationOutcome,
     PartnerChoice,
-    PolicyChoice,
     run_evaluation,
 )
 from cadenza.benchmark.jobs.cloning import LEARNING_RATE, Clone, cloning_loss, state_moments

@@ -163,15 +163,10 @@ def admit(
     episodes: int | None = None,
     progress: ProgressReport | None = None,
 ) -> dict[str, Any]:
-    """Play every row of a task's plan and judge it.
+    """Play every row of a task's plan, at most ``episodes`` of each, and judge it.
 
-    Args:
-        task_id: A task in `PLANS`.
-        episodes: At most this many a row; None plays all.
-        progress: Called with the rows done, in all, and the one that begins.
-
-    Returns:
-        Plain JSON values: what played, one record per row, and the verdicts A1 to A4.
+    Returns plain JSON values: what played, one record per row, and the verdicts A1 to A4.
+    ``progress`` is told the rows done, in all, and the one that begins.
 
     Raises:
         ConfigurationError: The task has no plan.
@@ -402,11 +397,7 @@ COCARRY: Final = AdmissionPlan(
 
 
 def freeze_force_limit(*, episodes: int = FREEZING_EPISODES) -> dict[str, Any]:
-    """Return the manifest of the task: the force limit and how it was made.
-
-    Args:
-        episodes: Per partner class.
-    """
+    """Return the manifest of the task: the force limit and how ``episodes`` per class made it."""
     from cadenza.envs.mujoco.cocarry_rules import TILT_LIMIT_DEG
 
     forces: list[float] = []

@@ -53,7 +53,6 @@ class BackgroundRobots:
     """Two-seat view of one environment; every other attribute is the environment's own."""
 
     def __init__(self, env: TaskEnv, robots: Mapping[str, PartnerBase]) -> None:
-        """Wrap ``env``."""
         self._env = env
         self._robots = dict(robots)
         self.robot_uids = env.agent_uids
@@ -110,7 +109,6 @@ class BatchedBackgroundRobots(BackgroundRobots):
     """Two-seat view of N environments that reset themselves in the step that ends an episode."""
 
     def __init__(self, env: TaskEnv, robots: Mapping[str, PartnerBase], *, num_envs: int) -> None:
-        """Wrap ``env``; see `BackgroundRobots`."""
         super().__init__(env, robots)
         self.num_envs = num_envs
         self._next_seeds: NDArray[np.int64] = np.arange(num_envs, dtype=np.int64)
@@ -171,17 +169,9 @@ def build_env(
     render_mode: str | None = None,
     partner: PartnerConfig | None = None,
 ) -> Any:
-    """Build the environment that ``env_config`` describes.
+    """Return the environment that ``env_config`` describes, or a batch of them, with two seats.
 
-    Args:
-        env_config: Task and its settings.
-        root_seed: Experiment seed that scopes every episode.
-        render_mode: None or ``"rgb_array"``.
-        partner: Who plays the partner's seat; needed with more than two robots, because copies of
-            it drive the further ones.
-
-    Returns:
-        An `EnvLike`, or a `VectorEnvLike` if ``env_config.num_envs`` > 1, with two seats.
+    With more than two robots ``partner`` is needed: copies of it drive the further ones.
 
     Raises:
         ConfigurationError: Unknown task or option, a setting the task does not have, or a partner
@@ -233,15 +223,10 @@ def require_player(task: TaskSpec, class_name: str) -> None:
 def build_partner(
     partner_config: PartnerConfig, *, env: Any = None, weights_sha256: str | None = None
 ) -> FrozenPartner:
-    """Build the frozen partner that ``partner_config`` describes.
+    """Return a new partner as ``partner_config`` describes it.
 
-    Args:
-        partner_config: Class, identity and options.
-        env: If given, the partner's actions are checked against and clipped to its action space.
-        weights_sha256: Digest its weights must have; None takes any.
-
-    Returns:
-        A new partner.
+    Its actions are checked against and clipped to the space of ``env``, if given; its weights must
+    have ``weights_sha256``, if given.
 
     Raises:
         UnknownNameError: The class is not registered.
@@ -316,28 +301,19 @@ def _require_hooks(env: Any, hooks: tuple[str, ...]) -> None:
 
 def make_crossing_env(request: EnvRequest) -> Any:
     """Build the crossing task; see `EnvRequest`."""
+    from cadenza.envs.crossing import CrossingEnv, VectorCrossingEnv
+
     num_robots = int(request.options["num_robots"])
     uids = (*request.seats, *(f"robot_{k}" for k in range(SEATS, num_robots)))
-    settings: dict[str, Any] = {**request.settings(), "num_robots": num_robots, "agent_uids": uids}
-    if request.wants_batch:
-        from cadenza.envs.crossing import VectorCrossingEnv
-
-        return VectorCrossingEnv(request.num_envs, **settings)
-    from cadenza.envs.crossing import CrossingEnv
-
-    return CrossingEnv(**settings, render_mode=request.render_mode)
+    robots: dict[str, Any] = {"num_robots": num_robots, "agent_uids": uids}
+    return _one_or_many(request, CrossingEnv, VectorCrossingEnv, **robots)
 
 
 def make_mpe_cooperative_push_env(request: EnvRequest) -> Any:
     """Build the cooperative-push task; see `EnvRequest`."""
-    settings = request.settings()
-    if request.wants_batch:
-        from cadenza.envs.mpe import VectorMPECooperativePushEnv
+    from cadenza.envs.mpe import MPECooperativePushEnv, VectorMPECooperativePushEnv
 
-        return VectorMPECooperativePushEnv(request.num_envs, **settings)
-    from cadenza.envs.mpe import MPECooperativePushEnv
-
-    return MPECooperativePushEnv(**settings, render_mode=request.render_mode)
+    return _one_or_many(request, MPECooperativePushEnv, VectorMPECooperativePushEnv)
 
 
 def make_cocarry_env(request: EnvRequest) -> Any:
@@ -345,7 +321,7 @@ def make_cocarry_env(request: EnvRequest) -> Any:
     from cadenza.envs.mujoco import CoCarryEnv, CoCarryOptions, VectorCoCarryEnv
 
     given: dict[str, Any] = {**request.options, "training": bool(request.options["training"])}
-    return _two_arms(request, CoCarryEnv, VectorCoCarryEnv, CoCarryOptions(**given))
+    return _one_or_many(request, CoCarryEnv, VectorCoCarryEnv, options=CoCarryOptions(**given))
 
 
 def make_handover_env(request: EnvRequest) -> Any:
@@ -353,14 +329,14 @@ def make_handover_env(request: EnvRequest) -> Any:
     from cadenza.envs.mujoco import HandoverEnv, HandoverOptions, VectorHandoverEnv
 
     given: dict[str, Any] = dict(request.options)
-    return _two_arms(request, HandoverEnv, VectorHandoverEnv, HandoverOptions(**given))
+    return _one_or_many(request, HandoverEnv, VectorHandoverEnv, options=HandoverOptions(**given))
 
 
-def _two_arms(request: EnvRequest, scalar: Any, batched: Any, options: Any) -> Any:
-    settings = request.settings()
+def _one_or_many(request: EnvRequest, scalar: Any, batched: Any, **own: Any) -> Any:
+    settings = {**request.settings(), **own}
     if request.wants_batch:
-        return batched(request.num_envs, options, **settings)
-    return scalar(options, **settings, render_mode=request.render_mode)
+        return batched(request.num_envs, **settings)
+    return scalar(**settings, render_mode=request.render_mode)
 
 
 def make_stage0_smoke_env(request: EnvRequest) -> Any:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha1
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cadenza.benchmark.builders import partner_spec
 from cadenza.benchmark.cells import PLAN_NAME, EvaluationPlan, PartnerEntry
@@ -57,12 +57,7 @@ SUBSTREAM_LABELS: Final = ("evaluation.episode.{episode}", "evaluation.policy.ra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreregistrationCopy:
-    """A registered protocol that goes into the bundle.
-
-    Attributes:
-        content: Bytes of the YAML file.
-        git_tag: Tag under which exactly these bytes are locked.
-    """
+    """A registered protocol, the bytes of its YAML file, and the git tag that locks them."""
 
     content: bytes
     git_tag: str
@@ -74,17 +69,6 @@ class PreregistrationCopy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BundleProvenance:
-    """Code behind the bundle."""
-
-    git_sha: str
-    dirty: bool
-    diff_sha256: str | None
-    lock_sha256: str | None
-    platform: PlatformFingerprint
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BundleRequest:
     """What one bundle is made of.
 
@@ -92,7 +76,7 @@ class BundleRequest:
         plan: The whole plan.
         policy: Name of the policy this bundle is about.
         episodes: Its episodes, in plan order.
-        provenance: Code behind them.
+        provenance: Code behind them, see `current_provenance`.
         repro_command: Command line that repeats the evaluation, without host paths.
         failures: Cells that failed for good; not empty only under ``best_effort``.
         settings: Headline condition, comparison and intervals of the summary.
@@ -103,7 +87,7 @@ class BundleRequest:
     plan: EvaluationPlan
     policy: str
     episodes: Sequence[EpisodeResult]
-    provenance: BundleProvenance
+    provenance: Mapping[str, Any]
     repro_command: str
     failures: Sequence[JobFailure] = ()
     settings: SummarySettings = field(default_factory=SummarySettings)
@@ -127,23 +111,22 @@ def partner_hash(spec: PartnerSpec) -> str:
     return spec.content_id[:PARTNER_ID_LENGTH]
 
 
-def current_provenance(repo_root: Path | None) -> BundleProvenance:
-    """Return the code and machine of this process.
+def current_provenance(repo_root: Path | None) -> dict[str, Any]:
+    """Return the fields of `ResultBundle` that tell the code and the machine of this process.
 
-    Args:
-        repo_root: Source checkout; None for this package's own. Git cannot prove the state of an
-            installation without one, so that its bundles count as dirty.
+    None takes this package's own checkout. Git cannot prove the state of an installation without
+    one, so that its bundles count as dirty.
     """
     context = compute_run_metadata(seed=0, run_kind="evaluation", repo_root=repo_root)
     dirty = context.git_dirty is not False
     known = dirty and context.diff_hash != GIT_SHA_UNKNOWN
-    return BundleProvenance(
-        git_sha=context.git_sha,
-        dirty=dirty,
-        diff_sha256=context.diff_hash if known else None,
-        lock_sha256=None if context.git_sha == GIT_SHA_UNKNOWN else context.lock_hash,
-        platform=platform_fingerprint(),
-    )
+    return {
+        "git_sha": context.git_sha,
+        "dirty": dirty,
+        "diff_sha256": context.diff_hash if known else None,
+        "lock_sha256": None if context.git_sha == GIT_SHA_UNKNOWN else context.lock_hash,
+        "platform": platform_fingerprint(),
+    }
 
 
 def platform_fingerprint() -> PlatformFingerprint:
@@ -244,7 +227,7 @@ def _write_synced(path: Path, data: bytes) -> None:
 
 
 def _bundle(request: BundleRequest, files: Mapping[str, bytes]) -> ResultBundle:
-    plan, provenance = request.plan, request.provenance
+    plan = request.plan
     combinations = len(plan.partners) * len(plan.conditions)
     return ResultBundle(
         task_id=plan.env.task,
@@ -252,10 +235,7 @@ def _bundle(request: BundleRequest, files: Mapping[str, bytes]) -> ResultBundle:
         policy_id=request.policy,
         partner_set_id="adhoc:" + "+".join(entry.name for entry in plan.partners),
         partner_hashes={e.name: partner_hash(sealed_partner_spec(e)) for e in plan.partners},
-        git_sha=provenance.git_sha,
-        dirty=provenance.dirty,
-        diff_sha256=provenance.diff_sha256,
-        lock_sha256=provenance.lock_sha256,
+        **request.provenance,
         package_version=plan.package_version,
         seed_schedule=SeedSchedule(
             root_seed=request.settings.bootstrap_root_seed,
@@ -264,7 +244,6 @@ def _bundle(request: BundleRequest, files: Mapping[str, bytes]) -> ResultBundle:
             substream_labels=list(SUBSTREAM_LABELS),
         ),
         repro_command=request.repro_command,
-        platform=provenance.platform,
         manifest={name: sha256_bytes(data) for name, data in sorted(files.items())},
         summary=compute_summary(request.episodes, request.settings),
         prereg_git_tag=None if request.prereg is None else request.prereg.git_tag,

@@ -24,6 +24,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -62,7 +63,7 @@ NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
 #: A SHA-256 in lower-case hex.
 SHA256_PATTERN: Final = r"^[0-9a-f]{64}$"
 
-_Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 _Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]
 _T = TypeVar("_T")
 _Entry = TypeVar("_Entry", "PolicyEntry", "PartnerEntry", "ConditionEntry")
@@ -74,37 +75,41 @@ def _require_distinct(values: tuple[_T, ...]) -> tuple[_T, ...]:
     return values
 
 
+def from_name(*keys: str) -> BeforeValidator:
+    """Accept a bare string where a mapping with the value of ``keys`` is meant."""
+
+    def expand(value: object) -> object:
+        return dict.fromkeys(keys, value) if isinstance(value, str) else value
+
+    return BeforeValidator(expand)
+
+
 class PlanModel(BaseModel):
     """Immutable, unknown keys and non-finite numbers refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class PolicyEntry(PlanModel):
-    """One ego policy.
+class PolicyChoice(PlanModel):
+    """An ego policy: built-in name (``zero``, ``random``, ``goal_pd``) or ``local://`` address."""
 
-    Attributes:
-        name: How results call it.
-        source: Name of a built-in policy or ``local://`` address of a checkpoint.
-        weights_sha256: Digest of the checkpoint's bytes; None for a built-in policy.
-    """
-
-    name: _Name
+    name: Name
     source: str = Field(min_length=1)
+
+
+class PolicyEntry(PolicyChoice):
+    """One ego policy, with the digest of its checkpoint's bytes; None for a built-in one."""
+
     weights_sha256: _Sha256 | None = None
 
 
 class PartnerEntry(PlanModel):
-    """One partner.
+    """One partner: registered class and parameters, and the digest of its weights, if any.
 
-    Attributes:
-        name: How results call it.
-        partner: Registered class and parameters.
-        seen: Whether the evaluated ego trained with it.
-        weights_sha256: Digest of its weights' bytes; None for a scripted partner.
+    ``seen`` tells whether the evaluated ego trained with it.
     """
 
-    name: _Name
+    name: Name
     partner: PartnerConfig
     seen: bool = False
     weights_sha256: _Sha256 | None = None
@@ -115,14 +120,14 @@ class ConditionEntry(PlanModel):
 
     Attributes:
         name: How results call it.
-        safety: Filter settings; ``enabled=False`` executes the policy's actions as they are.
-        link: What the ego hears of the others; None lets it see the truth. Left out then, so that
-            plans without links keep their bytes.
+        safety: Filter settings; ``enabled=False``, the default, executes the policy's actions.
+        link: What the ego hears of the others; the bare name of a preset is enough. None lets it
+            see the truth and is left out, so that plans without links keep their bytes.
     """
 
-    name: _Name
-    safety: SafetyConfig
-    link: LinkConfig | None = None
+    name: Name
+    safety: SafetyConfig = Field(default_factory=SafetyConfig)
+    link: Annotated[LinkConfig, from_name("profile")] | None = None
 
     @model_serializer(mode="wrap")
     def _without_absent_link(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ from cadenza.core.arrays import FloatArray, require_finite
 from cadenza.core.errors import NotReadyError
 from cadenza.core.types import EnvLike, PartnerLike
 from cadenza.evaluation.results import EpisodeResult, SafetyRecord
-from cadenza.safety.runtime.driver import SafetyStep
+from cadenza.safety.runtime.driver import SafetyDriver, SafetyStep
 from cadenza.safety.runtime.env_hooks import EnvHooks
 
 #: Overlap that is rounding, m: actions rounded to float32 move a robot by less in one step.
@@ -109,22 +109,6 @@ MAX_STEPS: Final = 100_000
 INTERVENTION_TOLERANCE: Final = 1e-6
 
 
-class EpisodeGuard(Protocol):
-    """The part of `cadenza.safety.runtime.driver.SafetyDriver` that an episode needs."""
-
-    def begin_run(self, seed: int) -> None:
-        """Forget every earlier episode."""
-        ...
-
-    def begin_episode(self) -> None:
-        """Start an episode from the environment's present state."""
-        ...
-
-    def step(self, nominal_action: NDArray[Any], partner_id: str | None = None) -> SafetyStep:
-        """Return what to execute instead of ``nominal_action``."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeTag:
     """What an episode is called in the results."""
@@ -141,16 +125,8 @@ class EpisodeTag:
 class EpisodeWorld:
     """Everything that takes part in an episode.
 
-    Attributes:
-        env: The environment that is stepped.
-        seat: Place of the policy, with its action bounds.
-        partner_uid: Seat of the partner.
-        policy: Ego policy.
-        partner: Frozen partner.
-        guard: Safety driver built from ``env``; None executes the policy's actions as they are.
-        has_success: Whether the task has a success predicate.
-        monitor: Watches the filter's assumptions; None records nothing about them.
-        link: What the ego hears of the others; None lets it see the truth.
+    Without a ``guard`` the policy's actions are executed as they are, without a ``monitor`` nothing
+    about the filter's assumptions is recorded, without a ``link`` the ego sees the truth.
     """
 
     env: EnvLike
@@ -158,7 +134,7 @@ class EpisodeWorld:
     partner_uid: str
     policy: EgoPolicy
     partner: PartnerLike
-    guard: EpisodeGuard | None
+    guard: SafetyDriver | None
     has_success: bool = True
     monitor: AssumptionMonitor | None = None
     link: EgoLink | None = None
@@ -301,14 +277,7 @@ def intervention_size(nominal: NDArray[Any], executed: FloatArray, seat: EgoSeat
     """Return how far the filter moved the action from the one the environment would have executed.
 
     The environment clips every action to the seat's bounds, so clipping is not an intervention.
-
-    Args:
-        nominal: The policy's action, shape (A,).
-        executed: The filter's action, shape (A,).
-        seat: Action bounds.
-
-    Returns:
-        Euclidean distance, unit of the action; 0 below `INTERVENTION_TOLERANCE`.
+    The distance is Euclidean, in the unit of the action; 0 below `INTERVENTION_TOLERANCE`.
     """
     clipped = np.minimum(np.maximum(nominal, seat.low), seat.high)
     distance = math.dist(clipped.tolist(), executed.tolist())
@@ -382,14 +351,8 @@ def open_world(
 ) -> Generator[EpisodeWorld]:
     """Yield a world whose safety driver watches the very environment that is stepped.
 
-    Args:
-        env: Task and its settings; one environment, not a batch.
-        partner: The partner.
-        safety: Filter settings; disabled gives a world without filter.
-        root_seed: Seed that scopes every episode of the environment.
-        make_policy: Builds the ego policy for its seat.
-        link: What the ego hears of the others; None lets it see the truth.
-        weights_sha256: Digest the partner's weights must have; None takes any.
+    Without a ``link`` the ego sees the truth; without ``weights_sha256`` the partner's weights may
+    be any.
     """
     live_env = build_env(env, root_seed=root_seed, partner=partner)
     with closing(live_env):

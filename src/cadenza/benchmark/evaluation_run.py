@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 
 import cadenza
 from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
@@ -24,19 +24,20 @@ from cadenza.benchmark.bundle import (
 )
 from cadenza.benchmark.cells import (
     CELLS_FOLDER,
-    NAME_PATTERN,
     CellRunnerFactory,
     ConditionEntry,
     EvaluationPlan,
+    Name,
     PartnerEntry,
     PlanModel,
+    PolicyChoice,
     PolicyEntry,
     ResumeState,
     find_missing_cells,
+    from_name,
     read_cell,
     store_plan,
 )
-from cadenza.benchmark.ego_link import LinkConfig
 from cadenza.benchmark.executor import (
     FailurePolicy,
     Job,
@@ -57,59 +58,16 @@ from cadenza.partners.registry import list_registered, outside_modules
 from cadenza.partners.weights import weights_digest
 from cadenza.partners.zoo_member import ZOO_MEMBER
 
-_Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 #: Episodes per cell: a few seconds of work, so that little is lost and the pool stays busy.
 DEFAULT_BLOCK_SIZE: Final = 20
 
 
-def _named(*keys: str) -> BeforeValidator:
-    """Accept a bare string where a mapping with the value of ``keys`` is meant."""
-
-    def expand(value: object) -> object:
-        return dict.fromkeys(keys, value) if isinstance(value, str) else value
-
-    return BeforeValidator(expand)
-
-
-class PolicyChoice(PlanModel):
-    """An ego policy.
-
-    Attributes:
-        name: How results call it.
-        source: Built-in name (``zero``, ``random``, ``goal_pd``) or ``local://`` address.
-    """
-
-    name: _Name
-    source: str = Field(min_length=1)
-
-
 class PartnerChoice(PartnerConfig):
-    """A partner, with the fields of `PartnerConfig`.
+    """A partner with the fields of `PartnerConfig`; ``seen`` if the ego trained with it."""
 
-    Attributes:
-        name: How results call it.
-        class_name: Name in the partner registry.
-        seen: Whether the evaluated ego trained with it.
-    """
-
-    name: _Name
+    name: Name
     class_name: str = Field()
     seen: bool = False
-
-
-class ConditionChoice(PlanModel):
-    """A condition.
-
-    Attributes:
-        name: How results call it.
-        safety: Settings of the safety filter; by default it is off.
-        link: What the ego hears of the other robots; the bare name of a preset is enough. By
-            default it sees where they are.
-    """
-
-    name: _Name
-    safety: SafetyConfig = Field(default_factory=SafetyConfig)
-    link: Annotated[LinkConfig, _named("profile")] | None = None
 
 
 class EvaluationConfig(PlanModel):
@@ -142,12 +100,12 @@ class EvaluationConfig(PlanModel):
     episode_length: int | None = Field(default=None, gt=0)
     agent_uids: tuple[str, str] = ("ego", "partner")
     options: dict[str, OptionValue] = Field(default_factory=dict[str, OptionValue])
-    policies: tuple[Annotated[PolicyChoice, _named("name", "source")], ...] = Field(min_length=1)
-    partners: tuple[Annotated[PartnerChoice, _named("name", "class_name")], ...] | None = None
-    conditions: tuple[ConditionChoice, ...] = Field(
+    policies: tuple[Annotated[PolicyChoice, from_name("name", "source")], ...] = Field(min_length=1)
+    partners: tuple[Annotated[PartnerChoice, from_name("name", "class_name")], ...] | None = None
+    conditions: tuple[ConditionEntry, ...] = Field(
         default=(
-            ConditionChoice(name="filter_on", safety=SafetyConfig(enabled=True)),
-            ConditionChoice(name="filter_off"),
+            ConditionEntry(name="filter_on", safety=SafetyConfig(enabled=True)),
+            ConditionEntry(name="filter_off"),
         ),
         min_length=1,
     )
@@ -186,8 +144,7 @@ def make_plan(config: EvaluationConfig) -> EvaluationPlan:
             ),
             policies=tuple(
                 PolicyEntry(
-                    name=policy.name,
-                    source=policy.source,
+                    **policy.model_dump(),
                     weights_sha256=policy_weights_sha256(
                         policy.source, artifacts_root=root, task=config.task
                     ),
@@ -195,10 +152,7 @@ def make_plan(config: EvaluationConfig) -> EvaluationPlan:
                 for policy in config.policies
             ),
             partners=partners,
-            conditions=tuple(
-                ConditionEntry(name=condition.name, safety=condition.safety, link=condition.link)
-                for condition in config.conditions
-            ),
+            conditions=config.conditions,
             seeds=config.seeds,
             episodes_per_seed=config.episodes_per_seed,
             block_size=config.block_size,
@@ -291,7 +245,6 @@ class EvaluationOutcome:
     """What an evaluation produced.
 
     Attributes:
-        plan: The plan.
         bundles: Bundle folder by policy.
         episodes: Episodes by policy, in plan order.
         failures: Cells that failed for good; not empty only under ``best_effort``.

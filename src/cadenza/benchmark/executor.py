@@ -23,12 +23,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import cadenza.core.errors as error_types
 from cadenza.core.errors import CadenzaError, ConfigurationError, MissingExtraError, NotReadyError
-from cadenza.core.files import canonical_json
-from cadenza.core.strict_json import parse_json_object
 
 #: How often a job may lose its worker before the run gives up on it.
 MAX_LOST_WORKERS: Final = 2
@@ -45,26 +43,14 @@ REPORTED_ERRORS: Final = (
 )
 
 FailurePolicy: TypeAlias = Literal["strict", "best_effort"]
+#: Does the work of the job with this key and stores its result.
+JobRunner: TypeAlias = Callable[[str], None]
+#: Builds the runner of a process; holds only plain values, so that it travels to workers.
+RunnerFactory: TypeAlias = Callable[[], JobRunner]
 
 
 class JobError(CadenzaError, RuntimeError):
     """A job failed for good; the message names the job."""
-
-
-class JobRunner(Protocol):
-    """Does the work of one job and stores its result."""
-
-    def __call__(self, key: str, /) -> None:
-        """Do the job ``key``."""
-        ...
-
-
-class RunnerFactory(Protocol):
-    """Builds a runner once per process; holds only plain values, so that it travels to workers."""
-
-    def __call__(self) -> JobRunner:
-        """Return the runner of this process."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,12 +93,8 @@ def run_jobs(
 ) -> list[JobFailure]:
     """Run every job and return the failures, sorted by key.
 
-    Args:
-        jobs: Jobs with distinct keys.
-        factory: Builds the runner; called once in each process.
-        workers: Processes; 1 runs the jobs in this process.
-        failure_policy: ``"strict"`` raises on the first failure, ``"best_effort"`` goes on.
-        progress: Told after every job.
+    The factory is called once in each process; ``workers`` = 1 runs the jobs in this one.
+    ``"strict"`` raises on the first failure, ``"best_effort"`` goes on.
 
     Raises:
         ConfigurationError: ``workers`` < 1 or two jobs share a key.
@@ -156,16 +138,17 @@ class _Board:
     def finished(self) -> bool:
         return self._done + len(self.failures) == self._total
 
-    def record_success(self, job: Job) -> None:
-        self._done += 1
-        self._tell(job)
-
-    def record_failure(self, job: Job, error: str, message: str) -> None:
-        failure = JobFailure(key=job.key, label=job.label, error=error, message=message)
-        if self._policy == "strict":
-            raise failure.as_exception()
-        self.failures.append(failure)
-        self._tell(job)
+    def record(self, job: Job, error: str, message: str) -> None:
+        """Note what became of ``job``; ``error`` is empty where it was done."""
+        if error:
+            failure = JobFailure(key=job.key, label=job.label, error=error, message=message)
+            if self._policy == "strict":
+                raise failure.as_exception()
+            self.failures.append(failure)
+        else:
+            self._done += 1
+        if self._progress is not None:
+            self._progress(self._done + len(self.failures), self._total, job.label)
 
     def record_lost_worker(self, job: Job, reason: str) -> None:
         """Queue ``job`` again, or fail it when it has lost too many workers."""
@@ -174,27 +157,18 @@ class _Board:
         if lost < MAX_LOST_WORKERS:
             self.waiting.appendleft(job)
             return
-        self.record_failure(
+        self.record(
             job,
             "WorkerLost",
             f"expected its worker process to finish, got {lost} lost in a row ({reason}); "
             "look for memory shortage, then run again: finished cells are kept",
         )
 
-    def _tell(self, job: Job) -> None:
-        if self._progress is not None:
-            self._progress(self._done + len(self.failures), self._total, job.label)
-
 
 def _run_inline(jobs: Sequence[Job], factory: RunnerFactory, board: _Board) -> None:
     runner = factory()
     for job in jobs:
-        try:
-            runner(job.key)
-        except REPORTED_ERRORS as error:
-            board.record_failure(job, type(error).__name__, str(error))
-        else:
-            board.record_success(job)
+        board.record(job, *_outcome(runner, job.key))
 
 
 @dataclass(slots=True, eq=False)  # eq=False: a worker is itself only
@@ -256,7 +230,7 @@ class _Pool:
     def _give(self, worker: _Worker, job: Job, board: _Board) -> None:
         worker.job = job
         try:
-            worker.connection.send_bytes(job.key.encode())
+            worker.connection.send(job.key)
         except OSError:  # it died while idle, so the job is none of its losses
             worker.job = None
             board.waiting.appendleft(job)
@@ -265,24 +239,20 @@ class _Pool:
     def _attend(self, worker: _Worker, board: _Board) -> None:
         """Handle what one worker said, or its death."""
         try:
-            answer = parse_json_object(worker.connection.recv_bytes(), source="worker")
+            error, message = worker.connection.recv()
         except (EOFError, OSError):  # the operating system closed its end: it died
             self._replace(worker, board)
             return
-        if answer["kind"] == "ready":
-            worker.ready = True
-            self._starts_lost = 0
+        if not worker.ready:
+            if error:
+                raise JobFailure(
+                    key="", label="worker start", error=error, message=message
+                ).as_exception()
+            worker.ready, self._starts_lost = True, 0
             return
-        if worker.job is None:
-            failure = JobFailure(
-                key="", label="worker start", error=answer["error"], message=answer["message"]
-            )
-            raise failure.as_exception()
         job, worker.job = worker.job, None
-        if answer["kind"] == "done":
-            board.record_success(job)
-        else:
-            board.record_failure(job, answer["error"], answer["message"])
+        assert job is not None, "a ready worker answers what it was given"  # noqa: S101
+        board.record(job, error, message)
 
     def _replace(self, worker: _Worker, board: _Board) -> None:
         worker.process.join()
@@ -317,33 +287,28 @@ def _work(connection: Connection, factory: RunnerFactory) -> None:
     """Body of a worker process: build the runner, then do one job after the other."""
     # Ctrl-C reaches the whole process group; the parent decides when its workers stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(
-        BrokenPipeError, ConnectionResetError
-    ):  # the parent is gone: nobody is left to tell
+    with suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone: nobody to tell
         try:
             runner = factory()
         except REPORTED_ERRORS as error:
-            _send(connection, "failed", error)
+            connection.send((type(error).__name__, str(error)))
             return
-        _send(connection, "ready")
+        connection.send(("", ""))
         while True:
             try:
-                key = connection.recv_bytes().decode()
+                key: str = connection.recv()
             except EOFError:
                 return  # the parent closed the pipe or died
-            try:
-                runner(key)
-            except REPORTED_ERRORS as error:
-                _send(connection, "failed", error)
-            else:
-                _send(connection, "done")
+            connection.send(_outcome(runner, key))
 
 
-def _send(connection: Connection, kind: str, error: BaseException | None = None) -> None:
-    message: dict[str, str] = {"kind": kind}
-    if error is not None:
-        message |= {"error": type(error).__name__, "message": str(error)}
-    connection.send_bytes(canonical_json(message))
+def _outcome(runner: JobRunner, key: str) -> tuple[str, str]:
+    """Do a job; return type and message of an error that is reported by name, or two blanks."""
+    try:
+        runner(key)
+    except REPORTED_ERRORS as error:
+        return type(error).__name__, str(error)
+    return "", ""
 
 
 #: Namespace of the tasks.
@@ -353,11 +318,7 @@ _CONNECT_S: Final = 10.0
 
 
 def run_jobs_on_ray(jobs: Sequence[Job], factory: RunnerFactory) -> None:
-    """Run every job as a task that takes one CPU of the cluster.
-
-    Args:
-        jobs: Jobs with distinct keys.
-        factory: Builds the runner; called once for each job.
+    """Run every job as a task that takes one CPU of the cluster and builds its own runner.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -374,25 +335,21 @@ def run_jobs_on_ray(jobs: Sequence[Job], factory: RunnerFactory) -> None:
             (done,), _ = ray.wait(list(waiting), num_returns=1)
             job = waiting.pop(done)
             try:
-                failed: tuple[str, str] | None = ray.get(done)
+                kind, message = ray.get(done)
             except ray.exceptions.RayError as error:
-                failed = "WorkerLost", str(error)
-            if failed is not None:
+                kind, message = "WorkerLost", str(error)
+            if kind:
                 raise JobFailure(
-                    key=job.key, label=job.label, error=failed[0], message=failed[1]
+                    key=job.key, label=job.label, error=kind, message=message
                 ).as_exception()
     finally:
         for running in waiting:
             ray.cancel(running, force=True)
 
 
-def do_job(factory: RunnerFactory, key: str) -> tuple[str, str] | None:
-    """Do one job; return the type and the message of an error that is reported by name."""
-    try:
-        factory()(key)
-    except REPORTED_ERRORS as error:
-        return type(error).__name__, str(error)
-    return None
+def do_job(factory: RunnerFactory, key: str) -> tuple[str, str]:
+    """Build a runner and do one job; return what `_outcome` does."""
+    return _outcome(lambda key: factory()(key), key)
 
 
 def _connected() -> Any:

@@ -6,7 +6,6 @@ Formats:  ``.png`` holds a few moments side by side, ``.gif`` every second tick;
 
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,27 +27,19 @@ GIF_STRIDE: Final = 2
 _FORMATS: Final = (".png", ".gif", ".mp4")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilmRequest:
-    """What is played."""
+def film(
+    out: Path,
+    *,
+    task: str,
+    ego: str,
+    partner: str,
+    seed: int = 0,
+    options: Mapping[str, OptionValue] | None = None,
+    artifacts_root: Path = Path(),
+) -> dict[str, Any]:
+    """Play one episode and write its pictures; return its ``steps`` and the last ``info``.
 
-    task: str
-    ego: str
-    partner: str
-    seed: int = 0
-    options: Mapping[str, OptionValue] = field(default_factory=dict[str, OptionValue])
-
-
-def film(request: FilmRequest, out: Path, *, artifacts_root: Path = Path()) -> dict[str, Any]:
-    """Play one episode and write its pictures.
-
-    Args:
-        request: What is played.
-        out: File; its ending chooses the format.
-        artifacts_root: Folder that ``local://`` addresses are relative to.
-
-    Returns:
-        The episode's ``steps`` and the last ``info``.
+    The ending of ``out`` chooses the format.
 
     Raises:
         ConfigurationError: Task, partner or policy do not fit, or MP4 cannot be written.
@@ -56,7 +47,10 @@ def film(request: FilmRequest, out: Path, *, artifacts_root: Path = Path()) -> d
     """
     if out.suffix not in _FORMATS:
         raise InputError(f"film: expected a file ending in {', '.join(_FORMATS)}, got {out.name}.")
-    frames, info, rate = _play(request, artifacts_root)
+    config = EnvConfig(
+        task=task, episode_length=get_task(task).episode_length, options=dict(options or {})
+    )
+    frames, info, rate = _play(config, ego, PartnerConfig(class_name=partner), seed, artifacts_root)
     with atomic_writer(out) as file:
         if out.suffix == ".png":
             last = len(frames) - 1
@@ -70,21 +64,16 @@ def film(request: FilmRequest, out: Path, *, artifacts_root: Path = Path()) -> d
 
 
 def _play(
-    request: FilmRequest, artifacts_root: Path
+    config: EnvConfig, ego_source: str, partner_config: PartnerConfig, seed: int, root: Path
 ) -> tuple[list[NDArray[np.uint8]], dict[str, Any], float]:
-    task = get_task(request.task)
-    partner_config = PartnerConfig(class_name=request.partner)
-    config = EnvConfig(
-        task=request.task, episode_length=task.episode_length, options=dict(request.options)
-    )
     env = build_env(config, root_seed=0, render_mode="rgb_array", partner=partner_config)
     with closing(env):
         partner = build_partner(partner_config, env=env)
         seat = ego_seat(env, env.ego_uid)
-        ego = load_policy(request.ego, seat=seat, artifacts_root=artifacts_root)
-        obs, info = env.reset(seed=request.seed)
-        partner.reset(seed=request.seed)
-        ego.reset(seed=request.seed)
+        ego = load_policy(ego_source, seat=seat, artifacts_root=root)
+        obs, info = env.reset(seed=seed)
+        partner.reset(seed=seed)
+        ego.reset(seed=seed)
         frames: list[NDArray[np.uint8]] = [env.render()]
         over = False
         while not over:

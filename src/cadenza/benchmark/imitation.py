@@ -12,33 +12,21 @@ Seeds:  in the episode of seed k the stream ``benchmark.imitation.partner`` unde
         partner; environment, partner and expert begin with seed k.
         A batch draws its partners as `stream_tasks` says.
 Axes:   E = environments, D = entries of the ego's state, A = action components.
-
-`BestSuccess` keeps the agent of any training that succeeded most often on validation episodes: a
-reward that shapes the training says little about success, and what was learned may be lost again.
-
-    envs = imitation_batch("cocarry_mj", 4, expert=None, training=1, reward="proximity")
-    agent = cadenza.SAC(envs, seed=0)
-    best = BestSuccess(agent, "runs/best", "cocarry_mj", ["cocarry_leader"], every=2_000)
-    agent.learn(10_000, callbacks=best)
-    agent = cadenza.SAC.load(best.file, envs)
-
-The episodes are those of the judged task, without its training options, and none of them is played
-in training or in a final evaluation.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.aht.config import EnvConfig, PartnerConfig
 from cadenza.benchmark.builders import build_env, build_partner, require_player
-from cadenza.benchmark.policies import EgoPolicy, EgoSeat, MemorylessPolicy, ego_seat, load_policy
-from cadenza.benchmark.stream_tasks import EXPERTS, EgoVectorEnv, Law, make_batch
+from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat, load_policy
+from cadenza.benchmark.stream_tasks import EXPERTS, EgoVectorEnv, LawPolicy, make_batch
 from cadenza.benchmark.tasks import OptionValue, get_task
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME, CheckpointMetadata, save_checkpoint
 from cadenza.core.checks import is_whole
@@ -72,7 +60,6 @@ class TaughtSeat(EgoGymEnv):
     def __init__(
         self, env: Any, partners: Sequence[FrozenPartner], names: Sequence[str], expert: str | None
     ) -> None:
-        """Seat the ego."""
         super().__init__(env, partners[0])
         self.names = tuple(names)
         self.drawn = 0
@@ -130,7 +117,6 @@ class TaughtBatch(EgoVectorEnv):
     """
 
     def __init__(self, env: Any, partners: Sequence[PartnerConfig], expert: str | None) -> None:
-        """Seat the ego."""
         super().__init__(env, partners)
         seat = ego_seat(env, self.ego_uid)
         rows = range(0 if expert is None else self.num_envs)
@@ -229,19 +215,10 @@ def imitation_batch(
     root_seed: int = 0,
     **options: OptionValue,
 ) -> TaughtBatch:
-    """Return environments for `cadenza.DAgger` that are stepped as one, for tasks with batches.
+    """Return ``num_envs`` of `imitation_env` that are stepped as one, for tasks with batches.
 
-    Faster than as many of `imitation_env`. A batch keeps no state that could be saved: an agent
-    that was loaded goes on with new episodes.
-
-    Args:
-        task: Name of the task.
-        num_envs: E.
-        expert: See `imitation_env`.
-        partners: See `imitation_env`.
-        episode_length: See `imitation_env`.
-        root_seed: See `imitation_env`.
-        **options: See `imitation_env`.
+    Faster than as many single ones. A batch keeps no state that could be saved: an agent that was
+    loaded goes on with new episodes.
 
     Raises:
         ConfigurationError: As `imitation_env`, or the task has no batch that resets itself.
@@ -282,7 +259,7 @@ def _label(player: PartnerConfig) -> str:
 def find_expert(name: str, seat: EgoSeat) -> EgoPolicy:
     """Return the expert called ``name`` for an ego's seat."""
     if name in EXPERTS:
-        return _LawExpert(EXPERTS[name].law, seat)
+        return LawPolicy(seat, EXPERTS[name].law)
     if name in list_registered():
         player = PartnerConfig(class_name=name, extra={"uid": seat.uid})
         return _PartnerExpert(build_partner(player), seat)
@@ -291,19 +268,6 @@ def find_expert(name: str, seat: EgoSeat) -> EgoPolicy:
     except UnknownNameError as error:
         known = ", ".join(sorted({*EXPERTS, *list_registered()}))
         raise UnknownNameError(f"{str(error)[:-1]}, or an expert of {known}.") from error
-
-
-class _LawExpert(MemorylessPolicy):
-    """A law over states, clipped to the seat's bounds."""
-
-    def __init__(self, law: Law, seat: EgoSeat) -> None:
-        self._law, self._seat = law, seat
-
-    def act(self, obs: Observation) -> NDArray[Any]:
-        """Return the ego's action, float32, shape (A,)."""
-        seat = self._seat
-        state = obs["agent"][seat.uid]["state"][None].astype(np.float64)
-        return np.clip(self._law(state)[0], seat.low, seat.high).astype(np.float32)
 
 
 class _PartnerExpert:
@@ -469,11 +433,8 @@ def imitate(
         **settings: Of `cadenza.DAgger`.
 
     Raises:
-        ConfigurationError: Something is there already and ``resume`` is not set, or as
-            `imitation_env`.
+        ConfigurationError: ``out`` holds an agent and ``resume`` is not set, or as `imitation_env`.
         CheckpointError: ``resume`` found a damaged agent, or one of other spaces.
-        UnknownNameError: As `imitation_env`.
-        StorageError: The file system refused.
     """
     spec, file = get_task(task), out / "agent"
     if file.exists() and not resume:
@@ -539,45 +500,42 @@ def _save_policy(agent: DAgger, task: str, out: Path) -> Path:
 VALIDATION_SEED: Final = 2_000_000
 
 
-class Student(Protocol):
-    """What `BestSuccess` needs of an agent."""
-
-    steps: int
-
-    def predict(self, observation: Any) -> NDArray[Any]:
-        """Return the greedy actions for several observations."""
-        ...
-
-    def save(self, path: str | Path, *, memory: bool = True) -> Path:
-        """Write everything the future depends on, or all but the memory."""
-        ...
-
-
 class BestSuccess(Callback):
     """Judges an agent now and then, and saves it when it succeeds more often than ever before.
 
+    A reward that shapes the training says little about success, and what was learned may be lost
+    again. The episodes are those of the judged task, without its training options; none of them is
+    played in training or in a final evaluation.
+
+        envs = imitation_batch("cocarry_mj", 4, expert=None, training=1, reward="proximity")
+        agent = cadenza.SAC(envs, seed=0)
+        best = BestSuccess(agent, "runs/best", "cocarry_mj", ["cocarry_leader"], every=2_000)
+        agent.learn(10_000, callbacks=best)
+        agent = cadenza.SAC.load(best.file, envs)
+
     Args:
-        agent: Whose turn it is.
+        agent: Whose turn it is; it has ``steps``, ``predict`` and ``save``.
         file: Gets the best agent, without its replay memory.
         task: Name of the task, one with a success predicate.
         partners: Each plays all episodes.
         every: Environment steps between judgements, >= 1.
         episodes: Episodes beside each partner, >= 1.
-        policy: What plays, observations (N, O) to actions (N, A), e.g. a law that the agent
-            corrects; None takes the agent's ``predict``.
-        report: Called after each judgement with the agent's steps and the successes of all
-            partners together; None tells nobody.
+        policy: What plays, (N, O) to (N, A), e.g. a law that the agent corrects; None takes the
+            agent's ``predict``.
+        report: Told the agent's steps and the successes of all partners after each judgement.
         **options: Options of the task that the episodes have.
 
     Attributes:
-        file: Where the best agent is.
-        best: Its successes; None before the first judgement.
+        best: Successes of the best agent; None before the first judgement.
         best_steps: Its environment steps; None before the first judgement.
+
+    Raises:
+        InputError: ``every`` or ``episodes`` is no whole number >= 1.
     """
 
     def __init__(
         self,
-        agent: Student,
+        agent: Any,
         file: str | Path,
         task: str,
         partners: Sequence[Partner],
@@ -588,11 +546,6 @@ class BestSuccess(Callback):
         report: Callable[[int, Successes], None] | None = None,
         **options: OptionValue,
     ) -> None:
-        """Judge nothing yet.
-
-        Raises:
-            InputError: ``every`` or ``episodes`` is no whole number >= 1.
-        """
         super().__init__()
         for key, value in (("every", every), ("episodes", episodes)):
             if not is_whole(value) or value < 1:

@@ -81,13 +81,7 @@ def set_aside_other_run(folder: Path, identity: str) -> Path | None:
     """Move the content of ``folder`` next to it unless it is of the run ``identity``.
 
     Call it inside `open_output_folder`. Nothing is deleted: the content goes to the first free of
-    ``<folder>.1``, ``<folder>.2``, ...
-
-    Returns:
-        Where the content went; None if the folder was empty or holds this run already.
-
-    Raises:
-        StorageError: The file system refused; what was not moved is still in ``folder``.
+    ``<folder>.1``, ``<folder>.2``, ..., which is returned; None if there was nothing to move.
     """
     marker, wanted = folder / _IDENTITY_NAME, f"{identity}\n".encode()
     if marker.is_file() and marker.read_bytes() == wanted:
@@ -107,10 +101,6 @@ def set_aside_other_run(folder: Path, identity: str) -> Path | None:
 @contextmanager
 def locked(folder: Path, name: str) -> Generator[None]:
     """Hold a folder's lock; the system lets go of it when the process ends, however it ends.
-
-    Args:
-        folder: The folder; made if it does not exist.
-        name: File of the lock in it.
 
     Raises:
         NotReadyError: Another process works in the folder.
@@ -228,13 +218,10 @@ class JobFolder:
 def open_job_folder(
     root: Path, kind: str, request: Mapping[str, Any], *, code_sha256: str | None = None
 ) -> Generator[JobFolder]:
-    """Yield the folder of a job, claimed and locked.
+    """Yield the folder of a job, claimed and locked; it is made if it does not exist.
 
-    Args:
-        root: The folder; made if it does not exist.
-        kind: Name of the job.
-        request: Flags and digests that determine the product.
-        code_sha256: Digest of the code that does it; None if only this package's does.
+    ``request`` are the flags and digests that determine the product; None as ``code_sha256`` says
+    that only this package's code does the job.
 
     Raises:
         ConfigurationError: The folder belongs to another request, or holds foreign files.

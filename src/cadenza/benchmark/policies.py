@@ -139,11 +139,7 @@ def policy_weights_sha256(
 ) -> str | None:
     """Return the digest of the checkpoint behind ``source``; None for a built-in policy.
 
-    Args:
-        source: Built-in name, or ``local://`` address of a training checkpoint.
-        artifacts_root: Folder that addresses are relative to.
-        task: Task it will play; checkpoints that name another one are refused. Foreign ones that
-            name none are taken.
+    Checkpoints that name another ``task`` are refused; foreign ones that name none are taken.
     """
     if source.startswith(LOCAL_URI_SCHEME):
         metadata = read_metadata(uri=source, artifacts_root=artifacts_root)
@@ -161,7 +157,7 @@ def policy_weights_sha256(
 def load_policy(
     source: str, *, seat: EgoSeat, artifacts_root: Path, weights_sha256: str | None = None
 ) -> EgoPolicy:
-    """Return the policy that ``source`` names.
+    """Return the policy that ``source`` names, for ``seat``.
 
     Args:
         source: Built-in name, or ``local://`` address of a training checkpoint.
@@ -206,18 +202,13 @@ def actor_from_checkpoint(payload: Mapping[str, Any], *, source: str) -> Gaussia
 
 
 class ActorPolicy(MemorylessPolicy):
-    """The mean action of a trained Gaussian actor.
-
-    Raises:
-        CheckpointError: The network's sizes do not fit the seat.
-    """
+    """The mean action of a trained Gaussian actor."""
 
     def __init__(self, actor: GaussianActor, seat: EgoSeat, *, source: str = "actor") -> None:
         # Without gradients a forward pass needs no context manager, which would cost as a layer.
         self._actor = copy.deepcopy(actor).requires_grad_(False)
         first, *_, last = actor.parameters()
         _require_fit((first.shape[0], last.shape[0]), seat, source)
-        _require_choices(None, seat, source)
         self._uid = seat.uid
 
     def act(self, obs: Observation) -> NDArray[Any]:
@@ -227,15 +218,11 @@ class ActorPolicy(MemorylessPolicy):
 
 
 class PortablePolicy(MemorylessPolicy):
-    """The greedy action of a perceptron policy, whichever algorithm trained it.
-
-    Raises:
-        CheckpointError: The policy's sizes do not fit the seat.
-    """
+    """The greedy action of a perceptron policy, whichever algorithm trained it."""
 
     def __init__(self, policy: MlpPolicy, seat: EgoSeat, *, source: str = "policy") -> None:
-        _require_fit((policy.observation_dim, policy.action_dim), seat, source)
-        _require_choices(len(policy.choices) if policy.output == "choice" else None, seat, source)
+        choices = len(policy.choices) if policy.output == "choice" else None
+        _require_fit((policy.observation_dim, policy.action_dim), seat, source, choices=choices)
         self._policy, self._uid = policy, seat.uid
 
     def act(self, obs: Observation) -> NDArray[Any]:
@@ -243,18 +230,19 @@ class PortablePolicy(MemorylessPolicy):
         return self._policy.act(obs["agent"][self._uid]["state"][None])[0]
 
 
-def _require_fit(sizes: tuple[int, int], seat: EgoSeat, source: str) -> None:
-    """Raise unless a policy of ``sizes`` (observations, actions) fits ``seat``."""
+def _require_fit(
+    sizes: tuple[int, int], seat: EgoSeat, source: str, *, choices: int | None = None
+) -> None:
+    """Raise unless a policy of ``sizes`` (observations, actions) fits ``seat``.
+
+    ``choices`` is how many it knows; None for one that acts on a Box.
+    """
     if sizes != (seat.observation_dim, seat.action_dim):
         raise CheckpointError(
             f"{source}: expected a policy for {seat.observation_dim} observations and "
             f"{seat.action_dim} actions (seat {seat.uid!r}), got one for {sizes[0]} and "
             f"{sizes[1]}; it was trained on another task or number of robots."
         )
-
-
-def _require_choices(choices: int | None, seat: EgoSeat, source: str) -> None:
-    """Raise unless a policy that knows so many choices, or acts on a Box, fits ``seat``."""
     wanted = int(seat.high[0] - seat.low[0]) + 1
     if seat.chooses and choices != wanted:
         raise CheckpointError(
@@ -326,14 +314,7 @@ class GoalPolicy(MemorylessPolicy):
 
 
 def goal_pull(state: NDArray[Any]) -> NDArray[Any]:
-    """Return a critically damped pull towards the goal of the crossing task, m/s^2.
-
-    Args:
-        state: The ego's `state`, shape (..., D).
-
-    Returns:
-        Acceleration, shape (..., 2), not clipped.
-    """
+    """Return a critically damped pull to the goal of crossing, (..., 2), m/s^2, not clipped."""
     return GOAL_STIFFNESS * state[..., 4:6] - GOAL_DAMPING * state[..., 2:4]
 
 
@@ -347,25 +328,12 @@ def _find(name: str) -> Callable[[EgoSeat], EgoPolicy]:
         ) from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedPolicy:
-    """A checkpoint that was checked once and is loaded for a seat later."""
-
-    path: Path
-    sha256: str
-
-    def load(self, seat: EgoSeat) -> EgoPolicy:
-        """Return the policy for ``seat``."""
-        return load_policy(
-            LOCAL_URI_SCHEME + self.path.name,
-            seat=seat,
-            artifacts_root=self.path.parent,
-            weights_sha256=self.sha256,
-        )
-
-
-def open_policy(path: Path, *, task: str) -> TrainedPolicy:
-    """Return the checkpoint ``path``, a policy of ``task``."""
+def open_policy(path: Path, *, task: str) -> tuple[str, Callable[[EgoSeat], EgoPolicy]]:
+    """Return the digest of the checkpoint ``path``, a policy of ``task``, and what seats it."""
     source = LOCAL_URI_SCHEME + path.name
     digest = policy_weights_sha256(source, artifacts_root=path.parent, task=task)
-    return TrainedPolicy(path=path, sha256=cast("str", digest))  # an address always has weights
+
+    def seated(seat: EgoSeat) -> EgoPolicy:
+        return load_policy(source, seat=seat, artifacts_root=path.parent, weights_sha256=digest)
+
+    return cast("str", digest), seated  # an address always has weights

@@ -20,13 +20,17 @@ from typing import Final, TypeAlias
 from cadenza.aht.config import EgoAHTConfig, config_fingerprint, load_config
 from cadenza.aht.types import RewardCurve, TrainingResult
 from cadenza.benchmark.builders import code_digest
-from cadenza.benchmark.cells import Cell, CellRunner, EvaluationPlan
+from cadenza.benchmark.cells import (
+    Cell,
+    CellRunner,
+    ConditionEntry,
+    EvaluationPlan,
+    PolicyChoice,
+)
 from cadenza.benchmark.evaluation_run import (
-    ConditionChoice,
     EvaluationConfig,
     EvaluationOutcome,
     PartnerChoice,
-    PolicyChoice,
     run_evaluation,
 )
 from cadenza.benchmark.output_folder import open_output_folder, set_aside_other_run
@@ -363,14 +367,7 @@ QuickstartProgress: TypeAlias = Callable[[str, int, int, str], None]
 class QuickstartResult:
     """What a quickstart produced.
 
-    Attributes:
-        report: The HTML report.
-        bundle: Bundle folder.
-        checkpoint: The trained policy.
-        cells: Summary per condition and partner.
-        partners: Partners in display order, as (name, seen in training, leaves the ego a way).
-        checks: Verification of the bundle.
-        n_episodes: Evaluation episodes.
+    ``partners`` are in display order, as (name, seen in training, leaves the ego a way).
     """
 
     report: Path
@@ -462,7 +459,6 @@ def run_quickstart(
     Raises:
         ConfigurationError: ``out`` holds something else, or an override does not fit.
         CadenzaError: Training or evaluation failed; what was finished is kept.
-        StorageError: The file system refused; what was finished is kept.
     """
     report = progress or _ignore
     with open_output_folder(out, mode="overwrite" if overwrite else "resume"):
@@ -561,8 +557,8 @@ def _evaluation_config(
         policies=(PolicyChoice(name=POLICY_NAME, source=f"{LOCAL_URI_SCHEME}{address}"),),
         partners=_partners(config),
         conditions=(
-            ConditionChoice(name=FILTER_ON, safety=config.safety),
-            ConditionChoice(
+            ConditionEntry(name=FILTER_ON, safety=config.safety),
+            ConditionEntry(
                 name=FILTER_OFF, safety=config.safety.model_copy(update={"enabled": False})
             ),
         ),

@@ -64,11 +64,7 @@ def _push(view: View, lead: Any, band: Any) -> FloatArray:
 
 
 class ScriptedEgo(MemorylessPolicy, ABC):
-    """Base of the scripted egos; a subclass adds its law, and what it remembers.
-
-    Raises:
-        InputError: The seat is another one.
-    """
+    """Base of the scripted egos; a subclass adds its law, and what it remembers."""
 
     sizes: ClassVar[tuple[int, int]]
     seat: ClassVar[str]
@@ -98,11 +94,7 @@ class ScriptedEgo(MemorylessPolicy, ABC):
 
 
 class CarryingEgo(ScriptedEgo):
-    """Base of those of co-carry, for the view "task" and the track "grip".
-
-    Raises:
-        InputError: The seat is another one.
-    """
+    """Base of those of co-carry, for the view "task" and the track "grip"."""
 
     sizes = (len(VIEW_SCALE), 3)
     seat = "cocarry_mj with view 'task' and track 'grip'"
@@ -229,10 +221,8 @@ _TO_TIP: Final = -0.07
 def receive(view: FloatArray, *, point_only: bool, nominal_grasp: bool) -> FloatArray:
     """Return the actions of N receivers, (N, 7), for views in m and rad, (N, 31).
 
-    Args:
-        view: See the module.
-        point_only: Ignore how the peg is turned in the presenter's hand.
-        nominal_grasp: Once it holds the peg, assume it was grasped straight and in the middle.
+    ``point_only`` ignores how the peg is turned in the presenter's hand; ``nominal_grasp`` assumes,
+    once it holds the peg, that it was grasped straight and in the middle.
     """
     gap, turn = view[:, 0:3], view[:, 24:27] if point_only else view[:, 3:6]
     far = _beside(gap, turn, HANDLE_ERRORS)
@@ -272,11 +262,7 @@ def _at_most(vectors: FloatArray, limit: float) -> FloatArray:
 
 
 class ReceivingEgo(ScriptedEgo):
-    """Base of the receivers; nothing is remembered.
-
-    Raises:
-        InputError: The seat is none of the handover's.
-    """
+    """Base of the receivers; nothing is remembered."""
 
     sizes = (len(RECEIVER_SCALE), 7)
     seat = "handover_mj"

@@ -40,7 +40,7 @@ from cadenza.benchmark.builders import (
     partner_spec,
     require_player,
 )
-from cadenza.benchmark.policies import goal_pull
+from cadenza.benchmark.policies import EgoSeat, goal_pull
 from cadenza.benchmark.scripted_egos import carry
 from cadenza.benchmark.tasks import EnvRequest, OptionValue, TaskSpec, adopt, get_task
 from cadenza.core.arrays import Float32Array, FloatArray
@@ -51,6 +51,7 @@ from cadenza.core.errors import (
     UnknownNameError,
 )
 from cadenza.core.seeding import derive_substream
+from cadenza.core.types import Observation
 from cadenza.partners.interface import FrozenPartner, PartnerBase
 from cadenza.partners.registry import load_partner, outside_modules
 from cadenza.stream.config import OnlineDataEngineCfg
@@ -63,22 +64,15 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
     """The ego's seat in E environments that reset themselves in the step that ends an episode.
 
     Observation: the ego's `state`, (E, D). Action: the ego's action, (E, A). Partners act on what
-    they saw before the step, then all move at once.
+    they saw before the step, then all move at once. ``env`` is the batch inside, where safety
+    filters find their hooks.
 
-    Attributes:
-        env: The batch inside, where safety filters find their hooks.
-        ego_uid: Name of the ego's seat.
-        action_low: Smallest action of the ego, (A,).
-        action_high: Largest action of the ego, (A,).
+    Raises:
+        ConfigurationError: No partner is given, or an option of one is wrong.
+        UnknownNameError: The class of a partner is not registered.
     """
 
     def __init__(self, env: Any, partners: Sequence[PartnerConfig]) -> None:
-        """Seat the ego.
-
-        Raises:
-            ConfigurationError: No partner is given, or an option of one is wrong.
-            UnknownNameError: The class of a partner is not registered.
-        """
         if not partners:
             raise ConfigurationError(
                 "EgoVectorEnv: expected at least one partner, got none; name some of the task's."
@@ -113,10 +107,8 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
     ) -> tuple[NDArray[Any], dict[str, Any]]:
         """Start an episode in every environment.
 
-        Args:
-            seed: First episode of environment 0, or one per environment; None moves every
-                environment to its next episode.
-            options: Handed to the batch inside.
+        ``seed`` is the first episode of environment 0, or one per environment; None moves every
+        environment to its next episode.
 
         Raises:
             InputError: A seed is not an integer in [0, 2^62), or there is not one each.
@@ -135,9 +127,7 @@ class EgoVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
         """Advance every environment with the ego's ``actions``, (E, A).
 
-        Returns:
-            Observation, reward, terminated, truncated, info; where episodes end, the info holds
-            ``final_obs``, the ego's `state` before the reset.
+        Where episodes end, the info holds ``final_obs``, the ego's `state` before the reset.
 
         Raises:
             NotReadyError: `reset` was never called.
@@ -226,15 +216,8 @@ def make_ego_worlds(
 ) -> EgoVectorEnv:
     """Return the ego's seat in ``num_envs`` environments of ``task``; producers call it.
 
-    Args:
-        num_envs: E.
-        task: Registered task.
-        partners: Fields of `PartnerConfig`, one mapping per partner.
-        episode_length: Steps until truncation.
-        root_seed: Experiment seed that scopes every episode.
-        options: Further settings of the task.
-        registered: What the process that asks has registered: ``task``, the fields of its
-            `TaskSpec`, and ``modules`` to import for its partners.
+    ``partners`` are fields of `PartnerConfig`; ``registered`` is what the process that asks has
+    registered: ``task``, the fields of its `TaskSpec`, and ``modules`` to import for its partners.
     """
     if registered is not None:
         adopt(TaskSpec.model_validate(registered["task"]), registered["modules"])
@@ -347,13 +330,32 @@ def find_expert(name: str) -> Expert:
     return expert
 
 
+class LawPolicy:
+    """A law that plays one ego's seat; with ``noise`` > 0 disturbed, other ones every episode."""
+
+    def __init__(self, seat: EgoSeat, law: Law, *, noise: float = 0.0) -> None:
+        self._seat, self._law, self._noise = seat, law, noise
+        self.reset(seed=0)
+
+    def reset(self, *, seed: int) -> None:
+        """Begin the noise of the episode."""
+        self._rng = derive_substream("benchmark.jobs.noise", root_seed=seed).default_rng()
+
+    def act(self, obs: Observation) -> NDArray[Any]:
+        """Return what is wanted, float32, (A,); leaves the bounds by the noise alone."""
+        state = np.asarray(obs["agent"][self._seat.uid]["state"], dtype=np.float64)
+        wanted: FloatArray = np.clip(self._law(state[None])[0], self._seat.low, self._seat.high)
+        if self._noise:
+            wanted = wanted + self._noise * self._rng.standard_normal(wanted.shape)
+        return wanted.astype(np.float32)
+
+
 class GuardedExpert:
     """Plays a law in all environments, behind the safety filter where there is one."""
 
     def __init__(
         self, env: EgoVectorEnv, law: Law, *, safety: SafetyConfig, noise: float, seed: int
     ) -> None:
-        """Play ``law`` in ``env``."""
         self._env = env
         self._law = law
         self._noise = noise

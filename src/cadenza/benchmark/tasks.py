@@ -83,40 +83,18 @@ class TaskEnv(Protocol):
                environment resets itself as in `cadenza.core.types.VectorEnvLike`.
     """
 
-    @property
-    def agent_uids(self) -> tuple[str, ...]:
-        """All robots: ego, partner, then further ones."""
-        ...
-
-    @property
-    def ego_uid(self) -> str:
-        """The first of them."""
-        ...
-
-    @property
-    def partner_uid(self) -> str:
-        """The second of them."""
-        ...
-
-    @property
-    def root_seed(self) -> int:
-        """Experiment seed, as it was asked for."""
-        ...
-
-    @property
-    def control_timestep(self) -> float:
-        """Time one step takes, s."""
-        ...
-
-    @property
-    def action_space(self) -> Any:
-        """Dict of one Box or Discrete per robot; the number of a choice is an array (1,)."""
-        ...
-
-    @property
-    def observation_space(self) -> Any:
-        """Dict whose entry ``["agent"][uid]["state"]`` is the Box of a robot's state, (D,)."""
-        ...
+    #: All robots: ego, partner, then further ones; the first two of them by name.
+    agent_uids: tuple[str, ...]
+    ego_uid: str
+    partner_uid: str
+    #: Experiment seed, as it was asked for.
+    root_seed: int
+    #: Time one step takes, s.
+    control_timestep: float
+    #: Dict of one Box or Discrete per robot; the number of a choice is an array (1,).
+    action_space: Any
+    #: Dict whose entry ``["agent"][uid]["state"]`` is the Box of a robot's state, (D,).
+    observation_space: Any
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Start the episode that ``seed`` selects; return observation and info."""
@@ -205,19 +183,19 @@ class TaskSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     task_id: str = Field(min_length=1)
-    version: int = Field(ge=1)
+    version: int = Field(default=1, ge=1)
     tier: int = Field(ge=0, le=3)
     title: str
     summary: str
     env_factory: str = Field(pattern=r"^[\w.]+:\w+$")
     interface: Literal["cadenza", "pettingzoo"] = "cadenza"
     episode_length: int = Field(gt=0)
-    max_robots: int = Field(ge=2)
-    has_success: bool
+    max_robots: int = Field(default=2, ge=2)
+    has_success: bool = False
     partners: tuple[str, ...]
     seen_partner: str
-    supports_safety: bool
-    supports_batches: bool
+    supports_safety: bool = False
+    supports_batches: bool = False
     supports_links: bool = False
     options: dict[str, TaskOption] | None = Field(default_factory=dict[str, TaskOption])
     conditions: tuple[str, ...] = ()
@@ -245,7 +223,8 @@ class TaskSpec(BaseModel):
         if self.interface == "pettingzoo":
             return _parallel_task(self.task_id, factory, request)
         env = factory(request)
-        missing = [name for name in vars(TaskEnv) if name[0] != "_" and not hasattr(env, name)]
+        needed = (*TaskEnv.__annotations__, *(name for name in vars(TaskEnv) if name[0] != "_"))
+        missing = [name for name in needed if not hasattr(env, name)]
         if missing:
             raise ConfigurationError(
                 f"Task {self.task_id!r}: expected {self.env_factory} to return what "
@@ -279,7 +258,6 @@ class TaskSpec(BaseModel):
 
 CROSSING: Final = TaskSpec(
     task_id="crossing",
-    version=1,
     tier=1,
     title="Robots swap places across a circle without touching.",
     summary=(
@@ -306,7 +284,6 @@ CROSSING: Final = TaskSpec(
 
 MPE_COOPERATIVE_PUSH: Final = TaskSpec(
     task_id="mpe_cooperative_push",
-    version=1,
     tier=0,
     title="Two robots cover two landmarks together.",
     summary=(
@@ -315,18 +292,14 @@ MPE_COOPERATIVE_PUSH: Final = TaskSpec(
     ),
     env_factory="cadenza.benchmark.builders:make_mpe_cooperative_push_env",
     episode_length=50,
-    max_robots=2,
-    has_success=False,
     partners=("scripted_heuristic",),
     seen_partner="scripted_heuristic",
-    supports_safety=False,
     supports_batches=True,
     supports_links=True,
 )
 
 COCARRY_MJ: Final = TaskSpec(
     task_id="cocarry_mj",
-    version=1,
     tier=2,
     title="Two arms carry one rigid bar to a goal on one side.",
     summary=(
@@ -335,7 +308,6 @@ COCARRY_MJ: Final = TaskSpec(
     ),
     env_factory="cadenza.benchmark.builders:make_cocarry_env",
     episode_length=300,
-    max_robots=2,
     has_success=True,
     partners=(
         "cocarry_leader",
@@ -352,7 +324,6 @@ COCARRY_MJ: Final = TaskSpec(
         "cocarry_leader_turns_follower",
     ),
     seen_partner="cocarry_leader",
-    supports_safety=False,
     supports_batches=True,
     extra="mujoco",
     options={
@@ -376,7 +347,6 @@ COCARRY_MJ: Final = TaskSpec(
 
 HANDOVER_MJ: Final = TaskSpec(
     task_id="handover_mj",
-    version=1,
     tier=2,
     title="A presenter hands a keyed peg over, and the receiver seats it before the takt ends.",
     summary=(
@@ -385,7 +355,6 @@ HANDOVER_MJ: Final = TaskSpec(
     ),
     env_factory="cadenza.benchmark.builders:make_handover_env",
     episode_length=600,
-    max_robots=2,
     has_success=True,
     partners=(
         "handover_presenter",
@@ -396,7 +365,6 @@ HANDOVER_MJ: Final = TaskSpec(
         "handover_reactive",
     ),
     seen_partner="handover_presenter",
-    supports_safety=False,
     supports_batches=True,
     extra="mujoco",
     options={
@@ -414,7 +382,6 @@ HANDOVER_MJ: Final = TaskSpec(
 
 STAGE0_SMOKE: Final = TaskSpec(
     task_id="stage0_smoke",
-    version=1,
     tier=0,
     title="Three robots with different bodies, rates and senses share an empty scene.",
     summary=(
@@ -423,18 +390,13 @@ STAGE0_SMOKE: Final = TaskSpec(
     ),
     env_factory="cadenza.benchmark.builders:make_stage0_smoke_env",
     episode_length=100,
-    max_robots=2,
-    has_success=False,
     partners=("arm_sway",),
     seen_partner="arm_sway",
-    supports_safety=False,
-    supports_batches=False,
     extra="maniskill",
 )
 
 STAGE1_PICKPLACE: Final = TaskSpec(
     task_id="stage1_pickplace",
-    version=1,
     tier=1,
     title="A Panda carries a cube to a point in the air, beside another robot.",
     summary=(
@@ -443,12 +405,10 @@ STAGE1_PICKPLACE: Final = TaskSpec(
     ),
     env_factory="cadenza.benchmark.builders:make_stage1_pickplace_task_env",
     episode_length=100,
-    max_robots=2,
     has_success=True,
     partners=("arm_sway",),
     seen_partner="arm_sway",
     supports_safety=True,
-    supports_batches=False,
     conditions=(
         "stage1_pickplace_panda_only_mappo_shared_param",
         "stage1_pickplace_panda_plus_fetch_ego_aht_happo_per_agent",
@@ -548,19 +508,14 @@ def pettingzoo_task(task_id: str) -> TaskSpec:
     try:
         task = TaskSpec(
             task_id=task_id,
-            version=1,
             tier=3,
             title="Two agents of a PettingZoo environment.",
             summary=f"What {entry} says; the reward is the ego's own.",
             env_factory=entry,
             interface="pettingzoo",
             episode_length=100,
-            max_robots=2,
-            has_success=False,
             partners=ANY_TASK_PARTNERS,
             seen_partner=ANY_TASK_PARTNERS[0],
-            supports_safety=False,
-            supports_batches=False,
             options=None,
         )
     except ValidationError as error:

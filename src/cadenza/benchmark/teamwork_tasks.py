@@ -40,7 +40,6 @@ def make_foraging_env(request: EnvRequest) -> Any:
 FORAGING: Final = register_task(
     TaskSpec(
         task_id="foraging",
-        version=1,
         tier=0,
         title="Two foragers eat all food of a grid world.",
         summary=(
@@ -49,11 +48,9 @@ FORAGING: Final = register_task(
         ),
         env_factory="cadenza.benchmark.teamwork_tasks:make_foraging_env",
         episode_length=50,
-        max_robots=2,
         has_success=True,
         partners=FORAGERS,
         seen_partner="forager_lexicographic",
-        supports_safety=False,
         supports_batches=True,
         extra="foraging",
         options={
@@ -69,7 +66,6 @@ OVERCOOKED: Final = tuple(
     register_task(
         TaskSpec(
             task_id=f"overcooked_{layout}",
-            version=1,
             tier=0,
             title=f"Two cooks serve onion soups: {layout.replace('_', ' ')}.",
             summary=(
@@ -79,12 +75,8 @@ OVERCOOKED: Final = tuple(
             env_factory=f"cadenza.envs.overcooked:{layout}",
             interface="pettingzoo",
             episode_length=HORIZON,
-            max_robots=2,
-            has_success=False,
             partners=ANY_TASK_PARTNERS,
             seen_partner="random_actions",
-            supports_safety=False,
-            supports_batches=False,
             extra="teamwork",
             options={"shaping": number(0, 0, 100, "share of the shaped rewards added, percent")},
         )

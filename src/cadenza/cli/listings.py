@@ -189,12 +189,10 @@ def film(
 ) -> None:
     """Play one episode and write pictures of it."""
     with typed_exits():
-        from cadenza.benchmark.films import FilmRequest
         from cadenza.benchmark.films import film as make
 
         options = dict(_option(text) for text in option or [])
-        request = FilmRequest(task=task, ego=ego, partner=partner, seed=seed, options=options)
-        result = make(request, out)
+        result = make(out, task=task, ego=ego, partner=partner, seed=seed, options=options)
         print_text(f"{out}: {result['steps']} steps, success {result['info'].get('success')}")
 
 

@@ -59,11 +59,7 @@ class EgoGymEnv(gym.Env[NDArray[Any], NDArray[Any]]):
     def __init__(
         self, env: gym.Env[Any, Any], partner: PartnerLike | Mapping[str, PartnerLike]
     ) -> None:
-        """Seat the ego.
-
-        Args:
-            env: Env with ``agent_uids`` (ego first) and a `state` per robot.
-            partner: Driver of the other robot; with more than one other robot, drivers by uid.
+        """Seat the ego in ``env``, with a driver of the other robot, or drivers by uid.
 
         Raises:
             ChamberEnvCompatibilityError: ``env`` has no ``agent_uids`` or no ego `state` Box.

@@ -58,16 +58,9 @@ _DOUBLE_STEP: Final = 1.0 / 9007199254740992.0
 def named_uniforms(
     prefix: str, indices: NDArray[np.int64], *, root_seed: int, count: int
 ) -> FloatArray:
-    """Return the first draws of the substreams ``f"{prefix}{index}"``.
+    """Return the first ``count`` uniform draws in [0, 1) of the substreams ``f"{prefix}{index}"``.
 
-    Args:
-        prefix: Common beginning of the names.
-        indices: What each name ends with, shape (N,).
-        root_seed: Experiment seed, >= 0.
-        count: Draws per substream, K.
-
-    Returns:
-        Uniform draws in [0, 1), shape (N, K).
+    ``indices`` has the shape (N,), the draws (N, K).
     """
     base = blake2b(prefix.encode("utf-8"), digest_size=16)
     digests: list[bytes] = []

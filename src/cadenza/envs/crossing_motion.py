@@ -65,11 +65,7 @@ def closest_approach(
 ) -> float:
     """Return the smallest distance of two centres during a step, m.
 
-    Args:
-        start: Relative position at the start, m.
-        velocity: Relative velocity at the start, m/s.
-        acceleration: Relative acceleration, held, m/s^2.
-        end: Relative position at the end, m.
+    All arguments are relative, in m, m/s and m/s^2; the acceleration is held.
     """
     (px, py), (vx, vy), (ax, ay), (ex, ey) = start, velocity, acceleration, end
     best = ex * ex + ey * ey
@@ -172,14 +168,9 @@ def draw_layout(rng: np.random.Generator, num_robots: int) -> FloatArray:
 
 
 def layout_from_uniforms(uniforms: FloatArray, num_robots: int) -> FloatArray:
-    """Return starts on the circle for each row of draws.
+    """Return starts on the circle, (..., n, 2), m, for draws in [0, 1), (..., n + 2).
 
-    Args:
-        uniforms: Draws in [0, 1), shape (..., n + 2): rotation, coin, then one jitter per robot.
-        num_robots: n, 2 ... 8.
-
-    Returns:
-        Starts, shape (..., n, 2), m; the goals are their negatives.
+    The draws are rotation, coin, then one jitter per robot; the goals are the starts' negatives.
     """
     rotation, coin, jitter = uniforms[..., :1], uniforms[..., 1:2], uniforms[..., 2:]
     slots = np.arange(num_robots) / num_robots
@@ -194,11 +185,10 @@ def layout_from_uniforms(uniforms: FloatArray, num_robots: int) -> FloatArray:
 
 
 def unit_circle(turns: FloatArray) -> FloatArray:
-    """Return the points of the unit circle at ``turns``, with error below 1e-15.
+    """Return cosine and sine, (..., 2), of angles in ``turns``, with error below 1e-15.
 
-    Returns:
-        Cosine and sine, shape (..., 2). Unlike the machine's own functions, which differ in the
-        last bit between libraries and between array lengths, equal angles give equal bytes.
+    Unlike the machine's own functions, which differ in the last bit between libraries and between
+    array lengths, equal angles give equal bytes.
     """
     quarter = np.floor(turns * 4.0 + 0.5)
     angle = (turns * 4.0 - quarter) * _HALF_PI  # |angle| <= pi/4

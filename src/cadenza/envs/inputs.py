@@ -122,15 +122,7 @@ def checked_action(
 def vector_action(
     owner: str, action: Mapping[str, Any], uid: str, dim: int, *, rows: int = 1
 ) -> FloatArray:
-    """Return ``action[uid]`` as finite float64 of shape (rows, dim).
-
-    Args:
-        owner: Environment name for the message.
-        action: Array of shape (dim,), for all rows, or (rows, dim) per uid; others are ignored.
-        uid: Robot whose action is read.
-        dim: Entries of one action.
-        rows: Environments that are stepped together.
-    """
+    """Return ``action[uid]``, (dim,) for all rows or (rows, dim), as finite (rows, dim)."""
     array = _as_float_array(owner, _entry(owner, action, uid), uid)
     if array.shape not in ((dim,), (rows, dim)):
         raise InputError(

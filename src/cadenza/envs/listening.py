@@ -10,10 +10,18 @@ from typing import Any, Final, cast
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from cadenza.comm.channels import PerLinkChannel
-from cadenza.comm.packets import MOTION_SCHEMA_VERSION, CommChannel, CommPacket
+from cadenza.comm.packets import (
+    MOTION_SCHEMA_VERSION,
+    SCHEMA_VERSION,
+    ChamberCommError,
+    CommChannel,
+    CommPacket,
+    empty_packet,
+    require_packet,
+)
+from cadenza.core.checks import is_whole
 from cadenza.core.errors import ConfigurationError
 from cadenza.envs.spaces import sub_spaces
 from cadenza.envs.wrappers import ForwardingWrapper, observation_entries
@@ -102,11 +110,7 @@ class CommShapingWrapper(ForwardingWrapper):
     """
 
     def __init__(self, env: gym.Env[Any, Any], channel: CommChannel) -> None:
-        """Wrap ``env``.
-
-        Args:
-            env: Env with a Dict observation space; robots are the entries of its ``agent``.
-            channel: Makes the packets and decides how late they are.
+        """Wrap ``env``, whose observation space is a Dict; ``channel`` makes the packets.
 
         Raises:
             ChamberEnvCompatibilityError: The observation space is not a Dict.
@@ -116,7 +120,7 @@ class CommShapingWrapper(ForwardingWrapper):
         entries = observation_entries("CommShapingWrapper", env)
         super().__init__(env)
         self.channel = channel
-        entries["comm"] = packet_space(sub_spaces(entries.get("agent")) or ())
+        entries["comm"] = PacketSpace(sub_spaces(entries.get("agent")) or ())
         self.observation_space = gym.spaces.Dict(entries)
         self._comm_state: Callable[[], Any] | None = optional_hook(env, "comm_state")
         self._listener: Listener | None = None
@@ -149,89 +153,37 @@ class CommShapingWrapper(ForwardingWrapper):
         return {**observation, "comm": self.channel.encode(state)}
 
 
-def packet_space(uids: Iterable[str]) -> gym.spaces.Dict:
-    """Return the space of packets about ``uids``; who has not been heard of may be missing."""
-    uids = tuple(uids)
+class PacketSpace(gym.Space[Any]):
+    """Packets about some robots; who has not been heard of may be missing."""
 
-    def by_robot(space: gym.Space[Any]) -> gym.Space[Any]:
-        return PartialDict(dict.fromkeys(uids, space))
-
-    pose: dict[str, gym.Space[Any]] = {"xyz": Numbers(3), "quat_wxyz": Numbers(4, bound=1.0 + 1e-4)}
-    predicate: dict[str, gym.Space[Any]] = {
-        "grasp_side": Where("", _is_text),
-        "object_class": Where("", _is_text),
-        "contact_force": Numbers(),
-    }
-    return PartialDict(
-        {
-            "schema_version": gym.spaces.Discrete(1 << 16),
-            "pose": by_robot(gym.spaces.Dict(pose)),
-            "task_state": by_robot(PartialDict(predicate)),
-            "aoi": by_robot(Numbers(low=0.0)),
-            "learned_overlay": Where(None, _is_overlay),
-            "velocity": by_robot(Numbers(3)),
-        }
-    )
-
-
-class PartialDict(gym.spaces.Dict):
-    """Mappings with some of the keys of a Dict, each in its space."""
+    def __init__(self, uids: Iterable[str]) -> None:
+        super().__init__(None, None)
+        self.uids = tuple(uids)
 
     def contains(self, x: Any) -> bool:
-        """Return whether ``x`` is such a mapping."""
+        """Return whether ``x`` is such a packet, of whatever version."""
         if not isinstance(x, Mapping):
             return False
-        spaces = sub_spaces(self) or {}
-        entries = cast("Mapping[str, Any]", x)
-        return all(key in spaces and spaces[key].contains(value) for key, value in entries.items())
-
-
-class Numbers(gym.spaces.Box):
-    """A number, or a tuple or array of ``length`` numbers, as packets hold them."""
-
-    def __init__(self, length: int = 0, *, low: float = -np.inf, bound: float = np.inf) -> None:
-        """Create the space of numbers from ``max(low, -bound)`` to ``bound``."""
-        shape = (length,) if length else ()
-        super().__init__(max(low, -bound), bound, shape, np.float64)
-
-    def contains(self, x: Any) -> bool:
-        """Return whether ``x`` is such a number, or that many."""
+        told = cast("Mapping[str, Any]", x)
+        version: Any = told.get("schema_version")
         try:
-            array: NDArray[Any] = np.asarray(x)
-        except ValueError:  # ragged
+            packet = require_packet(told, schema_version=version if is_whole(version) else 0)
+        except ChamberCommError:
             return False
-        return array.dtype.kind in "fiu" and super().contains(array.astype(np.float64))
+        return set(packet["aoi"]) <= set(self.uids)
 
-
-class Where(gym.Space[Any]):
-    """Whatever a function accepts, for what Gymnasium has no space for."""
-
-    def __init__(self, example: Any, accepts: Callable[[Any], bool]) -> None:
-        """Create the space; ``example`` is its only sample."""
-        super().__init__(None, None)
-        self.example, self.accepts = example, accepts
-
-    def contains(self, x: Any) -> bool:
-        """Return whether the function accepts ``x``."""
-        return self.accepts(x)
-
-    def sample(self, mask: Any = None, probability: Any = None) -> Any:
-        """Return the example; it cannot be weighed."""
+    def sample(self, mask: Any = None, probability: Any = None) -> dict[str, Any]:
+        """Return a packet in which everybody stands somewhere; it cannot be weighed."""
         del mask, probability
-        return self.example
+        sample: dict[str, Any] = {**empty_packet(SCHEMA_VERSION)}
+        for uid in self.uids:
+            place = self.np_random.standard_normal(3)
+            sample["pose"][uid] = {"xyz": place, "quat_wxyz": np.array([1.0, 0.0, 0.0, 0.0])}
+            sample["aoi"][uid] = 0.0
+        return sample
 
     def __eq__(self, other: object) -> bool:
-        """Return whether ``other`` accepts the same."""
-        return isinstance(other, Where) and other.accepts is self.accepts
+        return isinstance(other, PacketSpace) and other.uids == self.uids
 
     def __hash__(self) -> int:
-        """Return a hash that agrees with ``==``."""
-        return hash(self.accepts)
-
-
-def _is_text(x: Any) -> bool:
-    return isinstance(x, str)
-
-
-def _is_overlay(x: Any) -> bool:
-    return x is None or hasattr(x, "detach")
+        return hash(self.uids)

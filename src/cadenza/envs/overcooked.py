@@ -37,9 +37,6 @@ class Overcooked:
     Args:
         layout: One of `LAYOUTS`.
         shaping: Share of the shaped rewards that is added, percent.
-
-    Raises:
-        MissingExtraError: `overcooked` is not installed.
     """
 
     metadata: Final = {"name": "overcooked", "is_parallelizable": True}

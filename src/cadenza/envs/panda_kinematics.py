@@ -94,14 +94,9 @@ class PandaJacobianProvider:
         return self._ee_link
 
     def __call__(self, snap: "AgentSnapshot | None", qpos_arm: FloatArray) -> FloatArray:
-        """Return the linear Jacobian in the base frame, shape (..., 3, 7), m per rad.
+        """Return the linear Jacobian in the base frame, (..., 3, 7), m per rad, at ``qpos_arm``.
 
-        Args:
-            snap: Not read: a Jacobian depends on the joints alone.
-            qpos_arm: Joint angles, shape (..., 7), rad.
-
-        Raises:
-            InputError: Another shape, or not finite.
+        ``snap`` is not read: a Jacobian depends on the joints alone.
         """
         del snap
         return self.jacobian_6x7(qpos_arm)[..., :3, :]

@@ -159,14 +159,10 @@ class Canvas:
 def draw_crossing(
     *, goals: FloatArray, trail: FloatArray, velocity: FloatArray, contact: bool, time_s: float
 ) -> NDArray[np.uint8]:
-    """Return a picture of the crossing task, shape (IMAGE_SIZE, IMAGE_SIZE, 3).
+    """Return a picture of crossing, (H, W, 3).
 
-    Args:
-        goals: Goal per robot, shape (n, 2), m.
-        trail: Positions so far, the last row current, shape (T, n, 2), m.
-        velocity: Current velocities, shape (n, 2), m/s.
-        contact: Whether the ego touched another robot in the last step.
-        time_s: Time since the start of the episode, s.
+    ``goals`` (n, 2) and ``trail`` (T, n, 2), the last row current, in m; ``velocity`` (n, 2), m/s;
+    ``contact`` of the last step; ``time_s`` since the start, s.
     """
     canvas = Canvas(_CROSSING_HALF_WIDTH)
     canvas.floor(_CROSSING_HALF_WIDTH * 0.97, spacing=0.5)
@@ -191,13 +187,10 @@ def draw_crossing(
 def draw_push(
     *, landmarks: FloatArray, trail: FloatArray, velocity: FloatArray, time_s: float
 ) -> NDArray[np.uint8]:
-    """Return a picture of the cooperative-push task, shape (IMAGE_SIZE, IMAGE_SIZE, 3).
+    """Return a picture of cooperative push, (H, W, 3).
 
-    Args:
-        landmarks: Landmarks to cover, shape (2, 2).
-        trail: Positions so far, the last row current, shape (T, 2, 2).
-        velocity: Current velocity commands, shape (2, 2).
-        time_s: Time since the start of the episode, s.
+    ``landmarks`` (2, 2), ``trail`` (T, 2, 2), the last row current, ``velocity`` (2, 2), ``time_s``
+    since the start, s.
     """
     canvas = Canvas(_PUSH_HALF_WIDTH)
     canvas.floor(1.0, spacing=0.25)

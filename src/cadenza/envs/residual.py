@@ -33,15 +33,10 @@ class ResidualActions(VectorWrapper[NDArray[Any], NDArray[Any], NDArray[Any]]):
     def __init__(
         self, env: VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]], law: Law, *, share: float
     ) -> None:
-        """Wrap a vector environment.
-
-        Args:
-            env: Its actions are a Box of rank 1 with finite bounds.
-            law: Observations, (N, O), to actions, (N, A); need not heed the bounds.
-            share: Largest correction of each component, > 0.
+        """Wrap ``env``; ``law``, (N, O) to (N, A), need not heed the bounds of the actions.
 
         Raises:
-            InputError: ``share`` is not positive, or the actions are of another kind.
+            InputError: ``share`` is not positive, or the actions are no finite Box of rank 1.
         """
         super().__init__(env)
         untyped: Any = env  # its spaces are of an unknown kind of number

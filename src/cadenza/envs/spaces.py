@@ -55,13 +55,7 @@ def planar_comm_state(
     positions: Iterable[Sequence[float]],
     velocities: Iterable[Sequence[float]],
 ) -> dict[str, Any]:
-    """Return ``{"pose": ..., "velocity": ..., "task_state": {}}`` by robot, z = 0.
-
-    Args:
-        uids: The robots.
-        positions: [x, y] of each, m.
-        velocities: [vx, vy] of each, m/s.
-    """
+    """Return ``{"pose": ..., "velocity": ..., "task_state": {}}`` by robot, m and m/s, z = 0."""
     state: dict[str, Any] = {"pose": {}, "velocity": {}, "task_state": {}}
     for uid, (x, y), (vx, vy) in zip(uids, positions, velocities, strict=True):
         state["pose"][uid] = {"xyz": (x, y, 0.0), "quat_wxyz": UPRIGHT}

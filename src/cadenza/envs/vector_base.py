@@ -93,42 +93,29 @@ class TaskLayout:
     control_timestep: float
 
 
-class PlanarVectorEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]):
-    """N copies of a planar task; a task adds layout, motion and observation."""
+class EpisodeBatch(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]):
+    """N copies of any task that count their episodes; see the module for identities and resets."""
 
-    def __init__(self, task: TaskLayout, options: VectorOptions, backend: ArrayBackend) -> None:
-        """Build N copies; call `reset` before `step`."""
-        self._task, self._options, self._backend = task, options, backend
-        self.metadata = {"render_modes": [], "autoreset_mode": _MODES[options.autoreset]}
-        self.num_envs = options.num_envs
-        self.agent_uids = task.uids
-        self.ego_uid, self.partner_uid = task.uids[:2]
-        self.control_timestep = task.control_timestep
-        self.episode_length = options.episode_length
-        self.root_seed = options.root_seed
-        self.single_action_space = planar_action_space(task.limits)
-        self.single_observation_space = state_observation_space(task.uids, task.state_dim)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+    owner: str
+    _ready = False
+
+    def _open(self, num_envs: int, states: gym.spaces.Dict, actions: gym.spaces.Dict) -> None:
+        """Take the number of copies and the spaces of one."""
+        self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
+        self.num_envs = checked_integer(self.owner, "num_envs", num_envs, low=1)
+        self.single_observation_space, self.single_action_space = states, actions
+        self.action_space = batch_space(actions, self.num_envs)
+        self.observation_space = batch_space(states, self.num_envs)
         self._seeds: NDArray[np.int64] = np.arange(self.num_envs, dtype=np.int64)
         self._episodes: NDArray[np.int64] = np.full(self.num_envs, -1, dtype=np.int64)
-        self._steps: NDArray[np.int64] = np.zeros(self.num_envs, dtype=np.int64)
-        self._finished: NDArray[np.bool_] = np.zeros(self.num_envs, dtype=np.bool_)
-        self._ready = False
-        robots = len(task.uids)
-        self._states_shape = (robots, self.num_envs, task.state_dim)
-        limits = np.array([task.limits[uid] for uid in task.uids]).reshape(robots, 1, 1)
-        self._limits = backend.from_host(limits)
 
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start an episode in every copy.
 
-        Args:
-            seed: First episode index of copy 0, or one per copy; None moves every copy to its next
-                episode (to episode i in copy i the first time).
-            options: Part of Gymnasium's interface; these tasks have none and ignore them.
+        ``seed`` is the first episode index of copy 0, or one per copy; None moves every copy to its
+        next episode (to episode i in copy i the first time). ``options`` are ignored.
 
         Raises:
             InputError: A seed is not an integer in [0, 2^62), or there is not one per copy.
@@ -137,14 +124,63 @@ class PlanarVectorEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any])
         if seed is None:
             self._episodes += 1
         else:
-            self._seeds = checked_seeds(self._task.owner, seed, self.num_envs)
+            self._seeds = checked_seeds(self.owner, seed, self.num_envs)
             self._episodes[:] = 0
         self._start(np.arange(self.num_envs, dtype=np.int64))
-        self._finished[:] = False
         self._ready = True
-        states = self._backend.observations(self._states_shape)
-        self._write_states(states, _ALL)
-        return self._observation(states), {}
+        return self._observe(), {}
+
+    @abstractmethod
+    def _start(self, rows: NDArray[np.int64]) -> None:
+        """Draw and place the current episodes of the copies ``rows``."""
+
+    @abstractmethod
+    def _observe(self) -> dict[str, Any]:
+        """Return what all robots of all copies see now."""
+
+    def _episodes_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers of the current episodes of the copies ``rows``."""
+        return self._seeds[rows] + self._episodes[rows] * self.num_envs
+
+    def _restart(
+        self, finished: NDArray[np.bool_], last: dict[str, Any], info: dict[str, Any]
+    ) -> NDArray[np.int64]:
+        """Start the next episode of finished copies and return their numbers, (R,).
+
+        What they saw ``last`` and the info of the step go to ``info``.
+        """
+        rows = np.flatnonzero(finished)
+        info["final_info"] = dict(info)
+        info["final_observation"] = info["final_obs"] = last
+        info["_final_obs"] = info["_final_info"] = finished
+        self._episodes[rows] += 1
+        self._start(rows)
+        return rows
+
+
+class PlanarVectorEnv(EpisodeBatch):
+    """N copies of a planar task; a task adds layout, motion and observation."""
+
+    def __init__(self, task: TaskLayout, options: VectorOptions, backend: ArrayBackend) -> None:
+        """Build N copies; call `reset` before `step`."""
+        self.owner, self._task, self._options, self._backend = task.owner, task, options, backend
+        self._open(
+            options.num_envs,
+            state_observation_space(task.uids, task.state_dim),
+            planar_action_space(task.limits),
+        )
+        self.metadata = {"render_modes": [], "autoreset_mode": _MODES[options.autoreset]}
+        self.agent_uids = task.uids
+        self.ego_uid, self.partner_uid = task.uids[:2]
+        self.control_timestep = task.control_timestep
+        self.episode_length = options.episode_length
+        self.root_seed = options.root_seed
+        self._steps: NDArray[np.int64] = np.zeros(self.num_envs, dtype=np.int64)
+        self._finished: NDArray[np.bool_] = np.zeros(self.num_envs, dtype=np.bool_)
+        robots = len(task.uids)
+        self._states_shape = (robots, self.num_envs, task.state_dim)
+        limits = np.array([task.limits[uid] for uid in task.uids]).reshape(robots, 1, 1)
+        self._limits = backend.from_host(limits)
 
     def step(
         self, actions: Mapping[str, Any]
@@ -165,9 +201,8 @@ class PlanarVectorEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any])
             NotReadyError: `reset` was never called.
             InputError: A uid is missing, or its actions have another shape or are not finite.
         """
-        owner = self._task.owner
         if not self._ready:
-            raise NotReadyError(f"{owner}.step: expected episodes in progress; call reset().")
+            raise NotReadyError(f"{self.owner}.step: expected episodes in progress; call reset().")
         reward, terminated, info = self._advance(self._commands(actions))
         self._steps += 1
         truncated = (self._steps >= self.episode_length) & ~terminated
@@ -179,8 +214,7 @@ class PlanarVectorEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any])
             terminated[waiting] = truncated[waiting] = False
             self._blank_info(info, waiting)
         self._finished = terminated | truncated
-        states = self._backend.observations(self._states_shape)
-        self._write_states(states, _ALL)
+        states = self._seen()
         if self._options.autoreset == "same_step" and self._finished.any():
             states = self._reset_finished(states, info)
         from_host = self._backend.from_host
@@ -211,31 +245,29 @@ class PlanarVectorEnv(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any])
 
     def _start(self, rows: NDArray[np.int64]) -> None:
         """Draw and place the current episodes of the copies ``rows``."""
-        task, options = self._task, self._options
-        seeds, episodes = self._seeds[rows], self._episodes[rows]
-        if options.rng == "philox":
-            draws = counter_uniforms(
-                task.stream, seeds, episodes, root_seed=options.root_seed, count=task.draws
-            )
+        task, root_seed = self._task, self.root_seed
+        if self._options.rng == "philox":
+            keys = self._seeds[rows], self._episodes[rows]
+            draws = counter_uniforms(task.stream, *keys, root_seed=root_seed, count=task.draws)
         else:
-            draws = named_uniforms(
-                f"{task.stream}.episode.",
-                seeds + episodes * self.num_envs,
-                root_seed=options.root_seed,
-                count=task.draws,
-            )
+            family, episodes = f"{task.stream}.episode.", self._episodes_of(rows)
+            draws = named_uniforms(family, episodes, root_seed=root_seed, count=task.draws)
         self._steps[rows] = 0
+        self._finished[rows] = False
         self._place(self._backend.rows(rows), draws)
+
+    def _observe(self) -> dict[str, Any]:
+        return self._observation(self._seen())
+
+    def _seen(self) -> Any:
+        """Return every robot's `state`, (n, N, D)."""
+        states = self._backend.observations(self._states_shape)
+        self._write_states(states, _ALL)
+        return states
 
     def _reset_finished(self, final_states: Any, info: dict[str, Any]) -> Any:
         """Start the next episode of finished copies; return the observations after that."""
-        rows = np.flatnonzero(self._finished)
-        mask = self._finished.copy()
-        info["final_info"] = dict(info)
-        info["final_observation"] = info["final_obs"] = self._observation(final_states)
-        info["_final_obs"] = info["_final_info"] = mask
-        self._episodes[rows] += 1
-        self._start(rows)
+        rows = self._restart(self._finished.copy(), self._observation(final_states), info)
         states = self._backend.copy(final_states)
         self._write_states(states, _ALL if rows.size == self.num_envs else rows)
         return states

@@ -157,11 +157,7 @@ class PerAgentActionRepeatWrapper(ForwardingWrapper):
     """
 
     def __init__(self, env: gym.Env[Any, Any], action_repeat: Mapping[str, int]) -> None:
-        """Wrap ``env``.
-
-        Args:
-            env: Env with a Dict action space keyed by uid.
-            action_repeat: Count >= 1 per uid; robots it does not name act on every step.
+        """Wrap ``env``; robots that ``action_repeat`` does not name act on every step.
 
         Raises:
             ChamberEnvCompatibilityError: The action space is not a Dict.
@@ -247,11 +243,7 @@ class TextureFilterObsWrapper(ObservationWrapper):
     """
 
     def __init__(self, env: gym.Env[Any, Any], keep_per_agent: Mapping[str, Iterable[str]]) -> None:
-        """Wrap ``env``.
-
-        Args:
-            env: Env whose observation holds ``{"agent": {uid: {channel: array}}}``.
-            keep_per_agent: Channels to keep per uid; an empty list blanks all of them.
+        """Wrap ``env``; an empty list in ``keep_per_agent`` blanks all channels of its robot.
 
         Raises:
             InputError: A keep list is a single string, names a robot the observation space does not
@@ -301,14 +293,9 @@ class TextureFilterObsWrapper(ObservationWrapper):
 
 
 def zeroed(name: str, value: Any) -> Any:
-    """Return ``value`` with every number replaced by zero.
+    """Return ``value`` with every number replaced by zero; all else stays, devices too.
 
-    Args:
-        name: How the message calls the value.
-        value: Array, tensor, number, or a mapping, list or tuple of these, nested to any depth.
-
-    Returns:
-        Same structure, container types, shapes, dtypes and devices.
+    ``value`` is an array, tensor, number, or a mapping, list or tuple of these, to any depth.
 
     Raises:
         ChamberEnvCompatibilityError: A leaf is no number: passing it on would leak what was to be
@@ -349,10 +336,6 @@ class PartnerIdAnnotationWrapper(ObservationWrapper):
 
     def __init__(self, env: gym.Env[Any, Any], *, partner_id: str) -> None:
         """Wrap ``env``.
-
-        Args:
-            env: Env with a Dict observation space.
-            partner_id: Identity of the partner in place.
 
         Raises:
             ChamberEnvCompatibilityError: The observation space is not a Dict.

@@ -22,7 +22,12 @@ from cadenza.partners.interface import (
     find_state,
     read_state,
 )
-from cadenza.partners.options import NumberOption, refuse_unknown_options, whole_option
+from cadenza.partners.options import (
+    FamilyPartner,
+    NumberOption,
+    refuse_unknown_options,
+    whole_option,
+)
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec
 
@@ -101,11 +106,7 @@ class ConstantAction(_AnyTaskPartner):
 
 @register_partner("partner_ablated_zero")
 class PartnerAblatedZero(PartnerBase):
-    """Always acts with zeros.
-
-    Raises:
-        ConfigurationError: The option ``action_dim`` is missing or no integer >= 1.
-    """
+    """Always acts with zeros."""
 
     card: ClassVar[PartnerCard | None] = PartnerCard(
         summary="Always acts with zeros (ablation).",
@@ -123,12 +124,7 @@ class PartnerAblatedZero(PartnerBase):
         """Do nothing: no episode differs from another."""
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
-        """Return zeros, (action_dim,), or (N, action_dim) for N states.
-
-        Args:
-            obs: Only the number of rows is read.
-            deterministic: Without effect: there is nothing to draw.
-        """
+        """Return zeros, (action_dim,), or (N, action_dim) for N states."""
         del deterministic
         state = find_state(obs, self._uid)
         rows = () if state is None else state.shape[:-1]
@@ -181,38 +177,24 @@ _ACTION_DIM: Final = NumberOption(
 
 
 @register_partner("arm_sway")
-class ArmSwayPartner(PartnerBase):
-    """Sways its arm; partners of different seeds move their joints in different phases.
+class ArmSwayPartner(FamilyPartner):
+    """Sways its arm slowly and looks at nobody.
 
     Law:    a_j = amplitude min(1, n / 20) sin(2 pi n / period + phase_j) for the seven arm joints
             j, n steps after the reset; every other entry 0. The ramp starts the swing without a
             jerk.
     Units:  the action's own; for an arm that takes joint steps of 0.1 rad per unit, the default
             moves each joint by less than 0.05 rad.
-    Limits: looks at nothing and avoids nobody.
-
-    Raises:
-        ConfigurationError: An option is unknown or out of range.
+    Phases: drawn from the seed of the spec, so partners of different seeds differ.
     """
 
-    card: ClassVar[PartnerCard | None] = PartnerCard(
-        summary="Sways its arm slowly and looks at nobody.",
-        tasks=("stage1_pickplace", "stage0_smoke"),
-        options={
-            "uid": "robot it drives",
-            **{o.key: f"{o.summary} (default {o.default:g})" for o in (_AMPLITUDE, _PERIOD)},
-            _ACTION_DIM.key: f"{_ACTION_DIM.summary} (default {_ACTION_DIM.default:g})",
-        },
-    )
+    tasks = ("stage1_pickplace", "stage0_smoke")
+    number_options = (_AMPLITUDE, _PERIOD, _ACTION_DIM)
 
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)
-        owner = type(self).__name__
-        refuse_unknown_options(owner, spec.extra, [_AMPLITUDE.key, _PERIOD.key, _ACTION_DIM.key])
-        self._uid = spec.extra.get("uid", "partner")
-        self._amplitude = _AMPLITUDE.read(owner, spec.extra)
-        self._period = _PERIOD.read(owner, spec.extra)
-        self._action_dim = int(_ACTION_DIM.read(owner, spec.extra))
+        self._amplitude, self._period = (self._options[o.key] for o in (_AMPLITUDE, _PERIOD))
+        self._action_dim = int(self._options[_ACTION_DIM.key])
         rng = derive_substream("partner.arm_sway.phases", root_seed=spec.seed).default_rng()
         self._phases: FloatArray = rng.uniform(0.0, 2.0 * math.pi, ARM_JOINTS)
         self._steps: FloatArray = np.zeros(1)
@@ -229,11 +211,7 @@ class ArmSwayPartner(PartnerBase):
         self._steps[row] = 0.0
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
-        """Return the next action of the swing.
-
-        Returns:
-            Action, shape (A,), or (N, A) for a state of shape (N, D).
-        """
+        """Return the next action of the swing, (A,), or (N, A) for N states."""
         del deterministic
         state = find_state(obs, self._uid)
         rows = None if state is None or state.ndim == 1 else len(state)

@@ -66,12 +66,8 @@ CHUNK_OPTIONS: Final[Mapping[str, str]] = {
 class PlanCounts:
     """What planning cost since the partner was built.
 
-    Attributes:
-        plans: Plans made.
-        held_ticks: Actions that were the safe hold, one per row.
-        not_finite: Plans not used because of numbers that are not finite.
-        late: Plans not used because they took longer than ``max_latency_ms``.
-        longest_ms: Longest planning, ms.
+    Held ticks were the safe hold, one per row; plans that were ``not_finite`` or ``late`` (longer
+    than ``max_latency_ms``) were not used.
     """
 
     plans: int = 0
@@ -136,10 +132,8 @@ class ChunkedPolicyPartner(DrawingPartner):
     ) -> NDArray[Any]:
         """Return the next actions, (H, A), H >= 1.
 
-        Args:
-            channels: What the robot sees in one environment: ``state`` (O,), images (H, W, 3), ...
-            rng: The row's own generator; the only source of randomness.
-            deterministic: False lets a stochastic policy sample.
+        ``channels`` are what the robot sees in one environment: ``state`` (O,), images (H, W, 3),
+        ...; ``rng``, the row's own generator, is the only source of randomness.
         """
 
     def prepare(self) -> None:
@@ -165,11 +159,7 @@ class ChunkedPolicyPartner(DrawingPartner):
         return self._rows[row].age if row in self._rows else None
 
     def reset(self, *, seed: int | None = None) -> None:
-        """Load the policy if need be, forget all plans and open the episode's generator.
-
-        Args:
-            seed: Episode seed; selects what a sampling policy draws.
-        """
+        """Load the policy if need be, forget all plans and begin the episode of ``seed``."""
         self.prepare()
         self._rows.clear()
         super().reset(seed=seed)
@@ -180,15 +170,10 @@ class ChunkedPolicyPartner(DrawingPartner):
         super().reset_row(row, seed=seed)
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
-        """Return the action of this control tick.
+        """Return the action of this control tick, (A,), or (N, A) for a batch.
 
-        Args:
-            obs: Holds ``obs["agent"][uid]``: channels of one environment, or of N of them. A
-                ``state`` of rank 2, or without one an image of rank 4, means a batch.
-            deterministic: False lets the policy sample, from the partner's own generators.
-
-        Returns:
-            Action, float32, (A,), or (N, A) for a batch.
+        ``obs["agent"][uid]`` holds channels of one environment, or of N of them: a ``state`` of
+        rank 2, or without one an image of rank 4, means a batch.
 
         Raises:
             InputError: The robot's entry is missing, or the policy cannot read it.
@@ -222,8 +207,7 @@ class ChunkedPolicyPartner(DrawingPartner):
     def hold_action(self, previous: FloatArray) -> FloatArray:
         """Return the action that keeps the robot where it is, (A,); zeros unless overridden.
 
-        Args:
-            previous: Action of the tick before, (A,); zeros at the beginning of an episode.
+        ``previous`` is the action of the tick before, (A,); zeros at the beginning of an episode.
         """
         return np.zeros_like(previous)
 

@@ -97,13 +97,7 @@ def in_step(gap: FloatArray, band: Any) -> FloatArray:
 
 
 def path_point(path: NDArray[np.int64], way: FloatArray, run: FloatArray) -> FloatArray:
-    """Return the points that lie ``run`` along paths from 0 to ``way``, (N, 3).
-
-    Args:
-        path: Index in `PATHS`, (N,).
-        way: (N, 3), m.
-        run: (N,), m.
-    """
+    """Return the points that lie ``run`` (N,), m, along paths from 0 to ``way``, (N, 3), m."""
     whole = length(way)[:, 0]
     share = np.minimum(run / np.maximum(whole, MIN_LENGTH), 1.0)
     point = way * share[:, None]
@@ -227,7 +221,7 @@ class CarryingLaw:
 class CoCarryPartner(TraitPartner):
     """Base of the co-carry partners; a member says how an episode's traits are drawn."""
 
-    task = "cocarry_mj"
+    tasks = ("cocarry_mj",)
     traits_type = Traits
 
     def __init__(self, spec: PartnerSpec) -> None:

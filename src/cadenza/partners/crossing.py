@@ -82,14 +82,7 @@ class Sight(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corridor:
-    """Limits of one coordinate.
-
-    Attributes:
-        half_width: Walls at plus and minus this, m.
-        speed: Largest speed, m/s.
-        acceleration: Largest acceleration, m/s^2.
-        step_s: Control step, s.
-    """
+    """Limits of one coordinate, m, m/s, m/s^2, with walls at both half widths; step in s."""
 
     half_width: float
     speed: float
@@ -116,18 +109,8 @@ def latest_safe_speed(
     """Return the largest speed after this step from which full braking still stops in time.
 
     With v' the speed after the step, the step covers (v + v') dt / 2 and stopping from v' another
-    v'^2 / (2 L). Setting their sum to the distance d and solving for v':
-    v' = L (-dt/2 + sqrt(dt^2/4 + 2 (d - v dt/2) / L)).
-
-    Args:
-        distance: Way left, d, m.
-        speed: Present speed towards it, v, m/s.
-        limit: Braking capacity along the way, L, m/s^2.
-        step_s: dt, s.
-        math_of: `SCALAR` or `ARRAY`.
-
-    Returns:
-        v', m/s; the smallest value of the formula if it is too late already.
+    v'^2 / (2 L). Setting their sum to the distance d and solving for v': v' = L (-dt/2 +
+    sqrt(dt^2/4 + 2 (d - v dt/2) / L)); its smallest value if it is too late already.
     """
     half = 0.5 * step_s
     under_root = half * half + 2.0 * (distance - speed * half) / limit
@@ -145,13 +128,6 @@ def stay_inside(
 
     From a state that satisfies it, the condition can be satisfied for ever: the walls hold exactly
     at the sampling instants, whatever ``wanted`` does.
-
-    Args:
-        position: One coordinate, m.
-        speed: Its rate, m/s.
-        wanted: Desired acceleration, m/s^2.
-        bounds: Walls, speed bound, acceleration bound and control step.
-        math_of: `SCALAR` or `ARRAY`.
     """
     limit, step_s = bounds.acceleration, bounds.step_s
     highest = latest_safe_speed(bounds.half_width - position, speed, limit, step_s, math_of)
@@ -171,13 +147,6 @@ def arrive_and_stop(
     Full acceleration, then full braking from the last sampling instant at which that suffices. The
     last two steps are dead-beat where the bound allows: a1 = (d - 1.5 v dt) / dt^2 and
     a2 = -v/dt - a1 bring way and speed to zero together.
-
-    Args:
-        distance: Way left, m, >= 0.
-        speed: Present speed towards the point, m/s.
-        limit: Capacity along the way, m/s^2.
-        step_s: Control step, s.
-        math_of: `SCALAR` or `ARRAY`.
     """
     target = latest_safe_speed(distance, speed, limit, step_s, math_of)
     far = math_of.minimum(math_of.maximum((target - speed) / step_s, -limit), limit)
@@ -188,20 +157,12 @@ def arrive_and_stop(
 
 
 def intercept_time(sight: Sight, limit: float, math_of: Arithmetic) -> Real:
-    """Return the earliest time at which one constant acceleration can meet the ego.
+    """Return the earliest time, s, at which one constant acceleration can meet the ego.
 
     The ego keeps its velocity, so the gap drifts as r + w T and an acceleration with components
     <= L covers up to L T^2 / 2 of each: T is reachable where |r_i + w_i T| <= L T^2 / 2 for both.
     The reachable times of one component are [first, ...) less an interval in which the gap has
     swept past zero; so the earliest common time is one of the four starts of `_reach_times`.
-
-    Args:
-        sight: Own view.
-        limit: Own acceleration bound, L, m/s^2.
-        math_of: `SCALAR` or `ARRAY`.
-
-    Returns:
-        T, s, >= 0.
     """
     starts = (
         *_reach_times(sight.rx, sight.wx, limit, math_of),
@@ -246,13 +207,9 @@ MAX_ACCELERATION: Final = NumberOption(
 
 
 class CrossingPartner(FamilyPartner):
-    """Base of the crossing partners; a subclass adds its options and one acceleration law.
+    """Base of the crossing partners; a subclass adds its options and one acceleration law."""
 
-    Raises:
-        ConfigurationError: An option is unknown or out of range.
-    """
-
-    task = "crossing"
+    tasks = ("crossing",)
     common_options: ClassVar[tuple[NumberOption, ...]] = (MAX_ACCELERATION,)
 
     def __init__(self, spec: PartnerSpec) -> None:
@@ -260,14 +217,7 @@ class CrossingPartner(FamilyPartner):
         self._limit = self._options[MAX_ACCELERATION.key]
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
-        """Return the acceleration for the state that ``obs`` holds.
-
-        Args:
-            obs: Nested observation; only ``obs["agent"][uid]["state"]`` is read.
-            deterministic: Without effect: what is random in a partner is drawn at ``reset``.
-
-        Returns:
-            Acceleration, m/s^2, shape (2,), or (N, 2) for a state of shape (N, D).
+        """Return the acceleration for the state that ``obs`` holds, m/s^2, (2,), or (N, 2).
 
         Raises:
             InputError: The state is missing, of another layout or not finite.

@@ -80,11 +80,7 @@ class StatePolicyPartner(DrawingPartner):
         super().reset(seed=seed)
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
-        """Return the policy's action.
-
-        Returns:
-            Action, float32, (A,), or (N, A) for N states.
-        """
+        """Return the policy's action, float32, (A,), or (N, A) for N states."""
         state = read_state(obs, self._uid)
         length, width = self.sizes()
         if state.shape[-1] != length:
@@ -152,12 +148,7 @@ class FrozenNetworkPartner(StatePolicyPartner):
         self.verify_weights()
 
     def verify_weights(self) -> str:
-        """Return the SHA-256 of the weights, which are those that were loaded.
-
-        Raises:
-            CheckpointError: The weights cannot be loaded.
-            IntegrityError: A weight has changed since it was loaded.
-        """
+        """Return the SHA-256 of the weights, which are those that were loaded; see `reset`."""
         digest = self._loaded().digest()
         if digest != self._digest:
             raise IntegrityError(
@@ -195,10 +186,6 @@ class FrozenMAPPOPartner(FrozenNetworkPartner):
     The checkpoint holds the weights under ``actor``, or, with a warning, at the top: ``fc1``,
     ``fc2`` and ``head``, with biases, and optionally ``log_std`` (A,), without which samples are
     the means. Sizes are read off the tensors.
-
-    Raises:
-        InputError: ``weights_uri`` or the option ``uid`` is missing; at the first ``reset`` or
-            ``act``, the checkpoint holds no such actor.
     """
 
     input_name = "fc1 input dim"
@@ -247,10 +234,6 @@ class FrozenHARLPartner(FrozenNetworkPartner):
     The checkpoint holds the state dict of HARL's stochastic policy (feature normalization, ReLU,
     no recurrence) under ``actor`` beside critic and optimizers, or alone at the top. Depth and
     widths are read off the tensors.
-
-    Raises:
-        InputError: ``weights_uri`` or the option ``uid`` is missing; at the first ``reset`` or
-            ``act``, the checkpoint holds no such actor.
     """
 
     card: ClassVar[PartnerCard | None] = PartnerCard(
@@ -342,9 +325,6 @@ class OnnxPartner(StatePolicyPartner):
     """Plays the policy in an ONNX file, on the CPU.
 
     A policy without noise input gives the same action whether sampled or not.
-
-    Raises:
-        InputError: ``weights_uri`` or the option ``uid`` is missing.
     """
 
     input_name = "width of the graph's input"

@@ -99,7 +99,7 @@ def draw_presenting(rng: np.random.Generator) -> Presenting:
 class HandoverPartner(TraitPartner):
     """Base of the presenters; a member says how an episode's traits are drawn."""
 
-    task = "handover_mj"
+    tasks = ("handover_mj",)
     traits_type = Presenting
 
     def actions(self, states: NDArray[Any]) -> FloatArray:

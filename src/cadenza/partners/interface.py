@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NoReturn, Protocol, cast, runtime_checkable
 
 import numpy as np
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array, require_finite
@@ -66,25 +66,6 @@ class FrozenPartner(Protocol):
         ...
 
 
-class ActionBox(Protocol):
-    """The part of `gymnasium.spaces.Box` that `PartnerBase.bind` needs of a continuous space."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one action."""
-        ...
-
-    @property
-    def low(self) -> NDArray[Any]:
-        """Smallest action."""
-        ...
-
-    @property
-    def high(self) -> NDArray[Any]:
-        """Largest action."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartnerCard:
     """What a person choosing a partner wants to know.
@@ -117,11 +98,7 @@ class PartnerBase:
     card: ClassVar[PartnerCard | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Refuse subclasses that offer a forbidden name, inherited from a mixin or own.
-
-        Raises:
-            TypeError: The class offers a name of `_FORBIDDEN_ATTRS`.
-        """
+        """Refuse subclasses that offer a forbidden name, inherited from a mixin or own."""
         super().__init_subclass__(**kwargs)
         require_no_training_surface(cls)
 
@@ -133,21 +110,13 @@ class PartnerBase:
         self._automatic_episodes = 0
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Answer names that normal lookup did not find.
-
-        Raises:
-            AttributeError: Always; for a forbidden name it cites ADR-009.
-        """
+        """Raise for a name that normal lookup did not find; for a forbidden one cite ADR-009."""
         raise AttributeError(
             _forbidden_message(type(self).__name__, name) if name in _FORBIDDEN_ATTRS else name
         )
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute; a forbidden name cannot be attached from outside either.
-
-        Raises:
-            AttributeError: ``name`` is forbidden; the message cites ADR-009.
-        """
+        """Set an attribute; a forbidden name cannot be attached from outside either."""
         if name in _FORBIDDEN_ATTRS:
             raise AttributeError(_forbidden_message(type(self).__name__, name))
         object.__setattr__(self, name, value)
@@ -162,12 +131,11 @@ class PartnerBase:
         """Kind of this episode's behaviour, for partners that have several; results record it."""
         return None
 
-    def bind(self, action_space: "ActionBox | Discrete[Any]") -> None:
+    def bind(self, action_space: "Box[Any] | Discrete[Any]") -> None:
         """From now on check every action's shape and finiteness and clip it to ``action_space``.
 
-        Args:
-            action_space: The environment's Box for this partner's uid; or its Discrete, for which
-                an action is the number of a choice, (1,).
+        That is the Box of this partner's robot, or its Discrete, for which an action is the number
+        of a choice, (1,).
 
         Raises:
             InputError: The Box is not of rank 1.
@@ -186,10 +154,7 @@ class PartnerBase:
         self._high = np.asarray(action_space.high, dtype=np.float32)
 
     def checked(self, action: Float32Array) -> Float32Array:
-        """Return ``action``, clipped to the bound space if there is one.
-
-        Args:
-            action: What the policy wants, (A,) or (N, A).
+        """Return ``action``, (A,) or (N, A), clipped to the bound space if there is one.
 
         Raises:
             InputError: A space is bound, and the action's length differs or it is not finite.
@@ -217,18 +182,13 @@ class PartnerBase:
 
         After it, the row acts as a scalar partner does after ``reset(seed=seed)``. Partners whose
         action depends only on the current observation have nothing to forget.
-
-        Args:
-            row: Index of the environment in the batch.
-            seed: Episode seed of that row.
         """
 
     def episode_stream(self, seed: int | None) -> Substream:
-        """Return the partner's own random stream for one episode.
+        """Return the partner's own random stream for the episode of ``seed``.
 
-        Args:
-            seed: Episode seed; None counts on from the partner's own spec seed, so that
-                unseeded episodes differ from each other and repeat from run to run.
+        None counts on from the partner's own spec seed, so that unseeded episodes differ from each
+        other and repeat from run to run.
         """
         name = f"partner.{self._spec.partner_id}.episode"
         if seed is not None:
@@ -297,14 +257,9 @@ class DrawingPartner(PartnerBase):
 
 
 def read_state(obs: Mapping[str, Any], uid: str) -> NDArray[Any]:
-    """Return ``obs["agent"][uid]["state"]`` as a numpy array of rank 1 or 2.
+    """Return ``obs["agent"][uid]["state"]`` as a numpy array, (D,) or (N, D).
 
-    Args:
-        obs: Nested observation.
-        uid: The robot whose state is wanted.
-
-    Returns:
-        The state, (D,) or (N, D); never a copy of a numpy input, so do not write to it.
+    It is never a copy of a numpy input, so do not write to it.
 
     Raises:
         InputError: The entry is missing, not an array of numbers or of another rank.

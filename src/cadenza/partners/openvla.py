@@ -67,9 +67,7 @@ class EmbodimentMap(Protocol):
 class ActionTokenizer:
     """Turns actions in [-1, 1] into tokens and back.
 
-    Args:
-        vocabulary: V, number of text tokens; the bins are the last of them.
-        bins: Number of bin edges.
+    The ``bins`` are the last of the ``vocabulary`` V text tokens.
     """
 
     def __init__(self, vocabulary: int = VOCABULARY, bins: int = BINS) -> None:
@@ -116,13 +114,7 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Decode:
-    """Steps of one decision, for a filter or a log.
-
-    Attributes:
-        tokens: What the model said, (7,).
-        unit: Bin centers in [-1, 1], (7,).
-        action: In physical units, (7,).
-    """
+    """Tokens, bin centers in [-1, 1] and physical action of one decision, (7,) each."""
 
     tokens: NDArray[np.int64]
     unit: FloatArray
@@ -130,11 +122,9 @@ class Decode:
 
 
 def unnormalize(unit: FloatArray, statistics: Mapping[str, Any]) -> FloatArray:
-    """Return an action in physical units, (D,).
+    """Return an action in [-1, 1] in physical units, (D,).
 
-    Args:
-        unit: Action in [-1, 1], (D,).
-        statistics: ``q01`` and ``q99``, and ``mask`` if some components are left as they are.
+    The statistics hold ``q01`` and ``q99``, and ``mask`` if some components are left as they are.
     """
     low, high = np.asarray(statistics["q01"], float), np.asarray(statistics["q99"], float)
     mask = np.asarray(statistics.get("mask", np.ones(low.shape)), dtype=np.bool_)
@@ -142,12 +132,7 @@ def unnormalize(unit: FloatArray, statistics: Mapping[str, Any]) -> FloatArray:
 
 
 def action_statistics(norm_stats: Mapping[str, Any], key: str | None) -> Mapping[str, Any]:
-    """Return the action statistics of one dataset.
-
-    Args:
-        norm_stats: Statistics by dataset.
-        key: Its name; None where there is only one.
-    """
+    """Return the action statistics of one dataset; ``key`` is None where there is only one."""
     known = ", ".join(sorted(norm_stats))
     if key is None and len(norm_stats) == 1:
         key = next(iter(norm_stats))
@@ -166,9 +151,6 @@ class ActionMap:
 
     Args:
         text: The terms, e.g. ``"0,1*10,gripper"``.
-
-    Raises:
-        ConfigurationError: A term is malformed or its index is beyond 6.
     """
 
     def __init__(self, text: str) -> None:
@@ -318,13 +300,7 @@ class OpenVLAPartner(ChunkedPolicyPartner):
 
 
 class TransformersBackend:
-    """OpenVLA through the library transformers (4.40.1 is known to run it).
-
-    Raises:
-        InputError: There is no ``weights_uri``.
-        ConfigurationError: The revision is no commit, or running its code was not allowed.
-        MissingExtraError: transformers, peft or Pillow is not installed.
-    """
+    """OpenVLA through the library transformers (4.40.1 is known to run it)."""
 
     def __init__(self, spec: PartnerSpec) -> None:
         _require_pinned(spec)

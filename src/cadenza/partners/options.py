@@ -48,11 +48,7 @@ class NumberOption:
     low_excluded: bool = True
 
     def read(self, owner: str, extra: Mapping[str, str]) -> float:
-        """Return the option's value from ``extra``.
-
-        Args:
-            owner: Partner class named in the message.
-            extra: `PartnerSpec.extra`.
+        """Return the option's value from a spec's ``extra``.
 
         Raises:
             ConfigurationError: Not a number, or outside the range.
@@ -100,10 +96,10 @@ def refuse_unknown_options(owner: str, extra: Mapping[str, str], known: Iterable
 
 
 class FamilyPartner(DrawingPartner):
-    """Base of the partners of one task: reads the options and writes the card a subclass declares.
+    """Base of partners of given tasks: reads the options and writes the card a subclass declares.
 
     Attributes:
-        task: Task that the family plays.
+        tasks: Tasks that the family plays.
         common_options: Options of every member.
         number_options: Further options of one.
         leaves_way: Whether the ego can always get past it.
@@ -112,7 +108,7 @@ class FamilyPartner(DrawingPartner):
         ConfigurationError: An option is unknown or out of range.
     """
 
-    task: ClassVar[str] = ""
+    tasks: ClassVar[tuple[str, ...]] = ()
     common_options: ClassVar[tuple[NumberOption, ...]] = ()
     number_options: ClassVar[tuple[NumberOption, ...]] = ()
     leaves_way: ClassVar[bool] = True
@@ -125,7 +121,7 @@ class FamilyPartner(DrawingPartner):
             described = {o.key: f"{o.summary} (default {o.default:g})" for o in known}
             cls.card = PartnerCard(
                 summary=(cls.__doc__ or "").partition("\n")[0],
-                tasks=(cls.task,),
+                tasks=cls.tasks,
                 leaves_way=cls.leaves_way,
                 options={"uid": "robot it drives (default partner)", **described},
             )

@@ -38,15 +38,10 @@ _classes: dict[str, type] = {}
 
 
 def register_partner(class_name: str) -> Callable[[PartnerClass], PartnerClass]:
-    """Return a decorator that records a partner class under ``class_name``.
+    """Return a decorator that records a partner class under ``class_name``, and returns it.
 
-    Args:
-        class_name: Unique name, the value of `PartnerSpec.class_name`.
-
-    Returns:
-        Decorator that returns the class unchanged. It raises ``TypeError`` if the class cannot be
-        built from one spec, or its ``reset`` and ``act`` do not take `FrozenPartner`'s arguments,
-        or it offers a training method.
+    It raises ``TypeError`` if the class cannot be built from one spec, or its ``reset`` and ``act``
+    do not take `FrozenPartner`'s arguments, or it offers a training method.
 
     Raises:
         InputError: The name is empty or already registered.
@@ -70,13 +65,7 @@ def register_partner(class_name: str) -> Callable[[PartnerClass], PartnerClass]:
 
 
 def load_partner(spec: PartnerSpec) -> FrozenPartner:
-    """Build the partner that ``spec`` names.
-
-    Args:
-        spec: Class, identity and options.
-
-    Returns:
-        A new partner, ``Class(spec)``.
+    """Return a new partner of the class that ``spec`` names.
 
     Raises:
         UnknownNameError: ``spec.class_name`` is not registered; lists the known names.

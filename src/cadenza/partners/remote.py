@@ -293,10 +293,6 @@ class LeRobotPartner(RemotePolicyPartner):
 
     ``weights_uri`` is the folder ``pretrained_model`` of a LeRobot training below the artifacts
     folder, or a repository already in the machine's cache, with a commit as ``revision``.
-
-    Raises:
-        InputError: The option ``uid`` or ``weights_uri`` is missing.
-        ConfigurationError: An option is unknown or malformed.
     """
 
     loader = "lerobot"
@@ -333,10 +329,6 @@ class CrossFormerPartner(RemotePolicyPartner):
     """Asks CrossFormer, as it is, for a chunk of actions.
 
     ``weights_uri`` is a folder with the downloaded model below the artifacts folder.
-
-    Raises:
-        InputError: The option ``uid`` or ``weights_uri`` is missing.
-        ConfigurationError: An option is unknown, malformed or missing.
     """
 
     loader = "crossformer"

@@ -38,9 +38,6 @@ class ScriptedHeuristicPartner(PartnerBase):
     ``obs["agent"][uid]["state"]``, else it is taken as the origin, once with a warning and always
     counted in `fallback_count`. Malformed or non-finite pieces are skipped; ``act`` never raises
     for them. Options: ``uid``, ``target_xy`` "x,y", ``action_dim`` >= 2, ``gain``, ``max_speed``.
-
-    Raises:
-        ConfigurationError: An option is malformed.
     """
 
     card: ClassVar[PartnerCard | None] = PartnerCard(
@@ -75,15 +72,7 @@ class ScriptedHeuristicPartner(PartnerBase):
         """Do nothing: the action depends on the current observation only."""
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
-        """Return the command towards the target; both values of ``deterministic`` give the same.
-
-        Args:
-            obs: Nested observation.
-            deterministic: Without effect: the policy is a function of the observation.
-
-        Returns:
-            Action, shape (action_dim,); (N, action_dim) if the position comes in N rows.
-        """
+        """Return the command towards the target, (action_dim,), or (N, action_dim) for N rows."""
         del deterministic
         position = self._find_planar_position(obs)
         return self.checked(self._command(position))

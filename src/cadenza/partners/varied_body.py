@@ -18,7 +18,7 @@ import numpy as np
 
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.partners.interface import ActionBox, PartnerBase, PartnerCard, RowGenerators
+from cadenza.partners.interface import PartnerBase, PartnerCard, RowGenerators
 from cadenza.partners.options import NumberOption, refuse_unknown_options
 from cadenza.partners.registry import load_partner, register_partner
 from cadenza.partners.spec import PartnerSpec
@@ -52,9 +52,6 @@ class VariedBodyPartner(PartnerBase):
 
     Weights and seed of the spec are the inner partner's; so are options that begin with
     ``partner.``, e.g. ``partner.max_speed``.
-
-    Raises:
-        ConfigurationError: ``partner`` is missing or names this class, or an option is wrong.
     """
 
     card: ClassVar[PartnerCard | None] = PartnerCard(
@@ -102,7 +99,7 @@ class VariedBodyPartner(PartnerBase):
         """The inner partner's."""
         return getattr(self._inner, "stratum", None)
 
-    def bind(self, action_space: ActionBox | Any) -> None:
+    def bind(self, action_space: Any) -> None:
         """Bind both partners; see `PartnerBase.bind`."""
         super().bind(action_space)
         if self.chooses:

@@ -1,7 +1,7 @@
 """A small plan and made-up episodes for it, shared by tests of plans, cells and bundles."""
 
 from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
-from cadenza.benchmark.bundle import BundleProvenance, BundleRequest
+from cadenza.benchmark.bundle import BundleRequest
 from cadenza.benchmark.cells import (
     Cell,
     ConditionEntry,
@@ -104,15 +104,15 @@ def make_request(plan: EvaluationPlan | None = None, **changes):
         "plan": plan,
         "policy": "ego",
         "episodes": episodes,
-        "provenance": BundleProvenance(
-            git_sha="1" * 40,
-            dirty=False,
-            diff_sha256=None,
-            lock_sha256="2" * 64,
-            platform=PlatformFingerprint(
+        "provenance": {
+            "git_sha": "1" * 40,
+            "dirty": False,
+            "diff_sha256": None,
+            "lock_sha256": "2" * 64,
+            "platform": PlatformFingerprint(
                 os="Linux", python="3.11", numpy="2", torch="2", device="cpu"
             ),
-        ),
+        },
         "repro_command": "cadenza eval run eval.yaml",
         "settings": SummarySettings(
             headline_condition="filter_on", comparison=("filter_on", "filter_off")

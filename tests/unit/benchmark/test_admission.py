@@ -9,7 +9,7 @@ from cadenza.aht.config import EnvConfig, PartnerConfig, SafetyConfig
 from cadenza.benchmark import admission
 from cadenza.benchmark.admission import AdmissionPlan, AdmissionRow, admit, as_markdown, play_row
 from cadenza.benchmark.episodes import EpisodeTag, open_world, run_episode
-from cadenza.benchmark.films import FilmRequest, film
+from cadenza.benchmark.films import film
 from cadenza.benchmark.policies import load_policy
 from cadenza.benchmark.tasks import COCARRY_MJ
 from cadenza.core.errors import ConfigurationError, InputError
@@ -111,23 +111,23 @@ def test_plan_refers_to_its_own_rows():
 
 
 def test_film_writes_a_strip_of_moments_and_a_moving_picture(tmp_path):
-    request = FilmRequest(  # ends within some ticks, because the free end of the bar falls
-        task="cocarry_mj",
-        ego="cocarry_hold",
-        partner="cocarry_leader",
-        options={"condition": "single_arm", "training": 1},
-    )
+    request = {  # ends within some ticks, because the free end of the bar falls
+        "task": "cocarry_mj",
+        "ego": "cocarry_hold",
+        "partner": "cocarry_leader",
+        "options": {"condition": "single_arm", "training": 1},
+    }
     strip, moving = tmp_path / "strip.png", tmp_path / "film.gif"
     try:
-        steps = film(request, strip)["steps"]
+        steps = film(strip, **request)["steps"]
     except ConfigurationError:
         pytest.skip("nothing here draws without a display")
-    assert film(request, moving)["steps"] == steps < 20
+    assert film(moving, **request)["steps"] == steps < 20
     with Image.open(strip) as image, Image.open(moving) as frames:
         assert image.size == (4 * 640, 480)
         assert frames.n_frames == steps // 2 + 1
     with pytest.raises(InputError, match=r"ending in \.png, \.gif, \.mp4, got film\.avi"):
-        film(request, tmp_path / "film.avi")
+        film(tmp_path / "film.avi", **request)
 
 
 @nightly

@@ -127,7 +127,7 @@ def test_write_bundle_dir_on_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
 def test_provenance_of_an_installation_counts_as_dirty(tmp_path, monkeypatch):
     monkeypatch.setattr(shipped_configs, "PACKAGE", tmp_path / "site-packages" / "cadenza")
     provenance = current_provenance(None)
-    assert (provenance.git_sha, provenance.dirty) == ("unknown", True)
+    assert (provenance["git_sha"], provenance["dirty"]) == ("unknown", True)
 
 
 def test_provenance_of_a_clean_checkout_is_its_commit(tmp_path):
@@ -142,6 +142,6 @@ def test_provenance_of_a_clean_checkout_is_its_commit(tmp_path):
     git("add", ".")
     git("commit", "--quiet", "--message", "x")
     provenance = current_provenance(tmp_path)
-    assert provenance.git_sha == git("rev-parse", "HEAD")
-    assert not provenance.dirty
-    assert provenance.diff_sha256 is None
+    assert provenance["git_sha"] == git("rev-parse", "HEAD")
+    assert not provenance["dirty"]
+    assert provenance["diff_sha256"] is None

@@ -4,8 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from cadenza.aht.config import SafetyConfig
+from cadenza.benchmark.cells import ConditionEntry
 from cadenza.benchmark.evaluation_run import (
-    ConditionChoice,
     EvaluationConfig,
     load_evaluation_config,
     make_plan,
@@ -59,7 +59,7 @@ def test_summary_compares_filtered_with_unfiltered():
     settings = summary_settings(config())
     assert settings.headline_condition == "filter_on"
     assert settings.comparison == ("filter_on", "filter_off")
-    alone = config(conditions=[ConditionChoice(name="bare", safety=SafetyConfig())])
+    alone = config(conditions=[ConditionEntry(name="bare", safety=SafetyConfig())])
     assert summary_settings(alone).headline_condition == "bare"
     assert summary_settings(alone).comparison is None
 

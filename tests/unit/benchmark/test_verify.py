@@ -8,7 +8,6 @@ import pytest
 
 from cadenza.benchmark import verify as verify_module
 from cadenza.benchmark.bundle import (
-    BundleProvenance,
     PreregistrationCopy,
     build_bundle_files,
     encode_sums,
@@ -107,13 +106,13 @@ def test_missing_folder_and_missing_bundle_are_one_failed_row(tmp_path):
 
 def test_dirty_bundle_fails_unless_allowed(tmp_path):
     request = make_request()
-    dirty = BundleProvenance(
-        git_sha="1" * 40,
-        dirty=True,
-        diff_sha256="3" * 64,
-        lock_sha256=None,
-        platform=request.provenance.platform,
-    )
+    dirty = {
+        "git_sha": "1" * 40,
+        "dirty": True,
+        "diff_sha256": "3" * 64,
+        "lock_sha256": None,
+        "platform": request.provenance["platform"],
+    }
     folder = stored(tmp_path, provenance=dirty)
     rows = verify_bundle_dir(folder)
     assert failed(rows) == ["bundle:eligibility"]
@@ -123,7 +122,7 @@ def test_dirty_bundle_fails_unless_allowed(tmp_path):
 
 
 def test_bundle_without_a_commit_verifies_where_the_sources_are_the_same(tmp_path, monkeypatch):
-    provenance = replace(make_request().provenance, git_sha="unknown", dirty=True)
+    provenance = make_request().provenance | {"git_sha": "unknown", "dirty": True}
     folder = stored(tmp_path, provenance=provenance)
     assert failed(verify_bundle_dir(folder)) == ["bundle:eligibility"]
     monkeypatch.setattr(verify_module, "code_digest", lambda *_: make_plan().code_sha256)

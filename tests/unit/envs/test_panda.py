@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cadenza.envs.mujoco import panda
-from cadenza.envs.mujoco.cocarry import Scene
+from cadenza.envs.mujoco.cocarry import CoCarryOptions
 
 mujoco = pytest.importorskip("mujoco")
 RNG = np.random.default_rng(0)
@@ -12,7 +12,7 @@ ANYWHERE = RNG.uniform(panda.JOINT_LOW, panda.JOINT_HIGH, (20, 7))
 
 
 def test_kinematics_and_jacobian_are_those_of_the_simulated_arm():
-    model = mujoco.MjModel.from_xml_string(Scene().xml())
+    model = mujoco.MjModel.from_xml_string(CoCarryOptions().xml())
     data, site = mujoco.MjData(model), model.site("ego_grip").id
     ours = panda.kinematics(ANYWHERE)
     jacobians = ours.jacobian()
@@ -28,7 +28,7 @@ def test_kinematics_and_jacobian_are_those_of_the_simulated_arm():
 
 
 def test_every_link_is_as_thick_and_as_near_to_its_joint_as_an_arm_of_a_metre_is():
-    model = mujoco.MjModel.from_xml_string(Scene().xml())
+    model = mujoco.MjModel.from_xml_string(CoCarryOptions().xml())
     names = [*(f"ego_link{joint + 1}" for joint in range(7)), "ego_hand"]
     links = [model.body(name).id for name in names]
     capsules = np.flatnonzero(np.isin(model.geom_bodyid, links))

@@ -69,14 +69,6 @@ class Clone(nn.Module):
     def __init__(
         self, moments: Tensor, hidden: Sequence[int], action_dim: int, generator: torch.Generator
     ) -> None:
-        """Draw the weights.
-
-        Args:
-            moments: Mean and variance of states, (2, O).
-            hidden: Widths of the hidden layers.
-            action_dim: A.
-            generator: Source of the weights.
-        """
         super().__init__()
         self.moments = moments
         sizes = (moments.shape[1], *hidden, action_dim)
@@ -96,12 +88,7 @@ class Clone(nn.Module):
         return output(x)
 
     def portable(self, low: Tensor, high: Tensor) -> MlpPolicy:
-        """Return the policy as plain data.
-
-        Args:
-            low: Smallest action, (A,).
-            high: Largest action, (A,).
-        """
+        """Return the policy as plain data; ``low`` and ``high`` are the bounds of actions, (A,)."""
         return MlpPolicy(
             weights=self.ordered_parameters(),
             activation="relu",
@@ -129,13 +116,7 @@ def state_moments(states: Tensor) -> Tensor:
 
 
 def cloning_loss(predicted: Tensor, done: Tensor, valid: Tensor | None = None) -> Tensor:
-    """Return the mean squared error of the action over the steps that count.
-
-    Args:
-        predicted: Actions of the clone, (..., A).
-        done: Actions of the expert, (..., A).
-        valid: Steps that count, (...); all if None.
-    """
+    """Return the mean squared error of actions (..., A) over the ``valid`` steps, (...), or all."""
     errors = ((predicted - done) ** 2).sum(-1)
     return errors.mean() if valid is None else errors[valid].mean()
 
@@ -151,24 +132,17 @@ RUNGS: Final[Mapping[str, tuple[int, ...]]] = {"bc": (64, 64), "bc_large": (256,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What to train.
+    """What to train; the flags of `cadenza job train`.
 
     Attributes:
         rung: Policy type, a key of `RUNGS`.
-        dataset: Folder of the first dataset.
-        episodes: Episodes of it that count; empty for all.
+        episodes: Episodes of the first dataset that count; empty for all.
         first_episodes: How many count, from the first; None for all. Not beside ``episodes``.
         mix: Folder of the second dataset; None for none.
         mix_ratio: Share of samples drawn from ``mix``, in [0, 1].
-        steps: Updates.
-        batch_size: Samples per update.
-        learning_rate: Step size of Adam at the first update; None for `cloning.LEARNING_RATE`.
+        learning_rate: Step size of Adam at the first update; None for `LEARNING_RATE`.
         max_epochs: Most passes over either dataset; None for no cap.
         init: Checkpoint of the same rung to start from; None starts afresh.
-        seed: Seed of weights and batches.
-        out: Folder of the job.
-        result: Result file.
-        report: Called now and then with the updates done, and those wanted.
     """
 
     rung: str
@@ -339,13 +313,9 @@ def _store(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: tensors are ambiguous
 class TrainingData:
-    """Steps to learn from: those of the first dataset, then those of the second.
+    """States (N, O) and actions (N, A): steps of the first dataset, then of the second.
 
-    Attributes:
-        states: What was seen, (N, O).
-        actions: What was done, (N, A).
-        first: Steps of the first dataset.
-        episodes: Episodes of the first dataset.
+    ``first`` and ``episodes`` count the steps and the episodes of the first one.
     """
 
     states: Tensor
@@ -394,12 +364,7 @@ def batch_rows(
 ) -> NDArray[np.int64]:
     """Return the steps that update ``update`` learns from, (n,).
 
-    Args:
-        training: Its settings.
-        update: Number of the update.
-        first: Steps of the first dataset, numbered from 0.
-        second: Steps of the second one, numbered from ``first``.
-        stream: Root of the draws.
+    Steps of the first dataset are numbered from 0, those of the second one from ``first``.
     """
     rng = stream.child(update).default_rng()
     mixed = _samples_of_second(training, second)
@@ -455,7 +420,6 @@ def train(training: Training) -> dict[str, Any]:
         ConfigurationError: A flag does not fit the data, or the folder belongs to another job.
         IntegrityError: A dataset is damaged.
         NotReadyError: Another process works in the folder.
-        StorageError: The file system refused.
     """
     with single_torch_thread(), flushed_denormals(), deterministic_algorithms():
         data, digests = load_data(training)

@@ -8,8 +8,8 @@ expert shows from the initial states, beside the partners, with which the policy
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +25,6 @@ from cadenza.benchmark.jobs.dataset_files import (
 )
 from cadenza.benchmark.jobs.encounters import (
     Encounters,
-    NoisyExpert,
     Recording,
     chosen_partners,
     is_filtered,
@@ -34,7 +33,7 @@ from cadenza.benchmark.jobs.encounters import (
 )
 from cadenza.benchmark.output_folder import Blocks, JobFolder, open_job_folder
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, open_policy
-from cadenza.benchmark.stream_tasks import EXPERTS, find_expert
+from cadenza.benchmark.stream_tasks import EXPERTS, LawPolicy
 from cadenza.benchmark.tasks import TaskSpec
 from cadenza.core.arrays import Float32Array
 from cadenza.core.device import single_torch_thread
@@ -43,6 +42,9 @@ from cadenza.stream.bridges.episodes import Episode
 
 #: Attempts between two saves: half a second of work or so.
 BLOCK: Final = 16
+#: Standard deviation of what disturbs the expert's wanted action, unit of the action: shows
+#: clones how to get back. Source: noise injection, arXiv:1703.09327.
+EXPERT_NOISE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,18 +81,6 @@ class Collection:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Player:
-    """Who plays a collection."""
-
-    kind: str
-    facts: Mapping[str, Any]
-    filtered: bool
-    make_policy: Callable[[EgoSeat], EgoPolicy]
-    must_succeed: bool
-    expert: Callable[[EgoSeat], EgoPolicy] | None = None
-
-
 @dataclass(slots=True)
 class _Gathered:
     """What the attempts brought."""
@@ -103,26 +93,16 @@ class _Gathered:
 def collect(collection: Collection, *, expert: str | None = None) -> dict[str, Any]:
     """Let a scripted expert play behind the safety filter, where there is one; return the result.
 
-    Args:
-        collection: What to collect.
-        expert: Name of the expert; None takes the task's first one.
+    None takes the task's first expert.
 
     Raises:
         ConfigurationError: A flag does not fit, or the folder belongs to another job.
         NotReadyError: The expert succeeded too rarely, or another process works in the folder.
-        StorageError: The file system refused.
     """
     task = job_task(collection.task)
     name = _expert_of(task, expert)
-    law = find_expert(name).law
-    player = _Player(
-        kind="collect",
-        facts={"expert": name, "filter": task.supports_safety},
-        filtered=task.supports_safety,
-        make_policy=lambda seat: NoisyExpert(seat, law),
-        must_succeed=True,
-    )
-    return _run(collection, task, player)
+    facts = {"expert": name, "filter": task.supports_safety}
+    return _run(collection, task, "collect", facts, _noisy(name))
 
 
 def harvest(
@@ -140,28 +120,19 @@ def harvest(
         CheckpointError: The policy is missing, damaged or of another task.
         ConfigurationError: A flag does not fit, or the folder belongs to another job.
         NotReadyError: Another process works in the folder.
-        StorageError: The file system refused.
     """
     task = job_task(collection.task)
-    trained = open_policy(policy, task=task.task_id)
-    is_on = is_filtered(filtered, task)
-    player = _Player(
-        kind="harvest",
-        facts={"policy_sha256": trained.sha256, "filter": is_on},
-        filtered=is_on,
-        make_policy=trained.load,
-        must_succeed=False,
-    )
+    digest, make_policy = open_policy(policy, task=task.task_id)
+    facts: dict[str, Any] = {"policy_sha256": digest, "filter": is_filtered(filtered, task)}
+    expert = None
     if starts == "failed":
         name = _expert_of(task, None)
-        law = find_expert(name).law
-        facts = {**player.facts, "starts": starts, "expert": name}
-        expert: Callable[[EgoSeat], EgoPolicy] = lambda seat: NoisyExpert(seat, law)  # noqa: E731
-        player = replace(player, facts=facts, expert=expert)
+        facts |= {"starts": starts, "expert": name}
+        expert = _noisy(name)
     elif starts != "solved":
         raise ConfigurationError(f"--starts: expected solved or failed, got {starts!r}.")
     with single_torch_thread():
-        return _run(collection, task, player)
+        return _run(collection, task, "harvest", facts, make_policy, expert=expert)
 
 
 def _expert_of(task: TaskSpec, name: str | None) -> str:
@@ -176,33 +147,47 @@ def _expert_of(task: TaskSpec, name: str | None) -> str:
     return name
 
 
-def _run(collection: Collection, task: TaskSpec, player: _Player) -> dict[str, Any]:
-    """Do the job in its folder."""
+def _noisy(expert: str) -> Callable[[EgoSeat], EgoPolicy]:
+    return partial(LawPolicy, law=EXPERTS[expert].law, noise=EXPERT_NOISE)
+
+
+def _run(
+    collection: Collection,
+    task: TaskSpec,
+    kind: str,
+    facts: Mapping[str, Any],
+    make_policy: Callable[[EgoSeat], EgoPolicy],
+    *,
+    expert: Callable[[EgoSeat], EgoPolicy] | None = None,
+) -> dict[str, Any]:
+    """Do the job in its folder; ``facts`` say where the episodes come from.
+
+    With an ``expert``, its episodes are kept, from starts that the other ego failed at.
+    """
     partners = partner_round(chosen_partners(task, collection.partners), collection.focus)
-    request = {**collection.flags(partners), **player.facts}
+    request = {**collection.flags(partners), **facts}
     with (
-        Encounters(task, filtered=player.filtered, make_policy=player.make_policy) as encounters,
-        ExitStack() as stack,
+        Encounters(task, filtered=facts["filter"], make_policy=make_policy) as encounters,
         open_job_folder(
-            collection.out, player.kind, request, code_sha256=code_digest(task, partners)
+            collection.out, kind, request, code_sha256=code_digest(task, partners)
         ) as folder,
     ):
         egos = [encounters]
-        if player.expert is not None:
-            expert = Encounters(task, filtered=task.supports_safety, make_policy=player.expert)
-            egos.append(stack.enter_context(expert))
+        if expert is not None:
+            second = Encounters(task, filtered=task.supports_safety, make_policy=expert)
+            egos.append(encounters.enter_context(second))
         dataset = folder.root / DATASET
         gathered = _Gathered(kept=[])
         if not dataset.exists():
             gathered = _gather(collection, partners, egos, folder)
-            if player.must_succeed and len(gathered.kept) < collection.episodes:
+            if kind == "collect" and len(gathered.kept) < collection.episodes:
                 raise NotReadyError(
-                    f"{player.kind}: expected {collection.episodes} successful episodes within "
+                    f"{kind}: expected {collection.episodes} successful episodes within "
                     f"{collection.seed_count} attempts, got {len(gathered.kept)}; raise "
                     "--seed-count or choose another --expert."
                 )
             if gathered.kept:
-                _publish(collection, gathered, encounters, folder, player.facts)
+                _publish(collection, gathered, encounters, folder, facts)
         if dataset.exists():
             folder.drop_work()
         return folder.write_result(collection.result, _facts(collection, dataset, gathered))

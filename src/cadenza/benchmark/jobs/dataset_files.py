@@ -2,17 +2,15 @@
 
 Our page:  ``meta/cadenza.json``, sealed: the task, where the episodes come from, and seed, partner
            and success of each. Other programs ignore it; datasets of other writers lack it.
-Merging:   datasets of equal features; episodes of the first source, then of the second, ...; tasks
-           by first appearance. Whole tables are shifted and written again: frames and their
-           statistics per episode are those of the sources; the statistics of the whole are computed
-           again from all frames. Datasets with images or videos are refused: LeRobot's own merge
-           knows them.
+Merging:   datasets of equal features; episodes of the first source, then of the second, ..., as one
+           writer would have written them all. Datasets with images or videos are refused: LeRobot's
+           own merge knows them.
 Axes:      N = frames, O = state, A = action.
 """
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -22,24 +20,17 @@ from numpy.typing import NDArray
 from cadenza.benchmark.output_folder import open_job_folder
 from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import ConfigurationError, IntegrityError
-from cadenza.core.files import atomic_write_text, tree_digest
+from cadenza.core.files import tree_digest
 from cadenza.core.strict_json import parse_json_object, read_sealed_json, write_sealed_json
 from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.bridges.lerobot import LeRobotWriter
-from cadenza.stream.bridges.lerobot_features import DONE, SUCCESS, Feature
+from cadenza.stream.bridges.lerobot_features import DONE, INDEX_COLUMNS, SUCCESS, Feature
 from cadenza.stream.bridges.lerobot_files import (
     CODEBASE_VERSION,
-    DATA_PATTERN,
-    EPISODES_PATTERN,
     INFO,
-    STATS,
     TASKS,
-    FilePlace,
     load_arrow,
-    tasks_table,
-    write_tables,
 )
-from cadenza.stream.bridges.lerobot_stats import NumberStatistics
 
 #: Folder of a dataset inside the folder of its job.
 DATASET: Final = "dataset"
@@ -52,13 +43,7 @@ ACTION: Final = "action"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: array == is ambiguous
 class Frames:
-    """Every step of a dataset.
-
-    Attributes:
-        states: What the ego saw, (N, O).
-        actions: What it did, (N, A).
-        episodes: Number of the episode, (N,).
-    """
+    """Every step of a dataset: states (N, O), actions (N, A), number of the episode (N,)."""
 
     states: Float32Array
     actions: Float32Array
@@ -212,10 +197,10 @@ def _matrix(column: Any, width: int) -> Float32Array:
     return flat.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(array), width)
 
 
+#: Settings of a writer that a description names.
+_LIMITS: Final = ("chunks_size", "data_files_size_in_mb")
 #: Column of `TASKS` with the texts.
 _TEXTS: Final = "__index_level_0__"
-#: Statistics of an episode that move with its numbers; the others stay.
-_MOVING: Final = ("min", "max", "mean", "q01", "q10", "q50", "q90", "q99")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,15 +219,6 @@ class Merge:
             )
 
 
-@dataclass(slots=True)
-class _Joined:
-    """What has been joined so far."""
-
-    frames: int = 0
-    episodes: int = 0
-    place: FilePlace = field(default_factory=FilePlace)
-
-
 def merge(job: Merge) -> dict[str, Any]:
     """Join the datasets and return the result.
 
@@ -250,7 +226,6 @@ def merge(job: Merge) -> dict[str, Any]:
         ConfigurationError: The sources do not fit together, or the folder belongs to another job.
         IntegrityError: A source is damaged.
         NotReadyError: Another process works in the folder.
-        StorageError: The file system refused.
     """
     infos = [read_info(root) for root in job.sources]
     _require_equal(job.sources, infos)
@@ -292,45 +267,46 @@ def _require_equal(sources: Sequence[Path], infos: Sequence[Mapping[str, Any]]) 
 def _join(
     job: Merge, infos: Sequence[Mapping[str, Any]], digests: Sequence[str], draft: Path
 ) -> None:
-    """Write the joined dataset to ``draft``."""
-    arrow = load_arrow()
-    numbers, joined = _task_numbers(job.sources), _Joined()
-    columns = cast("dict[str, dict[str, Any]]", infos[0]["features"])
-    statistics = {key: NumberStatistics(tuple(f["shape"])) for key, f in columns.items()}
-    rows: list[Any] = []
-    for root in job.sources:
-        tables = [read_table(path) for path in data_files(root)]
-        frames = _moved_frames(tables, joined, _renumbered(root, numbers))
-        rows.append(_moved_rows(root, joined, numbers))
-        for table in frames:
-            write_tables(draft / joined.place.path(DATA_PATTERN), [table])
-            joined.place = joined.place.following(int(infos[0]["chunks_size"]))
-            for key, counted in statistics.items():
-                counted.add(_values(table.column(key), tuple(columns[key]["shape"])))
-        joined.frames += sum(len(table) for table in tables)
-        joined.episodes += len(rows[-1])
-    write_tables(draft / TASKS, [tasks_table(list(numbers))])
-    write_tables(draft / FilePlace().path(EPISODES_PATTERN), [arrow.concat_tables(rows)])
-    _write_json(draft / STATS, {key: counted.total() for key, counted in statistics.items()})
-    info = {
-        **infos[0],
-        "total_episodes": joined.episodes,
-        "total_frames": joined.frames,
-        "total_tasks": len(numbers),
-        "splits": {"train": f"0:{joined.episodes}"},
-        "data_path": DATA_PATTERN,
-    }
-    _write_json(draft / INFO, info)
+    """Write the joined dataset to ``draft``, episode by episode."""
+    described = cast("dict[str, dict[str, Any]]", infos[0]["features"])
+    features = [
+        _feature(key, facts) for key, facts in described.items() if key not in INDEX_COLUMNS
+    ]
+    limits = {name: int(infos[0][name]) for name in _LIMITS if name in infos[0]}
+    robot_type = infos[0].get("robot_type")
+    with LeRobotWriter(
+        draft, features, fps=int(infos[0]["fps"]), robot_type=robot_type, **limits
+    ) as writer:
+        for root in job.sources:
+            for episode, task in _episodes_of(root, features):
+                writer.add(episode, task)
     _write_page(job, digests, draft)
 
 
-def _task_numbers(sources: Sequence[Path]) -> dict[str, int]:
-    """Return the new number of every task text."""
-    numbers: dict[str, int] = {}
-    for root in sources:
-        for text in _task_texts(root):
-            numbers.setdefault(text, len(numbers))
-    return numbers
+def _feature(key: str, facts: Mapping[str, Any]) -> Feature:
+    names = facts.get("names")
+    return Feature(
+        key=key,
+        source=key,
+        shape=tuple(facts["shape"]),
+        dtype=facts["dtype"],
+        names=tuple(cast("list[str]", names)) if isinstance(names, list) else None,
+    )
+
+
+def _episodes_of(root: Path, features: Sequence[Feature]) -> Iterator[tuple[Episode, str]]:
+    """Yield the episodes of a dataset, each with its task; none spans two data files."""
+    if not any((root / "meta" / "episodes").glob("chunk-*/file-*.parquet")):
+        raise IntegrityError(f"{root}: expected tables of episodes below meta/episodes, got none.")
+    texts = _task_texts(root)
+    for path in data_files(root):
+        table = read_table(path)
+        tasks, episodes = (table.column(f"{n}_index").to_numpy() for n in ("task", "episode"))
+        columns = {f.key: _values(table.column(f.key), f.shape) for f in features}
+        bounds = [0, *(np.flatnonzero(np.diff(episodes)) + 1).tolist(), len(table)]
+        for first, last in pairwise(bounds):
+            steps = {key: values[first:last] for key, values in columns.items()}
+            yield Episode(steps=steps, states={}), texts[int(tasks[first])]
 
 
 def _task_texts(root: Path) -> list[str]:
@@ -344,79 +320,6 @@ def _task_texts(root: Path) -> list[str]:
     if sorted(old.tolist()) != list(range(len(texts))):
         raise IntegrityError(f"{root / TASKS}: expected tasks numbered from 0, got {old.tolist()}.")
     return [texts[int(place)] for place in np.argsort(old)]
-
-
-def _renumbered(root: Path, numbers: Mapping[str, int]) -> Any:
-    """Return the new task number by the old one, as an array."""
-    return np.array([numbers[text] for text in _task_texts(root)], dtype=np.int64)
-
-
-def _moved_frames(tables: Sequence[Any], joined: _Joined, renumbered: Any) -> list[Any]:
-    """Return the tables of a source with the numbers they have in the joined dataset."""
-    moved: list[Any] = []
-    for table in tables:
-        new = {
-            "episode_index": table.column("episode_index").to_numpy() + joined.episodes,
-            "index": table.column("index").to_numpy() + joined.frames,
-            "task_index": renumbered[table.column("task_index").to_numpy()],
-        }
-        moved.append(_with_columns(table, new))
-    return moved
-
-
-def _moved_rows(root: Path, joined: _Joined, numbers: Mapping[str, int]) -> Any:
-    """Return the rows about the episodes of a source, as they are in the joined dataset."""
-    arrow = load_arrow()
-    paths = sorted((root / "meta" / "episodes").glob("chunk-*/file-*.parquet"))
-    if not paths:
-        raise IntegrityError(f"{root}: expected tables of episodes below meta/episodes, got none.")
-    table = arrow.concat_tables([read_table(path) for path in paths])
-    chunks = table.column("data/chunk_index").to_numpy()
-    files = table.column("data/file_index").to_numpy()
-    places = _new_places(root, joined)
-    found = [places[(int(c), int(f))] for c, f in zip(chunks, files, strict=True)]
-    tasks = np.array([numbers[texts[0]] for texts in table.column("tasks").to_pylist()])
-    new: dict[str, Any] = {
-        "episode_index": table.column("episode_index").to_numpy() + joined.episodes,
-        "dataset_from_index": table.column("dataset_from_index").to_numpy() + joined.frames,
-        "dataset_to_index": table.column("dataset_to_index").to_numpy() + joined.frames,
-        "data/chunk_index": np.array([place.chunk_index for place in found]),
-        "data/file_index": np.array([place.file_index for place in found]),
-        "meta/episodes/chunk_index": np.zeros(len(table), dtype=np.int64),
-        "meta/episodes/file_index": np.zeros(len(table), dtype=np.int64),
-    }
-    for name in _MOVING:
-        for key, offset in (("episode_index", joined.episodes), ("index", joined.frames)):
-            column = f"stats/{key}/{name}"
-            new[column] = table.column(column).combine_chunks().flatten().to_numpy() + offset
-        column = f"stats/task_index/{name}"
-        new[column] = tasks.astype(table.column(column).combine_chunks().flatten().to_numpy().dtype)
-    return _with_columns(table, new)
-
-
-def _new_places(root: Path, joined: _Joined) -> dict[tuple[int, int], FilePlace]:
-    """Return where the data files of a source come to lie, by their old place."""
-    places: dict[tuple[int, int], FilePlace] = {}
-    place, chunks_size = joined.place, int(read_info(root)["chunks_size"])
-    for path in data_files(root):
-        old = (int(path.parent.name.removeprefix("chunk-")), int(path.stem.removeprefix("file-")))
-        places[old] = place
-        place = place.following(chunks_size)
-    return places
-
-
-def _with_columns(table: Any, new: Mapping[str, Any]) -> Any:
-    """Return ``table`` with some columns replaced; numbers become lists of one where they were."""
-    arrow = load_arrow()
-    for name, values in new.items():
-        kind = table.schema.field(name).type
-        array = arrow.array(values)
-        if kind.num_fields:
-            offsets = arrow.array(np.arange(len(values) + 1, dtype=np.int32))
-            array = arrow.ListArray.from_arrays(offsets, array)
-        place = table.schema.get_field_index(name)
-        table = table.set_column(place, table.schema.field(name), array.cast(kind))
-    return table
 
 
 def _values(column: Any, shape: tuple[int, ...]) -> Any:
@@ -437,7 +340,3 @@ def _write_page(job: Merge, digests: Sequence[str], draft: Path) -> None:
         facts["attempts"] = sum(page["attempts"] for page in known)
         facts["episodes"] = [entry for page in known for entry in page["episodes"]]
         write_page(draft, facts)
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    atomic_write_text(path, json.dumps(value, indent=4, ensure_ascii=False, allow_nan=False) + "\n")

@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +25,10 @@ from cadenza.benchmark.builders import code_digest
 from cadenza.benchmark.episodes import EpisodeTag, EpisodeWorld, open_world, run_episode
 from cadenza.benchmark.output_folder import Blocks, open_job_folder
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, open_policy
-from cadenza.benchmark.stream_tasks import Law
 from cadenza.benchmark.tasks import TaskSpec, get_task
-from cadenza.core.arrays import Float32Array, FloatArray
+from cadenza.core.arrays import Float32Array
 from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import ConfigurationError, UnknownNameError
-from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation
 from cadenza.evaluation.results import EpisodeResult
 from cadenza.partners.registry import partner_card
@@ -40,9 +37,6 @@ from cadenza.partners.registry import partner_card
 FOCUS_WEIGHT: Final = 3
 #: Root seed of every environment: initial-state seeds alone tell episodes apart.
 ROOT_SEED: Final = 0
-#: Standard deviation of what disturbs the expert's wanted action, unit of the action: shows
-#: clones how to get back. Source: noise injection, arXiv:1703.09327.
-EXPERT_NOISE: Final = 0.5
 #: All partners of the task.
 ALL: Final = "default"
 #: Those of them that leave the ego a way to its goal.
@@ -64,11 +58,9 @@ def job_task(task_id: str) -> TaskSpec:
 
 
 def chosen_partners(task: TaskSpec, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the partners that ``names`` mean.
+    """Return the partners of ``task`` that ``names`` mean.
 
-    Args:
-        task: The task.
-        names: Partner classes, or one of ``"default"`` (also if empty) and ``"leaving_way"`` alone.
+    ``"default"`` alone, or nothing, means all of them, ``"leaving_way"`` those that leave a way.
     """
     if not names or list(names) == [ALL]:
         return task.partners
@@ -111,13 +103,9 @@ def is_filtered(text: str | None, task: TaskSpec) -> bool:
 
 @dataclass(slots=True)
 class Recording:
-    """What the ego saw and did in one episode.
+    """What the ego saw, L + 1 entries (D,), did, L entries (A,), and got in one episode.
 
-    Attributes:
-        states: What it saw, L + 1 entries (D,).
-        actions: What was executed, L entries (A,).
-        rewards: What it got, L entries.
-        terminated: Whether the episode ended by itself.
+    ``terminated`` tells whether it ended by itself.
     """
 
     states: list[Float32Array] = field(default_factory=list[Float32Array])
@@ -157,35 +145,19 @@ class _RecordedEnv:
         return np.array(obs["agent"][self._seat.uid]["state"], dtype=np.float32)
 
 
-class Encounters:
-    """Plays episodes of one ego with any of some partners; a context manager."""
+class Encounters(ExitStack):
+    """Plays episodes of one ego with any of some partners; closes its environments on leaving."""
 
     def __init__(
         self, task: TaskSpec, *, filtered: bool, make_policy: Callable[[EgoSeat], EgoPolicy]
     ) -> None:
-        """Prepare."""
         if filtered and not task.supports_safety:
             raise ConfigurationError(
                 f"--filter: expected off, got on; task {task.task_id!r} has no safety filter."
             )
-        self._task = task
-        self._filtered = filtered
-        self._make_policy = make_policy
-        self._stack = ExitStack()
+        super().__init__()
+        self._task, self._filtered, self._make_policy = task, filtered, make_policy
         self._worlds: dict[str, tuple[EpisodeWorld, _RecordedEnv]] = {}
-
-    def __enter__(self) -> Self:
-        """Return the player."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close the environments."""
-        self._stack.close()
 
     def play(self, partner: str, seed: int) -> tuple[EpisodeResult, Recording]:
         """Play the episode of ``seed`` with ``partner``."""
@@ -213,7 +185,7 @@ class Encounters:
     def _world(self, partner: str) -> tuple[EpisodeWorld, _RecordedEnv]:
         """Return the world with ``partner``, opened at its first use."""
         if partner not in self._worlds:
-            world = self._stack.enter_context(
+            world = self.enter_context(
                 open_world(
                     env=EnvConfig(
                         task=self._task.task_id, episode_length=self._task.episode_length
@@ -227,27 +199,6 @@ class Encounters:
             recorded = _RecordedEnv(world.env, world.seat)
             self._worlds[partner] = (replace(world, env=recorded, monitor=None), recorded)
         return self._worlds[partner]
-
-
-class NoisyExpert:
-    """A scripted ego whose wishes are disturbed, other ones every episode."""
-
-    def __init__(self, seat: EgoSeat, law: Law) -> None:
-        """Play ``law`` from ``seat``."""
-        self._seat, self._law = seat, law
-        self._rng = derive_substream("benchmark.jobs.noise").default_rng()
-
-    def reset(self, *, seed: int) -> None:
-        """Begin the noise of the episode."""
-        self._rng = derive_substream("benchmark.jobs.noise", root_seed=seed).default_rng()
-
-    def act(self, obs: Observation) -> NDArray[Any]:
-        """Return what is wanted, float32, (A,); may leave the bounds by the noise."""
-        state = np.asarray(obs["agent"][self._seat.uid]["state"], dtype=np.float64)
-        law: FloatArray = self._law(state[None])[0]
-        noise = EXPERT_NOISE * self._rng.standard_normal(law.shape)
-        wanted: FloatArray = np.clip(law, self._seat.low, self._seat.high) + noise
-        return wanted.astype(np.float32)
 
 
 #: Folder of the finished parts inside the job's folder.
@@ -284,14 +235,13 @@ def evaluate(evaluation: Evaluation) -> dict[str, Any]:
         CheckpointError: The policy is missing, damaged or of another task.
         ConfigurationError: A flag does not fit, or the folder belongs to another job.
         NotReadyError: Another process works in the folder.
-        StorageError: The file system refused.
     """
     task = job_task(evaluation.task)
     partners = chosen_partners(task, evaluation.partners)
     filtered = is_filtered(evaluation.filtered, task)
-    policy = open_policy(evaluation.policy, task=task.task_id)
+    digest, make_policy = open_policy(evaluation.policy, task=task.task_id)
     request = {
-        "policy_sha256": policy.sha256,
+        "policy_sha256": digest,
         "task": task.task_id,
         "partners": list(partners),
         "filter": filtered,
@@ -300,7 +250,7 @@ def evaluate(evaluation: Evaluation) -> dict[str, Any]:
     }
     with (
         single_torch_thread(),
-        Encounters(task, filtered=filtered, make_policy=policy.load) as encounters,
+        Encounters(task, filtered=filtered, make_policy=make_policy) as encounters,
         open_job_folder(
             evaluation.out, "evaluate", request, code_sha256=code_digest(task, partners)
         ) as folder,
@@ -309,7 +259,7 @@ def evaluate(evaluation: Evaluation) -> dict[str, Any]:
         blocks = Blocks(folder=folder.root / BLOCKS, request_sha256=folder.request_sha256)
         episodes = _play(evaluation, partners, encounters, blocks)
         facts = {
-            "policy_sha256": policy.sha256,
+            "policy_sha256": digest,
             "task": task.task_id,
             "features": features,
             "seeds": {"start": evaluation.seed_start, "count": evaluation.episodes},

@@ -62,9 +62,6 @@ class PairEnv:
         choices: Number of choices; None for continuous actions.
         low: Smallest action of each robot; of choices, the first one's number.
         high: Largest.
-
-    Raises:
-        ConfigurationError: There are not two robots, or their actions are of another kind.
     """
 
     def __init__(self, env: Any) -> None:

@@ -68,9 +68,6 @@ class Inert:
 def load_simulator(owner: str = "load_simulator") -> None:
     """Import ManiSkill and make it ready for this machine: scenes can then be built.
 
-    Args:
-        owner: Who asks, for the message.
-
     Raises:
         ChamberEnvCompatibilityError: ManiSkill or SAPIEN is not installed, or cannot be loaded.
     """

@@ -109,15 +109,10 @@ class ArmGuard:
         self._last[rows] = 0.0
 
     def step(self, own: FloatArray, other: FloatArray, moves: FloatArray) -> FloatArray:
-        """Return the steps to take.
+        """Return the steps to take, (N, 7), rad: where nothing is near, ``moves`` bit for bit.
 
-        Args:
-            own: Joint angles and rates of the ego, (N, 14).
-            other: The same of the other arm, as the ego sees it.
-            moves: Wanted steps of the ego's joints, (N, 7), rad.
-
-        Returns:
-            Steps of the ego's joints, (N, 7), rad: where nothing is near, ``moves`` bit for bit.
+        ``own`` are joint angles and rates of the ego, (N, 14), ``other`` those of the other arm as
+        the ego sees it, ``moves`` the steps that the task asks for.
         """
         moves = moves.copy()
         if not self._active:

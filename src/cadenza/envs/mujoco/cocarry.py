@@ -89,58 +89,6 @@ BAR: Final = slice(2 * JOINTS, 2 * JOINTS + 7)
 ARMS: Final = ("ego", "partner")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """What a model of the scene is built from.
-
-    Attributes:
-        bar_length: m.
-        timestep_s: Physics step.
-        partner_holds: Whether the partner's end is tied to its grip.
-    """
-
-    bar_length: float = BAR_LENGTH
-    timestep_s: float = 0.002
-    partner_holds: bool = True
-
-    @property
-    def base_x(self) -> float:
-        """Distance of the bases from the middle, m."""
-        return BASE_X + 0.5 * (self.bar_length - BAR_LENGTH)
-
-    def xml(self) -> str:
-        """Return the model in MJCF."""
-        half = 0.5 * self.bar_length
-        active = "true" if self.partner_holds else "false"
-        connect = (
-            f'<connect name="ego_hold" site1="ego_grip" site2="bar_ego" {_RIGID}/>'
-            f'<connect name="partner_hold" site1="partner_grip" site2="bar_partner" '
-            f'active="{active}" {_RIGID}/>'
-        )
-        return f"""<mujoco model="cocarry">
-<compiler angle="radian"/>
-<option timestep="{self.timestep_s}" integrator="implicitfast">
-<flag contact="disable"/></option>
-<visual><headlight ambient="0.35 0.35 0.35" diffuse="0.5 0.5 0.5"/>
-<global offwidth="1280" offheight="960"/><quality shadowsize="0" offsamples="4"/></visual>
-<asset><texture type="skybox" builtin="gradient" rgb1="0.98 0.98 0.97" rgb2="0.84 0.88 0.92"
-width="64" height="384"/></asset>
-<worldbody>
-<geom type="plane" size="2 2 0.1" rgba="0.93 0.94 0.92 1"/>
-<light directional="true" pos="0 0 3" dir="0.2 0.4 -1" diffuse="0.5 0.5 0.5"/>
-{arm_body("ego", -self.base_x, faces_back=False, colour="0 0.447 0.698 1")}
-{arm_body("partner", self.base_x, faces_back=True, colour="0.902 0.624 0 1")}
-<body name="bar" pos="0 0 0.22"><freejoint name="bar"/>
-<geom type="box" size="{half} {BAR_WIDTH / 2} {BAR_WIDTH / 2}" mass="0.4" rgba="0.55 0.13 0.1 1"/>
-<site name="bar_ego" pos="{-half} 0 0" size="0.004" rgba="0 0 0 0"/>
-<site name="bar_partner" pos="{half} 0 0" size="0.004" rgba="0 0 0 0"/></body>
-</worldbody>
-<equality>{connect}</equality>
-<actuator>{arm_actuators("ego")}{arm_actuators("partner")}</actuator>
-<sensor>{grip_sensor("ego")}{grip_sensor("partner")}</sensor>
-</mujoco>"""
-
-
 _RIGID: Final = 'solref="0.004 1" solimp="0.99 0.9999 0.0005"'
 
 
@@ -153,15 +101,10 @@ def set_parameters(
     stiffness_scale: FloatArray,
     time_constant_s: FloatArray,
 ) -> None:
-    """Give every simulation its own bar and arms.
+    """Give every simulation its own bar (m, kg) and arms.
 
-    Args:
-        simulations: N simulations of `Scene.xml`.
-        bar: Index of the bar's body.
-        bar_length: m.
-        bar_mass: (N,), kg.
-        stiffness_scale: Of the actuators, (N,), see `actuator_gains`.
-        time_constant_s: Of the bar's ties, (N,); 0.004 is rigid.
+    ``bar`` is the index of the bar's body, ``stiffness_scale`` that of `actuator_gains`,
+    ``time_constant_s`` of the bar's ties; 0.004 is rigid.
     """
     long, wide = bar_length * bar_length, BAR_WIDTH * BAR_WIDTH
     simulations.parameters("body_mass")[:, bar] = bar_mass
@@ -247,22 +190,42 @@ class CoCarryOptions:
     time_constant_s: float | Sequence[float] = 0.004
     physics_step_s: float = 0.002
 
-    def scene(self) -> Scene:
-        """Return what the model is built from."""
-        return Scene(
-            bar_length=self.bar_length,
-            timestep_s=self.physics_step_s,
-            partner_holds=self.condition != "single_arm",
-        )
-
     @property
     def base_x(self) -> float:
         """How far each arm's base is from the middle, m."""
-        return self.scene().base_x
+        return BASE_X + 0.5 * (self.bar_length - BAR_LENGTH)
 
     def xml(self) -> str:
         """Return the model in MJCF."""
-        return self.scene().xml()
+        half = 0.5 * self.bar_length
+        active = "false" if self.condition == "single_arm" else "true"
+        connect = (
+            f'<connect name="ego_hold" site1="ego_grip" site2="bar_ego" {_RIGID}/>'
+            f'<connect name="partner_hold" site1="partner_grip" site2="bar_partner" '
+            f'active="{active}" {_RIGID}/>'
+        )
+        return f"""<mujoco model="cocarry">
+<compiler angle="radian"/>
+<option timestep="{self.physics_step_s}" integrator="implicitfast">
+<flag contact="disable"/></option>
+<visual><headlight ambient="0.35 0.35 0.35" diffuse="0.5 0.5 0.5"/>
+<global offwidth="1280" offheight="960"/><quality shadowsize="0" offsamples="4"/></visual>
+<asset><texture type="skybox" builtin="gradient" rgb1="0.98 0.98 0.97" rgb2="0.84 0.88 0.92"
+width="64" height="384"/></asset>
+<worldbody>
+<geom type="plane" size="2 2 0.1" rgba="0.93 0.94 0.92 1"/>
+<light directional="true" pos="0 0 3" dir="0.2 0.4 -1" diffuse="0.5 0.5 0.5"/>
+{arm_body("ego", -self.base_x, faces_back=False, colour="0 0.447 0.698 1")}
+{arm_body("partner", self.base_x, faces_back=True, colour="0.902 0.624 0 1")}
+<body name="bar" pos="0 0 0.22"><freejoint name="bar"/>
+<geom type="box" size="{half} {BAR_WIDTH / 2} {BAR_WIDTH / 2}" mass="0.4" rgba="0.55 0.13 0.1 1"/>
+<site name="bar_ego" pos="{-half} 0 0" size="0.004" rgba="0 0 0 0"/>
+<site name="bar_partner" pos="{half} 0 0" size="0.004" rgba="0 0 0 0"/></body>
+</worldbody>
+<equality>{connect}</equality>
+<actuator>{arm_actuators("ego")}{arm_actuators("partner")}</actuator>
+<sensor>{grip_sensor("ego")}{grip_sensor("partner")}</sensor>
+</mujoco>"""
 
     def __post_init__(self) -> None:
         require_choices(

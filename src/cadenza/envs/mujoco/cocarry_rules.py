@@ -124,12 +124,8 @@ def task_reward(
 ) -> FloatArray:
     """Return the reward of one tick, (N,): pays for carrying, not for staying.
 
-    Args:
-        progress: What the distance to the goal shrank by, (N,), m.
-        now: Measures of the tick.
-        success: Whether the bar has just been carried.
-        violation: Whether a limit has just been broken.
-        force_limit_n: Force that the episode may reach, N.
+    ``progress`` is what the distance to the goal shrank by, m; success and violation have just
+    happened.
     """
     cost = soft_cost(np.abs(now.force), force_limit_n) + soft_cost(now.tilt, TILT_LIMIT_DEG)
     return (
@@ -149,11 +145,7 @@ def proximity_reward(
 ) -> FloatArray:
     """Return a reward of every tick near the goal, (N,), at most 1; it also pays for lingering.
 
-    Args:
-        now: Measures of the tick.
-        success: Whether the bar has just been carried: worth 1.
-        violation: Whether a limit has just been broken: worth `VIOLATION_REWARD`.
-        force_limit_n: Force that the episode may reach, N.
+    A success just reached is worth 1, a limit just broken `VIOLATION_REWARD`.
     """
     placed = now.distance <= GOAL_RADIUS
     shaped = (

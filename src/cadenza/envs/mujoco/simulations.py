@@ -30,11 +30,7 @@ _FIELDS: Final = ("qpos", "qvel", "ctrl", "sensordata", "site_xmat", "xmat", "ac
 
 
 class Simulations(ABC):
-    """N simulations of one model; the arrays are live views, so read them anew or copy.
-
-    Raises:
-        MissingExtraError: MuJoCo or mjbatch is not installed.
-    """
+    """N simulations of one model; the arrays are live views, so read them anew or copy."""
 
     qpos: FloatArray
     qvel: FloatArray

@@ -8,15 +8,13 @@ Units:    m, m/s, rad, rad/s, N, s.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any, ClassVar, Final, Generic, TypeVar, get_args
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
@@ -28,7 +26,6 @@ from cadenza.envs.inputs import (
     checked_integer,
     checked_render_mode,
     checked_seed,
-    checked_seeds,
 )
 from cadenza.envs.mujoco.arm_guard import ArmGuard, Guarding, arm_state
 from cadenza.envs.mujoco.panda import (
@@ -46,6 +43,7 @@ from cadenza.envs.mujoco.simulations import (
     Pictures,
     Simulations,
 )
+from cadenza.envs.vector_base import EpisodeBatch
 
 #: Seconds per tick, and steps of ramp within it.
 CONTROL_TIMESTEP: Final = 0.05
@@ -327,12 +325,7 @@ class TwoArmEnv(TwoArms[CopiesT], gym.Env[dict[str, Any], dict[str, Any]]):
     ) -> None:
         """Build the env; call `reset` before `step`.
 
-        Args:
-            options: The task's choices; None takes its defaults.
-            agent_uids: Names of ego and partner.
-            episode_length: Ticks until truncation, >= 1; None takes the task's.
-            root_seed: Experiment seed, >= 0.
-            render_mode: None or ``"rgb_array"``.
+        None takes the task's default options and episode length.
 
         Raises:
             InputError: An argument is out of range.
@@ -352,12 +345,10 @@ class TwoArmEnv(TwoArms[CopiesT], gym.Env[dict[str, Any], dict[str, Any]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start an episode.
+        """Start an episode; equal ``seed`` and ``root_seed`` give equal episodes.
 
-        Args:
-            seed: Episode index under ``root_seed``: equal pairs give equal episodes. None starts
-                the next of the unnumbered episodes that follow the last numbered one.
-            options: Part of Gymnasium's interface; these tasks have none and ignore them.
+        None starts the next of the unnumbered episodes that follow the last numbered one;
+        ``options`` are ignored.
 
         Raises:
             InputError: ``seed`` is not an integer >= 0.
@@ -378,13 +369,10 @@ class TwoArmEnv(TwoArms[CopiesT], gym.Env[dict[str, Any], dict[str, Any]]):
     def step(
         self, action: Mapping[str, NDArray[Any]]
     ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Advance by one tick.
+        """Advance by one tick; return observation, shared reward, ends and info.
 
-        Args:
-            action: Array within [-1, 1] per uid, of the size in the task's module, clipped.
-
-        Returns:
-            Observation, shared reward, terminated, truncated, info as in the task's module.
+        ``action`` has an array per uid, clipped to [-1, 1]; sizes and info are in the task's
+        module.
 
         Raises:
             NotReadyError: No episode is in progress.
@@ -426,7 +414,7 @@ class TwoArmEnv(TwoArms[CopiesT], gym.Env[dict[str, Any], dict[str, Any]]):
             self._pictures = None
 
 
-class VectorTwoArmEnv(TwoArms[CopiesT], gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]):
+class VectorTwoArmEnv(TwoArms[CopiesT], EpisodeBatch):
     """N copies of a task on a pool of threads; every copy has the bytes of the scalar environment.
 
     Copy i plays episodes seed_i + e N, e = 0, 1, ..., of the scalar env; ``reset(seed=s)`` sets
@@ -447,70 +435,26 @@ class VectorTwoArmEnv(TwoArms[CopiesT], gym.vector.VectorEnv[dict[str, Any], dic
         root_seed: int = 0,
         threads: int = 1,
     ) -> None:
-        """Build N copies; call `reset` before `step`.
+        """Build N copies, see `TwoArmEnv`; call `reset` before `step`.
 
-        Args:
-            num_envs: Copies N, >= 1.
-            options: The task's choices; None takes its defaults.
-            agent_uids: Names of ego and partner.
-            episode_length: Ticks until truncation, >= 1; None takes the task's.
-            root_seed: Experiment seed, >= 0.
-            threads: That step the physics, >= 1; the bytes do not depend on it.
+        ``threads`` step the physics; the bytes do not depend on their number.
 
         Raises:
             InputError: An argument is out of range.
             MissingExtraError: MuJoCo or mjbatch is not installed.
         """
-        owner = type(self).__name__
-        self.num_envs = checked_integer(owner, "num_envs", num_envs, low=1)
-        self.single_observation_space, self.single_action_space = self._take(
-            options, agent_uids, episode_length, root_seed
-        )
-        threads = checked_integer(owner, "threads", threads, low=1)
-        self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.owner = type(self).__name__
+        self._open(num_envs, *self._take(options, agent_uids, episode_length, root_seed))
+        threads = checked_integer(self.owner, "threads", threads, low=1)
         simulations = ManySimulations(self.options.xml(), num_envs, threads=threads)
         self._copies = self.task(self.options, num_envs, simulations)
-        self._seeds: NDArray[np.int64] = np.arange(num_envs, dtype=np.int64)
-        self._episodes: NDArray[np.int64] = np.full(num_envs, -1, dtype=np.int64)
-
-    def reset(
-        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start an episode in every copy.
-
-        Args:
-            seed: First episode index of copy 0, or one per copy; None moves every copy to its next
-                episode (to episode i in copy i the first time).
-            options: Part of Gymnasium's interface; these tasks have none and ignore them.
-
-        Raises:
-            InputError: A seed is not an integer in [0, 2^62), or there is not one per copy.
-        """
-        del options
-        if seed is None:
-            self._episodes += 1
-        else:
-            self._seeds = checked_seeds(type(self).__name__, seed, self.num_envs)
-            self._episodes[:] = 0
-        self._start(np.arange(self.num_envs, dtype=np.int64))
-        self._ready = True
-        return self._observation(), {}
 
     def step(
         self, actions: Mapping[str, Any]
     ) -> tuple[dict[str, Any], FloatArray, Flags, Flags, dict[str, Any]]:
-        """Advance every copy by one tick.
+        """Advance every copy by one tick; see `PlanarVectorEnv.step`.
 
-        Args:
-            actions: Array per uid, (N, size) as in the task's module, clipped to [-1, 1].
-
-        Returns:
-            Batched observation; reward, terminated, truncated of shape (N,); info with the arrays
-            of the scalar `step`, (N,) each, and in a step that ends episodes also
-            ``final_observation`` (batched, before the reset), its alias ``final_obs``,
-            ``final_info`` and the masks ``_final_obs``, ``_final_info``.
+        ``actions`` has an array (N, size) per uid, clipped to [-1, 1].
 
         Raises:
             NotReadyError: `reset` was never called.
@@ -521,14 +465,12 @@ class VectorTwoArmEnv(TwoArms[CopiesT], gym.vector.VectorEnv[dict[str, Any], dic
         terminated, truncated = copies.ends(success, failure, self.episode_length)
         finished = terminated | truncated
         if finished.any():
-            info["final_info"] = dict(info)
-            info["final_observation"] = info["final_obs"] = self._observation()
-            info["_final_obs"] = info["_final_info"] = finished.copy()
-            rows = np.flatnonzero(finished)
-            self._episodes[rows] += 1
-            self._start(rows)
+            self._restart(finished, self._observation(), info)
         return self._observation(), reward, terminated, truncated, info
 
     def _start(self, rows: NDArray[np.int64]) -> None:
-        episodes = self._seeds[rows] + self._episodes[rows] * self.num_envs
+        episodes = self._episodes_of(rows)
         self._copies.begin(rows, self._draws(f"{self.task.stream}.episode.", episodes))
+
+    def _observe(self) -> dict[str, Any]:
+        return self._observation()

@@ -2,24 +2,25 @@
 
 import collections
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 import pytest
 
 from cadenza.aht.config import EnvConfig
 from cadenza.benchmark.builders import build_env
+from cadenza.benchmark.jobs.collecting import EXPERT_NOISE
 from cadenza.benchmark.jobs.encounters import (
     FOCUS_WEIGHT,
     ROOT_SEED,
     Encounters,
-    NoisyExpert,
     chosen_partners,
     is_filtered,
     job_task,
     partner_round,
 )
 from cadenza.benchmark.policies import goal_pull
-from cadenza.benchmark.stream_tasks import swerve
+from cadenza.benchmark.stream_tasks import LawPolicy, swerve
 from cadenza.core.errors import ConfigurationError
 
 CROSSING = job_task("crossing")
@@ -27,7 +28,9 @@ CROSSING = job_task("crossing")
 
 def expert_encounters(filtered=True):
     return Encounters(
-        CROSSING, filtered=filtered, make_policy=lambda seat: NoisyExpert(seat, swerve)
+        CROSSING,
+        filtered=filtered,
+        make_policy=partial(LawPolicy, law=swerve, noise=EXPERT_NOISE),
     )
 
 
@@ -108,7 +111,9 @@ def test_filter_prevents_contacts_of_an_expert_that_ignores_the_chaser():
     contacts = {}
     for filtered in (True, False):
         with Encounters(
-            CROSSING, filtered=filtered, make_policy=lambda seat: NoisyExpert(seat, goal_pull)
+            CROSSING,
+            filtered=filtered,
+            make_policy=partial(LawPolicy, law=goal_pull, noise=EXPERT_NOISE),
         ) as encounters:
             played = [encounters.play("crossing_chaser", seed)[0] for seed in range(4)]
         contacts[filtered] = sum(bool(result.contact) for result in played)
