@@ -23,8 +23,8 @@ from cadenza.core.errors import NotReadyError
 from cadenza.stream.back_pressure import readable_slots, unread_episodes, waiting_rows
 from cadenza.stream.layout import HISTOGRAM_CLASSES, MAX_CONSUMERS
 from cadenza.stream.processes import is_same_process, started_at
-from cadenza.stream.slot_reader import DrawnChunks
 from cadenza.stream.slots import LARGEST, SlotStore, StreamWords, saturating_sum
+from cadenza.stream.windows import DrawnChunks
 
 _Ints = NDArray[np.int64]
 _Floats = NDArray[np.float64]

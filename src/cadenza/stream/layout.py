@@ -197,28 +197,12 @@ class StoreLayout:
         last = list(self.places().values())[-1]
         return last.offset + _bytes_of(last.shape, last.dtype)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the layout for another process."""
-        fields = [
-            {"name": f.name, "shape": list(f.shape), "dtype": f.dtype, "kind": f.kind}
-            for f in self.fields
-        ]
-        return {
-            "slots": self.slots,
-            "steps": self.steps,
-            "producers": self.producers,
-            "fields": fields,
-        }
-
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "StoreLayout":
-        """Return the layout that `as_json` described."""
-        fields = tuple(
-            Field(name=f["name"], shape=tuple(f["shape"]), dtype=f["dtype"], kind=f["kind"])
-            for f in document["fields"]
-        )
-        sizes = {name: int(document[name]) for name in ("slots", "steps", "producers")}
-        return cls(**sizes, fields=fields)
+        """Return the layout that `dataclasses.asdict` described."""
+        fields = [Field(**{**f, "shape": tuple(f["shape"])}) for f in document["fields"]]
+        sizes = {name: document[name] for name in ("slots", "steps", "producers")}
+        return cls(**sizes, fields=tuple(fields))
 
 
 def _check_field(field: Field) -> None:

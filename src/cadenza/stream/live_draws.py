@@ -34,8 +34,9 @@ from cadenza.stream.layout import StoreLayout
 from cadenza.stream.recorded_draws import ChunkReader, RecordingReader
 from cadenza.stream.recording_files import WORKERS_FOLDER, IteratorPlace, RecordingSession
 from cadenza.stream.serving import ServingCheck
-from cadenza.stream.slot_reader import DrawnChunks, SlotReader
+from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore
+from cadenza.stream.windows import DrawnChunks
 
 if TYPE_CHECKING:
     from tensordict import TensorDict

@@ -43,9 +43,9 @@ from cadenza.stream.recording_files import (
     worker_folders,
 )
 from cadenza.stream.shared_file import ThreadLock, full_fence
-from cadenza.stream.slot_reader import MAX_ROUNDS, DrawnChunks, copy_chunks
+from cadenza.stream.slot_reader import MAX_ROUNDS, copy_chunks
 from cadenza.stream.slots import IntArray, SlotStore
-from cadenza.stream.windows import Picked
+from cadenza.stream.windows import DrawnChunks
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -475,7 +475,7 @@ class RecordedStream(ChunkSource):
         store, places = self._store, np.array([self._places[key] for key in draw.episodes])
         written, policies = store.written_at_ns[places], store.policy_version[places]
         versions = store.version[places]
-        picked = Picked(places, draw.offsets, versions, draw.bounds, written, policies)
+        picked = DrawnChunks(places, draw.offsets, versions, draw.bounds, written, policies)
         copy_chunks(store, draw.c, picked, targets, None)
 
     def _load(self, key: EpisodeKey) -> None:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
@@ -68,7 +68,7 @@ class JournalWriter:
             ) from error
         self._seal, self._bytes, self._last = "", 0, ""
         self._episodes = 0
-        header = {"format": FORMAT_VERSION, "byteorder": sys.byteorder, "layout": layout.as_json()}
+        header = {"format": FORMAT_VERSION, "byteorder": sys.byteorder, "layout": asdict(layout)}
         self.append("stream", header)
 
     @property

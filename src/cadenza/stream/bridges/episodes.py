@@ -24,8 +24,8 @@ from cadenza.core.checks import checked_names, is_whole, require_instance
 from cadenza.core.errors import InputError, NotReadyError, UnknownNameError
 from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.shared_file import full_fence
-from cadenza.stream.slot_reader import DrawnChunks
 from cadenza.stream.slots import IntArray, SlotStore, StreamWords
+from cadenza.stream.windows import DrawnChunks
 
 Array = NDArray[Any]
 
