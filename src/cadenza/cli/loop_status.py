@@ -31,24 +31,9 @@ if TYPE_CHECKING:
 STORE_FILE: Final = "cadenza.db"
 
 
-def complete_run_ids(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the ids of known runs that begin with ``incomplete``, for the shell."""
-    from cadenza.core.errors import CadenzaError
-
-    workdir = Path(context.params.get("workdir") or "runs")
-    try:
-        with open_store(workdir, context.params.get("store")) as store:
-            ids = [row["id"] for row in store.list_runs()]
-    except (CadenzaError, OSError):  # a completion has nobody to tell
-        return []
-    return [run_id for run_id in reversed(ids) if run_id.startswith(incomplete)]
-
-
 RunId: TypeAlias = Annotated[
     str,
-    typer.Argument(
-        metavar="RUN_ID", help="Id of the run.", autocompletion=complete_run_ids, show_default=False
-    ),
+    typer.Argument(metavar="RUN_ID", help="Id of the run.", show_default=False),
 ]
 Workdir: TypeAlias = Annotated[
     Path, typer.Option("--workdir", "-w", help="Folder of all runs.", is_eager=True)
@@ -98,16 +83,15 @@ def open_store(workdir: Path, store: str | None, *, upgrade: bool = False) -> "J
     return JobStore(location)
 
 
-def command(verb: str, run_id: str | None, workdir: Path, store: str | None, *more: str) -> str:
+def command(verb: str, run_id: str, workdir: Path, store: str | None, *more: str) -> str:
     """Return a command line to copy: ``cadenza loop <verb> <run_id>`` with the same store.
 
-    Without a run it is about all of them. A password in the store's URL is hidden; the
-    command then takes it from where libpq does.
+    A password in the store's URL is hidden; the command then takes it from where libpq does.
     """
     import os
     import shlex
 
-    words = ["cadenza", "loop", verb, *([] if run_id is None else [run_id])]
+    words = ["cadenza", "loop", verb, run_id]
     if workdir != Path("runs"):
         words += ["--workdir", str(workdir)]
     if store is not None and store != os.environ.get("CADENZA_STORE"):

@@ -200,7 +200,10 @@ class StoreLayout:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "StoreLayout":
         """Return the layout that `dataclasses.asdict` described."""
-        fields = [Field(**{**f, "shape": tuple(f["shape"])}) for f in document["fields"]]
+        fields = [
+            Field(name=f["name"], shape=tuple(f["shape"]), dtype=f["dtype"], kind=f["kind"])
+            for f in document["fields"]
+        ]
         sizes = {name: document[name] for name in ("slots", "steps", "producers")}
         return cls(**sizes, fields=tuple(fields))
 
