@@ -73,14 +73,8 @@ class TensorboardConfig(FrozenModel):
 class EnvConfig(FrozenModel):
     """The task the ego is trained on.
 
-    Attributes:
-        task: Registered task name.
-        episode_length: Truncation horizon in control steps, > 0.
-        agent_uids: Names of the two seats; the first is the ego, the second the partner.
-        condition_id: Condition name, for tasks that come in several.
-        num_envs: Environments stepped as one batch, >= 1.
-        mask_partner_obs: Hide the partner from the ego's observation, for tasks that offer it.
-        options: Further keyword arguments of the task's environment.
+    ``agent_uids`` are ego and partner; ``mask_partner_obs`` hides the partner from the ego, for
+    tasks that offer it; ``options`` are further keyword arguments of the task's environment.
     """
 
     task: str
@@ -107,12 +101,8 @@ class EnvConfig(FrozenModel):
 class PartnerConfig(FrozenModel):
     """The frozen partner the ego is trained with.
 
-    Attributes:
-        class_name: Name in the partner registry.
-        seed: Seed of the partner's own training; 0 for scripted partners.
-        checkpoint_step: Training step of its checkpoint; None for scripted partners.
-        weights_uri: ``local://`` address of its weights; None for scripted partners.
-        extra: Further settings, strings to strings.
+    ``seed`` is that of the partner's own training; it is 0, and checkpoint and ``local://`` weights
+    are None, for scripted partners.
     """
 
     class_name: str = "scripted_heuristic"
@@ -309,12 +299,10 @@ class SafetyConfig(FrozenModel):
 
 
 class EvaluationConfig(FrozenModel):
-    """Deterministic evaluation of the ego on held-out episodes.
+    """Deterministic evaluation of the ego on held-out episodes, at the end of training at least.
 
     Attributes:
-        episodes: Episodes per evaluation, > 0.
-        every_frames: Frames between evaluations during training; the end is always evaluated, and
-            0 evaluates only there.
+        every_frames: Frames between further evaluations during training; 0 for none.
         root_seed: Root seed of the held-out episodes, apart from every training seed.
     """
 

@@ -143,15 +143,7 @@ class EgoRolloutTrainer(EgoSeatTrainer):
 class EgoPPOTrainer(EgoRolloutTrainer):
     """PPO with HARL's actor; prefer `from_config`, which reads the sizes off the environment.
 
-    Args:
-        cfg: Checked configuration; ``seed``, ``happo``, ``ppo_extras``, ``runtime``,
-            ``total_frames`` and ``env.num_envs`` are read.
-        ego_uid: The ego's seat.
-        ego_obs_space: Space of the ego's flat state, shape (O,).
-        ego_act_space: Space of the ego's action, shape (A,).
-        partner: Checked to be frozen before anything is allocated, and not kept.
-        device: Where the networks live; the CPU by default.
-        logger: Receives one event of metrics per update.
+    The partner is checked to be frozen before anything is allocated, and not kept.
 
     Raises:
         ConfigurationError: The partner has a trainable parameter.
@@ -243,11 +235,8 @@ class EgoPPOTrainer(EgoRolloutTrainer):
     def act(self, obs: Observation, *, deterministic: bool = False) -> Float32Array:
         """Return the ego's action, shape (A,), or (N, A) for a batched state.
 
-        Args:
-            obs: Holds ``obs["agent"][ego_uid]["state"]``, array or tensor, (O,) or (N, O).
-            deterministic: Return the policy's mean. Such a query draws nothing, is not part of the
-                rollout and may come at any time. A drawn action that is never observed is
-                replaced by the next one.
+        A ``deterministic`` query, of the mean, draws nothing, is not part of the rollout and may
+        come at any time. A drawn action that is never observed is replaced by the next one.
 
         Raises:
             InputError: The state has the wrong shape, or the action is not finite.
@@ -378,10 +367,8 @@ class EgoOnPolicyTrainer(EgoRolloutTrainer):
     def act(self, obs: Observation, *, deterministic: bool = False) -> Float32Array:
         """Return the ego's action within its bounds, (A,), or (N, A) for a batched state.
 
-        Args:
-            obs: Holds the seats' states.
-            deterministic: Return the mean, or the most probable choice; draws nothing and may
-                come at any time.
+        A ``deterministic`` one is the mean, or the most probable choice; it draws nothing and may
+        come at any time.
 
         Raises:
             InputError: A state has the wrong shape or is not finite.

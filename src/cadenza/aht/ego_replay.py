@@ -109,9 +109,7 @@ class EgoReplayTrainer(EgoSeatTrainer):
     def act(self, obs: Observation, *, deterministic: bool = False) -> Float32Array:
         """Return the ego's action within its bounds, (A,), or (N, A) for a batched state.
 
-        Args:
-            obs: Holds the seats' states.
-            deterministic: Return the greedy action; draws nothing and may come at any time.
+        A ``deterministic`` one is greedy; it draws nothing and may come at any time.
 
         Raises:
             InputError: A state has the wrong shape or is not finite.

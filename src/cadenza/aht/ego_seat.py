@@ -153,15 +153,10 @@ def _flags(owner: str, name: str, value: Any, count: int) -> NDArray[np.bool_]:
 
 
 class SeatOutcome(NamedTuple):
-    """What followed one step, as rows.
+    """What followed one step, as rows: rewards, float64, and whose episodes ended, (N,) each.
 
-    Attributes:
-        rewards: Shape (N,) float64.
-        terminated: The task ended the episode, (N,).
-        boundaries: The episode ended in either way, (N,).
-        cut: Rows that a time limit ended and the task did not, (K,).
-        next_rows: What the next action is decided on, (N, S).
-        last_rows: What followed before any reset, (N, S).
+    ``cut`` are the rows, (K,), that a time limit ended and the task did not; ``next_rows``, (N, S),
+    are what the next action is decided on, ``last_rows`` what followed before any reset.
     """
 
     rewards: FloatArray

@@ -75,24 +75,15 @@ class GuaranteeReport:
 
 @dataclass(frozen=True, slots=True)
 class SlopeReport:
-    """Result of the slope test.
+    """Result of the slope test; what was not fitted is 0, 1 or None.
 
     Attributes:
-        slope: Return per episode; 0 when nothing was fitted.
-        intercept: Fitted return of episode 0.
-        r_squared: Share of variance explained, in [0, 1].
-        p_value: One-sided, of ``slope <= 0``; 1 when nothing was fitted.
-        alpha: Level it was compared with.
-        n_episodes: Episodes in the curve.
-        status: The outcome.
+        slope: Return per episode.
+        p_value: One-sided, of ``slope <= 0``.
         passed: ``status is CheckStatus.PASSED``, whatever was given.
-        slope_interval: Autocorrelation-robust interval of the slope, coverage ``1 - alpha``; None
-            when nothing was fitted.
+        slope_interval: Autocorrelation-robust interval of the slope, coverage ``1 - alpha``.
         effect_window: Episodes in each of the two windows of ``effect_size``.
-        first_window_mean: Mean return of the first window; None when nothing was fitted.
-        last_window_mean: Mean return of the last window; None when nothing was fitted.
-        effect_size: Cohen's d, last minus first; None when nothing was fitted or both windows are
-            constant.
+        effect_size: Cohen's d, last window minus first; None also when both are constant.
     """
 
     slope: float
@@ -131,13 +122,7 @@ def check_positive_learning_slope(
     alpha: float = DEFAULT_ALPHA,
     min_episodes: int = DEFAULT_MIN_EPISODES,
 ) -> SlopeReport:
-    """Test whether the per-episode return rose.
-
-    Args:
-        curve: Only ``per_episode_ego_rewards`` is read.
-        alpha: One-sided significance level.
-        min_episodes: Fewest episodes to judge.
-    """
+    """Test whether the per-episode return of at least ``min_episodes`` rose."""
     rewards = np.asarray(curve.per_episode_ego_rewards, dtype=np.float64)
     n = int(rewards.size)
     if n > 0 and not np.isfinite(rewards).all():

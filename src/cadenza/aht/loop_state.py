@@ -91,14 +91,10 @@ class RolloutWindow:
 
 
 class LoopState:
-    """Progress of one run.
+    """Progress of one run: frames, control steps of N frames each, and the running episodes, (N,).
 
-    Attributes:
-        frames: Environment frames done.
-        iterations: Control steps done; each is N frames.
-        episode_index: Number of resets after the first, over all environments.
-        awaiting_reset: The episode has ended and the next has not begun (one environment only).
-        replay: How to get back to the current observation.
+    ``episode_index`` counts resets after the first, over all environments; ``awaiting_reset``: the
+    episode has ended and the next has not begun (one environment only).
     """
 
     def __init__(self, run_id: str, num_envs: int, first_seed: int) -> None:
@@ -171,12 +167,7 @@ class LoopState:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, paths: Sequence[Path]) -> None:
-        """Continue from `state_dict`.
-
-        Args:
-            state: The stored state.
-            paths: Policy checkpoints up to it, where they are now.
-        """
+        """Continue from `state_dict`; ``paths`` are the policy checkpoints where they are now."""
         self.frames = int(state["frames"])
         self.iterations = int(state["iterations"])
         self.episode_index = int(state["episode_index"])

@@ -48,13 +48,9 @@ class SafetyStation(ABC):
     def filter(self, nominal: NDArray[Any]) -> tuple[NDArray[Any], FloatArray]:
         """Return the action to execute and what to subtract from the learner's reward.
 
-        Args:
-            nominal: The ego's action, shape (A,), or (N, A) for a batch.
-
-        Returns:
-            Actions in shape and type of ``nominal``, bit for bit the nominal ones where nothing had
-            to change; and the penalty, >= 0, shape () or (N,). What the action's own bounds cut off
-            is not counted as an intervention: the environment would cut it off as well.
+        Actions are (A,), or (N, A) for a batch, bit for bit the nominal ones where nothing had to
+        change; the penalty is >= 0, () or (N,). What the action's own bounds cut off is no
+        intervention: the environment would cut it off as well.
         """
 
     @abstractmethod

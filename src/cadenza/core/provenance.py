@@ -68,18 +68,14 @@ class RunContext:
 
     Attributes:
         run_id: 16 hex digits that follow from all facts below except ``extra``.
-        seed: Root seed.
         git_sha: Commit checked out, or `GIT_SHA_UNKNOWN`.
         pyproject_hash: SHA-256 of ``pyproject.toml``; of nothing if there is no such file.
-        run_kind: What the run is for, e.g. ``"ego_aht_happo"``.
         extra: Further facts to log; not part of the id.
-        id_scheme: Version of the id's derivation.
         git_dirty: Whether tracked files or untracked sources differ from the commit; None: unknown.
         diff_hash: SHA-256 over the names and bytes of those files, or `GIT_SHA_UNKNOWN`.
         lock_hash: SHA-256 over the names and bytes of the files that pin dependencies.
-        packages: Versions of Python and of the packages that can change the numbers; digests of
-            the code beside this package.
-        config_fingerprint: Hash of the configuration, if one was given.
+        packages: Versions of Python and of the packages that can change the numbers; digests of the
+            code beside this package.
     """
 
     run_id: str

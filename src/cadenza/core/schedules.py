@@ -31,14 +31,7 @@ def truncated_linear(min_x: float, max_x: float, min_y: float, max_y: float, x: 
 
 @dataclass(frozen=True, slots=True)
 class BPStepScheduler:
-    """A line between two backprop steps, flat outside.
-
-    Attributes:
-        bp_step_begin: Last step at ``value_min``.
-        bp_step_end: First step at ``value_max``.
-        value_min: Value at the beginning (it may be the larger one).
-        value_max: Value at the end.
-    """
+    """A line between two backprop steps, from ``value_min`` to ``value_max``, flat outside."""
 
     bp_step_begin: float
     bp_step_end: float

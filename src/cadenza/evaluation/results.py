@@ -211,14 +211,10 @@ def episode_line(episode: EpisodeResult) -> bytes:
 
 
 class SeedSchedule(Archive):
-    """How many episodes were meant to run, under which seeds.
+    """How many episodes were meant to run, under which unique cluster seeds.
 
-    Attributes:
-        root_seed: Seed of everything that is not an episode.
-        seeds: Cluster seeds, unique and not empty.
-        episodes_per_seed: Records per seed: episodes x partners x conditions.
-        substream_labels: Names of the random streams; ``{seed}`` and ``{episode}`` stand for
-            numbers.
+    ``root_seed`` is of everything that is not an episode; ``episodes_per_seed`` counts episodes x
+    partners x conditions; ``{seed}`` and ``{episode}`` in labels of streams stand for numbers.
     """
 
     root_seed: Count
@@ -281,17 +277,9 @@ class IntervalRecord(Archive):
 
 
 class CellSummary(Archive):
-    """One condition with one partner.
+    """One condition with one partner: rates, and sums over all episodes.
 
-    Attributes:
-        condition: Condition identifier.
-        partner: Partner identifier.
-        success: Success rate.
-        contact: Contact rate; ``None`` where the task does not report contact.
-        min_distance_m: Smallest distance over all episodes, m.
-        fallback_fired: Braking fallbacks over all episodes.
-        interventions: Steps on which the filter acted, over all episodes.
-        n_steps: Control steps over all episodes.
+    Contact is None where the task does not report it; ``min_distance_m`` is the smallest, m.
     """
 
     condition: str
@@ -307,14 +295,7 @@ class CellSummary(Archive):
 class ComparisonSummary(Archive):
     """Paired difference ``treatment - baseline`` of one metric on equal initial states.
 
-    Attributes:
-        metric: ``"success"`` or ``"contact"``.
-        treatment: Condition identifier.
-        baseline: Condition identifier.
-        partner: Partner identifier; ``None`` pools all partners.
-        difference: Mean difference with its interval.
-        unmatched_treatment: Treatment episodes without a partner episode.
-        unmatched_baseline: Baseline episodes without a partner episode.
+    Without a partner all partners are pooled; unmatched are episodes without counterpart.
     """
 
     metric: Literal["success", "contact"]
@@ -524,14 +505,10 @@ def load_run_archive(path: Path) -> SpikeRun | ResultBundle:
     The explicit ``kind`` decides. Older archives lack it: a ``spike_id`` marks a spike run whatever
     its version, otherwise version 3 and later is a bundle and earlier a spike run.
 
-    Args:
-        path: A JSON file.
-
     Raises:
         InputError: Too large, not JSON, not an object, NaN inside, unknown kind, or a
             ``schema_version`` that is missing or newer than this package reads.
         pydantic.ValidationError: The object has the wrong shape for its kind.
-        OSError: The file cannot be read.
     """
     data = _read_object(path)
     version = data.get("schema_version")

@@ -46,11 +46,8 @@ ComparedMetric = Literal["success", "contact"]
 class SummarySettings:
     """What a summary depends on besides the episodes; stored inside it.
 
-    Attributes:
-        n_resamples: 0 for Student t, >= 1000 for BCa with that many replicates.
-        bootstrap_root_seed: Root seed of the replicates.
-        headline_condition: Condition of the headline rate; ``None`` pools everything.
-        comparison: Treatment conditions, then the baseline that each is compared with, if any.
+    ``n_resamples`` is 0 for Student t, >= 1000 for BCa; ``headline_condition`` None pools
+    everything; ``comparison`` are treatments, then the baseline that each is compared with.
     """
 
     n_resamples: int = 0

@@ -273,20 +273,11 @@ def truncated_mixture(
     low: int,
     high: int,
 ) -> NDArray[np.float64]:
-    """Return P(c | low <= c <= high) of a rounded mixture of Gaussians.
+    """Return P(c | low <= c <= high) of a rounded mixture of Gaussians, (high - low + 1,), sum 1.
 
     P(c) is proportional to sum_k w_k (F((c + 1/2 - m_k) / s_k) - F((c - 1/2 - m_k) / s_k)), F the
     normal distribution function; computed by logarithms, so bounds far from all means are exact.
-
-    Args:
-        means: m, shape (K,).
-        stds: s, shape (K,), > 0.
-        weights: w, shape (K,), sum 1.
-        low: Smallest size.
-        high: Largest size.
-
-    Returns:
-        Probability of each size, shape (high - low + 1,), sum 1.
+    Means m, deviations s > 0 and weights w, sum 1, have the shape (K,).
 
     Raises:
         ConfigurationError: Float64 cannot express any of the mixture's mass within the bounds.

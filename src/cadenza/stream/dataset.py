@@ -241,14 +241,7 @@ class OnlineDataset(IterableDataset["TensorDict"]):
 
     @staticmethod
     def collate_fn(batch: "Sequence[TensorDict]") -> "TensorDict":
-        """Stack chunks; for a loader in item mode.
-
-        Args:
-            batch: n chunks of equal shape [c].
-
-        Returns:
-            Batch of shape [n, c].
-        """
+        """Stack n chunks of equal shape [c] to [n, c]; for a loader in item mode."""
         stack = cast("Callable[[Sequence[TensorDict]], TensorDict]", torch.stack)
         return stack(tuple(batch))
 

@@ -204,17 +204,11 @@ def _camera_fields(sensor: Mapping[str, Any]) -> list[Field]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WorldStep:
-    """What one step of all environments gave.
+    """What one step of all environments gave, (E,) or by field.
 
-    Attributes:
-        states: Observations that the step led to, by field; final ones where an episode ended.
-        rewards: Shape (E,).
-        terminated: Shape (E,).
-        truncated: Shape (E,).
-        played: Environments that made a step, (E,); in next-step mode a reset takes its place.
-        begun: Environments that stand at the beginning of an episode now, (E,).
-        first: Their observations, by field.
-        infos: What else the environments told.
+    ``states`` are those that the step led to, final ones where an episode ended; ``played`` made a
+    step (in next-step mode a reset takes its place); ``begun`` stand at the beginning of an episode
+    now, and see ``first``.
     """
 
     states: Arrays

@@ -32,13 +32,9 @@ MAX_SEGMENTS: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One array of a trajectory.
+    """One array of a trajectory: shape and type of an entry, and what it belongs to.
 
-    Attributes:
-        name: Key; dots nest, as in ``"obs.robot.qpos"``.
-        shape: Shape of one entry.
-        dtype: Numpy name of its type.
-        kind: Whether it belongs to steps or to the states between them.
+    Dots in the name nest, as in ``"obs.robot.qpos"``.
     """
 
     name: str
@@ -139,14 +135,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLayout:
-    """Sizes of a store; equal layouts place everything alike.
-
-    Attributes:
-        slots: S.
-        steps: T.
-        producers: P.
-        fields: Arrays of a trajectory, names distinct.
-    """
+    """Sizes S, T and P of a store and its fields; equal layouts place everything alike."""
 
     slots: int
     steps: int

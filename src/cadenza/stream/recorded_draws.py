@@ -180,14 +180,10 @@ class RecordingReader:
     def __init__(
         self, reader: ChunkReader, store: SlotStore, folder: str | Path, *, durable: bool = True
     ) -> None:
-        """Begin a recording.
+        """Begin a recording in ``folder``, which must not hold one.
 
-        Args:
-            reader: Draws from ``store``.
-            store: Where episodes are.
-            folder: Where to write; must not hold a recording.
-            durable: Whether `close` waits for the disk. A loader's worker, which has seconds to
-                end, leaves that to the recording around its own.
+        Only a ``durable`` one waits for the disk when it is closed: a loader's worker, which has
+        seconds to end, leaves that to the recording around its own.
 
         Raises:
             ConfigurationTypeError: ``folder`` is no path.

@@ -306,11 +306,8 @@ _PATTERN: Final = re.compile(r"dataset-(\d+)-epoch-(\d+)-worker-(\d+)-of-(\d+)")
 class IteratorPlace:
     """Place of an iterator among all that one process makes over a stream; equal in every rerun.
 
-    Attributes:
-        dataset: Datasets that were made over the stream before its own.
-        epoch: Iterators that its dataset made before, in workers of its number.
-        worker: Number of its loader worker; 0 without one.
-        workers: Workers of its loader; 0 for an iterator in the process that made the dataset.
+    ``epoch`` counts the iterators that its dataset made before in workers of its number;
+    ``workers`` is 0 for an iterator in the process that made the dataset.
     """
 
     dataset: int

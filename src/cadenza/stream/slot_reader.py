@@ -166,12 +166,7 @@ class SlotReader:
     """Draws from a store; every process has its own, which its threads may share."""
 
     def __init__(self, store: SlotStore, *, validate: bool = True) -> None:
-        """Read ``store``.
-
-        Args:
-            store: The store.
-            validate: False trusts every copy; only for showing what that would let through.
-        """
+        """Read ``store``; without ``validate`` copies are trusted, to show what that lets in."""
         self._store = store
         self._validate = validate
         self._tables = _Tables()
@@ -192,14 +187,7 @@ class SlotReader:
         generator: torch.Generator,
         options: DrawOptions = DEFAULT_OPTIONS,
     ) -> DrawnChunks:
-        """Copy ``n`` chunks of ``c`` steps into ``out``.
-
-        Args:
-            n: Chunks, at least 1.
-            c: Steps of a chunk, 1 to as many as a slot holds.
-            out: Targets by key, see `Batches.targets`, which checks them; shape (n, c, ...).
-            generator: Source of the draws.
-            options: Distribution of the chunks.
+        """Copy ``n`` chunks of ``c`` steps into ``out``, (n, c, ...), checked by `Batches.targets`.
 
         Raises:
             InputError: An episode is too short and the options refuse that.

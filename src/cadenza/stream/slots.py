@@ -258,19 +258,12 @@ class SlotStore:
         policy_version: int,
         may_publish: Callable[[int], bool] | None = None,
     ) -> int | None:
-        """Open a written slot to readers, and count it once they can see it.
+        """Open a written slot of so many steps to readers, and count it once they can see it.
 
-        Whoever has seen the count finds the episode, and its steps counted.
-
-        Args:
-            slot: Which one; its lease tells the producer.
-            length: Steps.
-            success: 1, 0, or -1 for unknown.
-            policy_version: Version of the policy that acted.
-            may_publish: Asked with the episodes published so far; those that other producers are
-                publishing count, so that several that ask at once do not go beyond a limit. Of two
-                that each leave the last place to the other, the first to ask again gets it. None
-                publishes in any case.
+        Whoever has seen the count finds the episode, and its steps counted. ``success`` is 1, 0, or
+        -1 for unknown. ``may_publish`` is asked with the episodes published so far, those that
+        other producers are publishing among them, so that several that ask at once do not go beyond
+        a limit; of two that each leave the last place to the other, the first to ask again gets it.
 
         Returns:
             Its number, see `number`; None if it may not be published.

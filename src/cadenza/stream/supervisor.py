@@ -61,15 +61,9 @@ KILL_S: Final = 1.0
 class _Watched:
     """One producer as its supervisor sees it.
 
-    Attributes:
-        number: Its number.
-        process: Its process, None before the first start.
-        restarts: New starts so far; part of its seeds, so it only grows.
-        faults: Faults that are not forgiven.
-        start_at: Time of the next start, s of the monotonic clock.
-        at_work_since_ns: When it was first seen at work after its last start, ns of that clock;
-            None before.
-        is_lost: Whether it will not be started again.
+    ``restarts`` are part of its seeds and only grow, ``faults`` are those that are not forgiven; it
+    starts next at ``start_at``, s, and was at work since ``at_work_since_ns``, of the monotonic
+    clock.
     """
 
     number: int

@@ -101,12 +101,7 @@ class WindowTable:
         self._versions = versions
 
     def pick(self, n: int, generator: torch.Generator, taken: IntArray) -> DrawnChunks:
-        """Draw ``n`` windows.
-
-        Args:
-            n: How many.
-            generator: Source of the draws.
-            taken: Slots that this call has already drawn; strata take them last.
+        """Draw ``n`` windows; strata take last the slots that this call has ``taken`` already.
 
         Raises:
             DataPendingError: There is no window.

@@ -37,18 +37,9 @@ FEW_CLUSTERS: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A point estimate with an interval.
+    """A point estimate with an interval, None where undefined for ``undefined_reason``.
 
-    Attributes:
-        value: Point estimate; ``None`` when there is no data.
-        low: Lower bound; ``None`` when undefined.
-        high: Upper bound; ``None`` when undefined.
-        confidence: Nominal coverage, in (0, 1).
-        estimator: Identity of the method: statistic/design/interval/version.
-        n: Observations: episodes or pairs.
-        n_clusters: Seeds they come from.
-        undefined_reason: Why ``value`` or the bounds are ``None``.
-        warnings: Cautions, one sentence each.
+    ``estimator`` names the method: statistic/design/interval/version; ``n`` are episodes or pairs.
     """
 
     value: float | None

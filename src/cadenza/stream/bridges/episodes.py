@@ -123,11 +123,7 @@ class EpisodeReader:
     """
 
     def __init__(self, store: SlotStore, *, select: Sequence[str] | None = None) -> None:
-        """Begin with the oldest episode that is still there.
-
-        Args:
-            store: Where to read.
-            select: Fields to copy; all if None.
+        """Begin with the oldest episode that is still there; copy the fields to ``select``, or all.
 
         Raises:
             ConfigurationTypeError: ``store`` is none.
@@ -150,10 +146,7 @@ class EpisodeReader:
         self.lost = 0
 
     def take(self, limit: int | None = None) -> list[Episode]:
-        """Return the episodes that were published since the last call, oldest first.
-
-        Args:
-            limit: Most episodes to return; the others come with the next call. None: all.
+        """Return the episodes published since the last call, oldest first, ``limit`` at most.
 
         Raises:
             InputError: ``limit`` is no integer or below one.

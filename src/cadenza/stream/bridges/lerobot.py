@@ -111,11 +111,7 @@ class LeRobotWriter:
         self._is_closed = False
 
     def add(self, episode: Episode, task: str) -> int:
-        """Add an episode and return its number in the dataset.
-
-        Args:
-            episode: What happened.
-            task: What was to be done, in words.
+        """Add an episode in which ``task``, in words, was to be done; return its number.
 
         Raises:
             InputError: ``task`` says nothing, or the episode is none, or does not suit a feature;
