@@ -4,9 +4,8 @@ Every model is frozen and refuses unknown keys, non-finite numbers and strings i
 A statistic that cannot be computed is ``None`` together with the reason, never NaN.
 """
 
-import json
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NoReturn, Self, cast
+from typing import Annotated, Any, Final, Literal, Self, cast
 
 from pydantic import (
     BaseModel,
@@ -18,8 +17,9 @@ from pydantic import (
     model_validator,
 )
 
-from cadenza.core.errors import InputError
+from cadenza.core.errors import InputError, IntegrityError
 from cadenza.core.files import canonical_json
+from cadenza.core.strict_json import parse_json_object
 
 #: Version of the result archive; independent of the packet and safety-report versions.
 SCHEMA_VERSION: Final = 3
@@ -436,10 +436,6 @@ class ResultBundle(Archive):
         return self
 
 
-#: Largest archive read into memory, bytes: 500 000 episodes of 500 bytes.
-MAX_ARCHIVE_BYTES: Final = 256 << 20
-
-
 class ConditionPair(Archive):
     """The two conditions a spike compares: control and treatment."""
 
@@ -510,7 +506,10 @@ def load_run_archive(path: Path) -> SpikeRun | ResultBundle:
             ``schema_version`` that is missing or newer than this package reads.
         pydantic.ValidationError: The object has the wrong shape for its kind.
     """
-    data = _read_object(path)
+    try:
+        data = parse_json_object(path.read_bytes(), source=str(path))
+    except IntegrityError as error:
+        raise InputError(f"{error} Restore the file.") from error
     version = data.get("schema_version")
     if isinstance(version, bool) or not isinstance(version, int):
         raise InputError(
@@ -535,24 +534,3 @@ def _kind_of_older_archive(data: dict[str, Any], version: int) -> str:
     if "spike_id" in data or version < SCHEMA_VERSION:
         return "spike_run"
     return "result_bundle"
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in ``path``; errors as `load_run_archive`."""
-    size = path.stat().st_size
-    if size > MAX_ARCHIVE_BYTES:
-        raise InputError(f"{path}: expected at most {MAX_ARCHIVE_BYTES} bytes, got {size}.")
-    try:
-        data = json.loads(path.read_bytes().decode("utf-8"), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path}: expected strict JSON in UTF-8, got {error}; restore the file."
-        ) from error
-    if not isinstance(data, dict):
-        raise InputError(f"{path}: expected a JSON object, got {type(data).__name__}.")
-    return cast("dict[str, Any]", data)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    """Refuse NaN and infinities, which Python's JSON reader accepts."""
-    raise ValueError(f"the number {name}")
