@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, Literal, Self, cast
+from typing import Any, ClassVar, Final, Literal, Self, cast
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
@@ -317,11 +317,29 @@ class ResumeConfig(FrozenModel):
     keep: int = Field(default=2, ge=1)
 
 
-class RolloutRecorderConfig(FrozenModel):
-    """Upstream's in-training rollout recorder; only its defaults are accepted.
+class UpstreamSection(FrozenModel):
+    """A section of upstream that has no effect here: only its defaults are accepted."""
 
-    The evaluation records instead: every robot's positions in every episode.
-    """
+    SECTION: ClassVar[str]
+    ADVICE: ClassVar[str]
+
+    @model_validator(mode="after")
+    def _refuse_what_has_no_effect(self) -> Self:
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if value != field.default:
+                raise ValueError(
+                    f"{self.SECTION}.{name}: expected its default {field.default!r}, got "
+                    f"{value!r}; {self.ADVICE}"
+                )
+        return self
+
+
+class RolloutRecorderConfig(UpstreamSection):
+    """Upstream's in-training rollout recorder; the evaluation records instead."""
+
+    SECTION = "rollout_recorder"
+    ADVICE = "training records no rollouts; `cadenza eval run` records every evaluation episode."
 
     enabled: bool = False
     interval_frames: int = Field(default=25000, gt=0)
@@ -329,58 +347,31 @@ class RolloutRecorderConfig(FrozenModel):
     episodes_per_record: int = Field(default=1, gt=0)
     fps: int = Field(default=20, gt=0)
 
-    @model_validator(mode="after")
-    def _refuse_what_has_no_effect(self) -> Self:
-        _refuse_changes(
-            self,
-            "rollout_recorder",
-            "training records no rollouts; `cadenza eval run` records every evaluation episode.",
-        )
-        return self
 
+class ShapingConfig(UpstreamSection):
+    """Upstream's reward shaping for its manipulation tasks."""
 
-class ShapingConfig(FrozenModel):
-    """Upstream's reward shaping for its manipulation tasks; only its defaults are accepted."""
+    SECTION = "shaping"
+    ADVICE = (
+        "no task of this package uses it; wrap the environment, or set a reward option of the task "
+        "in env.options."
+    )
 
     settle_alpha: float = Field(default=0.0, ge=0.0)
     settle_qvel_cap: float = Field(default=0.7, gt=0.0)
     transport_pbrs_coeff: float = Field(default=0.0, ge=0.0)
 
-    @model_validator(mode="after")
-    def _refuse_what_has_no_effect(self) -> Self:
-        _refuse_changes(
-            self,
-            "shaping",
-            "no task of this package uses it; wrap the environment, or set a reward option of "
-            "the task in env.options.",
-        )
-        return self
 
+class ExploratoryConfig(UpstreamSection):
+    """Upstream's switch for a partner that never moves."""
 
-class ExploratoryConfig(FrozenModel):
-    """Upstream's switch for a partner that never moves; only its default is accepted."""
+    SECTION = "exploratory"
+    ADVICE = (
+        "name a partner that never moves instead, e.g. partner.class_name=crossing_stationary, and "
+        "drop options it does not know, e.g. '~partner.extra.max_speed'."
+    )
 
     partner_static_override: bool = False
-
-    @model_validator(mode="after")
-    def _refuse_what_has_no_effect(self) -> Self:
-        _refuse_changes(
-            self,
-            "exploratory",
-            "name a partner that never moves instead, e.g. partner.class_name=crossing_stationary, "
-            "and drop options it does not know, e.g. '~partner.extra.max_speed'.",
-        )
-        return self
-
-
-def _refuse_changes(model: BaseModel, section: str, advice: str) -> None:
-    """Raise if any field of ``model`` differs from its default."""
-    for name, field in type(model).model_fields.items():
-        value = getattr(model, name)
-        if value != field.default:
-            raise ValueError(
-                f"{section}.{name}: expected its default {field.default!r}, got {value!r}; {advice}"
-            )
 
 
 #: Where results go does not change them: two runs in different folders share one identity.

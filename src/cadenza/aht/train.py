@@ -29,7 +29,6 @@ from cadenza.aht.run import Run, RunFiles, extra_facts, partner_id_of, unfinishe
 from cadenza.aht.safety_station import (
     AnyDriver,
     SafetyStation,
-    build_safety_station,
     require_matching_safety,
 )
 from cadenza.aht.types import (
@@ -170,7 +169,7 @@ def _train(run: Run, stored: StoredState | None) -> TrainingResult:
         trainer = run.factory(cfg, env=run.env, partner=run.partner, ego_uid=ego_uid, logger=log)
         station = None
         if run.driver is not None:
-            station = build_safety_station(run.driver, cfg, partner_id_of(run.partner))
+            station = SafetyStation(run.driver, cfg, partner_id_of(run.partner))
         if stored is None:
             obs = _begin(run, station)
         else:

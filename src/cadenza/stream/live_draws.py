@@ -31,7 +31,7 @@ from cadenza.stream.chunk_source import ChunkSource, DrawRequest
 from cadenza.stream.config import FlowRules, OnlineDataEngineCfg
 from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.layout import StoreLayout
-from cadenza.stream.recorded_draws import ChunkReader, RecordingReader
+from cadenza.stream.recorded_draws import RecordingReader
 from cadenza.stream.recording_files import WORKERS_FOLDER, IteratorPlace, RecordingSession
 from cadenza.stream.serving import ServingCheck
 from cadenza.stream.slot_reader import SlotReader
@@ -62,7 +62,7 @@ class LiveDraws:
         self._batches = Batches(store.layout, torch.device(cfg.buffer_device))
         self._serving = ServingCheck(store)
         self._slots = SlotReader(store)
-        self._reader: ChunkReader = self._slots
+        self._reader: SlotReader | RecordingReader = self._slots
         self._consumer = ConsumerRow(store)
         self._counting = store.counting
         self._generators: dict[int, torch.Generator] = {}

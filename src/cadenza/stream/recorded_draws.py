@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ from cadenza.stream.recording_files import (
     worker_folders,
 )
 from cadenza.stream.shared_file import ThreadLock, full_fence
-from cadenza.stream.slot_reader import MAX_ROUNDS, copy_chunks
+from cadenza.stream.slot_reader import MAX_ROUNDS, SlotReader, copy_chunks
 from cadenza.stream.slots import IntArray, SlotStore
 from cadenza.stream.windows import DrawnChunks
 
@@ -155,21 +155,6 @@ def recorded_place(
 KEPT_EPISODES: Final = 64
 
 
-class ChunkReader(Protocol):
-    """What draws chunks from a store."""
-
-    def draw(
-        self,
-        n: int,
-        c: int,
-        out: Mapping[str, Tensor],
-        generator: torch.Generator,
-        options: DrawOptions = ...,
-    ) -> DrawnChunks:
-        """Copy ``n`` chunks of ``c`` steps into ``out``."""
-        ...
-
-
 class RecordingReader:
     """Draws as another reader does and writes the draws down; for the threads of one process.
 
@@ -178,7 +163,12 @@ class RecordingReader:
     """
 
     def __init__(
-        self, reader: ChunkReader, store: SlotStore, folder: str | Path, *, durable: bool = True
+        self,
+        reader: "SlotReader | RecordingReader",
+        store: SlotStore,
+        folder: str | Path,
+        *,
+        durable: bool = True,
     ) -> None:
         """Begin a recording in ``folder``, which must not hold one.
 

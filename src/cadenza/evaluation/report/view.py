@@ -222,18 +222,8 @@ def _known(
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
-    """Part of the plane that every picture shows, m."""
-
-    x_low: float
-    x_high: float
-    y_low: float
-    y_high: float
-
-
-def extent_of(rollouts: Sequence[Rollout]) -> Extent:
-    """Return the smallest square that holds every robot and goal, with a small margin."""
+def extent_of(rollouts: Sequence[Rollout]) -> list[float]:
+    """Return low x, low y, high x, high y of a square around every robot and goal, m."""
     points: list[Point] = []
     for rollout in rollouts:
         for frame in (*rollout.frames, rollout.goals):
@@ -242,7 +232,7 @@ def extent_of(rollouts: Sequence[Rollout]) -> Extent:
     xs, ys = [x for x, _ in points], [y for _, y in points]
     half = max(max(xs) - min(xs), max(ys) - min(ys)) / 2 + 1.3 * radius
     x, y = (max(xs) + min(xs)) / 2, (max(ys) + min(ys)) / 2
-    return Extent(x_low=x - half, x_high=x + half, y_low=y - half, y_high=y + half)
+    return [x - half, y - half, x + half, y + half]
 
 
 def robot_roles(rollout: Rollout, ego_uid: str) -> dict[str, str]:
@@ -281,9 +271,8 @@ def player_data(view: ReportView) -> Markup:
 
     Positions are whole millimetres: finer than a pixel at any zoom the player offers.
     """
-    extent = extent_of(view.rollouts)
     data = {
-        "extent": [extent.x_low, extent.y_low, extent.x_high, extent.y_high],
+        "extent": extent_of(view.rollouts),
         "contact": view.contact_distance_m,
         "unit": view.action_unit,
         "conditions": [

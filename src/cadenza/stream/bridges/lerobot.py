@@ -41,7 +41,6 @@ from cadenza.stream.bridges.lerobot_files import (
     write_tables,
 )
 from cadenza.stream.bridges.lerobot_stats import (
-    FeatureStatistics,
     ImageStatistics,
     NumberStatistics,
     Statistics,
@@ -302,7 +301,7 @@ def _checked_features(features: Sequence[Feature]) -> tuple[Feature, ...]:
     return tuple(features)
 
 
-def _statistics_of(feature: Feature) -> FeatureStatistics:
+def _statistics_of(feature: Feature) -> ImageStatistics | NumberStatistics:
     if feature.dtype == IMAGE:
         return ImageStatistics(feature.shape[-1])
     return NumberStatistics(feature.shape)
