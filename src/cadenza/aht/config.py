@@ -605,18 +605,16 @@ def _split_extensions(config: EgoAHTConfig) -> tuple[dict[str, Any], dict[str, A
             if kind == "identity":
                 extensions.update(_changes(name, value))
         elif isinstance(value, BaseModel):
-            inner = _inner_extensions(value)
+            inner = [
+                inner_name
+                for inner_name, entry in type(value).model_fields.items()
+                if _extension_kind(entry.json_schema_extra) is not None
+            ]
             if inner:
                 excluded[name] = dict.fromkeys(inner, True)
                 for inner_name in inner:
                     extensions.update(_changed_field(name, value, inner_name))
     return excluded, extensions
-
-
-def _inner_extensions(model: BaseModel) -> list[str]:
-    """Return the names of the fields of ``model`` that upstream does not have."""
-    fields = type(model).model_fields.items()
-    return [name for name, field in fields if _extension_kind(field.json_schema_extra) is not None]
 
 
 def _changes(prefix: str, model: BaseModel) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def doctor(
 
 def examine(folder: Path) -> list[Finding]:
     """Return every finding; results would be written to ``folder``."""
-    findings = [_python(), *_packages(), _compute(), _disk(folder), _writable(folder), _git(folder)]
+    findings = [_python(), _packages(), _compute(), _disk(folder), _writable(folder), _git(folder)]
     findings += [_try("safety filter", _filter_detail), _try("determinism", _determinism_detail)]
     return findings + [_optional(name) for name in _OPTIONAL]
 
@@ -77,24 +77,9 @@ def _python() -> Finding:
     )
 
 
-def _packages() -> list[Finding]:
-    """Return one finding per required package that is missing, or one that says all are there."""
-    requirements = [r for r in metadata.requires("cadenza") or [] if "extra ==" not in r]
-    names = sorted(_package_name(requirement) for requirement in requirements)
-    missing = [name for name in names if _version(name) is None]
-    if missing:
-        return [
-            Finding(name=name, ok=False, detail=f"not installed; run: pip install {name}")
-            for name in missing
-        ]
+def _packages() -> Finding:
     versions = ", ".join(f"{name} {_version(name)}" for name in ("torch", "numpy", "gymnasium"))
-    return [Finding(name="packages", ok=True, detail=f"all {len(names)} installed; {versions}")]
-
-
-def _package_name(requirement: str) -> str:
-    """Return the distribution a requirement such as ``numpy>=2.4,<3`` names."""
-    length = next((i for i, c in enumerate(requirement) if not (c.isalnum() or c in "-_.")), None)
-    return requirement[:length]
+    return Finding(name="packages", ok=True, detail=versions)
 
 
 def _version(package: str) -> str | None:

@@ -54,7 +54,13 @@ def top(
             errors = "\n".join(producer_errors(status))
             print_table("Producers", _PRODUCER_COLUMNS, producer_rows(status), note=errors)
         else:
-            _follow(file, status)
+            from rich.live import Live
+
+            with Live(_tables(status), auto_refresh=False) as live:
+                while status["state"] not in _ENDED:
+                    time.sleep(_PAUSE_S)
+                    status = read_status(file)
+                    live.update(_tables(status), refresh=True)
 
 
 def read_status(file: Path) -> dict[str, Any]:
@@ -162,17 +168,6 @@ def producer_errors(status: Mapping[str, Any]) -> list[str]:
         for row in status["producers"]
         if row["error"] is not None
     ]
-
-
-def _follow(file: Path, status: dict[str, Any]) -> None:
-    """Redraw the tables until the stream ends."""
-    from rich.live import Live
-
-    with Live(_tables(status), auto_refresh=False) as live:
-        while status["state"] not in _ENDED:
-            time.sleep(_PAUSE_S)
-            status = read_status(file)
-            live.update(_tables(status), refresh=True)
 
 
 def _tables(status: Mapping[str, Any]) -> "Group":

@@ -157,7 +157,8 @@ def compute_run_metadata(
     root = repo_root or source_checkout() or Path(os.devnull)  # of which nothing is known
     git = git_state(str(root))
     facts |= {"git_sha": git.sha, "git_dirty": git.dirty, "diff_hash": git.diff_hash}
-    facts |= {"pyproject_hash": pyproject_hash(root), "lock_hash": _lock_hash(root)}
+    locks = [name for name in LOCK_FILES if (root / name).is_file()]
+    facts |= {"pyproject_hash": pyproject_hash(root), "lock_hash": _hash_files(root, locks)}
     facts |= {"packages": {**_package_versions(), **outside_code(*code)}}
     facts |= {"config_fingerprint": config_fingerprint}
     run_id = sha256_bytes(canonical_json({"scheme": RUN_ID_SCHEME, **facts}))[:16]
@@ -230,11 +231,6 @@ def _hash_files(root: Path, names: list[str]) -> str:
             content = "folder" if path.is_dir() else "absent"
         digest.update(os.fsencode(name) + b"\0" + os.fsencode(content) + b"\0")
     return digest.hexdigest()
-
-
-def _lock_hash(repo_root: Path) -> str:
-    """Return one SHA-256 over the files that pin dependencies."""
-    return _hash_files(repo_root, [name for name in LOCK_FILES if (repo_root / name).is_file()])
 
 
 @cache

@@ -521,16 +521,10 @@ def load_run_archive(path: Path) -> SpikeRun | ResultBundle:
             f"{path}: expected schema_version <= {SCHEMA_VERSION}, got {version}; it was written "
             "by a newer package, upgrade to read it."
         )
-    kind = data.get("kind", _kind_of_older_archive(data, version))
+    is_older_run = "spike_id" in data or version < SCHEMA_VERSION  # written without a kind
+    kind = data.get("kind", "spike_run" if is_older_run else "result_bundle")
     if kind == "spike_run":
         return SpikeRun.model_validate(data)
     if kind == "result_bundle":
         return ResultBundle.model_validate(data)
     raise InputError(f"{path}: expected kind 'spike_run' or 'result_bundle', got {kind!r}.")
-
-
-def _kind_of_older_archive(data: dict[str, Any], version: int) -> str:
-    """Return the kind of an archive written before ``kind`` existed."""
-    if "spike_id" in data or version < SCHEMA_VERSION:
-        return "spike_run"
-    return "result_bundle"

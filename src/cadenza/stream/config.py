@@ -110,7 +110,7 @@ def with_value_at(tree: object, path: str, value: object) -> None:
         if last >= len(cast("list[object]", place)):
             raise _no_place(path, last)
         place[last] = value
-    elif _has_field(cast("object", place), last):
+    elif isinstance(place, OnlineDataEngineCfg) and last in vars(place):
         setattr(cast("object", place), str(last), value)
     else:
         raise _no_place(path, last)
@@ -123,10 +123,6 @@ def _step_into(place: Any, step: str | int, path: str) -> Any:
         return getattr(place, str(step))
     except (LookupError, AttributeError, TypeError) as error:
         raise _no_place(path, step) from error
-
-
-def _has_field(place: object, name: str | int) -> bool:
-    return is_dataclass(place) and name in {field.name for field in fields(place)}
 
 
 def _no_place(path: str, step: str | int) -> ConfigurationTypeError:

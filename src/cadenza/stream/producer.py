@@ -268,7 +268,8 @@ def producer_main(document: str, store: SlotStore, board: PolicyBoard) -> None:
     set_environment(order["environment_variables"])
     number = int(order["producer"])
     counters = ProducerRow(store, number)
-    _end_with_owner(store, float(order["grace_s"]))
+    grace_s = float(order["grace_s"])
+    threading.Thread(target=_watch_owner, args=(store, grace_s), daemon=True).start()
     try:
         _Producer(order, store, board, counters).run()
     except BaseException as error:  # noqa: BLE001 -- the one place that reports any end
@@ -391,12 +392,8 @@ class _Producer:
         self._store.producers["state"][self._number] = state
 
 
-def _end_with_owner(store: SlotStore, grace_s: float) -> None:
-    """Watch the owner in a thread; when it is gone, close, and leave after ``grace_s`` at last."""
-    threading.Thread(target=_watch_owner, args=(store, grace_s), daemon=True).start()
-
-
 def _watch_owner(store: SlotStore, grace_s: float) -> None:
+    """Wait for the owner's end; then close, and leave after ``grace_s`` at last."""
     parent = multiprocessing.parent_process()
     pid = int(store.words[StreamWords.OWNER_PID])
     began = int(store.words[StreamWords.OWNER_STARTED_AT])

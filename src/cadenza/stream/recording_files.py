@@ -202,7 +202,9 @@ def read_journal(
         if entry.get("sha256") != seal:
             raise damaged(folder, f"{where} to match its SHA-256", "another digest")
         if number == 1:
-            _check_header(folder, body)
+            for name, expected in (("format", FORMAT_VERSION), ("byteorder", sys.byteorder)):
+                if body.get(name) != expected:
+                    raise damaged(folder, f"{name} {expected!r}", repr(body.get(name)))
         if body.get("kind") == "end":
             if number != len(lines):
                 raise damaged(folder, f"{where} to be the last", f"{len(lines)} lines")
@@ -274,12 +276,6 @@ def _make_durable(folder: Path) -> None:
 def _sync(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())
-
-
-def _check_header(folder: Path, body: Mapping[str, Any]) -> None:
-    for name, expected in (("format", FORMAT_VERSION), ("byteorder", sys.byteorder)):
-        if body.get(name) != expected:
-            raise damaged(folder, f"{name} {expected!r}", repr(body.get(name)))
 
 
 def _seal(previous: str, body: Mapping[str, Any]) -> str:

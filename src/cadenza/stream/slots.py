@@ -216,7 +216,8 @@ class SlotStore:
                 )
             order: list[NDArray[Any]] = [self.number[free]]  # a clock may be set back
             if reuse == "most_drawn":
-                first = self.passed_over() | self._aged()
+                begun_since = self.published() - self.number // self.layout.producers
+                first = self.passed_over() | (begun_since > AGED_FILLS * self.layout.slots)
                 order += [-np.where(first, 0, self.draws)[free], ~first[free]]
             order.append(self.length[free] > 0)
             for slot in free[np.lexsort(order)].tolist():
@@ -338,10 +339,6 @@ class SlotStore:
         since = self.drawn_chunks() - self.drawn_before
         left_out = since >= PASSED_OVER_DRAWS * self.layout.slots
         return undrawable | (drawable & (self.draws == 0) & left_out)
-
-    def _aged(self) -> NDArray[np.bool_]:
-        since = self.published() - self.number // self.layout.producers
-        return since > AGED_FILLS * self.layout.slots
 
     def drop(self, slot: int) -> None:
         """Take a slot back that was not finished; it stays empty and is the next to be written."""

@@ -211,7 +211,8 @@ class Supervisor:
         watched.is_lost = envelope.is_final or watched.faults >= self._cfg.max_restarts
         state = ProducerState.FAILED if watched.is_lost else ProducerState.WAITING
         self._store.producers["state"][number] = state
-        watched.start_at = time.monotonic() + self._pause_s(watched.faults)
+        pause_s = self._cfg.restart_backoff * 2.0 ** min(watched.faults, MAX_DOUBLINGS)
+        watched.start_at = time.monotonic() + pause_s
         watched.faults += 1
         self._report.log(
             "producer_died",
@@ -229,10 +230,6 @@ class Supervisor:
         is_exit = code is not None and code >= 0
         is_final = is_exit and not self._store.published()
         return ErrorEnvelope(kind="exit", message=_exit_text(code), is_final=is_final)
-
-    def _pause_s(self, faults: int) -> float:
-        """Return the pause after a fault of a producer that had ``faults`` of them before."""
-        return self._cfg.restart_backoff * 2.0 ** min(faults, MAX_DOUBLINGS)
 
     def _reclaim(self, number: int) -> int:
         """Drop the slots that producer ``number`` was writing; return how many."""
@@ -342,8 +339,8 @@ class Supervisor:
         """
         full_fence()  # between that and the look at who has begun
         grace_ends = time.monotonic() + self._cfg.stop_timeout
-        starting = [watched for watched in self._watched if self._is_starting(watched)]
-        _end_by_force(starting)
+        states = self._store.producers["state"]
+        _end_by_force(w for w in self._watched if states[w.number] == ProducerState.STARTING)
         forced = [w for w in self._watched if not _joined(w.process, grace_ends)]
         _end_by_force(forced)
         for watched in self._watched:
@@ -357,10 +354,6 @@ class Supervisor:
                 watched.process = None  # first: after an interrupt a closed one could not be joined
                 process.close()
         return [watched.number for watched in forced]
-
-    def _is_starting(self, watched: _Watched) -> bool:
-        state = int(self._store.producers["state"][watched.number])
-        return watched.process is not None and state == ProducerState.STARTING
 
 
 def _end_by_force(some: Iterable[_Watched]) -> None:

@@ -125,9 +125,10 @@ class WindowTable:
 
     def _check(self) -> None:
         mode, c = self._options.sampling_mode, self._c
+        run = "segment" if mode == "segment" else "episode"
         if self._options.short == "error" and self.too_short:
             raise InputError(
-                f"SlotReader.draw: expected every {_run_name(mode)} to have at least {c} steps, "
+                f"SlotReader.draw: expected every {run} to have at least {c} steps, "
                 f"got {self.too_short:.1%} shorter ones; draw shorter chunks, or choose "
                 "short='exclude' or 'pad'."
             )
@@ -240,7 +241,3 @@ def _segments(store: SlotStore, slots: IntArray, lengths: _Ints) -> _Ints:
     noted = np.arange(MAX_SEGMENTS) < store.segments[slots, None]
     noted &= lengths[:, None] > 0
     return np.where(noted[..., None], store.segment_bounds[slots], 0)
-
-
-def _run_name(mode: str) -> str:
-    return "segment" if mode == "segment" else "episode"

@@ -69,7 +69,7 @@ def headline_tiles(view: ReportView, numbers: Numbers) -> tuple[Tile, ...]:
         )
         if cell is not None and cell.contact is not None
     ]
-    index = _headline_index(view)
+    index = 0 if view.treatment is None else view.conditions.index(view.treatment)
     condition = view.conditions[index]
     for row, words in (
         (numbers.seen, "the partner it trained with"),
@@ -197,13 +197,6 @@ def safety_table(view: ReportView, numbers: Numbers) -> Table:
         "step is not a violation: it is what the filter does instead of one. A dash: not recorded.",
         text_columns=(0, 1),
     )  # fmt: skip
-
-
-def _headline_index(view: ReportView) -> int:
-    """Return the position of the filtered condition, or of the first."""
-    if view.treatment is None:
-        return 0
-    return view.conditions.index(view.treatment)
 
 
 def _contact_tile(condition: ConditionView, cell: Cell, css: str) -> Tile:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
@@ -62,7 +61,8 @@ class StudentT:
 
     def interval(self, means: FloatArray, *, confidence: float) -> tuple[float, float]:
         """Return mean +- t * standard error."""
-        centre, error = float(means.mean()), _standard_error(means)
+        centre = float(means.mean())
+        error = float(means.std(ddof=1)) / float(np.sqrt(means.size))
         half = student_quantile(0.5 + confidence / 2.0, means.size - 1) * error
         return centre - half, centre + half
 
@@ -157,8 +157,9 @@ class SignFlips(_Resampling):
 
 def resampled_means(values: FloatArray, n_resamples: int, rng: np.random.Generator) -> FloatArray:
     """Return B means of ``values``, (S,), redrawn with replacement, in drawing order."""
-    chunks = [values[rows].mean(axis=1) for rows in _index_chunks(values.size, n_resamples, rng)]
-    return np.concatenate(chunks)
+    sizes = _chunk_sizes(values.size, n_resamples)
+    drawn = (rng.integers(values.size, size=(rows, values.size)) for rows in sizes)
+    return np.concatenate([values[rows].mean(axis=1) for rows in drawn])
 
 
 def bca_levels(
@@ -184,14 +185,6 @@ def bca_levels(
     return low, high
 
 
-def _index_chunks(
-    n: int, n_resamples: int, rng: np.random.Generator
-) -> Iterator[NDArray[np.int64]]:
-    """Yield index arrays of shape (b, n) that together have ``n_resamples`` rows."""
-    for rows in _chunk_sizes(n, n_resamples):
-        yield rng.integers(n, size=(rows, n))
-
-
 def _chunk_sizes(n: int, n_resamples: int) -> Iterator[int]:
     """Yield numbers of replicates over ``n`` values that together make ``n_resamples``."""
     rows = max(1, CHUNK_BYTES // (8 * n))
@@ -210,8 +203,3 @@ def _subset_means(values: FloatArray, rows: int, rng: np.random.Generator) -> Fl
     means = np.full(rows, np.nan)
     np.divide(sums, counts, out=means, where=counts > 0)
     return np.asarray(np.round(means, 12), dtype=np.float64)
-
-
-def _standard_error(means: FloatArray) -> float:
-    """Return the standard error of the mean of ``means``, shape (S,), S >= 2."""
-    return float(means.std(ddof=1)) / float(np.sqrt(means.size))

@@ -2,12 +2,10 @@
 
 Readers of chunks draw what they like as often as they like; here every published episode, or part
 of one, comes exactly once, in the order of publication, unless its slot was written again before
-its turn. With
-``OnlineDataEngineCfg(mode="continuous", high_water=...)`` producers pause while so many episodes
-are unread, and none is lost: an episode that was read here counts as one drawn chunk. With
-``mode="on_demand"`` and ``"fixed_ratio"`` the next fill is asked for when the last one has been
-read, and a single reader loses none either. Draws of chunks beside it may change that: they wait
-for data of their own, and high water does not keep what is too short for them.
+its turn. An episode that was read here counts as one drawn chunk: with ``mode="continuous"`` and
+``high_water`` producers pause while so many are unread, and in the other modes the next fill is
+asked for when the last one has been read, so that a single reader loses none. Draws of chunks
+beside it may change that.
 
 Axes:  L = steps of an episode.
 """
