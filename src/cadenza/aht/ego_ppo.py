@@ -30,11 +30,10 @@ from cadenza.aht.ego_seat import (
     assert_partner_is_frozen,
     ego_spaces,
 )
-from cadenza.aht.types import EventLogger
 from cadenza.core.arrays import Float32Array, require_finite
 from cadenza.core.device import deterministic_algorithms, resolve_device
 from cadenza.core.errors import CheckpointError
-from cadenza.core.runlog import log_scalars
+from cadenza.core.runlog import EventLogger, log_scalars
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation, PartnerLike
 from cadenza.learn.advantages import compute_gae, normalize_advantages

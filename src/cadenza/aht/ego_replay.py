@@ -23,11 +23,10 @@ from cadenza.aht.ego_seat import (
     SeatRows,
     assert_partner_is_frozen,
 )
-from cadenza.aht.types import EventLogger
 from cadenza.core.arrays import Float32Array, require_finite
 from cadenza.core.device import deterministic_algorithms
 from cadenza.core.errors import ConfigurationError
-from cadenza.core.runlog import log_scalars
+from cadenza.core.runlog import EventLogger, log_scalars
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation, PartnerLike
 from cadenza.learn.algorithms.dqn import DQNLearner, action_grid

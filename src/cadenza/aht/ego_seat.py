@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cadenza.aht.config import EgoAHTConfig
-from cadenza.aht.types import EventLogger
 from cadenza.core.arrays import Float32Array, FloatArray, require_finite
 from cadenza.core.errors import (
     CheckpointError,
@@ -30,6 +29,7 @@ from cadenza.core.errors import (
     InputError,
     NotReadyError,
 )
+from cadenza.core.runlog import EventLogger
 from cadenza.core.types import Observation, PartnerLike
 from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy

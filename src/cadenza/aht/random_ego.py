@@ -16,7 +16,7 @@ from cadenza.learn.generator_state import generator_state, set_generator_state
 
 if TYPE_CHECKING:
     from cadenza.aht.config import EgoAHTConfig
-    from cadenza.aht.types import EventLogger
+    from cadenza.core.runlog import EventLogger
 
 #: Stream of the action draws.
 ACTION_STREAM: Final = "training.ego_random"

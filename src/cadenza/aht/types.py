@@ -16,28 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.runlog import EventLogger
-from cadenza.core.types import EnvLike, Observation, PartnerLike, VectorEnvLike
+from cadenza.core.types import Observation, PartnerLike
 
 if TYPE_CHECKING:
     from cadenza.aht.config import EgoAHTConfig
-
-__all__ = [
-    "EgoTrainer",
-    "EnvLike",
-    "EpisodeRecord",
-    "EvaluationRecord",
-    "Evaluator",
-    "EventLogger",
-    "PartnerLike",
-    "Policy",
-    "ProgressCallback",
-    "ResumableTrainer",
-    "RewardCurve",
-    "RunOutcome",
-    "TrainerFactory",
-    "TrainingResult",
-    "VectorEnvLike",
-]
 
 #: Observation in, deterministic ego action out.
 Policy: TypeAlias = Callable[[Observation], NDArray[Any]]

@@ -32,7 +32,7 @@ from cadenza.stream.slots import Reuse
 _STEP: Final = re.compile(r"\[(\d+)\]|\.?([^.\[\]]+)")
 
 
-def plain(value: object, path: str = "") -> Any:
+def plain(value: object, path: str = "", above: tuple[int, ...] = ()) -> Any:
     """Return ``value`` in dictionaries, lists, tuples and plain values.
 
     Callables become ``module:qualname`` (lambdas their source text), enumerations their value,
@@ -41,10 +41,6 @@ def plain(value: object, path: str = "") -> Any:
     Raises:
         ConfigurationError: A value contains itself.
     """
-    return _plain(value, path, ())
-
-
-def _plain(value: object, path: str, above: tuple[int, ...]) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, np.number | np.bool_):
@@ -61,13 +57,13 @@ def _plain(value: object, path: str, above: tuple[int, ...]) -> Any:
     above = (*above, id(value))
     if isinstance(value, list | tuple):
         items = cast("Sequence[object]", value)
-        done = [_plain(item, f"{path}[{i}]", above) for i, item in enumerate(items)]
+        done = [plain(item, f"{path}[{i}]", above) for i, item in enumerate(items)]
         return done if isinstance(value, list) else tuple(done)
     entries = _entries(value)
     if entries is None:
         return value
     return {
-        key: _plain(item, _joined(path, key), above)
+        key: plain(item, _joined(path, key), above)
         for key, item in entries
         if not str(key).startswith("__")
     }

@@ -97,13 +97,9 @@ class ConsumerRow:
         self._row = -1
         self._under_way: dict[int, int] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the store; the row stays with its process."""
-        return {"store": self._store}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Count in a new process."""
-        self.__init__(state["store"])
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Count in a row of its own in a new process."""
+        return ConsumerRow, (self._store,)
 
     @property
     def row(self) -> int:

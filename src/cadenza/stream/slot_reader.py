@@ -8,6 +8,7 @@ Axes:   n = chunks, c = steps of a chunk.
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -171,13 +172,9 @@ class SlotReader:
         self._validate = validate
         self._tables = _Tables()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a reader of another process needs; tables are made anew."""
-        return {"store": self._store, "validate": self._validate}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Read in a new process."""
-        self.__init__(state["store"], validate=state["validate"])
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Make tables anew in another process."""
+        return partial(SlotReader, validate=self._validate), (self._store,)
 
     def draw(
         self,

@@ -119,15 +119,9 @@ class SlotStore:
         store.number[:] = -1
         return store
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return layout and file; views are made anew."""
-        return {"layout": self.layout, "file": self.file}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """View the file in a new process."""
-        self.layout = state["layout"]
-        self.file = state["file"]
-        self._attach()
+    def __reduce__(self) -> tuple[Any, ...]:
+        """View the file anew in another process."""
+        return SlotStore, (self.layout, self.file)
 
     def _attach(self) -> None:
         self.counting = ThreadLock()
