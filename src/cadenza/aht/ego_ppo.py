@@ -1,17 +1,15 @@
 """Ego learners on rollouts, beside a frozen partner: PPO with HARL's actor, PPO and MAPPO.
 
-``ego_aht_happo`` is HARL's update to the bit: advantages as in `cadenza.learn.advantages`, steps as
-in `cadenza.learn.algorithms.happo` with one robot. ``ppo`` learns from the ego's own state, too;
-``mappo`` judges with a central critic that also sees the partner's state; its policy acts on its
-own state alone (arXiv:2103.01955).
+``ego_aht_happo`` is HARL's update to the bit, with one robot. ``ppo`` learns from the ego's own
+state, too; ``mappo`` judges with a central critic that also sees the partner's state
+(arXiv:2103.01955).
 
 Axes:        N = environments, O = own state, S = what the critic sees, A = action.
 Randomness:  for HARL's actor the stream ``training.ego_ppo.torch`` initialises the networks and
              then draws the actions, ``training.ego_ppo.minibatch`` shuffles; otherwise see
              `cadenza.learn.algorithms.ppo.PPOLearner`.
-Limits:      state values are computed for the whole rollout at its end, in one batch; parameters
-             have not changed since the actions were drawn, so only rounding (1e-7) tells it from
-             evaluating them step by step. Log-densities are bitwise those of the single steps.
+Limits:      state values are computed for the whole rollout at its end, in one batch: only rounding
+             (1e-7) tells them from those of the single steps.
 """
 
 from collections.abc import Mapping

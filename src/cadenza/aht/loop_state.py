@@ -127,11 +127,7 @@ class LoopState:
         self.last_return = record.episode_return
 
     def finish_run(self, *, upstream_list: bool) -> None:
-        """Close the episodes that the end of training cuts off.
-
-        Args:
-            upstream_list: Also put them, empty ones too, among the complete episodes' returns.
-        """
+        """Close the episodes that the end cuts off; upstream lists them, empty ones too."""
         for row in range(len(self.returns)):
             if upstream_list:
                 self.curve.per_episode_ego_rewards.append(float(self.returns[row]))

@@ -150,17 +150,12 @@ class BatchRing:
 
     @contextmanager
     def lease(self, timeout_s: float = 0.0) -> "Generator[TensorDict]":
-        """Draw a batch, which is the caller's until the block ends; then it is written again.
-
-        Args:
-            timeout_s: How long to wait for another thread to give a buffer back.
-
-        Yields:
-            The batch, on the device; what is started there from now on sees its values.
+        """Draw a batch, which is the caller's until the block ends; work started there sees it.
 
         Raises:
             ConfigurationError: ``timeout_s`` is no time that one can wait.
-            NotReadyError: All buffers are in use.
+            NotReadyError: All buffers are in use, and no other thread gave one back within
+                ``timeout_s``.
             InputError: ``draw`` did not return the batch that it was given.
         """
         timeout_s = checked_seconds("BatchRing.lease: timeout_s", timeout_s, zero=True)

@@ -252,10 +252,7 @@ class OnlineDataEngineCfg:
             setattr(self, entry.name, deep_copied(getattr(self, entry.name)))
 
     def replace(self, **kwargs: Any) -> Self:
-        """Return a new configuration with other values.
-
-        Args:
-            kwargs: Values by field, or by path: ``replace(**{"gym_config.num_envs": 4})``.
+        """Return a new configuration with other values by field or path, ``gym_config.num_envs``.
 
         Raises:
             ConfigurationTypeError: No such field or place.
@@ -285,10 +282,7 @@ class OnlineDataEngineCfg:
         return {entry.name: plain(getattr(self, entry.name), entry.name) for entry in fields(self)}
 
     def validate(self, prefix: str = "") -> list[str]:
-        """Return the paths of missing values.
-
-        Args:
-            prefix: Path of this configuration inside another one, which then reports.
+        """Return the paths of missing values; another configuration with a ``prefix`` reports.
 
         Raises:
             ConfigurationTypeError: ``prefix`` is empty and values are missing.

@@ -1,14 +1,11 @@
 """Counts what producers write and consumers draw; anybody may look at any time.
 
-Every producer and every drawing process adds to its own row of the shared tables, so that no
-process waits for another. Rows of ended processes are given to new ones and go on counting: the
-sums over all rows are the totals of the stream.
+Every process adds to its own row of the shared tables; rows of ended processes are given to new
+ones and go on counting. Ages and version lags are counted in classes that grow with the value.
 
-Waiting times and version lags in classes that grow with the value.
-
-Times:  two classes per doubling from 1.024 us, the last begins at about 52 minutes.
-Lags:   one class per value up to 15, then four per doubling.
-Error:  a quantile lies in the class of the true one, so times are within a factor 1.42.
+Times:  two classes per doubling from 1.024 us, the last begins at about 52 minutes. Lags:   one
+class per value up to 15, then four per doubling. Error:  a quantile lies in the class of the true
+one, so times are within a factor 1.42.
 """
 
 import os

@@ -112,18 +112,18 @@ class OnlineDataset(IterableDataset["TensorDict"]):
             chunk_size: Steps of a chunk, or what draws them.
             batch_size: Chunks of a batch; None yields single chunks, which a loader batches.
             transform: Applied to each chunk or batch; what it returns is yielded.
-            sampling_mode: See `DrawOptions`, like the three that follow.
+            sampling_mode: See `DrawOptions`.
             weighting: See there.
             short: See there.
             stratified: See there; batch mode only.
             select: Keys to return; None returns all.
-            seed: Root of all draws of this dataset: equal seeds draw alike. With None it draws like
-                no other dataset that this process makes over ``engine``, and in every run alike.
-                Give processes of a distributed training different seeds.
+            seed: Root of all draws of this dataset: equal seeds draw alike, so processes of a
+                distributed training need different ones. None draws like no other dataset of this
+                process, and in every run alike.
             resample_every: Chunks (item mode) or batches (batch mode) between two draws from a
-                `ChunkSizeSampler`. None: each batch in batch mode; once per iterator in item mode,
-                because a loader cannot stack chunks of different sizes. There, give a multiple of
-                the loader's batch size.
+                `ChunkSizeSampler`. None: each batch; once per iterator in item mode, where chunks
+                of different sizes cannot be stacked: there, give a multiple of the loader's batch
+                size.
 
         Raises:
             ConfigurationError: A value is out of range or does not fit the others.

@@ -275,10 +275,7 @@ class OnlineDataEngine(ChunkSource):
                 self._recorder = None
 
     def publish_policy(self, state_dict: Mapping[str, Any]) -> int:
-        """Give new weights to all producers whose policy takes them.
-
-        Args:
-            state_dict: Tensors and plain values.
+        """Give new weights, tensors and plain values, to all producers whose policy takes them.
 
         Returns:
             Version of the weights, from 1 on; episodes carry the version they began with.

@@ -49,12 +49,7 @@ class LiveDraws:
     """
 
     def __init__(self, store: SlotStore, cfg: OnlineDataEngineCfg) -> None:
-        """Draw from ``store``.
-
-        Args:
-            store: Where episodes are.
-            cfg: Checked settings.
-        """
+        """Draw from ``store`` as the checked settings say."""
         self._store = store
         self._rules = FlowRules.of(cfg)
         self._seed = cfg.seed

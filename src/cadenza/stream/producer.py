@@ -1,14 +1,12 @@
-"""The process that simulates: what it is told, and its main loop.
+"""The process that simulates: its main loop, which one JSON document and the store describe.
 
-It gets one JSON document and the store. Every step and every look at the store is a sign of life.
-It ends when the engine closes, and when the engine's owner is gone, however that happened. An
-interrupt from the terminal, which reaches every process there, is for the owner alone.
+Every step and every look at the store is a sign of life. It ends when the engine closes, and when
+the engine's owner is gone; an interrupt from the terminal is for the owner alone.
 
 Rules:  a slot holds one episode, or one part of it: where the slot ends before the episode, the
-        part ends as a truncation, and the next one goes on from there. Every step of an episode is
-        written: where one may not be published yet, no environment is stepped. An episode or part
-        with a number that is not finite or with too many segments, and a demonstration that is
-        empty or failed, of which only the last part is judged, is dropped and counted.
+        part ends as a truncation, and the next one goes on from there. Where one may not be
+        published yet, no environment is stepped. What has a number that is not finite or too many
+        segments, and a demonstration that is empty or failed, is dropped and counted.
 Axes:   E = environments.
 """
 

@@ -1,15 +1,11 @@
 """Draws that can be repeated bit for bit when the episodes they came from are long gone.
 
-`RecordingReader` stands in for a `SlotReader` and writes down every draw, and every episode once.
-`RecordedStream` gives the same batches in the same order, without producers.
+`RecordingReader` stands in for a `SlotReader` and writes down every draw, and every episode once;
+`RecordedStream` gives the same batches in the same order, without producers. The n-th dataset made
+over it stands for the n-th that was recorded, and its iterators for the recorded ones of the same
+loader worker, one after the other.
 
 Axes:  n = chunks, c = steps of a chunk.
-
-Which iterators a recording holds, and which of them an iterator of the replay repeats.
-
-The n-th dataset made over a `RecordedStream` stands for the n-th of those that were recorded, and
-its iterators for the recorded ones of the same loader worker, one after the other: so a program
-repeats its recording whatever it had done before that began.
 """
 
 import os

@@ -3,15 +3,13 @@
 Protocol of a slot (a sequence lock):
     writer   version += 1 (now odd), length = 0, write the episode, set its length, version += 1
     reader   read the version (even), copy, read it again; another value means: draw anew
-The writer never waits for readers, readers never block each other, and a process that dies in the
-middle of either leaves nothing locked: an odd version is a slot that nobody reads.
+Nobody waits, and a process that dies in the middle leaves nothing locked: an odd version is a slot
+that nobody reads.
 
-Producers share no lock: one that is stopped at any point costs the others nothing but the slots
-that it writes. A slot has one owner at a time: two that want the same one see each other's claim,
-and each tries its next. A count is the sum of a column in which every producer writes its own row.
-A producer says that it publishes before it counts what is published and who else says so: several
-never publish more than may be. Drawing processes claim their rows, and ask for fills, under the
-file's lock, which the kernel takes away from a dead holder.
+Producers share no lock either: two that want the same slot see each other's claim, and each tries
+its next; a count is the sum of a column in which every producer writes its own row. A producer says
+that it publishes before it counts what is published and who else says so: several never publish
+more than may be. Drawing processes claim their rows, and ask for fills, under the file's lock.
 
 Axes:  S = slots, T = steps that a slot can hold.
 """

@@ -1,12 +1,10 @@
 """Starts producers, watches them, starts them anew, and ends them.
 
-A producer that exits, or gives no sign of life for too long and is killed, loses its slots: they
-are dropped, never published. It is started again after a pause that doubles each time, until its
-restarts are used up or its error would only repeat; after a long healthy run both count anew. With
-fewer producers than configured the engine is DEGRADED, with none it FAILS; it fails too when too
-large a share of the episodes is dropped.
-
-The owner's process runs this in a thread, which keeps no reference to the engine.
+A producer that exits, or is killed after too long a silence, loses its slots. It is started again
+after a pause that doubles each time, until its restarts are used up or its error would only repeat;
+after a long healthy run both count anew. With fewer producers than configured the engine is
+DEGRADED, with none, or too large a share of dropped episodes, it FAILS. The owner's process runs
+this in a thread, which keeps no reference to the engine.
 """
 
 import json

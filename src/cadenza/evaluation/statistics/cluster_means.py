@@ -69,12 +69,7 @@ class StudentT:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Resampling:
-    """What every method that draws is given.
-
-    Attributes:
-        rng: Only source of randomness; equal state gives equal bounds.
-        n_resamples: Replicates, >= 1.
-    """
+    """What every method that draws is given; equal states of ``rng`` give equal bounds."""
 
     rng: np.random.Generator
     n_resamples: int = DEFAULT_RESAMPLES

@@ -137,12 +137,7 @@ class ImageStatistics:
 
 
 def _level_statistics(counts: NDArray[np.int64], frames: int) -> Statistics:
-    """Return the statistics of pixels by channel, each of shape (C, 1, 1).
-
-    Args:
-        counts: How often each level occurs, (C, LEVELS).
-        frames: Number of images.
-    """
+    """Return statistics by channel, (C, 1, 1), of how often each level occurs, (C, LEVELS)."""
     levels = np.arange(LEVELS)
     pixels = counts.sum(axis=1)  # (C,)
     mean = counts @ levels / pixels
