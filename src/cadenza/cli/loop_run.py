@@ -26,13 +26,13 @@ from cadenza.cli.loop_status import (
     open_store,
     plain,
     print_status,
+    rules_line,
     time_left,
 )
 from cadenza.cli.output import AsJson, ExitCode, print_json, print_text, typed_exits
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Mapping
 
     from cadenza.loop.config import LoopConfig
     from cadenza.loop.contracts.records import JobKey
@@ -330,7 +330,7 @@ def _work(
         with build_loop(settings, run_id, stop=stop, on_progress=display.on_progress) as loop:
             if not quiet:
                 _tell(f"run {run_id}; events: {loop.bus.log_path}")
-                _tell(_rules_line(_rules_of(loop)))
+                _tell(rules_line(*_rules_of(loop).values()))
             with display.following(loop):
                 summary = loop.run().to_dict()
             status = run_status(loop.store, run_id, workdir=settings.workdir)
@@ -375,7 +375,7 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
         return
     for line in commands:
         print_text(plain(line))
-    print_text(_rules_line(summary))
+    print_text(rules_line(summary["constitution"], summary["constitution_sha256"]))
     for line in _power_lines(settings):
         print_text(line)
     print_text(
@@ -421,12 +421,6 @@ def _rules_of(loop: "LoopAssembly") -> dict[str, str | None]:
         "constitution": None if file is None else str(file),
         "constitution_sha256": loop.rules.sha256,
     }
-
-
-def _rules_line(rules: "Mapping[str, Any]") -> str:
-    from cadenza.loop.resuming import shown_rules
-
-    return plain(f"rules: {shown_rules(rules['constitution'], rules['constitution_sha256'])}")
 
 
 def _require_name(run_id: str) -> None:

@@ -229,8 +229,20 @@ def past_lines(status: "RunStatus") -> list[str]:
         if cycle.reason:
             lines.append(f"cycle {cycle.idx}: {cycle.decision}. {plain(cycle.reason)}")
         lines += _training_lines(cycle)
-    lines += [_blessed(status), _error_budget(status), _seed_data(status), _rules(status)]
+    lines += [_blessed(status), _error_budget(status)]
+    if status.seed_data == "unknown":
+        lines.append(
+            "seed dataset: its initial states are unknown, policies may be measured on some of them"
+        )
+    lines.append(rules_line(status.constitution, status.constitution_sha256))
     return [line for line in lines if line]
+
+
+def rules_line(constitution: str | None, sha256: str | None) -> str:
+    """Return which rules a run obeys."""
+    from cadenza.loop.resuming import shown_rules
+
+    return plain(f"rules: {shown_rules(constitution, sha256)}")
 
 
 def _training_lines(cycle: "CycleStatus") -> list[str]:
@@ -255,6 +267,8 @@ def _training_lines(cycle: "CycleStatus") -> list[str]:
 
 def present_lines(status: "RunStatus", workdir: Path, store: str | None) -> list[str]:
     """Return what a run does, waits for, failed of or may soon fail of."""
+    from cadenza.loop.disk_space import shortage
+
     more = ("--by NAME", "--reason TEXT", "[--reject]")
     approve = command("approve", status.run_id, workdir, store, *more)
     questions = [
@@ -263,7 +277,8 @@ def present_lines(status: "RunStatus", workdir: Path, store: str | None) -> list
         for question in status.pending
     ]
     lines = [*(_job(job) for job in status.jobs), *questions, *_failure(status)]
-    return [*lines, *_full_disk(status, workdir)]
+    told = shortage(status.disk, workdir) if status.status in _RESUMABLE else ""
+    return [*lines, plain(told)] if told else lines
 
 
 def sum_lines(status: "RunStatus") -> list[str]:
@@ -348,18 +363,6 @@ def _error_budget(status: "RunStatus") -> str:
     )
 
 
-def _seed_data(status: "RunStatus") -> str:
-    if status.seed_data != "unknown":
-        return ""
-    return "seed dataset: its initial states are unknown, policies may be measured on some of them"
-
-
-def _rules(status: "RunStatus") -> str:
-    from cadenza.loop.resuming import shown_rules
-
-    return plain(f"rules: {shown_rules(status.constitution, status.constitution_sha256)}")
-
-
 def _job(job: "LiveJob") -> str:
     process = "" if job.pid is None else f" as process {job.pid}"
     done = "" if job.done is None else f", {job.done:.0%} done"
@@ -391,13 +394,6 @@ def _failure(status: "RunStatus") -> list[str]:
     log = status.failed_log
     told = log is None or str(Path(log).absolute()) in reason
     return [f"failed: {shown}", *([] if told else [f"log of the job that failed: {log}"])]
-
-
-def _full_disk(status: "RunStatus", workdir: Path) -> list[str]:
-    from cadenza.loop.disk_space import shortage
-
-    told = shortage(status.disk, workdir) if status.status in _RESUMABLE else ""
-    return [plain(told)] if told else []
 
 
 def _deadline(question: "PendingApproval") -> str:

@@ -69,12 +69,8 @@ def plain(value: object, path: str = "", above: tuple[int, ...] = ()) -> Any:
     }
 
 
-def missing_paths(value: object, prefix: str = "") -> list[str]:
-    """Return the paths of all values that are `dataclasses.MISSING`, in order of appearance."""
-    return list(_missing(value, prefix, ()))
-
-
-def _missing(value: object, path: str, above: tuple[int, ...]) -> Iterator[str]:
+def _missing(value: object, path: str, above: tuple[int, ...] = ()) -> Iterator[str]:
+    """Yield the paths of all values that are `dataclasses.MISSING`, in order of appearance."""
     if value is MISSING:
         yield path
         return
@@ -287,7 +283,7 @@ class OnlineDataEngineCfg:
         Raises:
             ConfigurationTypeError: ``prefix`` is empty and values are missing.
         """
-        paths = missing_paths(self, prefix)
+        paths = list(_missing(self, prefix))
         if paths and not prefix:
             lines = "\n".join(f"  {path}" for path in paths)
             raise ConfigurationTypeError(

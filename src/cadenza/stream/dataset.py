@@ -132,13 +132,20 @@ class OnlineDataset(IterableDataset["TensorDict"]):
             UnknownNameError: ``select`` names a key that the stream does not have.
         """
         super().__init__()
-        self._engine = _checked_engine(engine)
+        advice = "give an OnlineDataEngine or a RecordedStream"
+        require_instance("OnlineDataset.engine", engine, ChunkSource, advice)
+        self._engine = engine
         self._longest = engine.max_episode_steps
         self._options = DrawOptions(
             sampling_mode=sampling_mode, weighting=weighting, short=short, stratified=stratified
         )
         self._chunk_size = _checked_chunk_size(chunk_size, self._longest, self._options)
-        self._batch_size = _checked_batch_size(batch_size, self._options)
+        self._batch_size = checked_optional_integer("OnlineDataset.batch_size", batch_size)
+        if stratified and batch_size is None:
+            raise ConfigurationError(
+                "OnlineDataset.stratified: expected batch mode, got batch_size=None, which draws "
+                "one chunk at a time; give batch_size."
+            )
         if transform is not None:
             require_callable("OnlineDataset.transform", transform, "a function of a TensorDict")
         self._transform = transform
@@ -257,13 +264,6 @@ def _generator(root: Substream, place: IteratorPlace) -> torch.Generator:
     return torch.Generator().manual_seed(int(words[0]))
 
 
-def _checked_engine(engine: ChunkSource) -> ChunkSource:
-    """Return ``engine``; callers may not be typed."""
-    advice = "give an OnlineDataEngine or a RecordedStream"
-    require_instance("OnlineDataset.engine", engine, ChunkSource, advice)
-    return engine
-
-
 def _checked_chunk_size(
     chunk_size: int | ChunkSizeSampler, longest: int, options: DrawOptions
 ) -> int | ChunkSizeSampler:
@@ -283,16 +283,6 @@ def _checked_chunk_size(
         )
     options.check_chunk(chunk_size)
     return int(chunk_size)
-
-
-def _checked_batch_size(batch_size: int | None, options: DrawOptions) -> int | None:
-    """Return ``batch_size``, which strata need."""
-    if options.stratified and batch_size is None:
-        raise ConfigurationError(
-            "OnlineDataset.stratified: expected batch mode, got batch_size=None, which draws "
-            "one chunk at a time; give batch_size."
-        )
-    return checked_optional_integer("OnlineDataset.batch_size", batch_size)
 
 
 def _checked_interval(resample_every: int | None, chunk_size: int | ChunkSizeSampler) -> int | None:

@@ -33,7 +33,6 @@ from cadenza.stream.recording_files import (
     IteratorPlace,
     JournalWriter,
     damaged,
-    layout_from,
     read_episode,
     read_journal,
     worker_folders,
@@ -397,12 +396,12 @@ class RecordedStream(ChunkSource):
         first = next(lines, None)
         if first is None:
             raise damaged(self._folder, "a first line with the layout", "none")
-        layout = layout_from(self._folder, first)
-        for body in lines:
-            try:
+        try:
+            layout = StoreLayout.from_json(first["layout"])
+            for body in lines:
                 self._read_line(body, layout)
-            except (KeyError, TypeError, ValueError) as error:
-                raise damaged(self._folder, "lines of episodes and draws", repr(error)) from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged(self._folder, "lines of episodes and draws", repr(error)) from error
         places = [IteratorPlace.from_folder(name) for name in worker_folders(self._folder)]
         self._iterators.update(place for place in places if place is not None)
         return layout

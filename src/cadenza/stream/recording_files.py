@@ -217,18 +217,6 @@ def read_journal(
         raise damaged(folder, f"a last line of {JOURNAL_NAME} that ends it", "none")
 
 
-def layout_from(folder: Path, body: Mapping[str, Any]) -> StoreLayout:
-    """Return the layout that a journal's first line describes.
-
-    Raises:
-        IntegrityError: It is none.
-    """
-    try:
-        return StoreLayout.from_json(body["layout"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise damaged(folder, "a layout in the first line", f"an error: {error!r}") from error
-
-
 def read_episode(folder: Path, body: Mapping[str, Any], layout: StoreLayout) -> Arrays:
     """Return the fields of the episode that a line describes, by name, in the layout's order.
 

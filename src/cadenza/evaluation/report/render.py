@@ -10,13 +10,11 @@ import hashlib
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from cadenza.core.files import atomic_write_text
 from cadenza.evaluation.report.analysis import Cell, Numbers, Row, analyse
 from cadenza.evaluation.report.figures.episodes import (
     distance_figure,
@@ -416,17 +414,6 @@ def render_report(view: ReportView) -> str:
         script=script,
         policy=_policy(style, script),
     )
-
-
-def write_report(view: ReportView, path: Path) -> Path:
-    """Write the page to ``path`` in one durable step and return the path.
-
-    Raises:
-        InputError: As `render_report`.
-        StorageError: The file system refused; an older report is intact.
-    """
-    atomic_write_text(path, render_report(view))
-    return path
 
 
 def _environment() -> Environment:
