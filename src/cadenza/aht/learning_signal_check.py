@@ -126,11 +126,11 @@ def check_positive_learning_slope(
     rewards = np.asarray(curve.per_episode_ego_rewards, dtype=np.float64)
     n = int(rewards.size)
     if n > 0 and not np.isfinite(rewards).all():
-        return _unfitted_report(CheckStatus.INVALID, n, alpha)
+        return SlopeReport(0.0, 0.0, 0.0, 1.0, alpha, n, CheckStatus.INVALID)
     if n < min_episodes:
-        return _unfitted_report(CheckStatus.INSUFFICIENT_DATA, n, alpha)
+        return SlopeReport(0.0, 0.0, 0.0, 1.0, alpha, n, CheckStatus.INSUFFICIENT_DATA)
     if float(rewards.std()) == 0.0:
-        return _unfitted_report(CheckStatus.FAILED, n, alpha, intercept=float(rewards[0]))
+        return SlopeReport(0.0, float(rewards[0]), 0.0, 1.0, alpha, n, CheckStatus.FAILED)
     fit: Any = load_extra("scipy.stats").linregress(np.arange(n, dtype=np.float64), rewards)
     slope, two_sided = float(fit.slope), float(fit.pvalue)
     p_value = two_sided / 2.0 if slope > 0.0 else 1.0 - two_sided / 2.0
@@ -255,20 +255,6 @@ def plot_reward_curve(
 
 _ACCENT: Final = "#c2410c"
 _FAINT: Final = "#94a3b8"
-
-
-def _unfitted_report(
-    status: CheckStatus, n: int, alpha: float, *, intercept: float = 0.0
-) -> SlopeReport:
-    return SlopeReport(
-        slope=0.0,
-        intercept=intercept,
-        r_squared=0.0,
-        p_value=1.0,
-        alpha=alpha,
-        n_episodes=n,
-        status=status,
-    )
 
 
 def _slope_interval(

@@ -69,9 +69,9 @@ def train(
 ) -> TrainingResult:
     """Train the ego.
 
-    A run is identified by configuration, seed, code and packages. A run that already has results
-    is never replaced silently: pass ``resume`` to go on with it or ``overwrite`` to delete it. A
-    run that was killed before its first checkpoint has none, so both start it anew.
+    A run is identified by configuration, seed, code and packages. One that already has results is
+    never replaced silently: pass ``resume`` to go on with it or ``overwrite`` to delete it. A run
+    that was killed before its first checkpoint has none, so both start it anew.
 
     Args:
         cfg: Checked configuration.
@@ -79,8 +79,7 @@ def train(
         partner: Frozen partner.
         trainer_factory: Builds the learner; by default the algorithm ``cfg.algo``.
         repo_root: Working tree for the run's provenance; by default this package's own checkout.
-        safety: Filter built from ``env`` itself, a `BatchedSafetyDriver` if ``env`` is batched;
-            needed exactly if ``cfg.safety.enabled``.
+        safety: Filter built from ``env`` itself; needed exactly if ``cfg.safety.enabled``.
         evaluator: Measures the policy at the end, and every ``cfg.evaluation.every_frames`` frames.
         progress: Called at episode ends and rollout boundaries.
         resume: Go on from the newest intact training state; a finished run is returned as it is.

@@ -32,8 +32,6 @@ from cadenza.cli.loop_status import (
 from cadenza.cli.output import AsJson, ExitCode, print_json, print_text, typed_exits
 
 if TYPE_CHECKING:
-    import signal
-
     from cadenza.loop.config import LoopConfig
     from cadenza.loop.contracts.records import JobKey
     from cadenza.loop.events import Event
@@ -338,13 +336,9 @@ def _work(
             summary |= {"metric": status.metric, **_rules_of(loop)}
     if status.status != "stopped":
         return ExitCode.OK, summary, status
-    return _code_of(stop.first), summary, status
-
-
-def _code_of(first: "signal.Signals | None") -> ExitCode:
-    """Return what a stopped run ends with: by the signal that asked for it, or by its store."""
     codes = {"SIGTERM": ExitCode.TERMINATED, "SIGHUP": ExitCode.HUNG_UP}
-    return codes.get("" if first is None else first.name, ExitCode.INTERRUPTED)
+    signal_name = "" if stop.first is None else stop.first.name
+    return codes.get(signal_name, ExitCode.INTERRUPTED), summary, status
 
 
 def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool) -> None:

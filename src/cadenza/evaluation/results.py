@@ -239,16 +239,12 @@ class PlatformFingerprint(Archive):
 
 
 class IntervalRecord(Archive):
-    """One estimate as stored: point, bounds and how they were made.
+    """One estimate as stored: point, bounds and how they were made; None where undefined.
 
     Attributes:
-        value: Point estimate; ``None`` when undefined.
-        low: Lower bound; ``None`` when undefined.
-        high: Upper bound; ``None`` when undefined.
         confidence: Nominal coverage, in (0, 1).
         estimator: Identity of the method, e.g. ``"rate/cluster/korn-graubard/v1"``.
         n: Observations behind it: episodes, or pairs.
-        n_clusters: Seeds behind it.
         undefined_reason: Why ``value`` or the bounds are ``None``.
         warnings: What a reader should know before trusting it.
     """
@@ -311,15 +307,12 @@ class BundleSummary(Archive):
     """Headline numbers; a pure function of the episodes and of the last four plain fields.
 
     Attributes:
-        n_episodes: Episodes in the bundle.
         success_mean: Success rate of the headline condition.
         success_iqm: Interquartile mean of its (seed, partner) success rates.
         success_ci_low: Lower 95 % bound of the estimate that ``estimator`` names.
         success_ci_high: Upper 95 % bound.
         undefined_reason: Why the four statistics are ``None``.
         n_resamples: Bootstrap replicates; 0 for an estimator that draws none.
-        bootstrap_root_seed: Root seed of those draws.
-        estimator: Identity of the headline estimator.
         headline_condition: Condition the four statistics describe; ``None`` pools everything.
         cells: One entry per condition and partner.
         comparisons: Paired differences between conditions.
@@ -369,22 +362,14 @@ class ResultBundle(Archive):
 
     Attributes:
         kind: Tells archives apart; older files lack it.
-        schema_version: Version of this archive.
-        task_id: Task identifier.
-        task_version: Version of the task.
         policy_id: What the ego seat played.
         partner_set_id: ``set@vN`` or ``adhoc:<name>``.
         partner_hashes: Partner name to the first 16 hex digits of its identity.
         git_sha: Commit of the code, ``"unknown"`` outside a repository.
         dirty: Whether the sources differed from that commit.
-        package_version: Version of this package.
-        seed_schedule: Planned seeds and counts.
         repro_command: Command line that repeats the evaluation.
-        platform: Machine and library versions.
         manifest: File name inside the bundle to its SHA-256.
-        summary: Headline numbers.
-        prereg_git_tag: Tag of the preregistration, if any.
-        prereg_blob_sha: Git blob of the preregistration, if any.
+        prereg_git_tag: Tag of the preregistration, if any, whose blob is ``prereg_blob_sha``.
         diff_sha256: SHA-256 of the source difference when ``dirty``.
         lock_sha256: SHA-256 of the dependency lock.
         policy_sha256: SHA-256 of the ego's weights.
@@ -457,15 +442,10 @@ class SpikeRun(Archive):
 
     Attributes:
         kind: Tells archives apart; older files lack it.
-        spike_id: Free identifier.
-        prereg_sha: Git blob of the registered protocol.
-        git_tag: Tag that protocol is locked to.
+        prereg_sha: Git blob of the registered protocol, which the tag is locked to.
         axis: What is varied; the preregistration loader restricts it.
         sub_stage: Stage label, required: archives without one cannot be placed.
-        condition_pair: The two conditions.
         seeds: Root seeds, unique and not empty.
-        episode_results: Episodes of both conditions.
-        schema_version: Version of this archive.
     """
 
     kind: Literal["spike_run"] = "spike_run"

@@ -72,35 +72,30 @@ class StreamWords:
 
 
 class SlotStore:
-    """Arrays of the shared block by meaning.
+    """Arrays of the shared block by meaning; those of slots are int64 (S,) unless told otherwise.
 
     Attributes:
-        layout: Sizes and fields.
-        file: The block.
-        version: int64 (S,), odd while a slot is written.
-        length: int64 (S,), steps of the episode or part, 0 without one.
-        policy_version: int64 (S,), version of the policy that acted.
-        number: int64 (S,), P times the episodes published before, plus the producer: no two are
-            equal, and those of a producer rise.
-        episode_id: int64 (S,), which episode it is, or is a part of; no two have the same.
-        part: int64 (S,), which part of the episode, from 0 on; all but the last have T steps.
-        written_at_ns: int64 (S,), time of publication, ns since 1970.
-        success: int64 (S,), 1, 0, or -1 for unknown.
-        draws: int64 (S,), chunks drawn from this episode; approximate with several consumers.
-        drawn_before: int64 (S,), chunks that had been drawn from the store, or were being drawn,
-            when a draw first found one in this episode.
-        drawable_at: int64 (S,), latest version in which some draw found a chunk.
-        undrawable_at: int64 (S,), latest version in which some draw found none.
-        lease: int64 (S,), 1 + the number of the producer that writes the slot, else 0.
-        segments: int64 (S,), noted runs of equal segment ids.
+        version: Odd while a slot is written.
+        length: Steps of the episode or part, 0 without one.
+        number: P times the episodes published before, plus the producer: no two are equal, and
+            those of a producer rise.
+        episode_id: Which episode it is, or is a part of; no two have the same.
+        part: Which part of the episode, from 0 on; all but the last have T steps.
+        success: 1, 0, or -1 for unknown.
+        draws: Chunks drawn from this episode; approximate with several consumers.
+        drawn_before: Chunks that had been drawn from the store, or were being drawn, when a draw
+            first found one in this episode.
+        drawable_at: Latest version in which some draw found a chunk.
+        undrawable_at: Latest version in which some draw found none.
+        lease: 1 + the number of the producer that writes the slot, else 0.
+        segments: Noted runs of equal segment ids.
         segment_bounds: int32 (S, MAX_SEGMENTS, 2), first step and step after the last of each.
-        words: int64, see `StreamWords`.
         producers: Tables of the producers by name, each (P, ...); a producer writes its own row.
         consumers: Tables of the drawing processes by name, each (C, ...); each writes its own row.
-        field_arrays: The trajectories as arrays, (S * T, ...) or (S * (T + 1), ...).
-        fields: The same memory as tensors.
+        field_arrays: The trajectories as arrays, (S * T, ...) or (S * (T + 1), ...); ``fields`` are
+            the same memory as tensors.
         counting: Around every change of the consumers' tables: the threads of a process share a
-            row, and a sum that two of them read and write at once would lack one of their counts.
+            row.
     """
 
     def __init__(self, layout: StoreLayout, file: SharedFile) -> None:

@@ -40,10 +40,9 @@ class Episode:
         states: State fields by name, each (L + 1, ...): entry t is what the action of step t was
             chosen from, entry L what the last step led to.
         number: Its number in the stream, larger than those of all that its producer published
-            before; with one producer they count from 0 on.
-        episode_id: Which episode it is, or is a part of.
-        part: Which part of the episode, from 0 on. Parts follow each other without a gap, and all
-            but the last are as long as a slot and end truncated.
+            before.
+        part: Which part of the episode ``episode_id``, from 0 on. Parts follow each other without a
+            gap, and all but the last are as long as a slot and end truncated.
         success: Whether it solved the task, None if nobody judged.
         policy_version: Version of the policy that began it; ``steps`` has that of every step.
         written_at_ns: Time of publication, ns since 1970.
@@ -109,9 +108,7 @@ class Episode:
 
 
 class EpisodeReader:
-    """Reads each published episode of a store once.
-
-    Every reader counts for itself; any number of them may read one store, in any processes.
+    """Reads each published episode of a store once; any number of readers may, in any processes.
 
     Attributes:
         fields: What it copies.
