@@ -132,17 +132,16 @@ def compute_run_metadata(
     config_fingerprint: str | None = None,
     code: Sequence[Any] = (),
 ) -> RunContext:
-    """Return the origin of a run that starts now.
+    """Return the origin of a run that starts now; runs of different kinds get different ids.
 
     Args:
         seed: Root seed, >= 0.
-        run_kind: What the run is for; runs of different kinds get different ids.
+        run_kind: What the run is for.
         repo_root: Folder with ``pyproject.toml``, usually a git working tree; None for this
             package's own checkout. An installation has none, whatever folder the run starts in.
         extra: Further facts to log with every line; they do not change the id.
         config_fingerprint: Hash of the configuration, part of the id.
-        code: Classes and functions that take part; what of them is not of this package is part of
-            the id, see `cadenza.core.provenance.outside_code`.
+        code: Classes and functions that take part; the `outside_code` among them is part of the id.
 
     Raises:
         InputError: Negative seed, empty kind, or an ``extra`` that is not text to text or would

@@ -78,7 +78,9 @@ def may_publish(store: SlotStore, rules: FlowRules, published: int) -> bool:
     """Return whether another episode may follow the ``published`` ones now."""
     words = store.words
     waited_for = _is_waited_for(store, rules, published)
-    if not waited_for and _is_over_high_water(store, rules):
+    # The first fill must not wait for readers, who wait for it.
+    may_wait = rules.high_water is not None and is_first_fill_complete(store, rules)
+    if may_wait and not waited_for and unread_episodes(store) >= (rules.high_water or 0):
         return False
     if published < rules.buffer_size or published < int(words[StreamWords.TO_FILL]):
         return True
@@ -111,16 +113,6 @@ def _lacks_steps(store: SlotStore, rules: FlowRules, chunks: int) -> bool:
         return False
     allowed = rules.max_replay_ratio * store.published_frames()
     return store.drawn_chunks() + chunks > allowed
-
-
-def _is_over_high_water(store: SlotStore, rules: FlowRules) -> bool:
-    """Return whether producers pause because of unread episodes.
-
-    The first fill must not wait for readers, who wait for it.
-    """
-    if rules.high_water is None or not is_first_fill_complete(store, rules):
-        return False
-    return unread_episodes(store) >= rules.high_water
 
 
 def is_fill_running(store: SlotStore) -> bool:

@@ -252,13 +252,10 @@ class OnlineDataEngine(ChunkSource):
 
     @contextmanager
     def recording(self, folder: str | Path) -> Generator[None]:
-        """Write down every draw in the block, for `RecordedStream`.
+        """Write down every draw in the block into a new ``folder``, for `RecordedStream`.
 
         Those are the draws of this process and of the loader workers that it starts meanwhile. Any
         other process needs a block and a folder of its own.
-
-        Args:
-            folder: Where; must not hold a recording.
 
         Raises:
             ConfigurationTypeError: ``folder`` is no path.

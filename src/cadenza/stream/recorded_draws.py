@@ -291,12 +291,9 @@ class RecordedStream(ChunkSource):
     def __init__(
         self, folder: str | Path, *, allow_unfinished: bool = False, device: str = "cpu"
     ) -> None:
-        """Open a recording.
+        """Open what `RecordingReader` wrote into ``folder``; batches lie on ``device``.
 
-        Args:
-            folder: What `RecordingReader` wrote.
-            allow_unfinished: Take what is there of a recording that was not closed.
-            device: Where batches lie, as the engine's ``buffer_device``.
+        With ``allow_unfinished`` what is there of a recording that was not closed is taken.
 
         Raises:
             ConfigurationError: There is no such device here.

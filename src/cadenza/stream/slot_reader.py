@@ -45,8 +45,8 @@ def copy_chunks(
     for name, target in out.items():
         if name in _VIRTUAL_NAMES:
             continue
-        field, shift = _stored(name)
-        source = store.fields[field]
+        shift = int(name.startswith(NEXT))  # how many entries later it is read
+        source = store.fields[name.removeprefix(NEXT)]
         if target.dtype in _SAME_BITS:
             target, source = (each.view(_SAME_BITS[each.dtype]) for each in (target, source))
         entries = source.shape[0] // store.layout.slots
@@ -76,11 +76,6 @@ def validity(c: int, picked: DrawnChunks) -> NDArray[np.bool_]:
     """Return which places of the chunks lie in their run, shape (n, c)."""
     steps = _steps(c, picked)
     return (steps >= picked.bounds[:, :1]) & (steps < picked.bounds[:, 1:])
-
-
-def _stored(name: str) -> tuple[str, int]:
-    """Return the stored field behind a key, and how many entries later it is read."""
-    return (name.removeprefix(NEXT), 1) if name.startswith(NEXT) else (name, 0)
 
 
 def _steps(c: int, picked: DrawnChunks) -> IntArray:

@@ -100,7 +100,12 @@ class LeRobotWriter:
         self.episodes = 0
         self.frames = 0
         self._tasks: dict[str, int] = {}
-        self._statistics = {feature.key: _statistics_of(feature) for feature in self.features}
+        self._statistics: dict[str, ImageStatistics | NumberStatistics] = {
+            feature.key: ImageStatistics(feature.shape[-1])
+            if feature.dtype == IMAGE
+            else NumberStatistics(feature.shape)
+            for feature in self.features
+        }
         self._statistics |= {name: NumberStatistics((1,)) for name in INDEX_COLUMNS}
         self._data_place = FilePlace()
         self._tables: list[Any] = []  # frames of the data file that is not written yet
@@ -299,12 +304,6 @@ def _checked_features(features: Sequence[Feature]) -> tuple[Feature, ...]:
             f"LeRobotWriter.features: expected features with distinct keys, got {keys}."
         )
     return tuple(features)
-
-
-def _statistics_of(feature: Feature) -> ImageStatistics | NumberStatistics:
-    if feature.dtype == IMAGE:
-        return ImageStatistics(feature.shape[-1])
-    return NumberStatistics(feature.shape)
 
 
 def _as_json(value: Mapping[str, Any]) -> str:
