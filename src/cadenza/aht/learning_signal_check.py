@@ -2,14 +2,12 @@
 
 Model:    return_k = intercept + slope * k + noise, k = 0 ... n-1; ordinary least squares.
 Test:     one-sided t test of slope > 0 (n - 2 degrees of freedom).
-Interval: returns of neighbouring episodes are correlated, which the t test ignores; the slope's
-          interval uses the covariance of W. K. Newey and K. D. West, Econometrica 55(3), 1987,
-          Bartlett weights, lag floor(4 (n/100)^(2/9)), times n / (n - 2).
+Interval: neighbouring returns are correlated, which the t test ignores; the slope's interval uses
+          the covariance of W. K. Newey and K. D. West, Econometrica 55(3), 1987, Bartlett weights,
+          lag floor(4 (n/100)^(2/9)), times n / (n - 2).
 Effect:   Cohen's d between the last and the first tenth of the episodes (at least ten each).
-Limits:   necessary, never sufficient: a run may pass and still fail its task. Judge the task by a
-          deterministic evaluation on held-out episodes.
-
-Reports are returned, not raised. Only complete episodes belong in the curve that is checked.
+Limits:   necessary, never sufficient: a run may pass and still fail its task. Reports are returned,
+          not raised; only complete episodes belong in the curve.
 """
 
 import json

@@ -18,11 +18,7 @@ _BYTES_PER_GIB: Final = 2**30
 
 
 def resolve_device(name: str = "auto") -> torch.device:
-    """Return the device that ``name`` asks for.
-
-    Args:
-        name: ``"auto"`` (CUDA, else MPS, else CPU), ``"cpu"``, ``"mps"``, ``"cuda"`` or
-            ``"cuda:<index>"``.
+    """Return the device that ``"auto"`` (CUDA, MPS, CPU) or a name like ``"cuda:0"`` asks for.
 
     Raises:
         DeviceUnavailableError: The device is not present on this machine.

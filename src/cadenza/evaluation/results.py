@@ -69,7 +69,6 @@ class SafetyRecord(Archive):
     """What the safety filter's assumptions and lambda did in one filtered episode.
 
     Attributes:
-        control_timestep_s: Control step, s.
         overlapping_steps: Steps that began with robots closer than radii and safety margin allow.
         accel_checks: Steps in which every partner's acceleration could be measured.
         accel_breaches: Of these, those with a partner beyond its declared bound.
@@ -99,7 +98,7 @@ class SafetyRecord(Archive):
 
 
 class EpisodeResult(Archive):
-    """One evaluation episode.
+    """One evaluation episode; what a task or run does not record is None.
 
     ``condition``, ``partner`` and ``n_steps`` are also read from ``metadata`` of older archives;
     the typed field is the one to use, and the two must not disagree.
@@ -108,13 +107,11 @@ class EpisodeResult(Archive):
         seed: Root seed; the cluster of every interval.
         episode_idx: Index inside the (seed, condition) cell.
         initial_state_seed: Seed of the initial state; equal seeds pair episodes across conditions.
-        success: Whether the task's success predicate held.
         constraint_violation_peak: Largest barrier gap of the episode, 0 when none was violated.
         fallback_fired: Steps on which the braking fallback acted.
-        force_peak: Peak contact or coupling force, N; ``None`` where the task has no such channel.
+        force_peak: Peak contact or coupling force, N.
         metadata: Anything else that JSON can express.
         condition: Condition identifier, e.g. ``"filter_on"``.
-        partner: Partner identifier.
         n_steps: Control steps played.
         truncated: Whether the time limit, not the task, ended the episode.
         episode_return: Undiscounted sum of rewards.
@@ -122,13 +119,11 @@ class EpisodeResult(Archive):
         min_distance_m: Smallest centre distance between the ego and anyone, m.
         goal_distance_m: Distance of the ego to its goal at the end, m.
         violating_steps: Steps on which a barrier constraint was violated.
-        interventions: Steps on which the filter changed the action; ``None`` without a filter.
-        intervention_mean: Mean size of those changes, in the unit of the action.
-        intervention_peak: Largest such change, in the unit of the action.
+        interventions: Steps on which the filter changed the action, by ``intervention_mean`` on
+            average and ``intervention_peak`` at most, in the unit of the action.
         infeasible_steps: Steps on which no action satisfied every constraint.
         uncertified_steps: Steps on which the filter acted without its guarantee.
-        safety: Assumptions and lambda of a filtered episode; ``None`` without a filter, and in
-            older archives.
+        safety: Assumptions and lambda of a filtered episode.
     """
 
     seed: Integer

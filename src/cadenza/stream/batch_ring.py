@@ -126,12 +126,12 @@ class BatchRing:
         device: str | torch.device = "cpu",
         copies: Copies | None = None,
     ) -> None:
-        """Describe the ring; nothing is drawn yet.
+        """Describe the ring of ``depth`` buffers; as many batches can be in use at once.
 
         Args:
             draw: Draws into the batch it gets and returns it, or a new batch for None; as in
                 ``lambda out: engine.sample_batch(32, 64, out=out)``. Always the same shape.
-            depth: Buffers, >= 1; as many batches can be in use at once.
+            depth: Buffers, >= 1.
             device: Where users want the batches.
             copies: How they get there; None takes a side stream of the CUDA device.
 

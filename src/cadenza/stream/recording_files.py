@@ -1,9 +1,9 @@
 """Files of a recording: a journal of draws, and the bytes of every episode they came from.
 
 Layout:   ``draws.jsonl``, one JSON object per line, and ``episodes/NNNNNNNN.bin``, the fields of an
-          episode one after another, in the order of the layout, without anything between them.
-          ``workers/<place>`` is such a folder for each iterator of a loader's worker; the last line
-          names them, and for those that still went on the digest of their last line by then.
+          episode one after another, in the order of the layout. ``workers/<place>`` is such a
+          folder for each iterator of a loader's worker; the last line names them, and for those
+          that still went on the digest of their last line by then.
 Promise:  each line carries the SHA-256 of the line before it and its own body, and each episode's
           line that of its file; a changed, missing or cut part is an `IntegrityError`.
 Limits:   numbers have the byte order of the machine that recorded, which the first line names.

@@ -114,16 +114,12 @@ class BcaBootstrap(_Resampling):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignFlips(_Resampling):
-    """Bounds that the sign-flip test does not reject, by means over random subsets.
+    """Bounds that the sign-flip test does not reject, by means over B random subsets.
 
     Flipping the signs of a subset of ``values - centre`` makes the sum at least as large as it was
-    iff the subset's mean is at most ``centre``. So the k-th smallest of the subset means is a
-    lower bound that fails with probability <= k / (B + 1), whatever the number of values. On 0/1
-    outcomes it is McNemar's exact test.
-
-    Attributes:
-        n_resamples: Subsets drawn, B >= 1; without (1 - confidence) / 2 * (B + 1) >= 1 the bounds
-            are infinite.
+    iff the subset's mean is at most ``centre``. So the k-th smallest of the subset means is a lower
+    bound that fails with probability <= k / (B + 1), whatever the number of values. On 0/1 outcomes
+    it is McNemar's exact test. Bounds are infinite unless (1 - confidence) / 2 * (B + 1) >= 1.
     """
 
     n_resamples: int = 19_999

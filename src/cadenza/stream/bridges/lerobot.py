@@ -72,10 +72,10 @@ class LeRobotWriter:
         chunks_size: int = 1000,
         data_files_size_in_mb: int = 100,
     ) -> None:
-        """Create the folder.
+        """Describe the dataset; the first flush makes its folder ``root``, which must not exist.
 
         Args:
-            root: Folder that must not exist; the first flush makes it.
+            root: Folder of the dataset.
             features: Columns, e.g. from `features_of`.
             fps: Steps per second.
             robot_type: Name of the robot, for readers.
