@@ -7,44 +7,28 @@ May import:  `core`, `learn`, `safety`.  Must not import: `envs`, `partners`, `b
 Adding one:  a learner is one file and one line in `cadenza.aht.algorithms`.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from cadenza.aht.learning_signal_check import (
-        DEFAULT_ALPHA,
-        DEFAULT_MIN_EPISODES,
-        DEFAULT_THRESHOLD,
-        DEFAULT_WINDOW,
-        CheckStatus,
-        GuaranteeReport,
-        SlopeReport,
-        assert_non_decreasing_window,
-        check_positive_learning_slope,
-        plot_reward_curve,
-        plot_slope_curve,
-    )
+from cadenza.core.lazy_names import lazy_names
 
-__all__ = [
-    "DEFAULT_ALPHA",
-    "DEFAULT_MIN_EPISODES",
-    "DEFAULT_THRESHOLD",
-    "DEFAULT_WINDOW",
-    "CheckStatus",
-    "GuaranteeReport",
-    "SlopeReport",
-    "assert_non_decreasing_window",
-    "check_positive_learning_slope",
-    "plot_reward_curve",
-    "plot_slope_curve",
-]
+#: Names and the module that defines them; imported at first use.
+_EXPORTS: Final[dict[str, str]] = dict.fromkeys(
+    (
+        "DEFAULT_ALPHA",
+        "DEFAULT_MIN_EPISODES",
+        "DEFAULT_THRESHOLD",
+        "DEFAULT_WINDOW",
+        "CheckStatus",
+        "GuaranteeReport",
+        "SlopeReport",
+        "assert_non_decreasing_window",
+        "check_positive_learning_slope",
+        "plot_reward_curve",
+        "plot_slope_curve",
+    ),
+    "learning_signal_check",
+)
 
-_HOME: Final = "cadenza.aht.learning_signal_check"
+__all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use
 
-
-def __getattr__(name: str) -> Any:
-    """Import a re-exported name on first use, so that importing the folder stays cheap."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_HOME), name)
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

@@ -13,11 +13,10 @@ Order:   fields that carry the upstream identity come first and in upstream orde
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, Literal, Self, cast
+from typing import Any, ClassVar, Final, Literal, Self, cast, get_type_hints
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, create_model, field_validator, model_validator
 
 from cadenza.aht.algorithms import list_algorithms, unknown_algorithm_message
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
@@ -34,13 +33,8 @@ from cadenza.learn.configs import (
     SACConfig,
     TD3Config,
 )
-from cadenza.safety.cbf import CbfPower
-from cadenza.safety.filter_options import Barrier, Compat, MultiPartner, RateLimit
-from cadenza.safety.runtime.options import LambdaStart, OnBadInput, SafetyOptions
+from cadenza.safety.runtime.options import SafetyOptions
 
-#: The safety runtime's options and their defaults, which the safety section repeats.
-_DEFAULTS: Final = SafetyOptions()
-_OPTIONS: Final = fields(SafetyOptions)
 #: Marker in ``json_schema_extra`` of a field that upstream configurations do not have.
 EXTENSION_KEY: Final = "cadenza_extension"
 #: ``"identity"``: changes results, so it enters the fingerprint; ``"sink"``: it does not.
@@ -50,11 +44,6 @@ ExtensionKind = Literal["identity", "sink"]
 def extension(kind: ExtensionKind = "identity") -> dict[str, Any]:
     """Return the field marker of a field that upstream configurations do not have."""
     return {EXTENSION_KEY: kind}
-
-
-def _own(default: Any) -> Any:
-    """Return the field of a safety option that the runtime checks and upstream does not have."""
-    return Field(default=default, json_schema_extra=extension())
 
 
 class WandbConfig(FrozenModel):
@@ -73,14 +62,8 @@ class TensorboardConfig(FrozenModel):
 class EnvConfig(FrozenModel):
     """The task the ego is trained on.
 
-    Attributes:
-        task: Registered task name.
-        episode_length: Truncation horizon in control steps, > 0.
-        agent_uids: Names of the two seats; the first is the ego, the second the partner.
-        condition_id: Condition name, for tasks that come in several.
-        num_envs: Environments stepped as one batch, >= 1.
-        mask_partner_obs: Hide the partner from the ego's observation, for tasks that offer it.
-        options: Further keyword arguments of the task's environment.
+    ``agent_uids`` are ego and partner; ``mask_partner_obs`` hides the partner from the ego, for
+    tasks that offer it; ``options`` are further keyword arguments of the task's environment.
     """
 
     task: str
@@ -107,12 +90,8 @@ class EnvConfig(FrozenModel):
 class PartnerConfig(FrozenModel):
     """The frozen partner the ego is trained with.
 
-    Attributes:
-        class_name: Name in the partner registry.
-        seed: Seed of the partner's own training; 0 for scripted partners.
-        checkpoint_step: Training step of its checkpoint; None for scripted partners.
-        weights_uri: ``local://`` address of its weights; None for scripted partners.
-        extra: Further settings, strings to strings.
+    ``seed`` is that of the partner's own training; it is 0, and checkpoint and ``local://`` weights
+    are None, for scripted partners.
     """
 
     class_name: str = "scripted_heuristic"
@@ -180,8 +159,29 @@ class RuntimeConfig(FrozenModel):
     deterministic_torch: bool = True
 
 
-class SafetyConfig(FrozenModel):
+#: Safety options that upstream has, too.
+_UPSTREAM_OPTIONS: Final = (
+    "saturation_threshold",
+    "cbf_gamma",
+    "lambda_safe",
+    "n_warmup_steps",
+    "predictor_kind",
+    "tau_brake",
+    "clamp_floor_ratio",
+)
+_OWN_OPTIONS: Final[dict[str, Any]] = {
+    name: (hint, Field(default=getattr(SafetyOptions(), name), json_schema_extra=extension()))
+    for name, hint in get_type_hints(SafetyOptions).items()
+    if name not in _UPSTREAM_OPTIONS
+}
+OptionFields = create_model("OptionFields", __base__=FrozenModel, **_OWN_OPTIONS)
+
+
+class SafetyConfig(OptionFields):
     """The safety filter between the ego's action and the environment.
+
+    Options of `cadenza.safety.runtime.options.SafetyOptions` that are not listed here are fields,
+    too, with its types and defaults.
 
     Attributes:
         enabled: Filter every executed action and record telemetry.
@@ -196,35 +196,6 @@ class SafetyConfig(FrozenModel):
         tau_brake: Time to collision below which the ego brakes, s, > 0.
         clamp_floor_ratio: Lambda is kept within this share of the capacity, in (0, 1], strictly
             below ``saturation_threshold``.
-        margin_m: Extra distance kept between the robots' surfaces, m, >= 0.
-        miss_rate: Target share of forecasts worse than the adaptive margin allows, in (0, 1).
-        eta: Step of the adaptive margin, m/s per miss, >= 0; 0 freezes it.
-        conformal_rule: This and what follows up to ``brake_hysteresis``: see
-            `cadenza.safety.runtime.options.SafetyOptions`, whose defaults hold here too.
-        eta_decay: Exponent of the decay of its steps.
-        dtaci_steps: Step sizes of the aggregated rule, m/s per miss.
-        target_loss: Target of the one-sided rule, m/s.
-        lambda_max: Largest lambda of the one-sided rule, m/s^2.
-        horizon_steps: Control steps from a forecast to its score.
-        lambda_start: Where lambda starts with a new partner.
-        partner_memory: Partners remembered for their return.
-        prediction_error: Error up to which forecasts are trusted, m/s^2; None never.
-        on_bad_input: Raise or brake at a malformed observation.
-        max_age_s: Packet age the guarantee covers, s.
-        latency_floor: Take packets to be at least as old as the link's mean latency.
-        comm_tick_s: Time per unit of the packets' age, s; None means one control step.
-        age_jump_s: Rise of a packet's age that starts the warm-up again, s.
-        barrier: Row of a pair.
-        compat: Reproduce the published filter.
-        cbf_power: Exponent of the classical row.
-        budget_split: How rows are shared with partners that run the same filter.
-        rate_limit: Whether the action's rate of change is limited.
-        multi_partner: How several partners at once are met.
-        contact_speed: Own speed tolerated at a contact, m/s.
-        solver: Solver of several active rows.
-        brake_stopping: Also brake when the stopping distance runs short.
-        brake_latency_s: Time until a brake command acts, s.
-        brake_hysteresis: Release a braking pair late.
         intervention_penalty: Subtracted from the reward the learner sees, per m/s^2 by which the
             filter changed the action; recorded returns keep the environment's reward. Needs
             ``enabled``.
@@ -238,36 +209,6 @@ class SafetyConfig(FrozenModel):
     predictor_kind: str = "constant_velocity"
     tau_brake: float = Field(default=0.100, gt=0.0)
     clamp_floor_ratio: float = Field(default=0.7, gt=0.0, le=1.0)
-    margin_m: float = Field(default=_DEFAULTS.margin_m, ge=0.0, json_schema_extra=extension())
-    miss_rate: float = Field(
-        default=_DEFAULTS.miss_rate, gt=0.0, lt=1.0, json_schema_extra=extension()
-    )
-    eta: float = Field(default=_DEFAULTS.eta, ge=0.0, json_schema_extra=extension())
-    conformal_rule: str = _own(_DEFAULTS.conformal_rule)
-    eta_decay: float = _own(_DEFAULTS.eta_decay)
-    dtaci_steps: tuple[float, ...] = _own(_DEFAULTS.dtaci_steps)
-    target_loss: float = _own(_DEFAULTS.target_loss)
-    lambda_max: float = _own(_DEFAULTS.lambda_max)
-    horizon_steps: int = _own(_DEFAULTS.horizon_steps)
-    lambda_start: LambdaStart = _own(_DEFAULTS.lambda_start)
-    partner_memory: int = _own(_DEFAULTS.partner_memory)
-    prediction_error: float | None = _own(_DEFAULTS.prediction_error)
-    on_bad_input: OnBadInput = _own(_DEFAULTS.on_bad_input)
-    max_age_s: float = _own(_DEFAULTS.max_age_s)
-    latency_floor: bool = _own(_DEFAULTS.latency_floor)
-    comm_tick_s: float | None = _own(_DEFAULTS.comm_tick_s)
-    age_jump_s: float = _own(_DEFAULTS.age_jump_s)
-    barrier: Barrier = _own(_DEFAULTS.barrier)
-    compat: Compat | None = _own(_DEFAULTS.compat)
-    cbf_power: CbfPower = _own(_DEFAULTS.cbf_power)
-    budget_split: str | None = _own(_DEFAULTS.budget_split)
-    rate_limit: RateLimit = _own(_DEFAULTS.rate_limit)
-    multi_partner: MultiPartner = _own(_DEFAULTS.multi_partner)
-    contact_speed: float = _own(_DEFAULTS.contact_speed)
-    solver: str = _own(_DEFAULTS.solver)
-    brake_stopping: bool = _own(_DEFAULTS.brake_stopping)
-    brake_latency_s: float = _own(_DEFAULTS.brake_latency_s)
-    brake_hysteresis: bool = _own(_DEFAULTS.brake_hysteresis)
     intervention_penalty: float = Field(default=0.0, ge=0.0, json_schema_extra=extension())
 
     def to_options(self) -> SafetyOptions:
@@ -276,7 +217,8 @@ class SafetyConfig(FrozenModel):
         Raises:
             ConfigurationError: A value is out of range, or without effect beside another.
         """
-        return SafetyOptions(**{field.name: getattr(self, field.name) for field in _OPTIONS})
+        names = (*_UPSTREAM_OPTIONS, *_OWN_OPTIONS)
+        return SafetyOptions(**{name: getattr(self, name) for name in names})
 
     @model_validator(mode="after")
     def _clamp_below_saturation(self) -> Self:
@@ -307,12 +249,10 @@ class SafetyConfig(FrozenModel):
 
 
 class EvaluationConfig(FrozenModel):
-    """Deterministic evaluation of the ego on held-out episodes.
+    """Deterministic evaluation of the ego on held-out episodes, at the end of training at least.
 
     Attributes:
-        episodes: Episodes per evaluation, > 0.
-        every_frames: Frames between evaluations during training; the end is always evaluated, and
-            0 evaluates only there.
+        every_frames: Frames between further evaluations during training; 0 for none.
         root_seed: Root seed of the held-out episodes, apart from every training seed.
     """
 
@@ -327,11 +267,29 @@ class ResumeConfig(FrozenModel):
     keep: int = Field(default=2, ge=1)
 
 
-class RolloutRecorderConfig(FrozenModel):
-    """Upstream's in-training rollout recorder; only its defaults are accepted.
+class UpstreamSection(FrozenModel):
+    """A section of upstream that has no effect here: only its defaults are accepted."""
 
-    The evaluation records instead: every robot's positions in every episode.
-    """
+    SECTION: ClassVar[str]
+    ADVICE: ClassVar[str]
+
+    @model_validator(mode="after")
+    def _refuse_what_has_no_effect(self) -> Self:
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if value != field.default:
+                raise ValueError(
+                    f"{self.SECTION}.{name}: expected its default {field.default!r}, got "
+                    f"{value!r}; {self.ADVICE}"
+                )
+        return self
+
+
+class RolloutRecorderConfig(UpstreamSection):
+    """Upstream's in-training rollout recorder; the evaluation records instead."""
+
+    SECTION = "rollout_recorder"
+    ADVICE = "training records no rollouts; `cadenza eval run` records every evaluation episode."
 
     enabled: bool = False
     interval_frames: int = Field(default=25000, gt=0)
@@ -339,58 +297,31 @@ class RolloutRecorderConfig(FrozenModel):
     episodes_per_record: int = Field(default=1, gt=0)
     fps: int = Field(default=20, gt=0)
 
-    @model_validator(mode="after")
-    def _refuse_what_has_no_effect(self) -> Self:
-        _refuse_changes(
-            self,
-            "rollout_recorder",
-            "training records no rollouts; `cadenza eval run` records every evaluation episode.",
-        )
-        return self
 
+class ShapingConfig(UpstreamSection):
+    """Upstream's reward shaping for its manipulation tasks."""
 
-class ShapingConfig(FrozenModel):
-    """Upstream's reward shaping for its manipulation tasks; only its defaults are accepted."""
+    SECTION = "shaping"
+    ADVICE = (
+        "no task of this package uses it; wrap the environment, or set a reward option of the task "
+        "in env.options."
+    )
 
     settle_alpha: float = Field(default=0.0, ge=0.0)
     settle_qvel_cap: float = Field(default=0.7, gt=0.0)
     transport_pbrs_coeff: float = Field(default=0.0, ge=0.0)
 
-    @model_validator(mode="after")
-    def _refuse_what_has_no_effect(self) -> Self:
-        _refuse_changes(
-            self,
-            "shaping",
-            "no task of this package uses it; wrap the environment, or set a reward option of "
-            "the task in env.options.",
-        )
-        return self
 
+class ExploratoryConfig(UpstreamSection):
+    """Upstream's switch for a partner that never moves."""
 
-class ExploratoryConfig(FrozenModel):
-    """Upstream's switch for a partner that never moves; only its default is accepted."""
+    SECTION = "exploratory"
+    ADVICE = (
+        "name a partner that never moves instead, e.g. partner.class_name=crossing_stationary, and "
+        "drop options it does not know, e.g. '~partner.extra.max_speed'."
+    )
 
     partner_static_override: bool = False
-
-    @model_validator(mode="after")
-    def _refuse_what_has_no_effect(self) -> Self:
-        _refuse_changes(
-            self,
-            "exploratory",
-            "name a partner that never moves instead, e.g. partner.class_name=crossing_stationary, "
-            "and drop options it does not know, e.g. '~partner.extra.max_speed'.",
-        )
-        return self
-
-
-def _refuse_changes(model: BaseModel, section: str, advice: str) -> None:
-    """Raise if any field of ``model`` differs from its default."""
-    for name, field in type(model).model_fields.items():
-        value = getattr(model, name)
-        if value != field.default:
-            raise ValueError(
-                f"{section}.{name}: expected its default {field.default!r}, got {value!r}; {advice}"
-            )
 
 
 #: Where results go does not change them: two runs in different folders share one identity.
@@ -419,6 +350,9 @@ _SECTIONS: Final = (*_HAPPO, "ppo", "sac", "hlgauss", "td3", "hatd3", "dqn", "mb
 class EgoAHTConfig(FrozenModel):
     """Everything that determines one ego-training run.
 
+    Sections named after algorithms hold their settings; ``rollout_recorder``, ``shaping`` and
+    ``exploratory`` are accepted at their defaults only.
+
     Attributes:
         algo: Name in the algorithm registry; also the kind of the run in its provenance.
         seed: Root seed of every random stream of the run, >= 0.
@@ -427,27 +361,10 @@ class EgoAHTConfig(FrozenModel):
         artifacts_root: Folder that ``local://`` addresses are relative to; a run's files go to the
             folder ``artifacts`` in it.
         log_dir: Folder of the run logs.
-        wandb: Weights & Biases sink.
-        env: Task.
-        partner: Partner trained with.
         happo: Settings of ``happo`` and ``ego_aht_happo``; its ``rollout_length`` also says how
             often algorithms other than PPO and MAPPO report.
-        runtime: Device and determinism.
-        safety: Safety filter.
-        rollout_recorder: Accepted at its defaults only.
-        shaping: Accepted at its defaults only.
-        exploratory: Accepted at its defaults only.
         ppo_extras: Opt-in departures from the upstream update.
-        evaluation: Deterministic evaluation during training.
-        resume: What is kept for resuming.
-        tensorboard: TensorBoard sink.
         ppo: Settings of ``ppo`` and ``mappo``.
-        sac: Settings of ``sac``.
-        hlgauss: Settings of ``hlgauss``.
-        td3: Settings of ``td3``.
-        hatd3: Settings of ``hatd3``.
-        dqn: Settings of ``dqn``.
-        mbpo: Settings of ``mbpo``.
     """
 
     algo: str = "ego_aht_happo"
@@ -624,18 +541,16 @@ def _split_extensions(config: EgoAHTConfig) -> tuple[dict[str, Any], dict[str, A
             if kind == "identity":
                 extensions.update(_changes(name, value))
         elif isinstance(value, BaseModel):
-            inner = _inner_extensions(value)
+            inner = [
+                inner_name
+                for inner_name, entry in type(value).model_fields.items()
+                if _extension_kind(entry.json_schema_extra) is not None
+            ]
             if inner:
                 excluded[name] = dict.fromkeys(inner, True)
                 for inner_name in inner:
                     extensions.update(_changed_field(name, value, inner_name))
     return excluded, extensions
-
-
-def _inner_extensions(model: BaseModel) -> list[str]:
-    """Return the names of the fields of ``model`` that upstream does not have."""
-    fields = type(model).model_fields.items()
-    return [name for name, field in fields if _extension_kind(field.json_schema_extra) is not None]
 
 
 def _changes(prefix: str, model: BaseModel) -> dict[str, Any]:

@@ -1,17 +1,15 @@
 """Ego learners on rollouts, beside a frozen partner: PPO with HARL's actor, PPO and MAPPO.
 
-``ego_aht_happo`` is HARL's update to the bit: advantages as in `cadenza.learn.advantages`, steps as
-in `cadenza.learn.algorithms.happo` with one robot. ``ppo`` learns from the ego's own state, too;
-``mappo`` judges with a central critic that also sees the partner's state; its policy acts on its
-own state alone (arXiv:2103.01955).
+``ego_aht_happo`` is HARL's update to the bit, with one robot. ``ppo`` learns from the ego's own
+state, too; ``mappo`` judges with a central critic that also sees the partner's state
+(arXiv:2103.01955).
 
 Axes:        N = environments, O = own state, S = what the critic sees, A = action.
 Randomness:  for HARL's actor the stream ``training.ego_ppo.torch`` initialises the networks and
              then draws the actions, ``training.ego_ppo.minibatch`` shuffles; otherwise see
              `cadenza.learn.algorithms.ppo.PPOLearner`.
-Limits:      state values are computed for the whole rollout at its end, in one batch; parameters
-             have not changed since the actions were drawn, so only rounding (1e-7) tells it from
-             evaluating them step by step. Log-densities are bitwise those of the single steps.
+Limits:      state values are computed for the whole rollout at its end, in one batch: only rounding
+             (1e-7) tells them from those of the single steps.
 """
 
 from collections.abc import Mapping
@@ -30,11 +28,10 @@ from cadenza.aht.ego_seat import (
     assert_partner_is_frozen,
     ego_spaces,
 )
-from cadenza.aht.types import EventLogger
 from cadenza.core.arrays import Float32Array, require_finite
 from cadenza.core.device import deterministic_algorithms, resolve_device
 from cadenza.core.errors import CheckpointError
-from cadenza.core.runlog import log_scalars
+from cadenza.core.runlog import EventLogger, log_scalars
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation, PartnerLike
 from cadenza.learn.advantages import compute_gae, normalize_advantages
@@ -143,15 +140,7 @@ class EgoRolloutTrainer(EgoSeatTrainer):
 class EgoPPOTrainer(EgoRolloutTrainer):
     """PPO with HARL's actor; prefer `from_config`, which reads the sizes off the environment.
 
-    Args:
-        cfg: Checked configuration; ``seed``, ``happo``, ``ppo_extras``, ``runtime``,
-            ``total_frames`` and ``env.num_envs`` are read.
-        ego_uid: The ego's seat.
-        ego_obs_space: Space of the ego's flat state, shape (O,).
-        ego_act_space: Space of the ego's action, shape (A,).
-        partner: Checked to be frozen before anything is allocated, and not kept.
-        device: Where the networks live; the CPU by default.
-        logger: Receives one event of metrics per update.
+    The partner is checked to be frozen before anything is allocated, and not kept.
 
     Raises:
         ConfigurationError: The partner has a trainable parameter.
@@ -243,11 +232,8 @@ class EgoPPOTrainer(EgoRolloutTrainer):
     def act(self, obs: Observation, *, deterministic: bool = False) -> Float32Array:
         """Return the ego's action, shape (A,), or (N, A) for a batched state.
 
-        Args:
-            obs: Holds ``obs["agent"][ego_uid]["state"]``, array or tensor, (O,) or (N, O).
-            deterministic: Return the policy's mean. Such a query draws nothing, is not part of the
-                rollout and may come at any time. A drawn action that is never observed is
-                replaced by the next one.
+        A ``deterministic`` query, of the mean, draws nothing, is not part of the rollout and may
+        come at any time. A drawn action that is never observed is replaced by the next one.
 
         Raises:
             InputError: The state has the wrong shape, or the action is not finite.
@@ -378,10 +364,8 @@ class EgoOnPolicyTrainer(EgoRolloutTrainer):
     def act(self, obs: Observation, *, deterministic: bool = False) -> Float32Array:
         """Return the ego's action within its bounds, (A,), or (N, A) for a batched state.
 
-        Args:
-            obs: Holds the seats' states.
-            deterministic: Return the mean, or the most probable choice; draws nothing and may
-                come at any time.
+        A ``deterministic`` one is the mean, or the most probable choice; it draws nothing and may
+        come at any time.
 
         Raises:
             InputError: A state has the wrong shape or is not finite.

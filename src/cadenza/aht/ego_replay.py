@@ -23,11 +23,10 @@ from cadenza.aht.ego_seat import (
     SeatRows,
     assert_partner_is_frozen,
 )
-from cadenza.aht.types import EventLogger
 from cadenza.core.arrays import Float32Array, require_finite
 from cadenza.core.device import deterministic_algorithms
 from cadenza.core.errors import ConfigurationError
-from cadenza.core.runlog import log_scalars
+from cadenza.core.runlog import EventLogger, log_scalars
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation, PartnerLike
 from cadenza.learn.algorithms.dqn import DQNLearner, action_grid
@@ -109,9 +108,7 @@ class EgoReplayTrainer(EgoSeatTrainer):
     def act(self, obs: Observation, *, deterministic: bool = False) -> Float32Array:
         """Return the ego's action within its bounds, (A,), or (N, A) for a batched state.
 
-        Args:
-            obs: Holds the seats' states.
-            deterministic: Return the greedy action; draws nothing and may come at any time.
+        A ``deterministic`` one is greedy; it draws nothing and may come at any time.
 
         Raises:
             InputError: A state has the wrong shape or is not finite.

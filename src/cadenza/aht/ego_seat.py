@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cadenza.aht.config import EgoAHTConfig
-from cadenza.aht.types import EventLogger
 from cadenza.core.arrays import Float32Array, FloatArray, require_finite
 from cadenza.core.errors import (
     CheckpointError,
@@ -30,6 +29,7 @@ from cadenza.core.errors import (
     InputError,
     NotReadyError,
 )
+from cadenza.core.runlog import EventLogger
 from cadenza.core.types import Observation, PartnerLike
 from cadenza.learn.loaded_state import complete_state, require_version
 from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
@@ -153,15 +153,10 @@ def _flags(owner: str, name: str, value: Any, count: int) -> NDArray[np.bool_]:
 
 
 class SeatOutcome(NamedTuple):
-    """What followed one step, as rows.
+    """What followed one step, as rows: rewards, float64, and whose episodes ended, (N,) each.
 
-    Attributes:
-        rewards: Shape (N,) float64.
-        terminated: The task ended the episode, (N,).
-        boundaries: The episode ended in either way, (N,).
-        cut: Rows that a time limit ended and the task did not, (K,).
-        next_rows: What the next action is decided on, (N, S).
-        last_rows: What followed before any reset, (N, S).
+    ``cut`` are the rows, (K,), that a time limit ended and the task did not; ``next_rows``, (N, S),
+    are what the next action is decided on, ``last_rows`` what followed before any reset.
     """
 
     rewards: FloatArray

@@ -2,14 +2,12 @@
 
 Model:    return_k = intercept + slope * k + noise, k = 0 ... n-1; ordinary least squares.
 Test:     one-sided t test of slope > 0 (n - 2 degrees of freedom).
-Interval: returns of neighbouring episodes are correlated, which the t test ignores; the slope's
-          interval uses the covariance of W. K. Newey and K. D. West, Econometrica 55(3), 1987,
-          Bartlett weights, lag floor(4 (n/100)^(2/9)), times n / (n - 2).
+Interval: neighbouring returns are correlated, which the t test ignores; the slope's interval uses
+          the covariance of W. K. Newey and K. D. West, Econometrica 55(3), 1987, Bartlett weights,
+          lag floor(4 (n/100)^(2/9)), times n / (n - 2).
 Effect:   Cohen's d between the last and the first tenth of the episodes (at least ten each).
-Limits:   necessary, never sufficient: a run may pass and still fail its task. Judge the task by a
-          deterministic evaluation on held-out episodes.
-
-Reports are returned, not raised. Only complete episodes belong in the curve that is checked.
+Limits:   necessary, never sufficient: a run may pass and still fail its task. Reports are returned,
+          not raised; only complete episodes belong in the curve.
 """
 
 import json
@@ -75,24 +73,15 @@ class GuaranteeReport:
 
 @dataclass(frozen=True, slots=True)
 class SlopeReport:
-    """Result of the slope test.
+    """Result of the slope test; what was not fitted is 0, 1 or None.
 
     Attributes:
-        slope: Return per episode; 0 when nothing was fitted.
-        intercept: Fitted return of episode 0.
-        r_squared: Share of variance explained, in [0, 1].
-        p_value: One-sided, of ``slope <= 0``; 1 when nothing was fitted.
-        alpha: Level it was compared with.
-        n_episodes: Episodes in the curve.
-        status: The outcome.
+        slope: Return per episode.
+        p_value: One-sided, of ``slope <= 0``.
         passed: ``status is CheckStatus.PASSED``, whatever was given.
-        slope_interval: Autocorrelation-robust interval of the slope, coverage ``1 - alpha``; None
-            when nothing was fitted.
+        slope_interval: Autocorrelation-robust interval of the slope, coverage ``1 - alpha``.
         effect_window: Episodes in each of the two windows of ``effect_size``.
-        first_window_mean: Mean return of the first window; None when nothing was fitted.
-        last_window_mean: Mean return of the last window; None when nothing was fitted.
-        effect_size: Cohen's d, last minus first; None when nothing was fitted or both windows are
-            constant.
+        effect_size: Cohen's d, last window minus first; None also when both are constant.
     """
 
     slope: float
@@ -131,21 +120,15 @@ def check_positive_learning_slope(
     alpha: float = DEFAULT_ALPHA,
     min_episodes: int = DEFAULT_MIN_EPISODES,
 ) -> SlopeReport:
-    """Test whether the per-episode return rose.
-
-    Args:
-        curve: Only ``per_episode_ego_rewards`` is read.
-        alpha: One-sided significance level.
-        min_episodes: Fewest episodes to judge.
-    """
+    """Test whether the per-episode return of at least ``min_episodes`` rose."""
     rewards = np.asarray(curve.per_episode_ego_rewards, dtype=np.float64)
     n = int(rewards.size)
     if n > 0 and not np.isfinite(rewards).all():
-        return _unfitted_report(CheckStatus.INVALID, n, alpha)
+        return SlopeReport(0.0, 0.0, 0.0, 1.0, alpha, n, CheckStatus.INVALID)
     if n < min_episodes:
-        return _unfitted_report(CheckStatus.INSUFFICIENT_DATA, n, alpha)
+        return SlopeReport(0.0, 0.0, 0.0, 1.0, alpha, n, CheckStatus.INSUFFICIENT_DATA)
     if float(rewards.std()) == 0.0:
-        return _unfitted_report(CheckStatus.FAILED, n, alpha, intercept=float(rewards[0]))
+        return SlopeReport(0.0, float(rewards[0]), 0.0, 1.0, alpha, n, CheckStatus.FAILED)
     fit: Any = load_extra("scipy.stats").linregress(np.arange(n, dtype=np.float64), rewards)
     slope, two_sided = float(fit.slope), float(fit.pvalue)
     p_value = two_sided / 2.0 if slope > 0.0 else 1.0 - two_sided / 2.0
@@ -270,20 +253,6 @@ def plot_reward_curve(
 
 _ACCENT: Final = "#c2410c"
 _FAINT: Final = "#94a3b8"
-
-
-def _unfitted_report(
-    status: CheckStatus, n: int, alpha: float, *, intercept: float = 0.0
-) -> SlopeReport:
-    return SlopeReport(
-        slope=0.0,
-        intercept=intercept,
-        r_squared=0.0,
-        p_value=1.0,
-        alpha=alpha,
-        n_episodes=n,
-        status=status,
-    )
 
 
 def _slope_interval(

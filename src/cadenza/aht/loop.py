@@ -96,7 +96,8 @@ def run_scalar_loop(parts: LoopParts, state: LoopState, obs: Observation) -> Non
         state.replay.append(executed)
         state.record_step((reward,), info)
         if done:
-            state.finish_episode(0, _success(info.get("success")))
+            flag = info.get("success")
+            state.finish_episode(0, None if flag is None else bool(flag))
             state.awaiting_reset = True
         pass_boundary(parts, state, obs, episode_ended=done)
 
@@ -244,10 +245,6 @@ def _evaluate(parts: LoopParts, evaluator: Evaluator, state: LoopState) -> None:
 def _crossed(every: int, frames: int, step: int) -> bool:
     """Return whether the last ``step`` frames reached a multiple of ``every``; 0 never."""
     return every > 0 and frames // every > (frames - step) // every
-
-
-def _success(flag: object) -> bool | None:
-    return None if flag is None else bool(flag)
 
 
 def _batch_success(info: Mapping[str, Any], count: int) -> list[bool | None]:

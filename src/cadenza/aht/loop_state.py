@@ -91,14 +91,10 @@ class RolloutWindow:
 
 
 class LoopState:
-    """Progress of one run.
+    """Progress of one run: frames, control steps of N frames each, and the running episodes, (N,).
 
-    Attributes:
-        frames: Environment frames done.
-        iterations: Control steps done; each is N frames.
-        episode_index: Number of resets after the first, over all environments.
-        awaiting_reset: The episode has ended and the next has not begun (one environment only).
-        replay: How to get back to the current observation.
+    ``episode_index`` counts resets after the first, over all environments; ``awaiting_reset``: the
+    episode has ended and the next has not begun (one environment only).
     """
 
     def __init__(self, run_id: str, num_envs: int, first_seed: int) -> None:
@@ -131,11 +127,7 @@ class LoopState:
         self.last_return = record.episode_return
 
     def finish_run(self, *, upstream_list: bool) -> None:
-        """Close the episodes that the end of training cuts off.
-
-        Args:
-            upstream_list: Also put them, empty ones too, among the complete episodes' returns.
-        """
+        """Close the episodes that the end cuts off; upstream lists them, empty ones too."""
         for row in range(len(self.returns)):
             if upstream_list:
                 self.curve.per_episode_ego_rewards.append(float(self.returns[row]))
@@ -171,12 +163,7 @@ class LoopState:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, paths: Sequence[Path]) -> None:
-        """Continue from `state_dict`.
-
-        Args:
-            state: The stored state.
-            paths: Policy checkpoints up to it, where they are now.
-        """
+        """Continue from `state_dict`; ``paths`` are the policy checkpoints where they are now."""
         self.frames = int(state["frames"])
         self.iterations = int(state["iterations"])
         self.episode_index = int(state["episode_index"])

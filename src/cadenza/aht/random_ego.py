@@ -16,7 +16,7 @@ from cadenza.learn.loaded_state import generator_state, set_generator_state
 
 if TYPE_CHECKING:
     from cadenza.aht.config import EgoAHTConfig
-    from cadenza.aht.types import EventLogger
+    from cadenza.core.runlog import EventLogger
 
 #: Stream of the action draws.
 ACTION_STREAM: Final = "training.ego_random"
@@ -64,12 +64,7 @@ class RandomEgoTrainer:
         return cls(ego_uid=ego_uid, action_dim=size, root_seed=cfg.seed, choices=choices)
 
     def act(self, obs: Observation, *, deterministic: bool = False) -> Float32Array:
-        """Return an action, shape (A,), or (N, A) if the ego's state is batched.
-
-        Args:
-            obs: Only the shape of the ego's state is read, and only if there is one.
-            deterministic: Return zeros, or the first choice, and draw nothing.
-        """
+        """Return an action, (A,), or (N, A) for a batched state; zeros if deterministic."""
         shape = (*self._batch_shape(obs), self.action_dim)
         first, last = self._choices or (0, 0)
         if deterministic:

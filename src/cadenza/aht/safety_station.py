@@ -5,7 +5,6 @@ changed is measured, and can be charged to the learner's reward.
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, Union, cast
 
@@ -25,14 +24,19 @@ if TYPE_CHECKING:
 AnyDriver: TypeAlias = Union["SafetyDriver", "BatchedSafetyDriver"]
 
 
-class SafetyStation(ABC):
-    """Filters actions and keeps the telemetry of a run; see `build_safety_station`."""
+class SafetyStation:
+    """Filters the actions of one environment or of a batch, and keeps the telemetry of a run."""
 
-    def __init__(
-        self, driver: AnyDriver, config: EgoAHTConfig, *, n_pairs: int, partner_id: str | None
-    ) -> None:
-        """Keep the driver and start the telemetry of ``n_pairs`` pairs."""
-        self._base_driver = driver
+    def __init__(self, driver: AnyDriver, config: EgoAHTConfig, partner_id: str | None) -> None:
+        """Guard what ``driver`` was built from; a swap of partners resets its adaptive margin."""
+        self._driver = driver
+        self._batch = None
+        if config.env.num_envs > 1:
+            self._batch = cast("BatchedSafetyDriver", driver)
+            n_pairs = len(self._batch.partner_uids)
+        else:
+            self._scalar = cast("SafetyDriver", driver)
+            n_pairs = len(self._scalar.lambda_)
         self._partner_id = partner_id
         self._penalty = config.safety.intervention_penalty
         self._predictor_kind = config.safety.predictor_kind
@@ -44,65 +48,16 @@ class SafetyStation(ABC):
             lambda_clamp_bound=driver.lambda_bound,
         )
 
-    @abstractmethod
     def filter(self, nominal: NDArray[Any]) -> tuple[NDArray[Any], FloatArray]:
         """Return the action to execute and what to subtract from the learner's reward.
 
-        Args:
-            nominal: The ego's action, shape (A,), or (N, A) for a batch.
-
-        Returns:
-            Actions in shape and type of ``nominal``, bit for bit the nominal ones where nothing had
-            to change; and the penalty, >= 0, shape () or (N,). What the action's own bounds cut off
-            is not counted as an intervention: the environment would cut it off as well.
+        Actions are (A,), or (N, A) for a batch, bit for bit the nominal ones where nothing had to
+        change; the penalty is >= 0, () or (N,). What the action's own bounds cut off is no
+        intervention: the environment would cut it off as well.
         """
-
-    @abstractmethod
-    def begin_rows(self, rows: list[int]) -> None:
-        """Forget the last scene of the environments ``rows``; the adaptation goes on."""
-
-    def begin_run(self, seed: int) -> None:
-        """Start the run's adaptation."""
-        self._base_driver.begin_run(seed)
-
-    def begin_episode(self) -> None:
-        """Forget the last scene; the adaptation goes on."""
-        self._base_driver.begin_episode()
-
-    def window_figures(self) -> dict[str, float]:
-        """Return the figures since the last call and start anew."""
-        return self._aggregator.flush_window_stats()
-
-    def final_record(self) -> dict[str, Any]:
-        """Return the closing record of the run."""
-        return self._aggregator.finalise(safety_enabled=True, predictor_kind=self._predictor_kind)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return filter and telemetry state as plain values."""
-        return {
-            "driver": self._base_driver.state_dict(),
-            "aggregator": self._aggregator.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict`."""
-        self._base_driver.load_state_dict(state["driver"])
-        self._aggregator.load_state_dict(state["aggregator"])
-
-
-class ScalarSafetyStation(SafetyStation):
-    """Guards one environment."""
-
-    def __init__(
-        self, driver: "SafetyDriver", config: EgoAHTConfig, partner_id: str | None
-    ) -> None:
-        """See `SafetyStation`."""
-        super().__init__(driver, config, n_pairs=len(driver.lambda_), partner_id=partner_id)
-        self._driver = driver
-
-    def filter(self, nominal: NDArray[Any]) -> tuple[NDArray[Any], FloatArray]:
-        """See `SafetyStation.filter`."""
-        step = self._driver.step(nominal.astype(np.float64), partner_id=self._partner_id)
+        if self._batch is not None:
+            return self._filter_batch(self._batch, nominal)
+        step = self._scalar.step(nominal.astype(np.float64), partner_id=self._partner_id)
         executed = step.action.astype(nominal.dtype)
         intervention = 0.0
         if step.intervention > 0.0:
@@ -119,25 +74,10 @@ class ScalarSafetyStation(SafetyStation):
         )
         return executed, np.array(self._penalty * intervention)
 
-    def begin_rows(self, rows: list[int]) -> None:
-        """See `SafetyStation.begin_rows`; there is one row."""
-        if rows:
-            self._driver.begin_episode()
-
-
-class BatchSafetyStation(SafetyStation):
-    """Guards N environments that are stepped as one."""
-
-    def __init__(
-        self, driver: "BatchedSafetyDriver", config: EgoAHTConfig, partner_id: str | None
-    ) -> None:
-        """See `SafetyStation`."""
-        super().__init__(driver, config, n_pairs=len(driver.partner_uids), partner_id=partner_id)
-        self._driver = driver
-
-    def filter(self, nominal: NDArray[Any]) -> tuple[NDArray[Any], FloatArray]:
-        """See `SafetyStation.filter`."""
-        step = self._driver.step(nominal, partner_ids=self._partner_id)
+    def _filter_batch(
+        self, driver: "BatchedSafetyDriver", nominal: NDArray[Any]
+    ) -> tuple[NDArray[Any], FloatArray]:
+        step = driver.step(nominal, partner_ids=self._partner_id)
         executed = step.action.astype(nominal.dtype)
         reachable = np.clip(nominal, -self._action_bound, self._action_bound)
         change = executed.astype(np.float64) - reachable
@@ -154,21 +94,35 @@ class BatchSafetyStation(SafetyStation):
         )
         return executed, self._penalty * intervention
 
+    def begin_run(self, seed: int) -> None:
+        """Start the run's adaptation."""
+        self._driver.begin_run(seed)
+
+    def begin_episode(self) -> None:
+        """Forget the last scene; the adaptation goes on."""
+        self._driver.begin_episode()
+
     def begin_rows(self, rows: list[int]) -> None:
-        """See `SafetyStation.begin_rows`."""
-        self._driver.begin_rows(rows)
+        """Forget the last scene of the environments ``rows`` of a batch."""
+        if self._batch is not None:
+            self._batch.begin_rows(rows)
 
+    def window_figures(self) -> dict[str, float]:
+        """Return the figures since the last call and start anew."""
+        return self._aggregator.flush_window_stats()
 
-def build_safety_station(
-    driver: AnyDriver, config: EgoAHTConfig, partner_id: str | None
-) -> SafetyStation:
-    """Return the station for the driver of one environment or of a batch.
+    def final_record(self) -> dict[str, Any]:
+        """Return the closing record of the run."""
+        return self._aggregator.finalise(safety_enabled=True, predictor_kind=self._predictor_kind)
 
-    With the identity of the partner, a swap resets the adaptive margin.
-    """
-    if config.env.num_envs == 1:
-        return ScalarSafetyStation(cast("SafetyDriver", driver), config, partner_id)
-    return BatchSafetyStation(cast("BatchedSafetyDriver", driver), config, partner_id)
+    def state_dict(self) -> dict[str, Any]:
+        """Return filter and telemetry state as plain values."""
+        return {"driver": self._driver.state_dict(), "aggregator": self._aggregator.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        self._driver.load_state_dict(state["driver"])
+        self._aggregator.load_state_dict(state["aggregator"])
 
 
 def require_matching_safety(config: EgoAHTConfig, env: object, driver: AnyDriver | None) -> None:

@@ -29,7 +29,6 @@ from cadenza.aht.run import Run, RunFiles, extra_facts, partner_id_of, unfinishe
 from cadenza.aht.safety_station import (
     AnyDriver,
     SafetyStation,
-    build_safety_station,
     require_matching_safety,
 )
 from cadenza.aht.types import (
@@ -70,9 +69,9 @@ def train(
 ) -> TrainingResult:
     """Train the ego.
 
-    A run is identified by configuration, seed, code and packages. A run that already has results
-    is never replaced silently: pass ``resume`` to go on with it or ``overwrite`` to delete it. A
-    run that was killed before its first checkpoint has none, so both start it anew.
+    A run is identified by configuration, seed, code and packages. One that already has results is
+    never replaced silently: pass ``resume`` to go on with it or ``overwrite`` to delete it. A run
+    that was killed before its first checkpoint has none, so both start it anew.
 
     Args:
         cfg: Checked configuration.
@@ -80,8 +79,7 @@ def train(
         partner: Frozen partner.
         trainer_factory: Builds the learner; by default the algorithm ``cfg.algo``.
         repo_root: Working tree for the run's provenance; by default this package's own checkout.
-        safety: Filter built from ``env`` itself, a `BatchedSafetyDriver` if ``env`` is batched;
-            needed exactly if ``cfg.safety.enabled``.
+        safety: Filter built from ``env`` itself; needed exactly if ``cfg.safety.enabled``.
         evaluator: Measures the policy at the end, and every ``cfg.evaluation.every_frames`` frames.
         progress: Called at episode ends and rollout boundaries.
         resume: Go on from the newest intact training state; a finished run is returned as it is.
@@ -170,7 +168,7 @@ def _train(run: Run, stored: StoredState | None) -> TrainingResult:
         trainer = run.factory(cfg, env=run.env, partner=run.partner, ego_uid=ego_uid, logger=log)
         station = None
         if run.driver is not None:
-            station = build_safety_station(run.driver, cfg, partner_id_of(run.partner))
+            station = SafetyStation(run.driver, cfg, partner_id_of(run.partner))
         if stored is None:
             obs = _begin(run, station)
         else:

@@ -16,28 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.runlog import EventLogger
-from cadenza.core.types import EnvLike, Observation, PartnerLike, VectorEnvLike
+from cadenza.core.types import Observation, PartnerLike
 
 if TYPE_CHECKING:
     from cadenza.aht.config import EgoAHTConfig
-
-__all__ = [
-    "EgoTrainer",
-    "EnvLike",
-    "EpisodeRecord",
-    "EvaluationRecord",
-    "Evaluator",
-    "EventLogger",
-    "PartnerLike",
-    "Policy",
-    "ProgressCallback",
-    "ResumableTrainer",
-    "RewardCurve",
-    "RunOutcome",
-    "TrainerFactory",
-    "TrainingResult",
-    "VectorEnvLike",
-]
 
 #: Observation in, deterministic ego action out.
 Policy: TypeAlias = Callable[[Observation], NDArray[Any]]
@@ -67,12 +49,8 @@ class EgoTrainer(Protocol):
     ) -> None:
         """Record what followed the last `act`.
 
-        Args:
-            obs: Observation after the step (after the automatic reset, when batched).
-            reward: Reward of the step.
-            done: The step ended the episode, for whichever reason.
-            truncated: It ended by the time limit alone; false if it also terminated.
-            final_obs: Batched observation before the automatic reset, when any episode ended.
+        ``obs`` comes after the automatic reset, when batched, ``final_obs`` before it, when any
+        episode ended; ``truncated`` is the time limit alone, false if it also terminated.
         """
         ...
 
@@ -124,14 +102,9 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeRecord:
-    """One training episode.
+    """One training episode of so many control steps; an incomplete one was cut off by the end.
 
-    Attributes:
-        episode_return: Sum of the environment's rewards.
-        length: Control steps.
-        complete: The episode ended by itself; false for one that the end of training cut off.
-        end_frame: Frames done when it ended.
-        success: The task's success flag at its last step; None for tasks without one.
+    ``success`` is the task's flag at the last step; None for tasks without one.
     """
 
     episode_return: float
@@ -143,12 +116,7 @@ class EpisodeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationRecord:
-    """One periodic evaluation.
-
-    Attributes:
-        frame: Frames done when it was taken.
-        results: What the evaluator measured, by name.
-    """
+    """One periodic evaluation: what was measured after so many frames."""
 
     frame: int
     results: dict[str, float]
@@ -156,16 +124,11 @@ class EvaluationRecord:
 
 @dataclass(frozen=True)
 class RewardCurve:
-    """How the run went.
+    """How the run went, oldest first.
 
-    Attributes:
-        run_id: Identity of the run.
-        per_step_ego_rewards: Reward of every control step (mean over the batch, when batched).
-        per_episode_ego_rewards: Return of every complete episode; with ``compat="upstream"`` also
-            the episodes that the end of training cut off, even empty ones.
-        checkpoint_paths: Policy checkpoints, oldest first.
-        episodes: Every episode, the incomplete ones included.
-        evaluations: Periodic evaluations, oldest first.
+    ``per_step_ego_rewards`` are means over the batch, when batched. ``per_episode_ego_rewards`` are
+    of complete episodes; with ``compat="upstream"`` also of those that the end of training cut off,
+    even empty ones. ``episodes`` has every one.
     """
 
     run_id: str
@@ -180,13 +143,8 @@ class RewardCurve:
 class RunOutcome:
     """What this call of `train` did.
 
-    Attributes:
-        status: ``"completed"`` by this call, or ``"already_finished"`` by an earlier one, in which
-            case nothing was computed or written.
-        frames: Frames trained in the whole run.
-        resumed_from: Frame this call continued from; None if it began the run.
-        log_path: The run log.
-        curve_path: The stored reward curve, JSON.
+    ``"already_finished"`` by an earlier call: nothing was computed or written. ``resumed_from`` is
+    the frame this call continued from; None if it began the run.
     """
 
     status: Literal["completed", "already_finished"]
@@ -202,13 +160,7 @@ class _TrainingResultFields(NamedTuple):
 
 
 class TrainingResult(_TrainingResultFields):
-    """Return value of `train`; unpacks as ``curve, trainer``.
-
-    Attributes:
-        curve: How the run went.
-        trainer: The trained learner.
-        outcome: What the call did; None when built by hand.
-    """
+    """Return value of `train`; unpacks as ``curve, trainer``; no outcome when built by hand."""
 
     outcome: RunOutcome | None
 

@@ -40,12 +40,17 @@ from cadenza.benchmark.training import run_training
 from cadenza.benchmark.verify import all_ok, verify_bundle_dir
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME
 from cadenza.core.errors import ConfigurationError
-from cadenza.core.files import atomic_write_bytes, canonical_json, sha256_bytes
+from cadenza.core.files import (
+    atomic_write_bytes,
+    atomic_write_text,
+    canonical_json,
+    sha256_bytes,
+)
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.shipped_configs import shipped_config, source_checkout
 from cadenza.envs.crossing import CONTACT_DISTANCE, ROBOT_RADIUS
 from cadenza.envs.crossing_motion import CONTROL_TIMESTEP
-from cadenza.evaluation.report.render import write_report
+from cadenza.evaluation.report.render import render_report
 from cadenza.evaluation.report.view import (
     Check,
     ConditionView,
@@ -508,8 +513,10 @@ def _finish(
         folder=out / "evaluation",
     )
     _copy_safety_tables(bundle_dir, out)
+    report = out / "report.html"
+    atomic_write_text(report, render_report(build_view(run)))
     return QuickstartResult(
-        report=write_report(build_view(run), out / "report.html"),
+        report=report,
         bundle=bundle_dir,
         checkpoint=training.curve.checkpoint_paths[-1],
         cells=bundle.summary.cells,

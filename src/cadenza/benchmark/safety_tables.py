@@ -94,7 +94,7 @@ def safety_report(
             conditions=tuple(_details(condition) for condition in conditions),
             seeds=plan.seeds,
             config_hash=plan.digest,
-            solver=_only(safety.solver for safety in settings),
+            solver=_only(safety.to_options().solver for safety in settings),
             solver_version=solver_version,
             control_timestep_s=timesteps.pop() if len(timesteps) == 1 else None,
             predictor_kind=_only(safety.predictor_kind for safety in settings),
@@ -105,7 +105,9 @@ def safety_report(
 
 def solver_version_of(plan: EvaluationPlan) -> str | None:
     """Return the installed version of the solver that the plan's filtered conditions share."""
-    solver = _only(entry.safety.solver for entry in plan.conditions if entry.safety.enabled)
+    solver = _only(
+        entry.safety.to_options().solver for entry in plan.conditions if entry.safety.enabled
+    )
     if solver is None:
         return None
     try:
@@ -201,7 +203,8 @@ def _predictor(safety: SafetyConfig) -> str:
 
 
 def _mode(safety: SafetyConfig) -> str:
-    adapts = safety.conformal_rule == "dtaci" or safety.eta > 0.0
+    options = safety.to_options()
+    adapts = options.conformal_rule == "dtaci" or options.eta > 0.0
     return "Learn" if adapts else "noLearn"
 
 

@@ -21,8 +21,7 @@ def read_training_config(path: Path, overrides: Sequence[str]) -> "EgoAHTConfig"
     ``pettingzoo:module:env`` is the shipped configuration ``train/pettingzoo`` with that task.
 
     Raises:
-        ConfigurationError: The file is missing or unreadable, an override does not fit it, or a
-            value is unknown, missing or out of range.
+        ConfigurationError: The file, an override or a value cannot be used.
     """
     from cadenza.aht.config import EgoAHTConfig, load_config
     from cadenza.benchmark.tasks import PETTINGZOO_PREFIX

@@ -63,38 +63,31 @@ def doctor(
 
 def examine(folder: Path) -> list[Finding]:
     """Return every finding; results would be written to ``folder``."""
-    findings = [_python(), *_packages(), _compute(), _disk(folder), _writable(folder), _git(folder)]
+    free = shutil.disk_usage(_existing(folder)).free
+    findings = [
+        Finding(
+            name="python",
+            ok=sys.version_info[:2] >= (3, 11),
+            detail=f"{platform.python_version()} on {platform.platform()}; 3.11 or newer is needed",
+        ),
+        Finding(
+            name="packages",
+            ok=True,
+            detail=", ".join(
+                f"{name} {_version(name)}" for name in ("torch", "numpy", "gymnasium")
+            ),
+        ),
+        _compute(),
+        Finding(
+            name="disk",
+            ok=free >= _MIN_FREE_BYTES,
+            detail=f"{free / 2**30:.1f} GiB free at {folder.resolve()}; 1 GiB is needed",
+        ),
+        _writable(folder),
+        _git(folder),
+    ]
     findings += [_try("safety filter", _filter_detail), _try("determinism", _determinism_detail)]
     return findings + [_optional(name) for name in _OPTIONAL]
-
-
-def _python() -> Finding:
-    version = platform.python_version()
-    return Finding(
-        name="python",
-        ok=sys.version_info[:2] >= (3, 11),
-        detail=f"{version} on {platform.platform()}; 3.11 or newer is needed",
-    )
-
-
-def _packages() -> list[Finding]:
-    """Return one finding per required package that is missing, or one that says all are there."""
-    requirements = [r for r in metadata.requires("cadenza") or [] if "extra ==" not in r]
-    names = sorted(_package_name(requirement) for requirement in requirements)
-    missing = [name for name in names if _version(name) is None]
-    if missing:
-        return [
-            Finding(name=name, ok=False, detail=f"not installed; run: pip install {name}")
-            for name in missing
-        ]
-    versions = ", ".join(f"{name} {_version(name)}" for name in ("torch", "numpy", "gymnasium"))
-    return [Finding(name="packages", ok=True, detail=f"all {len(names)} installed; {versions}")]
-
-
-def _package_name(requirement: str) -> str:
-    """Return the distribution a requirement such as ``numpy>=2.4,<3`` names."""
-    length = next((i for i, c in enumerate(requirement) if not (c.isalnum() or c in "-_.")), None)
-    return requirement[:length]
 
 
 def _version(package: str) -> str | None:
@@ -114,15 +107,6 @@ def _compute() -> Finding:
         ok=True,
         detail=f"{os.cpu_count()} cores, {device_report(resolve_device('auto'))}, "
         f"{torch.get_num_threads()} torch threads",
-    )
-
-
-def _disk(folder: Path) -> Finding:
-    free = shutil.disk_usage(_existing(folder)).free
-    return Finding(
-        name="disk",
-        ok=free >= _MIN_FREE_BYTES,
-        detail=f"{free / 2**30:.1f} GiB free at {folder.resolve()}; 1 GiB is needed",
     )
 
 

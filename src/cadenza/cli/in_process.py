@@ -1,10 +1,7 @@
 """Native jobs in this process: a whole loop without starting another program.
 
-Jobs are the same commands with the same flags, files and results; only the two seconds go that each
-process spends on its imports. A loop that is killed takes its job with it, and does it again.
-
-    with build_loop(config, run_id, open_jobs=in_process_jobs) as loop:
-        loop.run()
+Jobs are the same commands with the same flags, files and results; a loop that is killed takes its
+job with it, and does it again. Use: ``build_loop(config, run_id, open_jobs=in_process_jobs)``.
 
 Limits:  one loop at a time: the standard streams are the process's own; back end `native` alone; no
          time limit, and budgets are checked between jobs.

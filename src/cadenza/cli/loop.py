@@ -12,7 +12,6 @@ from cadenza.cli.loop_status import (
     StoreUrl,
     Workdir,
     command,
-    complete_run_ids,
     looks,
     open_store,
     plain,
@@ -49,7 +48,6 @@ def status(
         typer.Argument(
             metavar="RUN_ID",
             help="Id of one run; all runs without it.",
-            autocompletion=complete_run_ids,
             show_default=False,
         ),
     ] = None,

@@ -31,24 +31,9 @@ if TYPE_CHECKING:
 STORE_FILE: Final = "cadenza.db"
 
 
-def complete_run_ids(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the ids of known runs that begin with ``incomplete``, for the shell."""
-    from cadenza.core.errors import CadenzaError
-
-    workdir = Path(context.params.get("workdir") or "runs")
-    try:
-        with open_store(workdir, context.params.get("store")) as store:
-            ids = [row["id"] for row in store.list_runs()]
-    except (CadenzaError, OSError):  # a completion has nobody to tell
-        return []
-    return [run_id for run_id in reversed(ids) if run_id.startswith(incomplete)]
-
-
 RunId: TypeAlias = Annotated[
     str,
-    typer.Argument(
-        metavar="RUN_ID", help="Id of the run.", autocompletion=complete_run_ids, show_default=False
-    ),
+    typer.Argument(metavar="RUN_ID", help="Id of the run.", show_default=False),
 ]
 Workdir: TypeAlias = Annotated[
     Path, typer.Option("--workdir", "-w", help="Folder of all runs.", is_eager=True)
@@ -98,16 +83,15 @@ def open_store(workdir: Path, store: str | None, *, upgrade: bool = False) -> "J
     return JobStore(location)
 
 
-def command(verb: str, run_id: str | None, workdir: Path, store: str | None, *more: str) -> str:
+def command(verb: str, run_id: str, workdir: Path, store: str | None, *more: str) -> str:
     """Return a command line to copy: ``cadenza loop <verb> <run_id>`` with the same store.
 
-    Without a run it is about all of them. A password in the store's URL is hidden; the
-    command then takes it from where libpq does.
+    A password in the store's URL is hidden; the command then takes it from where libpq does.
     """
     import os
     import shlex
 
-    words = ["cadenza", "loop", verb, *([] if run_id is None else [run_id])]
+    words = ["cadenza", "loop", verb, run_id]
     if workdir != Path("runs"):
         words += ["--workdir", str(workdir)]
     if store is not None and store != os.environ.get("CADENZA_STORE"):
@@ -245,8 +229,20 @@ def past_lines(status: "RunStatus") -> list[str]:
         if cycle.reason:
             lines.append(f"cycle {cycle.idx}: {cycle.decision}. {plain(cycle.reason)}")
         lines += _training_lines(cycle)
-    lines += [_blessed(status), _error_budget(status), _seed_data(status), _rules(status)]
+    lines += [_blessed(status), _error_budget(status)]
+    if status.seed_data == "unknown":
+        lines.append(
+            "seed dataset: its initial states are unknown, policies may be measured on some of them"
+        )
+    lines.append(rules_line(status.constitution, status.constitution_sha256))
     return [line for line in lines if line]
+
+
+def rules_line(constitution: str | None, sha256: str | None) -> str:
+    """Return which rules a run obeys."""
+    from cadenza.loop.resuming import shown_rules
+
+    return plain(f"rules: {shown_rules(constitution, sha256)}")
 
 
 def _training_lines(cycle: "CycleStatus") -> list[str]:
@@ -271,6 +267,8 @@ def _training_lines(cycle: "CycleStatus") -> list[str]:
 
 def present_lines(status: "RunStatus", workdir: Path, store: str | None) -> list[str]:
     """Return what a run does, waits for, failed of or may soon fail of."""
+    from cadenza.loop.status_report import shortage
+
     more = ("--by NAME", "--reason TEXT", "[--reject]")
     approve = command("approve", status.run_id, workdir, store, *more)
     questions = [
@@ -279,7 +277,8 @@ def present_lines(status: "RunStatus", workdir: Path, store: str | None) -> list
         for question in status.pending
     ]
     lines = [*(_job(job) for job in status.jobs), *questions, *_failure(status)]
-    return [*lines, *_full_disk(status, workdir)]
+    told = shortage(status.disk, workdir) if status.status in _RESUMABLE else ""
+    return [*lines, plain(told)] if told else lines
 
 
 def sum_lines(status: "RunStatus") -> list[str]:
@@ -364,18 +363,6 @@ def _error_budget(status: "RunStatus") -> str:
     )
 
 
-def _seed_data(status: "RunStatus") -> str:
-    if status.seed_data != "unknown":
-        return ""
-    return "seed dataset: its initial states are unknown, policies may be measured on some of them"
-
-
-def _rules(status: "RunStatus") -> str:
-    from cadenza.loop.resuming import shown_rules
-
-    return plain(f"rules: {shown_rules(status.constitution, status.constitution_sha256)}")
-
-
 def _job(job: "LiveJob") -> str:
     process = "" if job.pid is None else f" as process {job.pid}"
     done = "" if job.done is None else f", {job.done:.0%} done"
@@ -407,13 +394,6 @@ def _failure(status: "RunStatus") -> list[str]:
     log = status.failed_log
     told = log is None or str(Path(log).absolute()) in reason
     return [f"failed: {shown}", *([] if told else [f"log of the job that failed: {log}"])]
-
-
-def _full_disk(status: "RunStatus", workdir: Path) -> list[str]:
-    from cadenza.loop.status_report import shortage
-
-    told = shortage(status.disk, workdir) if status.status in _RESUMABLE else ""
-    return [plain(told)] if told else []
 
 
 def _deadline(question: "PendingApproval") -> str:

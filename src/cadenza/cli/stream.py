@@ -28,6 +28,8 @@ _PRODUCER_COLUMNS: Final = (
 )
 _ENDED: Final = ("FAILED", "STOPPED")
 _VERSION: Final = 1
+#: Time between two looks, s.
+_PAUSE_S: Final = 1.0
 #: Age of a status beyond which its engine has probably been killed, s; it writes one each second.
 _OLD_S: Final = 10.0
 
@@ -38,9 +40,6 @@ def top(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the status as one JSON object and end.")
     ] = False,
-    interval_s: Annotated[
-        float, typer.Option("--interval", min=0.1, help="Time between two looks, s.")
-    ] = 1.0,
 ) -> None:
     """Show a running stream: what is produced and drawn, how old the data is, who waits.
 
@@ -55,7 +54,13 @@ def top(
             errors = "\n".join(producer_errors(status))
             print_table("Producers", _PRODUCER_COLUMNS, producer_rows(status), note=errors)
         else:
-            _follow(file, status, interval_s)
+            from rich.live import Live
+
+            with Live(_tables(status), auto_refresh=False) as live:
+                while status["state"] not in _ENDED:
+                    time.sleep(_PAUSE_S)
+                    status = read_status(file)
+                    live.update(_tables(status), refresh=True)
 
 
 def read_status(file: Path) -> dict[str, Any]:
@@ -163,17 +168,6 @@ def producer_errors(status: Mapping[str, Any]) -> list[str]:
         for row in status["producers"]
         if row["error"] is not None
     ]
-
-
-def _follow(file: Path, status: dict[str, Any], interval_s: float) -> None:
-    """Redraw the tables until the stream ends."""
-    from rich.live import Live
-
-    with Live(_tables(status), auto_refresh=False) as live:
-        while status["state"] not in _ENDED:
-            time.sleep(interval_s)
-            status = read_status(file)
-            live.update(_tables(status), refresh=True)
 
 
 def _tables(status: Mapping[str, Any]) -> "Group":

@@ -87,7 +87,10 @@ def _summary(
     verdict: "AuditVerdict | None",
 ) -> dict[str, Any]:
     """Return what happened, as JSON values."""
+    from cadenza.core.checkpoints import LOCAL_URI_SCHEME
+
     curve, outcome = result.curve, result.outcome
+    last_path = curve.checkpoint_paths[-1] if curve.checkpoint_paths else None
     last = curve.per_episode_ego_rewards[-10:]
     evaluation = curve.evaluations[-1] if curve.evaluations else None
     return {
@@ -98,8 +101,10 @@ def _summary(
         "n_episodes": len(curve.per_episode_ego_rewards),
         "n_checkpoints": len(curve.checkpoint_paths),
         "mean_reward_last_10": sum(last) / len(last) if last else None,
-        "checkpoint": str(curve.checkpoint_paths[-1]) if curve.checkpoint_paths else None,
-        "policy": _policy_address(curve.checkpoint_paths[-1]) if curve.checkpoint_paths else None,
+        "checkpoint": str(last_path) if last_path else None,
+        "policy": f"{LOCAL_URI_SCHEME}{last_path.parent.name}/{last_path.name}"
+        if last_path  # how an evaluation's file names it, in its artifacts folder
+        else None,
         "log": str(outcome.log_path) if outcome else None,
         "learning": {
             "status": slope.status.value,
@@ -114,13 +119,6 @@ def _summary(
         "evaluation": None if evaluation is None else dict(evaluation.results),
         "plot": None if picture is None else str(picture),
     }
-
-
-def _policy_address(checkpoint: Path) -> str:
-    """Return how an evaluation's file names ``checkpoint``, which lies in its artifacts folder."""
-    from cadenza.core.checkpoints import LOCAL_URI_SCHEME
-
-    return f"{LOCAL_URI_SCHEME}{checkpoint.parent.name}/{checkpoint.name}"
 
 
 def _as_text(summary: dict[str, Any]) -> str:

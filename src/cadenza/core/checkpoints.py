@@ -49,7 +49,7 @@ _MAX_READS: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointMetadata:
-    """What the sidecar says about a payload.
+    """What the sidecar says about a payload; its digest, size and versions are filled in on saving.
 
     Attributes:
         run_id: Run that made it.
@@ -57,10 +57,8 @@ class CheckpointMetadata:
         step: Training step, in environment frames.
         git_sha: Commit of the run's code, or ``"unknown"``.
         pyproject_hash: SHA-256 of the run's ``pyproject.toml``.
-        sha256: SHA-256 of the payload; filled in by `save_checkpoint`.
-        size_bytes: Size of the payload; filled in by `save_checkpoint`; None in old sidecars.
-        torch_version: Version that wrote the payload; filled in; None in old sidecars.
-        format_version: Version of payload and sidecar; filled in; 0 in old sidecars.
+        size_bytes: Size of the payload; None in old sidecars, like ``torch_version``.
+        format_version: Version of payload and sidecar; 0 in old sidecars.
         config_hash: Fingerprint of the run's configuration, if known.
         extra: Further facts that JSON can express, e.g. the length of the run log.
     """
@@ -146,19 +144,16 @@ def save_checkpoint(
     metadata: CheckpointMetadata,
     artifacts_root: Path,
 ) -> Path:
-    """Write ``state_dict`` and its sidecar, durably, over any older pair.
+    """Write ``state_dict`` and its sidecar, durably, over any older pair; return its path.
 
-    Equal states give equal payload bytes under every name. The fields of ``metadata`` that
-    describe the payload (digest, size, versions) are filled in here.
+    Equal states give equal payload bytes under every name. The fields of ``metadata`` that describe
+    the payload (digest, size, versions) are filled in here.
 
     Args:
         state_dict: Tensors and plain values by name, nested as needed.
         uri: Where to write, e.g. ``"local://artifacts/foo.pt"``.
         metadata: Where the state comes from.
         artifacts_root: Folder that URIs are relative to.
-
-    Returns:
-        Absolute path of the payload.
 
     Raises:
         CheckpointError: Bad URI, or a state or metadata that could not be read back.

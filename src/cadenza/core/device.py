@@ -18,11 +18,7 @@ _BYTES_PER_GIB: Final = 2**30
 
 
 def resolve_device(name: str = "auto") -> torch.device:
-    """Return the device that ``name`` asks for.
-
-    Args:
-        name: ``"auto"`` (CUDA, else MPS, else CPU), ``"cpu"``, ``"mps"``, ``"cuda"`` or
-            ``"cuda:<index>"``.
+    """Return the device that ``"auto"`` (CUDA, MPS, CPU) or a name like ``"cuda:0"`` asks for.
 
     Raises:
         DeviceUnavailableError: The device is not present on this machine.
@@ -114,13 +110,10 @@ def flushed_denormals() -> Generator[None]:
 
 @contextmanager
 def deterministic_algorithms(enabled: bool = True) -> Generator[None]:
-    """Let torch use reproducible algorithms only, and restore its switches afterwards.
+    """Let torch use reproducible algorithms only, any unless ``enabled``; restore its switches.
 
     Operations without a reproducible version raise inside the block. On CUDA, enter before the
     first matrix product: cuBLAS reads its workspace setting only once.
-
-    Args:
-        enabled: False runs the block with reproducibility off, whatever was set before.
     """
     algorithms = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()

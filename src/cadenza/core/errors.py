@@ -12,6 +12,14 @@ class CadenzaError(Exception):
     """Base of every error this package raises on purpose."""
 
 
+class _PlainKeyError(KeyError):
+    """A `KeyError` that shows its message itself, not its repr."""
+
+    def __str__(self) -> str:
+        """Return the message."""
+        return str(self.args[0]) if self.args else ""
+
+
 class InputError(CadenzaError, ValueError):
     """An array or argument is malformed: wrong shape, not finite, out of range."""
 
@@ -32,12 +40,8 @@ class ConfigurationTypeError(ConfigurationError, TypeError):
     """A configuration is no mapping at all."""
 
 
-class ConfigurationKeyError(ConfigurationError, KeyError):
+class ConfigurationKeyError(ConfigurationError, _PlainKeyError):
     """A configuration lacks a key; the message names it."""
-
-    def __str__(self) -> str:
-        """Return the message itself; `KeyError` would show its repr."""
-        return str(self.args[0]) if self.args else ""
 
 
 class NotReadyError(CadenzaError, RuntimeError):
@@ -56,12 +60,8 @@ class OnlineDataWorkerError(CadenzaError, RuntimeError):
     """A process that produces data failed; the message tells its error and traceback."""
 
 
-class UnknownNameError(CadenzaError, KeyError):
+class UnknownNameError(CadenzaError, _PlainKeyError):
     """A registry was asked for a name it does not hold; the message lists the known ones."""
-
-    def __str__(self) -> str:
-        """Return the message itself; `KeyError` would show its repr."""
-        return str(self.args[0]) if self.args else ""
 
 
 class CheckpointError(CadenzaError, RuntimeError):
@@ -72,12 +72,8 @@ class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
     """No checkpoint is where one was expected."""
 
 
-class CheckpointKeyError(CheckpointError, KeyError):
+class CheckpointKeyError(CheckpointError, _PlainKeyError):
     """A loaded state lacks a part that an object needs; the message names it."""
-
-    def __str__(self) -> str:
-        """Return the message itself; `KeyError` would show its repr."""
-        return str(self.args[0]) if self.args else ""
 
 
 class IntegrityError(CadenzaError, RuntimeError):

@@ -71,12 +71,7 @@ def python_variable(name: str) -> str:
 
 
 def foreign_python(name: str, environ: Mapping[str, str]) -> Path | None:
-    """Return the interpreter of the environment ``name``; None if there is none.
-
-    Args:
-        name: What is installed there, e.g. ``"lerobot"``.
-        environ: Environment variables.
-    """
+    """Return the interpreter of an environment, e.g. ``"lerobot"``; None if there is none."""
     named = environ.get(python_variable(name))
     if named:
         return Path(named) if Path(named).is_file() else None

@@ -30,21 +30,8 @@ def atomic_write_bytes(path: Path, data: bytes) -> None:
     Raises:
         StorageError: The file system refused (disk full, read-only); ``path`` is unchanged.
     """
-    temporary = _temporary_for(path)
-    try:
-        make_folder(path.parent)
-        try:
-            _write_new_file(temporary, data)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        fsync_folder(path.parent)
-    except OSError as error:
-        raise StorageError(
-            error.errno,
-            f"{path}: expected to write {len(data)} bytes, got '{error.strerror}'; free space or "
-            "choose another folder and run again (earlier files are intact)",
-        ) from error
+    with atomic_writer(path) as file:
+        file.write(data)
 
 
 @contextmanager
@@ -84,14 +71,6 @@ def _temporary_for(path: Path) -> Path:
     ending = f".{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}"
     named = f".{path.name}{ending}"
     return path.parent / (named if len(os.fsencode(named)) <= _MAX_NAME_BYTES else ending)
-
-
-def _write_new_file(path: Path, data: bytes) -> None:
-    """Create ``path`` with the permissions the user's umask asks for, and make it durable."""
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def atomic_write_text(path: Path, text: str) -> None:
@@ -138,7 +117,7 @@ def require_writable(folder: Path) -> None:
     try:
         make_folder(folder)
         try:
-            _write_new_file(probe, b"")
+            probe.touch(exist_ok=False)
         finally:
             probe.unlink(missing_ok=True)
     except OSError as error:

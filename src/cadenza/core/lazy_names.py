@@ -47,10 +47,7 @@ class Deferred:
     def deferred(cls, later: Mapping[str, Callable[[], Mapping[str, Any]]], **known: Any) -> Self:
         """Return a record of ``known`` fields.
 
-        Args:
-            later: By each other field, what computes it: a function that returns this field and
-                perhaps further ones, by name.
-            known: The fields that are there.
+        ``later`` has a function for each other field, which returns it and perhaps further ones.
         """
         record = object.__new__(cls)
         object.__setattr__(record, "_later", later)

@@ -68,18 +68,14 @@ class RunContext:
 
     Attributes:
         run_id: 16 hex digits that follow from all facts below except ``extra``.
-        seed: Root seed.
         git_sha: Commit checked out, or `GIT_SHA_UNKNOWN`.
         pyproject_hash: SHA-256 of ``pyproject.toml``; of nothing if there is no such file.
-        run_kind: What the run is for, e.g. ``"ego_aht_happo"``.
         extra: Further facts to log; not part of the id.
-        id_scheme: Version of the id's derivation.
         git_dirty: Whether tracked files or untracked sources differ from the commit; None: unknown.
         diff_hash: SHA-256 over the names and bytes of those files, or `GIT_SHA_UNKNOWN`.
         lock_hash: SHA-256 over the names and bytes of the files that pin dependencies.
-        packages: Versions of Python and of the packages that can change the numbers; digests of
-            the code beside this package.
-        config_fingerprint: Hash of the configuration, if one was given.
+        packages: Versions of Python and of the packages that can change the numbers; digests of the
+            code beside this package.
     """
 
     run_id: str
@@ -136,17 +132,16 @@ def compute_run_metadata(
     config_fingerprint: str | None = None,
     code: Sequence[Any] = (),
 ) -> RunContext:
-    """Return the origin of a run that starts now.
+    """Return the origin of a run that starts now; runs of different kinds get different ids.
 
     Args:
         seed: Root seed, >= 0.
-        run_kind: What the run is for; runs of different kinds get different ids.
+        run_kind: What the run is for.
         repo_root: Folder with ``pyproject.toml``, usually a git working tree; None for this
             package's own checkout. An installation has none, whatever folder the run starts in.
         extra: Further facts to log with every line; they do not change the id.
         config_fingerprint: Hash of the configuration, part of the id.
-        code: Classes and functions that take part; what of them is not of this package is part of
-            the id, see `cadenza.core.provenance.outside_code`.
+        code: Classes and functions that take part; the `outside_code` among them is part of the id.
 
     Raises:
         InputError: Negative seed, empty kind, or an ``extra`` that is not text to text or would
@@ -161,7 +156,8 @@ def compute_run_metadata(
     root = repo_root or source_checkout() or Path(os.devnull)  # of which nothing is known
     git = git_state(str(root))
     facts |= {"git_sha": git.sha, "git_dirty": git.dirty, "diff_hash": git.diff_hash}
-    facts |= {"pyproject_hash": pyproject_hash(root), "lock_hash": _lock_hash(root)}
+    locks = [name for name in LOCK_FILES if (root / name).is_file()]
+    facts |= {"pyproject_hash": pyproject_hash(root), "lock_hash": _hash_files(root, locks)}
     facts |= {"packages": {**_package_versions(), **outside_code(*code)}}
     facts |= {"config_fingerprint": config_fingerprint}
     run_id = sha256_bytes(canonical_json({"scheme": RUN_ID_SCHEME, **facts}))[:16]
@@ -234,11 +230,6 @@ def _hash_files(root: Path, names: list[str]) -> str:
             content = "folder" if path.is_dir() else "absent"
         digest.update(os.fsencode(name) + b"\0" + os.fsencode(content) + b"\0")
     return digest.hexdigest()
-
-
-def _lock_hash(repo_root: Path) -> str:
-    """Return one SHA-256 over the files that pin dependencies."""
-    return _hash_files(repo_root, [name for name in LOCK_FILES if (repo_root / name).is_file()])
 
 
 @cache

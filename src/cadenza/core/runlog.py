@@ -126,7 +126,7 @@ def bind_run_logger(
     sinks: Sequence[LogSink] = (),
     resume_offset: int | None = None,
 ) -> RunLogger:
-    """Open the log of a run.
+    """Open the log of a run; use it as a context manager, or close it.
 
     Args:
         ctx: Origin of the run; its identity and extra facts go on every line.
@@ -135,9 +135,6 @@ def bind_run_logger(
         sinks: Further copies.
         resume_offset: Go on with the record behind this many bytes, as `RunLogger.offset` gave
             them; what follows is cut and a ``run_resumed`` event says so.
-
-    Returns:
-        A logger; use it as a context manager, or close it.
 
     Raises:
         StorageError: The record cannot be opened, or not be resumed at ``resume_offset``.

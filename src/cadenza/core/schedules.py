@@ -2,7 +2,7 @@
 
 A `Schedule` starts at ``initial``; call number s (counted from 0) of `Schedule.step` sets the value
 that the class's formula gives for s, so the first call usually leaves it unchanged. The formulas
-are module-level functions of s, exact at any s, so a schedule resumes from its step count alone.
+are exact at any s, so a schedule resumes from its step count alone.
 """
 
 import math
@@ -29,41 +29,9 @@ def truncated_linear(min_x: float, max_x: float, min_y: float, max_y: float, x: 
     return min_y + min(1.0, (x - min_x) / (max_x - min_x)) * (max_y - min_y)
 
 
-def linear_value(initial: float, final: float, steps: int, s: int) -> float:
-    """Return the value ``min(s / steps, 1)`` of the way from ``initial`` to ``final``."""
-    return initial + min(s / steps, 1.0) * (final - initial)
-
-
-def staircase_value(initial: float, final: float, steps: int, stairs: int, s: int) -> float:
-    """Return `linear_value` rounded down to ``stairs`` equal steps."""
-    return initial + min((s * stairs // steps) / stairs, 1.0) * (final - initial)
-
-
-def cyclic_value(
-    initial: float, final: float, half_period: int, s: int, *, halve_each_cycle: bool
-) -> float:
-    """Return the triangular wave of arXiv:1506.01186 at ``s``; period 2 * ``half_period``."""
-    cycle = s // (2 * half_period)
-    height = 1.0 - abs(s / half_period - 2 * cycle - 1.0)
-    amplitude = 0.5**cycle if halve_each_cycle else 1.0
-    return initial + (final - initial) * max(0.0, height) * amplitude
-
-
-def cosine_value(initial: float, final: float, steps: int, s: int) -> float:
-    """Return the half cosine from ``initial`` to ``final``; it comes back with period 2 * steps."""
-    return final + 0.5 * (initial - final) * (1.0 + math.cos(math.pi * s / steps))
-
-
 @dataclass(frozen=True, slots=True)
 class BPStepScheduler:
-    """A line between two backprop steps, flat outside.
-
-    Attributes:
-        bp_step_begin: Last step at ``value_min``.
-        bp_step_end: First step at ``value_max``.
-        value_min: Value at the beginning (it may be the larger one).
-        value_max: Value at the end.
-    """
+    """A line between two backprop steps, from ``value_min`` to ``value_max``, flat outside."""
 
     bp_step_begin: float
     bp_step_end: float
@@ -132,9 +100,6 @@ class ConstantSchedule(Schedule):
     def __init__(self, value: float) -> None:
         super().__init__(value, value, 1)
 
-    def _value_at(self, s: int) -> float:
-        return linear_value(self.initial, self.final, self.steps, s)
-
 
 class LinearSchedule(Schedule):
     """A line that reaches ``final`` after ``steps`` and stays there; optionally in stairs."""
@@ -155,13 +120,14 @@ class LinearSchedule(Schedule):
         self._stairs = staircase_steps if use_staircase else None
 
     def _value_at(self, s: int) -> float:
-        if self._stairs is None:
-            return linear_value(self.initial, self.final, self.steps, s)
-        return staircase_value(self.initial, self.final, self.steps, self._stairs, s)
+        share = s / self.steps
+        if self._stairs is not None:  # rounded down to equal steps
+            share = (s * self._stairs // self.steps) / self._stairs
+        return self.initial + min(share, 1.0) * (self.final - self.initial)
 
 
 class CyclicSchedule(Schedule):
-    """A triangular wave; ``triangular2`` halves its height every cycle."""
+    """A triangular wave (arXiv:1506.01186); ``triangular2`` halves its height every cycle."""
 
     def __init__(
         self,
@@ -178,18 +144,22 @@ class CyclicSchedule(Schedule):
         self._halve = mode == "triangular2"
 
     def _value_at(self, s: int) -> float:
-        return cyclic_value(self.initial, self.final, self.steps, s, halve_each_cycle=self._halve)
+        cycle = s // (2 * self.steps)
+        height = 1.0 - abs(s / self.steps - 2 * cycle - 1.0)
+        amplitude = 0.5**cycle if self._halve else 1.0
+        return self.initial + (self.final - self.initial) * max(0.0, height) * amplitude
 
 
 class CosineAnnealing(Schedule):
     """A cosine wave between ``initial`` and ``final`` with period 2 * ``steps``."""
 
     def _value_at(self, s: int) -> float:
-        return cosine_value(self.initial, self.final, self.steps, s)
+        wave = 1.0 + math.cos(math.pi * s / self.steps)
+        return self.final + 0.5 * (self.initial - self.final) * wave
 
 
-class CosineAnnealingWarmRestarts(Schedule):
+class CosineAnnealingWarmRestarts(CosineAnnealing):
     """Falls along a half cosine and jumps back to ``initial`` every ``steps``."""
 
     def _value_at(self, s: int) -> float:
-        return cosine_value(self.initial, self.final, self.steps, s % self.steps)
+        return super()._value_at(s % self.steps)

@@ -66,11 +66,7 @@ class Substream:
 
 
 def derive_substream(name: str, *, root_seed: int = 0) -> Substream:
-    """Return the stream that ``name`` selects under ``root_seed``.
-
-    Args:
-        name: Purpose of the stream; not empty.
-        root_seed: Experiment seed, an integer >= 0.
+    """Return the stream that ``name``, its purpose, selects under ``root_seed``, the experiment's.
 
     Raises:
         InputError: Empty name, or a root seed that is negative or not an integer.

@@ -19,12 +19,7 @@ SpaceDtype: TypeAlias = "torch.dtype | np.dtype[Any] | type[np.generic]"
 
 @dataclass(frozen=True, slots=True)
 class BoxSpace:
-    """One array.
-
-    Attributes:
-        dtype: Element type, of torch or numpy.
-        shape: Shape without batch axis; ``()`` is a number.
-    """
+    """One array of a dtype of torch or numpy, without batch axis; shape ``()`` is a number."""
 
     dtype: SpaceDtype
     shape: tuple[int, ...]
@@ -48,13 +43,7 @@ class DictSpace:
 
 @dataclass(frozen=True, slots=True)
 class MDPSpace:
-    """Everything one agent exchanges with its environment.
-
-    Attributes:
-        rewards: Reward array; None when rewards are not stored.
-        actions: Action array.
-        state: Observation arrays by name.
-    """
+    """Everything one agent exchanges with its environment; rewards are None when not stored."""
 
     rewards: BoxSpace | None
     actions: BoxSpace

@@ -38,14 +38,7 @@ class EnvLike(Protocol):
         ...
 
     def step(self, action: ActionDict) -> tuple[Observation, float, bool, bool, Info]:
-        """Advance one control step.
-
-        Args:
-            action: One array of shape (A,) per robot uid.
-
-        Returns:
-            Observation, reward, terminated, truncated, info.
-        """
+        """Advance one control step with one action (A,) per robot uid."""
         ...
 
 
@@ -71,13 +64,9 @@ class VectorEnvLike(Protocol):
     def step(
         self, action: ActionDict
     ) -> tuple[Observation, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], Info]:
-        """Advance every environment one control step.
+        """Advance every environment one control step with actions (N, A) per robot uid.
 
-        Args:
-            action: One array of shape (N, A) per robot uid.
-
-        Returns:
-            Batched observation, then reward, terminated, truncated of shape (N,), and info.
+        Reward, terminated and truncated have the shape (N,).
         """
         ...
 
@@ -138,12 +127,7 @@ class EpisodeState(Enum):
 
 @dataclass(slots=True)
 class MetaData:
-    """Numbers that travel with an observation for logging only.
-
-    Attributes:
-        info: One number per name.
-        info_lists: Several numbers per name.
-    """
+    """Numbers that travel with an observation for logging only, one or several per name."""
 
     info: dict[str, float]
     info_lists: dict[str, FloatList]
@@ -153,11 +137,7 @@ class MetaData:
 class DictObservation:
     """What one agent sees at one step; wrappers of a memory may change what they pass on.
 
-    Attributes:
-        rewards: Rewards of the previous action by name; ``{"reward": None}`` at ``INITIAL``.
-        episode_state: Where the observation stands in its episode.
-        array_data: Arrays by input-space name.
-        metadata: Numbers for logging.
+    ``rewards`` are of the previous action by name, ``{"reward": None}`` at ``INITIAL``.
     """
 
     rewards: dict[str, float | None]
@@ -170,9 +150,7 @@ class DictObservation:
 class DictResponse:
     """What one agent does at one step; wrappers of a memory may change what they pass on.
 
-    Attributes:
-        list_data: Vectors by output name, e.g. ``{"actions": [0.1, -0.3]}``.
-        scalar_data: Numbers by output name.
+    Vectors, e.g. ``{"actions": [0.1, -0.3]}``, and numbers by output name.
     """
 
     list_data: dict[str, FloatList]

@@ -4,9 +4,8 @@ Every model is frozen and refuses unknown keys, non-finite numbers and strings i
 A statistic that cannot be computed is ``None`` together with the reason, never NaN.
 """
 
-import json
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NoReturn, Self, cast
+from typing import Annotated, Any, Final, Literal, Self, cast
 
 from pydantic import (
     BaseModel,
@@ -18,8 +17,9 @@ from pydantic import (
     model_validator,
 )
 
-from cadenza.core.errors import InputError
+from cadenza.core.errors import InputError, IntegrityError
 from cadenza.core.files import canonical_json
+from cadenza.core.strict_json import parse_json_object
 
 #: Version of the result archive; independent of the packet and safety-report versions.
 SCHEMA_VERSION: Final = 3
@@ -69,7 +69,6 @@ class SafetyRecord(Archive):
     """What the safety filter's assumptions and lambda did in one filtered episode.
 
     Attributes:
-        control_timestep_s: Control step, s.
         overlapping_steps: Steps that began with robots closer than radii and safety margin allow.
         accel_checks: Steps in which every partner's acceleration could be measured.
         accel_breaches: Of these, those with a partner beyond its declared bound.
@@ -99,7 +98,7 @@ class SafetyRecord(Archive):
 
 
 class EpisodeResult(Archive):
-    """One evaluation episode.
+    """One evaluation episode; what a task or run does not record is None.
 
     ``condition``, ``partner`` and ``n_steps`` are also read from ``metadata`` of older archives;
     the typed field is the one to use, and the two must not disagree.
@@ -108,13 +107,11 @@ class EpisodeResult(Archive):
         seed: Root seed; the cluster of every interval.
         episode_idx: Index inside the (seed, condition) cell.
         initial_state_seed: Seed of the initial state; equal seeds pair episodes across conditions.
-        success: Whether the task's success predicate held.
         constraint_violation_peak: Largest barrier gap of the episode, 0 when none was violated.
         fallback_fired: Steps on which the braking fallback acted.
-        force_peak: Peak contact or coupling force, N; ``None`` where the task has no such channel.
+        force_peak: Peak contact or coupling force, N.
         metadata: Anything else that JSON can express.
         condition: Condition identifier, e.g. ``"filter_on"``.
-        partner: Partner identifier.
         n_steps: Control steps played.
         truncated: Whether the time limit, not the task, ended the episode.
         episode_return: Undiscounted sum of rewards.
@@ -122,13 +119,11 @@ class EpisodeResult(Archive):
         min_distance_m: Smallest centre distance between the ego and anyone, m.
         goal_distance_m: Distance of the ego to its goal at the end, m.
         violating_steps: Steps on which a barrier constraint was violated.
-        interventions: Steps on which the filter changed the action; ``None`` without a filter.
-        intervention_mean: Mean size of those changes, in the unit of the action.
-        intervention_peak: Largest such change, in the unit of the action.
+        interventions: Steps on which the filter changed the action, by ``intervention_mean`` on
+            average and ``intervention_peak`` at most, in the unit of the action.
         infeasible_steps: Steps on which no action satisfied every constraint.
         uncertified_steps: Steps on which the filter acted without its guarantee.
-        safety: Assumptions and lambda of a filtered episode; ``None`` without a filter, and in
-            older archives.
+        safety: Assumptions and lambda of a filtered episode.
     """
 
     seed: Integer
@@ -211,14 +206,10 @@ def episode_line(episode: EpisodeResult) -> bytes:
 
 
 class SeedSchedule(Archive):
-    """How many episodes were meant to run, under which seeds.
+    """How many episodes were meant to run, under which unique cluster seeds.
 
-    Attributes:
-        root_seed: Seed of everything that is not an episode.
-        seeds: Cluster seeds, unique and not empty.
-        episodes_per_seed: Records per seed: episodes x partners x conditions.
-        substream_labels: Names of the random streams; ``{seed}`` and ``{episode}`` stand for
-            numbers.
+    ``root_seed`` is of everything that is not an episode; ``episodes_per_seed`` counts episodes x
+    partners x conditions; ``{seed}`` and ``{episode}`` in labels of streams stand for numbers.
     """
 
     root_seed: Count
@@ -243,16 +234,12 @@ class PlatformFingerprint(Archive):
 
 
 class IntervalRecord(Archive):
-    """One estimate as stored: point, bounds and how they were made.
+    """One estimate as stored: point, bounds and how they were made; None where undefined.
 
     Attributes:
-        value: Point estimate; ``None`` when undefined.
-        low: Lower bound; ``None`` when undefined.
-        high: Upper bound; ``None`` when undefined.
         confidence: Nominal coverage, in (0, 1).
         estimator: Identity of the method, e.g. ``"rate/cluster/korn-graubard/v1"``.
         n: Observations behind it: episodes, or pairs.
-        n_clusters: Seeds behind it.
         undefined_reason: Why ``value`` or the bounds are ``None``.
         warnings: What a reader should know before trusting it.
     """
@@ -281,17 +268,9 @@ class IntervalRecord(Archive):
 
 
 class CellSummary(Archive):
-    """One condition with one partner.
+    """One condition with one partner: rates, and sums over all episodes.
 
-    Attributes:
-        condition: Condition identifier.
-        partner: Partner identifier.
-        success: Success rate.
-        contact: Contact rate; ``None`` where the task does not report contact.
-        min_distance_m: Smallest distance over all episodes, m.
-        fallback_fired: Braking fallbacks over all episodes.
-        interventions: Steps on which the filter acted, over all episodes.
-        n_steps: Control steps over all episodes.
+    Contact is None where the task does not report it; ``min_distance_m`` is the smallest, m.
     """
 
     condition: str
@@ -307,14 +286,7 @@ class CellSummary(Archive):
 class ComparisonSummary(Archive):
     """Paired difference ``treatment - baseline`` of one metric on equal initial states.
 
-    Attributes:
-        metric: ``"success"`` or ``"contact"``.
-        treatment: Condition identifier.
-        baseline: Condition identifier.
-        partner: Partner identifier; ``None`` pools all partners.
-        difference: Mean difference with its interval.
-        unmatched_treatment: Treatment episodes without a partner episode.
-        unmatched_baseline: Baseline episodes without a partner episode.
+    Without a partner all partners are pooled; unmatched are episodes without counterpart.
     """
 
     metric: Literal["success", "contact"]
@@ -330,15 +302,12 @@ class BundleSummary(Archive):
     """Headline numbers; a pure function of the episodes and of the last four plain fields.
 
     Attributes:
-        n_episodes: Episodes in the bundle.
         success_mean: Success rate of the headline condition.
         success_iqm: Interquartile mean of its (seed, partner) success rates.
         success_ci_low: Lower 95 % bound of the estimate that ``estimator`` names.
         success_ci_high: Upper 95 % bound.
         undefined_reason: Why the four statistics are ``None``.
         n_resamples: Bootstrap replicates; 0 for an estimator that draws none.
-        bootstrap_root_seed: Root seed of those draws.
-        estimator: Identity of the headline estimator.
         headline_condition: Condition the four statistics describe; ``None`` pools everything.
         cells: One entry per condition and partner.
         comparisons: Paired differences between conditions.
@@ -388,22 +357,14 @@ class ResultBundle(Archive):
 
     Attributes:
         kind: Tells archives apart; older files lack it.
-        schema_version: Version of this archive.
-        task_id: Task identifier.
-        task_version: Version of the task.
         policy_id: What the ego seat played.
         partner_set_id: ``set@vN`` or ``adhoc:<name>``.
         partner_hashes: Partner name to the first 16 hex digits of its identity.
         git_sha: Commit of the code, ``"unknown"`` outside a repository.
         dirty: Whether the sources differed from that commit.
-        package_version: Version of this package.
-        seed_schedule: Planned seeds and counts.
         repro_command: Command line that repeats the evaluation.
-        platform: Machine and library versions.
         manifest: File name inside the bundle to its SHA-256.
-        summary: Headline numbers.
-        prereg_git_tag: Tag of the preregistration, if any.
-        prereg_blob_sha: Git blob of the preregistration, if any.
+        prereg_git_tag: Tag of the preregistration, if any, whose blob is ``prereg_blob_sha``.
         diff_sha256: SHA-256 of the source difference when ``dirty``.
         lock_sha256: SHA-256 of the dependency lock.
         policy_sha256: SHA-256 of the ego's weights.
@@ -455,10 +416,6 @@ class ResultBundle(Archive):
         return self
 
 
-#: Largest archive read into memory, bytes: 500 000 episodes of 500 bytes.
-MAX_ARCHIVE_BYTES: Final = 256 << 20
-
-
 class ConditionPair(Archive):
     """The two conditions a spike compares: control and treatment."""
 
@@ -480,15 +437,10 @@ class SpikeRun(Archive):
 
     Attributes:
         kind: Tells archives apart; older files lack it.
-        spike_id: Free identifier.
-        prereg_sha: Git blob of the registered protocol.
-        git_tag: Tag that protocol is locked to.
+        prereg_sha: Git blob of the registered protocol, which the tag is locked to.
         axis: What is varied; the preregistration loader restricts it.
         sub_stage: Stage label, required: archives without one cannot be placed.
-        condition_pair: The two conditions.
         seeds: Root seeds, unique and not empty.
-        episode_results: Episodes of both conditions.
-        schema_version: Version of this archive.
     """
 
     kind: Literal["spike_run"] = "spike_run"
@@ -524,16 +476,15 @@ def load_run_archive(path: Path) -> SpikeRun | ResultBundle:
     The explicit ``kind`` decides. Older archives lack it: a ``spike_id`` marks a spike run whatever
     its version, otherwise version 3 and later is a bundle and earlier a spike run.
 
-    Args:
-        path: A JSON file.
-
     Raises:
         InputError: Too large, not JSON, not an object, NaN inside, unknown kind, or a
             ``schema_version`` that is missing or newer than this package reads.
         pydantic.ValidationError: The object has the wrong shape for its kind.
-        OSError: The file cannot be read.
     """
-    data = _read_object(path)
+    try:
+        data = parse_json_object(path.read_bytes(), source=str(path))
+    except IntegrityError as error:
+        raise InputError(f"{error} Restore the file.") from error
     version = data.get("schema_version")
     if isinstance(version, bool) or not isinstance(version, int):
         raise InputError(
@@ -545,37 +496,10 @@ def load_run_archive(path: Path) -> SpikeRun | ResultBundle:
             f"{path}: expected schema_version <= {SCHEMA_VERSION}, got {version}; it was written "
             "by a newer package, upgrade to read it."
         )
-    kind = data.get("kind", _kind_of_older_archive(data, version))
+    is_older_run = "spike_id" in data or version < SCHEMA_VERSION  # written without a kind
+    kind = data.get("kind", "spike_run" if is_older_run else "result_bundle")
     if kind == "spike_run":
         return SpikeRun.model_validate(data)
     if kind == "result_bundle":
         return ResultBundle.model_validate(data)
     raise InputError(f"{path}: expected kind 'spike_run' or 'result_bundle', got {kind!r}.")
-
-
-def _kind_of_older_archive(data: dict[str, Any], version: int) -> str:
-    """Return the kind of an archive written before ``kind`` existed."""
-    if "spike_id" in data or version < SCHEMA_VERSION:
-        return "spike_run"
-    return "result_bundle"
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in ``path``; errors as `load_run_archive`."""
-    size = path.stat().st_size
-    if size > MAX_ARCHIVE_BYTES:
-        raise InputError(f"{path}: expected at most {MAX_ARCHIVE_BYTES} bytes, got {size}.")
-    try:
-        data = json.loads(path.read_bytes().decode("utf-8"), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path}: expected strict JSON in UTF-8, got {error}; restore the file."
-        ) from error
-    if not isinstance(data, dict):
-        raise InputError(f"{path}: expected a JSON object, got {type(data).__name__}.")
-    return cast("dict[str, Any]", data)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    """Refuse NaN and infinities, which Python's JSON reader accepts."""
-    raise ValueError(f"the number {name}")

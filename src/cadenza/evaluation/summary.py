@@ -31,7 +31,13 @@ from cadenza.evaluation.statistics.estimate import (
     interquartile_mean,
     rate_estimate,
 )
-from cadenza.evaluation.statistics.paired import Metric, pair_episodes, paired_comparison
+from cadenza.evaluation.statistics.paired import (
+    Metric,
+    contact_of,
+    pair_episodes,
+    paired_comparison,
+    success_of,
+)
 
 #: Stream of every draw behind a summary.
 BOOTSTRAP_SUBSTREAM: Final = "evaluation.bundle_bootstrap"
@@ -46,11 +52,8 @@ ComparedMetric = Literal["success", "contact"]
 class SummarySettings:
     """What a summary depends on besides the episodes; stored inside it.
 
-    Attributes:
-        n_resamples: 0 for Student t, >= 1000 for BCa with that many replicates.
-        bootstrap_root_seed: Root seed of the replicates.
-        headline_condition: Condition of the headline rate; ``None`` pools everything.
-        comparison: Treatment conditions, then the baseline that each is compared with, if any.
+    ``n_resamples`` is 0 for Student t, >= 1000 for BCa; ``headline_condition`` None pools
+    everything; ``comparison`` are treatments, then the baseline that each is compared with.
     """
 
     n_resamples: int = 0
@@ -71,7 +74,7 @@ def compute_summary(
     settings = settings or SummarySettings()
     ordered = sorted(episodes, key=_sort_key)
     headline = [e for e in ordered if settings.headline_condition in (None, e.condition)]
-    rate = rate_estimate(group_by_seed((e.seed, _success(e)) for e in headline))
+    rate = rate_estimate(group_by_seed((e.seed, success_of(e)) for e in headline))
     return BundleSummary(
         n_episodes=len(ordered),
         success_mean=rate.value,
@@ -136,9 +139,9 @@ def _comparisons(
 def _compared(
     episodes: Sequence[EpisodeResult], settings: SummarySettings, treatment: str, baseline: str
 ) -> list[ComparisonSummary]:
-    metrics: list[tuple[ComparedMetric, Metric]] = [("success", _success)]
+    metrics: list[tuple[ComparedMetric, Metric]] = [("success", success_of)]
     if all(e.contact is not None for e in episodes):
-        metrics.append(("contact", _contact))
+        metrics.append(("contact", contact_of))
     partners = sorted({e.partner for e in episodes if e.partner is not None})
     rows: list[ComparisonSummary] = []
     for name, metric in metrics:
@@ -184,7 +187,7 @@ def _cells(
 
 def _cell(condition: str, partner: str, episodes: Sequence[EpisodeResult]) -> CellSummary:
     """Return the summary of one condition with one partner."""
-    successes = group_by_seed((e.seed, _success(e)) for e in episodes)
+    successes = group_by_seed((e.seed, success_of(e)) for e in episodes)
     contacts = [(e.seed, float(e.contact)) for e in episodes if e.contact is not None]
     has_contact = len(contacts) == len(episodes)
     distances = [e.min_distance_m for e in episodes if e.min_distance_m is not None]
@@ -231,16 +234,6 @@ def _legacy_summary(stored: BundleSummary, episodes: Sequence[EpisodeResult]) ->
         n_resamples=stored.n_resamples,
         bootstrap_root_seed=stored.bootstrap_root_seed,
     )
-
-
-def _success(episode: EpisodeResult) -> float:
-    """Return 1 for a solved episode."""
-    return float(episode.success)
-
-
-def _contact(episode: EpisodeResult) -> float | None:
-    """Return 1 for an episode with contact, ``None`` when not recorded."""
-    return None if episode.contact is None else float(episode.contact)
 
 
 def _sort_key(episode: EpisodeResult) -> tuple[str, str, int, int, int]:

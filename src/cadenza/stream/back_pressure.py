@@ -1,23 +1,19 @@
 """Who has to wait for whom: producers for readers, and readers for fresh data.
 
 A producer publishes an episode when its mode wants one and fewer than ``high_water`` episodes are
-unread; otherwise it pauses, with all its environments, until it may: what it stepped is never left
-out. A reader draws when that keeps the replay ratio and the share of fresh episodes; otherwise
-it asks for a fill, waits, and raises `StaleDataError` at last.
+unread; otherwise it pauses with all its environments: what it stepped is never left out. A reader
+draws when that keeps the replay ratio and the share of fresh episodes; otherwise it asks for a
+fill, waits, and raises `StaleDataError` at last.
 
 The two never wait for each other: while a draw waits, neither ``high_water`` nor the ratio of
-``fixed_ratio`` holds producers back, up to what it waits for: the steps that its chunks need, or,
-where nobody can say how many episodes bring fresh or long enough ones, without a bound. One that
-gave up is met with a last fill of B episodes at most, and only for a while. Episodes that draws
-pass over, see `SlotStore`, are neither unread nor fresh, or they would hold producers back for
-ever.
+``fixed_ratio`` holds producers back, up to what it waits for, or without a bound where nobody can
+say how many episodes bring it. Episodes that draws pass over, see `SlotStore`, are neither unread
+nor fresh.
 
-On demand, a fill is asked for when enough chunks were drawn since the last one, and when readers of
-whole episodes are through with B of them; for the latter also with a fixed ratio, because one
-episode counts as one chunk, which asks for fewer steps than were read. A fill is B episodes.
-``TO_FILL`` is the number of published episodes at which all fills that were asked for are done; a
-fill is *waiting* while more than B episodes are missing, so at most one can wait behind the one
-that runs.
+A fill is B episodes. On demand one is asked for when enough chunks were drawn since the last, and
+when readers of whole episodes are through with B of them; for the latter also with a fixed ratio.
+``TO_FILL`` is the number of published episodes at which all fills are done; one is *waiting* while
+more than B episodes are missing, so at most one can wait behind the one that runs.
 """
 
 import time
@@ -82,7 +78,9 @@ def may_publish(store: SlotStore, rules: FlowRules, published: int) -> bool:
     """Return whether another episode may follow the ``published`` ones now."""
     words = store.words
     waited_for = _is_waited_for(store, rules, published)
-    if not waited_for and _is_over_high_water(store, rules):
+    # The first fill must not wait for readers, who wait for it.
+    may_wait = rules.high_water is not None and is_first_fill_complete(store, rules)
+    if may_wait and not waited_for and unread_episodes(store) >= (rules.high_water or 0):
         return False
     if published < rules.buffer_size or published < int(words[StreamWords.TO_FILL]):
         return True
@@ -115,16 +113,6 @@ def _lacks_steps(store: SlotStore, rules: FlowRules, chunks: int) -> bool:
         return False
     allowed = rules.max_replay_ratio * store.published_frames()
     return store.drawn_chunks() + chunks > allowed
-
-
-def _is_over_high_water(store: SlotStore, rules: FlowRules) -> bool:
-    """Return whether producers pause because of unread episodes.
-
-    The first fill must not wait for readers, who wait for it.
-    """
-    if rules.high_water is None or not is_first_fill_complete(store, rules):
-        return False
-    return unread_episodes(store) >= rules.high_water
 
 
 def is_fill_running(store: SlotStore) -> bool:

@@ -126,12 +126,12 @@ class BatchRing:
         device: str | torch.device = "cpu",
         copies: Copies | None = None,
     ) -> None:
-        """Describe the ring; nothing is drawn yet.
+        """Describe the ring of ``depth`` buffers; as many batches can be in use at once.
 
         Args:
             draw: Draws into the batch it gets and returns it, or a new batch for None; as in
                 ``lambda out: engine.sample_batch(32, 64, out=out)``. Always the same shape.
-            depth: Buffers, >= 1; as many batches can be in use at once.
+            depth: Buffers, >= 1.
             device: Where users want the batches.
             copies: How they get there; None takes a side stream of the CUDA device.
 
@@ -150,17 +150,12 @@ class BatchRing:
 
     @contextmanager
     def lease(self, timeout_s: float = 0.0) -> "Generator[TensorDict]":
-        """Draw a batch, which is the caller's until the block ends; then it is written again.
-
-        Args:
-            timeout_s: How long to wait for another thread to give a buffer back.
-
-        Yields:
-            The batch, on the device; what is started there from now on sees its values.
+        """Draw a batch, which is the caller's until the block ends; work started there sees it.
 
         Raises:
             ConfigurationError: ``timeout_s`` is no time that one can wait.
-            NotReadyError: All buffers are in use.
+            NotReadyError: All buffers are in use, and no other thread gave one back within
+                ``timeout_s``.
             InputError: ``draw`` did not return the batch that it was given.
         """
         timeout_s = checked_seconds("BatchRing.lease: timeout_s", timeout_s, zero=True)

@@ -116,14 +116,10 @@ class UniformChunkSampler(_SeededSampler):
         generator: torch.Generator | None = None,
         seed: int | None = None,
     ) -> None:
-        """Keep the bounds.
+        """Keep the bounds, 1 <= ``low`` <= ``high``.
 
-        Args:
-            low: Smallest size, >= 1.
-            high: Largest size, >= ``low``.
-            generator: Source of the draws.
-            seed: Seed of the draws, instead of ``generator``; with neither, 0, or the seed of the
-                dataset that uses the sampler.
+        Draws come from ``generator`` or ``seed``; with neither, from 0, or the seed of the dataset
+        that uses the sampler.
 
         Raises:
             ConfigurationError: ``low`` < 1, ``high`` < ``low``, or both sources are given.
@@ -171,23 +167,22 @@ class GMMChunkSampler(_SeededSampler):
         generator: torch.Generator | None = None,
         seed: int | None = None,
     ) -> None:
-        """Keep the mixture.
+        """Keep the mixture; draws come from ``generator`` or ``seed`` as of `UniformChunkSampler`.
 
         Args:
             means: Mean of each component, shape (K,), K >= 1.
             stds: Standard deviation of each, shape (K,), > 0.
             weights: Weight of each, shape (K,), >= 0, with a sum > 0; None weighs all alike.
             low: Smallest size, >= 1; None is 1.
-            high: Largest size, >= ``low``; None leaves sizes unbounded, in a dataset bounded by
-                the steps of the longest episode.
+            high: Largest size, >= ``low``; None leaves sizes unbounded, in a dataset bounded by the
+                steps of the longest episode.
             truncate: Condition on the bounds instead of moving sizes to them; needs ``high``.
             generator: Source of the draws.
-            seed: Seed of the draws, instead of ``generator``; with neither, 0, or the seed of the
-                dataset that uses the sampler.
+            seed: Seed of the draws, instead of ``generator``.
 
         Raises:
-            ConfigurationError: An argument is out of range or of another length than the others,
-                or both sources are given.
+            ConfigurationError: An argument is out of range or of another length than the others, or
+                both sources are given.
             ConfigurationTypeError: An argument is of another type.
         """
         super().__init__(generator, seed)
@@ -273,20 +268,11 @@ def truncated_mixture(
     low: int,
     high: int,
 ) -> NDArray[np.float64]:
-    """Return P(c | low <= c <= high) of a rounded mixture of Gaussians.
+    """Return P(c | low <= c <= high) of a rounded mixture of Gaussians, (high - low + 1,), sum 1.
 
     P(c) is proportional to sum_k w_k (F((c + 1/2 - m_k) / s_k) - F((c - 1/2 - m_k) / s_k)), F the
     normal distribution function; computed by logarithms, so bounds far from all means are exact.
-
-    Args:
-        means: m, shape (K,).
-        stds: s, shape (K,), > 0.
-        weights: w, shape (K,), sum 1.
-        low: Smallest size.
-        high: Largest size.
-
-    Returns:
-        Probability of each size, shape (high - low + 1,), sum 1.
+    Means m, deviations s > 0 and weights w, sum 1, have the shape (K,).
 
     Raises:
         ConfigurationError: Float64 cannot express any of the mixture's mass within the bounds.

@@ -86,7 +86,7 @@ class ChunkSource(ABC):
         generator: torch.Generator | None = None,
         timeout: float | None = None,
     ) -> "TensorDict":
-        """Draw chunks; a recording gives its next batch, and nothing else can be asked of it.
+        """Draw [n, c] chunks; a recording gives its next batch and can be asked for no other.
 
         Args:
             batch_size: Chunks, n.
@@ -95,16 +95,10 @@ class ChunkSource(ABC):
             weighting: See there.
             short: See there.
             stratified: See there.
-            select: Keys to return, see `chunk_keys`; None returns those stored, and
-                ``valid``.
+            select: Keys to return; None returns those stored, and ``valid``.
             out: Batch to write into and return, shape [n, c]; None makes a new one.
-            generator: Source of the draws; None takes one that this process owns. A recording
-                draws nothing at random.
-            timeout: Longest wait for data, s; None takes ``draw_timeout``. A recording waits
-                for nothing.
-
-        Returns:
-            Batch of shape [n, c].
+            generator: Source of the draws; None takes one that this process owns.
+            timeout: Longest wait for data, s; None takes ``draw_timeout``.
 
         Raises:
             InputError: A size is out of range, or another batch was recorded.

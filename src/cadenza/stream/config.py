@@ -32,7 +32,7 @@ from cadenza.stream.slots import Reuse
 _STEP: Final = re.compile(r"\[(\d+)\]|\.?([^.\[\]]+)")
 
 
-def plain(value: object, path: str = "") -> Any:
+def plain(value: object, path: str = "", above: tuple[int, ...] = ()) -> Any:
     """Return ``value`` in dictionaries, lists, tuples and plain values.
 
     Callables become ``module:qualname`` (lambdas their source text), enumerations their value,
@@ -41,10 +41,6 @@ def plain(value: object, path: str = "") -> Any:
     Raises:
         ConfigurationError: A value contains itself.
     """
-    return _plain(value, path, ())
-
-
-def _plain(value: object, path: str, above: tuple[int, ...]) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, np.number | np.bool_):
@@ -61,24 +57,20 @@ def _plain(value: object, path: str, above: tuple[int, ...]) -> Any:
     above = (*above, id(value))
     if isinstance(value, list | tuple):
         items = cast("Sequence[object]", value)
-        done = [_plain(item, f"{path}[{i}]", above) for i, item in enumerate(items)]
+        done = [plain(item, f"{path}[{i}]", above) for i, item in enumerate(items)]
         return done if isinstance(value, list) else tuple(done)
     entries = _entries(value)
     if entries is None:
         return value
     return {
-        key: _plain(item, _joined(path, key), above)
+        key: plain(item, _joined(path, key), above)
         for key, item in entries
         if not str(key).startswith("__")
     }
 
 
-def missing_paths(value: object, prefix: str = "") -> list[str]:
-    """Return the paths of all values that are `dataclasses.MISSING`, in order of appearance."""
-    return list(_missing(value, prefix, ()))
-
-
-def _missing(value: object, path: str, above: tuple[int, ...]) -> Iterator[str]:
+def _missing(value: object, path: str, above: tuple[int, ...] = ()) -> Iterator[str]:
+    """Yield the paths of all values that are `dataclasses.MISSING`, in order of appearance."""
     if value is MISSING:
         yield path
         return
@@ -110,7 +102,7 @@ def with_value_at(tree: object, path: str, value: object) -> None:
         if last >= len(cast("list[object]", place)):
             raise _no_place(path, last)
         place[last] = value
-    elif _has_field(cast("object", place), last):
+    elif isinstance(place, OnlineDataEngineCfg) and last in vars(place):
         setattr(cast("object", place), str(last), value)
     else:
         raise _no_place(path, last)
@@ -123,10 +115,6 @@ def _step_into(place: Any, step: str | int, path: str) -> Any:
         return getattr(place, str(step))
     except (LookupError, AttributeError, TypeError) as error:
         raise _no_place(path, step) from error
-
-
-def _has_field(place: object, name: str | int) -> bool:
-    return is_dataclass(place) and name in {field.name for field in fields(place)}
 
 
 def _no_place(path: str, step: str | int) -> ConfigurationTypeError:
@@ -260,10 +248,7 @@ class OnlineDataEngineCfg:
             setattr(self, entry.name, deep_copied(getattr(self, entry.name)))
 
     def replace(self, **kwargs: Any) -> Self:
-        """Return a new configuration with other values.
-
-        Args:
-            kwargs: Values by field, or by path: ``replace(**{"gym_config.num_envs": 4})``.
+        """Return a new configuration with other values by field or path, ``gym_config.num_envs``.
 
         Raises:
             ConfigurationTypeError: No such field or place.
@@ -293,15 +278,12 @@ class OnlineDataEngineCfg:
         return {entry.name: plain(getattr(self, entry.name), entry.name) for entry in fields(self)}
 
     def validate(self, prefix: str = "") -> list[str]:
-        """Return the paths of missing values.
-
-        Args:
-            prefix: Path of this configuration inside another one, which then reports.
+        """Return the paths of missing values; another configuration with a ``prefix`` reports.
 
         Raises:
             ConfigurationTypeError: ``prefix`` is empty and values are missing.
         """
-        paths = missing_paths(self, prefix)
+        paths = list(_missing(self, prefix))
         if paths and not prefix:
             lines = "\n".join(f"  {path}" for path in paths)
             raise ConfigurationTypeError(

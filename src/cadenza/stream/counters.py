@@ -1,14 +1,11 @@
 """Counts what producers write and consumers draw; anybody may look at any time.
 
-Every producer and every drawing process adds to its own row of the shared tables, so that no
-process waits for another. Rows of ended processes are given to new ones and go on counting: the
-sums over all rows are the totals of the stream.
+Every process adds to its own row of the shared tables; rows of ended processes are given to new
+ones and go on counting. Ages and version lags are counted in classes that grow with the value.
 
-Waiting times and version lags in classes that grow with the value.
-
-Times:  two classes per doubling from 1.024 us, the last begins at about 52 minutes.
-Lags:   one class per value up to 15, then four per doubling.
-Error:  a quantile lies in the class of the true one, so times are within a factor 1.42.
+Times:  two classes per doubling from 1.024 us, the last begins at about 52 minutes. Lags:   one
+class per value up to 15, then four per doubling. Error:  a quantile lies in the class of the true
+one, so times are within a factor 1.42.
 """
 
 import os
@@ -23,8 +20,8 @@ from cadenza.core.errors import NotReadyError
 from cadenza.stream.back_pressure import readable_slots, unread_episodes, waiting_rows
 from cadenza.stream.layout import HISTOGRAM_CLASSES, MAX_CONSUMERS
 from cadenza.stream.processes import is_same_process, started_at
-from cadenza.stream.slot_reader import DrawnChunks
 from cadenza.stream.slots import LARGEST, SlotStore, StreamWords, saturating_sum
+from cadenza.stream.windows import DrawnChunks
 
 _Ints = NDArray[np.int64]
 _Floats = NDArray[np.float64]
@@ -97,13 +94,9 @@ class ConsumerRow:
         self._row = -1
         self._under_way: dict[int, int] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the store; the row stays with its process."""
-        return {"store": self._store}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Count in a new process."""
-        self.__init__(state["store"])
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Count in a row of its own in a new process."""
+        return ConsumerRow, (self._store,)
 
     @property
     def row(self) -> int:

@@ -112,18 +112,18 @@ class OnlineDataset(IterableDataset["TensorDict"]):
             chunk_size: Steps of a chunk, or what draws them.
             batch_size: Chunks of a batch; None yields single chunks, which a loader batches.
             transform: Applied to each chunk or batch; what it returns is yielded.
-            sampling_mode: See `DrawOptions`, like the three that follow.
+            sampling_mode: See `DrawOptions`.
             weighting: See there.
             short: See there.
             stratified: See there; batch mode only.
             select: Keys to return; None returns all.
-            seed: Root of all draws of this dataset: equal seeds draw alike. With None it draws like
-                no other dataset that this process makes over ``engine``, and in every run alike.
-                Give processes of a distributed training different seeds.
+            seed: Root of all draws of this dataset: equal seeds draw alike, so processes of a
+                distributed training need different ones. None draws like no other dataset of this
+                process, and in every run alike.
             resample_every: Chunks (item mode) or batches (batch mode) between two draws from a
-                `ChunkSizeSampler`. None: each batch in batch mode; once per iterator in item mode,
-                because a loader cannot stack chunks of different sizes. There, give a multiple of
-                the loader's batch size.
+                `ChunkSizeSampler`. None: each batch; once per iterator in item mode, where chunks
+                of different sizes cannot be stacked: there, give a multiple of the loader's batch
+                size.
 
         Raises:
             ConfigurationError: A value is out of range or does not fit the others.
@@ -132,13 +132,20 @@ class OnlineDataset(IterableDataset["TensorDict"]):
             UnknownNameError: ``select`` names a key that the stream does not have.
         """
         super().__init__()
-        self._engine = _checked_engine(engine)
+        advice = "give an OnlineDataEngine or a RecordedStream"
+        require_instance("OnlineDataset.engine", engine, ChunkSource, advice)
+        self._engine = engine
         self._longest = engine.max_episode_steps
         self._options = DrawOptions(
             sampling_mode=sampling_mode, weighting=weighting, short=short, stratified=stratified
         )
         self._chunk_size = _checked_chunk_size(chunk_size, self._longest, self._options)
-        self._batch_size = _checked_batch_size(batch_size, self._options)
+        self._batch_size = checked_optional_integer("OnlineDataset.batch_size", batch_size)
+        if stratified and batch_size is None:
+            raise ConfigurationError(
+                "OnlineDataset.stratified: expected batch mode, got batch_size=None, which draws "
+                "one chunk at a time; give batch_size."
+            )
         if transform is not None:
             require_callable("OnlineDataset.transform", transform, "a function of a TensorDict")
         self._transform = transform
@@ -241,14 +248,7 @@ class OnlineDataset(IterableDataset["TensorDict"]):
 
     @staticmethod
     def collate_fn(batch: "Sequence[TensorDict]") -> "TensorDict":
-        """Stack chunks; for a loader in item mode.
-
-        Args:
-            batch: n chunks of equal shape [c].
-
-        Returns:
-            Batch of shape [n, c].
-        """
+        """Stack n chunks of equal shape [c] to [n, c]; for a loader in item mode."""
         stack = cast("Callable[[Sequence[TensorDict]], TensorDict]", torch.stack)
         return stack(tuple(batch))
 
@@ -262,13 +262,6 @@ def _generator(root: Substream, place: IteratorPlace) -> torch.Generator:
     """Return the generator of one iterator."""
     words = root.child(place.worker).child(place.epoch).seed_sequence.generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(words[0]))
-
-
-def _checked_engine(engine: ChunkSource) -> ChunkSource:
-    """Return ``engine``; callers may not be typed."""
-    advice = "give an OnlineDataEngine or a RecordedStream"
-    require_instance("OnlineDataset.engine", engine, ChunkSource, advice)
-    return engine
 
 
 def _checked_chunk_size(
@@ -290,16 +283,6 @@ def _checked_chunk_size(
         )
     options.check_chunk(chunk_size)
     return int(chunk_size)
-
-
-def _checked_batch_size(batch_size: int | None, options: DrawOptions) -> int | None:
-    """Return ``batch_size``, which strata need."""
-    if options.stratified and batch_size is None:
-        raise ConfigurationError(
-            "OnlineDataset.stratified: expected batch mode, got batch_size=None, which draws "
-            "one chunk at a time; give batch_size."
-        )
-    return checked_optional_integer("OnlineDataset.batch_size", batch_size)
 
 
 def _checked_interval(resample_every: int | None, chunk_size: int | ChunkSizeSampler) -> int | None:

@@ -252,13 +252,10 @@ class OnlineDataEngine(ChunkSource):
 
     @contextmanager
     def recording(self, folder: str | Path) -> Generator[None]:
-        """Write down every draw in the block, for `RecordedStream`.
+        """Write down every draw in the block into a new ``folder``, for `RecordedStream`.
 
         Those are the draws of this process and of the loader workers that it starts meanwhile. Any
         other process needs a block and a folder of its own.
-
-        Args:
-            folder: Where; must not hold a recording.
 
         Raises:
             ConfigurationTypeError: ``folder`` is no path.
@@ -275,10 +272,7 @@ class OnlineDataEngine(ChunkSource):
                 self._recorder = None
 
     def publish_policy(self, state_dict: Mapping[str, Any]) -> int:
-        """Give new weights to all producers whose policy takes them.
-
-        Args:
-            state_dict: Tensors and plain values.
+        """Give new weights, tensors and plain values, to all producers whose policy takes them.
 
         Returns:
             Version of the weights, from 1 on; episodes carry the version they began with.

@@ -23,7 +23,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from cadenza.core.errors import ConfigurationError, InputError
@@ -204,17 +204,11 @@ def _camera_fields(sensor: Mapping[str, Any]) -> list[Field]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WorldStep:
-    """What one step of all environments gave.
+    """What one step of all environments gave, (E,) or by field.
 
-    Attributes:
-        states: Observations that the step led to, by field; final ones where an episode ended.
-        rewards: Shape (E,).
-        terminated: Shape (E,).
-        truncated: Shape (E,).
-        played: Environments that made a step, (E,); in next-step mode a reset takes its place.
-        begun: Environments that stand at the beginning of an episode now, (E,).
-        first: Their observations, by field.
-        infos: What else the environments told.
+    ``states`` are those that the step led to, final ones where an episode ended; ``played`` made a
+    step (in next-step mode a reset takes its place); ``begun`` stand at the beginning of an episode
+    now, and see ``first``.
     """
 
     states: Arrays
@@ -267,8 +261,6 @@ class Worlds:
                 f"{env.metadata.get('autoreset_mode')!r}; make it with gymnasium.make_vec."
             ) from error
         self._due = np.zeros(env.num_envs, np.bool_)
-        if isinstance(env.unwrapped, SyncVectorEnv):  # which makes a truth value of any word
-            env.unwrapped.envs = [_PlainEndings(one) for one in env.unwrapped.envs]
 
     def reset(self, seed: int | None) -> Arrays:
         """Begin an episode in every environment and return the observations by field."""
@@ -320,16 +312,6 @@ class Worlds:
         for name, array in named_arrays(final).items():
             changed[name][rows] = array[rows]
         return changed
-
-
-class _PlainEndings(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """One environment whose endings are truth values."""
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step it."""
-        seen, reward, ended, cut, infos = self.env.step(action)
-        ends = bool(truths("terminated", ended)), bool(truths("truncated", cut))
-        return seen, reward, *ends, infos
 
 
 def truths(name: str, values: Any) -> BoolArray:

@@ -32,13 +32,9 @@ MAX_SEGMENTS: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One array of a trajectory.
+    """One array of a trajectory: shape and type of an entry, and what it belongs to.
 
-    Attributes:
-        name: Key; dots nest, as in ``"obs.robot.qpos"``.
-        shape: Shape of one entry.
-        dtype: Numpy name of its type.
-        kind: Whether it belongs to steps or to the states between them.
+    Dots in the name nest, as in ``"obs.robot.qpos"``.
     """
 
     name: str
@@ -139,14 +135,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLayout:
-    """Sizes of a store; equal layouts place everything alike.
-
-    Attributes:
-        slots: S.
-        steps: T.
-        producers: P.
-        fields: Arrays of a trajectory, names distinct.
-    """
+    """Sizes S, T and P of a store and its fields; equal layouts place everything alike."""
 
     slots: int
     steps: int
@@ -197,28 +186,15 @@ class StoreLayout:
         last = list(self.places().values())[-1]
         return last.offset + _bytes_of(last.shape, last.dtype)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the layout for another process."""
-        fields = [
-            {"name": f.name, "shape": list(f.shape), "dtype": f.dtype, "kind": f.kind}
-            for f in self.fields
-        ]
-        return {
-            "slots": self.slots,
-            "steps": self.steps,
-            "producers": self.producers,
-            "fields": fields,
-        }
-
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "StoreLayout":
-        """Return the layout that `as_json` described."""
-        fields = tuple(
+        """Return the layout that `dataclasses.asdict` described."""
+        fields = [
             Field(name=f["name"], shape=tuple(f["shape"]), dtype=f["dtype"], kind=f["kind"])
             for f in document["fields"]
-        )
-        sizes = {name: int(document[name]) for name in ("slots", "steps", "producers")}
-        return cls(**sizes, fields=fields)
+        ]
+        sizes = {name: document[name] for name in ("slots", "steps", "producers")}
+        return cls(**sizes, fields=tuple(fields))
 
 
 def _check_field(field: Field) -> None:

@@ -31,11 +31,12 @@ from cadenza.stream.chunk_source import ChunkSource, DrawRequest
 from cadenza.stream.config import FlowRules, OnlineDataEngineCfg
 from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.layout import StoreLayout
-from cadenza.stream.recorded_draws import ChunkReader, RecordingReader
+from cadenza.stream.recorded_draws import RecordingReader
 from cadenza.stream.recording_files import WORKERS_FOLDER, IteratorPlace, RecordingSession
 from cadenza.stream.serving import ServingCheck
-from cadenza.stream.slot_reader import DrawnChunks, SlotReader
+from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore
+from cadenza.stream.windows import DrawnChunks
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -48,12 +49,7 @@ class LiveDraws:
     """
 
     def __init__(self, store: SlotStore, cfg: OnlineDataEngineCfg) -> None:
-        """Draw from ``store``.
-
-        Args:
-            store: Where episodes are.
-            cfg: Checked settings.
-        """
+        """Draw from ``store`` as the checked settings say."""
         self._store = store
         self._rules = FlowRules.of(cfg)
         self._seed = cfg.seed
@@ -61,7 +57,7 @@ class LiveDraws:
         self._batches = Batches(store.layout, torch.device(cfg.buffer_device))
         self._serving = ServingCheck(store)
         self._slots = SlotReader(store)
-        self._reader: ChunkReader = self._slots
+        self._reader: SlotReader | RecordingReader = self._slots
         self._consumer = ConsumerRow(store)
         self._counting = store.counting
         self._generators: dict[int, torch.Generator] = {}

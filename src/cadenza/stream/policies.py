@@ -221,12 +221,7 @@ def _hook_of(env: VectorEnv[Any, Any, Any]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """One demonstration.
-
-    Attributes:
-        actions: What to do in each step.
-        segments: Number of the segment that each step belongs to.
-    """
+    """One demonstration: what to do in each step, and the number of its segment."""
 
     actions: list[Any]
     segments: list[int]

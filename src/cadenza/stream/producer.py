@@ -1,14 +1,12 @@
-"""The process that simulates: what it is told, and its main loop.
+"""The process that simulates: its main loop, which one JSON document and the store describe.
 
-It gets one JSON document and the store. Every step and every look at the store is a sign of life.
-It ends when the engine closes, and when the engine's owner is gone, however that happened. An
-interrupt from the terminal, which reaches every process there, is for the owner alone.
+Every step and every look at the store is a sign of life. It ends when the engine closes, and when
+the engine's owner is gone; an interrupt from the terminal is for the owner alone.
 
 Rules:  a slot holds one episode, or one part of it: where the slot ends before the episode, the
-        part ends as a truncation, and the next one goes on from there. Every step of an episode is
-        written: where one may not be published yet, no environment is stepped. An episode or part
-        with a number that is not finite or with too many segments, and a demonstration that is
-        empty or failed, of which only the last part is judged, is dropped and counted.
+        part ends as a truncation, and the next one goes on from there. Where one may not be
+        published yet, no environment is stepped. What has a number that is not finite or too many
+        segments, and a demonstration that is empty or failed, is dropped and counted.
 Axes:   E = environments.
 """
 
@@ -268,7 +266,8 @@ def producer_main(document: str, store: SlotStore, board: PolicyBoard) -> None:
     set_environment(order["environment_variables"])
     number = int(order["producer"])
     counters = ProducerRow(store, number)
-    _end_with_owner(store, float(order["grace_s"]))
+    grace_s = float(order["grace_s"])
+    threading.Thread(target=_watch_owner, args=(store, grace_s), daemon=True).start()
     try:
         _Producer(order, store, board, counters).run()
     except BaseException as error:  # noqa: BLE001 -- the one place that reports any end
@@ -391,12 +390,8 @@ class _Producer:
         self._store.producers["state"][self._number] = state
 
 
-def _end_with_owner(store: SlotStore, grace_s: float) -> None:
-    """Watch the owner in a thread; when it is gone, close, and leave after ``grace_s`` at last."""
-    threading.Thread(target=_watch_owner, args=(store, grace_s), daemon=True).start()
-
-
 def _watch_owner(store: SlotStore, grace_s: float) -> None:
+    """Wait for the owner's end; then close, and leave after ``grace_s`` at last."""
     parent = multiprocessing.parent_process()
     pid = int(store.words[StreamWords.OWNER_PID])
     began = int(store.words[StreamWords.OWNER_STARTED_AT])

@@ -1,15 +1,11 @@
 """Draws that can be repeated bit for bit when the episodes they came from are long gone.
 
-`RecordingReader` stands in for a `SlotReader` and writes down every draw, and every episode once.
-`RecordedStream` gives the same batches in the same order, without producers.
+`RecordingReader` stands in for a `SlotReader` and writes down every draw, and every episode once;
+`RecordedStream` gives the same batches in the same order, without producers. The n-th dataset made
+over it stands for the n-th that was recorded, and its iterators for the recorded ones of the same
+loader worker, one after the other.
 
 Axes:  n = chunks, c = steps of a chunk.
-
-Which iterators a recording holds, and which of them an iterator of the replay repeats.
-
-The n-th dataset made over a `RecordedStream` stands for the n-th of those that were recorded, and
-its iterators for the recorded ones of the same loader worker, one after the other: so a program
-repeats its recording whatever it had done before that began.
 """
 
 import os
@@ -17,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -37,15 +33,14 @@ from cadenza.stream.recording_files import (
     IteratorPlace,
     JournalWriter,
     damaged,
-    layout_from,
     read_episode,
     read_journal,
     worker_folders,
 )
 from cadenza.stream.shared_file import ThreadLock, full_fence
-from cadenza.stream.slot_reader import MAX_ROUNDS, DrawnChunks, copy_chunks
+from cadenza.stream.slot_reader import MAX_ROUNDS, SlotReader, copy_chunks
 from cadenza.stream.slots import IntArray, SlotStore
-from cadenza.stream.windows import Picked
+from cadenza.stream.windows import DrawnChunks
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -155,21 +150,6 @@ def recorded_place(
 KEPT_EPISODES: Final = 64
 
 
-class ChunkReader(Protocol):
-    """What draws chunks from a store."""
-
-    def draw(
-        self,
-        n: int,
-        c: int,
-        out: Mapping[str, Tensor],
-        generator: torch.Generator,
-        options: DrawOptions = ...,
-    ) -> DrawnChunks:
-        """Copy ``n`` chunks of ``c`` steps into ``out``."""
-        ...
-
-
 class RecordingReader:
     """Draws as another reader does and writes the draws down; for the threads of one process.
 
@@ -178,16 +158,17 @@ class RecordingReader:
     """
 
     def __init__(
-        self, reader: ChunkReader, store: SlotStore, folder: str | Path, *, durable: bool = True
+        self,
+        reader: "SlotReader | RecordingReader",
+        store: SlotStore,
+        folder: str | Path,
+        *,
+        durable: bool = True,
     ) -> None:
-        """Begin a recording.
+        """Begin a recording in ``folder``, which must not hold one.
 
-        Args:
-            reader: Draws from ``store``.
-            store: Where episodes are.
-            folder: Where to write; must not hold a recording.
-            durable: Whether `close` waits for the disk. A loader's worker, which has seconds to
-                end, leaves that to the recording around its own.
+        Only a ``durable`` one waits for the disk when it is closed: a loader's worker, which has
+        seconds to end, leaves that to the recording around its own.
 
         Raises:
             ConfigurationTypeError: ``folder`` is no path.
@@ -310,12 +291,9 @@ class RecordedStream(ChunkSource):
     def __init__(
         self, folder: str | Path, *, allow_unfinished: bool = False, device: str = "cpu"
     ) -> None:
-        """Open a recording.
+        """Open what `RecordingReader` wrote into ``folder``; batches lie on ``device``.
 
-        Args:
-            folder: What `RecordingReader` wrote.
-            allow_unfinished: Take what is there of a recording that was not closed.
-            device: Where batches lie, as the engine's ``buffer_device``.
+        With ``allow_unfinished`` what is there of a recording that was not closed is taken.
 
         Raises:
             ConfigurationError: There is no such device here.
@@ -415,12 +393,12 @@ class RecordedStream(ChunkSource):
         first = next(lines, None)
         if first is None:
             raise damaged(self._folder, "a first line with the layout", "none")
-        layout = layout_from(self._folder, first)
-        for body in lines:
-            try:
+        try:
+            layout = StoreLayout.from_json(first["layout"])
+            for body in lines:
                 self._read_line(body, layout)
-            except (KeyError, TypeError, ValueError) as error:
-                raise damaged(self._folder, "lines of episodes and draws", repr(error)) from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged(self._folder, "lines of episodes and draws", repr(error)) from error
         places = [IteratorPlace.from_folder(name) for name in worker_folders(self._folder)]
         self._iterators.update(place for place in places if place is not None)
         return layout
@@ -475,7 +453,7 @@ class RecordedStream(ChunkSource):
         store, places = self._store, np.array([self._places[key] for key in draw.episodes])
         written, policies = store.written_at_ns[places], store.policy_version[places]
         versions = store.version[places]
-        picked = Picked(places, draw.offsets, versions, draw.bounds, written, policies)
+        picked = DrawnChunks(places, draw.offsets, versions, draw.bounds, written, policies)
         copy_chunks(store, draw.c, picked, targets, None)
 
     def _load(self, key: EpisodeKey) -> None:

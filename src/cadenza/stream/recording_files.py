@@ -1,9 +1,9 @@
 """Files of a recording: a journal of draws, and the bytes of every episode they came from.
 
 Layout:   ``draws.jsonl``, one JSON object per line, and ``episodes/NNNNNNNN.bin``, the fields of an
-          episode one after another, in the order of the layout, without anything between them.
-          ``workers/<place>`` is such a folder for each iterator of a loader's worker; the last line
-          names them, and for those that still went on the digest of their last line by then.
+          episode one after another, in the order of the layout. ``workers/<place>`` is such a
+          folder for each iterator of a loader's worker; the last line names them, and for those
+          that still went on the digest of their last line by then.
 Promise:  each line carries the SHA-256 of the line before it and its own body, and each episode's
           line that of its file; a changed, missing or cut part is an `IntegrityError`.
 Limits:   numbers have the byte order of the machine that recorded, which the first line names.
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
@@ -68,7 +68,7 @@ class JournalWriter:
             ) from error
         self._seal, self._bytes, self._last = "", 0, ""
         self._episodes = 0
-        header = {"format": FORMAT_VERSION, "byteorder": sys.byteorder, "layout": layout.as_json()}
+        header = {"format": FORMAT_VERSION, "byteorder": sys.byteorder, "layout": asdict(layout)}
         self.append("stream", header)
 
     @property
@@ -202,7 +202,9 @@ def read_journal(
         if entry.get("sha256") != seal:
             raise damaged(folder, f"{where} to match its SHA-256", "another digest")
         if number == 1:
-            _check_header(folder, body)
+            for name, expected in (("format", FORMAT_VERSION), ("byteorder", sys.byteorder)):
+                if body.get(name) != expected:
+                    raise damaged(folder, f"{name} {expected!r}", repr(body.get(name)))
         if body.get("kind") == "end":
             if number != len(lines):
                 raise damaged(folder, f"{where} to be the last", f"{len(lines)} lines")
@@ -213,18 +215,6 @@ def read_journal(
             return
     if not allow_unfinished:
         raise damaged(folder, f"a last line of {JOURNAL_NAME} that ends it", "none")
-
-
-def layout_from(folder: Path, body: Mapping[str, Any]) -> StoreLayout:
-    """Return the layout that a journal's first line describes.
-
-    Raises:
-        IntegrityError: It is none.
-    """
-    try:
-        return StoreLayout.from_json(body["layout"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise damaged(folder, "a layout in the first line", f"an error: {error!r}") from error
 
 
 def read_episode(folder: Path, body: Mapping[str, Any], layout: StoreLayout) -> Arrays:
@@ -276,12 +266,6 @@ def _sync(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _check_header(folder: Path, body: Mapping[str, Any]) -> None:
-    for name, expected in (("format", FORMAT_VERSION), ("byteorder", sys.byteorder)):
-        if body.get(name) != expected:
-            raise damaged(folder, f"{name} {expected!r}", repr(body.get(name)))
-
-
 def _seal(previous: str, body: Mapping[str, Any]) -> str:
     return sha256_bytes(previous.encode() + canonical_json(body))
 
@@ -306,11 +290,8 @@ _PATTERN: Final = re.compile(r"dataset-(\d+)-epoch-(\d+)-worker-(\d+)-of-(\d+)")
 class IteratorPlace:
     """Place of an iterator among all that one process makes over a stream; equal in every rerun.
 
-    Attributes:
-        dataset: Datasets that were made over the stream before its own.
-        epoch: Iterators that its dataset made before, in workers of its number.
-        worker: Number of its loader worker; 0 without one.
-        workers: Workers of its loader; 0 for an iterator in the process that made the dataset.
+    ``epoch`` counts the iterators that its dataset made before in workers of its number;
+    ``workers`` is 0 for an iterator in the process that made the dataset.
     """
 
     dataset: int

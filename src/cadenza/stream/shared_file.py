@@ -73,12 +73,7 @@ class SharedFile:
     """
 
     def __init__(self, opened: list[int], size: int) -> None:
-        """Map an open file; use `create` to make one.
-
-        Args:
-            opened: Its descriptor; empty when that is closed.
-            size: Bytes.
-        """
+        """Map the open file in ``opened``, which is emptied on closing; `create` makes one."""
         self.size = size
         self._descriptor = opened[0]
         self._close_descriptor = weakref.finalize(self, close_all, opened)

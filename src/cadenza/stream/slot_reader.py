@@ -8,7 +8,7 @@ Axes:   n = chunks, c = steps of a chunk.
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +21,7 @@ from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
 from cadenza.stream.layout import MAX_SEGMENTS, NEXT, VIRTUAL
 from cadenza.stream.shared_file import full_fence
 from cadenza.stream.slots import IntArray, SlotStore
-from cadenza.stream.windows import Picked, WindowTable
+from cadenza.stream.windows import DrawnChunks, WindowTable
 
 _VIRTUAL_NAMES = frozenset(field.name for field in VIRTUAL)
 _SEGMENT_NAMES = frozenset(name for name in _VIRTUAL_NAMES if name.startswith("segment"))
@@ -30,7 +30,7 @@ _SAME_BITS = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64
 
 
 def copy_chunks(
-    store: SlotStore, c: int, picked: Picked, out: Mapping[str, Tensor], rows: Tensor | None
+    store: SlotStore, c: int, picked: DrawnChunks, out: Mapping[str, Tensor], rows: Tensor | None
 ) -> None:
     """Copy the n picked windows of ``c`` steps into ``rows`` of every target, or into all of them.
 
@@ -45,8 +45,8 @@ def copy_chunks(
     for name, target in out.items():
         if name in _VIRTUAL_NAMES:
             continue
-        field, shift = _stored(name)
-        source = store.fields[field]
+        shift = int(name.startswith(NEXT))  # how many entries later it is read
+        source = store.fields[name.removeprefix(NEXT)]
         if target.dtype in _SAME_BITS:
             target, source = (each.view(_SAME_BITS[each.dtype]) for each in (target, source))
         entries = source.shape[0] // store.layout.slots
@@ -64,7 +64,7 @@ def copy_chunks(
             out[name][slice(None) if rows is None else rows] = torch.as_tensor(values)
 
 
-def overhanging_steps(c: int, picked: Picked) -> IntArray | None:
+def overhanging_steps(c: int, picked: DrawnChunks) -> IntArray | None:
     """Return the step that each place of a chunk shows, (n, c); None when no window overhangs."""
     begin, end = picked.bounds[:, 0], picked.bounds[:, 1]
     if not np.any((picked.offsets < begin) | (picked.offsets + c > end)):
@@ -72,18 +72,13 @@ def overhanging_steps(c: int, picked: Picked) -> IntArray | None:
     return np.clip(_steps(c, picked), begin[:, None], end[:, None] - 1)
 
 
-def validity(c: int, picked: Picked) -> NDArray[np.bool_]:
+def validity(c: int, picked: DrawnChunks) -> NDArray[np.bool_]:
     """Return which places of the chunks lie in their run, shape (n, c)."""
     steps = _steps(c, picked)
     return (steps >= picked.bounds[:, :1]) & (steps < picked.bounds[:, 1:])
 
 
-def _stored(name: str) -> tuple[str, int]:
-    """Return the stored field behind a key, and how many entries later it is read."""
-    return (name.removeprefix(NEXT), 1) if name.startswith(NEXT) else (name, 0)
-
-
-def _steps(c: int, picked: Picked) -> IntArray:
+def _steps(c: int, picked: DrawnChunks) -> IntArray:
     return picked.offsets[:, None] + np.arange(c)
 
 
@@ -111,7 +106,7 @@ def _copy_steps(source: Tensor, entries: Tensor, target: Tensor, rows: Tensor | 
 
 
 def _virtual(
-    store: SlotStore, c: int, picked: Picked, names: frozenset[str], *, is_whole: bool
+    store: SlotStore, c: int, picked: DrawnChunks, names: frozenset[str], *, is_whole: bool
 ) -> dict[str, NDArray[np.generic] | np.generic]:
     """Return the computed keys, each as (n, c) or what becomes it; no more than is asked for.
 
@@ -152,33 +147,6 @@ MAX_ROUNDS: Final = 64
 KEPT_TABLES: Final = 16
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class DrawnChunks:
-    """Where chunks came from.
-
-    Attributes:
-        slots: Shape (n,).
-        offsets: First step of each chunk, shape (n,); negative where it hangs over the beginning.
-        versions: Version of the slot it was copied at, shape (n,).
-        bounds: First step of its run and the step after the last, shape (n, 2).
-        written_at_ns: When its episode was published, ns since 1970, shape (n,).
-        policy_versions: Version of the policy that acted, shape (n,).
-        mask: True where a step lies in the run, shape (n, c); None when all do.
-        redraws: Chunks that were drawn anew.
-        excluded: Share of the runs that nothing is drawn from because they are too short.
-    """
-
-    slots: IntArray
-    offsets: IntArray
-    versions: IntArray
-    bounds: IntArray
-    written_at_ns: IntArray
-    policy_versions: IntArray
-    mask: Tensor | None = None
-    redraws: int = 0
-    excluded: float = 0.0
-
-
 class _Tables(threading.local):
     """Window tables of one thread, latest used last.
 
@@ -194,23 +162,14 @@ class SlotReader:
     """Draws from a store; every process has its own, which its threads may share."""
 
     def __init__(self, store: SlotStore, *, validate: bool = True) -> None:
-        """Read ``store``.
-
-        Args:
-            store: The store.
-            validate: False trusts every copy; only for showing what that would let through.
-        """
+        """Read ``store``; without ``validate`` copies are trusted, to show what that lets in."""
         self._store = store
         self._validate = validate
         self._tables = _Tables()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a reader of another process needs; tables are made anew."""
-        return {"store": self._store, "validate": self._validate}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Read in a new process."""
-        self.__init__(state["store"], validate=state["validate"])
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Make tables anew in another process."""
+        return partial(SlotReader, validate=self._validate), (self._store,)
 
     def draw(
         self,
@@ -220,14 +179,7 @@ class SlotReader:
         generator: torch.Generator,
         options: DrawOptions = DEFAULT_OPTIONS,
     ) -> DrawnChunks:
-        """Copy ``n`` chunks of ``c`` steps into ``out``.
-
-        Args:
-            n: Chunks, at least 1.
-            c: Steps of a chunk, 1 to as many as a slot holds.
-            out: Targets by key, see `Batches.targets`, which checks them; shape (n, c, ...).
-            generator: Source of the draws.
-            options: Distribution of the chunks.
+        """Copy ``n`` chunks of ``c`` steps into ``out``, (n, c, ...), checked by `Batches.targets`.
 
         Raises:
             InputError: An episode is too short and the options refuse that.
@@ -238,7 +190,7 @@ class SlotReader:
         picked = table.pick(n, generator, np.zeros(0, np.int64))
         copy_chunks(self._store, c, picked, out, None)
         if not self._validate:
-            return _drawn(c, picked, 0, table, options)
+            return _drawn(c, picked, table, options)
         torn, redraws, attempt = self._changed(picked), 0, 0
         while len(torn) and attempt < MAX_ROUNDS:
             redraws, attempt = redraws + len(torn), attempt + 1
@@ -254,7 +206,7 @@ class SlotReader:
                 "SlotReader.draw: expected chunks that stay unchanged for one copy, got slots that "
                 f"changed {MAX_ROUNDS} times in a row; give the store more slots."
             )
-        return _drawn(c, picked, redraws, table, options)
+        return _drawn(c, picked, table, options)._replace(redraws=redraws)
 
     def look(self, c: int, options: DrawOptions = DEFAULT_OPTIONS) -> None:
         """Find out in which slots there are chunks of ``c`` steps, and note it in the store."""
@@ -273,7 +225,7 @@ class SlotReader:
         self,
         c: int,
         rows: IntArray,
-        picked: Picked,
+        picked: DrawnChunks,
         table: WindowTable,
         out: Mapping[str, Tensor],
         generator: torch.Generator,
@@ -281,26 +233,21 @@ class SlotReader:
         """Draw and copy the chunks ``rows`` anew; return those that changed again."""
         table.refresh()
         again = table.pick(len(rows), generator, np.delete(picked.slots, rows))
-        for kept, new in zip(picked, again, strict=True):
+        for kept, new in zip(picked[:6], again[:6], strict=True):
             kept[rows] = new
         copy_chunks(self._store, c, again, out, torch.as_tensor(rows))
         return rows[self._changed(again)]
 
-    def _changed(self, picked: Picked) -> IntArray:
+    def _changed(self, picked: DrawnChunks) -> IntArray:
         """Return which chunks were not copied from the version they were chosen at."""
         full_fence()
         return np.flatnonzero(self._store.version[picked.slots] != picked.versions)
 
 
-def _mask(c: int, picked: Picked) -> Tensor | None:
-    if overhanging_steps(c, picked) is None:
-        return None
-    return torch.as_tensor(validity(c, picked))
-
-
-def _drawn(
-    c: int, picked: Picked, redraws: int, table: WindowTable, options: DrawOptions
-) -> DrawnChunks:
+def _drawn(c: int, picked: DrawnChunks, table: WindowTable, options: DrawOptions) -> DrawnChunks:
+    """Return the windows with their mask and the share of those too short."""
+    mask = None
+    if options.may_mask and overhanging_steps(c, picked) is not None:
+        mask = torch.as_tensor(validity(c, picked))
     excluded = 0.0 if options.short == "pad" else table.too_short
-    mask = _mask(c, picked) if options.may_mask else None
-    return DrawnChunks(**picked._asdict(), mask=mask, redraws=redraws, excluded=excluded)
+    return picked._replace(mask=mask, excluded=excluded)

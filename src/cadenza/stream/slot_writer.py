@@ -54,12 +54,9 @@ class EpisodeWriter:
         self._write(0, state, "state")
 
     def add(self, step: Mapping[str, Any], next_state: Mapping[str, Any]) -> None:
-        """Add one step.
+        """Add one step and the state that it led to.
 
-        Args:
-            step: Step fields by name: ``actions``, ``rewards``, ``terminated``, ``truncated``, ...;
-                ``segment_id`` and ``policy_version`` may be left out.
-            next_state: State fields that the step led to.
+        ``segment_id`` and ``policy_version`` of the step may be left out.
 
         Raises:
             InputError: The slot is full; a field is missing, unknown or of another shape; or a

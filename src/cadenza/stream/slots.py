@@ -3,15 +3,13 @@
 Protocol of a slot (a sequence lock):
     writer   version += 1 (now odd), length = 0, write the episode, set its length, version += 1
     reader   read the version (even), copy, read it again; another value means: draw anew
-The writer never waits for readers, readers never block each other, and a process that dies in the
-middle of either leaves nothing locked: an odd version is a slot that nobody reads.
+Nobody waits, and a process that dies in the middle leaves nothing locked: an odd version is a slot
+that nobody reads.
 
-Producers share no lock: one that is stopped at any point costs the others nothing but the slots
-that it writes. A slot has one owner at a time: two that want the same one see each other's claim,
-and each tries its next. A count is the sum of a column in which every producer writes its own row.
-A producer says that it publishes before it counts what is published and who else says so: several
-never publish more than may be. Drawing processes claim their rows, and ask for fills, under the
-file's lock, which the kernel takes away from a dead holder.
+Producers share no lock either: two that want the same slot see each other's claim, and each tries
+its next; a count is the sum of a column in which every producer writes its own row. A producer says
+that it publishes before it counts what is published and who else says so: several never publish
+more than may be. Drawing processes claim their rows, and ask for fills, under the file's lock.
 
 Axes:  S = slots, T = steps that a slot can hold.
 """
@@ -74,35 +72,30 @@ class StreamWords:
 
 
 class SlotStore:
-    """Arrays of the shared block by meaning.
+    """Arrays of the shared block by meaning; those of slots are int64 (S,) unless told otherwise.
 
     Attributes:
-        layout: Sizes and fields.
-        file: The block.
-        version: int64 (S,), odd while a slot is written.
-        length: int64 (S,), steps of the episode or part, 0 without one.
-        policy_version: int64 (S,), version of the policy that acted.
-        number: int64 (S,), P times the episodes published before, plus the producer: no two are
-            equal, and those of a producer rise.
-        episode_id: int64 (S,), which episode it is, or is a part of; no two have the same.
-        part: int64 (S,), which part of the episode, from 0 on; all but the last have T steps.
-        written_at_ns: int64 (S,), time of publication, ns since 1970.
-        success: int64 (S,), 1, 0, or -1 for unknown.
-        draws: int64 (S,), chunks drawn from this episode; approximate with several consumers.
-        drawn_before: int64 (S,), chunks that had been drawn from the store, or were being drawn,
-            when a draw first found one in this episode.
-        drawable_at: int64 (S,), latest version in which some draw found a chunk.
-        undrawable_at: int64 (S,), latest version in which some draw found none.
-        lease: int64 (S,), 1 + the number of the producer that writes the slot, else 0.
-        segments: int64 (S,), noted runs of equal segment ids.
+        version: Odd while a slot is written.
+        length: Steps of the episode or part, 0 without one.
+        number: P times the episodes published before, plus the producer: no two are equal, and
+            those of a producer rise.
+        episode_id: Which episode it is, or is a part of; no two have the same.
+        part: Which part of the episode, from 0 on; all but the last have T steps.
+        success: 1, 0, or -1 for unknown.
+        draws: Chunks drawn from this episode; approximate with several consumers.
+        drawn_before: Chunks that had been drawn from the store, or were being drawn, when a draw
+            first found one in this episode.
+        drawable_at: Latest version in which some draw found a chunk.
+        undrawable_at: Latest version in which some draw found none.
+        lease: 1 + the number of the producer that writes the slot, else 0.
+        segments: Noted runs of equal segment ids.
         segment_bounds: int32 (S, MAX_SEGMENTS, 2), first step and step after the last of each.
-        words: int64, see `StreamWords`.
         producers: Tables of the producers by name, each (P, ...); a producer writes its own row.
         consumers: Tables of the drawing processes by name, each (C, ...); each writes its own row.
-        field_arrays: The trajectories as arrays, (S * T, ...) or (S * (T + 1), ...).
-        fields: The same memory as tensors.
+        field_arrays: The trajectories as arrays, (S * T, ...) or (S * (T + 1), ...); ``fields`` are
+            the same memory as tensors.
         counting: Around every change of the consumers' tables: the threads of a process share a
-            row, and a sum that two of them read and write at once would lack one of their counts.
+            row.
     """
 
     def __init__(self, layout: StoreLayout, file: SharedFile) -> None:
@@ -119,15 +112,9 @@ class SlotStore:
         store.number[:] = -1
         return store
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return layout and file; views are made anew."""
-        return {"layout": self.layout, "file": self.file}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """View the file in a new process."""
-        self.layout = state["layout"]
-        self.file = state["file"]
-        self._attach()
+    def __reduce__(self) -> tuple[Any, ...]:
+        """View the file anew in another process."""
+        return SlotStore, (self.layout, self.file)
 
     def _attach(self) -> None:
         self.counting = ThreadLock()
@@ -216,7 +203,8 @@ class SlotStore:
                 )
             order: list[NDArray[Any]] = [self.number[free]]  # a clock may be set back
             if reuse == "most_drawn":
-                first = self.passed_over() | self._aged()
+                begun_since = self.published() - self.number // self.layout.producers
+                first = self.passed_over() | (begun_since > AGED_FILLS * self.layout.slots)
                 order += [-np.where(first, 0, self.draws)[free], ~first[free]]
             order.append(self.length[free] > 0)
             for slot in free[np.lexsort(order)].tolist():
@@ -258,19 +246,12 @@ class SlotStore:
         policy_version: int,
         may_publish: Callable[[int], bool] | None = None,
     ) -> int | None:
-        """Open a written slot to readers, and count it once they can see it.
+        """Open a written slot of so many steps to readers, and count it once they can see it.
 
-        Whoever has seen the count finds the episode, and its steps counted.
-
-        Args:
-            slot: Which one; its lease tells the producer.
-            length: Steps.
-            success: 1, 0, or -1 for unknown.
-            policy_version: Version of the policy that acted.
-            may_publish: Asked with the episodes published so far; those that other producers are
-                publishing count, so that several that ask at once do not go beyond a limit. Of two
-                that each leave the last place to the other, the first to ask again gets it. None
-                publishes in any case.
+        Whoever has seen the count finds the episode, and its steps counted. ``success`` is 1, 0, or
+        -1 for unknown. ``may_publish`` is asked with the episodes published so far, those that
+        other producers are publishing among them, so that several that ask at once do not go beyond
+        a limit; of two that each leave the last place to the other, the first to ask again gets it.
 
         Returns:
             Its number, see `number`; None if it may not be published.
@@ -345,10 +326,6 @@ class SlotStore:
         since = self.drawn_chunks() - self.drawn_before
         left_out = since >= PASSED_OVER_DRAWS * self.layout.slots
         return undrawable | (drawable & (self.draws == 0) & left_out)
-
-    def _aged(self) -> NDArray[np.bool_]:
-        since = self.published() - self.number // self.layout.producers
-        return since > AGED_FILLS * self.layout.slots
 
     def drop(self, slot: int) -> None:
         """Take a slot back that was not finished; it stays empty and is the next to be written."""

@@ -1,12 +1,10 @@
 """Starts producers, watches them, starts them anew, and ends them.
 
-A producer that exits, or gives no sign of life for too long and is killed, loses its slots: they
-are dropped, never published. It is started again after a pause that doubles each time, until its
-restarts are used up or its error would only repeat; after a long healthy run both count anew. With
-fewer producers than configured the engine is DEGRADED, with none it FAILS; it fails too when too
-large a share of the episodes is dropped.
-
-The owner's process runs this in a thread, which keeps no reference to the engine.
+A producer that exits, or is killed after too long a silence, loses its slots. It is started again
+after a pause that doubles each time, until its restarts are used up or its error would only repeat;
+after a long healthy run both count anew. With fewer producers than configured the engine is
+DEGRADED, with none, or too large a share of dropped episodes, it FAILS. The owner's process runs
+this in a thread, which keeps no reference to the engine.
 """
 
 import json
@@ -61,15 +59,9 @@ KILL_S: Final = 1.0
 class _Watched:
     """One producer as its supervisor sees it.
 
-    Attributes:
-        number: Its number.
-        process: Its process, None before the first start.
-        restarts: New starts so far; part of its seeds, so it only grows.
-        faults: Faults that are not forgiven.
-        start_at: Time of the next start, s of the monotonic clock.
-        at_work_since_ns: When it was first seen at work after its last start, ns of that clock;
-            None before.
-        is_lost: Whether it will not be started again.
+    ``restarts`` are part of its seeds and only grow, ``faults`` are those that are not forgiven; it
+    starts next at ``start_at``, s, and was at work since ``at_work_since_ns``, of the monotonic
+    clock.
     """
 
     number: int
@@ -217,7 +209,8 @@ class Supervisor:
         watched.is_lost = envelope.is_final or watched.faults >= self._cfg.max_restarts
         state = ProducerState.FAILED if watched.is_lost else ProducerState.WAITING
         self._store.producers["state"][number] = state
-        watched.start_at = time.monotonic() + self._pause_s(watched.faults)
+        pause_s = self._cfg.restart_backoff * 2.0 ** min(watched.faults, MAX_DOUBLINGS)
+        watched.start_at = time.monotonic() + pause_s
         watched.faults += 1
         self._report.log(
             "producer_died",
@@ -235,10 +228,6 @@ class Supervisor:
         is_exit = code is not None and code >= 0
         is_final = is_exit and not self._store.published()
         return ErrorEnvelope(kind="exit", message=_exit_text(code), is_final=is_final)
-
-    def _pause_s(self, faults: int) -> float:
-        """Return the pause after a fault of a producer that had ``faults`` of them before."""
-        return self._cfg.restart_backoff * 2.0 ** min(faults, MAX_DOUBLINGS)
 
     def _reclaim(self, number: int) -> int:
         """Drop the slots that producer ``number`` was writing; return how many."""
@@ -348,8 +337,8 @@ class Supervisor:
         """
         full_fence()  # between that and the look at who has begun
         grace_ends = time.monotonic() + self._cfg.stop_timeout
-        starting = [watched for watched in self._watched if self._is_starting(watched)]
-        _end_by_force(starting)
+        states = self._store.producers["state"]
+        _end_by_force(w for w in self._watched if states[w.number] == ProducerState.STARTING)
         forced = [w for w in self._watched if not _joined(w.process, grace_ends)]
         _end_by_force(forced)
         for watched in self._watched:
@@ -363,10 +352,6 @@ class Supervisor:
                 watched.process = None  # first: after an interrupt a closed one could not be joined
                 process.close()
         return [watched.number for watched in forced]
-
-    def _is_starting(self, watched: _Watched) -> bool:
-        state = int(self._store.producers["state"][watched.number])
-        return watched.process is not None and state == ProducerState.STARTING
 
 
 def _end_by_force(some: Iterable[_Watched]) -> None:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from cadenza.core.errors import DataPendingError, InputError
 from cadenza.stream.draw_options import DrawOptions
@@ -25,16 +26,19 @@ _Ints = NDArray[np.int32]
 _UNREAD: Final = -1
 
 
-class Picked(NamedTuple):
-    """Windows and what was known of their slots when they were chosen.
+class DrawnChunks(NamedTuple):
+    """Windows, and what was known of their slots when they were chosen.
 
     Attributes:
-        slots: Shape (n,).
-        offsets: First step, shape (n,); negative where a window hangs over the beginning.
-        versions: Shape (n,).
-        bounds: First step of the run and the step after its last, shape (n, 2).
-        written_at_ns: When the episode was published, shape (n,).
-        policy_versions: Version of the policy that acted, shape (n,).
+        slots: Shape (n,), like all but the bounds.
+        offsets: First step of each; negative where a window hangs over the beginning.
+        versions: Version of the slot it was copied at.
+        bounds: First step of its run and the step after the last, shape (n, 2).
+        written_at_ns: When its episode was published, ns since 1970.
+        policy_versions: Version of the policy that acted.
+        mask: True where a step lies in the run, shape (n, c); None when all do.
+        redraws: Chunks that were drawn anew.
+        excluded: Share of the runs that nothing is drawn from because they are too short.
     """
 
     slots: IntArray
@@ -43,6 +47,9 @@ class Picked(NamedTuple):
     bounds: IntArray
     written_at_ns: IntArray
     policy_versions: IntArray
+    mask: Tensor | None = None
+    redraws: int = 0
+    excluded: float = 0.0
 
 
 class WindowTable:
@@ -93,13 +100,8 @@ class WindowTable:
         self._store.note_windows(changed, versions[changed], self._windows[changed])
         self._versions = versions
 
-    def pick(self, n: int, generator: torch.Generator, taken: IntArray) -> Picked:
-        """Draw ``n`` windows.
-
-        Args:
-            n: How many.
-            generator: Source of the draws.
-            taken: Slots that this call has already drawn; strata take them last.
+    def pick(self, n: int, generator: torch.Generator, taken: IntArray) -> DrawnChunks:
+        """Draw ``n`` windows; strata take last the slots that this call has ``taken`` already.
 
         Raises:
             DataPendingError: There is no window.
@@ -123,9 +125,10 @@ class WindowTable:
 
     def _check(self) -> None:
         mode, c = self._options.sampling_mode, self._c
+        run = "segment" if mode == "segment" else "episode"
         if self._options.short == "error" and self.too_short:
             raise InputError(
-                f"SlotReader.draw: expected every {_run_name(mode)} to have at least {c} steps, "
+                f"SlotReader.draw: expected every {run} to have at least {c} steps, "
                 f"got {self.too_short:.1%} shorter ones; draw shorter chunks, or choose "
                 "short='exclude' or 'pad'."
             )
@@ -154,7 +157,7 @@ class WindowTable:
             left -= len(rows)
         return np.concatenate(drawn)
 
-    def _locate(self, slots: IntArray, within: IntArray) -> Picked:
+    def _locate(self, slots: IntArray, within: IntArray) -> DrawnChunks:
         """Return the window with number ``within`` of every slot."""
         if self._first.shape[1] == 1:
             column = 0
@@ -165,7 +168,7 @@ class WindowTable:
             before = ends[np.arange(len(slots)), column] - self._count[slots, column]
             offsets = self._first[slots, column] + within - before
         run = column if self._runs.shape[1] > 1 else 0
-        return Picked(
+        return DrawnChunks(
             slots,
             offsets,
             self._versions[slots],
@@ -238,7 +241,3 @@ def _segments(store: SlotStore, slots: IntArray, lengths: _Ints) -> _Ints:
     noted = np.arange(MAX_SEGMENTS) < store.segments[slots, None]
     noted &= lengths[:, None] > 0
     return np.where(noted[..., None], store.segment_bounds[slots], 0)
-
-
-def _run_name(mode: str) -> str:
-    return "segment" if mode == "segment" else "episode"

@@ -23,8 +23,9 @@ from cadenza.core.errors import NotReadyError
 from cadenza.stream.batches import allocate_chunks, chunk_fields
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
 from cadenza.stream.layout import Field, StoreLayout
-from cadenza.stream.slot_reader import DrawnChunks, SlotReader
+from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import IntArray, SlotStore, StreamWords
+from cadenza.stream.windows import DrawnChunks
 from tests.stream_engines import eventually
 
 SLOTS, STEPS, CHUNKS, CHUNK_SIZE = 64, 300, 32, 64

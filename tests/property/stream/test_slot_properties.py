@@ -25,10 +25,10 @@ from cadenza.stream.counters import (
 )
 from cadenza.stream.draw_options import DrawOptions
 from cadenza.stream.layout import BOOKKEEPING, Field, StoreLayout
-from cadenza.stream.slot_reader import DrawnChunks, SlotReader
+from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slot_writer import EpisodeWriter
 from cadenza.stream.slots import SlotStore
-from cadenza.stream.windows import WindowTable
+from cadenza.stream.windows import DrawnChunks, WindowTable
 
 STEPS = 6
 LAYOUT = StoreLayout(

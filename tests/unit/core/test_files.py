@@ -47,7 +47,7 @@ def test_atomic_write_respects_the_umask(tmp_path):
 
 def test_atomic_write_over_a_folder_leaves_it_and_no_temporary(tmp_path):
     (tmp_path / "target" / "inside").mkdir(parents=True)
-    with pytest.raises(StorageError, match="expected to write 1 bytes, got 'Is a directory'"):
+    with pytest.raises(StorageError, match="expected to write this file, got 'Is a directory'"):
         atomic_write_bytes(tmp_path / "target", b"x")
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
     assert (tmp_path / "target" / "inside").is_dir()

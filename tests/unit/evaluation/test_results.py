@@ -234,7 +234,7 @@ def test_load_archive_of_older_bundle_gives_a_bundle(tmp_path):
         ('{"schema_version": 4}', "expected schema_version <= 3, got 4"),
         ('{"schema_version": 3, "kind": "novel"}', "expected kind .* got 'novel'"),
         ("[3]", "expected a JSON object, got list"),
-        ('{"schema_version": NaN}', "expected strict JSON in UTF-8, got the number NaN"),
+        ('{"schema_version": NaN}', "expected strict JSON, got an error: the number NaN"),
         ("{", "expected strict JSON"),
         ("[" * 200_000, "expected strict JSON"),
     ],
@@ -248,12 +248,6 @@ def test_load_archive_of_something_else_is_refused(tmp_path, text, message):
 def test_load_archive_goes_by_kind_and_version_not_by_shape(tmp_path, change):
     with pytest.raises(ValidationError, match="spike_id"):
         load_run_archive(write(tmp_path, {**BUNDLE, **change}))
-
-
-def test_load_archive_that_is_too_large_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("cadenza.evaluation.results.MAX_ARCHIVE_BYTES", 10)
-    with pytest.raises(InputError, match="expected at most 10 bytes"):
-        load_run_archive(write(tmp_path, BUNDLE))
 
 
 SAFETY = {

@@ -11,8 +11,9 @@ import pytest
 from scipy import stats
 
 from cadenza.stream.draw_options import DrawOptions
-from cadenza.stream.slot_reader import DrawnChunks, SlotReader
+from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore
+from cadenza.stream.windows import DrawnChunks
 from tests.stream_episodes import new_store, seeded, targets, write_episode
 
 LENGTHS = (3, 5, 9, 12)

@@ -258,7 +258,7 @@ def reseal(folder: Path, change) -> None:
     [
         (0, {"format": 2}, "expected format 1, got 2"),
         (0, {"byteorder": "middle"}, "expected byteorder"),
-        (0, {"layout": {}}, "expected a layout in the first line"),
+        (0, {"layout": {}}, "expected lines of episodes and draws"),
         (1, {"length": 0}, "an episode of 0 steps"),
         (1, {"length": STEPS + 1}, "an episode of 10 steps"),
         (1, {"length": "5"}, "an episode with the numbers"),

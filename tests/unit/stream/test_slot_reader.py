@@ -13,8 +13,9 @@ from cadenza.stream import slot_reader
 from cadenza.stream.batches import chunk_fields
 from cadenza.stream.draw_options import DrawOptions
 from cadenza.stream.layout import VIRTUAL
-from cadenza.stream.slot_reader import DrawnChunks, SlotReader
+from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore
+from cadenza.stream.windows import DrawnChunks
 from tests.stream_episodes import FIELDS, new_store, seeded, targets, write_episode
 
 EVERY_KEY = ("actions", "next.obs", "segment_id", *(field.name for field in VIRTUAL))

@@ -21,8 +21,10 @@ from cadenza.evaluation.statistics.estimate import (
 from cadenza.evaluation.statistics.paired import (
     Metric,
     PairedComparison,
+    contact_of,
     pair_episodes,
     paired_comparison,
+    success_of,
 )
 
 #: Metrics the report compares between conditions.
@@ -268,14 +270,6 @@ def _total(values: Iterable[int | None]) -> int | None:
     return sum(known) if len(known) == len(collected) else None
 
 
-def _success(episode: EpisodeResult) -> float:
-    return float(episode.success)
-
-
-def _contact(episode: EpisodeResult) -> float | None:
-    return None if episode.contact is None else float(episode.contact)
-
-
 def _return(episode: EpisodeResult) -> float | None:
     return episode.episode_return
 
@@ -290,7 +284,7 @@ def _intervention_share(episode: EpisodeResult) -> float | None:
 METRICS: Final[
     dict[MetricName, tuple[Callable[[EpisodeResult], float | None], tuple[float, float] | None]]
 ] = {
-    "success": (_success, (-1.0, 1.0)),
-    "contact": (_contact, (-1.0, 1.0)),
+    "success": (success_of, (-1.0, 1.0)),
+    "contact": (contact_of, (-1.0, 1.0)),
     "return": (_return, None),
 }

@@ -10,18 +10,15 @@ import hashlib
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from cadenza.core.files import atomic_write_text
 from cadenza.evaluation.report.analysis import Cell, Numbers, Row, analyse
 from cadenza.evaluation.report.figures.episodes import (
     distance_figure,
     learning_figure,
-    trajectory_figure,
 )
 from cadenza.evaluation.report.figures.outcomes import (
     Figure,
@@ -70,7 +67,7 @@ def headline_tiles(view: ReportView, numbers: Numbers) -> tuple[Tile, ...]:
         )
         if cell is not None and cell.contact is not None
     ]
-    index = _headline_index(view)
+    index = 0 if view.treatment is None else view.conditions.index(view.treatment)
     condition = view.conditions[index]
     for row, words in (
         (numbers.seen, "the partner it trained with"),
@@ -200,13 +197,6 @@ def safety_table(view: ReportView, numbers: Numbers) -> Table:
     )  # fmt: skip
 
 
-def _headline_index(view: ReportView) -> int:
-    """Return the position of the filtered condition, or of the first."""
-    if view.treatment is None:
-        return 0
-    return view.conditions.index(view.treatment)
-
-
 def _contact_tile(condition: ConditionView, cell: Cell, css: str) -> Tile:
     """Return the number of contacts under one condition."""
     bounds = ""
@@ -263,9 +253,6 @@ def _cells(view: ReportView, numbers: Numbers) -> list[tuple[Row, ConditionView,
     ]
 
 
-_Item = TypeVar("_Item")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """One heading of the page, with its anchor, its name in the navigation, and what is below it.
@@ -283,134 +270,112 @@ class Section:
     fold: str = ""
 
 
+#: Name in the navigation, heading, and one or two sentences for a newcomer, by anchor.
+_TEXTS: Final = {
+    "watch": (
+        "Watch",
+        "Watch it",
+        "Real recordings, not illustrations: {words}. A recording is an example; the numbers below "
+        "come from all episodes. {note}",
+    ),
+    "success": (
+        "Success",
+        "How well it does with each partner",
+        "{meaning}The ego trained with the partners marked so and never met the others.",
+    ),
+    "return": (
+        "Return",
+        "How well it does with each partner",
+        "The task has no success predicate, so the mean episode return is shown.",
+    ),
+    "change": (
+        "Filter effect",
+        "What the filter changes",
+        "The same initial states, partners and seeds with the filter and without it, so each "
+        "difference is measured within a pair and luck of the draw cancels.",
+    ),
+    "distance": (
+        "Distances",
+        "How close it comes",
+        "Counting contacts hides near misses; the smallest distance of each episode shows them.",
+    ),
+    "filter": (
+        "Filter at work",
+        "How much the filter had to do",
+        "A filter that acts on every step has replaced the policy; one that never acts was not "
+        "needed.",
+    ),
+    "learning": ("Learning", "How it was trained", "The run behind the evaluated policy."),
+    "safety": (
+        "Safety",
+        "Safety table",
+        "Violations and the filter's emergency actions, kept apart.",
+    ),
+    "further": ("Settings", "Settings and further tables", "What was configured."),
+}
+
+
+def _section(
+    anchor: str,
+    *,
+    figures: Sequence[Figure | None] = (),
+    tables: Sequence[Table | None] = (),
+    player: bool = False,
+    fold: str = "",
+    **words: str,
+) -> Section:
+    """Return a section with the figures and tables that are there, and ``words`` in its intro."""
+    nav, title, intro = _TEXTS[anchor]
+    return Section(
+        identity="success" if anchor == "return" else anchor,
+        nav=nav,
+        title=title,
+        intro=intro.format(**words).rstrip(),
+        figures=tuple(figure for figure in figures if figure is not None),
+        tables=tuple(table for table in tables if table is not None),
+        player=player,
+        fold=fold,
+    )
+
+
 def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
     """Return the sections that have something to show."""
-    candidates = (
-        _watch(view),
-        _success(view, numbers),
-        _change(view, numbers),
-        _distances(view, numbers),
-        _filter(view, numbers),
-        _learning(view),
-        _safety(view, numbers),
-        _further(view),
-    )
-    return tuple(s for s in candidates if s.figures or s.tables)
-
-
-def _watch(view: ReportView) -> Section:
     words = "one recorded episode per partner"
     if len(view.conditions) > 1:
         words += ", played twice from the same start"
-    return Section(
-        identity="watch",
-        nav="Watch",
-        title="Watch it",
-        intro=f"Real recordings, not illustrations: {words}. A recording is an example; the "
-        f"numbers below come from all episodes. {view.rollouts_note}".rstrip(),
-        figures=_present(trajectory_figure(view)),
-        player=bool(view.rollouts),
-    )
-
-
-def _success(view: ReportView, numbers: Numbers) -> Section:
-    if not view.has_success:
-        return Section(
-            identity="success",
-            nav="Return",
-            title="How well it does with each partner",
-            intro="The task has no success predicate, so the mean episode return is shown.",
-            figures=(return_figure(view, numbers),),
-            tables=(success_table(view, numbers),),
-            fold="The numbers as a table",
-        )
     meaning = f"Success means {view.success_meaning.rstrip('.')}. " if view.success_meaning else ""
-    return Section(
-        identity="success",
-        nav="Success",
-        title="How well it does with each partner",
-        intro=f"{meaning}The ego trained with the partners marked so and never met the others.",
-        figures=(success_figure(view, numbers),),
-        tables=(success_table(view, numbers),),
-        fold="The numbers as a table",
-    )
-
-
-def _change(view: ReportView, numbers: Numbers) -> Section:
-    first = (
-        difference_figure(numbers, "success", better_high=True)
-        if view.has_success
-        else difference_figure(numbers, "return", better_high=True)
-    )
-    return Section(
-        identity="change",
-        nav="Filter effect",
-        title="What the filter changes",
-        intro="The same initial states, partners and seeds with the filter and without it, so each "
-        "difference is measured within a pair and luck of the draw cancels.",
-        figures=_present(first, difference_figure(numbers, "contact", better_high=False)),
-        tables=_present(contact_table(view, numbers)),
-    )
-
-
-def _distances(view: ReportView, numbers: Numbers) -> Section:
-    return Section(
-        identity="distance",
-        nav="Distances",
-        title="How close it comes",
-        intro="Counting contacts hides near misses; the smallest distance of each episode shows "
-        "them.",
-        figures=_present(distance_figure(view, numbers)),
-    )
-
-
-def _filter(view: ReportView, numbers: Numbers) -> Section:
-    return Section(
-        identity="filter",
-        nav="Filter at work",
-        title="How much the filter had to do",
-        intro="A filter that acts on every step has replaced the policy; one that never acts was "
-        "not needed.",
-        tables=_present(intervention_table(view, numbers)),
-    )
-
-
-def _learning(view: ReportView) -> Section:
-    return Section(
-        identity="learning",
-        nav="Learning",
-        title="How it was trained",
-        intro="The run behind the evaluated policy.",
-        figures=_present(learning_figure(view.learning) if view.learning else None),
-    )
-
-
-def _safety(view: ReportView, numbers: Numbers) -> Section:
-    return Section(
-        identity="safety",
-        nav="Safety",
-        title="Safety table",
-        intro="Violations and the filter's emergency actions, kept apart.",
-        tables=(safety_table(view, numbers),),
-    )
-
-
-def _further(view: ReportView) -> Section:
-    return Section(
-        identity="further",
-        nav="Settings",
-        title="Settings and further tables",
-        intro="What was configured.",
-        fold="Show the tables",
-        tables=tuple(
-            replace(table, text_columns=tuple(range(len(table.columns)))) for table in view.tables
+    judged = "success" if view.has_success else "return"
+    outcome = success_figure if view.has_success else return_figure
+    words_only = [replace(t, text_columns=tuple(range(len(t.columns)))) for t in view.tables]
+    candidates = (
+        _section(
+            "watch",
+            player=bool(view.rollouts),
+            words=words,
+            note=view.rollouts_note,
         ),
+        _section(
+            judged,
+            figures=[outcome(view, numbers)],
+            tables=[success_table(view, numbers)],
+            fold="The numbers as a table",
+            meaning=meaning,
+        ),
+        _section(
+            "change",
+            figures=[
+                difference_figure(numbers, judged, better_high=True),
+                difference_figure(numbers, "contact", better_high=False),
+            ],
+            tables=[contact_table(view, numbers)],
+        ),
+        _section("distance", figures=[distance_figure(view, numbers)]),
+        _section("filter", tables=[intervention_table(view, numbers)]),
+        _section("learning", figures=[learning_figure(view.learning) if view.learning else None]),
+        _section("safety", tables=[safety_table(view, numbers)]),
+        _section("further", tables=words_only, fold="Show the tables"),
     )
-
-
-def _present(*items: _Item | None) -> tuple[_Item, ...]:
-    """Return the items that are there."""
-    return tuple(item for item in items if item is not None)
+    return tuple(s for s in candidates if s.figures or s.tables or s.player)
 
 
 #: What each estimator does, for the method note.
@@ -449,17 +414,6 @@ def render_report(view: ReportView) -> str:
         script=script,
         policy=_policy(style, script),
     )
-
-
-def write_report(view: ReportView, path: Path) -> Path:
-    """Write the page to ``path`` in one durable step and return the path.
-
-    Raises:
-        InputError: As `render_report`.
-        StorageError: The file system refused; an older report is intact.
-    """
-    atomic_write_text(path, render_report(view))
-    return path
 
 
 def _environment() -> Environment:

@@ -98,19 +98,12 @@ class LearningCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """One recorded episode, for the player.
+    """One recorded episode, for the player; equal starts are shown side by side.
 
     Attributes:
-        condition_id: Condition it was played under.
-        partner_id: Partner it was played with.
-        seed: Root seed of the episode.
-        initial_state_seed: Seed of the start; equal seeds show the same start side by side.
-        control_timestep_s: Time between frames, s, > 0.
         frames: Position of every robot at each time, m; at least one frame, the start.
         goals: Goal of every robot that has one, m.
-        radii: Radius of every robot, m.
         contact_index: First frame at which the ego touches someone, if any.
-        success: Whether the ego reached its goal.
         interventions: Size of the filter's change on the step that leads to each frame, in the unit
             of the action; empty without a filter, else as long as ``frames`` (first entry 0).
     """
@@ -141,29 +134,18 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportView:
-    """Everything the report shows.
+    """Everything the report shows; partners and rows in display order.
 
     Attributes:
-        title: Headline of the page.
-        task: Task identifier with version.
-        statements: What was measured, what not, what to beware of.
-        provenance: Commit, command, versions, hashes; the caller also puts the date here if wanted.
         verification: Checks of the bundle; empty when it was not verified.
         conditions: One or two conditions; the comparison is filtered minus unfiltered.
-        partners: Partners in display order.
         episodes: Every evaluation episode; each carries ``condition`` and ``partner``.
-        subtitle: One sentence under the headline.
         has_success: Whether the task has a success predicate; otherwise returns are shown.
         success_meaning: What success means in this task, as the end of "Success means ...".
-        contact_distance_m: Centre distance at which robots touch, the sum of radii; ``None``
-            where the task has no contact.
+        contact_distance_m: Centre distance at which robots touch; None where there is no contact.
         action_unit: Unit of the ego's action, for intervention sizes.
-        ego_uid: The ego's name in rollouts.
-        learning: Training run behind the ego, if known.
-        rollouts: At most one per partner and condition.
-        rollouts_note: How the recorded episodes were chosen, one sentence.
+        rollouts: At most one per partner and condition; the note says how they were chosen.
         tables: Further tables, e.g. the filter's settings.
-        repro_command: Command line that repeats everything.
     """
 
     title: str
@@ -240,18 +222,8 @@ def _known(
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
-    """Part of the plane that every picture shows, m."""
-
-    x_low: float
-    x_high: float
-    y_low: float
-    y_high: float
-
-
-def extent_of(rollouts: Sequence[Rollout]) -> Extent:
-    """Return the smallest square that holds every robot and goal, with a small margin."""
+def extent_of(rollouts: Sequence[Rollout]) -> list[float]:
+    """Return low x, low y, high x, high y of a square around every robot and goal, m."""
     points: list[Point] = []
     for rollout in rollouts:
         for frame in (*rollout.frames, rollout.goals):
@@ -260,7 +232,7 @@ def extent_of(rollouts: Sequence[Rollout]) -> Extent:
     xs, ys = [x for x, _ in points], [y for _, y in points]
     half = max(max(xs) - min(xs), max(ys) - min(ys)) / 2 + 1.3 * radius
     x, y = (max(xs) + min(xs)) / 2, (max(ys) + min(ys)) / 2
-    return Extent(x_low=x - half, x_high=x + half, y_low=y - half, y_high=y + half)
+    return [x - half, y - half, x + half, y + half]
 
 
 def robot_roles(rollout: Rollout, ego_uid: str) -> dict[str, str]:
@@ -299,9 +271,8 @@ def player_data(view: ReportView) -> Markup:
 
     Positions are whole millimetres: finer than a pixel at any zoom the player offers.
     """
-    extent = extent_of(view.rollouts)
     data = {
-        "extent": [extent.x_low, extent.y_low, extent.x_high, extent.y_high],
+        "extent": extent_of(view.rollouts),
         "contact": view.contact_distance_m,
         "unit": view.action_unit,
         "conditions": [

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
@@ -62,19 +61,15 @@ class StudentT:
 
     def interval(self, means: FloatArray, *, confidence: float) -> tuple[float, float]:
         """Return mean +- t * standard error."""
-        centre, error = float(means.mean()), _standard_error(means)
+        centre = float(means.mean())
+        error = float(means.std(ddof=1)) / float(np.sqrt(means.size))
         half = student_quantile(0.5 + confidence / 2.0, means.size - 1) * error
         return centre - half, centre + half
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Resampling:
-    """What every method that draws is given.
-
-    Attributes:
-        rng: Only source of randomness; equal state gives equal bounds.
-        n_resamples: Replicates, >= 1.
-    """
+    """What every method that draws is given; equal states of ``rng`` give equal bounds."""
 
     rng: np.random.Generator
     n_resamples: int = DEFAULT_RESAMPLES
@@ -119,16 +114,12 @@ class BcaBootstrap(_Resampling):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignFlips(_Resampling):
-    """Bounds that the sign-flip test does not reject, by means over random subsets.
+    """Bounds that the sign-flip test does not reject, by means over B random subsets.
 
     Flipping the signs of a subset of ``values - centre`` makes the sum at least as large as it was
-    iff the subset's mean is at most ``centre``. So the k-th smallest of the subset means is a
-    lower bound that fails with probability <= k / (B + 1), whatever the number of values. On 0/1
-    outcomes it is McNemar's exact test.
-
-    Attributes:
-        n_resamples: Subsets drawn, B >= 1; without (1 - confidence) / 2 * (B + 1) >= 1 the bounds
-            are infinite.
+    iff the subset's mean is at most ``centre``. So the k-th smallest of the subset means is a lower
+    bound that fails with probability <= k / (B + 1), whatever the number of values. On 0/1 outcomes
+    it is McNemar's exact test. Bounds are infinite unless (1 - confidence) / 2 * (B + 1) >= 1.
     """
 
     n_resamples: int = 19_999
@@ -157,8 +148,9 @@ class SignFlips(_Resampling):
 
 def resampled_means(values: FloatArray, n_resamples: int, rng: np.random.Generator) -> FloatArray:
     """Return B means of ``values``, (S,), redrawn with replacement, in drawing order."""
-    chunks = [values[rows].mean(axis=1) for rows in _index_chunks(values.size, n_resamples, rng)]
-    return np.concatenate(chunks)
+    sizes = _chunk_sizes(values.size, n_resamples)
+    drawn = (rng.integers(values.size, size=(rows, values.size)) for rows in sizes)
+    return np.concatenate([values[rows].mean(axis=1) for rows in drawn])
 
 
 def bca_levels(
@@ -184,14 +176,6 @@ def bca_levels(
     return low, high
 
 
-def _index_chunks(
-    n: int, n_resamples: int, rng: np.random.Generator
-) -> Iterator[NDArray[np.int64]]:
-    """Yield index arrays of shape (b, n) that together have ``n_resamples`` rows."""
-    for rows in _chunk_sizes(n, n_resamples):
-        yield rng.integers(n, size=(rows, n))
-
-
 def _chunk_sizes(n: int, n_resamples: int) -> Iterator[int]:
     """Yield numbers of replicates over ``n`` values that together make ``n_resamples``."""
     rows = max(1, CHUNK_BYTES // (8 * n))
@@ -210,8 +194,3 @@ def _subset_means(values: FloatArray, rows: int, rng: np.random.Generator) -> Fl
     means = np.full(rows, np.nan)
     np.divide(sums, counts, out=means, where=counts > 0)
     return np.asarray(np.round(means, 12), dtype=np.float64)
-
-
-def _standard_error(means: FloatArray) -> float:
-    """Return the standard error of the mean of ``means``, shape (S,), S >= 2."""
-    return float(means.std(ddof=1)) / float(np.sqrt(means.size))

@@ -1,17 +1,15 @@
 """Estimates: a value, its interval, and what a reader must know before trusting it.
 
-Episodes of one seed share a policy, a layout stream or a machine state and are not independent;
-seeds are. Every interval in this package is therefore built on observations grouped by seed.
+Episodes of one seed are not independent; seeds are. Every interval is therefore built on
+observations grouped by seed.
 
-Means:             `mean_estimate`: returns, distances, paired differences.
-Rates:             `rate_estimate`: yes-or-no outcomes. Korn-Graubard: Clopper-Pearson with the
-                   effective number of episodes of a clustered sample.
-                   Source: Korn and Graubard 1998, Survey Methodology 24, 193-201.
-Aggregates:        interquartile mean, optimality gap, profile area, of rates of (seed, partner)
-                   cells. On single 0/1 outcomes the interquartile mean is the rate clipped at 25 %
-                   and 75 % and stretched twofold between.
-                   Source: Agarwal et al. 2021, arXiv:2108.13264, section 4 and appendix A.
-Axes:              S = seeds (clusters).
+Means:        `mean_estimate`: returns, distances, paired differences.
+Rates:        `rate_estimate`: yes-or-no outcomes. Clopper-Pearson with the effective number of
+              episodes: Korn and Graubard 1998, Survey Methodology 24, 193-201.
+Aggregates:   interquartile mean, optimality gap, profile area, of rates of (seed, partner) cells;
+              on single 0/1 outcomes the first is the rate clipped at 25 % and 75 % and stretched.
+              Source: Agarwal et al. 2021, arXiv:2108.13264, section 4 and appendix A.
+Axes:         S = seeds (clusters).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,18 +35,9 @@ FEW_CLUSTERS: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A point estimate with an interval.
+    """A point estimate with an interval, None where undefined for ``undefined_reason``.
 
-    Attributes:
-        value: Point estimate; ``None`` when there is no data.
-        low: Lower bound; ``None`` when undefined.
-        high: Upper bound; ``None`` when undefined.
-        confidence: Nominal coverage, in (0, 1).
-        estimator: Identity of the method: statistic/design/interval/version.
-        n: Observations: episodes or pairs.
-        n_clusters: Seeds they come from.
-        undefined_reason: Why ``value`` or the bounds are ``None``.
-        warnings: Cautions, one sentence each.
+    ``estimator`` names the method: statistic/design/interval/version; ``n`` are episodes or pairs.
     """
 
     value: float | None

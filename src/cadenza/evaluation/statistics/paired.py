@@ -32,6 +32,16 @@ Metric: TypeAlias = Callable[[EpisodeResult], float | None]
 PairKey: TypeAlias = tuple[str, int, int, int]
 
 
+def success_of(episode: EpisodeResult) -> float:
+    """Return 1 for an episode that succeeded."""
+    return float(episode.success)
+
+
+def contact_of(episode: EpisodeResult) -> float | None:
+    """Return 1 for an episode with contact, None when not recorded."""
+    return None if episode.contact is None else float(episode.contact)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
     """One initial state played under both conditions; the seed is the cluster."""

@@ -1,15 +1,12 @@
 """Exact interval for the difference of two success rates on the same initial states.
 
-Pairs:      a win is a pair that only the treatment solves, a loss one that only the baseline
-            solves; the other pairs say nothing about the sign.
-Direction:  wins among wins + losses are binomial with share pi, given how many there are; the
-            difference is positive iff pi > 1/2. Source: McNemar 1947, Psychometrika 12, 153-157.
+Direction:  wins among wins + losses are binomial with share pi; the difference is positive iff
+            pi > 1/2. Source: McNemar 1947, Psychometrika 12, 153-157.
 Size:       difference = q (2 pi - 1), where q is the share of pairs that are a win or a loss.
 Bounds:     one-sided Clopper-Pearson bounds of pi and of q, combined to the widest product. The
             lower bound lies above 0 iff the exact one-sided McNemar test rejects at ``tail``.
 Limits:     treats pairs as independent. Each bound fails to hold 0 with probability <= ``tail``
-            and to hold another true difference with probability <= 2 ``tail``, as two bounds may
-            fail; in every design enumerated in the tests it is <= ``tail``.
+            and to hold another true difference with probability <= 2 ``tail``.
 """
 
 from typing import Final

@@ -2,12 +2,10 @@
 
 Readers of chunks draw what they like as often as they like; here every published episode, or part
 of one, comes exactly once, in the order of publication, unless its slot was written again before
-its turn. With
-``OnlineDataEngineCfg(mode="continuous", high_water=...)`` producers pause while so many episodes
-are unread, and none is lost: an episode that was read here counts as one drawn chunk. With
-``mode="on_demand"`` and ``"fixed_ratio"`` the next fill is asked for when the last one has been
-read, and a single reader loses none either. Draws of chunks beside it may change that: they wait
-for data of their own, and high water does not keep what is too short for them.
+its turn. An episode that was read here counts as one drawn chunk: with ``mode="continuous"`` and
+``high_water`` producers pause while so many are unread, and in the other modes the next fill is
+asked for when the last one has been read, so that a single reader loses none. Draws of chunks
+beside it may change that.
 
 Axes:  L = steps of an episode.
 """
@@ -24,8 +22,8 @@ from cadenza.core.checks import checked_names, is_whole, require_instance
 from cadenza.core.errors import InputError, NotReadyError, UnknownNameError
 from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.shared_file import full_fence
-from cadenza.stream.slot_reader import DrawnChunks
 from cadenza.stream.slots import IntArray, SlotStore, StreamWords
+from cadenza.stream.windows import DrawnChunks
 
 Array = NDArray[Any]
 
@@ -42,10 +40,9 @@ class Episode:
         states: State fields by name, each (L + 1, ...): entry t is what the action of step t was
             chosen from, entry L what the last step led to.
         number: Its number in the stream, larger than those of all that its producer published
-            before; with one producer they count from 0 on.
-        episode_id: Which episode it is, or is a part of.
-        part: Which part of the episode, from 0 on. Parts follow each other without a gap, and all
-            but the last are as long as a slot and end truncated.
+            before.
+        part: Which part of the episode ``episode_id``, from 0 on. Parts follow each other without a
+            gap, and all but the last are as long as a slot and end truncated.
         success: Whether it solved the task, None if nobody judged.
         policy_version: Version of the policy that began it; ``steps`` has that of every step.
         written_at_ns: Time of publication, ns since 1970.
@@ -111,9 +108,7 @@ class Episode:
 
 
 class EpisodeReader:
-    """Reads each published episode of a store once.
-
-    Every reader counts for itself; any number of them may read one store, in any processes.
+    """Reads each published episode of a store once; any number of readers may, in any processes.
 
     Attributes:
         fields: What it copies.
@@ -123,11 +118,7 @@ class EpisodeReader:
     """
 
     def __init__(self, store: SlotStore, *, select: Sequence[str] | None = None) -> None:
-        """Begin with the oldest episode that is still there.
-
-        Args:
-            store: Where to read.
-            select: Fields to copy; all if None.
+        """Begin with the oldest episode that is still there; copy the fields to ``select``, or all.
 
         Raises:
             ConfigurationTypeError: ``store`` is none.
@@ -150,10 +141,7 @@ class EpisodeReader:
         self.lost = 0
 
     def take(self, limit: int | None = None) -> list[Episode]:
-        """Return the episodes that were published since the last call, oldest first.
-
-        Args:
-            limit: Most episodes to return; the others come with the next call. None: all.
+        """Return the episodes published since the last call, oldest first, ``limit`` at most.
 
         Raises:
             InputError: ``limit`` is no integer or below one.

@@ -41,7 +41,6 @@ from cadenza.stream.bridges.lerobot_files import (
     write_tables,
 )
 from cadenza.stream.bridges.lerobot_stats import (
-    FeatureStatistics,
     ImageStatistics,
     NumberStatistics,
     Statistics,
@@ -73,10 +72,10 @@ class LeRobotWriter:
         chunks_size: int = 1000,
         data_files_size_in_mb: int = 100,
     ) -> None:
-        """Create the folder.
+        """Describe the dataset; the first flush makes its folder ``root``, which must not exist.
 
         Args:
-            root: Folder that must not exist; the first flush makes it.
+            root: Folder of the dataset.
             features: Columns, e.g. from `features_of`.
             fps: Steps per second.
             robot_type: Name of the robot, for readers.
@@ -101,7 +100,12 @@ class LeRobotWriter:
         self.episodes = 0
         self.frames = 0
         self._tasks: dict[str, int] = {}
-        self._statistics = {feature.key: _statistics_of(feature) for feature in self.features}
+        self._statistics: dict[str, ImageStatistics | NumberStatistics] = {
+            feature.key: ImageStatistics(feature.shape[-1])
+            if feature.dtype == IMAGE
+            else NumberStatistics(feature.shape)
+            for feature in self.features
+        }
         self._statistics |= {name: NumberStatistics((1,)) for name in INDEX_COLUMNS}
         self._data_place = FilePlace()
         self._tables: list[Any] = []  # frames of the data file that is not written yet
@@ -111,11 +115,7 @@ class LeRobotWriter:
         self._is_closed = False
 
     def add(self, episode: Episode, task: str) -> int:
-        """Add an episode and return its number in the dataset.
-
-        Args:
-            episode: What happened.
-            task: What was to be done, in words.
+        """Add an episode in which ``task``, in words, was to be done; return its number.
 
         Raises:
             InputError: ``task`` says nothing, or the episode is none, or does not suit a feature;
@@ -304,12 +304,6 @@ def _checked_features(features: Sequence[Feature]) -> tuple[Feature, ...]:
             f"LeRobotWriter.features: expected features with distinct keys, got {keys}."
         )
     return tuple(features)
-
-
-def _statistics_of(feature: Feature) -> FeatureStatistics:
-    if feature.dtype == IMAGE:
-        return ImageStatistics(feature.shape[-1])
-    return NumberStatistics(feature.shape)
 
 
 def _as_json(value: Mapping[str, Any]) -> str:

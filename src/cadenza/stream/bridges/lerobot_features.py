@@ -152,15 +152,11 @@ class Feature:
 
 
 def features_of(fields: Iterable[Field], *, success: bool = False) -> list[Feature]:
-    """Return a feature for every field of a store, and ``next.done``.
+    """Return a feature for every field, ``next.done``, and ``next.success`` if all were judged.
 
     A state field ``obs.a.b`` becomes ``observation.a.b``, or ``observation.state`` if it is the
     only one without colours; ``obs.sensor.front.color`` becomes ``observation.images.front``;
     ``actions`` and ``rewards`` become ``action`` and ``next.reward``.
-
-    Args:
-        fields: Fields, as `StoreLayout.fields`.
-        success: Add ``next.success``; all episodes must have been judged.
     """
     fields = list(fields)
     plain = [field for field in fields if field.kind == "state" and not _is_image(field)]

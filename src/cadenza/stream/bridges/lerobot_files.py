@@ -77,12 +77,7 @@ def write_tables(path: Path, tables: Sequence[Any]) -> None:
 
 
 def frames_table(features: Sequence[Feature], columns: Mapping[str, Array]) -> Any:
-    """Return the frames of one episode as an Arrow table.
-
-    Args:
-        features: The dataset's features.
-        columns: Values by feature, (L, *shape), and by index column, (L,).
-    """
+    """Return one episode as an Arrow table: features, (L, *shape), and index columns, (L,)."""
     arrow = load_arrow()
     arrays = [_feature_array(feature, columns[feature.key]) for feature in features]
     arrays += [arrow.array(columns[name]) for name in INDEX_COLUMNS]

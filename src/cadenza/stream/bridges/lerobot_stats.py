@@ -10,7 +10,7 @@ Source:   pairwise update of the variance, T. F. Chan, G. H. Golub, R. J. LeVequ
 Axes:  n = frames, C = channels, H, W = pixels.
 """
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,18 +27,6 @@ QUANTILES: Final = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0
 KEPT_NUMBERS: Final = 1 << 20
 #: Levels of a colour channel.
 LEVELS: Final = 256
-
-
-class FeatureStatistics(Protocol):
-    """Statistics of one feature that grow by episodes."""
-
-    def add(self, values: Array) -> Statistics:
-        """Add an episode, (n, *shape), and return the statistics of it alone."""
-        ...
-
-    def total(self) -> Statistics:
-        """Return the statistics of everything added."""
-        ...
 
 
 class ThinnedRows:
@@ -149,12 +137,7 @@ class ImageStatistics:
 
 
 def _level_statistics(counts: NDArray[np.int64], frames: int) -> Statistics:
-    """Return the statistics of pixels by channel, each of shape (C, 1, 1).
-
-    Args:
-        counts: How often each level occurs, (C, LEVELS).
-        frames: Number of images.
-    """
+    """Return statistics by channel, (C, 1, 1), of how often each level occurs, (C, LEVELS)."""
     levels = np.arange(LEVELS)
     pixels = counts.sum(axis=1)  # (C,)
     mean = counts @ levels / pixels

@@ -57,10 +57,10 @@ class StreamToMemory(LoggingMixin, Callback):
         cycle: int = 1,
         episodes_per_cycle: int | None = None,
     ) -> None:
-        """Connect a reader with a table.
+        """Connect a reader, whose fields include ``terminated``, with a table.
 
         Args:
-            reader: Gives the episodes; its fields include ``terminated``.
+            reader: Gives the episodes.
             table: Gets them.
             columns: Field of the stream by column of the table, where the names differ.
             accept: Says which episodes to keep; all if None.
@@ -68,8 +68,8 @@ class StreamToMemory(LoggingMixin, Callback):
             warmup_timeout_s: Longest wait for them, s.
             check: Called whenever episodes are looked for; raises when the stream has failed.
             cycle: Look for new episodes every so many batches.
-            episodes_per_cycle: Most episodes to take then; None: all. With ``high_water`` the
-                producers wait for training this way, which fixes the ratio of updates to steps.
+            episodes_per_cycle: Most episodes to take then. With ``high_water`` the producers wait
+                for training this way, which fixes the ratio of updates to steps.
 
         Raises:
             ConfigurationError: A column of the table has no field; the table has ``masks`` but no

@@ -42,23 +42,17 @@ def export_to_minari(
     env: str | gymnasium.Env[Any, Any] | None = None,
     **metadata: Any,
 ) -> Any:
-    """Write a dataset into Minari's folder and return it.
+    """Write a dataset called ``(namespace/)name-vN`` into Minari's folder and return it.
 
-    An episode that was cut off without saying so, at the end of its slot, ends truncated.
-
-    Args:
-        episodes: What to write, at least one, all with the same fields.
-        dataset_id: ``(namespace/)name-vN``, which must not exist.
-        observation_space: Space of the observations; that of ``env`` if None, or boxes of all
-            values of their types.
-        action_space: Space of the actions, likewise.
-        env: Environment that they come from, so that the dataset can make it again.
-        metadata: Further keywords of ``minari.create_dataset_from_buffers``, such as ``author``.
+    All episodes have the same fields; one that was cut off without saying so ends truncated. Spaces
+    are those of ``env``, so that the dataset can make it again, or boxes of all values of their
+    types; ``metadata`` are further keywords of ``minari.create_dataset_from_buffers``, such as
+    ``author``.
 
     Raises:
         MissingExtraError: The extra ``minari`` is not installed.
-        InputError: There is no episode, or one lacks actions, rewards or observations, or has
-            other fields than the first, or other keys than the space of the observations.
+        InputError: There is no episode, or one lacks actions, rewards or observations, or has other
+            fields than the first, or other keys than the space of the observations.
         ConfigurationError: The dataset exists, or ``dataset_id`` can be none.
         ConfigurationTypeError: An argument is of another type.
     """

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cadenza.core.errors import InputError, StorageError
-from cadenza.evaluation.report.render import episodes_csv, render_report, write_report
+from cadenza.core.errors import InputError
+from cadenza.evaluation.report.render import episodes_csv, render_report
 from cadenza.evaluation.report.view import Check
 from cadenza.evaluation.results import EpisodeResult
 from tests.unit.evaluation.report.sample_view import hostile_view, sample_view
@@ -126,7 +126,7 @@ def test_report_ids_are_unique_and_links_lead_somewhere(page):
 
 def test_report_drawings_are_well_formed_and_named(source):
     drawings = re.findall(r'<svg class="chart.*?</svg>', source, flags=re.DOTALL)
-    assert len(drawings) == 6
+    assert len(drawings) == 5
     for drawing in drawings:
         root = parse_svg(drawing)
         assert root.find("title").text
@@ -255,17 +255,3 @@ def test_report_with_duplicate_episodes_is_refused():
     view = sample_view(seeds=1, episodes=1)
     with pytest.raises(InputError, match="expected one episode per key"):
         render_report(replace(view, episodes=view.episodes * 2))
-
-
-def test_report_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
-    view = sample_view(seeds=1, episodes=1, rollouts=False)
-    path = write_report(view, tmp_path / "deep" / "report.html")
-    assert path.read_text(encoding="utf-8") == render_report(view)
-
-    def refuse(_descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", refuse)
-    with pytest.raises(StorageError, match="No space left"):
-        write_report(replace(view, title="Other"), path)
-    assert path.read_text(encoding="utf-8") == render_report(view)

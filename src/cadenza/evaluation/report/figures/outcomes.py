@@ -209,7 +209,7 @@ def success_figure(view: ReportView, numbers: Numbers) -> Figure:
         label="Episodes solved (%)",
         low=0.0,
         high=1.0,
-        tick=_percent_tick,
+        tick=lambda value: f"{100 * value:.3g}",
     )
     return make_figure(
         dot_plot(rows, axis),
@@ -371,11 +371,6 @@ def _symmetric_range(rows: Sequence[DotRow]) -> tuple[float, float]:
     values = [*_values(rows), 0.0]
     reach = max(max(values) - min(values), 0.02)
     return min(values) - 0.14 * reach, max(values) + 0.14 * reach
-
-
-def _percent_tick(value: float) -> str:
-    """Return a rate as a tick."""
-    return f"{100 * value:.3g}"
 
 
 def _describe(rows: Sequence[DotRow]) -> str:
