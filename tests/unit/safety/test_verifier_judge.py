@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import InputError
-from cadenza.safety.verifier import simulation
+from cadenza.safety.verifier import run
+from cadenza.safety.verifier.config import Scenario
 from cadenza.safety.verifier.guards import Answer, Sight, batched_guard, scenario_condition
-from cadenza.safety.verifier.results import Counts
+from cadenza.safety.verifier.motion import Motion, PacketLink
+from cadenza.safety.verifier.report import Counts
 from cadenza.safety.verifier.run import verify
-from cadenza.safety.verifier.scenarios import Scenario
-from cadenza.safety.verifier.simulation import PacketLink
-from cadenza.safety.verifier.starts import Motion
 from tests.unit.safety.verifications import ONE, verified
 
 NOW = dataclasses.replace(ONE, delays=("none",), compared_share=0.0, ego_nominals=("drive_at",))
@@ -141,14 +140,14 @@ def stage_of(partners=2, delay="none", **changes):
         "guard": batched_guard(scenario, config),
         "single": None,
     }
-    return simulation.Stage(**(fields | changes))
+    return run.Stage(**(fields | changes))
 
 
 def judge(stage, motion, sight, action):
     counts = Counts()
     answer = answer_of(sight, action)
     usable = np.ones(len(action), bool)
-    simulation.judge(stage, motion, sight, answer, action, usable, counts)
+    run.judge(stage, motion, sight, answer, action, usable, counts)
     return counts
 
 
@@ -214,7 +213,7 @@ def test_half_of_the_compared_steps_are_those_in_which_the_filter_intervened():
     action[17] = 1.0
     sight = Sight(nominal, nominal, nominal, nominal[:, None], nominal[:, None], nominal[:, :1])
     counts = Counts()
-    simulation.compare(
+    run.compare(
         stage,
         sight,
         answer_of(sight, action),

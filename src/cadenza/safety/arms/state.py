@@ -66,12 +66,6 @@ class JointLimits:
         """Number of joints."""
         return int(self.lower.shape[0])
 
-    @classmethod
-    def unlimited(cls, n_joints: int) -> "JointLimits":
-        """Return limits that bind nowhere."""
-        most = np.full(n_joints, np.inf)
-        return cls(lower=-most, upper=most, velocity=most, acceleration=most, torque=most)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArmState(Deferred):
@@ -207,15 +201,10 @@ class EndEffectorBall:
         action_kind: ActionKind = "joint_acceleration",
         control_timestep_s: float | None = None,
     ) -> JacobianControlModel:
-        """Return the control model of this ball.
+        """Return the control model of this ball; see `JacobianControlModel`.
 
-        Args:
-            uid: Agent id.
-            n_joints: Number of joints.
-            max_cartesian_accel: Acceleration the arm is credited with in every direction, m/s^2;
-                the filter lowers it to what the action box reaches.
-            action_kind: What the filtered action is.
-            control_timestep_s: Control step, s, for velocities and position steps.
+        The filter lowers ``max_cartesian_accel``, m/s^2 in every direction, to what the action box
+        reaches; ``control_timestep_s`` is needed for velocities and position steps.
         """
         return JacobianControlModel(
             uid,

@@ -44,7 +44,7 @@ from cadenza.safety.batched.projection import (
     NOT_CONVERGED,
     OPTIMAL,
     chunk_size,
-    project_batch,
+    project_ranked,
     require_tensor,
     tensor_like,
 )
@@ -257,7 +257,7 @@ class BatchedEgoFilter:
         partner_models: The partners' control models, in the order of the tensors, N >= 0.
         bounds: Box of the actions and shared capacity.
         dt: Control step, s.
-        fixed_shape: See `project_batch`.
+        fixed_shape: See `cadenza.safety.batched.projection.project_batch`.
         validate: Raise for bad numbers, which waits for the device. Without it an environment
             with bad numbers gets the status `BAD_INPUT` and a zero action.
         options: Fields of `EgoOnlyOptions` but for ``rate_limit`` and ``prediction_error``, which
@@ -568,16 +568,17 @@ class BatchedEgoFilter:
     def _project(self, u: Tensor, rows: EgoRowsBatch, lambda_: Tensor) -> _Solution:
         """Project with the given slack."""
         b = rows.level + lambda_
-        answer = project_batch(
+        box = torch.full_like(u, self._bounds.action_linf_component)
+        answer = project_ranked(
             u,
             rows.a,
             b,
-            -self._bounds.action_linf_component,
-            self._bounds.action_linf_component,
+            -box,
+            box,
+            torch.ones_like(b, dtype=torch.bool),
             first=most_urgent(rows),
             weight=SLACK_WEIGHT * (1.0 + 1.0 / rows.time_left.clamp_min(1e-3)),
             fixed_shape=self._fixed_shape,
-            validate=False,  # the filter has checked its own input
         )
         return _Solution(answer.u, answer.status, lambda_, b, answer.status < INFEASIBLE)
 

@@ -19,7 +19,7 @@ Any size:  start at x = u with no active constraint; take the most violated cons
            Idnani, doi:10.1007/BF02591962; DAQP is of the same family.
 Axes:      n action components, m rows, M = m + n constraints (rows, then box components), K
            candidates, B environments last, so that every operation runs over contiguous memory.
-Capture:   no branch depends on data, save `solve_active_set` with ``compact=True``.
+Capture:   no branch depends on data, save `solve_active_set` with ``look=True``.
 """
 
 import itertools
@@ -102,18 +102,10 @@ def _first(found: Tensor, count: int) -> Tensor:
 def project_one_row_batch(
     u: Tensor, a: Tensor, b: Tensor, lower: Tensor, upper: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the points of the box closest to ``u`` that meet the row, and where one does.
+    """Return the points of the box closest to ``u`` with a @ x <= b, and where there is one.
 
-    Args:
-        u: Nominal points, shape (n, B).
-        a: Rows, shape (n, B).
-        b: Right-hand sides, shape (B,).
-        lower: Lower bounds, shape (n, 1) or (n, B).
-        upper: Upper bounds, same shape.
-
-    Returns:
-        x of shape (n, B) and feasible of shape (B,). Where no point of the box meets the row, x is
-        the point of the box with the smallest ``a @ x``, closest to ``u``.
+    Shapes (n, B), of ``b`` and feasible (B,). Where no point of the box meets the row, x is the one
+    with the smallest ``a @ x``, closest to ``u``.
     """
     x = torch.minimum(torch.maximum(u, lower), upper)
     value = (a * x).sum(0) - b
@@ -145,17 +137,9 @@ def project_one_row_batch(
 def project_on_faces(
     u: Tensor, A: Tensor, b: Tensor, lower: Tensor, upper: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the nearest points of the polytopes, and where they are not empty.
+    """Return the nearest points of the polytopes, and where these are not empty, shape (B,).
 
-    Args:
-        u: Nominal points, shape (n, B), n in `MAX_FACE_ROWS`; clipped to the box they miss a row.
-        A: Rows, shape (m, n, B).
-        b: Right-hand sides, shape (m, B).
-        lower: Lower bounds, shape (n, 1) or (n, B).
-        upper: Upper bounds, same shape.
-
-    Returns:
-        x of shape (n, B), meaningful where feasible, shape (B,), is true.
+    Shapes as in `Problems`, n in `MAX_FACE_ROWS`; ``u`` clipped to the box misses a row.
     """
     if u.shape[0] == 2:  # candidates, (K, n, B)
         flats = torch.stack(_flats_2d(u, A.unbind(1), (A * u).sum(1) - b), 1)
@@ -219,15 +203,10 @@ def _sides(u: Tensor, A: Tensor, b: Tensor, lower: Tensor, upper: Tensor) -> Ten
 
 
 def _flats_2d(u: Tensor, columns: Sequence[Tensor], excess: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the feet of u on all lines, and the crossings of all pairs of lines.
+    """Return the feet of u, (2, ..., B), on all lines, and the crossings of all pairs of lines.
 
-    Args:
-        u: Nominal points, (2, ..., B).
-        columns: Entries of the rows, (m, ..., B) each.
-        excess: Residuals of the rows at ``u``, (m, ..., B).
-
-    Returns:
-        Both coordinates, (m + m (m - 1) / 2, ..., B).
+    ``columns`` holds both entries of the rows, ``excess`` their residuals at ``u``, (m, ..., B).
+    Both coordinates come back, (m + m (m - 1) / 2, ..., B).
     """
     a_x, a_y = columns
     scale = excess / (a_x * a_x + a_y * a_y)
@@ -314,16 +293,6 @@ class _State(NamedTuple):
     finished: Tensor
     infeasible: Tensor
 
-    def put(self, index: Tensor, part: "_State") -> "_State":
-        """Return the state with some environments replaced."""
-        return _State(
-            *(old.index_copy(-1, index, new) for old, new in zip(self, part, strict=True))
-        )
-
-    def take(self, index: Tensor) -> "_State":
-        """Return the state of some environments."""
-        return _State(*(data.index_select(-1, index) for data in self))
-
 
 class ActiveSetAnswer(NamedTuple):
     """Actions (n, B), where they solve the problem (B,), and where there is proved to be none."""
@@ -333,37 +302,16 @@ class ActiveSetAnswer(NamedTuple):
     infeasible: Tensor
 
 
-def solve_active_set(problem: Problems, *, compact: bool) -> ActiveSetAnswer:
+def solve_active_set(problem: Problems, *, look: bool) -> ActiveSetAnswer:
     """Return the projections; an action that does not solve its problem means nothing.
 
-    ``compact`` goes on with the unfinished environments only. It needs to know how many there are,
-    which stops a GPU; without it all environments take all steps.
+    ``look`` stops when every environment is finished, which a GPU has to be asked for; without it
+    all steps are taken.
     """
-    state = _start(problem)
-    gram = _gram(problem)
-    for _ in range(-(-STEPS_PER_CONSTRAINT * gram.shape[0] // _STEPS_PER_LOOK)):
-        if not compact:
-            state = _steps(problem, gram, state)
-            continue
-        left = (~state.finished).nonzero().squeeze(1)
-        if left.numel() == 0:
-            break
-        if left.numel() == state.finished.numel():
-            state = _steps(problem, gram, state)
-        else:
-            part = _steps(problem.take(left), gram.index_select(-1, left), state.take(left))
-            state = state.put(left, part)
-    state = _polished(problem, gram, state)
-    x = _action(problem, state)
-    solved = _is_solution(problem, state, x) & ~state.infeasible
-    return ActiveSetAnswer(x, solved, state.infeasible)
-
-
-def _start(problem: Problems) -> _State:
     (m, size), n = problem.b.shape, problem.u.shape[0]
-    y = torch.zeros((m + n, size), dtype=problem.u.dtype, device=problem.u.device)
+    y = problem.u.new_zeros((m + n, size))
     nobody = torch.zeros(size, dtype=torch.bool, device=y.device)
-    return _State(
+    state = _State(
         y=y,
         side=torch.ones_like(problem.u),
         active=torch.zeros_like(y, dtype=torch.bool),
@@ -372,6 +320,16 @@ def _start(problem: Problems) -> _State:
         finished=nobody,
         infeasible=nobody,
     )
+    gram = _gram(problem)
+    for _ in range(-(-STEPS_PER_CONSTRAINT * gram.shape[0] // _STEPS_PER_LOOK)):
+        if look and bool(state.finished.all()):
+            break
+        for _ in range(_STEPS_PER_LOOK):
+            state = _step(problem, gram, state)
+    state = _polished(problem, gram, state)
+    x = _action(problem, state)
+    solved = _is_solution(problem, state, x) & ~state.infeasible
+    return ActiveSetAnswer(x, solved, state.infeasible)
 
 
 def _gram(problem: Problems) -> Tensor:
@@ -386,12 +344,6 @@ def _gram(problem: Problems) -> Tensor:
     for j in range(m):
         gram[j, j] += problem.s[j]
     return gram
-
-
-def _steps(problem: Problems, gram: Tensor, state: _State) -> _State:
-    for _ in range(_STEPS_PER_LOOK):
-        state = _step(problem, gram, state)
-    return state
 
 
 def _step(problem: Problems, gram: Tensor, state: _State) -> _State:
@@ -495,14 +447,10 @@ def _solve_active(gram: Tensor, signs: Tensor, active: Tensor, column: Tensor) -
 
 
 def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:
-    """Return the solution of symmetric positive semidefinite systems, by LDL^T.
+    """Return the solution of symmetric positive semidefinite systems, (m, m, B), by LDL^T.
 
-    A row that depends on the rows before it gets 0, which solves the system whenever it has a
-    solution.
-
-    Args:
-        matrix: Shape (m, m, B); overwritten.
-        right: Shape (m, B).
+    The matrix is overwritten. A row that depends on the rows before it gets 0, which solves the
+    system whenever it has a solution.
     """
     m = right.shape[0]
     floor = _DEPENDENT[matrix.dtype] * torch.diagonal(matrix, dim1=0, dim2=1).T

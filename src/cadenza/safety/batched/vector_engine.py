@@ -31,16 +31,7 @@ from cadenza.safety.snapshot import AgentBatch
 
 
 class Scene(NamedTuple):
-    """Motion of B egos and their N partners each, float64.
-
-    Attributes:
-        ego_position: Shape (B, d), m.
-        ego_velocity: Shape (B, d), m/s.
-        ego_radius: m.
-        partner_positions: Shape (B, N, d), m.
-        partner_velocities: Shape (B, N, d), m/s.
-        partner_radii: Shape (N,), m.
-    """
+    """Motion of B egos and their N partners each, (B, d) and (B, N, d), float64; radii are (N,)."""
 
     ego_position: Tensor
     ego_velocity: Tensor
@@ -132,11 +123,7 @@ class BatchMemory:
 
     @classmethod
     def from_dict(cls, payload: Mapping[str, Any], shape: tuple[int, int, int]) -> "BatchMemory":
-        """Return the memory that `to_dict` described, of B, N and d = ``shape``.
-
-        Raises:
-            InputError: Another shape, or malformed content.
-        """
+        """Return the memory that `to_dict` described, of B, N and d = ``shape``, or InputError."""
         try:
             memory = cls(
                 lambda_=np.array(payload["lambda"], dtype=np.float64),
@@ -188,16 +175,9 @@ def next_lambda(
     gamma: float,
     lambda_bound: float,
 ) -> FloatArray:
-    """Return lambda after one score per pair, shape (B, N).
+    """Return lambda after one score per pair, shape (B, N): `conformal.margin` on arrays.
 
-    Args:
-        lambda_: Slack now, shape (B, N), m/s^2.
-        scores: Signed scores, shape (B, N), m/s.
-        in_warmup: Whether the stricter miss rate of the warm-up applies, shape (B,).
-        eta: Step of the margin, m/s per miss, >= 0.
-        miss_rate: Target share of misses, in (0, 1).
-        gamma: Gain from a margin to lambda, 1/s, > 0.
-        lambda_bound: Largest magnitude of lambda, m/s^2, > 0.
+    ``in_warmup``, (B,), says where the stricter miss rate of the warm-up applies.
     """
     rate = np.where(in_warmup, miss_rate / WARMUP_FACTOR, miss_rate)[:, None]
     margin = np.maximum(0.0, -lambda_ / gamma)
@@ -311,12 +291,7 @@ class VectorEngine:
     def decide(
         self, nominal: FloatArray, agents: AgentBatch, partner_ids: Sequence[str | None]
     ) -> SafetyBatchStep:
-        """Return the actions to execute.
-
-        Args:
-            nominal: The policy's actions, shape (B, A), float64.
-            agents: Motion of all agents.
-            partner_ids: Identity of each environment's partner; None if unknown.
+        """Return the actions to execute; ``nominal`` is (B, A), one partner id per environment.
 
         Raises:
             InputError: An action is not finite, or the agents are others than those with a control
@@ -344,11 +319,7 @@ class VectorEngine:
         return {**self._memory.to_dict(), "brakes": [layer.state_dict() for layer in self._brakes]}
 
     def load_state_dict(self, payload: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken.
-
-        Raises:
-            InputError: Malformed content or another batch; the engine is then unchanged.
-        """
+        """Continue where `state_dict` was taken; the engine is unchanged after an InputError."""
         memory = BatchMemory.from_dict(payload, self._shape)
         brakes: object = payload.get("brakes")
         if not isinstance(brakes, list) or len(cast("list[Any]", brakes)) != len(self._brakes):

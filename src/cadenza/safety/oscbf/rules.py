@@ -86,27 +86,22 @@ class SelfCollisionRule:
     priority: Priority = field(default_factory=Priority)
 
     def __post_init__(self) -> None:
-        _require_nearest("SelfCollisionRule", self.nearest)
-        _require_margin("SelfCollisionRule", self.margin_m)
+        _require_nearest(type(self).__name__, self.nearest)
+        if not 0.0 <= self.margin_m < math.inf:
+            raise ConfigurationError(
+                f"{type(self).__name__}.margin_m: expected a finite length >= 0 m, got "
+                f"{self.margin_m}."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObstacleRule:
-    """Keeps the arm off the obstacles of each step: h = gap between sphere and obstacle - margin.
+class ObstacleRule(SelfCollisionRule):
+    """Keeps the arm off the obstacles of each step: h = gap of sphere and obstacle - margin.
 
-    Attributes:
-        margin_m: Smallest gap, m, >= 0.
-        nearest: Number of pairs of a sphere and an obstacle that get a row, >= 1.
-        priority: How the rows enter.
+    ``nearest`` counts pairs of a sphere and an obstacle.
     """
 
-    margin_m: float = 0.0
     nearest: int = 8
-    priority: Priority = field(default_factory=Priority)
-
-    def __post_init__(self) -> None:
-        _require_nearest("ObstacleRule", self.nearest)
-        _require_margin("ObstacleRule", self.margin_m)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -266,10 +261,3 @@ class Obstacle:
 def _require_nearest(owner: str, nearest: int) -> None:
     if nearest < 1:
         raise ConfigurationError(f"{owner}.nearest: expected >= 1, got {nearest}.")
-
-
-def _require_margin(owner: str, margin_m: float) -> None:
-    if not 0.0 <= margin_m < math.inf:
-        raise ConfigurationError(
-            f"{owner}.margin_m: expected a finite length >= 0 m, got {margin_m}."
-        )

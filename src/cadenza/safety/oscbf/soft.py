@@ -201,17 +201,14 @@ class OSCBF:
             raise InputError(
                 f"OSCBF.n_joints: expected a whole number in [1, {MAX_JOINTS}], got {n_joints!r}."
             )
-        for name, value, floor in (
+        for name, value, least in (
             ("weight_joint", weight_joint, "> 0"),
             ("weight_operational", weight_operational, ">= 0"),
             ("slack_penalty", slack_penalty, "> 0"),
         ):
-            if not (
-                is_real(value)
-                and math.isfinite(value)
-                and (value > 0.0 or (floor == ">= 0" and value == 0.0))
-            ):
-                raise InputError(f"OSCBF.{name}: expected a finite number {floor}, got {value}.")
+            fine = is_real(value) and 0.0 <= value < math.inf and (value or least == ">= 0")
+            if not fine:
+                raise InputError(f"OSCBF.{name}: expected a finite number {least}, got {value}.")
         self._n = n_joints
         self._joint = weight_joint * weight_joint
         self._operational = weight_operational * weight_operational

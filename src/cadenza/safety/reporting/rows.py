@@ -349,20 +349,7 @@ def make_condition_row(
     fallback_fires: int,
     oscbf_results: Iterable[SlackResult] = (),
 ) -> ConditionRow:
-    """Return a row of table 2 with the slack of its OSCBF steps.
-
-    Args:
-        predictor: ``"gt"`` or ``"pred"``.
-        conformal_mode: ``"noLearn"`` or ``"Learn"``.
-        vendor_compliance: Statement of the robot's vendor, or None.
-        n_episodes: Episodes.
-        violations: Steps that began outside the safe set.
-        fallback_fires: Steps in which braking replaced the action.
-        oscbf_results: One per step; empty where the inner filter does not run.
-
-    Raises:
-        InputError: A field is out of range.
-    """
+    """Return a row of table 2 with the slack of its OSCBF steps, one result per step."""
     slack = aggregate_oscbf_slack(oscbf_results)
     return ConditionRow(
         predictor=predictor,

@@ -24,7 +24,7 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.safety.cbf import COINCIDENT_DISTANCE, Plant
-from cadenza.safety.verifier.views import dot, length, unit
+from cadenza.safety.verifier.adversaries import dot, length, unit
 
 #: Shortfalls below this are rounding: rows are accepted to 1e-9 m/s^2, relative to their level.
 SHORTFALL_TOLERANCE: Final = 1e-8

@@ -6,7 +6,7 @@ Units: m, m/s, m/s^2, s.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -18,10 +18,9 @@ from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.pairs import make_ego_pair_keys
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.state import SafetyState
+from cadenza.safety.verifier.adversaries import BoolArray
 from cadenza.safety.verifier.conditions import Barrier, Condition, authority_left
-from cadenza.safety.verifier.config import VerifierConfig
-from cadenza.safety.verifier.scenarios import Scenario
-from cadenza.safety.verifier.views import BoolArray
+from cadenza.safety.verifier.config import Scenario, VerifierConfig
 
 #: Largest change of the action between two steps, m/s^2: none is asked for.
 _ANY_RATE = 1e9
@@ -65,14 +64,8 @@ class Answer:
     uncertified: BoolArray
 
 
-class Guard(Protocol):
-    """A filter of B episodes."""
-
-    def __call__(self, sight: Sight) -> Answer:
-        """Return the filtered actions of one step."""
-        ...
-
-
+#: A filter of B episodes.
+Guard: TypeAlias = Callable[[Sight], Answer]
 #: Builds the filter of a scenario.
 GuardFactory: TypeAlias = Callable[[Scenario, VerifierConfig], Guard]
 
