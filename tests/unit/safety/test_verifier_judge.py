@@ -144,11 +144,10 @@ def stage_of(partners=2, delay="none", **changes):
 
 
 def judge(stage, motion, sight, action):
-    counts = Counts()
-    answer = answer_of(sight, action)
+    stage = dataclasses.replace(stage, counts=Counts())
     usable = np.ones(len(action), bool)
-    run.judge(stage, motion, sight, answer, action, usable, counts)
-    return counts
+    stage.judge(motion, sight, answer_of(sight, action), action, usable)
+    return stage.counts
 
 
 def scene(offsets, ego_velocity, nominal, age=0.0):
@@ -212,16 +211,9 @@ def test_half_of_the_compared_steps_are_those_in_which_the_filter_intervened():
     action = nominal.copy()
     action[17] = 1.0
     sight = Sight(nominal, nominal, nominal, nominal[:, None], nominal[:, None], nominal[:, :1])
-    counts = Counts()
-    run.compare(
-        stage,
-        sight,
-        answer_of(sight, action),
-        np.ones((1000, 1), bool),
-        np.random.default_rng(0),
-        counts,
-    )
-    assert counts.compared_steps == len(recorder.episodes) >= 500
+    urgent = np.ones((1000, 1), bool)
+    stage.compare(sight, answer_of(sight, action), urgent, np.random.default_rng(0))
+    assert stage.counts.compared_steps == len(recorder.episodes) >= 500
     assert 0.5 <= np.mean(np.array(recorder.episodes) == 17) < 0.6
 
 

@@ -395,7 +395,7 @@ class _Stages:
         self, problems: Problems, kept: Callable[[Tensor], Tensor] | None = None
     ) -> ActiveSetAnswer:
         """Solve by the dual active set method; what it leaves, and misses ``kept``, by DAQP."""
-        answer = solve_active_set(problems, look=self.compact)
+        answer = solve_active_set(problems, compact=self.compact)
         if kept is not None:
             answer = answer._replace(solved=answer.solved & kept(answer.x))
         if not self.compact:

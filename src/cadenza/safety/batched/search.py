@@ -19,7 +19,7 @@ Any size:  start at x = u with no active constraint; take the most violated cons
            Idnani, doi:10.1007/BF02591962; DAQP is of the same family.
 Axes:      n action components, m rows, M = m + n constraints (rows, then box components), K
            candidates, B environments last, so that every operation runs over contiguous memory.
-Capture:   no branch depends on data, save `solve_active_set` with ``look=True``.
+Capture:   no branch depends on data, save `solve_active_set` with ``compact=True``.
 """
 
 import itertools
@@ -293,6 +293,16 @@ class _State(NamedTuple):
     finished: Tensor
     infeasible: Tensor
 
+    def put(self, index: Tensor, part: "_State") -> "_State":
+        """Return the state with some environments replaced."""
+        return _State(
+            *(old.index_copy(-1, index, new) for old, new in zip(self, part, strict=True))
+        )
+
+    def take(self, index: Tensor) -> "_State":
+        """Return the state of some environments."""
+        return _State(*(data.index_select(-1, index) for data in self))
+
 
 class ActiveSetAnswer(NamedTuple):
     """Actions (n, B), where they solve the problem (B,), and where there is proved to be none."""
@@ -302,11 +312,11 @@ class ActiveSetAnswer(NamedTuple):
     infeasible: Tensor
 
 
-def solve_active_set(problem: Problems, *, look: bool) -> ActiveSetAnswer:
+def solve_active_set(problem: Problems, *, compact: bool) -> ActiveSetAnswer:
     """Return the projections; an action that does not solve its problem means nothing.
 
-    ``look`` stops when every environment is finished, which a GPU has to be asked for; without it
-    all steps are taken.
+    ``compact`` goes on with the unfinished environments only. It needs to know how many there are,
+    which stops a GPU; without it all environments take all steps.
     """
     (m, size), n = problem.b.shape, problem.u.shape[0]
     y = problem.u.new_zeros((m + n, size))
@@ -322,10 +332,12 @@ def solve_active_set(problem: Problems, *, look: bool) -> ActiveSetAnswer:
     )
     gram = _gram(problem)
     for _ in range(-(-STEPS_PER_CONSTRAINT * gram.shape[0] // _STEPS_PER_LOOK)):
-        if look and bool(state.finished.all()):
-            break
-        for _ in range(_STEPS_PER_LOOK):
-            state = _step(problem, gram, state)
+        left = (~state.finished).nonzero().squeeze(1) if compact else None
+        if left is None or left.numel() == state.finished.numel():
+            state = _steps(problem, gram, state)
+        elif left.numel() > 0:
+            part = _steps(problem.take(left), gram.index_select(-1, left), state.take(left))
+            state = state.put(left, part)
     state = _polished(problem, gram, state)
     x = _action(problem, state)
     solved = _is_solution(problem, state, x) & ~state.infeasible
@@ -344,6 +356,12 @@ def _gram(problem: Problems) -> Tensor:
     for j in range(m):
         gram[j, j] += problem.s[j]
     return gram
+
+
+def _steps(problem: Problems, gram: Tensor, state: _State) -> _State:
+    for _ in range(_STEPS_PER_LOOK):
+        state = _step(problem, gram, state)
+    return state
 
 
 def _step(problem: Problems, gram: Tensor, state: _State) -> _State:

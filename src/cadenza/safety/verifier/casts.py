@@ -130,7 +130,7 @@ class Cast:
     ) -> PartnerView:
         shape = motion.positions.shape
         flat = (-1, shape[2])
-        offset = (motion.ego_position[:, None] - motion.positions).reshape(flat)
+        offset = motion.offset.reshape(flat)
         believed = (motion.ego_position[:, None] - sight.positions).reshape(flat)
         ego_velocity = np.repeat(motion.ego_velocity, shape[1], axis=0)
         own_velocity = motion.velocities.reshape(flat)

@@ -107,13 +107,11 @@ class EpisodeRecord:
     ) -> "EpisodeRecord":
         """Return one episode of a batch, which ended in ``end``."""
         motions = [*(record.motion for record in records), end]
-        ego_path = np.stack([motion.ego_position[episode] for motion in motions])
-        ego_velocity = np.stack([motion.ego_velocity[episode] for motion in motions])
-        paths = np.stack([motion.positions[episode] for motion in motions])
-        velocities = np.stack([motion.velocities[episode] for motion in motions])
-        offset = ego_path[:, None] - paths
+        ego_path, paths, offset, relative = (
+            np.stack([getattr(motion, name)[episode] for motion in motions])
+            for name in ("ego_position", "positions", "offset", "relative")
+        )
         distance = length(offset)
-        relative = ego_velocity[:, None] - velocities
         closing = -dot(offset, relative) / np.maximum(distance, 1e-12)
         nominal_name, adversary_names = cast.players(episode)
         return cls(

@@ -62,6 +62,16 @@ class Motion:
     positions: FloatArray
     velocities: FloatArray
 
+    @property
+    def offset(self) -> FloatArray:
+        """Ego's centre less the partners', shape (B, N, d), m."""
+        return self.ego_position[:, None] - self.positions
+
+    @property
+    def relative(self) -> FloatArray:
+        """Ego's velocity less the partners', shape (B, N, d), m/s."""
+        return self.ego_velocity[:, None] - self.velocities
+
 
 def draw_starts(
     scenario: Scenario, condition: Condition, episodes: int, rng: np.random.Generator
@@ -136,13 +146,17 @@ def advance(
 def smallest_distance(
     offset: FloatArray, velocity: FloatArray, accel: FloatArray, dt: float, plant: Plant
 ) -> FloatArray:
-    """Return the smallest distance of the centres during one step, shape (M,), m.
+    """Return the smallest distance of the centres during one step, shape (...), m.
 
-    From relative position, velocity, both at its start, and acceleration, shape (M, d).
+    From relative position, velocity, both at its start, and acceleration, shape (..., d).
     """
+    shape = offset.shape
+    q, u, b = (vectors.reshape(-1, shape[-1]) for vectors in (offset, velocity, accel))
     if plant == "semi_implicit":
-        return _nearest_on_line(offset, velocity + accel * dt, dt)
-    return _nearest_on_parabola(offset, velocity, accel, dt)
+        nearest = _nearest_on_line(q, u + b * dt, dt)
+    else:
+        nearest = _nearest_on_parabola(q, u, b, dt)
+    return nearest.reshape(shape[:-1])
 
 
 def _nearest_on_line(offset: FloatArray, velocity: FloatArray, dt: float) -> FloatArray:
