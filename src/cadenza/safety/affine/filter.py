@@ -109,19 +109,12 @@ class AffineBatchInfo:
 
 
 class ScaledRows(NamedTuple):
-    """Rows a @ u <= b. The leading axes are those of the states.
+    """Rows a @ u <= b. The leading axes are those of the states."""
 
-    Attributes:
-        a: Shape (..., m, k); zero where left out.
-        b: Shape (..., m); 1 where left out.
-        active: Rows that count, shape (..., m), bool.
-        lost: Rows that nothing can meet, shape (..., m), bool.
-    """
-
-    a: Tensor
-    b: Tensor
-    active: Tensor
-    lost: Tensor
+    a: Tensor  # Shape (..., m, k); zero where left out
+    b: Tensor  # Shape (..., m); 1 where left out
+    active: Tensor  # Rows that count, shape (..., m), bool
+    lost: Tensor  # Rows that nothing can meet, shape (..., m), bool
 
 
 def scaled(row: AffineRow, weights: Tensor) -> ScaledRows:

@@ -49,28 +49,19 @@ _WELL_CONDITIONED: Final = 1e-2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chain:
-    """What of a kinematic tree does not depend on its configuration.
+    """What of a kinematic tree does not depend on its configuration."""
 
-    Attributes:
-        hinge: 1 for a hinge, 0 for a slide, shape (n,).
-        carries_joint: Entry (i, j) is 1 if joint j carries joint i (strictly), shape (n, n).
-    """
-
-    hinge: FloatArray
+    hinge: FloatArray  # 1 for a hinge, 0 for a slide, shape (n,)
+    #: Entry (i, j) is 1 if joint j carries joint i (strictly), shape (n, n)
     carries_joint: FloatArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JointFrames:
-    """Where the joints are at one instant.
+    """Where the joints are at one instant."""
 
-    Attributes:
-        axis: Unit axes in the world frame, shape (3, n).
-        anchor: Points on the axes in the world frame, shape (3, n), m.
-    """
-
-    axis: FloatArray
-    anchor: FloatArray
+    axis: FloatArray  # Unit axes in the world frame, shape (3, n)
+    anchor: FloatArray  # Points on the axes in the world frame, shape (3, n), m
 
 
 def cross(a: FloatArray, b: FloatArray) -> FloatArray:

@@ -366,19 +366,12 @@ def _numeric(mujoco: Any, model: Any, name: str) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkSpheres:
-    """Collision spheres fixed to the bodies of a model.
+    """Collision spheres fixed to the bodies of a model."""
 
-    Attributes:
-        bodies: Body that carries each sphere, shape (S,).
-        offsets: Centres in the frame of that body, shape (S, 3), m.
-        radii: Radii, shape (S,), m.
-        links: Names of the bodies, S names.
-    """
-
-    bodies: NDArray[np.intp]
-    offsets: FloatArray
-    radii: FloatArray
-    links: tuple[str, ...]
+    bodies: NDArray[np.intp]  # Body that carries each sphere, shape (S,)
+    offsets: FloatArray  # Centres in the frame of that body, shape (S, 3), m
+    radii: FloatArray  # Radii, shape (S,), m
+    links: tuple[str, ...]  # Names of the bodies, S names
 
 
 def cover_capsule(capsule: Capsule, inflation: float) -> SphereCloud:

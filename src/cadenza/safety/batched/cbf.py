@@ -33,24 +33,15 @@ _TINY: Final = {torch.float64: 1e-300, torch.float32: 1e-37}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PairTensors:
-    """Constants of pairs: `cadenza.safety.cbf.PairParameters` with tensors.
+    """Constants of pairs: `cadenza.safety.cbf.PairParameters` with tensors."""
 
-    Attributes:
-        alpha: Braking authority left against the worst partner, m/s^2, > 0.
-        partner_accel: a_p, bound on the partner's acceleration, m/s^2, >= 0.
-        relative_accel: A, bound on the relative acceleration, m/s^2.
-        dt: Control step, s.
-        gamma: Rate at which overlap is undone, 1/s; or gain of the classical row.
-        plant: How the plant integrates one step.
-        unheld_accel: Bound on the acceleration that may change within a step, m/s^2.
-    """
-
-    alpha: Tensor
-    partner_accel: Tensor
-    relative_accel: Tensor
-    dt: float
-    gamma: float
-    plant: Plant
+    alpha: Tensor  # Braking authority left against the worst partner, m/s^2, > 0
+    partner_accel: Tensor  # a_p, bound on the partner's acceleration, m/s^2, >= 0
+    relative_accel: Tensor  # A, bound on the relative acceleration, m/s^2
+    dt: float  # Control step, s
+    gamma: float  # Rate at which overlap is undone, 1/s; or gain of the classical row
+    plant: Plant  # How the plant integrates one step
+    #: Bound on the acceleration that may change within a step, m/s^2
     unheld_accel: Tensor | float = 0.0
 
 
@@ -135,22 +126,14 @@ def root(values: Tensor) -> Tensor:
 
 
 class PairRowsBatch(NamedTuple):
-    """Rows of all pairs of all environments, before the partner's push and lambda.
+    """Rows of all pairs of all environments, before the partner's push and lambda."""
 
-    Attributes:
-        normal: n, unit vectors from the second agent's centre to the first's, shape (B, P, d).
-        level: (c_max - tau - w) / dt, shape (B, P), m/s^2.
-        h: Barrier values, shape (B, P), m/s.
-        margin: Free distance less the safety margin, e, shape (B, P), m.
-        closing: Closing speeds w, shape (B, P), m/s.
-        time_left: Time until the margin is used up at today's speed, shape (B, P), s; inf if never.
-    """
-
-    normal: Tensor
-    level: Tensor
-    h: Tensor
-    margin: Tensor
-    closing: Tensor
+    normal: Tensor  # n, unit vectors from the second agent's centre to the first's, shape (B, P, d)
+    level: Tensor  # (c_max - tau - w) / dt, shape (B, P), m/s^2
+    h: Tensor  # Barrier values, shape (B, P), m/s
+    margin: Tensor  # Free distance less the safety margin, e, shape (B, P), m
+    closing: Tensor  # Closing speeds w, shape (B, P), m/s
+    #: Time until the margin is used up at today's speed, shape (B, P), s; inf if never
     time_left: Tensor
 
 

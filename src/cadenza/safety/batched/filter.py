@@ -163,40 +163,25 @@ class StepInput(NamedTuple):
 
 
 class EgoRowsBatch(NamedTuple):
-    """Rows before lambda.
+    """Rows before lambda."""
 
-    Attributes:
-        a: Row vectors on the ego's action, shape (B, N, d).
-        level: Right-hand sides at lambda = 0, shape (B, N), m/s^2.
-        h: Barrier values at the best estimate of the state, shape (B, N), m/s.
-        margin: Free distance less the safety margin, shape (B, N), m.
-        time_left: Time until the margin is used up at today's speed, shape (B, N), s.
-        uncovered: The certificate does not cover the step, shape (B,).
-        outside: A state is outside the safe set, shape (B,).
-    """
-
-    a: Tensor
-    level: Tensor
-    h: Tensor
-    margin: Tensor
-    time_left: Tensor
-    uncovered: Tensor
-    outside: Tensor
+    a: Tensor  # Row vectors on the ego's action, shape (B, N, d)
+    level: Tensor  # Right-hand sides at lambda = 0, shape (B, N), m/s^2
+    h: Tensor  # Barrier values at the best estimate of the state, shape (B, N), m/s
+    margin: Tensor  # Free distance less the safety margin, shape (B, N), m
+    time_left: Tensor  # Time until the margin is used up at today's speed, shape (B, N), s
+    uncovered: Tensor  # The certificate does not cover the step, shape (B,)
+    outside: Tensor  # A state is outside the safe set, shape (B,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EgoConstants:
-    """What the rows need besides the motion, the same in every environment and step.
+    """What the rows need besides the motion, the same in every environment and step."""
 
-    Attributes:
-        pair: Constants of the pairs, shape (N,).
-        shares: The ego's share of each row, shape (N,); None if the partners do not cooperate.
-        covered: Where the invariance certificate may hold, broadcasting to (B,).
-    """
-
-    pair: PairTensors
+    pair: PairTensors  # Constants of the pairs, shape (N,)
+    #: The ego's share of each row, shape (N,); None if the partners do not cooperate
     shares: Tensor | None
-    covered: Tensor
+    covered: Tensor  # Where the invariance certificate may hold, broadcasting to (B,)
 
     def shared(self, level: Tensor) -> Tensor:
         """Return the ego's share of a level."""

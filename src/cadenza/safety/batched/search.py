@@ -54,25 +54,15 @@ _CANCELLATION: Final = {torch.float64: 2e-15, torch.float32: 1e-6}
 
 
 class Problems(NamedTuple):
-    """Projections of B environments.
+    """Projections of B environments."""
 
-    Attributes:
-        u: Nominal points, shape (n, B).
-        A: Rows, shape (m, n, B).
-        b: Right-hand sides, shape (m, B).
-        s: Slack of each row per unit of its multiplier, shape (m, B); 0 for a hard row.
-        lower: Lower bounds, shape (n, B).
-        upper: Upper bounds, shape (n, B).
-        first: Index of the most urgent row, shape (B,).
-    """
-
-    u: Tensor
-    A: Tensor
-    b: Tensor
-    s: Tensor
-    lower: Tensor
-    upper: Tensor
-    first: Tensor
+    u: Tensor  # Nominal points, shape (n, B)
+    A: Tensor  # Rows, shape (m, n, B)
+    b: Tensor  # Right-hand sides, shape (m, B)
+    s: Tensor  # Slack of each row per unit of its multiplier, shape (m, B); 0 for a hard row
+    lower: Tensor  # Lower bounds, shape (n, B)
+    upper: Tensor  # Upper bounds, shape (n, B)
+    first: Tensor  # Index of the most urgent row, shape (B,)
 
     def take(self, index: Tensor) -> "Problems":
         """Return the problems of some environments."""
@@ -273,25 +263,15 @@ def face_count(n: int, m: int) -> int:
 
 
 class _State(NamedTuple):
-    """Iterate of the method.
+    """Iterate of the method."""
 
-    Attributes:
-        y: Multipliers, >= 0, shape (M, B).
-        side: Bound a component is held at, +1 upper or -1 lower, shape (n, B).
-        active: Constraints that stay tight, shape (M, B).
-        p: Constraint whose multiplier was raised last, shape (B,).
-        entering: It is not tight yet, shape (B,).
-        finished: Nothing is left to do, shape (B,).
-        infeasible: There is proved to be no solution, shape (B,).
-    """
-
-    y: Tensor
-    side: Tensor
-    active: Tensor
-    p: Tensor
-    entering: Tensor
-    finished: Tensor
-    infeasible: Tensor
+    y: Tensor  # Multipliers, >= 0, shape (M, B)
+    side: Tensor  # Bound a component is held at, +1 upper or -1 lower, shape (n, B)
+    active: Tensor  # Constraints that stay tight, shape (M, B)
+    p: Tensor  # Constraint whose multiplier was raised last, shape (B,)
+    entering: Tensor  # It is not tight yet, shape (B,)
+    finished: Tensor  # Nothing is left to do, shape (B,)
+    infeasible: Tensor  # There is proved to be no solution, shape (B,)
 
     def put(self, index: Tensor, part: "_State") -> "_State":
         """Return the state with some environments replaced."""

@@ -68,27 +68,17 @@ def scene_of(agents: AgentBatch, ego_uid: str, partner_uids: tuple[str, ...]) ->
 
 @dataclass(slots=True, kw_only=True, eq=False)  # eq=False: array == is ambiguous
 class BatchMemory:
-    """Memory of B environments.
+    """Memory of B environments."""
 
-    Attributes:
-        lambda_: Slack per pair, shape (B, N).
-        warmup: Steps of stricter adaptation that are left, shape (B,).
-        partner_ids: Identity of each environment's partner; None if unknown so far.
-        partner_swaps: How often it changed, shape (B,).
-        has_forecast: Whether the forecast is of this episode, shape (B,).
-        forecast: Forecast positions of the partners, shape (B, N, d).
-        forecast_velocity: Forecast velocities, shape (B, N, d).
-        kept: Slack per pair, N numbers, and warm-up of the partners that left, per environment;
-            the one that left longest ago first.
-    """
-
-    lambda_: FloatArray
-    warmup: NDArray[np.int64]
-    partner_ids: list[str | None]
-    partner_swaps: NDArray[np.int64]
-    has_forecast: NDArray[np.bool_]
-    forecast: FloatArray
-    forecast_velocity: FloatArray
+    lambda_: FloatArray  # Slack per pair, shape (B, N)
+    warmup: NDArray[np.int64]  # Steps of stricter adaptation that are left, shape (B,)
+    partner_ids: list[str | None]  # Identity of each environment's partner; None if unknown so far
+    partner_swaps: NDArray[np.int64]  # How often it changed, shape (B,)
+    has_forecast: NDArray[np.bool_]  # Whether the forecast is of this episode, shape (B,)
+    forecast: FloatArray  # Forecast positions of the partners, shape (B, N, d)
+    forecast_velocity: FloatArray  # Forecast velocities, shape (B, N, d)
+    #: Slack per pair, N numbers, and warm-up of the partners that left, per environment; the one
+    #: that left longest ago first
     kept: list[dict[str, tuple[list[float], int]]]
 
     @classmethod

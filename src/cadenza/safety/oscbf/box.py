@@ -34,17 +34,11 @@ _FAR: Final = 1e12
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JointBox:
-    """Admissible interval of each joint.
+    """Admissible interval of each joint."""
 
-    Attributes:
-        lower: Lower bounds, shape (n,).
-        upper: Upper bounds, shape (n,), >= ``lower``.
-        conflicting: Joints whose limits contradict each other in this state.
-    """
-
-    lower: FloatArray
-    upper: FloatArray
-    conflicting: tuple[int, ...]
+    lower: FloatArray  # Lower bounds, shape (n,)
+    upper: FloatArray  # Upper bounds, shape (n,), >= ``lower``
+    conflicting: tuple[int, ...]  # Joints whose limits contradict each other in this state
 
 
 def velocity_box(

@@ -91,17 +91,11 @@ class TaskCost:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskFrame:
-    """The cost at one configuration.
+    """The cost at one configuration."""
 
-    Attributes:
-        P: Cost matrix, shape (n, n), positive definite.
-        inverse: Jbar, shape (n, k).
-        projector: N, shape (n, n).
-    """
-
-    P: FloatArray
-    inverse: FloatArray
-    projector: FloatArray
+    P: FloatArray  # Cost matrix, shape (n, n), positive definite
+    inverse: FloatArray  # Jbar, shape (n, k)
+    projector: FloatArray  # N, shape (n, n)
 
     def command(self, task: FloatArray, posture: FloatArray | None) -> FloatArray:
         """Return Jbar task + N posture, shape (n,): the task first, the posture in what is left."""
@@ -177,19 +171,12 @@ class OSCBFResult(Deferred):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cone:
-    """|B u + c| <= limit.
+    """|B u + c| <= limit."""
 
-    Attributes:
-        B: Shape (3, n).
-        c: Shape (3,), m/s.
-        limit: m/s.
-        priority: Hard or soft.
-    """
-
-    B: FloatArray
-    c: FloatArray
-    limit: float
-    priority: Priority
+    B: FloatArray  # Shape (3, n)
+    c: FloatArray  # Shape (3,), m/s
+    limit: float  # m/s
+    priority: Priority  # Hard or soft
 
     def excess(self, u: FloatArray) -> float:
         """Return |B u + c| - limit."""
@@ -205,46 +192,28 @@ class Cone:
 
 @dataclass(slots=True, eq=False)
 class Programme:
-    """One problem; see the module's text.
+    """One problem; see the module's text."""
 
-    Attributes:
-        P: Cost, shape (n, n), positive definite.
-        nominal: u_des, shape (n,).
-        brake: Command that slows the arm down, shape (n,).
-        A: Rows, shape (m, n).
-        b: Right-hand sides, shape (m,).
-        priorities: How each row enters, m of them.
-        box: Bounds of u.
-        cone: Limit of the end effector's speed; None for none.
-    """
-
-    P: FloatArray
-    nominal: FloatArray
-    brake: FloatArray
-    A: FloatArray
-    b: FloatArray
-    priorities: list[Priority]
-    box: JointBox
-    cone: Cone | None
+    P: FloatArray  # Cost, shape (n, n), positive definite
+    nominal: FloatArray  # u_des, shape (n,)
+    brake: FloatArray  # Command that slows the arm down, shape (n,)
+    A: FloatArray  # Rows, shape (m, n)
+    b: FloatArray  # Right-hand sides, shape (m,)
+    priorities: list[Priority]  # How each row enters, m of them
+    box: JointBox  # Bounds of u
+    cone: Cone | None  # Limit of the end effector's speed; None for none
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """What came out.
+    """What came out."""
 
-    Attributes:
-        u: Command, shape (n,).
-        status: ``inactive``, ``optimal``, or the solver's reason for stage 3.
-        slack: By how much each row, then the cone if there is one, is missed, shape (m,) or (m+1,).
-        binding: Rows met with equality or missed.
-        solve_ms: Time in the solver, ms.
-    """
-
-    u: FloatArray
-    status: str
+    u: FloatArray  # Command, shape (n,)
+    status: str  # ``inactive``, ``optimal``, or the solver's reason for stage 3
+    #: By how much each row, then the cone if there is one, is missed, shape (m,) or (m+1,)
     slack: FloatArray
-    binding: tuple[int, ...]
-    solve_ms: float
+    binding: tuple[int, ...]  # Rows met with equality or missed
+    solve_ms: float  # Time in the solver, ms
 
 
 class ProgrammeSolver:

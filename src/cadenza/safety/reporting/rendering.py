@@ -55,21 +55,13 @@ INTERVAL_NOTE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """One table as text.
+    """One table as text."""
 
-    Attributes:
-        title: Heading.
-        header: Column heads.
-        rows: Cells, one per column; empty if there is nothing to show.
-        empty: Sentence that stands for an empty table.
-        numeric: Columns from this one on hold numbers.
-    """
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    empty: str
-    numeric: int
+    title: str  # Heading
+    header: tuple[str, ...]  # Column heads
+    rows: tuple[tuple[str, ...], ...]  # Cells, one per column; empty if there is nothing to show
+    empty: str  # Sentence that stands for an empty table
+    numeric: int  # Columns from this one on hold numbers
 
 
 def report_tables(report: ThreeTableReport) -> tuple[TextTable, ...]:

@@ -38,37 +38,22 @@ class _View:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PartnerView(_View):
-    """One step as the partners see it; they know everything, the filter's belief included.
+    """One step as the partners see it; they know everything, the filter's belief included."""
 
-    Attributes:
-        toward: Unit vector from the partner to the ego, shape (M, d).
-        excess: Free distance between the balls, shape (M,), m.
-        velocity: Ego's velocity relative to the partner, shape (M, d), m/s.
-        own_velocity: Partner's velocity, shape (M, d), m/s.
-        ego_velocity: Ego's velocity, shape (M, d), m/s.
-        believed_toward: Unit vector from where the filter last saw the partner, shape (M, d).
-        age_s: How old the filter's numbers are, shape (M,), s.
-        taste: Unit vector that stays the same during an episode, shape (M, d).
-        phase: Number in [0, 1) that stays the same during an episode, shape (M,).
-        draw: Fresh standard normal numbers, shape (M, d).
-        step: Steps since the episode began; the part of it is how much of this one has passed.
-        dt: Control step, s.
-        bound: Largest acceleration of a partner, m/s^2.
-    """
-
-    toward: FloatArray
-    excess: FloatArray
-    velocity: FloatArray
-    own_velocity: FloatArray
-    ego_velocity: FloatArray
+    toward: FloatArray  # Unit vector from the partner to the ego, shape (M, d)
+    excess: FloatArray  # Free distance between the balls, shape (M,), m
+    velocity: FloatArray  # Ego's velocity relative to the partner, shape (M, d), m/s
+    own_velocity: FloatArray  # Partner's velocity, shape (M, d), m/s
+    ego_velocity: FloatArray  # Ego's velocity, shape (M, d), m/s
+    #: Unit vector from where the filter last saw the partner, shape (M, d)
     believed_toward: FloatArray
-    age_s: FloatArray
-    taste: FloatArray
-    phase: FloatArray
-    draw: FloatArray
-    step: float
-    dt: float
-    bound: float
+    age_s: FloatArray  # How old the filter's numbers are, shape (M,), s
+    taste: FloatArray  # Unit vector that stays the same during an episode, shape (M, d)
+    phase: FloatArray  # Number in [0, 1) that stays the same during an episode, shape (M,)
+    draw: FloatArray  # Fresh standard normal numbers, shape (M, d)
+    step: float  # Steps since the episode began; the part of it is how much of this one has passed
+    dt: float  # Control step, s
+    bound: float  # Largest acceleration of a partner, m/s^2
 
     @property
     def tangential(self) -> FloatArray:
@@ -78,28 +63,17 @@ class PartnerView(_View):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EgoView(_View):
-    """One step as the ego's nominal controller sees it.
+    """One step as the ego's nominal controller sees it."""
 
-    Attributes:
-        ahead: Unit vector from the ego to the nearest partner, shape (B, d).
-        velocity: Ego's velocity, shape (B, d), m/s.
-        sideways: Ego's velocity relative to that partner, without its part along ``ahead``,
-            shape (B, d), m/s.
-        to_goal: From the ego to a goal behind the partners, shape (B, d), m.
-        draw: Fresh numbers, uniform in [-1, 1), shape (B, d).
-        chance: Fresh numbers, uniform in [0, 1), shape (B,).
-        dt: Control step, s.
-        limit: Half width of the action box, m/s^2.
-    """
-
-    ahead: FloatArray
-    velocity: FloatArray
+    ahead: FloatArray  # Unit vector from the ego to the nearest partner, shape (B, d)
+    velocity: FloatArray  # Ego's velocity, shape (B, d), m/s
+    #: Ego's velocity relative to that partner, without its part along ``ahead``, shape (B, d), m/s
     sideways: FloatArray
-    to_goal: FloatArray
-    draw: FloatArray
-    chance: FloatArray
-    dt: float
-    limit: float
+    to_goal: FloatArray  # From the ego to a goal behind the partners, shape (B, d), m
+    draw: FloatArray  # Fresh numbers, uniform in [-1, 1), shape (B, d)
+    chance: FloatArray  # Fresh numbers, uniform in [0, 1), shape (B,)
+    dt: float  # Control step, s
+    limit: float  # Half width of the action box, m/s^2
 
 
 def dot(a: FloatArray, b: FloatArray) -> FloatArray:

@@ -38,27 +38,16 @@ STANDING: Final = "standing"
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Cast:
-    """The players of one batch.
+    """The players of one batch."""
 
-    Attributes:
-        scenario: What is played.
-        config: Names of the players.
-        adversaries: Index of each partner's strategy, shape (B, N).
-        nominals: Index of each ego's controller, shape (B,).
-        goals: Where an ego with a goal wants to be, shape (B, d), m.
-        aim: Direction in which an ego drives at a standing partner, shape (B, d).
-        taste: Unit vector of each pair, shape (M, d).
-        phase: Number in [0, 1) of each pair, shape (M,).
-    """
-
-    scenario: Scenario
-    config: VerifierConfig
-    adversaries: IndexArray
-    nominals: IndexArray
-    goals: FloatArray
-    aim: FloatArray
-    taste: FloatArray
-    phase: FloatArray
+    scenario: Scenario  # What is played
+    config: VerifierConfig  # Names of the players
+    adversaries: IndexArray  # Index of each partner's strategy, shape (B, N)
+    nominals: IndexArray  # Index of each ego's controller, shape (B,)
+    goals: FloatArray  # Where an ego with a goal wants to be, shape (B, d), m
+    aim: FloatArray  # Direction in which an ego drives at a standing partner, shape (B, d)
+    taste: FloatArray  # Unit vector of each pair, shape (M, d)
+    phase: FloatArray  # Number in [0, 1) of each pair, shape (M,)
     _pairs_of: list[IndexArray] = field(init=False)
     _episodes_of: list[IndexArray] = field(init=False)
 

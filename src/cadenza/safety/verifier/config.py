@@ -258,39 +258,22 @@ def load_verifier_config(path: Path | None, overrides: Mapping[str, Any]) -> Ver
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One row: everything that its episodes have in common.
+    """One row: everything that its episodes have in common."""
 
-    Attributes:
-        kind: What is played.
-        dim: Cartesian dimension d.
-        plant: Simulated plant.
-        filter_plant: Plant the filter assumes.
-        dt: Control step, s.
-        delay: Age of the partners' numbers: "none", "fixed" or "varying".
-        partners: Number of partners N.
-        episodes: Number of episodes.
-        horizon: Steps per episode.
-        ego_accel: Half width of the ego's box and its capacity, m/s^2.
-        partner_accel: Bound on each partner's acceleration, m/s^2.
-        max_age_s: Largest age, s; 0 without delay.
-        pieces: How often the partners decide within one control step.
-        passive: The filter's claim is about the ego's own speed at contacts.
-    """
-
-    kind: Kind
-    dim: int
-    plant: Plant
-    filter_plant: Plant
-    dt: float
-    delay: str
-    partners: int
-    episodes: int
-    horizon: int
-    ego_accel: float
-    partner_accel: float
-    max_age_s: float
-    pieces: int = 1
-    passive: bool = False
+    kind: Kind  # What is played
+    dim: int  # Cartesian dimension d
+    plant: Plant  # Simulated plant
+    filter_plant: Plant  # Plant the filter assumes
+    dt: float  # Control step, s
+    delay: str  # Age of the partners' numbers: "none", "fixed" or "varying"
+    partners: int  # Number of partners N
+    episodes: int  # Number of episodes
+    horizon: int  # Steps per episode
+    ego_accel: float  # Half width of the ego's box and its capacity, m/s^2
+    partner_accel: float  # Bound on each partner's acceleration, m/s^2
+    max_age_s: float  # Largest age, s; 0 without delay
+    pieces: int = 1  # How often the partners decide within one control step
+    passive: bool = False  # The filter's claim is about the ego's own speed at contacts
 
     @property
     def name(self) -> str:

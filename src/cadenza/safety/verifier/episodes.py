@@ -46,54 +46,31 @@ _SAME_M: Final = 0.01
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepRecord:
-    """One step of a batch of B episodes.
+    """One step of a batch of B episodes."""
 
-    Attributes:
-        motion: Where everyone is at its start.
-        nominal: Nominal actions, shape (B, d), m/s^2.
-        action: Executed actions, shape (B, d), m/s^2.
-        nearest: Smallest distance of the centres within it, shape (B, N), m.
-        solved: Whether the filter met every row, shape (B,).
-    """
-
-    motion: Motion
-    nominal: FloatArray
-    action: FloatArray
-    nearest: FloatArray
-    solved: BoolArray
+    motion: Motion  # Where everyone is at its start
+    nominal: FloatArray  # Nominal actions, shape (B, d), m/s^2
+    action: FloatArray  # Executed actions, shape (B, d), m/s^2
+    nearest: FloatArray  # Smallest distance of the centres within it, shape (B, N), m
+    solved: BoolArray  # Whether the filter met every row, shape (B,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EpisodeRecord:
-    """One whole episode.
+    """One whole episode."""
 
-    Attributes:
-        scenario: What was played.
-        nominal_name: The ego's nominal controller.
-        adversary_names: The partners' strategies, N names.
-        ego_path: Ego's centre at every sample, shape (T + 1, d), m.
-        partner_paths: Partners' centres, shape (T + 1, N, d), m.
-        distance: Distance of the centres at every sample, shape (T + 1, N), m.
-        bound: Distance that the safe set asks for at every sample, shape (T + 1, N), m.
-        nearest: Smallest distance within each step, shape (T, N), m.
-        nominal: Nominal action of each step, shape (T, d), m/s^2.
-        action: Executed action of each step, shape (T, d), m/s^2.
-        solved: Whether the filter met every row, shape (T,).
-        start_s: Time of the first sample, s.
-    """
-
-    scenario: Scenario
-    nominal_name: str
-    adversary_names: list[str]
-    ego_path: FloatArray
-    partner_paths: FloatArray
-    distance: FloatArray
-    bound: FloatArray
-    nearest: FloatArray
-    nominal: FloatArray
-    action: FloatArray
-    solved: BoolArray
-    start_s: float = 0.0
+    scenario: Scenario  # What was played
+    nominal_name: str  # The ego's nominal controller
+    adversary_names: list[str]  # The partners' strategies, N names
+    ego_path: FloatArray  # Ego's centre at every sample, shape (T + 1, d), m
+    partner_paths: FloatArray  # Partners' centres, shape (T + 1, N, d), m
+    distance: FloatArray  # Distance of the centres at every sample, shape (T + 1, N), m
+    bound: FloatArray  # Distance that the safe set asks for at every sample, shape (T + 1, N), m
+    nearest: FloatArray  # Smallest distance within each step, shape (T, N), m
+    nominal: FloatArray  # Nominal action of each step, shape (T, d), m/s^2
+    action: FloatArray  # Executed action of each step, shape (T, d), m/s^2
+    solved: BoolArray  # Whether the filter met every row, shape (T,)
+    start_s: float = 0.0  # Time of the first sample, s
 
     @classmethod
     def of(

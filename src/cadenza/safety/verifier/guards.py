@@ -30,37 +30,23 @@ _EGO = "ego"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sight:
-    """What the filter is told in one step; copies, which it may keep or change.
+    """What the filter is told in one step; copies, which it may keep or change."""
 
-    Attributes:
-        nominal: Nominal actions, shape (B, d), m/s^2.
-        ego_position: Shape (B, d), m.
-        ego_velocity: Shape (B, d), m/s.
-        positions: Partners' centres as measured, shape (B, N, d), m.
-        velocities: Their velocities as measured, shape (B, N, d), m/s.
-        ages_s: Age of each measurement, shape (B, N), s.
-    """
-
-    nominal: FloatArray
-    ego_position: FloatArray
-    ego_velocity: FloatArray
-    positions: FloatArray
-    velocities: FloatArray
-    ages_s: FloatArray
+    nominal: FloatArray  # Nominal actions, shape (B, d), m/s^2
+    ego_position: FloatArray  # Shape (B, d), m
+    ego_velocity: FloatArray  # Shape (B, d), m/s
+    positions: FloatArray  # Partners' centres as measured, shape (B, N, d), m
+    velocities: FloatArray  # Their velocities as measured, shape (B, N, d), m/s
+    ages_s: FloatArray  # Age of each measurement, shape (B, N), s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """What the filter returned.
+    """What the filter returned."""
 
-    Attributes:
-        action: Shape (B, d), m/s^2.
-        solved: Whether the action meets every row, says the filter, shape (B,).
-        uncertified: Whether the filter says that its guarantee does not cover the step, (B,).
-    """
-
-    action: FloatArray
-    solved: BoolArray
+    action: FloatArray  # Shape (B, d), m/s^2
+    solved: BoolArray  # Whether the action meets every row, says the filter, shape (B,)
+    #: Whether the filter says that its guarantee does not cover the step, (B,)
     uncertified: BoolArray
 
 

@@ -48,19 +48,12 @@ _BISECTIONS: Final = 30
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Motion:
-    """Positions and velocities of a batch of episodes.
+    """Positions and velocities of a batch of episodes."""
 
-    Attributes:
-        ego_position: Shape (B, d), m.
-        ego_velocity: Shape (B, d), m/s.
-        positions: Partners' centres, shape (B, N, d), m.
-        velocities: Partners' velocities, shape (B, N, d), m/s.
-    """
-
-    ego_position: FloatArray
-    ego_velocity: FloatArray
-    positions: FloatArray
-    velocities: FloatArray
+    ego_position: FloatArray  # Shape (B, d), m
+    ego_velocity: FloatArray  # Shape (B, d), m/s
+    positions: FloatArray  # Partners' centres, shape (B, N, d), m
+    velocities: FloatArray  # Partners' velocities, shape (B, N, d), m/s
 
     @property
     def offset(self) -> FloatArray:

@@ -30,55 +30,36 @@ PICTURE_NAME: Final = "worst_episode.png"
 
 @dataclass(slots=True)
 class Counts:
-    """What happened in some episodes.
+    """What happened in some episodes."""
 
-    Attributes:
-        episodes: Episodes played.
-        steps: Control steps played.
-        penetrated_episodes: Episodes in which balls overlapped at any moment.
-        penetrated_steps: Steps in which they did.
-        unfiltered_steps: Steps in which the nominal action was executed although it misses the
-            safety condition.
-        missed_steps: Other steps whose action misses the condition of the most urgent partner by
-            more than the box forces it to, or leaves the box.
-        unjudged_steps: Steps with several partners and old packets, to which the former does not
-            apply except for the box: which partner is the most urgent depends on what one knows.
-        malformed_steps: Steps in which the filter returned no finite action.
-        infeasible_steps: Steps in which the filter found no action that meets every row.
-        exited_steps: Steps with one partner that led out of the safe set of the sampled row.
-        min_barrier: Smallest barrier value after such a step, m/s; negative outside.
-        uncertified_steps: Steps of which the filter says that its guarantee does not cover them.
-        changed_steps: Steps in which the filter changed the action.
-        min_margin_m: Smallest free distance between the balls, m; negative on overlap.
-        min_distance_m: Smallest distance of the centres, m.
-        compared_steps: Steps repeated through the single-environment filter.
-        disagreements: Of those, steps whose actions or verdicts differ.
-        largest_difference: Largest difference of an action component, m/s^2.
-        largest_contact_speed: Largest own speed while overlapping a partner, m/s; counted where
-            that is the filter's claim.
-        fast_steps: Steps with a larger one than tolerated.
-    """
-
-    episodes: int = 0
-    steps: int = 0
-    penetrated_episodes: int = 0
-    penetrated_steps: int = 0
+    episodes: int = 0  # Episodes played
+    steps: int = 0  # Control steps played
+    penetrated_episodes: int = 0  # Episodes in which balls overlapped at any moment
+    penetrated_steps: int = 0  # Steps in which they did
+    #: Steps in which the nominal action was executed although it misses the safety condition
     unfiltered_steps: int = 0
+    #: Other steps whose action misses the condition of the most urgent partner by more than the box
+    #: forces it to, or leaves the box
     missed_steps: int = 0
+    #: Steps with several partners and old packets, to which the former does not apply except for
+    #: the box: which partner is the most urgent depends on what one knows
     unjudged_steps: int = 0
-    malformed_steps: int = 0
-    infeasible_steps: int = 0
-    exited_steps: int = 0
-    min_barrier: float = math.inf
+    malformed_steps: int = 0  # Steps in which the filter returned no finite action
+    infeasible_steps: int = 0  # Steps in which the filter found no action that meets every row
+    exited_steps: int = 0  # Steps with one partner that led out of the safe set of the sampled row
+    min_barrier: float = math.inf  # Smallest barrier value after such a step, m/s; negative outside
+    #: Steps of which the filter says that its guarantee does not cover them
     uncertified_steps: int = 0
-    changed_steps: int = 0
+    changed_steps: int = 0  # Steps in which the filter changed the action
+    #: Smallest free distance between the balls, m; negative on overlap
     min_margin_m: float = math.inf
-    min_distance_m: float = math.inf
-    compared_steps: int = 0
-    disagreements: int = 0
-    largest_difference: float = 0.0
+    min_distance_m: float = math.inf  # Smallest distance of the centres, m
+    compared_steps: int = 0  # Steps repeated through the single-environment filter
+    disagreements: int = 0  # Of those, steps whose actions or verdicts differ
+    largest_difference: float = 0.0  # Largest difference of an action component, m/s^2
+    #: Largest own speed while overlapping a partner, m/s; counted where that is the filter's claim
     largest_contact_speed: float = 0.0
-    fast_steps: int = 0
+    fast_steps: int = 0  # Steps with a larger one than tolerated
 
     def add(self, other: "Counts") -> None:
         """Add the counts of other episodes."""
@@ -126,28 +107,17 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioResult:
-    """One row of the table.
+    """One row of the table."""
 
-    Attributes:
-        name: The scenario's name.
-        kind: "adversarial" or "stationary".
-        partners: Number of partners.
-        dim: Cartesian dimension.
-        plant: Simulated plant.
-        dt: Control step, s.
-        delay: Age of the partners' numbers.
-        counts: What happened.
-        by_adversary: One partner: episodes with an overlap and episodes, by opponent.
-    """
-
-    name: str
-    kind: str
-    partners: int
-    dim: int
-    plant: str
-    dt: float
-    delay: str
-    counts: Counts
+    name: str  # The scenario's name
+    kind: str  # "adversarial" or "stationary"
+    partners: int  # Number of partners
+    dim: int  # Cartesian dimension
+    plant: str  # Simulated plant
+    dt: float  # Control step, s
+    delay: str  # Age of the partners' numbers
+    counts: Counts  # What happened
+    #: One partner: episodes with an overlap and episodes, by opponent
     by_adversary: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
     def to_jsonable(self) -> dict[str, Any]:
@@ -229,18 +199,12 @@ def failures(results: Sequence[ScenarioResult]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class VerificationReport:
-    """Outcome of one verification.
+    """Outcome of one verification."""
 
-    Attributes:
-        config: What was run.
-        origin: Code, dependencies and seed.
-        results: One row per scenario.
-        worst: The episode with the smallest free distance; with one partner, if there were such.
-    """
-
-    config: VerifierConfig
-    origin: RunContext
-    results: list[ScenarioResult]
+    config: VerifierConfig  # What was run
+    origin: RunContext  # Code, dependencies and seed
+    results: list[ScenarioResult]  # One row per scenario
+    #: The episode with the smallest free distance; with one partner, if there were such
     worst: EpisodeRecord
 
     @property

@@ -123,27 +123,18 @@ def playable_scenarios(config: VerifierConfig) -> list[Scenario]:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Stage:
-    """One scenario, its filter, and what has happened so far.
+    """One scenario, its filter, and what has happened so far."""
 
-    Attributes:
-        scenario: What is played.
-        config: Opponents, filter options and seed.
-        condition: What the filter promises.
-        guard: The filter under test.
-        single: The filter of one environment that it must agree with; None compares nothing.
-        counts: What happened.
-        by_adversary: Episodes with an overlap and episodes, by opponent.
-        worst: The episode with the smallest free distance.
-    """
-
-    scenario: Scenario
-    config: VerifierConfig
-    condition: Condition
-    guard: Guard
+    scenario: Scenario  # What is played
+    config: VerifierConfig  # Opponents, filter options and seed
+    condition: Condition  # What the filter promises
+    guard: Guard  # The filter under test
+    #: The filter of one environment that it must agree with; None compares nothing
     single: SingleFilter | None
-    counts: Counts = field(default_factory=Counts)
+    counts: Counts = field(default_factory=Counts)  # What happened
+    #: Episodes with an overlap and episodes, by opponent
     by_adversary: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
-    worst: EpisodeRecord | None = None
+    worst: EpisodeRecord | None = None  # The episode with the smallest free distance
 
     @classmethod
     def of(cls, scenario: Scenario, config: VerifierConfig, make_guard: GuardFactory) -> "Stage":
