@@ -79,18 +79,11 @@ def velocity_map(chain: Chain, frames: JointFrames) -> FloatArray:
 def bias_accelerations(
     chain: Chain, frames: JointFrames, q_dot: FloatArray, points: FloatArray, carried: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return velocities of points, and J' q' of them and of the orientation of their bodies.
+    """Return velocities of points, (3, S), and J' q' of them and of their bodies' orientation.
 
-    Args:
-        chain: The tree.
-        frames: Its joints at this instant.
-        q_dot: Joint velocities, shape (n,), rad/s.
-        points: World positions, shape (3, S), m.
-        carried: Entry (i, s) is 1 if joint i carries point s, shape (n, S).
-
-    Returns:
-        Velocities, m/s, what moves the points without joint acceleration, m/s^2, and what turns
-        their bodies, rad/s^2; each of shape (3, S).
+    Entry (i, s) of ``carried``, (n, S), is 1 if joint i carries point s. All answers have shape
+    (3, S): m/s, what moves the points without joint acceleration, m/s^2, and what turns their
+    bodies, rad/s^2.
     """
     rate = frames.axis * q_dot
     turning = rate * chain.hinge

@@ -52,6 +52,8 @@ class MujocoArm:
     velocity and acceleration limits from ``<custom><numeric name="velocity_limit" .../>`` and
     ``acceleration_limit``. What the model does not state is unlimited.
 
+    Its attributes are those of `ArmModel`, and ``n_joints``.
+
     Args:
         model: Path of an MJCF file, or the XML text itself.
         ee_site: Site at the end effector.
@@ -77,44 +79,18 @@ class MujocoArm:
         self._site = _index(self._mujoco, self._model, "site", ee_site)
         self._chain, self._carried_by_body = _tree(self._mujoco, self._model)
         self._ee_carried = self._carried_by_body[self._model.site_bodyid[self._site]]
-        self._limits = _limits(self._mujoco, self._model)
-        self._spheres: LinkSpheres = link_spheres(self._mujoco, self._model)
-        self._pairs = allowed_pairs(self._mujoco, self._model, self._spheres.bodies, exclude)
-        by_sphere = self._carried_by_body[self._spheres.bodies]
+        self.n_joints = int(self._model.nv)
+        self.limits = _limits(self._mujoco, self._model)
+        self._spheres = spheres = link_spheres(self._mujoco, self._model)
+        self.sphere_radii, self.sphere_links = spheres.radii, spheres.links
+        self.self_collision_pairs = allowed_pairs(
+            self._mujoco, self._model, spheres.bodies, exclude
+        )
+        by_sphere = self._carried_by_body[spheres.bodies]
         self._carried = np.vstack([self._ee_carried, by_sphere])
         self._places = np.ones((len(self._carried), 4))
         self._carried_or_not = np.vstack([by_sphere, np.zeros(self.n_joints)])  # -1: by none
-        self._movable = self._find_movable()
-
-    @property
-    def n_joints(self) -> int:
-        """Number of joints."""
-        return int(self._model.nv)
-
-    @property
-    def limits(self) -> JointLimits:
-        """Limits of the joints, as the model states them."""
-        return self._limits
-
-    @property
-    def sphere_radii(self) -> FloatArray:
-        """Radii of the collision spheres, shape (S,), m."""
-        return self._spheres.radii
-
-    @property
-    def sphere_links(self) -> tuple[str, ...]:
-        """Name of the body that carries each sphere, S names."""
-        return self._spheres.links
-
-    @property
-    def movable_spheres(self) -> NDArray[np.bool_]:
-        """Whether any joint moves each sphere, shape (S,)."""
-        return self._movable
-
-    @property
-    def self_collision_pairs(self) -> NDArray[np.intp]:
-        """Pairs of spheres that may not touch, shape (P, 2)."""
-        return self._pairs
+        self.movable_spheres = self._find_movable()
 
     def home(self) -> FloatArray:
         """Return the first keyframe's joint positions, or the model's reference, shape (n,)."""
@@ -299,11 +275,7 @@ def _require_simple_joints(mujoco: Any, model: Any) -> None:
 
 
 def _index(mujoco: Any, model: Any, kind: Literal["site", "body"], name: str) -> int:
-    """Return the index of a site or body.
-
-    Raises:
-        ConfigurationError: The model has none of that name.
-    """
+    """Return the index of a site or body, or raise ConfigurationError."""
     number = getattr(mujoco.mjtObj, f"mjOBJ_{kind.upper()}")
     index = mujoco.mj_name2id(model, number, name)
     if index < 0:
@@ -437,9 +409,6 @@ def allowed_pairs(
 
     Left out are pairs on one rigid part (bodies no joint lies between), pairs of a part and the one
     that carries it, and the exclusions of the model and of the caller.
-
-    Raises:
-        ConfigurationError: ``exclude`` names a body the model does not have.
     """
     weld = model.body_weldid
     ignored = {

@@ -305,12 +305,7 @@ def derated_batch(
     """Return the constants for packets up to a declared age, and where authority is left.
 
     Where none is left, alpha is the smallest one, whose row asks for all the box can give.
-
-    Args:
-        pair: Constants for current packets.
-        reach: Largest Euclidean acceleration of the ego, broadcasting to the pairs, m/s^2.
-        contact: D, m.
-        max_age_s: Declared bound on the age, s, > 0.
+    ``reach`` is the largest Euclidean acceleration of the ego, m/s^2.
     """
     age = torch.full_like(contact, max_age_s)
     open_ = staleness_batch(age, pair.partner_accel, pair.dt, torch.zeros_like(contact), contact)

@@ -346,12 +346,8 @@ class BatchedSafetyDriver:
     ) -> SafetyBatchStep:
         """Return the actions to execute in scenes that are given one by one, as `step` does.
 
-        Where one of them is malformed, only its environment brakes.
-
-        Args:
-            nominal_action: The policy's actions, shape (B, A).
-            scenes: Every agent of each environment, or what is wrong with its observation.
-            partner_ids: As for `step`.
+        A scene holds every agent, or what is wrong with its observation; where one is malformed,
+        only its environment brakes.
 
         Raises:
             InputError: As `step`; or the options let all environments be decided together.

@@ -144,18 +144,9 @@ def project_ranked(
 ) -> BatchProjection:
     """Return what `project_batch` does where the rows have a rank; its input is not checked.
 
-    Args:
-        u_hat: Nominal actions, shape (B, n).
-        A: Rows, shape (B, m, n).
-        b: Right-hand sides, shape (B, m).
-        lower: Lower bounds, shape (B, n).
-        upper: Upper bounds, shape (B, n).
-        rows_on: Rows that count, shape (B, m), bool.
-        first: Index of the row that is served first when there is no solution, shape (B,), int64;
-            None takes the most violated one.
-        weight: Weights of the violations of the other rows then, shape (B, m), > 0; None takes
-            `SLACK_WEIGHT` for each.
-        fixed_shape: See `project_batch`.
+    Without a solution the row with the index ``first``, shape (B,), int64, is served first; None
+    takes the most violated one. ``weight``, (B, m), > 0, weighs the violations of the others; None
+    takes `SLACK_WEIGHT` for each. Both bounds have shape (B, n).
     """
     fixed = u_hat.is_cuda if fixed_shape is None else fixed_shape
     batch = u_hat.shape[0]

@@ -18,23 +18,15 @@ from cadenza.safety.snapshot import AgentBatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchEnvHooks:
-    """What the driver reads from a batch.
+    """What the driver reads from a batch."""
 
-    Attributes:
-        agents: Returns the motion of every agent of every environment at the current state.
-        control_models: Model of every agent.
-        bounds: Envelope of the task.
-        control_timestep: Time one ``step`` takes, s.
-        plant: How the environments integrate one step.
-        num_envs: Environments B.
-    """
-
+    #: Returns the motion of every agent of every environment at the current state
     agents: Callable[[], AgentBatch]
-    control_models: Mapping[str, AgentControlModel]
-    bounds: Bounds
-    control_timestep: float
-    plant: Plant
-    num_envs: int
+    control_models: Mapping[str, AgentControlModel]  # Model of every agent
+    bounds: Bounds  # Envelope of the task
+    control_timestep: float  # Time one ``step`` takes, s
+    plant: Plant  # How the environments integrate one step
+    num_envs: int  # Environments B
 
     @classmethod
     def of(cls, env: object) -> "BatchEnvHooks":

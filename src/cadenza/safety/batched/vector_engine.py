@@ -212,16 +212,7 @@ def is_vectorised(hooks: BatchEnvHooks, ego_uid: str, options: SafetyOptions) ->
 
 
 class VectorEngine:
-    """Decides for B environments at once.
-
-    Args:
-        hooks: What the batch offers.
-        ego_uid: The agent to guard; see `is_vectorised`.
-        options: Configuration; see there, too.
-
-    Raises:
-        ConfigurationError: No authority against a partner.
-    """
+    """Decides for B environments at once, where `is_vectorised`; see `BatchedSafetyDriver`."""
 
     def __init__(self, hooks: BatchEnvHooks, *, ego_uid: str, options: SafetyOptions) -> None:
         ego_model = hooks.control_models[ego_uid]

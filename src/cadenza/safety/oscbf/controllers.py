@@ -76,6 +76,10 @@ class ArmFilter:
         self._cost = self._DEFAULT_COST if cost is None else cost
         self._rows = RowBuilder(arm, self._rules)
         self._programmes = ProgrammeSolver(DaqpSolver() if solver is None else solver)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Look at the limits that only one level needs."""
 
     def rows(self, state: ArmState, obstacles: Sequence[Obstacle] = ()) -> BarrierRows:
         """Return the barriers at ``state``; `solve` builds them itself when not given them."""
@@ -181,16 +185,7 @@ class TorqueOSCBF(ArmFilter):
 
     _DEFAULT_COST = TaskCost(inverse="dynamic")
 
-    def __init__(
-        self,
-        arm: ArmModel,
-        *,
-        dt: float,
-        constraints: ArmConstraints | None = None,
-        cost: TaskCost | None = None,
-        solver: QPSolver | None = None,
-    ) -> None:
-        super().__init__(arm, dt=dt, constraints=constraints, cost=cost, solver=solver)
+    def _prepare(self) -> None:
         if not np.isfinite(self._limits.acceleration).all():
             raise ConfigurationError(
                 "TorqueOSCBF: expected finite acceleration limits, got "

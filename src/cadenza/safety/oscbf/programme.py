@@ -34,7 +34,7 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.safety.arms.kinematics import dposv
 from cadenza.safety.arms.state import ArmState
 from cadenza.safety.oscbf.box import JointBox
-from cadenza.safety.oscbf.rules import Priorities, Priority
+from cadenza.safety.oscbf.rules import Priorities, Priority, require_positive
 from cadenza.safety.solvers import QPSolution, QPSolver, SolveStatus
 
 #: Slack above which a row counts as relaxed; a tenth of a millimetre per second.
@@ -78,11 +78,7 @@ class TaskCost:
 
     def __post_init__(self) -> None:
         for name in ("weight_joint", "weight_operational", "damping"):
-            value = getattr(self, name)
-            if not 0.0 < value < math.inf:
-                raise ConfigurationError(
-                    f"TaskCost.{name}: expected a finite number > 0, got {value}."
-                )
+            require_positive(f"TaskCost.{name}", getattr(self, name))
         if self.inverse not in get_args(Inverse):
             raise ConfigurationError(
                 f"TaskCost.inverse: expected one of {get_args(Inverse)}, got {self.inverse!r}."

@@ -259,15 +259,9 @@ def turning(normal: FloatArray, velocity: FloatArray, distance: FloatArray) -> F
 def offsets_to_segments(
     points: FloatArray, start: FloatArray, axis: FloatArray
 ) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """Return vectors from the nearest points of segments, and whether those lie between the ends.
+    """Return vectors from the nearest points of segments, (S, O, 3), and which lie within these.
 
-    Args:
-        points: Shape (S, 3), m.
-        start: First ends, shape (O, 3), m.
-        axis: Second ends minus first, shape (O, 3), m; zero for a point.
-
-    Returns:
-        Shapes (S, O, 3) and (S, O).
+    Points (S, 3), first ends and second less first ends (O, 3), m; zero for a point.
     """
     offset = points[:, None, :] - start
     if not np.count_nonzero(axis):  # nothing but points

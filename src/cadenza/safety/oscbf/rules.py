@@ -39,11 +39,8 @@ class Priority:
 
     def __post_init__(self) -> None:
         for name in ("weight", "gain", "second_gain"):
-            value = getattr(self, name)
-            if value is not None and not 0.0 < value < math.inf:
-                raise ConfigurationError(
-                    f"Priority.{name}: expected a finite number > 0, got {value}."
-                )
+            if getattr(self, name) is not None:
+                require_positive(f"Priority.{name}", getattr(self, name))
 
     @property
     def gains(self) -> tuple[float, float]:
@@ -138,10 +135,7 @@ class SingularityRule:
     priority: Priority = field(default_factory=Priority)
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.minimum < math.inf:
-            raise ConfigurationError(
-                f"SingularityRule.minimum: expected a finite number > 0, got {self.minimum}."
-            )
+        require_positive("SingularityRule.minimum", self.minimum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +151,7 @@ class SpeedRule:
     priority: Priority = field(default_factory=Priority)
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.limit < math.inf:
-            raise ConfigurationError(
-                f"SpeedRule.limit: expected a finite speed > 0 m/s, got {self.limit}."
-            )
+        require_positive("SpeedRule.limit", self.limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,10 +182,7 @@ class ArmConstraints:
     speed: SpeedRule | None = None
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.joint_gain < math.inf:
-            raise ConfigurationError(
-                f"ArmConstraints.joint_gain: expected a finite rate > 0 1/s, got {self.joint_gain}."
-            )
+        require_positive("ArmConstraints.joint_gain", self.joint_gain)
         if not 0.0 < self.braking_share <= 1.0:
             raise ConfigurationError(
                 f"ArmConstraints.braking_share: expected in (0, 1], got {self.braking_share}."
@@ -261,3 +249,9 @@ class Obstacle:
 def _require_nearest(owner: str, nearest: int) -> None:
     if nearest < 1:
         raise ConfigurationError(f"{owner}.nearest: expected >= 1, got {nearest}.")
+
+
+def require_positive(name: str, value: float) -> None:
+    """Raise ConfigurationError unless ``value`` is a finite number > 0."""
+    if not 0.0 < value < math.inf:
+        raise ConfigurationError(f"{name}: expected a finite number > 0, got {value}.")

@@ -150,15 +150,9 @@ def details_hash(content_hash: str, details: Mapping[str, Any]) -> str:
 
 
 def require_intact(document: Mapping[str, Any], *, require_hash: bool, source: str) -> None:
-    """Raise unless the document is of a known version and its hashes hold.
+    """Raise ReportError unless the document is of a known version and its hashes hold.
 
-    Args:
-        document: As stored.
-        require_hash: Whether a missing hash is an error.
-        source: How messages call it.
-
-    Raises:
-        ReportError: Unknown version, or a hash that is missing or does not match.
+    ``require_hash``: a missing hash is an error, too; ``source`` is how messages call the document.
     """
     _require_version(document, source)
     content = {key: value for key, value in document.items() if key not in _OUTSIDE_CONTENT}

@@ -318,15 +318,10 @@ class SlackResult(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SlackAggregate:
-    """Slack over the steps of one condition.
+    """Slack over the steps of one condition; 0 without steps."""
 
-    Attributes:
-        max_slack: Largest of any step; 0 without steps.
-        slack_l2: Mean over steps of the norm; 0 without steps.
-    """
-
-    max_slack: float
-    slack_l2: float
+    max_slack: float  # Largest of any step
+    slack_l2: float  # Mean over steps of the norm
 
 
 def aggregate_oscbf_slack(results: Iterable[SlackResult]) -> SlackAggregate:

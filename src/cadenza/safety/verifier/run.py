@@ -393,9 +393,6 @@ def ask(guard: Guard, sight: Sight) -> tuple[Answer, BoolArray]:
 
     Elsewhere, where a component is not finite or beyond 1e6 m/s^2, the action is replaced by
     zero, so that the other episodes can go on. The guard may keep or change what it was given.
-
-    Raises:
-        InputError: The answer has other shapes or kinds than `Answer` asks for.
     """
     copies = {f.name: getattr(sight, f.name).copy() for f in fields(sight)}
     answer = guard(Sight(**copies))
