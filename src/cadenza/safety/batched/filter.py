@@ -532,26 +532,29 @@ class BatchedEgoFilter:
     def _solve(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor | None) -> _Solution:
         """Solve with lambda as tight as each row allows, then without it if the rows conflict."""
         if wanted is None:
-            return self._project(u, rows, torch.zeros_like(rows.level))
+            return self._project(u, rows, torch.zeros_like(rows.level), None)
         if self._options.upstream:
-            return self._project(u, rows, wanted)
+            return self._project(u, rows, wanted, None)
         # As `filters.projection.feasible_lambda`; the box is symmetric.
         lowest = -(rows.a.abs() * self._bounds.action_linf_component).sum(-1)
         tightest = lowest - rows.level + FEASIBILITY_ROOM
         tight = torch.maximum(wanted, tightest).clamp_max(0.0)
         used = torch.where(wanted >= 0.0, wanted, tight)
-        solution = self._project(u, rows, used)
+        tightened = (used < 0.0).any(1)
+        solution = self._project(u, rows, used, ~tightened)
         failed = (solution.status == INFEASIBLE) | (solution.status == NOT_CONVERGED)
-        again = failed & (used < 0.0).any(1)
+        again = failed & tightened
         if not self._is_fixed(u) and not bool(again.any()):
             return solution
-        return solution.where(again, self._project(u, rows, used.clamp_min(0.0)))
+        return solution.where(again, self._project(u, rows, used.clamp_min(0.0), again))
 
     def _is_fixed(self, u: Tensor) -> bool:
         return u.is_cuda if self._fixed_shape is None else self._fixed_shape
 
-    def _project(self, u: Tensor, rows: EgoRowsBatch, lambda_: Tensor) -> _Solution:
-        """Project with the given slack."""
+    def _project(
+        self, u: Tensor, rows: EgoRowsBatch, lambda_: Tensor, final: Tensor | None
+    ) -> _Solution:
+        """Project with the given slack; see `project_ranked` for ``final``."""
         b = rows.level + lambda_
         box = torch.full_like(u, self._bounds.action_linf_component)
         answer = project_ranked(
@@ -563,6 +566,7 @@ class BatchedEgoFilter:
             torch.ones_like(b, dtype=torch.bool),
             first=most_urgent(rows),
             weight=SLACK_WEIGHT * (1.0 + 1.0 / rows.time_left.clamp_min(1e-3)),
+            final=final,
             fixed_shape=self._fixed_shape,
         )
         return _Solution(answer.u, answer.status, lambda_, b, answer.status < INFEASIBLE)

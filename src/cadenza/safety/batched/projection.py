@@ -139,6 +139,7 @@ def project_ranked(
     rows_on: Tensor,
     first: Tensor | None = None,
     weight: Tensor | None = None,
+    final: Tensor | None = None,
     *,
     fixed_shape: bool | None = None,
 ) -> BatchProjection:
@@ -146,14 +147,15 @@ def project_ranked(
 
     Without a solution the row with the index ``first``, shape (B,), int64, is served first; None
     takes the most violated one. ``weight``, (B, m), > 0, weighs the violations of the others; None
-    takes `SLACK_WEIGHT` for each. Both bounds have shape (B, n).
+    takes `SLACK_WEIGHT` for each. Both bounds have shape (B, n). The least violation is searched
+    for only where ``final``, (B,), is true; elsewhere the action means nothing without a solution.
     """
     fixed = u_hat.is_cuda if fixed_shape is None else fixed_shape
     batch = u_hat.shape[0]
     if batch == 0:
         codes = torch.empty(0, dtype=torch.int8, device=u_hat.device)
         return BatchProjection(u_hat.clone(), codes, torch.empty_like(u_hat[:, 0]))
-    given = (u_hat, A, b, lower, upper, rows_on, first, weight)
+    given = (u_hat, A, b, lower, upper, rows_on, first, weight, final)
     size = batch if fixed else chunk_size(A.shape[1], A.shape[2])
     parts = [
         _project(
@@ -175,11 +177,11 @@ def chunk_size(m: int, n: int) -> int:
 def _project(given: "tuple[Tensor | None, ...]", stages: "_Stages") -> BatchProjection:
     """Solve one pass over the arguments of `project_ranked`."""
     u_hat, A, b, lower, upper, rows_on = cast("tuple[Tensor, ...]", given[:6])
-    first, weight = given[6:]
+    first, weight, final = given[6:]
     with torch.no_grad():
         problems, good = _cleaned(u_hat, A, b, lower, upper, rows_on)
         weights = torch.full_like(problems.b, SLACK_WEIGHT) if weight is None else weight.T
-        problems = problems._replace(s=1.0 / weights)
+        problems = problems._replace(s=1.0 / weights, final=good if final is None else final)
         if first is not None:
             problems = problems._replace(first=first)
         elif b.shape[1] > 0:
@@ -218,6 +220,7 @@ def _cleaned(
         lower=torch.where(box, lower, 0.0).contiguous(),
         upper=torch.where(box, upper, 0.0).contiguous(),
         first=torch.zeros(u.shape[1], dtype=torch.int64, device=u.device),
+        final=good,
     )
     return clean, good
 
@@ -246,7 +249,7 @@ def _pull_back(
     g: Tensor, x: Tensor, status: Tensor, problems: Problems
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the cotangents of u, A and b: shapes (n, B), (m, n, B), (m, B)."""
-    u, A, b, _, lower, upper, _ = problems
+    u, A, b, _, lower, upper, _, _ = problems
     solved = (status == INACTIVE) | (status == OPTIMAL)
     free = (x > lower) & (x < upper) & solved
     held = ((A * x).sum(1) - b).abs() <= _ACTIVE[x.dtype] * (1.0 + b.abs())
@@ -324,9 +327,11 @@ class _Stages:
         x, feasible = _one_of(problems, worst)
         met = (A * x).sum(1) - b <= ROUNDING[x.dtype] * (1.0 + b.abs())
         met = met.scatter(0, worst.unsqueeze(0), value=True).all(0)
-        answers = _Answers.of(x, OPTIMAL)
+        status = torch.where(feasible, _Answers.of(x, OPTIMAL).status, INFEASIBLE)
+        answers = _Answers(x, status)
         answers = self._replace(feasible & ~met, problems, self._several_rows, answers)
-        return self._replace(~feasible, problems, self._least_violation, answers)
+        lost = ~feasible & problems.final
+        return self._replace(lost, problems, self._least_violation, answers)
 
     def _several_rows(self, problems: Problems) -> _Answers:
         """Solve for all rows; where that fails, the least violation."""
@@ -339,7 +344,8 @@ class _Stages:
             status = torch.where(infeasible, _Answers.of(x, INFEASIBLE).status, NOT_CONVERGED)
             status = torch.where(solved, _Answers.of(x, OPTIMAL).status, status)
         answers = _Answers(x, status)
-        least = self._replace(status != OPTIMAL, problems, self._least_violation, answers)
+        lost = (status != OPTIMAL) & problems.final
+        least = self._replace(lost, problems, self._least_violation, answers)
         return _Answers(least.x, status)
 
     def _faces(self, problems: Problems) -> tuple[Tensor, Tensor]:

@@ -40,7 +40,7 @@ MAX_FACE_ROWS: Final = {2: 12, 3: 6}
 #: as many steps as they have active constraints; one that has to leave again costs two more.
 STEPS_PER_CONSTRAINT: Final = 4
 #: Steps between two looks at which environments are left.
-_STEPS_PER_LOOK: Final = 4
+_STEPS_PER_LOOK: Final = 2
 #: Largest accepted residual over 1 + |b|, by precision. In float32 the sums themselves round to
 #: about 1e-6.
 TOLERANCE: Final = {torch.float64: 1e-9, torch.float32: 1e-5}
@@ -63,6 +63,7 @@ class Problems(NamedTuple):
     lower: Tensor  # Lower bounds, shape (n, B)
     upper: Tensor  # Upper bounds, shape (n, B)
     first: Tensor  # Index of the most urgent row, shape (B,)
+    final: Tensor  # Without a solution the least violation is wanted, shape (B,), bool
 
     def take(self, index: Tensor) -> "Problems":
         """Return the problems of some environments."""

@@ -394,9 +394,11 @@ class VectorEngine:
         infeasible = outcome.status.numpy() >= INFEASIBLE
         braked = np.zeros(len(action), dtype=np.bool_)
         reasons: dict[int, tuple[str, ...]] = {}
+        unproved = (infeasible & outcome.uncertified.numpy()).tolist()  # a proved action stands
         for row, layer in enumerate(self._brakes):
-            if not (infeasible[row] and outcome.uncertified[row]):  # a proved action stands
-                layer.forget()
+            if not unproved[row]:
+                if layer.pairs:
+                    layer.forget()
                 continue
             decision = layer.decide(
                 action[row], agents.snapshots(row), None, infeasible=True, previous_action=None
