@@ -138,25 +138,15 @@ def missed(row: AffineRow, u: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FallbackRequest:
-    """What a fallback may look at.
+    """What a fallback may look at."""
 
-    Attributes:
-        dynamics: The robot.
-        state: Shape (n,).
-        nominal: The proposed action, shape (k,).
-        least_violation: The action that misses the rows least, shape (k,).
-        lower: Lower bounds of the box, shape (k,).
-        upper: Upper bounds of the box, shape (k,).
-        status: Why there is no solution; see `AffineInfo.status`.
-    """
-
-    dynamics: ControlAffineDynamics
-    state: FloatArray
-    nominal: FloatArray
-    least_violation: FloatArray
-    lower: FloatArray
-    upper: FloatArray
-    status: str
+    dynamics: ControlAffineDynamics  # The robot
+    state: FloatArray  # Shape (n,)
+    nominal: FloatArray  # The proposed action, shape (k,)
+    least_violation: FloatArray  # The action that misses the rows least, shape (k,)
+    lower: FloatArray  # Lower bounds of the box, shape (k,)
+    upper: FloatArray  # Upper bounds of the box, shape (k,)
+    status: str  # Why there is no solution; see `AffineInfo.status`
 
 
 #: Returns an action, shape (k,).

@@ -104,7 +104,11 @@ def lift(
             )
         acts = at_samples.authority > AUTHORITY_TOLERANCE
         if bool(acts.all()):
-            barrier.require_degree(degree)
+            if isinstance(barrier.gains, tuple) and len(barrier.gains) != degree:
+                raise ConfigurationError(
+                    f"Barrier {barrier.name!r}: expected {degree} gains for relative degree "
+                    f"{degree}, got {len(barrier.gains)}."
+                )
             return LiftedBarrier(barrier.name, barrier.weight, degree, row, _stages(psi))
         if bool(acts.any()):
             raise ConfigurationError(

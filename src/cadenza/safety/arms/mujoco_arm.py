@@ -119,7 +119,10 @@ class MujocoArm:
         require_finite("MujocoArm.state: q", q)
         require_finite("MujocoArm.state: q_dot", q_dot)
         frames = self._move_to(q, q_dot)
-        velocities, centers = velocity_map(self._chain, frames), self._sphere_centers()
+        velocities, bodies = velocity_map(self._chain, frames), self._spheres.bodies
+        rotations: FloatArray = self._data.xmat.take(bodies, axis=0).reshape(-1, 3, 3)
+        positions: FloatArray = self._data.xpos.take(bodies, axis=0)
+        centers = positions + np.matvec(rotations, self._spheres.offsets)
         site: FloatArray = self._data.site_xpos[self._site].copy()
         places = self._places.copy()  # of the end effector, then of the spheres
         places[0, :3], places[1:, :3] = site, centers
@@ -198,12 +201,6 @@ class MujocoArm:
         mujoco.mj_rne(model, data, 0, bias)
         bias_forces: FloatArray = bias - data.qfrc_passive
         return {"mass_matrix": mass_matrix, "bias_forces": bias_forces}
-
-    def _sphere_centers(self) -> FloatArray:
-        bodies = self._spheres.bodies
-        rotations: FloatArray = self._data.xmat.take(bodies, axis=0).reshape(-1, 3, 3)
-        positions: FloatArray = self._data.xpos.take(bodies, axis=0)
-        return positions + np.matvec(rotations, self._spheres.offsets)
 
     def _ee_jacobian(
         self, frames: JointFrames, place: FloatArray, velocities: FloatArray

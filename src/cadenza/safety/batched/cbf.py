@@ -165,12 +165,10 @@ def pair_rows_batch(
         p: Centres, shape (B, N, d), m.
         v: Velocities, shape (B, N, d), m/s.
         R: Radii, shape (N,) or (B, N), m.
-        alpha: Braking authority left against the worst partner, m/s^2, > 0; a number or a tensor
-            that broadcasts to (B, P).
+        alpha: Braking authority left against the worst partner, m/s^2, > 0; broadcasts to (B, P).
         pairs: Indices of the agents of each pair, shape (P, 2), integer.
         dt: Control step, s.
-        relative_accel: A, bound on the relative acceleration, m/s^2; like ``alpha``. Read for
-            ``plant="zoh"`` only.
+        relative_accel: A, bound on the relative acceleration, likewise; for ``plant="zoh"`` only.
         gamma: Rate at which overlap is undone, 1/s.
         plant: How the plant integrates one step.
         margin_m: Distance kept in addition to the radii, m.
@@ -235,14 +233,6 @@ class StalenessBatch(NamedTuple):
     tilt: Tensor
 
 
-class StaleLevels(NamedTuple):
-    """Level, h and largest h in the uncertainty; see `cadenza.safety.cbf.StaleLevel`."""
-
-    level: Tensor
-    h: Tensor
-    h_best: Tensor
-
-
 def staleness_batch(
     age_s: Tensor, partner_accel: Tensor, dt: float, distance: Tensor, contact: Tensor
 ) -> StalenessBatch:
@@ -272,8 +262,8 @@ def stale_levels(
     tangential: Tensor,
     pair: PairTensors,
     open_: StalenessBatch,
-) -> StaleLevels:
-    """Return the levels of rows that cover every state of the uncertainty.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the levels of rows that cover every state of the uncertainty, h and the largest h.
 
     r, w and t are those of the extrapolated state; ``pair.alpha`` is already derated.
     """
@@ -292,11 +282,8 @@ def stale_levels(
     touching, _ = sampled_level(contact, contact, worst, turned, pair)
     level = torch.where(nearest < contact, torch.minimum(level, touching), level)
     excess, constants = distance - contact, (pair.alpha, pair.dt, pair.gamma)
-    return StaleLevels(
-        level=level,
-        h=barrier_values(excess, closing, *constants),
-        h_best=barrier_values(excess + open_.position, best, *constants),
-    )
+    h = barrier_values(excess, closing, *constants)
+    return level, h, barrier_values(excess + open_.position, best, *constants)
 
 
 def derated_batch(

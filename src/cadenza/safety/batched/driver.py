@@ -103,11 +103,6 @@ class RowwiseEngine:
                 steps.append(runtime.step(nominal[row], scene, partner_id=partner_ids[row]))
         return self._as_batch(steps)
 
-    def decide_blind(self, nominal: FloatArray, error: InputError) -> SafetyBatchStep:
-        """Return braking actions for an unusable observation, or raise ``error``."""
-        scenes = [error] * len(self._runtimes)
-        return self.decide_rows(nominal, scenes, [None] * len(scenes))
-
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumed run needs, JSON-able; floats survive exactly."""
         return {"rows": [runtime.state_dict() for runtime in self._runtimes]}
@@ -286,11 +281,7 @@ class BatchedSafetyDriver:
         return isinstance(self._engine, VectorEngine)
 
     def drives(self, env: object) -> bool:
-        """Whether stepping ``env`` moves what the driver reads, at the step it assumes.
-
-        Raises:
-            ConfigurationError: A wrapper of ``env`` says that it cannot be guarded.
-        """
+        """Whether stepping ``env`` moves what the driver reads, at the step it assumes."""
         if unwrapped(env) is not unwrapped(self._env):
             return False
         return BatchEnvHooks.of(env).control_timestep == self._hooks.control_timestep
@@ -332,7 +323,7 @@ class BatchedSafetyDriver:
         except InputError as error:
             if isinstance(self._engine, VectorEngine):  # whose options do not say to brake then
                 raise
-            return self._engine.decide_blind(nominal, error)
+            return self._engine.decide_rows(nominal, [error] * self.num_envs, ids)
         if agents.ages_s is not None and isinstance(self._engine, VectorEngine):
             self._follow_ages()
         self._untouched = False

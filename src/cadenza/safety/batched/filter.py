@@ -272,7 +272,7 @@ class BatchedEgoFilter:
         self._options = EgoOnlyOptions(**options, on_infeasible="least_violation")
         if not isinstance(ego_model, DoubleIntegratorControlModel):
             raise ConfigurationError(
-                "BatchedEgoFilter: expected a double integrator as the ego, got "
+                "BatchedEgoFilter: expected a DoubleIntegratorControlModel as the ego, got "
                 f"{type(ego_model).__name__}; use the filter of one environment."
             )
         if self._options.rate_limit != "off" or self._options.prediction_error is not None:
@@ -518,16 +518,16 @@ class BatchedEgoFilter:
             level, _ = self._level(distance - open_.position, contact, worst, still, pair)
             _, h = self._level(distance, contact, closing, tangential, pair)
             return constants.shared(level) - loss, h, torch.zeros_like(h, dtype=torch.bool)
-        stale = stale_levels(distance, contact, closing, tangential, pair, open_)
-        level = constants.shared(stale.level) - loss
+        level, h, h_best = stale_levels(distance, contact, closing, tangential, pair, open_)
+        level = constants.shared(level) - loss
         too_old = age > self._options.max_age_s * (1.0 + AGE_ROUNDING)
         overlapping = distance - contact + open_.position < -OVERLAP_TOLERANCE
-        outside = too_old | (stale.h_best < -CERTIFICATE_TOLERANCE) | overlapping
+        outside = too_old | (h_best < -CERTIFICATE_TOLERANCE) | overlapping
         lone = self._options.always_feasible and distance.shape[1] == 1
         sure = braking_meets_row(pair, contact) & lone
         uncovered = outside | ((level < -every_direction) & ~sure)
         floored = level.clamp_min(-every_direction)
-        return torch.where(outside, level, floored), stale.h, uncovered
+        return torch.where(outside, level, floored), h, uncovered
 
     def _solve(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor | None) -> _Solution:
         """Solve with lambda as tight as each row allows, then without it if the rows conflict."""

@@ -40,7 +40,7 @@ MAX_FACE_ROWS: Final = {2: 12, 3: 6}
 #: as many steps as they have active constraints; one that has to leave again costs two more.
 STEPS_PER_CONSTRAINT: Final = 4
 #: Steps between two looks at which environments are left.
-_STEPS_PER_LOOK: Final = 2
+_STEPS_PER_LOOK: Final = 4
 #: Largest accepted residual over 1 + |b|, by precision. In float32 the sums themselves round to
 #: about 1e-6.
 TOLERANCE: Final = {torch.float64: 1e-9, torch.float32: 1e-5}
@@ -332,10 +332,8 @@ def _gram(problem: Problems) -> Tensor:
     gram[:m, :m] = (problem.A.unsqueeze(1) * problem.A.unsqueeze(0)).sum(2)
     gram[:m, m:] = problem.A
     gram[m:, :m] = problem.A.transpose(0, 1)
-    for k in range(n):
-        gram[m + k, m + k] = 1.0
-    for j in range(m):
-        gram[j, j] += problem.s[j]
+    for k in range(m + n):
+        gram[k, k] += problem.s[k] if k < m else 1.0
     return gram
 
 

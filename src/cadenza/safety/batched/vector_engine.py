@@ -42,11 +42,7 @@ class Scene(NamedTuple):
 
 
 def scene_of(agents: AgentBatch, ego_uid: str, partner_uids: tuple[str, ...]) -> Scene:
-    """Return the ego and the partners in the given order.
-
-    Raises:
-        InputError: The agents are others than these.
-    """
+    """Return the ego and the partners in the given order; InputError for any other agents."""
     if set(agents.uids) != {ego_uid, *partner_uids}:
         raise InputError(
             f"BatchedSafetyDriver: expected the agents {[ego_uid, *partner_uids]}, got "

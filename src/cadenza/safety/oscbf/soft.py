@@ -40,18 +40,10 @@ _NEGATIVE_SLACK_WARN_FLOOR: Final = -1e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OSCBFConstraints:
-    """Rows A q' <= b.
+    """Rows A q' <= b; InputError for other shapes, or an entry that is not finite."""
 
-    Attributes:
-        a: Row vectors, shape (m, n).
-        b: Right-hand sides, shape (m,).
-
-    Raises:
-        InputError: Wrong number of axes, unequal row counts, or an entry that is not finite.
-    """
-
-    a: FloatArray
-    b: FloatArray
+    a: FloatArray  # Row vectors, shape (m, n)
+    b: FloatArray  # Right-hand sides, shape (m,)
 
     def __post_init__(self) -> None:
         for name, axes in (("a", 2), ("b", 1)):

@@ -93,10 +93,6 @@ class ThreeTableReport:
     ) -> "ThreeTableReport":
         """Return the report of a payload of any known version; hashes are not looked at.
 
-        Args:
-            payload: As `to_jsonable` or `to_document` return it.
-            source: How messages call it.
-
         Raises:
             ReportError: Unknown version or a malformed table.
             UnknownNameError: A row lacks a field.

@@ -22,6 +22,14 @@ PLANTS: Final = ("zoh", "semi_implicit")
 FILTER_PLANTS: Final = ("same", *PLANTS)
 #: Barriers of the filter.
 BARRIERS: Final = ("sampled", "wae")
+#: What messages call the kinds of values.
+_KINDS: Final[Mapping[type, str]] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a name",
+    type(None): "a name or null",
+}
 #: Largest number of steps one verification may ask for.
 MAX_STEPS: Final = 10**10
 #: Most decisions of a partner within one control step.
@@ -363,31 +371,17 @@ def _filter_plant(config: VerifierConfig, plant: str) -> Plant:
 
 
 def _convert(key: str, value: object, default: object) -> Any:
-    """Return ``value`` in the type of ``default``; no guessing beyond int to float.
-
-    Raises:
-        ConfigurationError: The kinds differ.
-    """
-    match default:
-        case tuple():
-            entries = cast("tuple[Any, ...]", default)
-            items = cast("Sequence[object]", value) if isinstance(value, list | tuple) else [value]
-            return tuple(_convert(key, item, entries[0]) for item in items)
-        case bool():
-            kind, accepted = "true or false", isinstance(value, bool)
-        case int():
-            kind = "a whole number"
-            accepted = isinstance(value, int) and not isinstance(value, bool)
-        case float():
-            kind = "a number"
-            accepted = isinstance(value, int | float) and not isinstance(value, bool)
-            value = float(cast("float", value)) if accepted else value
-        case None:
-            kind, accepted = "a name or null", value is None or isinstance(value, str)
-        case _:
-            kind, accepted = "a name", isinstance(value, str)
-    if not accepted:
-        raise ConfigurationError(f"verifier: {key}: expected {kind}, got {value!r}.")
+    """Return ``value`` in the type of ``default``; no guessing beyond int to float."""
+    if isinstance(default, tuple):
+        entries = cast("tuple[Any, ...]", default)
+        items = cast("Sequence[object]", value) if isinstance(value, list | tuple) else [value]
+        return tuple(_convert(key, item, entries[0]) for item in items)
+    if type(default) is float and type(value) is int:
+        return float(value)
+    if type(value) is not type(default) and not (default is None and isinstance(value, str)):
+        raise ConfigurationError(
+            f"verifier: {key}: expected {_KINDS[type(default)]}, got {value!r}."
+        )
     return value
 
 

@@ -170,12 +170,7 @@ def batched_guard(scenario: Scenario, config: VerifierConfig) -> Guard:
 
 
 class SingleFilter:
-    """The single-environment filter, asked about one episode of a batch at a time.
-
-    Args:
-        scenario: What is played.
-        config: The filter's options.
-    """
+    """The single-environment filter, asked about one episode of a batch at a time."""
 
     def __init__(self, scenario: Scenario, config: VerifierConfig) -> None:
         from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
@@ -193,14 +188,13 @@ class SingleFilter:
 
     def disagreement(self, sight: Sight, answer: Answer, episode: int) -> float:
         """Return the largest difference to the batched action, m/s^2; inf if verdicts differ."""
-        ego = AgentSnapshot(
-            sight.ego_position[episode], sight.ego_velocity[episode], self._radii[0]
-        )
+        ego_radius, radius = self._radii
+        ego = AgentSnapshot(sight.ego_position[episode], sight.ego_velocity[episode], ego_radius)
         now = {
             uid: AgentSnapshot(
                 sight.positions[episode, j],
                 sight.velocities[episode, j],
-                self._radii[1],
+                radius,
                 age_s=float(sight.ages_s[episode, j]),
             )
             for j, uid in enumerate(self._uids)

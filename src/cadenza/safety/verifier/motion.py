@@ -227,11 +227,8 @@ def _cubic(slopes: FloatArray, s: FloatArray) -> FloatArray:
 class PacketLink:
     """Remembers where partners were and hands out packets of a scenario's age.
 
-    Args:
-        scenario: Decides the ages.
-        positions: Partners' centres now, shape (B, N, d), m.
-        velocities: Their velocities now, shape (B, N, d), m/s.
-        rng: Source of the ages and of the motion before the episode began.
+    It starts at their positions and velocities now, (B, N, d); ``rng`` draws the ages and the
+    motion before the episode began.
     """
 
     def __init__(
@@ -255,8 +252,10 @@ class PacketLink:
         # Ring of (position, velocity, acceleration of the step that begins there), oldest first.
         self._ring = [(positions, velocities, accel)]
         for _ in range(self._length - 1):
-            earlier = _before(*self._ring[0][:2], accel, self._dt, scenario.plant)
-            self._ring.insert(0, (*earlier, accel))
+            position, velocity, _ = self._ring[0]
+            before = velocity - accel * self._dt
+            mean = velocity if self._plant == "semi_implicit" else 0.5 * (velocity + before)
+            self._ring.insert(0, (position - mean * self._dt, before, accel))
 
     def record(self, positions: FloatArray, velocities: FloatArray, accel: FloatArray) -> None:
         """Remember the partners' state now and the acceleration of the step that led here."""
@@ -266,11 +265,7 @@ class PacketLink:
         del self._ring[: -self._length]
 
     def packets(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return positions, velocities and ages of the newest packets, and let time pass.
-
-        Returns:
-            Positions (B, N, d), velocities (B, N, d) as measured, and ages (B, N), s.
-        """
+        """Return measured positions and velocities and the packets' ages, and let time pass."""
         ages = self._ages
         positions, velocities = self._state_at(ages)
         if self._delay == "varying":
@@ -306,12 +301,3 @@ class PacketLink:
             np.where(moves[..., None], moved[0], position),
             np.where(moves[..., None], moved[1], velocity),
         )
-
-
-def _before(
-    position: FloatArray, velocity: FloatArray, accel: FloatArray, dt: float, plant: Plant
-) -> tuple[FloatArray, FloatArray]:
-    """Return the state one step earlier."""
-    earlier = velocity - accel * dt
-    mean = velocity if plant == "semi_implicit" else 0.5 * (velocity + earlier)
-    return position - mean * dt, earlier
