@@ -19,8 +19,7 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.core.progress import progress_bar
 
 if TYPE_CHECKING:
-    from cadenza.safety.verifier.report import VerificationReport
-    from cadenza.safety.verifier.results import Counts, ScenarioResult
+    from cadenza.safety.verifier.report import Counts, ScenarioResult, VerificationReport
 
 #: Columns of the scenarios' tables, and of the totals over several partners.
 _SCENARIO_COLUMNS: Final = (

@@ -6,7 +6,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.safety.batched.projection import INACTIVE, INFEASIBLE, OPTIMAL, project_batch
+from cadenza.safety.batched.projection import (
+    INACTIVE,
+    INFEASIBLE,
+    OPTIMAL,
+    project_batch,
+    project_ranked,
+)
 from cadenza.safety.filters.projection import SLACK_WEIGHT, RowSet, project
 from cadenza.safety.solvers import DaqpSolver, SolveStatus
 from tests.campaigns import size
@@ -33,12 +39,14 @@ def draw_problems(seed: int, n: int, m: int) -> dict[str, torch.Tensor]:
 
 
 def solve(problems: dict[str, torch.Tensor], **options: object):
-    return project_batch(
+    box = torch.full_like(problems["u_hat"], BOX)
+    return project_ranked(
         problems["u_hat"],
         problems["A"],
         problems["b"],
-        -BOX,
-        BOX,
+        -box,
+        box,
+        torch.ones_like(problems["b"], dtype=torch.bool),
         first=problems["h"].argmin(1),
         weight=SLACK_WEIGHT * (1.0 + 1.0 / problems["time_left"]),
         **options,  # pyright: ignore[reportArgumentType]

@@ -7,11 +7,17 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from cadenza.safety.cbf import PairParameters, barrier_value, derated, row_level, wae_level
-from cadenza.safety.verifier.adversaries import ADVERSARIES, bounded_push
+from cadenza.safety.verifier.adversaries import (
+    ADVERSARIES,
+    EGO_NOMINALS,
+    EgoView,
+    PartnerView,
+    bounded_push,
+    nominal_action,
+    unit,
+)
 from cadenza.safety.verifier.conditions import Condition, authority_left
-from cadenza.safety.verifier.ego_nominals import EGO_NOMINALS, nominal_action
 from cadenza.safety.verifier.motion import smallest_distance
-from cadenza.safety.verifier.views import EgoView, PartnerView, unit
 
 numbers = st.floats(-5.0, 5.0)
 plants = st.sampled_from(["zoh", "semi_implicit"])

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
-from cadenza.safety.verifier.config import VerifierConfig, load_verifier_config
-from cadenza.safety.verifier.scenarios import plan_scenarios
+from cadenza.safety.verifier.config import VerifierConfig, load_verifier_config, plan_scenarios
 from tests.unit.safety.verifications import ONE, verified
 
 SHIPPED = Path(__file__).parents[3] / "configs" / "safety" / "verify.yaml"

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import InputError
-from cadenza.safety.verifier import simulation
+from cadenza.safety.verifier import run
+from cadenza.safety.verifier.config import Scenario
 from cadenza.safety.verifier.guards import Answer, Sight, batched_guard, scenario_condition
-from cadenza.safety.verifier.results import Counts
+from cadenza.safety.verifier.motion import Motion, PacketLink
+from cadenza.safety.verifier.report import Counts
 from cadenza.safety.verifier.run import verify
-from cadenza.safety.verifier.scenarios import Scenario
-from cadenza.safety.verifier.simulation import PacketLink
-from cadenza.safety.verifier.starts import Motion
 from tests.unit.safety.verifications import ONE, verified
 
 NOW = dataclasses.replace(ONE, delays=("none",), compared_share=0.0, ego_nominals=("drive_at",))
@@ -141,15 +140,14 @@ def stage_of(partners=2, delay="none", **changes):
         "guard": batched_guard(scenario, config),
         "single": None,
     }
-    return simulation.Stage(**(fields | changes))
+    return run.Stage(**(fields | changes))
 
 
 def judge(stage, motion, sight, action):
-    counts = Counts()
-    answer = answer_of(sight, action)
+    stage = dataclasses.replace(stage, counts=Counts())
     usable = np.ones(len(action), bool)
-    simulation.judge(stage, motion, sight, answer, action, usable, counts)
-    return counts
+    stage.judge(motion, sight, answer_of(sight, action), action, usable)
+    return stage.counts
 
 
 def scene(offsets, ego_velocity, nominal, age=0.0):
@@ -213,16 +211,9 @@ def test_half_of_the_compared_steps_are_those_in_which_the_filter_intervened():
     action = nominal.copy()
     action[17] = 1.0
     sight = Sight(nominal, nominal, nominal, nominal[:, None], nominal[:, None], nominal[:, :1])
-    counts = Counts()
-    simulation.compare(
-        stage,
-        sight,
-        answer_of(sight, action),
-        np.ones((1000, 1), bool),
-        np.random.default_rng(0),
-        counts,
-    )
-    assert counts.compared_steps == len(recorder.episodes) >= 500
+    urgent = np.ones((1000, 1), bool)
+    stage.compare(sight, answer_of(sight, action), urgent, np.random.default_rng(0))
+    assert stage.counts.compared_steps == len(recorder.episodes) >= 500
     assert 0.5 <= np.mean(np.array(recorder.episodes) == 17) < 0.6
 
 

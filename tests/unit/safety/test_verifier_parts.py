@@ -7,15 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cadenza.core.errors import UnknownNameError
-from cadenza.safety.verifier.adversaries import ADVERSARIES, bounded_push, get_adversary
-from cadenza.safety.verifier.config import VerifierConfig
+from cadenza.safety.verifier.adversaries import ADVERSARIES, PartnerView, bounded_push
+from cadenza.safety.verifier.config import VerifierConfig, plan_scenarios
 from cadenza.safety.verifier.guards import scenario_condition
-from cadenza.safety.verifier.results import Counts, ScenarioResult, failures, total
-from cadenza.safety.verifier.scenarios import plan_scenarios
-from cadenza.safety.verifier.simulation import PacketLink
-from cadenza.safety.verifier.starts import draw_starts, standing_aim, standing_starts
-from cadenza.safety.verifier.views import PartnerView
+from cadenza.safety.verifier.motion import PacketLink, draw_starts, standing_aim, standing_starts
+from cadenza.safety.verifier.report import Counts, ScenarioResult, failures, total
 
 
 def scenario(**changes):
@@ -46,7 +42,7 @@ def view(**changes):
 
 
 def push(name, **changes):
-    return bounded_push(view(**changes), get_adversary(name))[0].tolist()
+    return bounded_push(view(**changes), ADVERSARIES[name])[0].tolist()
 
 
 CLOSING = {"velocity": np.array([[-1.0, 0.0]]), "phase": np.array([1.0])}
@@ -116,12 +112,6 @@ def test_switching_opponents_swing_their_push_across_the_line_within_each_step()
         angle = math.atan(share * math.tan(0.125))
         expected = (0.5 * math.cos(angle), 0.5 * math.sin(angle))
         assert push("turning", step=7 + part, **swings) == pytest.approx(expected)
-
-
-def test_unknown_opponent_is_refused_with_the_known_ones():
-    with pytest.raises(UnknownNameError, match=r"expected one of .*chase.*got 'ghost'"):
-        get_adversary("ghost")
-    assert get_adversary("orbit") is ADVERSARIES["orbit"]
 
 
 @pytest.mark.parametrize("partners", [1, 3])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cadenza.safety.verifier.picture import (
+from cadenza.safety.verifier.episodes import (
     closest_moment,
     draw_episode,
     drawing_plane,

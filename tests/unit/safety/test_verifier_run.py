@@ -10,8 +10,8 @@ import pytest
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import canonical_json
 from cadenza.safety import authority
+from cadenza.safety.verifier.adversaries import EGO_NOMINALS
 from cadenza.safety.verifier.config import VerifierConfig
-from cadenza.safety.verifier.ego_nominals import EGO_NOMINALS
 from cadenza.safety.verifier.guards import Answer, batched_guard
 from cadenza.safety.verifier.run import verify
 from tests.campaigns import size
@@ -311,7 +311,7 @@ def test_age_that_leaves_no_authority_is_refused_before_anything_is_played():
 
 
 def test_large_scenarios_are_played_in_batches_and_counted_once(monkeypatch):
-    monkeypatch.setattr("cadenza.safety.verifier.simulation._BATCH_STEPS", 1000)
+    monkeypatch.setattr("cadenza.safety.verifier.run._BATCH_STEPS", 1000)
     parts = verify(dataclasses.replace(ONE, steps=2500, delays=("none",))).everything()
     assert (parts.episodes, parts.steps, parts.penetrated_steps) == (25, 2500, 0)
 

@@ -86,14 +86,6 @@ class Barrier:
             )
         return self.gains[stage - 1]
 
-    def require_degree(self, degree: int) -> None:
-        """Raise ConfigurationError if there are more gains than stages."""
-        if isinstance(self.gains, tuple) and len(self.gains) != degree:
-            raise ConfigurationError(
-                f"Barrier {self.name!r}: expected {degree} gains for relative degree {degree}, "
-                f"got {len(self.gains)}."
-            )
-
 
 def apply_class_k(alpha: ClassK, value: Tensor) -> Tensor:
     """Return alpha(value)."""

@@ -109,28 +109,16 @@ class AffineBatchInfo:
 
 
 class ScaledRows(NamedTuple):
-    """Rows a @ u <= b. The leading axes are those of the states.
+    """Rows a @ u <= b. The leading axes are those of the states."""
 
-    Attributes:
-        a: Shape (..., m, k); zero where left out.
-        b: Shape (..., m); 1 where left out.
-        active: Rows that count, shape (..., m), bool.
-        lost: Rows that nothing can meet, shape (..., m), bool.
-    """
-
-    a: Tensor
-    b: Tensor
-    active: Tensor
-    lost: Tensor
+    a: Tensor  # Shape (..., m, k); zero where left out
+    b: Tensor  # Shape (..., m); 1 where left out
+    active: Tensor  # Rows that count, shape (..., m), bool
+    lost: Tensor  # Rows that nothing can meet, shape (..., m), bool
 
 
 def scaled(row: AffineRow, weights: Tensor) -> ScaledRows:
-    """Return the rows in the form of the projections.
-
-    Args:
-        row: Stacked rows; the leading axes of the states may come first.
-        weights: Shape (m,).
-    """
+    """Return stacked rows, with leading axes or without, in the form of the projections."""
     finite = torch.isfinite(row.gain).all(-1) & torch.isfinite(row.level)
     finite = finite & torch.isfinite(row.authority)
     acts = row.authority > AUTHORITY_TOLERANCE
@@ -150,39 +138,15 @@ def missed(row: AffineRow, u: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FallbackRequest:
-    """What a fallback may look at.
+    """What a fallback may look at."""
 
-    Attributes:
-        dynamics: The robot.
-        state: Shape (n,).
-        nominal: The proposed action, shape (k,).
-        least_violation: The action that misses the rows least, shape (k,).
-        lower: Lower bounds of the box, shape (k,).
-        upper: Upper bounds of the box, shape (k,).
-        status: Why there is no solution; see `AffineInfo.status`.
-    """
-
-    dynamics: ControlAffineDynamics
-    state: FloatArray
-    nominal: FloatArray
-    least_violation: FloatArray
-    lower: FloatArray
-    upper: FloatArray
-    status: str
-
-    def answered_by(self, name: str) -> FloatArray:
-        """Return the action of the fallback ``name``, moved into the box, shape (k,).
-
-        Raises:
-            InputError: It returned something else than k finite numbers.
-        """
-        action = np.asarray(FALLBACKS.get(name, self.dynamics)(self), dtype=np.float64)
-        if action.shape != self.lower.shape or not np.isfinite(action).all():
-            raise InputError(
-                f"fallback {name!r}: expected finite numbers of shape {self.lower.shape}, got "
-                f"{action.tolist()}."
-            )
-        return np.minimum(np.maximum(action, self.lower), self.upper)
+    dynamics: ControlAffineDynamics  # The robot
+    state: FloatArray  # Shape (n,)
+    nominal: FloatArray  # The proposed action, shape (k,)
+    least_violation: FloatArray  # The action that misses the rows least, shape (k,)
+    lower: FloatArray  # Lower bounds of the box, shape (k,)
+    upper: FloatArray  # Upper bounds of the box, shape (k,)
+    status: str  # Why there is no solution; see `AffineInfo.status`
 
 
 #: Returns an action, shape (k,).
@@ -250,34 +214,29 @@ Box: TypeAlias = tuple[ArrayLike, ArrayLike] | Bounds | None
 
 
 def parse_box(box: Box, k: int) -> tuple[FloatArray, FloatArray]:
-    """Return lower and upper bounds, shape (k,); `UNBOUNDED` in place of infinity.
-
-    Raises:
-        ConfigurationError: Shapes that do not fit, NaN, or a lower bound above its upper one.
-    """
+    """Return lower and upper bounds, shape (k,); `UNBOUNDED` in place of infinity."""
     if box is None:
         low, high = -np.inf, np.inf
     elif isinstance(box, Bounds):
         low, high = -box.action_linf_component, box.action_linf_component
     else:
         low, high = box
-    lower, upper = _expanded("lower", low, k), _expanded("upper", high, k)
+    bounds: list[FloatArray] = []
+    for name, bound in (("lower", low), ("upper", high)):
+        values = np.asarray(bound, dtype=np.float64)
+        if values.shape not in ((), (k,)) or np.isnan(values).any():
+            raise ConfigurationError(
+                f"AffineCBFFilter.box: {name}: expected a number or shape ({k},), got "
+                f"{values.tolist()}."
+            )
+        bounds.append(np.clip(np.broadcast_to(values, (k,)), -UNBOUNDED, UNBOUNDED))
+    lower, upper = bounds
     if not (lower <= upper).all():
         raise ConfigurationError(
             f"AffineCBFFilter.box: expected lower <= upper, got {lower.tolist()} and "
             f"{upper.tolist()}."
         )
     return lower, upper
-
-
-def _expanded(name: str, bound: ArrayLike, k: int) -> FloatArray:
-    values = np.asarray(bound, dtype=np.float64)
-    if values.shape not in ((), (k,)) or np.isnan(values).any():
-        raise ConfigurationError(
-            f"AffineCBFFilter.box: {name}: expected a number or shape ({k},), got "
-            f"{values.tolist()}."
-        )
-    return np.clip(np.broadcast_to(values, (k,)), -UNBOUNDED, UNBOUNDED)
 
 
 #: Most action components whose 2^k box corners `estimate_rates` visits.
@@ -312,11 +271,7 @@ class SampledData:
                 )
 
     def margins(self, names: Sequence[str]) -> list[float]:
-        """Return rate dt for each barrier.
-
-        Raises:
-            ConfigurationError: The rates are not those of exactly these barriers.
-        """
+        """Return rate dt for each barrier; ConfigurationError unless the rates are theirs."""
         if set(self.rates) != set(names):
             raise ConfigurationError(
                 f"SampledData.rates: expected one rate for each of {sorted(names)}, got "
@@ -390,10 +345,6 @@ def estimate_rates(
         falls = torch.func.vmap(of_pair, in_dims=(0, None))(states, corners)
         rates[barrier.name] = factor * max(0.0, float(falls.max()))
     return rates
-
-
-#: Time left of every row: the order of urgency comes from how far the rows are missed.
-_NO_DEADLINE: Final = float("inf")
 
 
 class AffineCBFFilter:
@@ -490,25 +441,20 @@ class AffineCBFFilter:
         )
         reference = rest_action(self._dynamics, x_tensor).numpy() if lost else nominal
         on = parts.active
-        rows = self._row_set(parts.a[on].numpy().tolist(), parts.b[on].numpy().tolist(), reference)
+        a, b = parts.a[on].numpy().tolist(), parts.b[on].numpy().tolist()
+        inside = np.minimum(np.maximum(reference, self._lower), self._upper).tolist()
+        # The row that is missed most inside the box is the most urgent.
+        missing = [-residual(a_j, b_j, inside) for a_j, b_j in zip(a, b, strict=True)]
+        rows = RowSet(a=a, b=b, h=missing, time_left=[math.inf] * len(b))
         numbers, solved = project(
             reference.tolist(), rows, self._lower.tolist(), self._upper.tolist(), self._solver
         )
-        if not lost and solved is SolveStatus.OPTIMAL and numbers == nominal.tolist():
-            return nominal, self._info(row, nominal, nominal, "inactive", lost)
         if not lost and solved is SolveStatus.OPTIMAL:
-            return np.array(numbers), self._info(row, nominal, np.array(numbers), "optimal", lost)
+            same = numbers == nominal.tolist()
+            action = nominal if same else np.array(numbers)
+            return action, self._info(row, nominal, action, "inactive" if same else "optimal", lost)
         status = solved.value if solved is not SolveStatus.OPTIMAL else "infeasible"
-        request = FallbackRequest(
-            dynamics=self._dynamics,
-            state=state,
-            nominal=nominal,
-            least_violation=np.array(numbers),
-            lower=self._lower,
-            upper=self._upper,
-            status=status,
-        )
-        action = request.answered_by(self._fallback)
+        action = self._fall_back(state, nominal, np.array(numbers), status)
         return action, self._info(row, nominal, action, status, lost)
 
     def filter_batch(self, X: Tensor, U_nominal: Tensor) -> tuple[Tensor, AffineBatchInfo]:
@@ -538,16 +484,8 @@ class AffineCBFFilter:
         actions = answer.u.clone()
         if self._fallback != "least_violation":
             for i in failed.nonzero().flatten().numpy(force=True).tolist():
-                request = FallbackRequest(
-                    dynamics=self._dynamics,
-                    state=X[i].numpy(force=True),
-                    nominal=U_nominal[i].numpy(force=True),
-                    least_violation=answer.u[i].numpy(force=True),
-                    lower=self._lower,
-                    upper=self._upper,
-                    status=STATUS_NAMES[int(status[i])],
-                )
-                action = request.answered_by(self._fallback)
+                x, u, least = (v[i].numpy(force=True) for v in (X, U_nominal, answer.u))
+                action = self._fall_back(x, u, least, STATUS_NAMES[int(status[i])])
                 actions[i] = torch.as_tensor(action, device=X.device)
         return actions, AffineBatchInfo(
             names=self._names,
@@ -562,16 +500,31 @@ class AffineCBFFilter:
             lost=parts.lost,
         )
 
+    def _fall_back(
+        self, state: FloatArray, nominal: FloatArray, least: FloatArray, status: str
+    ) -> FloatArray:
+        """Return the fallback's action, moved into the box, shape (k,)."""
+        request = FallbackRequest(
+            dynamics=self._dynamics,
+            state=state,
+            nominal=nominal,
+            least_violation=least,
+            lower=self._lower,
+            upper=self._upper,
+            status=status,
+        )
+        fallback = FALLBACKS.get(self._fallback, self._dynamics)
+        action = np.asarray(fallback(request), dtype=np.float64)
+        if action.shape != self._lower.shape or not np.isfinite(action).all():
+            raise InputError(
+                f"fallback {self._fallback!r}: expected finite numbers of shape "
+                f"{self._lower.shape}, got {action.tolist()}."
+            )
+        return np.minimum(np.maximum(action, self._lower), self._upper)
+
     def _with_margin(self, *fields: Tensor) -> AffineRow:
         row = AffineRow(*fields)
         return row._replace(level=row.level - self._margins.to(row.level.device))
-
-    def _row_set(self, a: list[list[float]], b: list[float], reference: FloatArray) -> RowSet:
-        """Return the rows; the one that is missed most inside the box is the most urgent."""
-        inside = np.minimum(np.maximum(reference, self._lower), self._upper).tolist()
-        rows = RowSet(a=a, b=b, h=[], time_left=[_NO_DEADLINE] * len(b))
-        rows.h.extend(-residual(a[j], b_j, inside) for j, b_j in enumerate(b))
-        return rows
 
     def _info(
         self,

@@ -39,40 +39,25 @@ _Stage: TypeAlias = Callable[[Tensor], tuple[Tensor, tuple[Tensor, ...]]]
 
 
 class AffineRow(NamedTuple):
-    """Row of one barrier at one state: ``gain @ u + level >= 0``.
+    """Row of one barrier at one state: ``gain @ u + level >= 0``."""
 
-    Attributes:
-        gain: L_g psi_{r-1}, shape (k,).
-        level: L_f psi_{r-1} - cost + alpha_r(psi_{r-1}), shape ().
-        h: The barrier itself, shape ().
-        lowest: min over k < r of psi_k, shape (); negative outside the guaranteed set.
-        authority: |gain| / (|grad psi_{r-1}| |g|), shape (); zero where the action does not act.
-    """
-
-    gain: Tensor
-    level: Tensor
-    h: Tensor
-    lowest: Tensor
+    gain: Tensor  # L_g psi_{r-1}, shape (k,)
+    level: Tensor  # L_f psi_{r-1} - cost + alpha_r(psi_{r-1}), shape ()
+    h: Tensor  # The barrier itself, shape ()
+    lowest: Tensor  # min over k < r of psi_k, shape (); negative outside the guaranteed set
+    #: |gain| / (|grad psi_{r-1}| |g|), shape (); zero where the action does not act
     authority: Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiftedBarrier:
-    """A barrier with its relative degree and its row.
+    """A barrier with its relative degree and its row."""
 
-    Attributes:
-        name: The barrier's.
-        weight: The barrier's.
-        degree: Relative degree r, >= 1.
-        row: Row at a state (n,); `torch.func.vmap` makes batches of it.
-        stages: psi_0 .. psi_{r-1} at a state (n,), shape (r,).
-    """
-
-    name: str
-    weight: float
-    degree: int
-    row: Callable[[Tensor], AffineRow]
-    stages: Callable[[Tensor], Tensor]
+    name: str  # The barrier's
+    weight: float  # The barrier's
+    degree: int  # Relative degree r, >= 1
+    row: Callable[[Tensor], AffineRow]  # Row at a state (n,); `torch.func.vmap` makes batches of it
+    stages: Callable[[Tensor], Tensor]  # psi_0 .. psi_{r-1} at a state (n,), shape (r,).
 
 
 def lift(
@@ -119,7 +104,11 @@ def lift(
             )
         acts = at_samples.authority > AUTHORITY_TOLERANCE
         if bool(acts.all()):
-            barrier.require_degree(degree)
+            if isinstance(barrier.gains, tuple) and len(barrier.gains) != degree:
+                raise ConfigurationError(
+                    f"Barrier {barrier.name!r}: expected {degree} gains for relative degree "
+                    f"{degree}, got {len(barrier.gains)}."
+                )
             return LiftedBarrier(barrier.name, barrier.weight, degree, row, _stages(psi))
         if bool(acts.any()):
             raise ConfigurationError(

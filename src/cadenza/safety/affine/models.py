@@ -201,11 +201,6 @@ class PlanarQuadrotor:
         for name in ("mass", "inertia", "arm_m", "gravity"):
             require_positive(f"PlanarQuadrotor.{name}", getattr(self, name))
 
-    @property
-    def hover_thrust(self) -> float:
-        """Thrust of each rotor that carries the weight, N."""
-        return 0.5 * self.mass * self.gravity
-
     def drift(self, x: Tensor) -> Tensor:
         """Return (vx, vz, w, 0, -g, 0)."""
         zero = torch.zeros_like(x[0])

@@ -49,28 +49,19 @@ _WELL_CONDITIONED: Final = 1e-2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chain:
-    """What of a kinematic tree does not depend on its configuration.
+    """What of a kinematic tree does not depend on its configuration."""
 
-    Attributes:
-        hinge: 1 for a hinge, 0 for a slide, shape (n,).
-        carries_joint: Entry (i, j) is 1 if joint j carries joint i (strictly), shape (n, n).
-    """
-
-    hinge: FloatArray
+    hinge: FloatArray  # 1 for a hinge, 0 for a slide, shape (n,)
+    #: Entry (i, j) is 1 if joint j carries joint i (strictly), shape (n, n)
     carries_joint: FloatArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JointFrames:
-    """Where the joints are at one instant.
+    """Where the joints are at one instant."""
 
-    Attributes:
-        axis: Unit axes in the world frame, shape (3, n).
-        anchor: Points on the axes in the world frame, shape (3, n), m.
-    """
-
-    axis: FloatArray
-    anchor: FloatArray
+    axis: FloatArray  # Unit axes in the world frame, shape (3, n)
+    anchor: FloatArray  # Points on the axes in the world frame, shape (3, n), m
 
 
 def cross(a: FloatArray, b: FloatArray) -> FloatArray:
@@ -88,18 +79,11 @@ def velocity_map(chain: Chain, frames: JointFrames) -> FloatArray:
 def bias_accelerations(
     chain: Chain, frames: JointFrames, q_dot: FloatArray, points: FloatArray, carried: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return velocities of points, and J' q' of them and of the orientation of their bodies.
+    """Return velocities of points, (3, S), and J' q' of them and of their bodies' orientation.
 
-    Args:
-        chain: The tree.
-        frames: Its joints at this instant.
-        q_dot: Joint velocities, shape (n,), rad/s.
-        points: World positions, shape (3, S), m.
-        carried: Entry (i, s) is 1 if joint i carries point s, shape (n, S).
-
-    Returns:
-        Velocities, m/s, what moves the points without joint acceleration, m/s^2, and what turns
-        their bodies, rad/s^2; each of shape (3, S).
+    Entry (i, s) of ``carried``, (n, S), is 1 if joint i carries point s. All answers have shape
+    (3, S): m/s, what moves the points without joint acceleration, m/s^2, and what turns their
+    bodies, rad/s^2.
     """
     rate = frames.axis * q_dot
     turning = rate * chain.hinge

@@ -3,23 +3,19 @@
 MuJoCo computes where the joints are, the inertia matrix and the bias forces; the motion of all
 collision spheres comes from the joint axes in one vectorised pass (`kinematics`). A state knows
 where everything is; what else is asked of it is computed then, from the same instant.
-Every geom must be a capsule or a sphere; each is covered by spheres (`spheres`).
 
+Spheres: every geom must be a capsule or a sphere. A capsule of radius r is covered by spheres of
+         radius R > r along its axis when neighbours are at most 2 sqrt(R^2 - r^2) apart: at the
+         midpoint between two centres they still reach r (`cadenza.safety.geometry`).
 Units:   those of the model: m, kg, s, rad.
 Limits:  hinges and slides only; tendons, equality constraints and contacts do not enter the state.
          The instance keeps MuJoCo's working memory: use one per thread.
-
-Spheres that cover the links of an arm, and the pairs of them that may not touch.
-
-A capsule of radius r is covered by spheres of radius R > r along its axis when neighbours are at
-most 2 sqrt(R^2 - r^2) apart: at the midpoint between two centres the spheres still reach r
-(`cadenza.safety.geometry.covering_radius`).
 """
 
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +36,8 @@ from cadenza.safety.geometry import Capsule, SphereCloud, covering_radius, decom
 
 #: The seven-joint arm of capsules and spheres that ships with the package.
 SEVEN_DOF_ARM: Final = Path(__file__).with_name("seven_dof_arm.xml")
+#: Radius of the covering spheres over that of a capsule: larger means fewer and a thicker arm.
+_INFLATION: Final = 1.1
 #: Step along the velocity direction for the curvature of the manipulability, rad. Central
 #: differences of the exact gradient: error about 1e-8 relative, rounding about 1e-12.
 _CURVATURE_STEP: Final = 1e-4
@@ -54,11 +52,11 @@ class MujocoArm:
     velocity and acceleration limits from ``<custom><numeric name="velocity_limit" .../>`` and
     ``acceleration_limit``. What the model does not state is unlimited.
 
+    Its attributes are those of `ArmModel`, and ``n_joints``.
+
     Args:
         model: Path of an MJCF file, or the XML text itself.
         ee_site: Site at the end effector.
-        inflation: Radius of the covering spheres over the radius of the geom, > 1: larger means
-            fewer spheres and a thicker arm.
         exclude: Pairs of bodies whose contact is ignored, beside the model's own exclusions,
             parents with children, and bodies no joint lies between.
 
@@ -72,54 +70,27 @@ class MujocoArm:
         model: str | Path = SEVEN_DOF_ARM,
         ee_site: str = "ee",
         *,
-        inflation: float = 1.1,
         exclude: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self._mujoco = load_extra("mujoco")
         self._model = _compile(self._mujoco, model)
         self._data = self._mujoco.MjData(self._model)
         _require_simple_joints(self._mujoco, self._model)
-        self._site = _site_index(self._mujoco, self._model, ee_site)
+        self._site = _index(self._mujoco, self._model, "site", ee_site)
         self._chain, self._carried_by_body = _tree(self._mujoco, self._model)
         self._ee_carried = self._carried_by_body[self._model.site_bodyid[self._site]]
-        self._limits = _limits(self._mujoco, self._model)
-        self._spheres: LinkSpheres = link_spheres(self._mujoco, self._model, inflation)
-        self._pairs = allowed_pairs(self._mujoco, self._model, self._spheres.bodies, exclude)
-        by_sphere = self._carried_by_body[self._spheres.bodies]
+        self.n_joints = int(self._model.nv)
+        self.limits = _limits(self._mujoco, self._model)
+        self._spheres = spheres = link_spheres(self._mujoco, self._model)
+        self.sphere_radii, self.sphere_links = spheres.radii, spheres.links
+        self.self_collision_pairs = allowed_pairs(
+            self._mujoco, self._model, spheres.bodies, exclude
+        )
+        by_sphere = self._carried_by_body[spheres.bodies]
         self._carried = np.vstack([self._ee_carried, by_sphere])
         self._places = np.ones((len(self._carried), 4))
         self._carried_or_not = np.vstack([by_sphere, np.zeros(self.n_joints)])  # -1: by none
-        self._movable = self._find_movable()
-
-    @property
-    def n_joints(self) -> int:
-        """Number of joints."""
-        return int(self._model.nv)
-
-    @property
-    def limits(self) -> JointLimits:
-        """Limits of the joints, as the model states them."""
-        return self._limits
-
-    @property
-    def sphere_radii(self) -> FloatArray:
-        """Radii of the collision spheres, shape (S,), m."""
-        return self._spheres.radii
-
-    @property
-    def sphere_links(self) -> tuple[str, ...]:
-        """Name of the body that carries each sphere, S names."""
-        return self._spheres.links
-
-    @property
-    def movable_spheres(self) -> NDArray[np.bool_]:
-        """Whether any joint moves each sphere, shape (S,)."""
-        return self._movable
-
-    @property
-    def self_collision_pairs(self) -> NDArray[np.intp]:
-        """Pairs of spheres that may not touch, shape (P, 2)."""
-        return self._pairs
+        self.movable_spheres = self._find_movable()
 
     def home(self) -> FloatArray:
         """Return the first keyframe's joint positions, or the model's reference, shape (n,)."""
@@ -148,7 +119,10 @@ class MujocoArm:
         require_finite("MujocoArm.state: q", q)
         require_finite("MujocoArm.state: q_dot", q_dot)
         frames = self._move_to(q, q_dot)
-        velocities, centers = velocity_map(self._chain, frames), self._sphere_centers()
+        velocities, bodies = velocity_map(self._chain, frames), self._spheres.bodies
+        rotations: FloatArray = self._data.xmat.take(bodies, axis=0).reshape(-1, 3, 3)
+        positions: FloatArray = self._data.xpos.take(bodies, axis=0)
+        centers = positions + np.matvec(rotations, self._spheres.offsets)
         site: FloatArray = self._data.site_xpos[self._site].copy()
         places = self._places.copy()  # of the end effector, then of the spheres
         places[0, :3], places[1:, :3] = site, centers
@@ -228,12 +202,6 @@ class MujocoArm:
         bias_forces: FloatArray = bias - data.qfrc_passive
         return {"mass_matrix": mass_matrix, "bias_forces": bias_forces}
 
-    def _sphere_centers(self) -> FloatArray:
-        bodies = self._spheres.bodies
-        rotations: FloatArray = self._data.xmat.take(bodies, axis=0).reshape(-1, 3, 3)
-        positions: FloatArray = self._data.xpos.take(bodies, axis=0)
-        return positions + np.matvec(rotations, self._spheres.offsets)
-
     def _ee_jacobian(
         self, frames: JointFrames, place: FloatArray, velocities: FloatArray
     ) -> FloatArray:
@@ -303,12 +271,15 @@ def _require_simple_joints(mujoco: Any, model: Any) -> None:
         )
 
 
-def _site_index(mujoco: Any, model: Any, ee_site: str) -> int:
-    index = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_SITE, ee_site)
+def _index(mujoco: Any, model: Any, kind: Literal["site", "body"], name: str) -> int:
+    """Return the index of a site or body, or raise ConfigurationError."""
+    number = getattr(mujoco.mjtObj, f"mjOBJ_{kind.upper()}")
+    index = mujoco.mj_name2id(model, number, name)
     if index < 0:
-        known = [model.site(k).name for k in range(model.nsite)]
+        count = model.nsite if kind == "site" else model.nbody
+        known = [getattr(model, kind)(k).name for k in range(count)]
         raise ConfigurationError(
-            f"MujocoArm: expected a site named {ee_site!r}, the model has {known}."
+            f"MujocoArm: expected a {kind} named {name!r}, the model has {known}."
         )
     return int(index)
 
@@ -364,27 +335,18 @@ def _numeric(mujoco: Any, model: Any, name: str) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkSpheres:
-    """Collision spheres fixed to the bodies of a model.
+    """Collision spheres fixed to the bodies of a model."""
 
-    Attributes:
-        bodies: Body that carries each sphere, shape (S,).
-        offsets: Centres in the frame of that body, shape (S, 3), m.
-        radii: Radii, shape (S,), m.
-        links: Names of the bodies, S names.
-    """
-
-    bodies: NDArray[np.intp]
-    offsets: FloatArray
-    radii: FloatArray
-    links: tuple[str, ...]
+    bodies: NDArray[np.intp]  # Body that carries each sphere, shape (S,)
+    offsets: FloatArray  # Centres in the frame of that body, shape (S, 3), m
+    radii: FloatArray  # Radii, shape (S,), m
+    links: tuple[str, ...]  # Names of the bodies, S names
 
 
 def cover_capsule(capsule: Capsule, inflation: float) -> SphereCloud:
     """Return the fewest equal balls along the axis that contain the capsule.
 
-    Args:
-        capsule: The capsule.
-        inflation: Largest allowed ball radius over the capsule's, > 1.
+    ``inflation``, > 1, is the largest allowed ball radius over the capsule's.
     """
     length = float(np.linalg.norm(capsule.end - capsule.start))
     spacing = 2.0 * capsule.radius * math.sqrt(inflation * inflation - 1.0)
@@ -394,21 +356,16 @@ def cover_capsule(capsule: Capsule, inflation: float) -> SphereCloud:
     return decompose_capsule(capsule.start, capsule.end, radius, count)
 
 
-def link_spheres(mujoco: Any, model: Any, inflation: float) -> LinkSpheres:
+def link_spheres(mujoco: Any, model: Any) -> LinkSpheres:
     """Return spheres that cover every geom of a MuJoCo model.
 
     Raises:
-        ConfigurationError: ``inflation`` <= 1, a geom that is no capsule and no sphere, or no geom.
+        ConfigurationError: A geom that is no capsule and no sphere, or no geom.
     """
-    if not inflation > 1.0 or not math.isfinite(inflation):
-        raise ConfigurationError(
-            f"MujocoArm.inflation: expected > 1, got {inflation}; spheres of the capsule's own "
-            "radius leave gaps between them."
-        )
     bodies: list[int] = []
     clouds: list[SphereCloud] = []
     for geom in range(model.ngeom):
-        cloud = _geom_cloud(mujoco, model, geom, inflation)
+        cloud = _geom_cloud(mujoco, model, geom)
         clouds.append(cloud)
         bodies.extend([int(model.geom_bodyid[geom])] * len(cloud))
     if not bodies:
@@ -421,7 +378,7 @@ def link_spheres(mujoco: Any, model: Any, inflation: float) -> LinkSpheres:
     )
 
 
-def _geom_cloud(mujoco: Any, model: Any, geom: int, inflation: float) -> SphereCloud:
+def _geom_cloud(mujoco: Any, model: Any, geom: int) -> SphereCloud:
     """Return the balls that cover one geom, in the frame of its body."""
     kind, size = int(model.geom_type[geom]), model.geom_size[geom]
     center, radius = np.array(model.geom_pos[geom]), float(size[0])
@@ -429,7 +386,7 @@ def _geom_cloud(mujoco: Any, model: Any, geom: int, inflation: float) -> SphereC
         return SphereCloud(center[None, :], np.array([radius]))
     if kind == int(mujoco.mjtGeom.mjGEOM_CAPSULE):
         reach = float(size[1]) * _rotated_z(model.geom_quat[geom])
-        return cover_capsule(Capsule(center - reach, center + reach, radius), inflation)
+        return cover_capsule(Capsule(center - reach, center + reach, radius), _INFLATION)
     raise ConfigurationError(
         f"MujocoArm: expected capsules and spheres only, got geom {model.geom(geom).name!r} of "
         f"type {kind}; keep tables and walls out of the arm's model and pass them to the filter."
@@ -449,16 +406,14 @@ def allowed_pairs(
 
     Left out are pairs on one rigid part (bodies no joint lies between), pairs of a part and the one
     that carries it, and the exclusions of the model and of the caller.
-
-    Raises:
-        ConfigurationError: ``exclude`` names a body the model does not have.
     """
     weld = model.body_weldid
     ignored = {
         (int(signature) >> 16, int(signature) & 0xFFFF) for signature in model.exclude_signature
     }
     for first, second in exclude:
-        ignored.add((_body_index(mujoco, model, first), _body_index(mujoco, model, second)))
+        pair = _index(mujoco, model, "body", first), _index(mujoco, model, "body", second)
+        ignored.add(pair)
     ignored_parts = {frozenset((int(weld[a]), int(weld[b]))) for a, b in ignored}
     for body in range(1, model.nbody):
         part = int(weld[body])
@@ -471,13 +426,3 @@ def allowed_pairs(
         if parts[i] != parts[j] and frozenset((int(parts[i]), int(parts[j]))) not in ignored_parts
     ]
     return np.array(pairs, dtype=np.intp).reshape(-1, 2)
-
-
-def _body_index(mujoco: Any, model: Any, name: str) -> int:
-    index = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, name)
-    if index < 0:
-        known = [model.body(k).name for k in range(model.nbody)]
-        raise ConfigurationError(
-            f"MujocoArm.exclude: expected names of bodies, got {name!r}; known: {known}."
-        )
-    return int(index)

@@ -23,22 +23,15 @@ from cadenza.safety.snapshot import AgentSnapshot
 class JointLimits:
     """Limits per joint; infinity means none. The arrays are read-only copies.
 
-    Attributes:
-        lower: Smallest position, shape (n,).
-        upper: Largest position, shape (n,), > ``lower``.
-        velocity: Largest speed, shape (n,), > 0.
-        acceleration: Largest acceleration, shape (n,), > 0.
-        torque: Largest actuator torque, shape (n,), > 0.
-
     Raises:
         InputError: Shapes differ, an entry is NaN, ``upper`` <= ``lower``, or a limit is <= 0.
     """
 
-    lower: FloatArray
-    upper: FloatArray
-    velocity: FloatArray
-    acceleration: FloatArray
-    torque: FloatArray
+    lower: FloatArray  # Smallest position, shape (n,)
+    upper: FloatArray  # Largest position, shape (n,), > ``lower``
+    velocity: FloatArray  # Largest speed, shape (n,), > 0
+    acceleration: FloatArray  # Largest acceleration, shape (n,), > 0
+    torque: FloatArray  # Largest actuator torque, shape (n,), > 0
 
     def __post_init__(self) -> None:
         shape = np.shape(self.lower)
@@ -66,52 +59,31 @@ class JointLimits:
         """Number of joints."""
         return int(self.lower.shape[0])
 
-    @classmethod
-    def unlimited(cls, n_joints: int) -> "JointLimits":
-        """Return limits that bind nowhere."""
-        most = np.full(n_joints, np.inf)
-        return cls(lower=-most, upper=most, velocity=most, acceleration=most, torque=most)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArmState(Deferred):
     """Everything a filter asks about one configuration and velocity.
 
     `MujocoArm` computes most of it when it is read: a filter of velocities reads no dynamics.
-
-    Attributes:
-        q: Joint positions, shape (n,).
-        q_dot: Joint velocities, shape (n,).
-        ee_position: End effector's origin, shape (3,), m.
-        ee_rotation: End effector's axes as columns, shape (3, 3).
-        ee_jacobian: Twist = J q', shape (6, n).
-        ee_bias: J' q', shape (6,), m/s^2 and rad/s^2.
-        mass_matrix: M(q), shape (n, n).
-        bias_forces: c(q, q') + g(q) less passive forces: M q'' + bias_forces = torque, shape (n,).
-        sphere_centers: Centres of the collision spheres, shape (S, 3), m.
-        sphere_jacobians: Their Jacobians, shape (S, 3, n).
-        sphere_velocities: Their velocities, shape (S, 3), m/s.
-        sphere_bias: Their J' q', shape (S, 3), m/s^2.
-        manipulability: Product of the singular values of ``ee_jacobian``; None if not asked for.
-        manipulability_gradient: Its gradient, shape (n,).
-        manipulability_curvature: q'^T (Hessian of the manipulability) q'.
     """
 
-    q: FloatArray
-    q_dot: FloatArray
-    ee_position: FloatArray
-    ee_rotation: FloatArray
-    ee_jacobian: FloatArray
-    ee_bias: FloatArray
-    mass_matrix: FloatArray
+    q: FloatArray  # Joint positions, shape (n,)
+    q_dot: FloatArray  # Joint velocities, shape (n,)
+    ee_position: FloatArray  # End effector's origin, shape (3,), m
+    ee_rotation: FloatArray  # End effector's axes as columns, shape (3, 3)
+    ee_jacobian: FloatArray  # Twist = J q', shape (6, n)
+    ee_bias: FloatArray  # J' q', shape (6,), m/s^2 and rad/s^2
+    mass_matrix: FloatArray  # M(q), shape (n, n)
+    #: c(q, q') + g(q) less passive forces: M q'' + bias_forces = torque, shape (n,)
     bias_forces: FloatArray
-    sphere_centers: FloatArray
-    sphere_jacobians: FloatArray
-    sphere_velocities: FloatArray
-    sphere_bias: FloatArray
+    sphere_centers: FloatArray  # Centres of the collision spheres, shape (S, 3), m
+    sphere_jacobians: FloatArray  # Their Jacobians, shape (S, 3, n)
+    sphere_velocities: FloatArray  # Their velocities, shape (S, 3), m/s
+    sphere_bias: FloatArray  # Their J' q', shape (S, 3), m/s^2
+    #: Product of the singular values of ``ee_jacobian``; None if not asked for
     manipulability: float | None = None
-    manipulability_gradient: FloatArray | None = None
-    manipulability_curvature: float = 0.0
+    manipulability_gradient: FloatArray | None = None  # Its gradient, shape (n,)
+    manipulability_curvature: float = 0.0  # q'^T (Hessian of the manipulability) q'
 
     def gap_gradients(
         self, normal: FloatArray, sphere: NDArray[np.intp], other: NDArray[np.intp]
@@ -183,19 +155,11 @@ class EndEffectorBall:
         return AgentSnapshot(state.ee_position, state.ee_jacobian[:3] @ state.q_dot, self._radius)
 
     def jacobian(self, snapshot: AgentSnapshot) -> FloatArray:
-        """Return J of the ball's centre, shape (3, n).
-
-        Raises:
-            NotReadyError: The snapshot is not the last one made here.
-        """
+        """Return J of the ball's centre, shape (3, n), for the last snapshot."""
         return self._state_behind(snapshot).ee_jacobian[:3]
 
     def bias(self, snapshot: AgentSnapshot) -> FloatArray:
-        """Return J' q' of the ball's centre, shape (3,), m/s^2.
-
-        Raises:
-            NotReadyError: The snapshot is not the last one made here.
-        """
+        """Return J' q' of the ball's centre, shape (3,), m/s^2, for the last snapshot."""
         return self._state_behind(snapshot).ee_bias[:3]
 
     def control_model(
@@ -207,15 +171,10 @@ class EndEffectorBall:
         action_kind: ActionKind = "joint_acceleration",
         control_timestep_s: float | None = None,
     ) -> JacobianControlModel:
-        """Return the control model of this ball.
+        """Return the control model of this ball; see `JacobianControlModel`.
 
-        Args:
-            uid: Agent id.
-            n_joints: Number of joints.
-            max_cartesian_accel: Acceleration the arm is credited with in every direction, m/s^2;
-                the filter lowers it to what the action box reaches.
-            action_kind: What the filtered action is.
-            control_timestep_s: Control step, s, for velocities and position steps.
+        The filter lowers ``max_cartesian_accel``, m/s^2 in every direction, to what the action box
+        reaches; ``control_timestep_s`` is needed for velocities and position steps.
         """
         return JacobianControlModel(
             uid,
@@ -229,6 +188,7 @@ class EndEffectorBall:
         )
 
     def _state_behind(self, snapshot: AgentSnapshot) -> ArmState:
+        """Return the state of a snapshot; NotReadyError unless it is the last one."""
         state = self._state
         if state is None or not np.array_equal(snapshot.position, state.ee_position):
             raise NotReadyError(

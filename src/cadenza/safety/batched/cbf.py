@@ -33,24 +33,15 @@ _TINY: Final = {torch.float64: 1e-300, torch.float32: 1e-37}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PairTensors:
-    """Constants of pairs: `cadenza.safety.cbf.PairParameters` with tensors.
+    """Constants of pairs: `cadenza.safety.cbf.PairParameters` with tensors."""
 
-    Attributes:
-        alpha: Braking authority left against the worst partner, m/s^2, > 0.
-        partner_accel: a_p, bound on the partner's acceleration, m/s^2, >= 0.
-        relative_accel: A, bound on the relative acceleration, m/s^2.
-        dt: Control step, s.
-        gamma: Rate at which overlap is undone, 1/s; or gain of the classical row.
-        plant: How the plant integrates one step.
-        unheld_accel: Bound on the acceleration that may change within a step, m/s^2.
-    """
-
-    alpha: Tensor
-    partner_accel: Tensor
-    relative_accel: Tensor
-    dt: float
-    gamma: float
-    plant: Plant
+    alpha: Tensor  # Braking authority left against the worst partner, m/s^2, > 0
+    partner_accel: Tensor  # a_p, bound on the partner's acceleration, m/s^2, >= 0
+    relative_accel: Tensor  # A, bound on the relative acceleration, m/s^2
+    dt: float  # Control step, s
+    gamma: float  # Rate at which overlap is undone, 1/s; or gain of the classical row
+    plant: Plant  # How the plant integrates one step
+    #: Bound on the acceleration that may change within a step, m/s^2
     unheld_accel: Tensor | float = 0.0
 
 
@@ -135,22 +126,14 @@ def root(values: Tensor) -> Tensor:
 
 
 class PairRowsBatch(NamedTuple):
-    """Rows of all pairs of all environments, before the partner's push and lambda.
+    """Rows of all pairs of all environments, before the partner's push and lambda."""
 
-    Attributes:
-        normal: n, unit vectors from the second agent's centre to the first's, shape (B, P, d).
-        level: (c_max - tau - w) / dt, shape (B, P), m/s^2.
-        h: Barrier values, shape (B, P), m/s.
-        margin: Free distance less the safety margin, e, shape (B, P), m.
-        closing: Closing speeds w, shape (B, P), m/s.
-        time_left: Time until the margin is used up at today's speed, shape (B, P), s; inf if never.
-    """
-
-    normal: Tensor
-    level: Tensor
-    h: Tensor
-    margin: Tensor
-    closing: Tensor
+    normal: Tensor  # n, unit vectors from the second agent's centre to the first's, shape (B, P, d)
+    level: Tensor  # (c_max - tau - w) / dt, shape (B, P), m/s^2
+    h: Tensor  # Barrier values, shape (B, P), m/s
+    margin: Tensor  # Free distance less the safety margin, e, shape (B, P), m
+    closing: Tensor  # Closing speeds w, shape (B, P), m/s
+    #: Time until the margin is used up at today's speed, shape (B, P), s; inf if never
     time_left: Tensor
 
 
@@ -182,12 +165,10 @@ def pair_rows_batch(
         p: Centres, shape (B, N, d), m.
         v: Velocities, shape (B, N, d), m/s.
         R: Radii, shape (N,) or (B, N), m.
-        alpha: Braking authority left against the worst partner, m/s^2, > 0; a number or a tensor
-            that broadcasts to (B, P).
+        alpha: Braking authority left against the worst partner, m/s^2, > 0; broadcasts to (B, P).
         pairs: Indices of the agents of each pair, shape (P, 2), integer.
         dt: Control step, s.
-        relative_accel: A, bound on the relative acceleration, m/s^2; like ``alpha``. Read for
-            ``plant="zoh"`` only.
+        relative_accel: A, bound on the relative acceleration, likewise; for ``plant="zoh"`` only.
         gamma: Rate at which overlap is undone, 1/s.
         plant: How the plant integrates one step.
         margin_m: Distance kept in addition to the radii, m.
@@ -252,14 +233,6 @@ class StalenessBatch(NamedTuple):
     tilt: Tensor
 
 
-class StaleLevels(NamedTuple):
-    """Level, h and largest h in the uncertainty; see `cadenza.safety.cbf.StaleLevel`."""
-
-    level: Tensor
-    h: Tensor
-    h_best: Tensor
-
-
 def staleness_batch(
     age_s: Tensor, partner_accel: Tensor, dt: float, distance: Tensor, contact: Tensor
 ) -> StalenessBatch:
@@ -289,8 +262,8 @@ def stale_levels(
     tangential: Tensor,
     pair: PairTensors,
     open_: StalenessBatch,
-) -> StaleLevels:
-    """Return the levels of rows that cover every state of the uncertainty.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the levels of rows that cover every state of the uncertainty, h and the largest h.
 
     r, w and t are those of the extrapolated state; ``pair.alpha`` is already derated.
     """
@@ -309,11 +282,8 @@ def stale_levels(
     touching, _ = sampled_level(contact, contact, worst, turned, pair)
     level = torch.where(nearest < contact, torch.minimum(level, touching), level)
     excess, constants = distance - contact, (pair.alpha, pair.dt, pair.gamma)
-    return StaleLevels(
-        level=level,
-        h=barrier_values(excess, closing, *constants),
-        h_best=barrier_values(excess + open_.position, best, *constants),
-    )
+    h = barrier_values(excess, closing, *constants)
+    return level, h, barrier_values(excess + open_.position, best, *constants)
 
 
 def derated_batch(
@@ -322,12 +292,7 @@ def derated_batch(
     """Return the constants for packets up to a declared age, and where authority is left.
 
     Where none is left, alpha is the smallest one, whose row asks for all the box can give.
-
-    Args:
-        pair: Constants for current packets.
-        reach: Largest Euclidean acceleration of the ego, broadcasting to the pairs, m/s^2.
-        contact: D, m.
-        max_age_s: Declared bound on the age, s, > 0.
+    ``reach`` is the largest Euclidean acceleration of the ego, m/s^2.
     """
     age = torch.full_like(contact, max_age_s)
     open_ = staleness_batch(age, pair.partner_accel, pair.dt, torch.zeros_like(contact), contact)

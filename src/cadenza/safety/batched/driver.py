@@ -34,17 +34,7 @@ BATCH_STATE_VERSION: Final = 1
 
 
 class RowwiseEngine:
-    """Decides for B environments one after the other.
-
-    Args:
-        hooks: What the batch offers.
-        ego_uid: The agent to guard.
-        options: Configuration.
-        emergency_controller: The ego's; needed unless its action is its Cartesian acceleration.
-
-    Raises:
-        ConfigurationError: The ego needs an emergency controller.
-    """
+    """Decides for B environments one after the other; see `BatchedSafetyDriver`."""
 
     def __init__(
         self,
@@ -94,17 +84,7 @@ class RowwiseEngine:
     def decide(
         self, nominal: FloatArray, agents: AgentBatch, partner_ids: Sequence[str | None]
     ) -> SafetyBatchStep:
-        """Return the actions to execute.
-
-        Args:
-            nominal: The policy's actions, shape (B, A), float64.
-            agents: Motion of all agents.
-            partner_ids: Identity of each environment's partner; None if unknown.
-
-        Raises:
-            InputError: The agents are others than those with a control model, or an action is not
-                finite, and the options do not say to brake then.
-        """
+        """Return the actions to execute; ``nominal`` is (B, A), one partner id per environment."""
         scenes = [agents.snapshots(row) for row in range(len(self._runtimes))]
         return self.decide_rows(nominal, scenes, partner_ids)
 
@@ -114,17 +94,7 @@ class RowwiseEngine:
         scenes: Sequence[Mapping[str, AgentSnapshot] | InputError],
         partner_ids: Sequence[str | None],
     ) -> SafetyBatchStep:
-        """Return the actions to execute where the scenes are given one by one.
-
-        Args:
-            nominal: The policy's actions, shape (B, A), float64.
-            scenes: Every agent of each environment, or what is wrong with its observation.
-            partner_ids: Identity of each environment's partner; None if unknown.
-
-        Raises:
-            InputError: An observation or action is malformed, and the options do not say to brake
-                then.
-        """
+        """Return the same for scenes that are given one by one, or what is wrong with each."""
         steps: list[SafetyStep] = []
         for row, (runtime, scene) in enumerate(zip(self._runtimes, scenes, strict=True)):
             if isinstance(scene, InputError):
@@ -133,25 +103,12 @@ class RowwiseEngine:
                 steps.append(runtime.step(nominal[row], scene, partner_id=partner_ids[row]))
         return self._as_batch(steps)
 
-    def decide_blind(self, nominal: FloatArray, error: InputError) -> SafetyBatchStep:
-        """Return braking actions for a step whose observation is unusable.
-
-        Raises:
-            InputError: ``error`` itself, unless the options say to brake.
-        """
-        scenes = [error] * len(self._runtimes)
-        return self.decide_rows(nominal, scenes, [None] * len(scenes))
-
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumed run needs, JSON-able; floats survive exactly."""
         return {"rows": [runtime.state_dict() for runtime in self._runtimes]}
 
     def load_state_dict(self, payload: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken.
-
-        Raises:
-            InputError: Malformed content or another batch; the engine is then unchanged.
-        """
+        """Continue where `state_dict` was taken; the engine is unchanged after an InputError."""
         rows = payload.get("rows")
         if not isinstance(rows, list) or len(cast("list[Any]", rows)) != len(self._runtimes):
             raise InputError(
@@ -173,7 +130,7 @@ class RowwiseEngine:
         def flags(name: str) -> NDArray[np.bool_]:
             return np.array([getattr(step, name) for step in steps], dtype=np.bool_)
 
-        def stacked(name: str) -> FloatArray:
+        def of_info(name: str) -> FloatArray:
             return np.array([step.info[name] for step in steps], dtype=np.float64)
 
         return SafetyBatchStep(
@@ -186,9 +143,9 @@ class RowwiseEngine:
             intervention=np.array([step.intervention for step in steps]),
             lambda_=self._table([step.lambda_ for step in steps]),
             used_lambda=self._table([step.info["lambda"] for step in steps]),
-            constraint_violation=stacked("constraint_violation"),
-            margin=stacked("margin"),
-            slack=stacked("slack"),
+            constraint_violation=of_info("constraint_violation"),
+            margin=of_info("margin"),
+            slack=of_info("slack"),
             brake_reasons={
                 row: tuple(danger.reason for danger in step.dangers.values())
                 for row, step in enumerate(steps)
@@ -200,7 +157,7 @@ class RowwiseEngine:
         )
 
     def _table(self, rows: Sequence[LambdaDict]) -> FloatArray:
-        """Return one row per environment and one column per pair; 0 where a pair is missing."""
+        """Return one column per pair; 0 where a pair is missing."""
         return np.array([[row.get(key, 0.0) for key in self._keys] for row in rows])
 
 
@@ -253,14 +210,6 @@ class BatchedSafetyDriver:
         self._seed = 0
         self._untouched = True
 
-    def _rowwise_engine(self) -> RowwiseEngine:
-        return RowwiseEngine(
-            self._hooks,
-            ego_uid=self._ego_uid,
-            options=self._options,
-            emergency_controller=self._controller,
-        )
-
     @classmethod
     def from_env(
         cls,
@@ -270,7 +219,7 @@ class BatchedSafetyDriver:
         options: SafetyOptions | None = None,
         emergency_controller: EmergencyController | None = None,
     ) -> "BatchedSafetyDriver":
-        """Build the driver from the batch that will be stepped.
+        """Build the driver from the batch that will be stepped; see the class.
 
         Args:
             vector_env: Offers ``build_agent_batch()``, ``build_control_models()``,
@@ -278,7 +227,7 @@ class BatchedSafetyDriver:
                 through wrappers.
             ego_uid: The agent to guard.
             options: Configuration; None means the defaults.
-            emergency_controller: See the class.
+            emergency_controller: The ego's.
 
         Raises:
             ConfigurationError: A hook is missing or the class refuses the combination.
@@ -332,11 +281,7 @@ class BatchedSafetyDriver:
         return isinstance(self._engine, VectorEngine)
 
     def drives(self, env: object) -> bool:
-        """Whether stepping ``env`` moves what the driver reads, at the step it assumes.
-
-        Raises:
-            ConfigurationError: A wrapper of ``env`` says that it cannot be guarded.
-        """
+        """Whether stepping ``env`` moves what the driver reads, at the step it assumes."""
         if unwrapped(env) is not unwrapped(self._env):
             return False
         return BatchEnvHooks.of(env).control_timestep == self._hooks.control_timestep
@@ -378,7 +323,7 @@ class BatchedSafetyDriver:
         except InputError as error:
             if isinstance(self._engine, VectorEngine):  # whose options do not say to brake then
                 raise
-            return self._engine.decide_blind(nominal, error)
+            return self._engine.decide_rows(nominal, [error] * self.num_envs, ids)
         if agents.ages_s is not None and isinstance(self._engine, VectorEngine):
             self._follow_ages()
         self._untouched = False
@@ -392,12 +337,8 @@ class BatchedSafetyDriver:
     ) -> SafetyBatchStep:
         """Return the actions to execute in scenes that are given one by one, as `step` does.
 
-        Where one of them is malformed, only its environment brakes.
-
-        Args:
-            nominal_action: See `step`.
-            scenes: Every agent of each environment, or what is wrong with its observation.
-            partner_ids: See `step`.
+        A scene holds every agent, or what is wrong with its observation; where one is malformed,
+        only its environment brakes.
 
         Raises:
             InputError: As `step`; or the options let all environments be decided together.
@@ -412,12 +353,16 @@ class BatchedSafetyDriver:
         self._untouched = False
         return self._engine.decide_rows(nominal, scenes, ids)
 
-    def _follow_ages(self) -> None:
-        """Decide one environment after the other from now on: only runtimes watch packet ages.
+    def _rowwise_engine(self) -> RowwiseEngine:
+        return RowwiseEngine(
+            self._hooks,
+            ego_uid=self._ego_uid,
+            options=self._options,
+            emergency_controller=self._controller,
+        )
 
-        Raises:
-            InputError: The run has begun without ages.
-        """
+    def _follow_ages(self) -> None:
+        """Decide one environment after the other from now on: only runtimes watch packet ages."""
         if not self._untouched:
             raise InputError(
                 "BatchedSafetyDriver.step: AgentBatch.ages_s: expected ages in every step or in "

@@ -44,7 +44,7 @@ from cadenza.safety.batched.projection import (
     NOT_CONVERGED,
     OPTIMAL,
     chunk_size,
-    project_batch,
+    project_ranked,
     require_tensor,
     tensor_like,
 )
@@ -163,40 +163,25 @@ class StepInput(NamedTuple):
 
 
 class EgoRowsBatch(NamedTuple):
-    """Rows before lambda.
+    """Rows before lambda."""
 
-    Attributes:
-        a: Row vectors on the ego's action, shape (B, N, d).
-        level: Right-hand sides at lambda = 0, shape (B, N), m/s^2.
-        h: Barrier values at the best estimate of the state, shape (B, N), m/s.
-        margin: Free distance less the safety margin, shape (B, N), m.
-        time_left: Time until the margin is used up at today's speed, shape (B, N), s.
-        uncovered: The certificate does not cover the step, shape (B,).
-        outside: A state is outside the safe set, shape (B,).
-    """
-
-    a: Tensor
-    level: Tensor
-    h: Tensor
-    margin: Tensor
-    time_left: Tensor
-    uncovered: Tensor
-    outside: Tensor
+    a: Tensor  # Row vectors on the ego's action, shape (B, N, d)
+    level: Tensor  # Right-hand sides at lambda = 0, shape (B, N), m/s^2
+    h: Tensor  # Barrier values at the best estimate of the state, shape (B, N), m/s
+    margin: Tensor  # Free distance less the safety margin, shape (B, N), m
+    time_left: Tensor  # Time until the margin is used up at today's speed, shape (B, N), s
+    uncovered: Tensor  # The certificate does not cover the step, shape (B,)
+    outside: Tensor  # A state is outside the safe set, shape (B,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EgoConstants:
-    """What the rows need besides the motion, the same in every environment and step.
+    """What the rows need besides the motion, the same in every environment and step."""
 
-    Attributes:
-        pair: Constants of the pairs, shape (N,).
-        shares: The ego's share of each row, shape (N,); None if the partners do not cooperate.
-        covered: Where the invariance certificate may hold, broadcasting to (B,).
-    """
-
-    pair: PairTensors
+    pair: PairTensors  # Constants of the pairs, shape (N,)
+    #: The ego's share of each row, shape (N,); None if the partners do not cooperate
     shares: Tensor | None
-    covered: Tensor
+    covered: Tensor  # Where the invariance certificate may hold, broadcasting to (B,)
 
     def shared(self, level: Tensor) -> Tensor:
         """Return the ego's share of a level."""
@@ -257,7 +242,7 @@ class BatchedEgoFilter:
         partner_models: The partners' control models, in the order of the tensors, N >= 0.
         bounds: Box of the actions and shared capacity.
         dt: Control step, s.
-        fixed_shape: See `project_batch`.
+        fixed_shape: See `cadenza.safety.batched.projection.project_batch`.
         validate: Raise for bad numbers, which waits for the device. Without it an environment
             with bad numbers gets the status `BAD_INPUT` and a zero action.
         options: Fields of `EgoOnlyOptions` but for ``rate_limit`` and ``prediction_error``, which
@@ -287,7 +272,7 @@ class BatchedEgoFilter:
         self._options = EgoOnlyOptions(**options, on_infeasible="least_violation")
         if not isinstance(ego_model, DoubleIntegratorControlModel):
             raise ConfigurationError(
-                "BatchedEgoFilter: expected a double integrator as the ego, got "
+                "BatchedEgoFilter: expected a DoubleIntegratorControlModel as the ego, got "
                 f"{type(ego_model).__name__}; use the filter of one environment."
             )
         if self._options.rate_limit != "off" or self._options.prediction_error is not None:
@@ -533,51 +518,56 @@ class BatchedEgoFilter:
             level, _ = self._level(distance - open_.position, contact, worst, still, pair)
             _, h = self._level(distance, contact, closing, tangential, pair)
             return constants.shared(level) - loss, h, torch.zeros_like(h, dtype=torch.bool)
-        stale = stale_levels(distance, contact, closing, tangential, pair, open_)
-        level = constants.shared(stale.level) - loss
+        level, h, h_best = stale_levels(distance, contact, closing, tangential, pair, open_)
+        level = constants.shared(level) - loss
         too_old = age > self._options.max_age_s * (1.0 + AGE_ROUNDING)
         overlapping = distance - contact + open_.position < -OVERLAP_TOLERANCE
-        outside = too_old | (stale.h_best < -CERTIFICATE_TOLERANCE) | overlapping
+        outside = too_old | (h_best < -CERTIFICATE_TOLERANCE) | overlapping
         lone = self._options.always_feasible and distance.shape[1] == 1
         sure = braking_meets_row(pair, contact) & lone
         uncovered = outside | ((level < -every_direction) & ~sure)
         floored = level.clamp_min(-every_direction)
-        return torch.where(outside, level, floored), stale.h, uncovered
+        return torch.where(outside, level, floored), h, uncovered
 
     def _solve(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor | None) -> _Solution:
         """Solve with lambda as tight as each row allows, then without it if the rows conflict."""
         if wanted is None:
-            return self._project(u, rows, torch.zeros_like(rows.level))
+            return self._project(u, rows, torch.zeros_like(rows.level), None)
         if self._options.upstream:
-            return self._project(u, rows, wanted)
+            return self._project(u, rows, wanted, None)
         # As `filters.projection.feasible_lambda`; the box is symmetric.
         lowest = -(rows.a.abs() * self._bounds.action_linf_component).sum(-1)
         tightest = lowest - rows.level + FEASIBILITY_ROOM
         tight = torch.maximum(wanted, tightest).clamp_max(0.0)
         used = torch.where(wanted >= 0.0, wanted, tight)
-        solution = self._project(u, rows, used)
+        tightened = (used < 0.0).any(1)
+        solution = self._project(u, rows, used, ~tightened)
         failed = (solution.status == INFEASIBLE) | (solution.status == NOT_CONVERGED)
-        again = failed & (used < 0.0).any(1)
+        again = failed & tightened
         if not self._is_fixed(u) and not bool(again.any()):
             return solution
-        return solution.where(again, self._project(u, rows, used.clamp_min(0.0)))
+        return solution.where(again, self._project(u, rows, used.clamp_min(0.0), again))
 
     def _is_fixed(self, u: Tensor) -> bool:
         return u.is_cuda if self._fixed_shape is None else self._fixed_shape
 
-    def _project(self, u: Tensor, rows: EgoRowsBatch, lambda_: Tensor) -> _Solution:
-        """Project with the given slack."""
+    def _project(
+        self, u: Tensor, rows: EgoRowsBatch, lambda_: Tensor, final: Tensor | None
+    ) -> _Solution:
+        """Project with the given slack; see `project_ranked` for ``final``."""
         b = rows.level + lambda_
-        answer = project_batch(
+        box = torch.full_like(u, self._bounds.action_linf_component)
+        answer = project_ranked(
             u,
             rows.a,
             b,
-            -self._bounds.action_linf_component,
-            self._bounds.action_linf_component,
+            -box,
+            box,
+            torch.ones_like(b, dtype=torch.bool),
             first=most_urgent(rows),
             weight=SLACK_WEIGHT * (1.0 + 1.0 / rows.time_left.clamp_min(1e-3)),
+            final=final,
             fixed_shape=self._fixed_shape,
-            validate=False,  # the filter has checked its own input
         )
         return _Solution(answer.u, answer.status, lambda_, b, answer.status < INFEASIBLE)
 

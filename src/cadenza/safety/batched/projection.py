@@ -96,15 +96,14 @@ def project_batch(
     hi: Tensor | float | None = None,
     active_mask: Tensor | None = None,
     *,
-    first: Tensor | None = None,
-    weight: Tensor | None = None,
     fixed_shape: bool | None = None,
     validate: bool = True,
 ) -> BatchProjection:
     """Return the actions closest to ``u_hat`` that meet the rows and the box.
 
-    Gradients with respect to ``u_hat``, ``A`` and ``b`` follow the active constraints; they are
-    zero for an environment without a solution. Gradients with respect to the box are not offered.
+    Without a solution the most violated row is served first, and the others alike. Gradients with
+    respect to ``u_hat``, ``A`` and ``b`` follow the active constraints; they are zero for an
+    environment without a solution. Gradients with respect to the box are not offered.
 
     Args:
         u_hat: Nominal actions, shape (B, n), float64 or float32.
@@ -113,10 +112,6 @@ def project_batch(
         lo: Lower bounds: a number, shape (n,) or (B, n); None for none.
         hi: Upper bounds, likewise.
         active_mask: Rows that count, shape (B, m), bool; None counts all of them.
-        first: Index of the row that is served first when there is no solution, shape (B,),
-            int64; None takes the most violated one.
-        weight: Weights of the violations of the other rows then, shape (B, m), > 0; None takes
-            `SLACK_WEIGHT` for each.
         fixed_shape: Run every stage for all environments, so that nothing is read back from the
             device; None does so on CUDA.
         validate: Look for malformed and not finite input first, which waits for the device.
@@ -124,26 +119,48 @@ def project_batch(
             where the box is empty or not a number.
 
     Raises:
-        InputError: With ``validate``: shapes or dtypes disagree, the box is empty, an entry is not
-            finite, a weight is not positive, or ``first`` names no row. Without: only what shapes
-            and dtypes show.
+        InputError: With ``validate``: shapes or dtypes disagree, the box is empty or an entry is
+            not finite. Without: only what shapes and dtypes show.
     """
     rows_on = _rows_on(u_hat, A, b, active_mask)
-    _require_hierarchy(b, first, weight)
     lower = _bound("lo", lo, u_hat, -torch.inf)
     upper = _bound("hi", hi, u_hat, torch.inf)
+    if validate:
+        _require_numbers(u_hat, A, b, lower, upper)
+    return project_ranked(u_hat, A, b, lower, upper, rows_on, fixed_shape=fixed_shape)
+
+
+def project_ranked(
+    u_hat: Tensor,
+    A: Tensor,
+    b: Tensor,
+    lower: Tensor,
+    upper: Tensor,
+    rows_on: Tensor,
+    first: Tensor | None = None,
+    weight: Tensor | None = None,
+    final: Tensor | None = None,
+    *,
+    fixed_shape: bool | None = None,
+) -> BatchProjection:
+    """Return what `project_batch` does where the rows have a rank; its input is not checked.
+
+    Without a solution the row with the index ``first``, shape (B,), int64, is served first; None
+    takes the most violated one. ``weight``, (B, m), > 0, weighs the violations of the others; None
+    takes `SLACK_WEIGHT` for each. Both bounds have shape (B, n). The least violation is searched
+    for only where ``final``, (B,), is true; elsewhere the action means nothing without a solution.
+    """
     fixed = u_hat.is_cuda if fixed_shape is None else fixed_shape
     batch = u_hat.shape[0]
     if batch == 0:
         codes = torch.empty(0, dtype=torch.int8, device=u_hat.device)
         return BatchProjection(u_hat.clone(), codes, torch.empty_like(u_hat[:, 0]))
-    given = (u_hat, A, b, lower, upper, rows_on, first, weight)
+    given = (u_hat, A, b, lower, upper, rows_on, first, weight, final)
     size = batch if fixed else chunk_size(A.shape[1], A.shape[2])
     parts = [
         _project(
             tuple(None if x is None else x[start : start + size] for x in given),
             _Stages(compact=not fixed),
-            start if validate else None,
         )
         for start in range(0, batch, size)
     ]
@@ -157,25 +174,20 @@ def chunk_size(m: int, n: int) -> int:
     return max(64, _CHUNK_NUMBERS // max(2 * n * n, m * n))
 
 
-def _project(
-    given: "tuple[Tensor | None, ...]", stages: "_Stages", start: int | None
-) -> BatchProjection:
-    """Solve one pass.
-
-    Args:
-        given: u_hat, A, b, lower, upper, rows_on, first, weight.
-        stages: How.
-        start: Index of the first environment, for messages; None does not look at the numbers.
-    """
+def _project(given: "tuple[Tensor | None, ...]", stages: "_Stages") -> BatchProjection:
+    """Solve one pass over the arguments of `project_ranked`."""
     u_hat, A, b, lower, upper, rows_on = cast("tuple[Tensor, ...]", given[:6])
-    first, weight = given[6:]
-    if start is not None:
-        _require_numbers(u_hat, A, b, lower, upper, start)
-        _require_order(b, first, weight, rows_on, start)
+    first, weight, final = given[6:]
     with torch.no_grad():
         problems, good = _cleaned(u_hat, A, b, lower, upper, rows_on)
-        problems, sound = _ordered(problems, first, weight, rows_on.T)
-        good = good & sound
+        weights = torch.full_like(problems.b, SLACK_WEIGHT) if weight is None else weight.T
+        problems = problems._replace(s=1.0 / weights, final=good if final is None else final)
+        if first is not None:
+            problems = problems._replace(first=first)
+        elif b.shape[1] > 0:
+            x = _into_box(problems.u, problems)
+            worst = first_largest((problems.A * x).sum(1) - problems.b)
+            problems = problems._replace(first=worst)
         x, status = stages.run(problems)
         x = torch.where(good, x, _into_box(torch.zeros_like(x), problems))
         status = torch.where(good, status, BAD_INPUT).to(torch.int8)
@@ -194,7 +206,7 @@ def _cleaned(
 ) -> tuple[Problems, Tensor]:
     """Return the problems, B last, with harmless numbers in rows that are off or bad environments.
 
-    Also returns where the input is good, shape (B,). Slack and order are still to be filled in.
+    Also returns where the input is good, shape (B,). Slack and rank are still to be filled in.
     """
     u, rows, b, lower, upper = u.T, A.permute(1, 2, 0), b.T, lower.T, upper.T
     box = ((lower <= upper) & (lower < torch.inf) & (upper > -torch.inf)).all(0)  # false for NaN
@@ -208,29 +220,9 @@ def _cleaned(
         lower=torch.where(box, lower, 0.0).contiguous(),
         upper=torch.where(box, upper, 0.0).contiguous(),
         first=torch.zeros(u.shape[1], dtype=torch.int64, device=u.device),
+        final=good,
     )
     return clean, good
-
-
-def _ordered(
-    problems: Problems, first: Tensor | None, weight: Tensor | None, on: Tensor
-) -> tuple[Problems, Tensor]:
-    """Return the problems with the most urgent row and the others' slack; and where sound, (B,)."""
-    m, size = problems.b.shape
-    sound = torch.ones(size, dtype=torch.bool, device=problems.u.device)
-    weights = torch.full_like(problems.b, SLACK_WEIGHT)
-    if weight is not None:
-        fits = ((weight > 0.0) & (weight < torch.inf)).T
-        sound = (fits | ~on).all(0)
-        weights = torch.where(fits & on, weight.T, weights)
-    urgent = problems.first
-    if m > 0 and first is None:
-        x = _into_box(problems.u, problems)
-        urgent = first_largest((problems.A * x).sum(1) - problems.b)
-    elif m > 0 and first is not None:
-        named = (first >= 0) & (first < m)
-        urgent, sound = torch.where(named, first, 0), sound & named
-    return problems._replace(s=1.0 / weights, first=urgent), sound
 
 
 def _into_box(x: Tensor, problems: Problems) -> Tensor:
@@ -257,7 +249,7 @@ def _pull_back(
     g: Tensor, x: Tensor, status: Tensor, problems: Problems
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the cotangents of u, A and b: shapes (n, B), (m, n, B), (m, B)."""
-    u, A, b, _, lower, upper, _ = problems
+    u, A, b, _, lower, upper, _, _ = problems
     solved = (status == INACTIVE) | (status == OPTIMAL)
     free = (x > lower) & (x < upper) & solved
     held = ((A * x).sum(1) - b).abs() <= _ACTIVE[x.dtype] * (1.0 + b.abs())
@@ -335,9 +327,11 @@ class _Stages:
         x, feasible = _one_of(problems, worst)
         met = (A * x).sum(1) - b <= ROUNDING[x.dtype] * (1.0 + b.abs())
         met = met.scatter(0, worst.unsqueeze(0), value=True).all(0)
-        answers = _Answers.of(x, OPTIMAL)
+        status = torch.where(feasible, _Answers.of(x, OPTIMAL).status, INFEASIBLE)
+        answers = _Answers(x, status)
         answers = self._replace(feasible & ~met, problems, self._several_rows, answers)
-        return self._replace(~feasible, problems, self._least_violation, answers)
+        lost = ~feasible & problems.final
+        return self._replace(lost, problems, self._least_violation, answers)
 
     def _several_rows(self, problems: Problems) -> _Answers:
         """Solve for all rows; where that fails, the least violation."""
@@ -350,7 +344,8 @@ class _Stages:
             status = torch.where(infeasible, _Answers.of(x, INFEASIBLE).status, NOT_CONVERGED)
             status = torch.where(solved, _Answers.of(x, OPTIMAL).status, status)
         answers = _Answers(x, status)
-        least = self._replace(status != OPTIMAL, problems, self._least_violation, answers)
+        lost = (status != OPTIMAL) & problems.final
+        least = self._replace(lost, problems, self._least_violation, answers)
         return _Answers(least.x, status)
 
     def _faces(self, problems: Problems) -> tuple[Tensor, Tensor]:
@@ -503,9 +498,7 @@ def _bound(name: str, bound: Tensor | float | None, u: Tensor, missing: float) -
         ) from error
 
 
-def _require_numbers(
-    u: Tensor, A: Tensor, b: Tensor, lower: Tensor, upper: Tensor, start: int
-) -> None:
+def _require_numbers(u: Tensor, A: Tensor, b: Tensor, lower: Tensor, upper: Tensor) -> None:
     """Raise InputError if an entry is not finite or the box is empty; +inf in b is allowed."""
     for name, values, fine in (
         ("u_hat", u, torch.isfinite(u)),
@@ -516,38 +509,7 @@ def _require_numbers(
             environment = int((~fine).nonzero()[0, 0])
             raise InputError(
                 f"project_batch: {name}: expected finite numbers, got "
-                f"{values[environment].numpy(force=True)} in environment {start + environment}."
+                f"{values[environment].numpy(force=True)} in environment {environment}."
             )
     if not bool(((lower <= upper) & (lower < torch.inf) & (upper > -torch.inf)).all()):
         raise InputError("project_batch: expected lo <= hi in every component, got another box.")
-
-
-def _require_hierarchy(b: Tensor, first: Tensor | None, weight: Tensor | None) -> None:
-    """Raise InputError unless shapes and dtypes fit the rows; does not wait for the device."""
-    if first is not None and (first.shape != b.shape[:1] or first.dtype != torch.int64):
-        raise InputError(
-            f"project_batch: first: expected int64 {tuple(b.shape[:1])}, got {first.dtype} "
-            f"{tuple(first.shape)}."
-        )
-    if weight is not None and (weight.shape != b.shape or weight.dtype != b.dtype):
-        raise InputError(
-            f"project_batch: weight: expected {b.dtype} {tuple(b.shape)}, got {weight.dtype} "
-            f"{tuple(weight.shape)}."
-        )
-
-
-def _require_order(
-    b: Tensor, first: Tensor | None, weight: Tensor | None, rows_on: Tensor, start: int
-) -> None:
-    """Raise InputError unless every row that counts has a weight > 0 and ``first`` is a row."""
-    if weight is not None:
-        fine = ((weight > 0.0) & (weight < torch.inf)) | ~rows_on
-        if not bool(fine.all()):
-            environment = int((~fine).nonzero()[0, 0])
-            raise InputError(
-                f"project_batch: weight: expected finite numbers > 0, got "
-                f"{weight[environment].numpy(force=True)} in environment {start + environment}."
-            )
-    m = b.shape[1]
-    if first is not None and m > 0 and not bool(((first >= 0) & (first < m)).all()):
-        raise InputError(f"project_batch: first: expected row indices below {m}, got others.")

@@ -54,25 +54,16 @@ _CANCELLATION: Final = {torch.float64: 2e-15, torch.float32: 1e-6}
 
 
 class Problems(NamedTuple):
-    """Projections of B environments.
+    """Projections of B environments."""
 
-    Attributes:
-        u: Nominal points, shape (n, B).
-        A: Rows, shape (m, n, B).
-        b: Right-hand sides, shape (m, B).
-        s: Slack of each row per unit of its multiplier, shape (m, B); 0 for a hard row.
-        lower: Lower bounds, shape (n, B).
-        upper: Upper bounds, shape (n, B).
-        first: Index of the most urgent row, shape (B,).
-    """
-
-    u: Tensor
-    A: Tensor
-    b: Tensor
-    s: Tensor
-    lower: Tensor
-    upper: Tensor
-    first: Tensor
+    u: Tensor  # Nominal points, shape (n, B)
+    A: Tensor  # Rows, shape (m, n, B)
+    b: Tensor  # Right-hand sides, shape (m, B)
+    s: Tensor  # Slack of each row per unit of its multiplier, shape (m, B); 0 for a hard row
+    lower: Tensor  # Lower bounds, shape (n, B)
+    upper: Tensor  # Upper bounds, shape (n, B)
+    first: Tensor  # Index of the most urgent row, shape (B,)
+    final: Tensor  # Without a solution the least violation is wanted, shape (B,), bool
 
     def take(self, index: Tensor) -> "Problems":
         """Return the problems of some environments."""
@@ -102,18 +93,10 @@ def _first(found: Tensor, count: int) -> Tensor:
 def project_one_row_batch(
     u: Tensor, a: Tensor, b: Tensor, lower: Tensor, upper: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the points of the box closest to ``u`` that meet the row, and where one does.
+    """Return the points of the box closest to ``u`` with a @ x <= b, and where there is one.
 
-    Args:
-        u: Nominal points, shape (n, B).
-        a: Rows, shape (n, B).
-        b: Right-hand sides, shape (B,).
-        lower: Lower bounds, shape (n, 1) or (n, B).
-        upper: Upper bounds, same shape.
-
-    Returns:
-        x of shape (n, B) and feasible of shape (B,). Where no point of the box meets the row, x is
-        the point of the box with the smallest ``a @ x``, closest to ``u``.
+    Shapes (n, B), of ``b`` and feasible (B,). Where no point of the box meets the row, x is the one
+    with the smallest ``a @ x``, closest to ``u``.
     """
     x = torch.minimum(torch.maximum(u, lower), upper)
     value = (a * x).sum(0) - b
@@ -145,17 +128,9 @@ def project_one_row_batch(
 def project_on_faces(
     u: Tensor, A: Tensor, b: Tensor, lower: Tensor, upper: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the nearest points of the polytopes, and where they are not empty.
+    """Return the nearest points of the polytopes, and where these are not empty, shape (B,).
 
-    Args:
-        u: Nominal points, shape (n, B), n in `MAX_FACE_ROWS`; clipped to the box they miss a row.
-        A: Rows, shape (m, n, B).
-        b: Right-hand sides, shape (m, B).
-        lower: Lower bounds, shape (n, 1) or (n, B).
-        upper: Upper bounds, same shape.
-
-    Returns:
-        x of shape (n, B), meaningful where feasible, shape (B,), is true.
+    Shapes as in `Problems`, n in `MAX_FACE_ROWS`; ``u`` clipped to the box misses a row.
     """
     if u.shape[0] == 2:  # candidates, (K, n, B)
         flats = torch.stack(_flats_2d(u, A.unbind(1), (A * u).sum(1) - b), 1)
@@ -219,15 +194,10 @@ def _sides(u: Tensor, A: Tensor, b: Tensor, lower: Tensor, upper: Tensor) -> Ten
 
 
 def _flats_2d(u: Tensor, columns: Sequence[Tensor], excess: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the feet of u on all lines, and the crossings of all pairs of lines.
+    """Return the feet of u, (2, ..., B), on all lines, and the crossings of all pairs of lines.
 
-    Args:
-        u: Nominal points, (2, ..., B).
-        columns: Entries of the rows, (m, ..., B) each.
-        excess: Residuals of the rows at ``u``, (m, ..., B).
-
-    Returns:
-        Both coordinates, (m + m (m - 1) / 2, ..., B).
+    ``columns`` holds both entries of the rows, ``excess`` their residuals at ``u``, (m, ..., B).
+    Both coordinates come back, (m + m (m - 1) / 2, ..., B).
     """
     a_x, a_y = columns
     scale = excess / (a_x * a_x + a_y * a_y)
@@ -294,25 +264,15 @@ def face_count(n: int, m: int) -> int:
 
 
 class _State(NamedTuple):
-    """Iterate of the method.
+    """Iterate of the method."""
 
-    Attributes:
-        y: Multipliers, >= 0, shape (M, B).
-        side: Bound a component is held at, +1 upper or -1 lower, shape (n, B).
-        active: Constraints that stay tight, shape (M, B).
-        p: Constraint whose multiplier was raised last, shape (B,).
-        entering: It is not tight yet, shape (B,).
-        finished: Nothing is left to do, shape (B,).
-        infeasible: There is proved to be no solution, shape (B,).
-    """
-
-    y: Tensor
-    side: Tensor
-    active: Tensor
-    p: Tensor
-    entering: Tensor
-    finished: Tensor
-    infeasible: Tensor
+    y: Tensor  # Multipliers, >= 0, shape (M, B)
+    side: Tensor  # Bound a component is held at, +1 upper or -1 lower, shape (n, B)
+    active: Tensor  # Constraints that stay tight, shape (M, B)
+    p: Tensor  # Constraint whose multiplier was raised last, shape (B,)
+    entering: Tensor  # It is not tight yet, shape (B,)
+    finished: Tensor  # Nothing is left to do, shape (B,)
+    infeasible: Tensor  # There is proved to be no solution, shape (B,)
 
     def put(self, index: Tensor, part: "_State") -> "_State":
         """Return the state with some environments replaced."""
@@ -339,31 +299,10 @@ def solve_active_set(problem: Problems, *, compact: bool) -> ActiveSetAnswer:
     ``compact`` goes on with the unfinished environments only. It needs to know how many there are,
     which stops a GPU; without it all environments take all steps.
     """
-    state = _start(problem)
-    gram = _gram(problem)
-    for _ in range(-(-STEPS_PER_CONSTRAINT * gram.shape[0] // _STEPS_PER_LOOK)):
-        if not compact:
-            state = _steps(problem, gram, state)
-            continue
-        left = (~state.finished).nonzero().squeeze(1)
-        if left.numel() == 0:
-            break
-        if left.numel() == state.finished.numel():
-            state = _steps(problem, gram, state)
-        else:
-            part = _steps(problem.take(left), gram.index_select(-1, left), state.take(left))
-            state = state.put(left, part)
-    state = _polished(problem, gram, state)
-    x = _action(problem, state)
-    solved = _is_solution(problem, state, x) & ~state.infeasible
-    return ActiveSetAnswer(x, solved, state.infeasible)
-
-
-def _start(problem: Problems) -> _State:
     (m, size), n = problem.b.shape, problem.u.shape[0]
-    y = torch.zeros((m + n, size), dtype=problem.u.dtype, device=problem.u.device)
+    y = problem.u.new_zeros((m + n, size))
     nobody = torch.zeros(size, dtype=torch.bool, device=y.device)
-    return _State(
+    state = _State(
         y=y,
         side=torch.ones_like(problem.u),
         active=torch.zeros_like(y, dtype=torch.bool),
@@ -372,6 +311,18 @@ def _start(problem: Problems) -> _State:
         finished=nobody,
         infeasible=nobody,
     )
+    gram = _gram(problem)
+    for _ in range(-(-STEPS_PER_CONSTRAINT * gram.shape[0] // _STEPS_PER_LOOK)):
+        left = (~state.finished).nonzero().squeeze(1) if compact else None
+        if left is None or left.numel() == state.finished.numel():
+            state = _steps(problem, gram, state)
+        elif left.numel() > 0:
+            part = _steps(problem.take(left), gram.index_select(-1, left), state.take(left))
+            state = state.put(left, part)
+    state = _polished(problem, gram, state)
+    x = _action(problem, state)
+    solved = _is_solution(problem, state, x) & ~state.infeasible
+    return ActiveSetAnswer(x, solved, state.infeasible)
 
 
 def _gram(problem: Problems) -> Tensor:
@@ -381,10 +332,8 @@ def _gram(problem: Problems) -> Tensor:
     gram[:m, :m] = (problem.A.unsqueeze(1) * problem.A.unsqueeze(0)).sum(2)
     gram[:m, m:] = problem.A
     gram[m:, :m] = problem.A.transpose(0, 1)
-    for k in range(n):
-        gram[m + k, m + k] = 1.0
-    for j in range(m):
-        gram[j, j] += problem.s[j]
+    for k in range(m + n):
+        gram[k, k] += problem.s[k] if k < m else 1.0
     return gram
 
 
@@ -495,14 +444,10 @@ def _solve_active(gram: Tensor, signs: Tensor, active: Tensor, column: Tensor) -
 
 
 def solve_positive(matrix: Tensor, right: Tensor) -> Tensor:
-    """Return the solution of symmetric positive semidefinite systems, by LDL^T.
+    """Return the solution of symmetric positive semidefinite systems, (m, m, B), by LDL^T.
 
-    A row that depends on the rows before it gets 0, which solves the system whenever it has a
-    solution.
-
-    Args:
-        matrix: Shape (m, m, B); overwritten.
-        right: Shape (m, B).
+    The matrix is overwritten. A row that depends on the rows before it gets 0, which solves the
+    system whenever it has a solution.
     """
     m = right.shape[0]
     floor = _DEPENDENT[matrix.dtype] * torch.diagonal(matrix, dim1=0, dim2=1).T

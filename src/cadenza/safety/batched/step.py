@@ -18,31 +18,19 @@ from cadenza.safety.snapshot import AgentBatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchEnvHooks:
-    """What the driver reads from a batch.
+    """What the driver reads from a batch."""
 
-    Attributes:
-        agents: Returns the motion of every agent of every environment at the current state.
-        control_models: Model of every agent.
-        bounds: Envelope of the task.
-        control_timestep: Time one ``step`` takes, s.
-        plant: How the environments integrate one step.
-        num_envs: Environments B.
-    """
-
+    #: Returns the motion of every agent of every environment at the current state
     agents: Callable[[], AgentBatch]
-    control_models: Mapping[str, AgentControlModel]
-    bounds: Bounds
-    control_timestep: float
-    plant: Plant
-    num_envs: int
+    control_models: Mapping[str, AgentControlModel]  # Model of every agent
+    bounds: Bounds  # Envelope of the task
+    control_timestep: float  # Time one ``step`` takes, s
+    plant: Plant  # How the environments integrate one step
+    num_envs: int  # Environments B
 
     @classmethod
     def of(cls, env: object) -> "BatchEnvHooks":
-        """Read the hooks of ``env`` through its wrappers.
-
-        Raises:
-            ConfigurationError: A hook is missing, or a wrapper would change the filtered action.
-        """
+        """Read the hooks of ``env`` through its wrappers, none of which may change actions."""
         require_untouched_batch_actions(env)
         return cls(
             agents=batch_hook(env, "build_agent_batch"),
@@ -55,11 +43,7 @@ class BatchEnvHooks:
 
 
 def batch_hook(env: object, name: str) -> Any:
-    """Return an attribute of the batch, looked up through its wrappers, which do not forward.
-
-    Raises:
-        ConfigurationError: No layer has it.
-    """
+    """Return an attribute of the batch, looked up through its wrappers, which do not forward."""
     layer: object | None = env
     while layer is not None:
         if hasattr(layer, name):
@@ -89,39 +73,25 @@ def require_untouched_batch_actions(env: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: array == is ambiguous
 class SafetyBatchStep:
-    """What the driver decided for one control step of every environment.
+    """What the driver decided for one control step of every environment."""
 
-    Attributes:
-        action: Actions to execute, shape (B, A), float64; the nominal bits where nothing was
-            active.
-        loss: Forecast error per pair, max(0, score), shape (B, N), m/s; 0 where nothing was scored.
-        scored: Whether the environment had a forecast to score, shape (B,).
-        braked: The emergency controller's action is executed, shape (B,).
-        infeasible: No action met every row, shape (B,).
-        uncertified: The invariance certificate does not cover the step, shape (B,).
-        intervention: Euclidean distance between executed and nominal action, shape (B,).
-        lambda_: Slack per pair after this step's update, shape (B, N), m/s^2.
-        used_lambda: Slack per pair that entered the rows, shape (B, N), m/s^2.
-        constraint_violation: max(0, -h) before the action, on overlap at least cbf_gamma times the
-            overlap, shape (B, N), m/s.
-        margin: Free distances less the safety margin, shape (B, N), m.
-        slack: By how much the filter's action misses each row, shape (B, N), m/s^2.
-        bad_input: What was wrong with each environment's observation, by environment; only those
-            whose was.
-        brake_reasons: Reasons of each environment's braking, by environment; only those braked.
-    """
-
+    #: Actions to execute, shape (B, A), float64; the nominal bits where nothing was active
     action: FloatArray
+    #: Forecast error per pair, max(0, score), shape (B, N), m/s; 0 where nothing was scored
     loss: FloatArray
-    scored: NDArray[np.bool_]
-    braked: NDArray[np.bool_]
-    infeasible: NDArray[np.bool_]
-    uncertified: NDArray[np.bool_]
-    intervention: FloatArray
-    lambda_: FloatArray
-    used_lambda: FloatArray
+    scored: NDArray[np.bool_]  # Whether the environment had a forecast to score, shape (B,)
+    braked: NDArray[np.bool_]  # The emergency controller's action is executed, shape (B,)
+    infeasible: NDArray[np.bool_]  # No action met every row, shape (B,)
+    uncertified: NDArray[np.bool_]  # The invariance certificate does not cover the step, shape (B,)
+    intervention: FloatArray  # Euclidean distance between executed and nominal action, shape (B,)
+    lambda_: FloatArray  # Slack per pair after this step's update, shape (B, N), m/s^2
+    used_lambda: FloatArray  # Slack per pair that entered the rows, shape (B, N), m/s^2
+    #: max(0, -h) before the action, on overlap at least cbf_gamma times the overlap, shape (B, N),
+    #: m/s
     constraint_violation: FloatArray
-    margin: FloatArray
-    slack: FloatArray
+    margin: FloatArray  # Free distances less the safety margin, shape (B, N), m
+    slack: FloatArray  # By how much the filter's action misses each row, shape (B, N), m/s^2
+    #: Reasons of each environment's braking, by environment; only those braked
     brake_reasons: Mapping[int, tuple[str, ...]]
+    #: What was wrong with each environment's observation, by environment; only those whose was
     bad_input: Mapping[int, str] = field(default_factory=dict[int, str])

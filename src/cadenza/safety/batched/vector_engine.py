@@ -31,16 +31,7 @@ from cadenza.safety.snapshot import AgentBatch
 
 
 class Scene(NamedTuple):
-    """Motion of B egos and their N partners each, float64.
-
-    Attributes:
-        ego_position: Shape (B, d), m.
-        ego_velocity: Shape (B, d), m/s.
-        ego_radius: m.
-        partner_positions: Shape (B, N, d), m.
-        partner_velocities: Shape (B, N, d), m/s.
-        partner_radii: Shape (N,), m.
-    """
+    """Motion of B egos and their N partners each, (B, d) and (B, N, d), float64; radii are (N,)."""
 
     ego_position: Tensor
     ego_velocity: Tensor
@@ -51,11 +42,7 @@ class Scene(NamedTuple):
 
 
 def scene_of(agents: AgentBatch, ego_uid: str, partner_uids: tuple[str, ...]) -> Scene:
-    """Return the ego and the partners in the given order.
-
-    Raises:
-        InputError: The agents are others than these.
-    """
+    """Return the ego and the partners in the given order; InputError for any other agents."""
     if set(agents.uids) != {ego_uid, *partner_uids}:
         raise InputError(
             f"BatchedSafetyDriver: expected the agents {[ego_uid, *partner_uids]}, got "
@@ -77,27 +64,17 @@ def scene_of(agents: AgentBatch, ego_uid: str, partner_uids: tuple[str, ...]) ->
 
 @dataclass(slots=True, kw_only=True, eq=False)  # eq=False: array == is ambiguous
 class BatchMemory:
-    """Memory of B environments.
+    """Memory of B environments."""
 
-    Attributes:
-        lambda_: Slack per pair, shape (B, N).
-        warmup: Steps of stricter adaptation that are left, shape (B,).
-        partner_ids: Identity of each environment's partner; None if unknown so far.
-        partner_swaps: How often it changed, shape (B,).
-        has_forecast: Whether the forecast is of this episode, shape (B,).
-        forecast: Forecast positions of the partners, shape (B, N, d).
-        forecast_velocity: Forecast velocities, shape (B, N, d).
-        kept: Slack per pair, N numbers, and warm-up of the partners that left, per environment;
-            the one that left longest ago first.
-    """
-
-    lambda_: FloatArray
-    warmup: NDArray[np.int64]
-    partner_ids: list[str | None]
-    partner_swaps: NDArray[np.int64]
-    has_forecast: NDArray[np.bool_]
-    forecast: FloatArray
-    forecast_velocity: FloatArray
+    lambda_: FloatArray  # Slack per pair, shape (B, N)
+    warmup: NDArray[np.int64]  # Steps of stricter adaptation that are left, shape (B,)
+    partner_ids: list[str | None]  # Identity of each environment's partner; None if unknown so far
+    partner_swaps: NDArray[np.int64]  # How often it changed, shape (B,)
+    has_forecast: NDArray[np.bool_]  # Whether the forecast is of this episode, shape (B,)
+    forecast: FloatArray  # Forecast positions of the partners, shape (B, N, d)
+    forecast_velocity: FloatArray  # Forecast velocities, shape (B, N, d)
+    #: Slack per pair, N numbers, and warm-up of the partners that left, per environment; the one
+    #: that left longest ago first
     kept: list[dict[str, tuple[list[float], int]]]
 
     @classmethod
@@ -132,11 +109,7 @@ class BatchMemory:
 
     @classmethod
     def from_dict(cls, payload: Mapping[str, Any], shape: tuple[int, int, int]) -> "BatchMemory":
-        """Return the memory that `to_dict` described, of B, N and d = ``shape``.
-
-        Raises:
-            InputError: Another shape, or malformed content.
-        """
+        """Return the memory that `to_dict` described, of B, N and d = ``shape``, or InputError."""
         try:
             memory = cls(
                 lambda_=np.array(payload["lambda"], dtype=np.float64),
@@ -188,16 +161,9 @@ def next_lambda(
     gamma: float,
     lambda_bound: float,
 ) -> FloatArray:
-    """Return lambda after one score per pair, shape (B, N).
+    """Return lambda after one score per pair, shape (B, N): `conformal.margin` on arrays.
 
-    Args:
-        lambda_: Slack now, shape (B, N), m/s^2.
-        scores: Signed scores, shape (B, N), m/s.
-        in_warmup: Whether the stricter miss rate of the warm-up applies, shape (B,).
-        eta: Step of the margin, m/s per miss, >= 0.
-        miss_rate: Target share of misses, in (0, 1).
-        gamma: Gain from a margin to lambda, 1/s, > 0.
-        lambda_bound: Largest magnitude of lambda, m/s^2, > 0.
+    ``in_warmup``, (B,), says where the stricter miss rate of the warm-up applies.
     """
     rate = np.where(in_warmup, miss_rate / WARMUP_FACTOR, miss_rate)[:, None]
     margin = np.maximum(0.0, -lambda_ / gamma)
@@ -242,16 +208,7 @@ def is_vectorised(hooks: BatchEnvHooks, ego_uid: str, options: SafetyOptions) ->
 
 
 class VectorEngine:
-    """Decides for B environments at once.
-
-    Args:
-        hooks: What the batch offers.
-        ego_uid: The agent to guard; see `is_vectorised`.
-        options: Configuration; see there, too.
-
-    Raises:
-        ConfigurationError: No authority against a partner.
-    """
+    """Decides for B environments at once, where `is_vectorised`; see `BatchedSafetyDriver`."""
 
     def __init__(self, hooks: BatchEnvHooks, *, ego_uid: str, options: SafetyOptions) -> None:
         ego_model = hooks.control_models[ego_uid]
@@ -311,12 +268,7 @@ class VectorEngine:
     def decide(
         self, nominal: FloatArray, agents: AgentBatch, partner_ids: Sequence[str | None]
     ) -> SafetyBatchStep:
-        """Return the actions to execute.
-
-        Args:
-            nominal: The policy's actions, shape (B, A), float64.
-            agents: Motion of all agents.
-            partner_ids: Identity of each environment's partner; None if unknown.
+        """Return the actions to execute; ``nominal`` is (B, A), one partner id per environment.
 
         Raises:
             InputError: An action is not finite, or the agents are others than those with a control
@@ -344,11 +296,7 @@ class VectorEngine:
         return {**self._memory.to_dict(), "brakes": [layer.state_dict() for layer in self._brakes]}
 
     def load_state_dict(self, payload: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken.
-
-        Raises:
-            InputError: Malformed content or another batch; the engine is then unchanged.
-        """
+        """Continue where `state_dict` was taken; the engine is unchanged after an InputError."""
         memory = BatchMemory.from_dict(payload, self._shape)
         brakes: object = payload.get("brakes")
         if not isinstance(brakes, list) or len(cast("list[Any]", brakes)) != len(self._brakes):
@@ -442,9 +390,11 @@ class VectorEngine:
         infeasible = outcome.status.numpy() >= INFEASIBLE
         braked = np.zeros(len(action), dtype=np.bool_)
         reasons: dict[int, tuple[str, ...]] = {}
+        unproved = (infeasible & outcome.uncertified.numpy()).tolist()  # a proved action stands
         for row, layer in enumerate(self._brakes):
-            if not (infeasible[row] and outcome.uncertified[row]):  # a proved action stands
-                layer.forget()
+            if not unproved[row]:
+                if layer.pairs:
+                    layer.forget()
                 continue
             decision = layer.decide(
                 action[row], agents.snapshots(row), None, infeasible=True, previous_action=None

@@ -34,17 +34,11 @@ _FAR: Final = 1e12
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JointBox:
-    """Admissible interval of each joint.
+    """Admissible interval of each joint."""
 
-    Attributes:
-        lower: Lower bounds, shape (n,).
-        upper: Upper bounds, shape (n,), >= ``lower``.
-        conflicting: Joints whose limits contradict each other in this state.
-    """
-
-    lower: FloatArray
-    upper: FloatArray
-    conflicting: tuple[int, ...]
+    lower: FloatArray  # Lower bounds, shape (n,)
+    upper: FloatArray  # Upper bounds, shape (n,), >= ``lower``
+    conflicting: tuple[int, ...]  # Joints whose limits contradict each other in this state
 
 
 def velocity_box(
@@ -56,15 +50,10 @@ def velocity_box(
     gain: float,
     braking_share: float = 1.0,
 ) -> JointBox:
-    """Return the interval of the next joint velocities.
+    """Return the interval of the next joint velocities, from those of the last step, shape (n,).
 
-    Args:
-        limits: The joints' limits.
-        q: Positions, shape (n,), rad.
-        q_dot: Velocities of the last step, shape (n,), rad/s.
-        dt: Control step, s.
-        gain: Rate at which a limit may be approached, 1/s, at most 1 / dt.
-        braking_share: Part of the acceleration limit that stopping distances count on, in (0, 1].
+    ``gain``, 1/s, at most 1 / dt, is the rate at which a limit may be approached, and
+    ``braking_share``, in (0, 1], the part of the acceleration limit that stopping counts on.
     """
     return _speed_box(_constants(limits, dt, gain, braking_share), q, q_dot, "semi_implicit")
 

@@ -76,6 +76,10 @@ class ArmFilter:
         self._cost = self._DEFAULT_COST if cost is None else cost
         self._rows = RowBuilder(arm, self._rules)
         self._programmes = ProgrammeSolver(DaqpSolver() if solver is None else solver)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Look at the limits that only one level needs."""
 
     def rows(self, state: ArmState, obstacles: Sequence[Obstacle] = ()) -> BarrierRows:
         """Return the barriers at ``state``; `solve` builds them itself when not given them."""
@@ -181,16 +185,7 @@ class TorqueOSCBF(ArmFilter):
 
     _DEFAULT_COST = TaskCost(inverse="dynamic")
 
-    def __init__(
-        self,
-        arm: ArmModel,
-        *,
-        dt: float,
-        constraints: ArmConstraints | None = None,
-        cost: TaskCost | None = None,
-        solver: QPSolver | None = None,
-    ) -> None:
-        super().__init__(arm, dt=dt, constraints=constraints, cost=cost, solver=solver)
+    def _prepare(self) -> None:
         if not np.isfinite(self._limits.acceleration).all():
             raise ConfigurationError(
                 "TorqueOSCBF: expected finite acceleration limits, got "
@@ -313,19 +308,7 @@ def make_result(
     torque: FloatArray | None = None,
     extra_names: tuple[str, ...] = (),
 ) -> OSCBFResult:
-    """Return the record of one solve.
-
-    Args:
-        answer: What the programme gave; its slack lists the barriers, then ``extra_names``, then
-            the cone.
-        barriers: The rows of the rules.
-        cone: The speed limit, if any.
-        conflicting: Joints whose limits contradict each other.
-        q_dot: Joint velocities after the step, shape (n,).
-        q_ddot: Joint accelerations, shape (n,).
-        torque: Torques, shape (n,).
-        extra_names: Names of hard rows after the barriers.
-    """
+    """Return the record of a solve, whose slack lists barriers, ``extra_names``, then the cone."""
     slack = answer.slack
 
     def sizes() -> dict[str, Any]:

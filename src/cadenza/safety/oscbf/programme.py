@@ -34,7 +34,7 @@ from cadenza.core.lazy_names import Deferred
 from cadenza.safety.arms.kinematics import dposv
 from cadenza.safety.arms.state import ArmState
 from cadenza.safety.oscbf.box import JointBox
-from cadenza.safety.oscbf.rules import Priorities, Priority
+from cadenza.safety.oscbf.rules import Priorities, Priority, require_positive
 from cadenza.safety.solvers import QPSolution, QPSolver, SolveStatus
 
 #: Slack above which a row counts as relaxed; a tenth of a millimetre per second.
@@ -78,11 +78,7 @@ class TaskCost:
 
     def __post_init__(self) -> None:
         for name in ("weight_joint", "weight_operational", "damping"):
-            value = getattr(self, name)
-            if not 0.0 < value < math.inf:
-                raise ConfigurationError(
-                    f"TaskCost.{name}: expected a finite number > 0, got {value}."
-                )
+            require_positive(f"TaskCost.{name}", getattr(self, name))
         if self.inverse not in get_args(Inverse):
             raise ConfigurationError(
                 f"TaskCost.inverse: expected one of {get_args(Inverse)}, got {self.inverse!r}."
@@ -91,17 +87,11 @@ class TaskCost:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskFrame:
-    """The cost at one configuration.
+    """The cost at one configuration."""
 
-    Attributes:
-        P: Cost matrix, shape (n, n), positive definite.
-        inverse: Jbar, shape (n, k).
-        projector: N, shape (n, n).
-    """
-
-    P: FloatArray
-    inverse: FloatArray
-    projector: FloatArray
+    P: FloatArray  # Cost matrix, shape (n, n), positive definite
+    inverse: FloatArray  # Jbar, shape (n, k)
+    projector: FloatArray  # N, shape (n, n)
 
     def command(self, task: FloatArray, posture: FloatArray | None) -> FloatArray:
         """Return Jbar task + N posture, shape (n,): the task first, the posture in what is left."""
@@ -177,19 +167,12 @@ class OSCBFResult(Deferred):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cone:
-    """|B u + c| <= limit.
+    """|B u + c| <= limit."""
 
-    Attributes:
-        B: Shape (3, n).
-        c: Shape (3,), m/s.
-        limit: m/s.
-        priority: Hard or soft.
-    """
-
-    B: FloatArray
-    c: FloatArray
-    limit: float
-    priority: Priority
+    B: FloatArray  # Shape (3, n)
+    c: FloatArray  # Shape (3,), m/s
+    limit: float  # m/s
+    priority: Priority  # Hard or soft
 
     def excess(self, u: FloatArray) -> float:
         """Return |B u + c| - limit."""
@@ -205,46 +188,28 @@ class Cone:
 
 @dataclass(slots=True, eq=False)
 class Programme:
-    """One problem; see the module's text.
+    """One problem; see the module's text."""
 
-    Attributes:
-        P: Cost, shape (n, n), positive definite.
-        nominal: u_des, shape (n,).
-        brake: Command that slows the arm down, shape (n,).
-        A: Rows, shape (m, n).
-        b: Right-hand sides, shape (m,).
-        priorities: How each row enters, m of them.
-        box: Bounds of u.
-        cone: Limit of the end effector's speed; None for none.
-    """
-
-    P: FloatArray
-    nominal: FloatArray
-    brake: FloatArray
-    A: FloatArray
-    b: FloatArray
-    priorities: list[Priority]
-    box: JointBox
-    cone: Cone | None
+    P: FloatArray  # Cost, shape (n, n), positive definite
+    nominal: FloatArray  # u_des, shape (n,)
+    brake: FloatArray  # Command that slows the arm down, shape (n,)
+    A: FloatArray  # Rows, shape (m, n)
+    b: FloatArray  # Right-hand sides, shape (m,)
+    priorities: list[Priority]  # How each row enters, m of them
+    box: JointBox  # Bounds of u
+    cone: Cone | None  # Limit of the end effector's speed; None for none
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """What came out.
+    """What came out."""
 
-    Attributes:
-        u: Command, shape (n,).
-        status: ``inactive``, ``optimal``, or the solver's reason for stage 3.
-        slack: By how much each row, then the cone if there is one, is missed, shape (m,) or (m+1,).
-        binding: Rows met with equality or missed.
-        solve_ms: Time in the solver, ms.
-    """
-
-    u: FloatArray
-    status: str
+    u: FloatArray  # Command, shape (n,)
+    status: str  # ``inactive``, ``optimal``, or the solver's reason for stage 3
+    #: By how much each row, then the cone if there is one, is missed, shape (m,) or (m+1,)
     slack: FloatArray
-    binding: tuple[int, ...]
-    solve_ms: float
+    binding: tuple[int, ...]  # Rows met with equality or missed
+    solve_ms: float  # Time in the solver, ms
 
 
 class ProgrammeSolver:

@@ -35,23 +35,15 @@ from cadenza.safety.oscbf.rules import (
 
 @dataclass(slots=True, eq=False)
 class BarrierRows(Deferred):
-    """Barriers of one step, m of them.
+    """Barriers of one step, m of them."""
 
-    Attributes:
-        gradient: g, shape (m, n).
-        h: Barrier values, shape (m,).
-        drift: Part of h' that is not g @ q', shape (m,).
-        bias: Part of h'' that is not g @ q'', shape (m,).
-        priorities: How each row enters, m of them.
-        names: What each row is about, m names.
-    """
-
-    gradient: FloatArray
-    h: FloatArray
-    drift: FloatArray
-    bias: FloatArray
+    gradient: FloatArray  # g, shape (m, n)
+    h: FloatArray  # Barrier values, shape (m,)
+    drift: FloatArray  # Part of h' that is not g @ q', shape (m,)
+    bias: FloatArray  # Part of h'' that is not g @ q'', shape (m,)
+    #: How each row enters, m of them
     priorities: list[Priority] = field(default_factory=list[Priority])
-    names: list[str] = field(default_factory=list[str])
+    names: list[str] = field(default_factory=list[str])  # What each row is about, m names
 
     def velocity_rows(self) -> tuple[FloatArray, FloatArray]:
         """Return A, shape (m, n), and b, shape (m,), of A q' <= b."""
@@ -66,27 +58,17 @@ class BarrierRows(Deferred):
 
 
 class _Gaps(NamedTuple):
-    """Gaps that one rule looks at: the nearest ones, m of them.
+    """Gaps that one rule looks at: the nearest ones, m of them."""
 
-    Attributes:
-        normal: Unit vectors towards ``sphere``, shape (m, 3) or (3,).
-        sphere: A sphere of the arm per gap, shape (m,).
-        other: The other sphere, shape (m,); None if the arm does not carry it.
-        h: Gaps less the margin, shape (m,), m.
-        drift: As in `BarrierRows`.
-        bias: Computes the bias.
-        names: Makes the names.
-        priority: How the rows enter.
-    """
-
-    normal: FloatArray
-    sphere: NDArray[np.intp]
+    normal: FloatArray  # Unit vectors towards ``sphere``, shape (m, 3) or (3,)
+    sphere: NDArray[np.intp]  # A sphere of the arm per gap, shape (m,)
+    #: The other sphere, shape (m,); None if the arm does not carry it
     other: NDArray[np.intp] | None
-    h: FloatArray
-    drift: FloatArray | float
-    bias: Callable[[], FloatArray]
-    names: Callable[[], list[str]]
-    priority: Priority
+    h: FloatArray  # Gaps less the margin, shape (m,), m
+    drift: FloatArray | float  # As in `BarrierRows`
+    bias: Callable[[], FloatArray]  # Computes the bias
+    names: Callable[[], list[str]]  # Makes the names
+    priority: Priority  # How the rows enter
 
 
 class RowBuilder:
@@ -277,15 +259,9 @@ def turning(normal: FloatArray, velocity: FloatArray, distance: FloatArray) -> F
 def offsets_to_segments(
     points: FloatArray, start: FloatArray, axis: FloatArray
 ) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """Return vectors from the nearest points of segments, and whether those lie between the ends.
+    """Return vectors from the nearest points of segments, (S, O, 3), and which lie within these.
 
-    Args:
-        points: Shape (S, 3), m.
-        start: First ends, shape (O, 3), m.
-        axis: Second ends minus first, shape (O, 3), m; zero for a point.
-
-    Returns:
-        Shapes (S, O, 3) and (S, O).
+    Points (S, 3), first ends and second less first ends (O, 3), m; zero for a point.
     """
     offset = points[:, None, :] - start
     if not np.count_nonzero(axis):  # nothing but points

@@ -39,11 +39,8 @@ class Priority:
 
     def __post_init__(self) -> None:
         for name in ("weight", "gain", "second_gain"):
-            value = getattr(self, name)
-            if value is not None and not 0.0 < value < math.inf:
-                raise ConfigurationError(
-                    f"Priority.{name}: expected a finite number > 0, got {value}."
-                )
+            if getattr(self, name) is not None:
+                require_positive(f"Priority.{name}", getattr(self, name))
 
     @property
     def gains(self) -> tuple[float, float]:
@@ -86,27 +83,22 @@ class SelfCollisionRule:
     priority: Priority = field(default_factory=Priority)
 
     def __post_init__(self) -> None:
-        _require_nearest("SelfCollisionRule", self.nearest)
-        _require_margin("SelfCollisionRule", self.margin_m)
+        _require_nearest(type(self).__name__, self.nearest)
+        if not 0.0 <= self.margin_m < math.inf:
+            raise ConfigurationError(
+                f"{type(self).__name__}.margin_m: expected a finite length >= 0 m, got "
+                f"{self.margin_m}."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObstacleRule:
-    """Keeps the arm off the obstacles of each step: h = gap between sphere and obstacle - margin.
+class ObstacleRule(SelfCollisionRule):
+    """Keeps the arm off the obstacles of each step: h = gap of sphere and obstacle - margin.
 
-    Attributes:
-        margin_m: Smallest gap, m, >= 0.
-        nearest: Number of pairs of a sphere and an obstacle that get a row, >= 1.
-        priority: How the rows enter.
+    ``nearest`` counts pairs of a sphere and an obstacle.
     """
 
-    margin_m: float = 0.0
     nearest: int = 8
-    priority: Priority = field(default_factory=Priority)
-
-    def __post_init__(self) -> None:
-        _require_nearest("ObstacleRule", self.nearest)
-        _require_margin("ObstacleRule", self.margin_m)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -143,10 +135,7 @@ class SingularityRule:
     priority: Priority = field(default_factory=Priority)
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.minimum < math.inf:
-            raise ConfigurationError(
-                f"SingularityRule.minimum: expected a finite number > 0, got {self.minimum}."
-            )
+        require_positive("SingularityRule.minimum", self.minimum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,10 +151,7 @@ class SpeedRule:
     priority: Priority = field(default_factory=Priority)
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.limit < math.inf:
-            raise ConfigurationError(
-                f"SpeedRule.limit: expected a finite speed > 0 m/s, got {self.limit}."
-            )
+        require_positive("SpeedRule.limit", self.limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,10 +182,7 @@ class ArmConstraints:
     speed: SpeedRule | None = None
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.joint_gain < math.inf:
-            raise ConfigurationError(
-                f"ArmConstraints.joint_gain: expected a finite rate > 0 1/s, got {self.joint_gain}."
-            )
+        require_positive("ArmConstraints.joint_gain", self.joint_gain)
         if not 0.0 < self.braking_share <= 1.0:
             raise ConfigurationError(
                 f"ArmConstraints.braking_share: expected in (0, 1], got {self.braking_share}."
@@ -268,8 +251,7 @@ def _require_nearest(owner: str, nearest: int) -> None:
         raise ConfigurationError(f"{owner}.nearest: expected >= 1, got {nearest}.")
 
 
-def _require_margin(owner: str, margin_m: float) -> None:
-    if not 0.0 <= margin_m < math.inf:
-        raise ConfigurationError(
-            f"{owner}.margin_m: expected a finite length >= 0 m, got {margin_m}."
-        )
+def require_positive(name: str, value: float) -> None:
+    """Raise ConfigurationError unless ``value`` is a finite number > 0."""
+    if not 0.0 < value < math.inf:
+        raise ConfigurationError(f"{name}: expected a finite number > 0, got {value}.")

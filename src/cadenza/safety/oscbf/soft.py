@@ -40,18 +40,10 @@ _NEGATIVE_SLACK_WARN_FLOOR: Final = -1e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OSCBFConstraints:
-    """Rows A q' <= b.
+    """Rows A q' <= b; InputError for other shapes, or an entry that is not finite."""
 
-    Attributes:
-        a: Row vectors, shape (m, n).
-        b: Right-hand sides, shape (m,).
-
-    Raises:
-        InputError: Wrong number of axes, unequal row counts, or an entry that is not finite.
-    """
-
-    a: FloatArray
-    b: FloatArray
+    a: FloatArray  # Row vectors, shape (m, n)
+    b: FloatArray  # Right-hand sides, shape (m,)
 
     def __post_init__(self) -> None:
         for name, axes in (("a", 2), ("b", 1)):
@@ -201,17 +193,14 @@ class OSCBF:
             raise InputError(
                 f"OSCBF.n_joints: expected a whole number in [1, {MAX_JOINTS}], got {n_joints!r}."
             )
-        for name, value, floor in (
+        for name, value, least in (
             ("weight_joint", weight_joint, "> 0"),
             ("weight_operational", weight_operational, ">= 0"),
             ("slack_penalty", slack_penalty, "> 0"),
         ):
-            if not (
-                is_real(value)
-                and math.isfinite(value)
-                and (value > 0.0 or (floor == ">= 0" and value == 0.0))
-            ):
-                raise InputError(f"OSCBF.{name}: expected a finite number {floor}, got {value}.")
+            fine = is_real(value) and 0.0 <= value < math.inf and (value or least == ">= 0")
+            if not fine:
+                raise InputError(f"OSCBF.{name}: expected a finite number {least}, got {value}.")
         self._n = n_joints
         self._joint = weight_joint * weight_joint
         self._operational = weight_operational * weight_operational

@@ -26,29 +26,12 @@ MAX_REPORT_BYTES: Final = 1 << 24
 
 _TITLE: Final = "Safety report"
 _MARKDOWN_ESCAPES: Final = str.maketrans(
-    {
-        "\\": "\\\\",
-        "|": "\\|",
-        "&": "&amp;",
-        "<": "&lt;",
-        ">": "&gt;",
-        "`": "\\`",
-        "*": "\\*",
-        "_": "\\_",
-        "[": "\\[",
-        "]": "\\]",
-    }
+    {sign: f"\\{sign}" for sign in "\\|`*_[]"} | {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 )
 _LATEX_ESCAPES: Final = str.maketrans(
-    {
+    {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    | {
         "\\": r"\textbackslash{}",
-        "&": r"\&",
-        "%": r"\%",
-        "$": r"\$",
-        "#": r"\#",
-        "_": r"\_",
-        "{": r"\{",
-        "}": r"\}",
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
         "<": r"\textless{}",
@@ -59,6 +42,7 @@ _LATEX_ESCAPES: Final = str.maketrans(
         "λ": r"$\lambda$",
     }
 )
+
 #: Cell without a value.
 MISSING: Final = "—"
 #: What every interval in the tables is.
@@ -71,21 +55,13 @@ INTERVAL_NOTE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """One table as text.
+    """One table as text."""
 
-    Attributes:
-        title: Heading.
-        header: Column heads.
-        rows: Cells, one per column; empty if there is nothing to show.
-        empty: Sentence that stands for an empty table.
-        numeric: Columns from this one on hold numbers.
-    """
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    empty: str
-    numeric: int
+    title: str  # Heading
+    header: tuple[str, ...]  # Column heads
+    rows: tuple[tuple[str, ...], ...]  # Cells, one per column; empty if there is nothing to show
+    empty: str  # Sentence that stands for an empty table
+    numeric: int  # Columns from this one on hold numbers
 
 
 def report_tables(report: ThreeTableReport) -> tuple[TextTable, ...]:
@@ -102,12 +78,13 @@ def provenance_lines(details: ReportDetails | None) -> tuple[tuple[str, str], ..
     if details is None:
         return ()
     seeds = ", ".join(str(seed) for seed in details.seeds)
+    timestep = details.control_timestep_s
     version = "" if details.solver_version is None else f" {details.solver_version}"
     entries = (
         ("Seeds", seeds),
         ("Configuration", details.config_hash),
         ("Solver", None if details.solver is None else details.solver + version),
-        ("Control step", _with_unit(details.control_timestep_s, "s")),
+        ("Control step", None if timestep is None else f"{number(timestep)} s"),
         ("Predictor", details.predictor_kind),
     )
     return tuple((name, value) for name, value in entries if value)
@@ -193,42 +170,37 @@ def _gap(report: ThreeTableReport) -> TextTable:
     )
 
 
+#: Heads and fields of the details table.
+_DETAILS: Final = (
+    ("Steps", "n_steps"),
+    ("Episodes with contact", "contact_episodes"),
+    ("Infeasible steps", "infeasible_steps"),
+    ("Uncertified steps", "uncertified_steps"),
+    ("Steps changed", "intervened_steps"),
+    ("Least distance, m", "min_distance_m"),
+    ("Mean change", "intervention_mean"),
+    ("Largest change", "intervention_peak"),
+    ("Largest row slack", "slack_peak"),
+    ("p50, ms", "latency_p50_ms"),
+    ("p99, ms", "latency_p99_ms"),
+)
+
+
 def _details(conditions: Sequence[ConditionDetails]) -> TextTable:
+    def cell(value: float | None) -> str:
+        return str(value) if isinstance(value, int) else number(value)
+
     rows = [
         (
             entry.condition,
-            _count(entry.n_steps),
-            _count(entry.contact_episodes),
-            _count(entry.infeasible_steps),
-            _count(entry.uncertified_steps),
-            _count(entry.intervened_steps),
-            number(entry.min_distance_m),
-            number(entry.intervention_mean),
-            number(entry.intervention_peak),
-            number(entry.slack_peak),
-            number(entry.latency_p50_ms),
-            number(entry.latency_p99_ms),
+            *(cell(getattr(entry, field)) for _, field in _DETAILS),
             _reasons(entry),
         )
         for entry in conditions
     ]
     return TextTable(
         title="Details",
-        header=(
-            "Condition",
-            "Steps",
-            "Episodes with contact",
-            "Infeasible steps",
-            "Uncertified steps",
-            "Steps changed",
-            "Least distance, m",
-            "Mean change",
-            "Largest change",
-            "Largest row slack",
-            "p50, ms",
-            "p99, ms",
-            "Braked for, pairs",
-        ),
+        header=("Condition", *(head for head, _ in _DETAILS), "Braked for, pairs"),
         rows=tuple(rows),
         empty="",
         numeric=1,
@@ -248,19 +220,11 @@ def _rate(count: int | None, trials: int) -> tuple[str, str]:
     return number(count / trials), f"{number(low)} to {number(high)}"
 
 
-def _count(value: int | None) -> str:
-    return MISSING if value is None else str(value)
-
-
 def _reasons(entry: ConditionDetails) -> str:
     if entry.brake_reasons is None:
         return MISSING
     counts = [f"{reason}: {count}" for reason, count in sorted(entry.brake_reasons.items())]
     return ", ".join(counts) or "never"
-
-
-def _with_unit(value: float | None, unit: str) -> str | None:
-    return None if value is None else f"{number(value)} {unit}"
 
 
 def _without_empty_columns(table: TextTable) -> TextTable:
@@ -279,13 +243,7 @@ def _without_empty_columns(table: TextTable) -> TextTable:
 
 def render_markdown(report: ThreeTableReport) -> str:
     """Return the report as Markdown, with its hashes in comments and a newline at its end."""
-    document = report.to_document()
-    comments = [
-        f"<!-- {name}: {document[name]} -->"
-        for name in ("content_hash", "details_hash", "schema_version")
-        if name in document
-    ]
-    parts = ["\n".join(comments), f"# {_TITLE}"]
+    parts = ["\n".join(f"<!-- {line} -->" for line in _hash_lines(report)), f"# {_TITLE}"]
     parts += [_markdown_table(table) for table in report_tables(report)]
     parts.append(INTERVAL_NOTE)
     origin = [f"- {name}: {_markdown(value)}" for name, value in provenance_lines(report.details)]
@@ -298,12 +256,7 @@ def render_markdown(report: ThreeTableReport) -> str:
 
 def render_latex(report: ThreeTableReport) -> str:
     r"""Return the report as LaTeX tables; the document needs ``\usepackage{booktabs}``."""
-    document = report.to_document()
-    head = [
-        f"% {name}: {document[name]}"
-        for name in ("content_hash", "details_hash", "schema_version")
-        if name in document
-    ]
+    head = [f"% {line}" for line in _hash_lines(report)]
     tables = [_latex_table(table) for table in report_tables(report)]
     notes = () if report.details is None else report.details.notes
     text = [_latex(note) for note in (INTERVAL_NOTE, *notes)]
@@ -344,11 +297,7 @@ def report_files(report: ThreeTableReport) -> dict[str, bytes]:
 
 
 def emit_three_tables(*, out_dir: Path, report: ThreeTableReport) -> tuple[Path, Path]:
-    """Write both files of a report; equal reports give equal bytes.
-
-    Args:
-        out_dir: Folder, created if it is missing.
-        report: What to write.
+    """Write both files of a report into a folder; equal reports give equal bytes.
 
     Returns:
         Paths of the JSON and of the Markdown file.
@@ -384,16 +333,7 @@ def parse_three_tables(json_path: Path, *, require_hash: bool = True) -> ThreeTa
 
 
 def parse_report(data: bytes, *, source: str, require_hash: bool = True) -> ThreeTableReport:
-    """Return the report that ``data`` holds; see `parse_three_tables`.
-
-    Args:
-        data: Bytes of a stored report.
-        source: How messages call it.
-        require_hash: Refuse a report without hash.
-
-    Raises:
-        ReportError: As `parse_three_tables`.
-    """
+    """Return the report that ``data`` holds, called ``source``; see `parse_three_tables`."""
     try:
         document = parse_json_object(data, source=source)
     except IntegrityError as error:
@@ -418,6 +358,12 @@ def verify_markdown(markdown_path: Path, json_path: Path) -> None:
             f"{markdown_path.name}: expected the text of {json_path.name}, got another; one of "
             "them was changed, write both anew with emit_three_tables."
         )
+
+
+def _hash_lines(report: ThreeTableReport) -> list[str]:
+    document = report.to_document()
+    names = ("content_hash", "details_hash", "schema_version")
+    return [f"{name}: {document[name]}" for name in names if name in document]
 
 
 def _markdown_table(table: TextTable) -> str:

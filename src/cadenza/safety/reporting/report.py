@@ -93,10 +93,6 @@ class ThreeTableReport:
     ) -> "ThreeTableReport":
         """Return the report of a payload of any known version; hashes are not looked at.
 
-        Args:
-            payload: As `to_jsonable` or `to_document` return it.
-            source: How messages call it.
-
         Raises:
             ReportError: Unknown version or a malformed table.
             UnknownNameError: A row lacks a field.
@@ -150,15 +146,9 @@ def details_hash(content_hash: str, details: Mapping[str, Any]) -> str:
 
 
 def require_intact(document: Mapping[str, Any], *, require_hash: bool, source: str) -> None:
-    """Raise unless the document is of a known version and its hashes hold.
+    """Raise ReportError unless the document is of a known version and its hashes hold.
 
-    Args:
-        document: As stored.
-        require_hash: Whether a missing hash is an error.
-        source: How messages call it.
-
-    Raises:
-        ReportError: Unknown version, or a hash that is missing or does not match.
+    ``require_hash``: a missing hash is an error, too; ``source`` is how messages call the document.
     """
     _require_version(document, source)
     content = {key: value for key, value in document.items() if key not in _OUTSIDE_CONTENT}

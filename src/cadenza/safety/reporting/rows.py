@@ -80,19 +80,12 @@ class _Stored:
 
 @dataclass(frozen=True, slots=True)
 class AssumptionRow(_Stored):
-    """One row of table 1.
+    """One row of table 1."""
 
-    Attributes:
-        assumption: Label: A1, A2, A3, or a further one.
-        description: What is assumed and how it was counted.
-        violations: Steps in which it did not hold, 0 ... ``n_steps``.
-        n_steps: Steps in which it was checked, >= 0.
-    """
-
-    assumption: str
-    description: str
-    violations: int
-    n_steps: int
+    assumption: str  # Label: A1, A2, A3, or a further one
+    description: str  # What is assumed and how it was counted
+    violations: int  # Steps in which it did not hold, 0 ... ``n_steps``.
+    n_steps: int  # Steps in which it was checked, >= 0
 
     def __post_init__(self) -> None:
         as_text("AssumptionRow.assumption", self.assumption)
@@ -151,18 +144,12 @@ class ConditionRow(_Stored):
 
 @dataclass(frozen=True, slots=True)
 class GapRow(_Stored):
-    """One row of table 3. NaN means missing: it becomes None, and null in the file.
+    """One row of table 3. NaN means missing: it becomes None, and null in the file."""
 
-    Attributes:
-        condition: Name of the condition.
-        lambda_mean: Mean of lambda over its steps, m/s^2; None if not recorded.
-        lambda_var: Variance over its steps, (m/s^2)^2, >= 0; None if not recorded.
-        oracle_lambda_mean: Mean of lambda of the oracle, m/s^2; None without an oracle run.
-    """
-
-    condition: str
-    lambda_mean: float | None
-    lambda_var: float | None
+    condition: str  # Name of the condition
+    lambda_mean: float | None  # Mean of lambda over its steps, m/s^2; None if not recorded
+    lambda_var: float | None  # Variance over its steps, (m/s^2)^2, >= 0; None if not recorded
+    #: Mean of lambda of the oracle, m/s^2; None without an oracle run
     oracle_lambda_mean: float | None
 
     def __post_init__(self) -> None:
@@ -182,39 +169,25 @@ class GapRow(_Stored):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionDetails(_Stored):
-    """More about one row of table 2.
+    """More about one row of table 2."""
 
-    Attributes:
-        condition: Name of the condition.
-        n_steps: Filtered steps.
-        violating_episodes: Episodes with a step outside the safe set.
-        contact_episodes: Episodes in which the ego touched somebody.
-        infeasible_steps: Steps without an action that meets every row.
-        uncertified_steps: Steps that the guarantee does not cover.
-        intervened_steps: Steps in which the executed action differs from the nominal one.
-        min_distance_m: Smallest distance of two centres, m.
-        intervention_mean: Mean distance between executed and nominal action over the steps that
-            were changed, unit of the action.
-        intervention_peak: Largest such distance.
-        slack_peak: Most by which an executed action missed a row, m/s^2.
-        latency_p50_ms: Median time of one filter step, ms.
-        latency_p99_ms: Its 99 % quantile, ms.
-        brake_reasons: Dangerous pairs in steps that braked, by reason.
-    """
-
-    condition: str
-    n_steps: int | None = None
-    violating_episodes: int | None = None
-    contact_episodes: int | None = None
-    infeasible_steps: int | None = None
-    uncertified_steps: int | None = None
+    condition: str  # Name of the condition
+    n_steps: int | None = None  # Filtered steps
+    violating_episodes: int | None = None  # Episodes with a step outside the safe set
+    contact_episodes: int | None = None  # Episodes in which the ego touched somebody
+    infeasible_steps: int | None = None  # Steps without an action that meets every row
+    uncertified_steps: int | None = None  # Steps that the guarantee does not cover
+    #: Steps in which the executed action differs from the nominal one
     intervened_steps: int | None = None
-    min_distance_m: float | None = None
+    min_distance_m: float | None = None  # Smallest distance of two centres, m
+    #: Mean distance between executed and nominal action over the steps that were changed, unit of
+    #: the action
     intervention_mean: float | None = None
-    intervention_peak: float | None = None
-    slack_peak: float | None = None
-    latency_p50_ms: float | None = None
-    latency_p99_ms: float | None = None
+    intervention_peak: float | None = None  # Largest such distance
+    slack_peak: float | None = None  # Most by which an executed action missed a row, m/s^2
+    latency_p50_ms: float | None = None  # Median time of one filter step, ms
+    latency_p99_ms: float | None = None  # Its 99 % quantile, ms
+    #: Dangerous pairs in steps that braked, by reason
     brake_reasons: Mapping[str, int] | None = None
 
     def __post_init__(self) -> None:
@@ -241,27 +214,17 @@ class ConditionDetails(_Stored):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportDetails(_Stored):
-    """Where the numbers of a report come from.
+    """Where the numbers of a report come from."""
 
-    Attributes:
-        conditions: One entry per row of table 2, in its order; empty if there are none.
-        seeds: Seeds the numbers were made with.
-        config_hash: Hash of the configuration.
-        solver: Name of the solver.
-        solver_version: Its version.
-        control_timestep_s: Control step, s.
-        predictor_kind: How partners were forecast.
-        notes: What a reader must know, one sentence each.
-    """
-
+    #: One entry per row of table 2, in its order; empty if there are none
     conditions: tuple[ConditionDetails, ...] = ()
-    seeds: tuple[int, ...] = ()
-    config_hash: str | None = None
-    solver: str | None = None
-    solver_version: str | None = None
-    control_timestep_s: float | None = None
-    predictor_kind: str | None = None
-    notes: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()  # Seeds the numbers were made with
+    config_hash: str | None = None  # Hash of the configuration
+    solver: str | None = None  # Name of the solver
+    solver_version: str | None = None  # Its version
+    control_timestep_s: float | None = None  # Control step, s
+    predictor_kind: str | None = None  # How partners were forecast
+    notes: tuple[str, ...] = ()  # What a reader must know, one sentence each
 
     def __post_init__(self) -> None:
         seeds = tuple(as_count("ReportDetails.seeds", seed) for seed in self.seeds)
@@ -318,15 +281,10 @@ class SlackResult(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SlackAggregate:
-    """Slack over the steps of one condition.
+    """Slack over the steps of one condition; 0 without steps."""
 
-    Attributes:
-        max_slack: Largest of any step; 0 without steps.
-        slack_l2: Mean over steps of the norm; 0 without steps.
-    """
-
-    max_slack: float
-    slack_l2: float
+    max_slack: float  # Largest of any step
+    slack_l2: float  # Mean over steps of the norm
 
 
 def aggregate_oscbf_slack(results: Iterable[SlackResult]) -> SlackAggregate:
@@ -349,20 +307,7 @@ def make_condition_row(
     fallback_fires: int,
     oscbf_results: Iterable[SlackResult] = (),
 ) -> ConditionRow:
-    """Return a row of table 2 with the slack of its OSCBF steps.
-
-    Args:
-        predictor: ``"gt"`` or ``"pred"``.
-        conformal_mode: ``"noLearn"`` or ``"Learn"``.
-        vendor_compliance: Statement of the robot's vendor, or None.
-        n_episodes: Episodes.
-        violations: Steps that began outside the safe set.
-        fallback_fires: Steps in which braking replaced the action.
-        oscbf_results: One per step; empty where the inner filter does not run.
-
-    Raises:
-        InputError: A field is out of range.
-    """
+    """Return a row of table 2 with the slack of its OSCBF steps, one result per step."""
     slack = aggregate_oscbf_slack(oscbf_results)
     return ConditionRow(
         predictor=predictor,

@@ -14,7 +14,7 @@ from cadenza.core.lazy_names import lazy_names
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
     "ADVERSARIES": "adversaries",
-    "EGO_NOMINALS": "ego_nominals",
+    "EGO_NOMINALS": "adversaries",
     "VerificationReport": "report",
     "VerifierConfig": "config",
     "load_verifier_config": "config",

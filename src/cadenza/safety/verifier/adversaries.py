@@ -1,20 +1,103 @@
-"""Opponents: partners that use their whole bound to make contact.
+"""Opponents and nominal controllers: who makes contact, and what the filter has to correct.
 
-Each is a pure function from the scene to an acceleration, as a share of the bound: rows longer
-than one are shortened to one, so no opponent can break its declaration. They know the ego's true
-state and what the filter believes about them.
-
-Axes: M pairs, d Cartesian dimensions.
+Opponent:  a pure function from the true scene to an acceleration, as a share of the bound: rows
+           longer than one are shortened to one, so no opponent can break its declaration. It knows
+           the ego's true state and what the filter believes about it.
+Nominal:   a pure function from the scene to an action. `nominal_action` keeps it inside the open
+           box: an action the filter computed for a row that cannot be met touches the box, so it
+           can never be taken for the nominal one.
+Axes:      M pairs of one ego and one partner, B episodes, d Cartesian dimensions.
+Units:     m, m/s, m/s^2, s.
 """
 
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
-from cadenza.core.errors import UnknownNameError
-from cadenza.safety.verifier.views import PartnerView, dot, length, unit
+
+IndexArray = NDArray[np.intp]
+BoolArray = NDArray[np.bool_]
+
+#: Lengths below this have no direction; far below anything that happens in a scene.
+_TINY = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _View:
+    """One step of many pairs or episodes, one row each."""
+
+    def take(self, rows: IndexArray) -> Self:
+        """Return the view of some of the rows."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{k: x[rows] for k, x in values.items() if isinstance(x, np.ndarray)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PartnerView(_View):
+    """One step as the partners see it; they know everything, the filter's belief included."""
+
+    toward: FloatArray  # Unit vector from the partner to the ego, shape (M, d)
+    excess: FloatArray  # Free distance between the balls, shape (M,), m
+    velocity: FloatArray  # Ego's velocity relative to the partner, shape (M, d), m/s
+    own_velocity: FloatArray  # Partner's velocity, shape (M, d), m/s
+    ego_velocity: FloatArray  # Ego's velocity, shape (M, d), m/s
+    #: Unit vector from where the filter last saw the partner, shape (M, d)
+    believed_toward: FloatArray
+    age_s: FloatArray  # How old the filter's numbers are, shape (M,), s
+    taste: FloatArray  # Unit vector that stays the same during an episode, shape (M, d)
+    phase: FloatArray  # Number in [0, 1) that stays the same during an episode, shape (M,)
+    draw: FloatArray  # Fresh standard normal numbers, shape (M, d)
+    step: float  # Steps since the episode began; the part of it is how much of this one has passed
+    dt: float  # Control step, s
+    bound: float  # Largest acceleration of a partner, m/s^2
+
+    @property
+    def tangential(self) -> FloatArray:
+        """Relative velocity without its part along the line of centres, shape (M, d), m/s."""
+        return self.velocity - dot(self.velocity, self.toward)[:, None] * self.toward
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EgoView(_View):
+    """One step as the ego's nominal controller sees it."""
+
+    ahead: FloatArray  # Unit vector from the ego to the nearest partner, shape (B, d)
+    velocity: FloatArray  # Ego's velocity, shape (B, d), m/s
+    #: Ego's velocity relative to that partner, without its part along ``ahead``, shape (B, d), m/s
+    sideways: FloatArray
+    to_goal: FloatArray  # From the ego to a goal behind the partners, shape (B, d), m
+    draw: FloatArray  # Fresh numbers, uniform in [-1, 1), shape (B, d)
+    chance: FloatArray  # Fresh numbers, uniform in [0, 1), shape (B,)
+    dt: float  # Control step, s
+    limit: float  # Half width of the action box, m/s^2
+
+
+def dot(a: FloatArray, b: FloatArray) -> FloatArray:
+    """Return the scalar products along the last axis."""
+    product: FloatArray = np.einsum("...k,...k->...", a, b)
+    return product
+
+
+def length(vectors: FloatArray) -> FloatArray:
+    """Return the Euclidean lengths along the last axis."""
+    return np.sqrt(dot(vectors, vectors))
+
+
+def unit(vectors: FloatArray, fallback: FloatArray | None = None) -> FloatArray:
+    """Return ``vectors`` scaled to length one.
+
+    Args:
+        vectors: Shape (..., d).
+        fallback: Unit vectors for those without a direction, shape (..., d); None: zero.
+    """
+    lengths = length(vectors)[..., None]
+    instead: Any = np.zeros_like(vectors) if fallback is None else fallback
+    return np.where(lengths > _TINY, vectors / np.maximum(lengths, _TINY), instead)
+
 
 #: Returns accelerations in units of the bound, shape (M, d).
 Adversary: TypeAlias = Callable[[PartnerView], FloatArray]
@@ -124,18 +207,60 @@ ADVERSARIES: Final[dict[str, Adversary]] = {
 }
 
 
-def get_adversary(name: str) -> Adversary:
-    """Return the opponent called ``name``.
-
-    Raises:
-        UnknownNameError: There is none.
-    """
-    if name not in ADVERSARIES:
-        raise UnknownNameError(f"adversary: expected one of {sorted(ADVERSARIES)}, got {name!r}.")
-    return ADVERSARIES[name]
-
-
 def bounded_push(view: PartnerView, adversary: Adversary) -> FloatArray:
     """Return the accelerations that ``adversary`` asks for, within the bound, (M, d), m/s^2."""
     share = adversary(view)
     return view.bound * share / np.maximum(length(share), 1.0)[:, None]
+
+
+#: Returns nominal actions, shape (B, d), m/s^2.
+EgoNominal: TypeAlias = Callable[[EgoView], FloatArray]
+
+#: Share of the box that nominal actions use.
+_INSIDE: Final = 0.999
+#: Speed that `full_speed` reaches for, m/s.
+_FULL_SPEED: Final = 3.0
+
+
+def drive_at(view: EgoView) -> FloatArray:
+    """Stop the sideways motion and drive at the nearest partner, box exhausted."""
+    aim = view.ahead - 2.0 * view.sideways
+    largest = np.maximum(np.abs(aim).max(axis=1, keepdims=True), 1e-12)
+    return view.limit * aim / largest
+
+
+def drive_at_shaken(view: EgoView) -> FloatArray:
+    """Drive at the nearest partner, but do something random in every fifth step."""
+    shaken = (view.chance < 0.2)[:, None]
+    return np.where(shaken, view.limit * view.draw, drive_at(view))
+
+
+def to_goal(view: EgoView) -> FloatArray:
+    """Drive to a goal behind the partners, as a trained policy would."""
+    return 0.8 * view.to_goal - 1.2 * view.velocity
+
+
+def random_action(view: EgoView) -> FloatArray:
+    """Choose anything in the box."""
+    return view.limit * view.draw
+
+
+def full_speed(view: EgoView) -> FloatArray:
+    """Reach for 3 m/s towards the nearest partner within one step."""
+    return (_FULL_SPEED * view.ahead - view.velocity) / view.dt
+
+
+#: Every nominal controller by name.
+EGO_NOMINALS: Final[dict[str, EgoNominal]] = {
+    "drive_at": drive_at,
+    "drive_at_shaken": drive_at_shaken,
+    "to_goal": to_goal,
+    "random_action": random_action,
+    "full_speed": full_speed,
+}
+
+
+def nominal_action(view: EgoView, controller: EgoNominal) -> FloatArray:
+    """Return what ``controller`` asks for, inside the open box, shape (B, d), m/s^2."""
+    edge = _INSIDE * view.limit
+    return np.clip(controller(view), -edge, edge)

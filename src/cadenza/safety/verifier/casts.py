@@ -3,18 +3,27 @@
 Axes: B episodes, N partners, M = B N pairs, d Cartesian dimensions.
 """
 
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.safety.verifier.adversaries import bounded_push, get_adversary
-from cadenza.safety.verifier.config import VerifierConfig
-from cadenza.safety.verifier.ego_nominals import EGO_NOMINALS, nominal_action
+from cadenza.safety.verifier.adversaries import (
+    ADVERSARIES,
+    EGO_NOMINALS,
+    EgoView,
+    IndexArray,
+    PartnerView,
+    bounded_push,
+    dot,
+    length,
+    nominal_action,
+    unit,
+)
+from cadenza.safety.verifier.config import STATIONARY_NOMINAL, Scenario, VerifierConfig
 from cadenza.safety.verifier.guards import Sight
-from cadenza.safety.verifier.scenarios import STATIONARY_NOMINAL, Scenario
-from cadenza.safety.verifier.starts import Motion, standing_aim
-from cadenza.safety.verifier.views import EgoView, IndexArray, PartnerView, dot, length, unit
+from cadenza.safety.verifier.motion import Motion, standing_aim
 
 #: How far behind the partner the ego's goal lies, relative to the partner's distance.
 _GOAL_BEYOND: Final = 2.5
@@ -27,52 +36,35 @@ STRAIGHT_ON: Final = "straight_on"
 STANDING: Final = "standing"
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Cast:
-    """The players of one batch.
+    """The players of one batch."""
 
-    Args:
-        scenario: What is played.
-        config: Names of the players.
-        adversaries: Index of each partner's strategy, shape (B, N).
-        nominals: Index of each ego's controller, shape (B,).
-        goals: Where an ego with a goal wants to be, shape (B, d), m.
-        aim: Direction in which an ego drives at a standing partner, shape (B, d).
-        taste: Unit vector of each pair, shape (M, d).
-        phase: Number in [0, 1) of each pair, shape (M,).
-    """
+    scenario: Scenario  # What is played
+    config: VerifierConfig  # Names of the players
+    adversaries: IndexArray  # Index of each partner's strategy, shape (B, N)
+    nominals: IndexArray  # Index of each ego's controller, shape (B,)
+    goals: FloatArray  # Where an ego with a goal wants to be, shape (B, d), m
+    aim: FloatArray  # Direction in which an ego drives at a standing partner, shape (B, d)
+    taste: FloatArray  # Unit vector of each pair, shape (M, d)
+    phase: FloatArray  # Number in [0, 1) of each pair, shape (M,)
+    _pairs_of: list[IndexArray] = field(init=False)
+    _episodes_of: list[IndexArray] = field(init=False)
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        config: VerifierConfig,
-        *,
-        adversaries: IndexArray,
-        nominals: IndexArray,
-        goals: FloatArray,
-        aim: FloatArray,
-        taste: FloatArray,
-        phase: FloatArray,
-    ) -> None:
-        self._scenario = scenario
-        self._config = config
-        self._adversaries = adversaries
-        self._nominals = nominals
-        self._goals = goals
-        self._aim = aim
-        self._taste = taste
-        self._phase = phase
-        flat = adversaries.reshape(-1)
-        self._pairs_of = [np.flatnonzero(flat == k) for k in range(len(config.adversaries))]
-        self._episodes_of = [np.flatnonzero(nominals == k) for k in range(len(config.ego_nominals))]
+    def __post_init__(self) -> None:
+        flat = self.adversaries.reshape(-1)
+        players = range(len(self.config.adversaries)), range(len(self.config.ego_nominals))
+        self._pairs_of = [np.flatnonzero(flat == k) for k in players[0]]
+        self._episodes_of = [np.flatnonzero(self.nominals == k) for k in players[1]]
 
     def nominal(self, motion: Motion, draws: np.random.Generator) -> FloatArray:
         """Return the nominal actions, shape (B, d), m/s^2."""
-        scenario = self._scenario
+        scenario = self.scenario
         if scenario.kind == "stationary":
-            return STATIONARY_NOMINAL * self._aim
+            return STATIONARY_NOMINAL * self.aim
         view = self._ego_view(motion, draws)
         actions = np.zeros_like(motion.ego_position)
-        for name, rows in zip(self._config.ego_nominals, self._episodes_of, strict=True):
+        for name, rows in zip(self.config.ego_nominals, self._episodes_of, strict=True):
             if rows.size:
                 actions[rows] = nominal_action(view.take(rows), EGO_NOMINALS[name])
         return actions
@@ -82,27 +74,27 @@ class Cast:
     ) -> FloatArray:
         """Return the partners' accelerations, shape (B, N, d), m/s^2; ``step`` as in their view."""
         accel = np.zeros_like(motion.positions)
-        if self._scenario.kind == "stationary":
+        if self.scenario.kind == "stationary":
             return accel
         view = self._partner_view(motion, sight, step, draws)
         flat = accel.reshape(-1, accel.shape[2])
-        for name, rows in zip(self._config.adversaries, self._pairs_of, strict=True):
+        for name, rows in zip(self.config.adversaries, self._pairs_of, strict=True):
             if rows.size:
-                flat[rows] = bounded_push(view.take(rows), get_adversary(name))
+                flat[rows] = bounded_push(view.take(rows), ADVERSARIES[name])
         return flat.reshape(accel.shape)
 
     def episodes_by_adversary(self) -> dict[str, IndexArray]:
         """Return which episodes each opponent played, for a single partner; else nothing."""
-        if self._scenario.kind == "stationary" or self._scenario.partners > 1:
+        if self.scenario.kind == "stationary" or self.scenario.partners > 1:
             return {}
-        return dict(zip(self._config.adversaries, self._pairs_of, strict=True))
+        return dict(zip(self.config.adversaries, self._pairs_of, strict=True))
 
     def players(self, episode: int) -> tuple[str, list[str]]:
         """Return the names of an episode's nominal controller and opponents."""
-        if self._scenario.kind == "stationary":
+        if self.scenario.kind == "stationary":
             return STRAIGHT_ON, [STANDING]
-        return self._config.ego_nominals[int(self._nominals[episode])], [
-            self._config.adversaries[int(k)] for k in self._adversaries[episode]
+        return self.config.ego_nominals[int(self.nominals[episode])], [
+            self.config.adversaries[int(k)] for k in self.adversaries[episode]
         ]
 
     def _ego_view(self, motion: Motion, draws: np.random.Generator) -> EgoView:
@@ -115,11 +107,11 @@ class Cast:
             ahead=ahead,
             velocity=motion.ego_velocity,
             sideways=relative - dot(relative, ahead)[:, None] * ahead,
-            to_goal=self._goals - motion.ego_position,
+            to_goal=self.goals - motion.ego_position,
             draw=draws.uniform(-1.0, 1.0, size=motion.ego_position.shape),
             chance=draws.random(size=len(target)),
-            dt=self._scenario.dt,
-            limit=self._scenario.ego_accel,
+            dt=self.scenario.dt,
+            limit=self.scenario.ego_accel,
         )
 
     def _partner_view(
@@ -127,25 +119,25 @@ class Cast:
     ) -> PartnerView:
         shape = motion.positions.shape
         flat = (-1, shape[2])
-        offset = (motion.ego_position[:, None] - motion.positions).reshape(flat)
+        offset = motion.offset.reshape(flat)
         believed = (motion.ego_position[:, None] - sight.positions).reshape(flat)
         ego_velocity = np.repeat(motion.ego_velocity, shape[1], axis=0)
         own_velocity = motion.velocities.reshape(flat)
-        toward = unit(offset, self._taste)
+        toward = unit(offset, self.taste)
         return PartnerView(
             toward=toward,
-            excess=length(offset) - self._config.contact_m,
+            excess=length(offset) - self.config.contact_m,
             velocity=ego_velocity - own_velocity,
             own_velocity=own_velocity,
             ego_velocity=ego_velocity,
             believed_toward=unit(believed, toward),
             age_s=sight.ages_s.reshape(-1),
-            taste=self._taste,
-            phase=self._phase,
+            taste=self.taste,
+            phase=self.phase,
             draw=draws.normal(size=offset.shape),
             step=step,
-            dt=self._scenario.dt,
-            bound=self._scenario.partner_accel,
+            dt=self.scenario.dt,
+            bound=self.scenario.partner_accel,
         )
 
 
@@ -158,12 +150,7 @@ def draw_cast(
 ) -> Cast:
     """Return the players of a batch; opponents and controllers take turns through all pairings.
 
-    Args:
-        scenario: What is played.
-        config: Names of the players.
-        motion: The starts.
-        first: Number of the batch's first episode within its scenario.
-        rng: Only source of randomness.
+    ``first`` is the number of the batch's first episode within its scenario.
     """
     episodes, dim = motion.ego_position.shape
     partners = scenario.partners
@@ -177,8 +164,8 @@ def draw_cast(
     spread = _GOAL_SPREAD_M * rng.normal(size=(episodes, dim))
     phase: FloatArray = rng.uniform(size=(episodes * partners,))
     return Cast(
-        scenario,
-        config,
+        scenario=scenario,
+        config=config,
         adversaries=adversaries,
         nominals=(numbers // opponents) % controllers,
         goals=motion.ego_position + _GOAL_BEYOND * centre + spread,

@@ -24,7 +24,7 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.safety.cbf import COINCIDENT_DISTANCE, Plant
-from cadenza.safety.verifier.views import dot, length, unit
+from cadenza.safety.verifier.adversaries import dot, length, unit
 
 #: Shortfalls below this are rounding: rows are accepted to 1e-9 m/s^2, relative to their level.
 SHORTFALL_TOLERANCE: Final = 1e-8
@@ -39,31 +39,18 @@ Barrier: TypeAlias = Literal["sampled", "wae"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """What the filter promises in every step with respect to one partner.
+    """What the filter promises in every step with respect to one partner."""
 
-    Attributes:
-        barrier: Which condition.
-        plant: How the filter assumes the plant to integrate.
-        dt: Control step, s.
-        alpha: Braking authority that is counted on, m/s^2, > 0.
-        push: Acceleration of the partner towards the ego that is assumed, m/s^2.
-        relative_accel: Bound on the relative acceleration, m/s^2.
-        contact_m: Contact distance of the centres and the filter's margin, m.
-        gamma: Rate of the filter, 1/s.
-        power: Power of h in the row of the original.
-        box: Half width of the action box, m/s^2.
-    """
-
-    barrier: Barrier
-    plant: Plant
-    dt: float
-    alpha: float
-    push: float
-    relative_accel: float
-    contact_m: float
-    gamma: float
-    power: int
-    box: float
+    barrier: Barrier  # Which condition
+    plant: Plant  # How the filter assumes the plant to integrate
+    dt: float  # Control step, s
+    alpha: float  # Braking authority that is counted on, m/s^2, > 0
+    push: float  # Acceleration of the partner towards the ego that is assumed, m/s^2
+    relative_accel: float  # Bound on the relative acceleration, m/s^2
+    contact_m: float  # Contact distance of the centres and the filter's margin, m
+    gamma: float  # Rate of the filter, 1/s
+    power: int  # Power of h in the row of the original
+    box: float  # Half width of the action box, m/s^2
 
     def shortfall(
         self, offset: FloatArray, velocity: FloatArray, action: FloatArray

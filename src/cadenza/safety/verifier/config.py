@@ -1,17 +1,17 @@
-"""What one verification runs: the filter's options, the scenarios, the opponents and the size."""
+"""What one verification runs: filter options, opponents, size, and its table's rows: scenarios."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import product
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError, did_you_mean
 from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.core.yaml_files import read_yaml
-from cadenza.safety.cbf import DEFAULT_CBF_GAMMA
-from cadenza.safety.verifier.adversaries import ADVERSARIES
-from cadenza.safety.verifier.ego_nominals import EGO_NOMINALS
+from cadenza.safety.cbf import DEFAULT_CBF_GAMMA, Plant
+from cadenza.safety.verifier.adversaries import ADVERSARIES, EGO_NOMINALS
 
 #: How old the partner's numbers are: always fresh, always ``max_age_s``, or anything in between.
 DELAYS: Final = ("none", "fixed", "varying")
@@ -21,12 +21,36 @@ PLANTS: Final = ("zoh", "semi_implicit")
 FILTER_PLANTS: Final = ("same", *PLANTS)
 #: Barriers of the filter.
 BARRIERS: Final = ("sampled", "wae")
+#: What messages call the kinds of values.
+_KINDS: Final[Mapping[type, str]] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a name",
+    type(None): "a name or null",
+}
 #: Largest number of steps one verification may ask for.
 MAX_STEPS: Final = 10**10
 #: Most decisions of a partner within one control step.
 MAX_PIECES: Final = 1024
 #: Most partners in one episode.
 MAX_PARTNERS: Final = 16
+#: What is played: opponents that do their worst, or one that stands still.
+Kind: TypeAlias = Literal["adversarial", "stationary"]
+
+#: Steps of an episode, whatever its length in seconds: enough to meet, few enough for many starts.
+MIN_HORIZON: Final = 80
+MAX_HORIZON: Final = 300
+#: The standing partner: the case in which the original filter drives through it. Box and capacity
+#: of the ego, m/s^2; its nominal, m/s^2; distance at the start, m; length, s; how many starts.
+STATIONARY_ACCEL: Final = 5.0
+STATIONARY_NOMINAL: Final = 1.0
+STATIONARY_START_M: Final = 8.0
+STATIONARY_S: Final = 6.0
+STATIONARY_EPISODES: Final = 16
+STATIONARY_MAX_DT: Final = 0.05
+#: Steps that one standing start may take however few are asked for: 6 s at 0.005 s.
+STATIONARY_FREE_STEPS: Final = 1200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,36 +152,64 @@ class VerifierConfig:
             )
 
     def _check_choices(self) -> None:
-        _require_choice("barrier", self.barrier, BARRIERS)
-        _require_choice("compat", self.compat, (None, "upstream"))
-        _require_choice("cbf_power", self.cbf_power, (1, 3))
-        _require_choice("filter_plant", self.filter_plant, FILTER_PLANTS)
-        _require_choice("multi_partner", self.multi_partner, ("rows", "passive"))
-        _require_choices("dims", self.dims, (2, 3))
-        _require_choices("plants", self.plants, PLANTS)
-        _require_choices("delays", self.delays, DELAYS)
-        _require_choices("several_delays", self.several_delays, DELAYS)
-        _require_choices("adversaries", self.adversaries, tuple(ADVERSARIES))
-        _require_choices("ego_nominals", self.ego_nominals, tuple(EGO_NOMINALS))
-        _require_choices("partners", self.partners, tuple(range(1, MAX_PARTNERS + 1)))
+        for name, choices in (
+            ("barrier", BARRIERS),
+            ("compat", (None, "upstream")),
+            ("cbf_power", (1, 3)),
+            ("filter_plant", FILTER_PLANTS),
+            ("multi_partner", ("rows", "passive")),
+        ):
+            _require_choice(name, getattr(self, name), choices)
+        for name, choices in (
+            ("dims", (2, 3)),
+            ("plants", PLANTS),
+            ("delays", DELAYS),
+            ("several_delays", DELAYS),
+            ("adversaries", tuple(ADVERSARIES)),
+            ("ego_nominals", tuple(EGO_NOMINALS)),
+            ("partners", tuple(range(1, MAX_PARTNERS + 1))),
+            ("dts", self.dts),
+            ("several_dts", self.several_dts),
+        ):
+            values: tuple[object, ...] = getattr(self, name)
+            if not values or len(set(values)) != len(values):
+                raise ConfigurationError(
+                    f"verifier: {name}: expected at least one value and none twice, got "
+                    f"{list(values)}."
+                )
+            for value in values:
+                _require_choice(name, value, choices)
 
     def _check_ranges(self) -> None:
-        _require_range("seed", self.seed, 0, 2**63 - 1)
-        _require_range("steps", self.steps, 1, MAX_STEPS)
-        _require_range("several_steps", self.several_steps, 1, MAX_STEPS)
-        _require_range("pieces", self.pieces, 1, MAX_PIECES)
-        for name in ("dts", "several_dts"):
-            values: tuple[float, ...] = getattr(self, name)
-            _require_choices(name, values, values)
+        for name, low, high in (
+            ("seed", 0, 2**63 - 1),
+            ("steps", 1, MAX_STEPS),
+            ("several_steps", 1, MAX_STEPS),
+            ("pieces", 1, MAX_PIECES),
+            ("dts", 1e-4, 1.0),
+            ("several_dts", 1e-4, 1.0),
+            ("episode_s", 0.1, 1e3),
+            *((name, 1e-3, 1e3) for name in ("ego_accel", "ego_radius", "partner_radius")),
+            ("cbf_gamma", 1e-3, 1e3),
+            *((name, 0.0, 1e3) for name in ("partner_accel", "max_age_s", "margin_m")),
+            ("contact_speed", 0.0, 1e3),
+            ("compared_share", 0.0, 1.0),
+        ):
+            given: Any = getattr(self, name)
+            values = cast("tuple[float, ...]", given if name.endswith("dts") else (given,))
             for value in values:
-                _require_range(name, value, 1e-4, 1.0)
-            _require_apart(name, values)
-        _require_range("episode_s", self.episode_s, 0.1, 1e3)
-        for name in ("ego_accel", "ego_radius", "partner_radius", "cbf_gamma"):
-            _require_range(name, getattr(self, name), 1e-3, 1e3)
-        for name in ("partner_accel", "max_age_s", "margin_m", "contact_speed"):
-            _require_range(name, getattr(self, name), 0.0, 1e3)
-        _require_range("compared_share", self.compared_share, 0.0, 1.0)
+                if not (low <= value <= high and math.isfinite(value)):
+                    raise ConfigurationError(
+                        f"verifier: {name}: expected a number in [{low:g}, {high:g}], got "
+                        f"{value!r}."
+                    )
+        for name in ("dts", "several_dts"):
+            names = [f"{value:g}" for value in getattr(self, name)]
+            if len(set(names)) != len(names):
+                raise ConfigurationError(
+                    f"verifier: {name}: expected numbers that differ in six digits, got "
+                    f"{list(getattr(self, name))}; scenarios are named by them."
+                )
 
     @property
     def contact_m(self) -> float:
@@ -211,32 +263,124 @@ def load_verifier_config(path: Path | None, overrides: Mapping[str, Any]) -> Ver
     return VerifierConfig.from_mapping({**values, **overrides})
 
 
-def _convert(key: str, value: object, default: object) -> Any:
-    """Return ``value`` in the type of ``default``; no guessing beyond int to float.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One row: everything that its episodes have in common."""
 
-    Raises:
-        ConfigurationError: The kinds differ.
+    kind: Kind  # What is played
+    dim: int  # Cartesian dimension d
+    plant: Plant  # Simulated plant
+    filter_plant: Plant  # Plant the filter assumes
+    dt: float  # Control step, s
+    delay: str  # Age of the partners' numbers: "none", "fixed" or "varying"
+    partners: int  # Number of partners N
+    episodes: int  # Number of episodes
+    horizon: int  # Steps per episode
+    ego_accel: float  # Half width of the ego's box and its capacity, m/s^2
+    partner_accel: float  # Bound on each partner's acceleration, m/s^2
+    max_age_s: float  # Largest age, s; 0 without delay
+    pieces: int = 1  # How often the partners decide within one control step
+    passive: bool = False  # The filter's claim is about the ego's own speed at contacts
+
+    @property
+    def name(self) -> str:
+        """Unique within a verification; names its random streams."""
+        return f"{self.kind}-{self.partners}p-{self.dim}d-{self.plant}-dt{self.dt:g}-{self.delay}"
+
+    @property
+    def steps(self) -> int:
+        """Steps of all episodes."""
+        return self.episodes * self.horizon
+
+
+def plan_scenarios(config: VerifierConfig) -> list[Scenario]:
+    """Return every scenario of ``config``, at least as many steps as it asks for."""
+    space = (config.dims, config.plants)
+    one = [n for n in config.partners if n == 1]
+    more = [n for n in config.partners if n > 1]
+    single: list[_Cell] = list(product(one, *space, config.dts, config.delays))
+    several: list[_Cell] = list(product(more, *space, config.several_dts, config.several_delays))
+    scenarios = [
+        # As equal as they can be, the shares add up to the total.
+        _adversarial(config, cell, total // len(cells) + (k < total % len(cells)))
+        for cells, total in ((single, config.steps), (several, config.several_steps))
+        for k, cell in enumerate(cells)
+    ]
+    return scenarios + (_stationary(config) if config.stationary and 1 in config.partners else [])
+
+
+#: Partners, dimension, plant, control step and delay of a row.
+_Cell: TypeAlias = tuple[int, int, str, float, str]
+
+
+def _adversarial(config: VerifierConfig, cell: _Cell, steps: int) -> Scenario:
+    partners, dim, plant, dt, delay = cell
+    horizon = min(max(round(config.episode_s / dt), MIN_HORIZON), MAX_HORIZON)
+    return Scenario(
+        kind="adversarial",
+        dim=dim,
+        plant=cast("Plant", plant),
+        filter_plant=_filter_plant(config, plant),
+        dt=dt,
+        delay=delay,
+        partners=partners,
+        episodes=max(1, -(-steps // horizon)),
+        horizon=horizon,
+        ego_accel=config.ego_accel,
+        partner_accel=config.partner_accel,
+        max_age_s=0.0 if delay == "none" else config.max_age_s,
+        # The other plant has no inside of a step; old packets are read off held accelerations.
+        pieces=config.pieces if plant == "zoh" and delay == "none" else 1,
+        passive=config.multi_partner == "passive" and partners > 1,
+    )
+
+
+def _stationary(config: VerifierConfig) -> list[Scenario]:
+    """Return the standing scenarios: together no more steps than ``config.steps``, if possible.
+
+    Each keeps one start, without which it would show nothing; it is left out where that start
+    alone would take too many.
     """
-    match default:
-        case tuple():
-            entries = cast("tuple[Any, ...]", default)
-            items = cast("Sequence[object]", value) if isinstance(value, list | tuple) else [value]
-            return tuple(_convert(key, item, entries[0]) for item in items)
-        case bool():
-            kind, accepted = "true or false", isinstance(value, bool)
-        case int():
-            kind = "a whole number"
-            accepted = isinstance(value, int) and not isinstance(value, bool)
-        case float():
-            kind = "a number"
-            accepted = isinstance(value, int | float) and not isinstance(value, bool)
-            value = float(cast("float", value)) if accepted else value
-        case None:
-            kind, accepted = "a name or null", value is None or isinstance(value, str)
-        case _:
-            kind, accepted = "a name", isinstance(value, str)
-    if not accepted:
-        raise ConfigurationError(f"verifier: {key}: expected {kind}, got {value!r}.")
+    longest = max(config.steps, STATIONARY_FREE_STEPS)
+    dts = [dt for dt in config.dts if dt <= STATIONARY_MAX_DT and STATIONARY_S / dt <= longest]
+    cells = list(product(config.dims, config.plants, dts))
+    once = sum(round(STATIONARY_S / dt) for _, _, dt in cells)
+    episodes = min(STATIONARY_EPISODES, max(1, config.steps // max(once, 1)))
+    return [
+        Scenario(
+            kind="stationary",
+            dim=dim,
+            plant=cast("Plant", plant),
+            filter_plant=_filter_plant(config, plant),
+            dt=dt,
+            delay="none",
+            partners=1,
+            episodes=episodes,
+            horizon=round(STATIONARY_S / dt),
+            ego_accel=STATIONARY_ACCEL,
+            partner_accel=0.0,
+            max_age_s=0.0,
+        )
+        for dim, plant, dt in cells
+    ]
+
+
+def _filter_plant(config: VerifierConfig, plant: str) -> Plant:
+    return cast("Plant", plant if config.filter_plant == "same" else config.filter_plant)
+
+
+def _convert(key: str, value: object, default: object) -> Any:
+    """Return ``value`` in the type of ``default``; no guessing beyond int to float."""
+    if isinstance(default, tuple):
+        entries = cast("tuple[Any, ...]", default)
+        items = cast("Sequence[object]", value) if isinstance(value, list | tuple) else [value]
+        return tuple(_convert(key, item, entries[0]) for item in items)
+    if type(default) is float and type(value) is int:
+        return float(value)
+    if type(value) is not type(default) and not (default is None and isinstance(value, str)):
+        raise ConfigurationError(
+            f"verifier: {key}: expected {_KINDS[type(default)]}, got {value!r}."
+        )
     return value
 
 
@@ -244,31 +388,4 @@ def _require_choice(name: str, value: object, choices: Sequence[object]) -> None
     if value not in choices:
         raise ConfigurationError(
             f"verifier: {name}: expected one of {', '.join(map(str, choices))}, got {value!r}."
-        )
-
-
-def _require_choices(name: str, values: Sequence[object], choices: Sequence[object]) -> None:
-    """Raise unless ``values`` are some of ``choices``, at least one and none twice."""
-    if not values or len(set(values)) != len(values):
-        raise ConfigurationError(
-            f"verifier: {name}: expected at least one value and none twice, got {list(values)}."
-        )
-    for value in values:
-        _require_choice(name, value, choices)
-
-
-def _require_apart(name: str, values: Sequence[float]) -> None:
-    """Raise if two numbers look the same in a scenario's name, which has six digits."""
-    names = [f"{value:g}" for value in values]
-    if len(set(names)) != len(names):
-        raise ConfigurationError(
-            f"verifier: {name}: expected numbers that differ in six digits, got {list(values)}; "
-            "scenarios are named by them."
-        )
-
-
-def _require_range(name: str, value: float, lowest: float, highest: float) -> None:
-    if not (lowest <= value <= highest and math.isfinite(value)):
-        raise ConfigurationError(
-            f"verifier: {name}: expected a number in [{lowest:g}, {highest:g}], got {value!r}."
         )

@@ -6,7 +6,7 @@ Units: m, m/s, m/s^2, s.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -18,10 +18,9 @@ from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.pairs import make_ego_pair_keys
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.state import SafetyState
+from cadenza.safety.verifier.adversaries import BoolArray
 from cadenza.safety.verifier.conditions import Barrier, Condition, authority_left
-from cadenza.safety.verifier.config import VerifierConfig
-from cadenza.safety.verifier.scenarios import Scenario
-from cadenza.safety.verifier.views import BoolArray
+from cadenza.safety.verifier.config import Scenario, VerifierConfig
 
 #: Largest change of the action between two steps, m/s^2: none is asked for.
 _ANY_RATE = 1e9
@@ -31,48 +30,28 @@ _EGO = "ego"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sight:
-    """What the filter is told in one step; copies, which it may keep or change.
+    """What the filter is told in one step; copies, which it may keep or change."""
 
-    Attributes:
-        nominal: Nominal actions, shape (B, d), m/s^2.
-        ego_position: Shape (B, d), m.
-        ego_velocity: Shape (B, d), m/s.
-        positions: Partners' centres as measured, shape (B, N, d), m.
-        velocities: Their velocities as measured, shape (B, N, d), m/s.
-        ages_s: Age of each measurement, shape (B, N), s.
-    """
-
-    nominal: FloatArray
-    ego_position: FloatArray
-    ego_velocity: FloatArray
-    positions: FloatArray
-    velocities: FloatArray
-    ages_s: FloatArray
+    nominal: FloatArray  # Nominal actions, shape (B, d), m/s^2
+    ego_position: FloatArray  # Shape (B, d), m
+    ego_velocity: FloatArray  # Shape (B, d), m/s
+    positions: FloatArray  # Partners' centres as measured, shape (B, N, d), m
+    velocities: FloatArray  # Their velocities as measured, shape (B, N, d), m/s
+    ages_s: FloatArray  # Age of each measurement, shape (B, N), s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """What the filter returned.
+    """What the filter returned."""
 
-    Attributes:
-        action: Shape (B, d), m/s^2.
-        solved: Whether the action meets every row, says the filter, shape (B,).
-        uncertified: Whether the filter says that its guarantee does not cover the step, (B,).
-    """
-
-    action: FloatArray
-    solved: BoolArray
+    action: FloatArray  # Shape (B, d), m/s^2
+    solved: BoolArray  # Whether the action meets every row, says the filter, shape (B,)
+    #: Whether the filter says that its guarantee does not cover the step, (B,)
     uncertified: BoolArray
 
 
-class Guard(Protocol):
-    """A filter of B episodes."""
-
-    def __call__(self, sight: Sight) -> Answer:
-        """Return the filtered actions of one step."""
-        ...
-
-
+#: A filter of B episodes.
+Guard: TypeAlias = Callable[[Sight], Answer]
 #: Builds the filter of a scenario.
 GuardFactory: TypeAlias = Callable[[Scenario, VerifierConfig], Guard]
 
@@ -191,12 +170,7 @@ def batched_guard(scenario: Scenario, config: VerifierConfig) -> Guard:
 
 
 class SingleFilter:
-    """The single-environment filter, asked about one episode of a batch at a time.
-
-    Args:
-        scenario: What is played.
-        config: The filter's options.
-    """
+    """The single-environment filter, asked about one episode of a batch at a time."""
 
     def __init__(self, scenario: Scenario, config: VerifierConfig) -> None:
         from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
@@ -214,14 +188,13 @@ class SingleFilter:
 
     def disagreement(self, sight: Sight, answer: Answer, episode: int) -> float:
         """Return the largest difference to the batched action, m/s^2; inf if verdicts differ."""
-        ego = AgentSnapshot(
-            sight.ego_position[episode], sight.ego_velocity[episode], self._radii[0]
-        )
+        ego_radius, radius = self._radii
+        ego = AgentSnapshot(sight.ego_position[episode], sight.ego_velocity[episode], ego_radius)
         now = {
             uid: AgentSnapshot(
                 sight.positions[episode, j],
                 sight.velocities[episode, j],
-                self._radii[1],
+                radius,
                 age_s=float(sight.ages_s[episode, j]),
             )
             for j, uid in enumerate(self._uids)

@@ -137,7 +137,7 @@ def test_empty_batch_and_no_partners(fixed_shape):
         ({"partner_models": [DoubleIntegratorControlModel("p", 2, capacity=9.0)]}, "authority abo"),
         (
             {"ego_model": JacobianControlModel("ego", 3, 2, max_cartesian_accel_value=1.0)},
-            "expected a double integrator as the ego",
+            "expected a DoubleIntegratorControlModel as the ego",
         ),
         (
             {

@@ -7,10 +7,10 @@ from cadenza.core.errors import InputError
 from cadenza.safety.batched import search
 from cadenza.safety.batched.projection import (
     BAD_INPUT,
-    INFEASIBLE,
     NOT_CONVERGED,
     OPTIMAL,
     project_batch,
+    project_ranked,
 )
 
 F = torch.float64
@@ -36,31 +36,6 @@ def test_bad_box_stays_in_its_environment(low, high, fixed_shape):
     assert answer.u.tolist() == [[0.5, 0.5], [0.0, 0.0], [0.5, 0.5]]
     with pytest.raises(InputError, match="expected lo <= hi in every component"):
         project_batch(u, *rows, lo, hi, fixed_shape=fixed_shape)
-
-
-@pytest.mark.parametrize("value", [0.0, torch.nan])
-def test_weight_that_is_none_is_refused_or_stays_in_its_environment(value):
-    u, A = torch.ones(3, 2, dtype=F), torch.ones(3, 2, 2, dtype=F)
-    b, weight = torch.ones(3, 2, dtype=F), torch.ones(3, 2, dtype=F)
-    weight[1, 1] = value
-    with pytest.raises(InputError, match=r"weight: expected finite .* in environment 1"):
-        project_batch(u, A, b, -2.0, 2.0, weight=weight)
-    answer = project_batch(u, A, b, -2.0, 2.0, weight=weight, validate=False)
-    assert answer.status.tolist() == [OPTIMAL, BAD_INPUT, OPTIMAL]
-    mask = torch.ones(3, 2, dtype=torch.bool)
-    mask[1, 1] = False  # a row that is off needs no weight
-    masked = project_batch(u, A, b, -2.0, 2.0, mask, weight=weight)
-    assert masked.status.tolist() == [OPTIMAL] * 3
-
-
-@pytest.mark.parametrize("row", [-1, 2])
-def test_first_row_that_is_none_is_refused_or_stays_in_its_environment(row):
-    u, A = torch.ones(3, 2, dtype=F), torch.ones(3, 2, 2, dtype=F)
-    b, first = torch.full((3, 2), -9.0, dtype=F), torch.tensor([0, row, 1])
-    with pytest.raises(InputError, match="first: expected row indices below 2"):
-        project_batch(u, A, b, -2.0, 2.0, first=first)
-    answer = project_batch(u, A, b, -2.0, 2.0, first=first, validate=False)
-    assert answer.status.tolist() == [INFEASIBLE, BAD_INPUT, INFEASIBLE]
 
 
 @pytest.mark.parametrize("fixed_shape", [False, True])
@@ -91,8 +66,6 @@ def last_is_none(*shape):
         ({"active_mask": torch.ones(3, 2, dtype=torch.bool)}, "active_mask"),
         ({"lo": torch.ones(5)}, "lo: expected a number"),
         ({"lo": 1.0, "hi": -1.0}, "lo <= hi"),
-        ({"first": torch.zeros(2)}, r"first: expected int64 \(3,\), got torch.float32 \(2,\)"),
-        ({"weight": torch.ones(3, 1)}, "weight: expected torch.float64"),
         *(
             ({name: last_is_none(*shape)}, f"{name}: expected finite.*environment 2")
             for name, shape in (("u_hat", (3, 2)), ("A", (3, 1, 2)), ("b", (3, 1)))
@@ -117,7 +90,8 @@ def test_unfinished_iterations_are_rescued_or_flagged_but_never_trusted(monkeypa
     rescued = project_batch(u, A, b, -5.0, 5.0)
     assert rescued.status.tolist() == [OPTIMAL]
     torch.testing.assert_close(rescued.u, tensor([1.0, 2.0, 0.0, 0.0]), rtol=0.0, atol=1e-12)
-    left = project_batch(u, A, b, -5.0, 5.0, fixed_shape=True, first=torch.tensor([1]))
+    box, on = torch.full_like(u, 5.0), torch.ones(1, 2, dtype=torch.bool)
+    left = project_ranked(u, A, b, -box, box, on, torch.tensor([1]), fixed_shape=True)
     assert left.status.tolist() == [NOT_CONVERGED]
     assert left.u.tolist() == [[3.0, 2.0, 0.0, 0.0]]  # the most urgent row alone
 
