@@ -45,7 +45,7 @@ from cadenza.safety.pairs import (
     make_lambda_dict,
     make_pair_keys,
 )
-from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
 from cadenza.safety.state import DEFAULT_WARMUP_STEPS, SafetyState
 
 
@@ -464,7 +464,7 @@ def _count(name: str, memory: object) -> int:
         InputError: There is none, or it is no count.
     """
     count = cast("list[Any]", memory)[-1] if isinstance(memory, list) and memory else None
-    if not isinstance(count, int) or count < 0:
+    if not isinstance(count, int) or not 0 <= count <= MAX_MAGNITUDE:
         raise InputError(f"conformal rule {name}: expected a count of updates, got {count!r}.")
     return count
 
