@@ -17,7 +17,7 @@ Limits:    pairwise; pushes may cancel, and then the agent only stops.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -100,18 +100,6 @@ class PairDanger:
     force: float | None = None
     age_s: float = 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the values as JSON-able ones; a collision that never comes is None."""
-        ttc = self.time_to_collision
-        return {
-            "reason": self.reason,
-            "time_to_collision": ttc if math.isfinite(ttc) else None,
-            "distance": self.distance,
-            "closing_speed": self.closing_speed,
-            "force": self.force,
-            "age_s": self.age_s,
-        }
-
 
 class BrakeDecision(tuple[dict[str, FloatArray] | None, bool]):
     """What braking decided: the pair ``(override, fired)``, plus the reasons.
@@ -119,30 +107,21 @@ class BrakeDecision(tuple[dict[str, FloatArray] | None, bool]):
     Attributes:
         dangers: Every dangerous pair and why, by canonical pair key.
         braked: Agents whose action was replaced, in string order.
-        rate_limited: Those of them whose new action the rate limit held back.
-        latency_s: Delay between decision and effect that was reckoned with, s.
     """
 
     dangers: dict[Pair, PairDanger]
     braked: tuple[str, ...]
-    rate_limited: tuple[str, ...]
-    latency_s: float
 
     def __new__(
         cls,
         override: dict[str, FloatArray] | None,
         dangers: dict[Pair, PairDanger],
         braked: tuple[str, ...],
-        *,
-        rate_limited: tuple[str, ...] = (),
-        latency_s: float = 0.0,
     ) -> "BrakeDecision":
         """Build the pair and attach the reasons."""
         decision = super().__new__(cls, (override, override is not None))
         decision.dangers = dangers
         decision.braked = braked
-        decision.rate_limited = rate_limited
-        decision.latency_s = latency_s
         return decision
 
     @property
@@ -154,19 +133,6 @@ class BrakeDecision(tuple[dict[str, FloatArray] | None, bool]):
     def fired(self) -> bool:
         """Whether at least one action was replaced."""
         return self[1]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the record as JSON-able values: who braked, for whom, and why."""
-        return {
-            "fired": self.fired,
-            "braked": list(self.braked),
-            "rate_limited": list(self.rate_limited),
-            "latency_s": self.latency_s,
-            "dangers": [
-                {"pair": list(pair), **danger.to_dict()}
-                for pair, danger in sorted(self.dangers.items())
-            ],
-        }
 
 
 __all__ = [
@@ -309,32 +275,17 @@ def maybe_brake(
         if danger is not None:
             dangers[key] = replace(danger, age_s=max(snaps[uid].age_s for uid in key))
     if not dangers:
-        return BrakeDecision(None, {}, (), latency_s=latency_s)
+        return BrakeDecision(None, {}, ())
     vectors = _repulsion(proposed_action, now, dangers)
     override = dict(proposed_action)
     for uid, pushes in vectors.items():
         controller = _controller_of(uid, emergency_controllers, control_models)
         shape = proposed_action[uid].shape
-        override[uid] = checked_push(uid, controller, now[uid], pushes, bounds, shape)
-    held = _hold_back(override, vectors, previous_action or {}, bounds)
-    return BrakeDecision(override, dangers, tuple(vectors), rate_limited=held, latency_s=latency_s)
-
-
-def _hold_back(
-    override: dict[str, FloatArray],
-    uids: Iterable[str],
-    previous: Mapping[str, FloatArray],
-    bounds: Bounds,
-) -> tuple[str, ...]:
-    """Keep pushes within the rate limit, in place; return the agents it held back."""
-    held: list[str] = []
-    for uid in uids:
-        if uid in previous:
-            push = override[uid]
-            override[uid] = _within_rate(uid, push, previous[uid], bounds)
-            if (override[uid] != push).any():
-                held.append(uid)
-    return tuple(held)
+        push = checked_push(uid, controller, now[uid], pushes, bounds, shape)
+        if previous_action is not None and uid in previous_action:
+            push = _within_rate(uid, push, previous_action[uid], bounds)
+        override[uid] = push
+    return BrakeDecision(override, dangers, tuple(vectors))
 
 
 def _check(

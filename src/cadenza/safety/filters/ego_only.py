@@ -33,7 +33,6 @@ from cadenza.safety.authority import (
     pair_constants,
 )
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.budget_split import delivered_fractions
 from cadenza.safety.cbf import (
     CERTIFICATE_TOLERANCE,
     OVERLAP_TOLERANCE,
@@ -47,7 +46,6 @@ from cadenza.safety.cbf import (
     row_level,
     stale_row_level,
     staleness,
-    time_left,
     worst_closing_speed,
 )
 from cadenza.safety.control_models.double_integrator import DoubleIntegratorControlModel
@@ -66,6 +64,7 @@ from cadenza.safety.filters.arguments import (
 )
 from cadenza.safety.filters.projection import (
     Box,
+    PairRows,
     Solution,
     granted,
     nearest_in_closed_form,
@@ -108,15 +107,10 @@ class RowRule:
 
 
 @dataclass(slots=True)
-class EgoRows:
+class EgoRows(PairRows):
     """Rows of one step before lambda, one entry per partner.
 
     Attributes:
-        a: Row vectors on the ego's action, lists of n numbers.
-        level: Right-hand sides at lambda = 0, m/s^2.
-        h: Barrier values at the best estimate of the state, m/s.
-        margin: Free distance less the safety margin, at the same estimate, m.
-        closing: Closing speeds, at the same estimate, m/s.
         uncovered: The certificate does not cover the step: a packet older than declared, the ego's
             own state old, a partner forecast to break its bound, an old packet that puts a state
             outside the safe set for sure, or a level raised to the floor of an old packet where
@@ -126,20 +120,10 @@ class EgoRows:
         passive: What passive safety against several partners is judged by; None without it.
     """
 
-    a: list[list[float]]
-    level: list[float]
-    h: list[float]
-    margin: list[float]
-    closing: list[float]
     uncovered: bool
     outside: bool = False
     violated: bool = False
     passive: PassiveScene | None = None
-
-    @property
-    def time_left(self) -> list[float]:
-        """Time until each margin is used up at today's closing speed, s; inf if never."""
-        return [time_left(e, w) for e, w in zip(self.margin, self.closing, strict=True)]
 
 
 def build_ego_rows(
@@ -631,10 +615,6 @@ class EgoOnlyCBFQP:
             self._options,
             dt=dt,
         )
-        if self._options.strategy is not None and authority.bias is not None:
-            # The share is that of a command which arrives in part; the bias acts in full.
-            own, _ = delivered_fractions(self._options.strategy)
-            authority = replace(authority, bias=tuple(b / own for b in authority.bias))
         c, size = bounds.action_linf_component, model.action_dim
         box = ([-c] * size, [c] * size)
         constants = StepConstants(pairs, bounds, dt, contacts, declared, authority, of_pairs, box)
