@@ -11,7 +11,6 @@ from cadenza.safety.solvers import (
     make_solver,
     registry,
 )
-from cadenza.safety.solvers.libraries import ApproximateSolver, Guess
 
 
 def solve(q, A, b, lower=-1.0, upper=1.0, solver=None):
@@ -106,38 +105,6 @@ def test_solver_refuses_problems_without_a_closed_form():
         closed_form([[2.0, 1.0], [1.0, 2.0]], [0.0, 0.0], [[1, 1]], [1.0])
 
 
-# Refinement of a guess.
-
-
-class Claims(ApproximateSolver):
-    """Says what it is told to; the base class finds out what is true."""
-
-    name = "claims"
-
-    def __init__(self, x, status=SolveStatus.OPTIMAL):
-        self._x, self._status = np.array(x, float), status
-
-    def guess(self, problem, *, warm_start):
-        return Guess(self._x, np.ones(problem.h.shape[0]), self._status, 4)
-
-
-def guessed(solver, b):
-    free = np.full(1, 1e30)
-    return solver.run(np.ones(1), np.zeros(1), np.array([[1.0], [-1.0]]), np.array(b), -free, free)
-
-
-@pytest.mark.parametrize("x", [[np.nan], [0.0]], ids=["no number", "nothing to find"])
-def test_a_false_claim_is_reported_as_numerical(x):
-    solution = guessed(Claims(x), [-1.0, -1.0])  # no x is <= -1 and >= 1
-    assert (solution.status, solution.iterations) == (SolveStatus.NUMERICAL, 4)
-
-
-def test_a_guess_that_ran_out_of_iterations_counts_if_it_leads_to_the_optimum():
-    solution = guessed(Claims([5.0], SolveStatus.MAX_ITER), [4.0, -1.0])  # 1 <= x <= 4
-    assert (solution.status, solution.x.tolist()) == (SolveStatus.OPTIMAL, [1.0])
-    assert guessed(Claims([5.0], SolveStatus.MAX_ITER), [-1.0, -1.0]).status is SolveStatus.MAX_ITER
-
-
 # Which method `auto` takes.
 
 
@@ -211,7 +178,7 @@ def test_auto_asks_clarabel_without_quadprog(auto, monkeypatch):
     monkeypatch.setattr(registry, "QuadprogSolver", missing)
     solution = auto(DaqpSolver=SolveStatus.NUMERICAL)[0].run(*TWO_ROWS)
     assert solution.status is SolveStatus.OPTIMAL
-    assert solution.x == pytest.approx([0.25, -0.5], abs=1e-12)
+    assert solution.x == pytest.approx([0.25, -0.5], abs=1e-8)
 
 
 def test_auto_reports_the_first_failure_when_all_fail(auto):
