@@ -169,13 +169,7 @@ class _Triggers:
 
 @dataclass(frozen=True, slots=True)
 class _Reliance:
-    """What the stopping test may count on for one pair.
-
-    Attributes:
-        alpha: Braking of the pair, m/s^2.
-        unseen_speed: Closing speed it may have gained since the snapshots were taken, m/s.
-        unseen_distance: Free distance it may have lost besides, m.
-    """
+    """What the stopping test may count on for one pair."""
 
     alpha: float
     unseen_speed: float

@@ -38,10 +38,6 @@ class BudgetSplitStrategy(Protocol):
         """Return (beta_i, beta_j), both > 0, with sum 1.
 
         Swapping the agents swaps the shares; otherwise the two would not keep the same row.
-
-        Args:
-            alpha_i: Authority of the agent that asks, m/s^2, > 0.
-            alpha_j: Authority of the other, m/s^2, > 0.
         """
         ...
 

@@ -108,12 +108,6 @@ def pair_geometry(
 ) -> tuple[list[float], float, float, float]:
     """Return normal, distance, closing speed and tangential speed of a pair.
 
-    Args:
-        p_i: Centre of the first ball, d numbers, m.
-        v_i: Its velocity, d numbers, m/s.
-        p_j: Centre of the second ball, d numbers, m.
-        v_j: Its velocity, d numbers, m/s.
-
     Returns:
         ``n`` (d numbers), ``r`` (m), ``w`` (m/s), ``t`` (m/s); see the module's list.
     """
@@ -164,17 +158,8 @@ def next_closing_limit(
 ) -> float:
     """Return c_max, m/s: the largest closing speed after the step that stays in the safe set.
 
-    Args:
-        excess: e, m.
-        closing_speed: w, m/s.
-        alpha: Braking authority left against the worst partner, m/s^2, > 0.
-        dt: Control step, s.
-        gamma: Rate at which overlap is undone when e < 0, 1/s.
-        plant: How the plant integrates one step.
-
-    Returns:
-        c_max before the tangential allowance. From outside the safe set, where no next speed
-        may be admissible, a value that no braking reaches.
+    The tangential allowance is not yet subtracted. From outside the safe set, where no next speed
+    may be admissible, it is a value that no braking reaches.
     """
     if excess < 0.0:
         return gamma * excess
@@ -197,15 +182,7 @@ def tangential_allowance(
     dt: float,
     kappa: float = 1.0,
 ) -> float:
-    """Return tau, m/s: closing speed a turn of the tangential velocity may add in one step.
-
-    Args:
-        tangential_speed: t, m/s.
-        relative_accel: A, bound on the relative acceleration, m/s^2.
-        next_distance: R, lower bound of the distance after the step, m, > 0.
-        dt: Control step, s.
-        kappa: See `PairParameters.kappa`.
-    """
+    """Return tau, m/s: closing speed a turn of the tangential velocity may add in one step."""
     # Compared rather than by min(): several times shorter on the hot path.
     change = relative_accel * dt
     reversed_, most = 0.5 * tangential_speed / kappa, change - tangential_speed
@@ -221,11 +198,6 @@ def barrier_violation(h: float, excess: float, gamma: float) -> float:
     """Return how far a pair is outside the safe set, m/s; 0 inside.
 
     It is max(0, -h), and at least gamma |e| on overlap, however fast the balls separate.
-
-    Args:
-        h: Barrier value, m/s.
-        excess: e, m.
-        gamma: Rate at which overlap is undone, 1/s; 0 for rows that do not ask for that.
     """
     # Compared rather than by max(): shorter on the hot path, and without a negative zero.
     violation = -h if h < 0.0 else 0.0
@@ -272,12 +244,7 @@ class PairParameters:
 
 
 def braking_meets_row(pair: Any, contact_distance: Any) -> Any:
-    """Return whether full braking meets the row in every state of the safe set.
-
-    Args:
-        pair: `PairParameters`, or its tensors.
-        contact_distance: D, m; a number, or a tensor.
-    """
+    """Return whether full braking meets the row in every state of the safe set."""
     turn = pair.relative_accel**2 * pair.dt**3 if pair.plant == "zoh" else 0.0
     room = (2.0 * contact_distance / pair.alpha) ** 0.5 - 0.5 * pair.dt
     spare = (pair.alpha * pair.dt) ** 2 - (turn / (16.0 * contact_distance)) ** 2
@@ -297,18 +264,10 @@ def row_level(
     tangential_speed: float,
     pair: PairParameters,
 ) -> tuple[float, float]:
-    """Return the level of a pair's row and its barrier value.
+    """Return the level of a pair's row from r, D, w and t, m/s^2, and its barrier value, m/s.
 
-    Args:
-        distance: r, m.
-        contact_distance: Sum of the radii and the safety margin, m.
-        closing_speed: w, m/s.
-        tangential_speed: t, m/s.
-        pair: The pair's constants.
-
-    Returns:
-        (c_max - tau - w) / dt, m/s^2, which becomes the right-hand side of the row once the
-        partner's push is subtracted and lambda added; and h, m/s.
+    The level, (c_max - tau - w) / dt, becomes the right-hand side of the row once the partner's
+    push is subtracted and lambda added.
     """
     alpha, dt, gamma = pair.alpha, pair.dt, pair.gamma
     excess = distance - contact_distance
@@ -443,15 +402,7 @@ class StaleLevel(NamedTuple):
 def staleness(
     age_s: float, partner_accel: float, dt: float, distance: float, contact_distance: float
 ) -> Staleness:
-    """Return the uncertainty that an age leaves.
-
-    Args:
-        age_s: A, s.
-        partner_accel: a_p, m/s^2.
-        dt: Control step, s.
-        distance: Distance to the extrapolated centre, m.
-        contact_distance: Sum of the radii and the safety margin, m, > 0.
-    """
+    """Return the uncertainty that an age leaves."""
     velocity = partner_accel * age_s
     position = 0.5 * velocity * (age_s + dt)
     sine = min(1.0, position / max(distance, contact_distance))
@@ -485,12 +436,6 @@ def worst_tangential_speed(
     """Return the tangential speed within the uncertainty that needs the largest allowance, m/s.
 
     `tangential_allowance` reaches its largest value at t = 3/4 A dt, whatever kappa is.
-
-    Args:
-        closing_speed: w at the extrapolated state, m/s.
-        tangential_speed: t there, m/s.
-        speed_change: A dt, bound on the change of the relative velocity in one step, m/s.
-        uncertainty: What the age leaves open.
     """
     room = uncertainty.velocity + uncertainty.sine * math.hypot(closing_speed, tangential_speed)
     lowest = max(0.0, tangential_speed - room)
@@ -505,16 +450,7 @@ def stale_row_level(
     pair: PairParameters,
     uncertainty: Staleness,
 ) -> StaleLevel:
-    """Return the level of a row that covers every state of the uncertainty.
-
-    Args:
-        distance: r to the extrapolated centre, m.
-        contact_distance: D, m.
-        closing_speed: w at the extrapolated state, m/s.
-        tangential_speed: t there, m/s.
-        pair: The pair's constants, ``alpha`` already derated.
-        uncertainty: What the age leaves open.
-    """
+    """Return the level of a row that covers every state of the uncertainty."""
     closing = worst_closing_speed(closing_speed, tangential_speed, uncertainty)
     tangential = worst_tangential_speed(
         closing_speed, tangential_speed, pair.relative_accel * pair.dt, uncertainty
@@ -594,17 +530,7 @@ def wae_level(
     gamma: float,
     power: CbfPower = 1,
 ) -> tuple[float, float]:
-    """Return b at lambda = 0, m/s^2, and h, m/s.
-
-    Args:
-        distance: r, m.
-        contact_distance: D, m.
-        closing_speed: w, m/s.
-        tangential_speed: t, m/s.
-        alpha: Relative braking the pair is credited with, m/s^2, > 0.
-        gamma: Gain of the class-K function, 1/s for k = 1 and s/m^2 for k = 3.
-        power: k.
-    """
+    """Return b at lambda = 0, m/s^2, and h, m/s; gamma in 1/s for k = 1, s/m^2 for k = 3."""
     if distance < COINCIDENT_DISTANCE:
         return COINCIDENT_LEVEL, -contact_distance
     excess = distance - contact_distance

@@ -205,9 +205,18 @@ class EgoOnlyOptions(RowOptions):
         """The split with cooperating partners, or None."""
         return None if isinstance(self.budget_split, str) else self.budget_split
 
-    def level_function(self) -> LevelFunction:
-        """Return the function behind every row."""
-        return row_level if self.barrier == "sampled" else wae_row_level(self.cbf_power)
+    @property
+    def level(self) -> LevelFunction:
+        """The function behind every row."""
+        return row_level if self.barrier == "sampled" else _WAE_LEVELS[self.cbf_power]
+
+    @property
+    def trusted_error(self) -> float | None:
+        """Bound on the error of the forecasts that rows are built on, m/s^2; None trusts none."""
+        return 0.0 if self.upstream else self.prediction_error
+
+
+_WAE_LEVELS: Final = {power: wae_row_level(power) for power in CBF_POWERS}
 
 
 def _check_range(name: str, value: object, lowest: float, largest: float) -> None:

@@ -191,10 +191,6 @@ class DifferentialDriveControlModel:
     def action_to_cartesian_accel(self, state: AgentSnapshot, action: FloatArray) -> FloatArray:
         """Return the linear part of the acceleration, shape (2,), m/s^2; add `bias_accel` to it.
 
-        Args:
-            state: Current motion of the ball.
-            action: Shape (2,); see the drive.
-
         Raises:
             InputError: Wrong shape, or see `jacobian`.
         """

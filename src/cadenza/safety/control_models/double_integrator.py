@@ -57,10 +57,6 @@ class DoubleIntegratorControlModel:
     def action_to_cartesian_accel(self, state: AgentSnapshot, action: FloatArray) -> FloatArray:
         """Return ``action``: it already is the acceleration, shape (action_dim,), m/s^2.
 
-        Args:
-            state: Current motion; the map does not depend on it.
-            action: Action, shape (action_dim,).
-
         Raises:
             InputError: Wrong shape.
         """
@@ -72,10 +68,6 @@ class DoubleIntegratorControlModel:
         self, state: AgentSnapshot, cartesian_accel: FloatArray
     ) -> FloatArray:
         """Return ``cartesian_accel``: it already is the action, shape (action_dim,).
-
-        Args:
-            state: Current motion; the map does not depend on it.
-            cartesian_accel: Acceleration, shape (action_dim,), m/s^2.
 
         Raises:
             InputError: Wrong shape.

@@ -139,10 +139,6 @@ class JacobianControlModel:
     def action_to_cartesian_accel(self, state: AgentSnapshot, action: FloatArray) -> FloatArray:
         """Return the linear part of the acceleration, shape (d,), m/s^2; add `bias_accel` to it.
 
-        Args:
-            state: Current motion.
-            action: Shape (n,), in the unit of ``action_kind``.
-
         Raises:
             MissingJacobianError: The model has no ``jacobian_fn``.
             InputError: Wrong shape, or see `jacobian`.

@@ -1,30 +1,19 @@
 """Filters that decide every agent's action: the oracle, and the one that shares control.
 
-Cost:   min |u - u_proposed|^2 over the actions of all agents, in their boxes.
-Rows:   one per pair, solved by `projection`.
-Units:  actions in each agent's own unit, everything else SI.
-Limits: with three agents and more the rows can conflict; the step is then flagged. Shared control
-        is never certified while a partner's box is smaller than its actuators allow.
-
-Rows of one step on the actions of all agents at once, one per pair.
-
-Variables:   u = (u_1, ..., u_N), the agents in string order of their ids, each in its own slot.
-Action map:  a_k = J_k u_k + beta_k in the box of agent k.
+Cost:        min |u - u_proposed|^2 over the actions u = (u_1, ..., u_N) of all agents, in string
+             order of their ids, each in its own slot and box.
+Action map:  a_k = J_k u_k + beta_k.
 Row (i, j):  -n^T J_i u_i + n^T J_j u_j <= level + n @ beta_i - n @ beta_j + lambda,
              n from the centre of j to that of i; level from `cadenza.safety.cbf`.
 alpha:       alpha_i + alpha_j, what both agents brake with; each alpha_k is what the box of k
              reaches in its weakest direction, at most its declared capacity.
-
-Why the row keeps the pair apart (sampled barrier, lambda <= 0). The proof for the ego alone,
-docs/safety.md, reads the relative motion only. Its steps 1 to 3 need the closing speed c after the
-step, which the row there bounds for the worst partner; here both accelerations are decided, so
-c = w - n @ (a_i - a_j) dt exactly, and the row says c + tau <= c_max without a term for the
-partner. A of tau is reach_i + reach_j. Step 4, that an admissible action exists: both agents push
-straight apart with alpha_i and alpha_j. Their boxes do not depend on each other, so the product of
-the boxes contains the pair of pushes, and c = w - (alpha_i + alpha_j) dt meets the row as before.
-Limits:      three agents and more: the rows of several pairs can conflict. Shared control: a box
-             around a partner's proposed action need not contain its push, so step 4 does not hold.
-Units:       m, m/s, m/s^2.
+Proof:       that of docs/safety.md, which reads the relative motion only (sampled barrier,
+             lambda <= 0). Both accelerations are decided, so c = w - n @ (a_i - a_j) dt exactly,
+             and the row says c + tau <= c_max without a term for the partner. Both push straight
+             apart in step 4, which the product of their boxes contains.
+Limits:      three agents and more: the rows of several pairs can conflict, and the step is flagged.
+             Shared control: a box around a partner's proposed action need not contain its push.
+Units:       actions in each agent's own unit, everything else SI.
 """
 
 import itertools
@@ -128,23 +117,14 @@ class JointAgent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointRule:
-    """How rows are built, the same for every pair and step.
-
-    Attributes:
-        level: Function behind every row.
-        gamma: Rate at which overlap is undone, 1/s, or gain of the classical row.
-        plant: How the plant integrates one control step.
-        margin_m: Distance kept in addition to the radii, m.
-        dt: Control step, s.
-        declared_alpha: Credit agents with what they declare, whatever their box reaches.
-    """
+    """How rows are built, the same for every pair and step."""
 
     level: LevelFunction
     gamma: float
     plant: Plant
     margin_m: float
     dt: float
-    declared_alpha: bool
+    declared_alpha: bool  # credit agents with what they declare, whatever their box reaches
 
 
 def joint_parameters(first: JointAgent, second: JointAgent, rule: JointRule) -> PairParameters:
@@ -284,7 +264,7 @@ class _JointCBFQP:
         self._solver = as_solver(solver)
         self._options = options
         self._rule = JointRule(
-            level=options.level_function(),
+            level=options.level,
             gamma=cbf_gamma,
             plant=plant,
             margin_m=margin_m,

@@ -86,13 +86,6 @@ def project(
 ) -> tuple[list[float], SolveStatus]:
     """Return the action and whether it meets every row.
 
-    Args:
-        u: Nominal action, n numbers.
-        rows: The rows.
-        lower: Lower bounds of the box, n numbers.
-        upper: Upper bounds of the box, n numbers.
-        solver: Solves what one row cannot.
-
     Returns:
         The projection and OPTIMAL; or the least-violation action and why there is no solution:
         INFEASIBLE, or the status of a solver that failed on a problem it should have solved.

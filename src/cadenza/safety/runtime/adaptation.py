@@ -23,13 +23,7 @@ ADAPTATION_STATE_VERSION: Final = 1
 
 @dataclass(slots=True)
 class _Seat:
-    """Everything adapted to one partner.
-
-    Attributes:
-        state: Slack and warm-up.
-        rule: The rule with its memory.
-        awaits_start: The slack is still to be computed from the error of the first forecast.
-    """
+    """Everything adapted to one partner."""
 
     state: SafetyState
     rule: ConformalRule

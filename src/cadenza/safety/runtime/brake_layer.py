@@ -73,13 +73,6 @@ class BrakeLayer:
     ) -> BrakeDecision | None:
         """Return what the braking layer says; None if it was not asked.
 
-        Args:
-            action: What the filter returned, shape (A,).
-            agents: Every agent.
-            forces: Contact force by canonical pair, N.
-            infeasible: No action met every row.
-            previous_action: Action executed in the last step, shape (A,); None on the first.
-
         Returns:
             The decision; None as well if the emergency controller's answer cannot be executed.
         """

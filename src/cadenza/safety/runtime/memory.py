@@ -1,16 +1,11 @@
-"""Last known state of all agents, carried on while observations are unusable.
+"""Last known state of all agents while observations are unusable, and the saved state.
 
 Ego:       moves by the actions it executes, p + v dt + a dt^2 / 2, the model's bias included.
 Partners:  keep their last packet, which grows older by dt per step, so the rows widen with it.
 Stop:      acceleration -v / `DEFAULT_STOP_TIME_S`, at most the capacity, mapped to an action and
            scaled as a whole into its box, so that its direction stays.
-Units:     m, m/s, m/s^2, s.
-
-What the safety runtime saves, and how it takes it back: all of it, or nothing.
-
-Every part reads its record into a copy of itself; only when all succeeded do the parts take over
-what was read. A part's ``load_state_dict`` therefore assigns whole attributes and never changes
-the objects behind them.
+Loading:   every part reads its record into a copy of itself; only when all succeeded do the parts
+           take over what was read. ``load_state_dict`` therefore assigns whole attributes.
 """
 
 import copy

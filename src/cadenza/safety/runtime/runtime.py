@@ -8,11 +8,9 @@ Order of a step:
     5. forecasts that fell due are scored against the rows' barrier values and move lambda;
     6. the filter projects the nominal action onto the rows;
     7. braking replaces the action if no action meets every row and contact is imminent, or if a
-       contact force exceeds its limit.
-Braking comes after the filter on purpose. Its triggers also fire inside the safe set, where the
-row is proved to be enough; firing there would throw the ego back whenever it passes a partner
-slowly at a small distance. And while contact is not imminent the least-violation action is the
-better retreat: it weighs every partner, a push away only those it flees from.
+       contact force exceeds its limit. It comes after the filter, because its triggers also fire
+       inside the safe set, where the row is proved to be enough; and while contact is not imminent
+       the least-violation action, which weighs every partner, is the better retreat.
 
 Trust:  two filters share one set of rows: one trusts forecast accelerations as far as
         `SafetyOptions.prediction_error` says, the other never; each step takes the first only while
@@ -89,19 +87,27 @@ def require_parts(
     Raises:
         ConfigurationError: One is not.
     """
-    if not isinstance(ego_uid, str):
-        _refuse("ego_uid", "an agent id", ego_uid)
-    if not isinstance(control_models, Mapping):
-        _refuse("control_models", "a mapping of models by agent id", control_models)
-    for uid, model in cast("Mapping[Any, Any]", control_models).items():
-        if not isinstance(model, AgentControlModel):
-            _refuse(f"control_models[{uid!r}]", "an AgentControlModel", model)
-    if not isinstance(bounds, Bounds):
-        _refuse("bounds", "Bounds", bounds)
-    if not (options is None or isinstance(options, SafetyOptions)):
-        _refuse("options", "SafetyOptions or None", options)
-    if not (emergency_controllers is None or isinstance(emergency_controllers, Mapping)):
-        _refuse("emergency_controllers", "a mapping by agent id or None", emergency_controllers)
+    checks: list[tuple[str, str, object, Any]] = [
+        ("ego_uid", "an agent id", ego_uid, str),
+        ("control_models", "a mapping of models by agent id", control_models, Mapping),
+        ("bounds", "Bounds", bounds, Bounds),
+        ("options", "SafetyOptions or None", options, SafetyOptions | None),
+        (
+            "emergency_controllers",
+            "a mapping by agent id or None",
+            emergency_controllers,
+            Mapping | None,
+        ),
+    ]
+    if isinstance(control_models, Mapping):
+        models = cast("Mapping[Any, Any]", control_models)
+        named = [(f"control_models[{uid!r}]", model) for uid, model in models.items()]
+        checks[2:2] = [(n, "an AgentControlModel", model, AgentControlModel) for n, model in named]
+    for name, expected, value, kind in checks:
+        if not isinstance(value, kind):
+            raise ConfigurationError(
+                f"SafetyRuntime.{name}: expected {expected}, got {type(value).__name__}."
+            )
 
 
 def require_timestep(value: object) -> float:
@@ -114,12 +120,6 @@ def require_timestep(value: object) -> float:
         return float(value)
     raise ConfigurationError(
         f"SafetyRuntime.control_timestep: expected {MIN_DT:g} to {MAX_DT:g} s, got {shown(value)}."
-    )
-
-
-def _refuse(name: str, expected: str, value: object) -> None:
-    raise ConfigurationError(
-        f"SafetyRuntime.{name}: expected {expected}, got {type(value).__name__}."
     )
 
 
@@ -523,17 +523,7 @@ class SafetyRuntime:
         *,
         conflict: bool = False,
     ) -> SafetyStep:
-        """Filter the action, brake if need be, and report.
-
-        Args:
-            nominal: The action, shape (A,), and ``u`` its numbers.
-            u: See there.
-            agents: Every agent.
-            ahead: Forecast of every partner.
-            due: Forecasts to score in this step.
-            forces: Contact force by canonical pair, N.
-            conflict: Sources disagree about a packet's age.
-        """
+        """Filter the action, brake if need be, and report."""
         chosen = self._filter if self._cautious is self._filter else self._chosen(ahead)
         ego, partners, constants = self._constants(chosen, agents)
         uids = constants.pairs.partners

@@ -113,13 +113,6 @@ def project_one_row(
     x(mu) = clip(u - mu a) with the smallest mu >= 0 that meets the row; a @ x(mu) falls
     piecewise linearly, so mu lies on the segment between two breakpoints and is exact.
 
-    Args:
-        u: Nominal point, n numbers.
-        a: Row, n numbers.
-        b: Right-hand side.
-        lower: Lower bounds, n numbers.
-        upper: Upper bounds, n numbers.
-
     Returns:
         The projection and True; or, when no point of the box meets the row, the point of the
         box with the smallest ``a @ x`` closest to ``u``, and False.

@@ -131,17 +131,7 @@ class SolverBase(ABC):
         *,
         warm_start: bool = True,
     ) -> tuple[FloatArray, float]:
-        """Return the minimiser and the time of the solve.
-
-        Args:
-            P: Cost, shape (n, n) or its diagonal (n,), positive definite.
-            q: Linear cost, shape (n,).
-            A: Rows, shape (m, n).
-            b: Right-hand sides, shape (m,).
-            warm_start: Start from the last problem of this shape, where the method can.
-
-        Returns:
-            ``x``, shape (n,), and milliseconds.
+        """Return the minimiser, shape (n,), and the milliseconds of the solve; see `QPSolver`.
 
         Raises:
             InputError: Shapes that do not fit each other.
