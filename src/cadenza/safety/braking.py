@@ -27,7 +27,7 @@ from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.errors import InputError, UnknownNameError
 from cadenza.safety.authority import measure_authority
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.cbf import pair_geometry
+from cadenza.safety.cbf import geometry_of
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.emergency import CartesianAccelEmergencyController
 from cadenza.safety.emergency_jacobian import JacobianEmergencyController
@@ -134,18 +134,6 @@ class BrakeDecision(tuple[dict[str, FloatArray] | None, bool]):
         """Whether at least one action was replaced."""
         return self[1]
 
-
-__all__ = [
-    "DEFAULT_TAU_BRAKE",
-    "RELEASE_FACTOR",
-    "BrakeDecision",
-    "BrakeReason",
-    "Pair",
-    "PairDanger",
-    "compute_min_ttc",
-    "maybe_brake",
-    "time_to_collision",
-]
 
 #: Time to collision below which braking takes over, s.
 DEFAULT_TAU_BRAKE: Final = 0.100
@@ -331,12 +319,7 @@ def _assess(
     grace: float,
 ) -> PairDanger | None:
     """Return why the pair is dangerous, or None; ``reliance`` None leaves out the stopping test."""
-    _, centre_distance, closing, _ = pair_geometry(
-        snap_i.position_numbers,
-        snap_i.velocity_numbers,
-        snap_j.position_numbers,
-        snap_j.velocity_numbers,
-    )
+    _, centre_distance, closing, _ = geometry_of(snap_i, snap_j)
     distance = centre_distance - snap_i.radius - snap_j.radius
     ttc = time_to_collision(snap_i, snap_j)
     reason: BrakeReason
@@ -411,12 +394,7 @@ def _repulsion(
     """Return the unit vectors away from each danger, per controlled agent, in string order."""
     vectors: dict[str, list[FloatArray]] = {}
     for a, b in dangers:
-        normal, _, _, _ = pair_geometry(
-            now[a].position_numbers,
-            now[a].velocity_numbers,
-            now[b].position_numbers,
-            now[b].velocity_numbers,
-        )
+        normal, _, _, _ = geometry_of(now[a], now[b])
         for uid, sign in ((a, 1.0), (b, -1.0)):
             if uid in proposed_action:
                 vectors.setdefault(uid, []).append(sign * np.array(normal))

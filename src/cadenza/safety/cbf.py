@@ -33,16 +33,13 @@ Source:    sampled-data form of the safety barrier certificates of doi:10.1109/T
            whose h = sqrt(2 alpha e) - w is the limit dt -> 0 and is `pair_h_value` here.
 Limits:    one pair at a time; several rows need not be feasible together.
 
-What an old packet still tells about a partner, and the row that covers all of it.
-
-A packet of age A says where the partner was and how fast. Since then it accelerated by at most
-a_p, in a way nobody knows; the ego's own state is current. Extrapolated at constant velocity,
+Old packets: a packet of age A says where the partner was and how fast; since then it accelerated by
+at most a_p, in a way nobody knows. Extrapolated at constant velocity,
     position   |p - (p_0 + v_0 A)| <= delta = a_p A (A + dt) / 2
     velocity   |v - v_0|           <= sigma = a_p A
     normal     its angle theta to the one measured obeys sin theta <= delta / max(r, D)
 with r the extrapolated distance and D >= delta the contact distance, which the true distance
 keeps. The term a_p A dt / 2 of delta is what a semi-implicit plant adds to a_p A^2 / 2.
-
 Row:    the row of current packets at the worst of these states,
             e -> r - delta - D
             w -> sigma + max over theta of (w cos theta + t sin theta)
@@ -52,25 +49,16 @@ Row:    the row of current packets at the worst of these states,
 alpha:  braking along the measured normal loses as much, so the safe set is built with
         alpha' = alpha - reach kappa(A_max): it must not change with the age of each packet.
 Floor:  from the safe set, braking with all the ego is credited with meets the true row, so the
-        level never needs to be lower than that. One row is therefore feasible at every age up to
-        A_max. The floor is left out once no state of the uncertainty lies in the safe set.
-At A = 0 (and A_max = 0) every formula is the one for current packets.
-Axes:   scalars of one pair; units m, m/s, m/s^2, s.
+        level never needs to be lower than that; one row is feasible at every age up to A_max.
+        Left out once no state of the uncertainty lies in the safe set.
 
-Row of the classical continuous-time barrier, for comparison with published results.
-
+Classical row, for comparison with published results; doi:10.1109/TRO.2017.2659727.
 Barrier:  h = max(sqrt(2 alpha e), 1e-3) - w for e > 0, -w in contact (`continuous_barrier`)
-Row:      dh/dt + gamma h^k + lambda >= 0, that is, with n from the partner's centre to the ego's,
+Row:      dh/dt + gamma h^k + lambda >= 0, k = 1 (exponential) or 3 (the cubic of the source):
               -n @ a_i + n @ a_j <= b,   b = -(alpha / psi) w [e > 0] + t^2 / r + gamma h^k + lambda
-          psi = max(sqrt(2 alpha e), 1e-3); k = 1 (exponential) or 3 (the cubic of the source).
-Overlap:  the terms of e are dropped: b = t^2 / r - gamma w^k + lambda; h = -w.
-Centres:  closer than 1e-9 m there is no normal: n = +x, h = -D and b = -1000 + lambda, which no
-          usual box meets; the step then goes to the caller's fallback.
-Source:   Wang, Ames and Egerstedt, doi:10.1109/TRO.2017.2659727, with the cubic class-K function.
-Limits:   proved for continuous control only. Sampled, it lets the agents touch by a millimetre to
-          centimetres, and near contact alpha / psi grows to 1e3 / s, so that creeping up to a
-          partner is infeasible. With alpha = alpha_i + alpha_j it also counts on a partner that
-          brakes, and drives through one that does not. The sampled row has neither fault.
+          psi = max(sqrt(2 alpha e), 1e-3); on overlap the terms of e are dropped. Centres closer
+          than 1e-9 m have n = +x, h = -D and b = -1000 + lambda, which no usual box meets.
+Limits:   proved for continuous control only; see docs/safety.md for how it fails when sampled.
 """
 
 import math
@@ -127,6 +115,14 @@ def pair_geometry(
     separating = sum(n * v for n, v in zip(normal, velocity, strict=True))
     tangent = [v - separating * n for v, n in zip(velocity, normal, strict=True)]
     return normal, distance, -separating, math.hypot(*tangent)
+
+
+def geometry_of(
+    snap_i: AgentSnapshot, snap_j: AgentSnapshot
+) -> tuple[list[float], float, float, float]:
+    """Return `pair_geometry` of two agents as of one instant."""
+    p_i, p_j = snap_i.position_numbers, snap_j.position_numbers
+    return pair_geometry(p_i, snap_i.velocity_numbers, p_j, snap_j.velocity_numbers)
 
 
 def safe_closing_speed(excess: float, alpha: float, dt: float) -> float:
@@ -354,12 +350,7 @@ def pair_h_value(snap_i: AgentSnapshot, snap_j: AgentSnapshot, *, alpha_pair: fl
         raise InputError(
             f"pair_h_value: alpha_pair: expected an acceleration >= 0 m/s^2, got {alpha_pair!r}."
         )
-    _, distance, closing_speed, _ = pair_geometry(
-        snap_i.position_numbers,
-        snap_i.velocity_numbers,
-        snap_j.position_numbers,
-        snap_j.velocity_numbers,
-    )
+    _, distance, closing_speed, _ = geometry_of(snap_i, snap_j)
     contact_distance = snap_i.radius + snap_j.radius
     if distance < COINCIDENT_DISTANCE:
         return -contact_distance

@@ -13,19 +13,8 @@ import numpy as np
 from cadenza.core.arrays import FloatArray, require_shape
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.protocols import EmergencyController
+from cadenza.safety.protocols import EmergencyController as EmergencyController
 from cadenza.safety.snapshot import AgentSnapshot
-
-__all__ = [
-    "DEFAULT_STOP_TIME_S",
-    "CartesianAccelEmergencyController",
-    "EmergencyController",
-    "braking_accel",
-    "net_repulsion",
-    "require_stop_time",
-    "scale_into_box",
-    "stretch",
-]
 
 #: Length of a sum of unit vectors below which they cancel and give no direction.
 _CANCELLED: Final = 1e-12

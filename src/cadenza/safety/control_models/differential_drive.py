@@ -202,10 +202,6 @@ class DifferentialDriveControlModel:
     ) -> FloatArray:
         """Return the one action, shape (2,), whose linear part is the acceleration.
 
-        Args:
-            state: Current motion of the ball.
-            cartesian_accel: Shape (2,), m/s^2; subtract `bias_accel` from a total first.
-
         Raises:
             InputError: Wrong shape, or see `jacobian`.
         """

@@ -153,10 +153,6 @@ class JacobianControlModel:
 
         Near a singular posture the damping trades accuracy for a bounded action.
 
-        Args:
-            state: Current motion.
-            cartesian_accel: Shape (d,), m/s^2; subtract `bias_accel` from a total first.
-
         Raises:
             MissingJacobianError: The model has no ``jacobian_fn``.
             InputError: Wrong shape, a singular posture without damping, or see `jacobian`.

@@ -58,7 +58,9 @@ from cadenza.safety.filters.projection import (
     PairRows,
     Solution,
     granted,
+    inside,
     nearest_in_closed_form,
+    rate_box,
     residual,
     solve_rows,
 )
@@ -251,29 +253,6 @@ def _stale_level(
         if not (options.always_feasible and lone and braking_meets_row(pair, contact)):
             rows.uncovered = True
     return level, stale.h
-
-
-def rate_box(previous: list[float], rate: float, box: Box) -> Box:
-    """Return the part of the box within ``rate`` of the previous action, in every component.
-
-    A previous action outside the box leaves the bound next to it.
-    """
-    lower, upper = box
-    return (
-        [
-            min(max(p - rate, low), high)
-            for p, low, high in zip(previous, lower, upper, strict=True)
-        ],
-        [
-            max(min(p + rate, high), low)
-            for p, low, high in zip(previous, lower, upper, strict=True)
-        ],
-    )
-
-
-def inside(x: list[float], box: Box) -> bool:
-    """Return whether every component lies within its bounds."""
-    return all(low <= x_k <= high for x_k, low, high in zip(x, *box, strict=True))
 
 
 class EgoOnlyCBFQP:

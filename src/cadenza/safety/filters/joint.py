@@ -39,7 +39,7 @@ from cadenza.safety.cbf import (
     PairParameters,
     Plant,
     barrier_violation,
-    pair_geometry,
+    geometry_of,
 )
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.filter_options import Barrier, Compat, EgoOnlyOptions, OnInfeasible
@@ -163,12 +163,7 @@ def build_joint_rows(agents: Sequence[JointAgent], rule: JointRule) -> PairRows:
     for first, second in itertools.combinations(agents, 2):
         one, other = first.snapshot, second.snapshot
         pair = joint_parameters(first, second, rule)
-        normal, distance, closing, tangential = pair_geometry(
-            one.position_numbers,
-            one.velocity_numbers,
-            other.position_numbers,
-            other.velocity_numbers,
-        )
+        normal, distance, closing, tangential = geometry_of(one, other)
         contact = one.radius + other.radius + rule.margin_m
         level, h = rule.level(distance, contact, closing, tangential, pair)
         row = [0.0] * size

@@ -64,6 +64,29 @@ def residual(row: list[float], level: float, x: list[float]) -> float:
     return total
 
 
+def rate_box(previous: list[float], rate: float, box: Box) -> Box:
+    """Return the part of the box within ``rate`` of the previous action, in every component.
+
+    A previous action outside the box leaves the bound next to it.
+    """
+    lower, upper = box
+    return (
+        [
+            min(max(p - rate, low), high)
+            for p, low, high in zip(previous, lower, upper, strict=True)
+        ],
+        [
+            max(min(p + rate, high), low)
+            for p, low, high in zip(previous, lower, upper, strict=True)
+        ],
+    )
+
+
+def inside(x: list[float], box: Box) -> bool:
+    """Return whether every component lies within its bounds."""
+    return all(low <= x_k <= high for x_k, low, high in zip(x, *box, strict=True))
+
+
 def clipped(u: list[float], lower: list[float], upper: list[float]) -> list[float]:
     """Return the point of the box closest to ``u``; ``u`` itself if it lies inside."""
     for k, u_k in enumerate(u):

@@ -33,12 +33,6 @@ class _Seat:
 class SlackAdaptation:
     """The conformal layer of one ego.
 
-    Args:
-        ego_uid: The guarded agent.
-        uids: All agents.
-        capacity: Cartesian capacity that bounds |lambda| by ``options.clamp_floor_ratio``, m/s^2.
-        options: Configuration.
-
     Raises:
         InputError: The rule does not take these settings.
     """

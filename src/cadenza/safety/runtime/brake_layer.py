@@ -26,16 +26,7 @@ from cadenza.safety.snapshot import AgentSnapshot
 
 
 class BrakeLayer:
-    """Braking of one ego; remembers which pairs braked one step ago.
-
-    Args:
-        ego_uid: The guarded agent; partners are obstacles.
-        control_models: Model of every agent.
-        controllers: Emergency controllers by agent; None pushes in Cartesian acceleration.
-        bounds: Envelope of the task.
-        dt: Control step, s.
-        options: Configuration.
-    """
+    """Braking of one ego; remembers which pairs braked one step ago."""
 
     def __init__(
         self,

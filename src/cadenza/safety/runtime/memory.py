@@ -42,14 +42,7 @@ def _bias(model: AgentControlModel, ego: AgentSnapshot) -> FloatArray:
 
 
 class LastKnownState:
-    """The agents as last seen.
-
-    Args:
-        ego_uid: The guarded agent.
-        model: How its action moves it.
-        dt: Control step, s.
-        uids: All agents; a state that is loaded must name exactly these. None accepts any.
-    """
+    """The agents as last seen; a state that is loaded must name exactly ``uids``, if given."""
 
     def __init__(
         self,
@@ -195,11 +188,7 @@ def load(parts: Mapping[str, Stateful], payload: object) -> None:
 
 
 class ExecutedAction:
-    """The action executed in the last step, from which the rate limit starts.
-
-    Args:
-        size: Number of action components.
-    """
+    """The action executed in the last step, from which the rate limit starts."""
 
     def __init__(self, size: int) -> None:
         self._size = size

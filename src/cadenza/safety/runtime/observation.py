@@ -187,15 +187,7 @@ _ROUNDING: Final = 1e-9
 
 
 class PacketAges:
-    """Watches how old what is known of each partner is.
-
-    Args:
-        ego_uid: The guarded agent, whose own state is current.
-        control_models: Model of every agent; says how fast a partner's velocity changes.
-        bounds: Its ``comm_latency_ms`` is the floor if ``options.latency_floor`` is set.
-        dt: Control step, s.
-        options: Configuration.
-    """
+    """Watches how old what is known of each partner is."""
 
     def __init__(
         self,

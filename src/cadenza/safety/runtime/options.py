@@ -4,8 +4,9 @@ An option that would have no effect beside another one is refused, so that every
 runtime that exists changes what it does.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from cadenza.core.checks import is_real, is_whole, shown
 from cadenza.core.errors import ConfigurationError
@@ -48,16 +49,26 @@ _OF_RULES: Final = {
     "lambda_max": ("huriot_sibai",),
 }
 
-#: How an error names the kind of a default.
-_KINDS: Final[dict[type, str]] = {
-    bool: "True or False",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    tuple: "a tuple of numbers",
+
+def _are_reals(value: object) -> bool:
+    return isinstance(value, tuple) and all(map(is_real, cast("tuple[object, ...]", value)))
+
+
+#: What the kind of a default asks for, and how an error names it.
+_KINDS: Final[dict[type, tuple[Callable[[Any], bool], str]]] = {
+    bool: (lambda value: isinstance(value, bool), "True or False"),
+    int: (is_whole, "a whole number"),
+    float: (is_real, "a number"),
+    str: (lambda value: isinstance(value, str), "text"),
+    tuple: (_are_reals, "a tuple of numbers"),
 }
-#: A value of the kind that each option takes whose default is None.
-_OPTIONAL: Final = {"prediction_error": 0.0, "comm_tick_s": 0.0, "compat": "", "budget_split": ""}
+#: The kind of options whose default is None.
+_OPTIONAL: Final[dict[str, type]] = {
+    "prediction_error": float,
+    "comm_tick_s": float,
+    "compat": str,
+    "budget_split": str,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,19 +158,14 @@ class SafetyOptions(RowOptions):
     def _check_kinds(self) -> None:
         """Raise for a value that is of another kind than its default."""
         for field in fields(SafetyOptions):
-            value, default, or_none = getattr(self, field.name), field.default, ""
+            value, or_none = getattr(self, field.name), ""
+            kind: type = type(cast("object", field.default))
             if field.name in _OPTIONAL:
                 if value is None:
                     continue
-                default, or_none = _OPTIONAL[field.name], " or None"
-            kind, words = type(default), _KINDS[type(default)]
-            if kind is float:
-                fits = is_real(value)
-            elif kind is int:
-                fits = is_whole(value)
-            else:
-                fits = isinstance(value, kind) and (kind is not tuple or all(map(is_real, value)))
-            self._require(field.name, fits, f"{words}{or_none}")
+                kind, or_none = _OPTIONAL[field.name], " or None"
+            fits, words = _KINDS[kind]
+            self._require(field.name, fits(value), f"{words}{or_none}")
 
     def _check_promised(self) -> None:
         self._require("cbf_gamma", 0.0 < self.cbf_gamma <= MAX_BOUND, "> 0")

@@ -453,13 +453,8 @@ Packets: TypeAlias = tuple[Sequence[str], Sequence[AgentSnapshot]]
 class PartnerForecaster:
     """Keeps the packets of every partner and the forecasts that are still open.
 
-    Args:
-        predictor: Forecasts one partner.
-        dt: Control step, s.
-        horizon_steps: Steps from a forecast to its score, >= 1.
-        ego_uid: The agent that is not forecast.
-        partners: Cartesian dimension by partner; a state that is loaded may name no others. None
-            accepts any.
+    ``horizon_steps`` lead from a forecast to its score; a state that is loaded may name no other
+    ``partners``, given with their Cartesian dimension, than these.
     """
 
     def __init__(

@@ -96,7 +96,7 @@ def require_parts(
             "emergency_controllers",
             "a mapping by agent id or None",
             emergency_controllers,
-            Mapping | None,
+            (Mapping, type(None)),
         ),
     ]
     if isinstance(control_models, Mapping):
@@ -332,9 +332,6 @@ class SafetyRuntime:
 
     def note_executed(self, action: FloatArray) -> None:
         """Say that another action than the last step's is executed; the rate limit starts there.
-
-        Args:
-            action: What the plant executes, shape (A,).
 
         Raises:
             InputError: It is malformed or not finite; nothing has changed then.
