@@ -28,7 +28,6 @@ from cadenza.safety.conformal.dtaci import DEFAULT_INTERVAL, DEFAULT_STEP_GRID, 
 from cadenza.safety.conformal.margin import (
     WARMUP_FACTOR,
     Pair,
-    decayed,
     lambda_of,
     margin_of,
     next_margin,
@@ -319,7 +318,7 @@ class TwoSidedRule:
         for key, score in scores.items():
             if self._updates:
                 self._updates[key] += 1
-                eta = decayed(state.eta, self._updates[key], self._settings.eta_decay)
+                eta = state.eta * self._updates[key] ** -self._settings.eta_decay
             q = next_margin(margin_of(lambda_[key], gamma), score, eta, miss_rate, largest)
             lambda_[key] = lambda_of(q, gamma)
         _count_down(state)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import cast
 
-from cadenza.core.arrays import FloatArray
+from cadenza.core.arrays import FloatArray, require_shape
 from cadenza.core.checks import is_real, is_whole
 from cadenza.core.errors import InputError
 from cadenza.safety.bounds import MAX_BOUND, Bounds
@@ -61,7 +61,7 @@ class DoubleIntegratorControlModel:
             InputError: Wrong shape.
         """
         del state
-        self._require_shape("action", action)
+        require_shape(f"action shape of {self.uid!r}", action, (self.action_dim,))
         return action
 
     def cartesian_accel_to_action(
@@ -73,15 +73,10 @@ class DoubleIntegratorControlModel:
             InputError: Wrong shape.
         """
         del state
-        self._require_shape("cartesian_accel", cartesian_accel)
+        name = f"cartesian_accel shape of {self.uid!r}"
+        require_shape(name, cartesian_accel, (self.action_dim,))
         return cartesian_accel
 
     def max_cartesian_accel(self, bounds: Bounds) -> float:
         """Return the largest acceleration this agent is credited with, m/s^2."""
         return bounds.cartesian_accel_capacity if self.capacity is None else self.capacity
-
-    def _require_shape(self, name: str, vector: FloatArray) -> None:
-        if vector.shape != (self.action_dim,):
-            raise InputError(
-                f"{name} shape of {self.uid!r}: expected ({self.action_dim},), got {vector.shape}."
-            )
