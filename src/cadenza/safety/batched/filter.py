@@ -112,7 +112,7 @@ class EgoRowsBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchRowRule:
-    """How rows are built, the same in every step; see `cadenza.safety.filters.ego_only.RowRule`."""
+    """How rows are built, the same in every step."""
 
     level: BatchLevelFunction
     prediction_error: float | None
