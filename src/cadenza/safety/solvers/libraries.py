@@ -33,7 +33,7 @@ from cadenza.safety.solvers.interface import (
 _FOREIGN_ROOM: Final = 5e-8
 #: Likewise that of Clarabel, and the tolerance it is set to, below its default of 1e-8.
 _CLARABEL_ROOM: Final = 5e-10
-_CLARABEL_TOLERANCE: Final = 1e-11
+_CLARABEL_TOLERANCE: Final = 1e-13
 
 
 class DenseProblem(NamedTuple):
