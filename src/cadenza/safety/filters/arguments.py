@@ -139,7 +139,7 @@ def require_action(
         action = real_array(f"filter: {name}", action)
     numbers: list[float] = action.tolist()
     for number in numbers:
-        if not abs(number) <= MAX_MAGNITUDE:
+        if not -MAX_MAGNITUDE <= number <= MAX_MAGNITUDE:
             raise InputError(
                 f"filter: {name}: expected finite numbers up to {MAX_MAGNITUDE:.0e}, got {numbers}."
             )

@@ -347,11 +347,11 @@ class EgoOnlyCBFQP:
             ConfigurationError: The ego has no authority left against a partner.
             ConcertoSafetyInfeasible: No action meets every row and the options say "raise".
         """
-        ordinary = self._ordinary_call(
+        answer = self._ordinary_answer(
             proposed_action, obs, state, bounds, ego_uid, partner_predicted_states, dt
         )
-        if ordinary is not None:
-            return self.ordinary_step(proposed_action, *ordinary)
+        if answer is not None:
+            return answer
         agents = require_call(proposed_action, obs, ego_uid, partner_predicted_states, dt)
         require_kind("state", state, SafetyState)
         require_kind("bounds", bounds, Bounds)
@@ -368,17 +368,17 @@ class EgoOnlyCBFQP:
         rows = self.rows(ego, partners, ahead, constants)
         return self.decide(proposed_action, u, rows, wanted, constants, previous_action)
 
-    def _ordinary_call(
+    def _ordinary_answer(
         self,
-        proposed_action: object,
+        proposed_action: FloatArray,
         obs: Mapping[str, Any],
         state: SafetyState,
         bounds: Bounds,
         ego_uid: str,
         predicted: dict[str, AgentSnapshot],
         dt: float,
-    ) -> tuple[list[float], AgentSnapshot, list[AgentSnapshot], StepConstants, list[float]] | None:
-        """Return what `ordinary_step` asks for if this call is sound and its step ordinary.
+    ) -> tuple[FloatArray, FilterInfo] | None:
+        """Return the answer to a call that differs from the last one in numbers alone, else None.
 
         Raises:
             InputError: The action is malformed, in a call that is sound otherwise.
@@ -397,105 +397,104 @@ class EgoOnlyCBFQP:
         ):
             return None
         agents = cast("dict[str, AgentSnapshot] | None", obs.get("agent_states"))
-        lambda_, pairs = state.lambda_, last.pairs
-        if type(agents) is not dict or not len(agents) == len(pairs.uids) == len(lambda_) + 1:
+        lambda_ = state.lambda_
+        if type(agents) is not dict or len(lambda_) != len(last.pairs.keys):
             return None
-        ego = agents.get(ego_uid)
-        if type(ego) is not AgentSnapshot or len(ego.position_numbers) != 2 or ego.age_s > 0.0:
-            return None
-        wanted: list[float] = []
-        partners: list[AgentSnapshot] = []
-        for j, uid in enumerate(pairs.partners):
-            value, partner, ahead = lambda_.get(pairs.keys[j]), agents.get(uid), predicted.get(uid)
-            if (
-                type(value) is not float
-                or not -MAX_MAGNITUDE <= value <= MAX_MAGNITUDE
-                or type(partner) is not AgentSnapshot
-                or type(ahead) is not AgentSnapshot
-                or len(partner.position_numbers) != 2
-                or partner.age_s > 0.0
-                or partner.velocity_numbers != ahead.velocity_numbers
-            ):
-                return None
-            wanted.append(value)
-            partners.append(partner)
-        return require_action(proposed_action, 2), ego, partners, last, wanted
+        return self.ordinary_step(proposed_action, agents, last, (lambda_, predicted))
 
     # What follows trusts its arguments: `filter` and the runtime check at their own doors.
 
     def ordinary_step(
         self,
         proposed_action: FloatArray,
-        u: list[float],
-        ego: AgentSnapshot,
-        partners: Sequence[AgentSnapshot],
+        agents: Mapping[str, AgentSnapshot],
         constants: StepConstants,
-        wanted: list[float],
+        given: tuple[LambdaDict, Mapping[str, AgentSnapshot]] | None,
         adapt: Callable[[list[float]], list[float]] | None = None,
-    ) -> tuple[FloatArray, FilterInfo]:
+    ) -> tuple[FloatArray, FilterInfo] | None:
         """Return what `rows` and `decide` do, to the bit, in one flat function on plain numbers.
 
+        None where a packet is old, a partner is not forecast to keep its velocity, or something is
+        malformed; nothing has happened then.
+
         Args:
-            proposed_action: Nominal action, shape (2,).
-            u: Its numbers.
-            ego: The ego now, in the plane and current.
-            partners: Likewise, in the order of the pairs; forecast to keep their velocity.
+            proposed_action: Nominal action.
+            agents: Every agent.
             constants: `lasting`.
-            wanted: Lambda per row, m/s^2.
-            adapt: Returns what takes the place of ``wanted``, given the barrier values.
+            given: Lambda per pair, m/s^2, and the forecasts. None leaves forecasts to the caller,
+                who says with ``adapt`` what lambda is.
+            adapt: Returns lambda per row, m/s^2, given the barrier values.
+
+        Raises:
+            InputError: The action is malformed.
         """
-        parameters, keys, box = constants.of_pairs.parameters, constants.pairs.keys, constants.box
+        pairs, box, ego = constants.pairs, constants.box, agents.get(constants.pairs.ego_uid)
+        parameters, keys, count = constants.of_pairs.parameters, pairs.keys, len(pairs.keys)
+        if not (type(ego) is AgentSnapshot and ego.age_s == 0.0 and len(agents) == count + 1):
+            return None
         p_ego, v_ego = ego.position_numbers, ego.velocity_numbers
+        if len(p_ego) != 2:
+            return None
         radius = ego.radius + self._options.margin_m
         a: list[list[float]] = []
         levels: list[float] = []
         barriers: list[float] = []
-        margins: list[float] = []
-        closings: list[float] = []
-        outside = violated = False
-        for j, partner in enumerate(partners):
-            pair = parameters[j]
-            n_x, n_y, margin, closing, level, h = planar_row_level(
-                p_ego,
-                v_ego,
-                partner.position_numbers,
-                partner.velocity_numbers,
-                radius + partner.radius,
-                pair,
+        wanted: list[float] = []
+        margins = np.empty(count)
+        uncertified, violated = not constants.of_pairs.covered, False
+        for j, uid in enumerate(pairs.partners):
+            partner, pair = agents.get(uid), parameters[j]
+            if not (type(partner) is AgentSnapshot and partner.age_s == 0.0):
+                return None
+            p, v = partner.position_numbers, partner.velocity_numbers
+            if given is not None:
+                value, ahead = given[0].get(keys[j]), given[1].get(uid)
+                if not (
+                    type(value) is float
+                    and -MAX_MAGNITUDE <= value <= MAX_MAGNITUDE
+                    and type(ahead) is AgentSnapshot
+                    and ahead.velocity_numbers == v
+                ):
+                    return None
+                wanted.append(value)
+            if len(p) != 2:
+                return None
+            n_x, n_y, margin, level, h = planar_row_level(
+                p_ego, v_ego, p, v, radius + partner.radius, pair
             )
             if h < 0.0 or margin < 0.0:
                 violated = True
                 if h < -CERTIFICATE_TOLERANCE or margin < -OVERLAP_TOLERANCE:
-                    outside = True
+                    uncertified = True
             a.append([-n_x, -n_y])
             levels.append(level - pair.partner_accel)
             barriers.append(h)
-            margins.append(margin)
-            closings.append(closing)
+            margins[j] = margin
+        u = require_action(proposed_action, 2)
         if adapt is not None:
             wanted = adapt(barriers)
-        uncovered = not constants.of_pairs.covered
         started = perf_counter()
-        used, b = granted(wanted, a, levels, box)
+        used, b = granted(wanted, a, levels, box) if any(wanted) else (wanted, levels)
         x, solved = nearest_in_closed_form(u, a, b, *box)
         if x is None or not solved:  # several rows at once, or none that can be met
-            rows = EgoRows(a, levels, barriers, margins, closings, uncovered, outside, violated)
+            partners = [agents[uid] for uid in pairs.partners]
+            rows = self.rows(ego, partners, partners, constants)
             return self.decide(proposed_action, u, rows, wanted, constants, None)
         elapsed_ms = (perf_counter() - started) * 1e3
-        count, unchanged = len(keys), x is u or x == u
+        unchanged = x is u or x == u
         info: FilterInfo = {
             "lambda": {key: used[j] for j, key in enumerate(keys)},
-            "constraint_violation": self._violation(barriers, margins)
+            "constraint_violation": self._violation(barriers, margins.tolist())
             if violated
             else np.zeros(count),
             "prediction_gap_loss": None,
             "fallback_fired": False,
             "qp_solve_ms": elapsed_ms,
             "slack": np.zeros(count),
-            "margin": np.array(margins),
+            "margin": margins,
             "status": "inactive" if unchanged else "optimal",
             "intervention": 0.0 if unchanged else math.dist(x, u),
-            "uncertified": uncovered or outside or (b is not levels and max(used) > 0.0),
+            "uncertified": uncertified or (b is not levels and max(used) > 0.0),
             "rate_active": False,
             "rate_exceeded": False,
         }

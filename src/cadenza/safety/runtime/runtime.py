@@ -441,39 +441,35 @@ class SafetyRuntime:
             return None
         (constants, before), adaptation = usual, self._adaptation
         pairs, near, slow = constants.pairs, self._near, self._slow
-        if len(snapshots) != len(pairs.uids) or not (
+        if not (
             partner_id is None or (type(partner_id) is str and partner_id == adaptation.partner_id)
         ):
             return None
         agents: list[AgentSnapshot] = []
         for uid in (self._ego_uid, *pairs.partners):
             agent = snapshots.get(uid)
-            if type(agent) is not AgentSnapshot or agent.age_s > 0.0:
+            if type(agent) is not AgentSnapshot:
                 return None
-            p, v = agent.position_numbers, agent.velocity_numbers
-            if not (
-                len(p) == 2
-                and -near <= p[0] <= near
-                and -near <= p[1] <= near
-                and -slow <= v[0] <= slow
-                and -slow <= v[1] <= slow
-            ):
-                return None
+            for p_k, v_k in zip(agent.position_numbers, agent.velocity_numbers, strict=True):
+                if not (-near <= p_k <= near and -slow <= v_k <= slow):
+                    return None
             agents.append(agent)
-        u = require_action(nominal, 2)
         ego, *partners = agents
         scores: LambdaDict = {}
 
         def adapt(barriers: list[float]) -> list[float]:
+            """Take the packets in, and move lambda."""
             scores.update(self._filter.score_kept_velocity(ego, before, barriers, constants))
             adaptation.update(scores)
+            self._forecaster.pass_current(pairs.partners, partners)
+            self._usual = constants, partners
             lambda_ = adaptation.state.lambda_
             return [lambda_[key] for key in pairs.keys]
 
-        self._forecaster.pass_current(pairs.partners, partners)
-        self._usual = constants, partners
-        action, info = self._filter.ordinary_step(nominal, u, ego, partners, constants, [], adapt)
-        step = self._reported(action, info, nominal, snapshots, scores, None)
+        answer = self._filter.ordinary_step(nominal, snapshots, constants, None, adapt)
+        if answer is None:
+            return None
+        step = self._reported(*answer, nominal, snapshots, scores, None)
         self._finish(step)
         return step
 
