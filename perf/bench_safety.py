@@ -26,7 +26,8 @@ from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import DEFAULT_CBF_GAMMA
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.filters.ego_only import RowRule, build_ego_rows
+from cadenza.safety.filter_options import EgoOnlyOptions
+from cadenza.safety.filters.ego_only import build_ego_rows
 from cadenza.safety.runtime.driver import SafetyDriver
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import AgentSnapshot
@@ -119,7 +120,7 @@ class Crowd:
             partners,
             pairs,
             authority,
-            RowRule(),
+            EgoOnlyOptions(),
         )
         box = np.full(2, BOUNDS.action_linf_component)
         return -action, np.array(rows.a), np.array(rows.level), -box, box

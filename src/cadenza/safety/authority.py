@@ -7,16 +7,11 @@ Weakest:     its minimum over all n is the distance from the origin to the bound
              lies on a facet, and facets of a zonotope are normal to d - 1 columns of J, so
                  weakest = min over facet normals m of  c |J^T m|_1 - |m @ beta|,
              exactly, while the origin is inside; outside, the minimum is negative.
-Credit:      alpha = min(declared capacity, weakest) - partner's bound.
+alpha:       unknown partner: min(declared capacity, weakest) less the partner's bound, and less
+             what the declared packet age costs; sharing partner: what the split leaves the pair;
+             compat="upstream": both declared capacities, as if the partner braked too.
 Limits:      J and beta are those of this instant; the certificate takes alpha as constant, which
              holds while the weakest direction reaches the declared capacity.
-
-Constants of the ego's rows: what each pair is credited with under the filter's options.
-
-alpha:  unknown partner   weakest direction of the ego less the partner's bound, and less what the
-                          declared packet age costs (`cadenza.safety.cbf`);
-        sharing partner   what the split leaves the pair (`cadenza.safety.budget_split`);
-        compat="upstream" both declared capacities, as if the partner braked too.
 """
 
 import itertools
@@ -35,7 +30,6 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND, Bounds
 from cadenza.safety.budget_split import (
     BudgetSplitStrategy,
-    delivered_fractions,
     shared_authority,
 )
 from cadenza.safety.cbf import PairParameters, Plant, braking_meets_row, derated
@@ -119,13 +113,7 @@ def read_action_map(
 def weakest_support(jacobian: FloatArray, bias: FloatArray, c: float) -> float:
     """Return the least acceleration that the box |u_k| <= c reaches along any direction, m/s^2.
 
-    Args:
-        jacobian: J, shape (d, n), d = 2 or 3.
-        bias: beta, shape (d,), m/s^2.
-        c: Half width of the box, action unit.
-
-    Returns:
-        The exact minimum where it is >= 0; otherwise a number <= 0.
+    J has shape (d, n), d = 2 or 3, beta (d,). Exact where it is >= 0; otherwise some number <= 0.
     """
     if jacobian.shape[0] == 2:
         normals = np.stack((-jacobian[1], jacobian[0]), axis=1)  # (n, 2)
@@ -148,13 +136,8 @@ def weakest_support(jacobian: FloatArray, bias: FloatArray, c: float) -> float:
 def largest_reach(jacobian: FloatArray, bias: FloatArray, c: float) -> float:
     """Return the largest Euclidean acceleration that the box |u_k| <= c produces, m/s^2.
 
-    It is at a corner of the box. Up to `MAX_CORNERS_DIM` components all corners are compared;
-    beyond, the result is an upper bound.
-
-    Args:
-        jacobian: J, shape (d, n).
-        bias: beta, shape (d,), m/s^2.
-        c: Half width of the box, action unit.
+    J has shape (d, n), beta (d,). Up to `MAX_CORNERS_DIM` components all corners of the box are
+    compared; beyond, the result is an upper bound.
     """
     n = jacobian.shape[1]
     if n <= MAX_CORNERS_DIM:
@@ -329,11 +312,7 @@ _log = logging.getLogger(__name__)
 class PairConstants:
     """Constants of one step's rows.
 
-    Attributes:
-        parameters: One per partner.
-        shares: The ego's share of each row; None if the partners do not cooperate.
-        covered: The invariance certificate may cover steps with these constants.
-        lasting: They hold for every state, so they may be kept for the next step.
+    A certificate may cover steps with them if ``covered``; ``lasting`` ones hold for every state.
     """
 
     parameters: list[PairParameters]
@@ -385,16 +364,6 @@ def pair_constants(
     dt: float,
 ) -> PairConstants:
     """Return the constants against all partners.
-
-    Args:
-        ego_model: The ego's control model.
-        authority: What its box does at its current state.
-        partners: The partners' control models.
-        states: Their snapshots, in the same order.
-        contacts: Contact distances, margin included, m.
-        bounds: Box of the actions and shared capacity.
-        options: The filter's options.
-        dt: Control step, s.
 
     Raises:
         ConfigurationError: An agent has no authority left, or declares a bound that is none.
@@ -504,13 +473,11 @@ def _shared_constants(
         measure_authority(model, state, bounds)
         for model, state in zip(partners, states, strict=True)
     ]
-    own, other = delivered_fractions(strategy)
     split = [_shared(strategy, ego, partner, base) for partner in theirs]
     return PairConstants(
         [pair for pair, _ in split],
         [share for _, share in split],
-        # A ramp reaches the speed that the row asks for, but moves the ball later.
-        covered=covered and own == other == 1.0 and all(their.certified for their in theirs),
+        covered=covered and all(their.certified for their in theirs),
         lasting=ego.jacobian is None and all(their.jacobian is None for their in theirs),
     )
 

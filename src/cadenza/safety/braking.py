@@ -17,7 +17,7 @@ Limits:    pairwise; pushes may cancel, and then the agent only stops.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -27,7 +27,7 @@ from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.errors import InputError, UnknownNameError
 from cadenza.safety.authority import measure_authority
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.cbf import pair_geometry
+from cadenza.safety.cbf import geometry_of
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.emergency import CartesianAccelEmergencyController
 from cadenza.safety.emergency_jacobian import JacobianEmergencyController
@@ -100,18 +100,6 @@ class PairDanger:
     force: float | None = None
     age_s: float = 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the values as JSON-able ones; a collision that never comes is None."""
-        ttc = self.time_to_collision
-        return {
-            "reason": self.reason,
-            "time_to_collision": ttc if math.isfinite(ttc) else None,
-            "distance": self.distance,
-            "closing_speed": self.closing_speed,
-            "force": self.force,
-            "age_s": self.age_s,
-        }
-
 
 class BrakeDecision(tuple[dict[str, FloatArray] | None, bool]):
     """What braking decided: the pair ``(override, fired)``, plus the reasons.
@@ -119,30 +107,21 @@ class BrakeDecision(tuple[dict[str, FloatArray] | None, bool]):
     Attributes:
         dangers: Every dangerous pair and why, by canonical pair key.
         braked: Agents whose action was replaced, in string order.
-        rate_limited: Those of them whose new action the rate limit held back.
-        latency_s: Delay between decision and effect that was reckoned with, s.
     """
 
     dangers: dict[Pair, PairDanger]
     braked: tuple[str, ...]
-    rate_limited: tuple[str, ...]
-    latency_s: float
 
     def __new__(
         cls,
         override: dict[str, FloatArray] | None,
         dangers: dict[Pair, PairDanger],
         braked: tuple[str, ...],
-        *,
-        rate_limited: tuple[str, ...] = (),
-        latency_s: float = 0.0,
     ) -> "BrakeDecision":
         """Build the pair and attach the reasons."""
         decision = super().__new__(cls, (override, override is not None))
         decision.dangers = dangers
         decision.braked = braked
-        decision.rate_limited = rate_limited
-        decision.latency_s = latency_s
         return decision
 
     @property
@@ -155,31 +134,6 @@ class BrakeDecision(tuple[dict[str, FloatArray] | None, bool]):
         """Whether at least one action was replaced."""
         return self[1]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the record as JSON-able values: who braked, for whom, and why."""
-        return {
-            "fired": self.fired,
-            "braked": list(self.braked),
-            "rate_limited": list(self.rate_limited),
-            "latency_s": self.latency_s,
-            "dangers": [
-                {"pair": list(pair), **danger.to_dict()}
-                for pair, danger in sorted(self.dangers.items())
-            ],
-        }
-
-
-__all__ = [
-    "DEFAULT_TAU_BRAKE",
-    "RELEASE_FACTOR",
-    "BrakeDecision",
-    "BrakeReason",
-    "Pair",
-    "PairDanger",
-    "compute_min_ttc",
-    "maybe_brake",
-    "time_to_collision",
-]
 
 #: Time to collision below which braking takes over, s.
 DEFAULT_TAU_BRAKE: Final = 0.100
@@ -203,13 +157,7 @@ class _Triggers:
 
 @dataclass(frozen=True, slots=True)
 class _Reliance:
-    """What the stopping test may count on for one pair.
-
-    Attributes:
-        alpha: Braking of the pair, m/s^2.
-        unseen_speed: Closing speed it may have gained since the snapshots were taken, m/s.
-        unseen_distance: Free distance it may have lost besides, m.
-    """
+    """What the stopping test may count on for one pair."""
 
     alpha: float
     unseen_speed: float
@@ -309,32 +257,17 @@ def maybe_brake(
         if danger is not None:
             dangers[key] = replace(danger, age_s=max(snaps[uid].age_s for uid in key))
     if not dangers:
-        return BrakeDecision(None, {}, (), latency_s=latency_s)
+        return BrakeDecision(None, {}, ())
     vectors = _repulsion(proposed_action, now, dangers)
     override = dict(proposed_action)
     for uid, pushes in vectors.items():
         controller = _controller_of(uid, emergency_controllers, control_models)
         shape = proposed_action[uid].shape
-        override[uid] = checked_push(uid, controller, now[uid], pushes, bounds, shape)
-    held = _hold_back(override, vectors, previous_action or {}, bounds)
-    return BrakeDecision(override, dangers, tuple(vectors), rate_limited=held, latency_s=latency_s)
-
-
-def _hold_back(
-    override: dict[str, FloatArray],
-    uids: Iterable[str],
-    previous: Mapping[str, FloatArray],
-    bounds: Bounds,
-) -> tuple[str, ...]:
-    """Keep pushes within the rate limit, in place; return the agents it held back."""
-    held: list[str] = []
-    for uid in uids:
-        if uid in previous:
-            push = override[uid]
-            override[uid] = _within_rate(uid, push, previous[uid], bounds)
-            if (override[uid] != push).any():
-                held.append(uid)
-    return tuple(held)
+        push = checked_push(uid, controller, now[uid], pushes, bounds, shape)
+        if previous_action is not None and uid in previous_action:
+            push = _within_rate(uid, push, previous_action[uid], bounds)
+        override[uid] = push
+    return BrakeDecision(override, dangers, tuple(vectors))
 
 
 def _check(
@@ -386,12 +319,7 @@ def _assess(
     grace: float,
 ) -> PairDanger | None:
     """Return why the pair is dangerous, or None; ``reliance`` None leaves out the stopping test."""
-    _, centre_distance, closing, _ = pair_geometry(
-        snap_i.position_numbers,
-        snap_i.velocity_numbers,
-        snap_j.position_numbers,
-        snap_j.velocity_numbers,
-    )
+    _, centre_distance, closing, _ = geometry_of(snap_i, snap_j)
     distance = centre_distance - snap_i.radius - snap_j.radius
     ttc = time_to_collision(snap_i, snap_j)
     reason: BrakeReason
@@ -466,12 +394,7 @@ def _repulsion(
     """Return the unit vectors away from each danger, per controlled agent, in string order."""
     vectors: dict[str, list[FloatArray]] = {}
     for a, b in dangers:
-        normal, _, _, _ = pair_geometry(
-            now[a].position_numbers,
-            now[a].velocity_numbers,
-            now[b].position_numbers,
-            now[b].velocity_numbers,
-        )
+        normal, _, _, _ = geometry_of(now[a], now[b])
         for uid, sign in ((a, 1.0), (b, -1.0)):
             if uid in proposed_action:
                 vectors.setdefault(uid, []).append(sign * np.array(normal))

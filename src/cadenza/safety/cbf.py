@@ -33,16 +33,13 @@ Source:    sampled-data form of the safety barrier certificates of doi:10.1109/T
            whose h = sqrt(2 alpha e) - w is the limit dt -> 0 and is `pair_h_value` here.
 Limits:    one pair at a time; several rows need not be feasible together.
 
-What an old packet still tells about a partner, and the row that covers all of it.
-
-A packet of age A says where the partner was and how fast. Since then it accelerated by at most
-a_p, in a way nobody knows; the ego's own state is current. Extrapolated at constant velocity,
+Old packets: a packet of age A says where the partner was and how fast; since then it accelerated by
+at most a_p, in a way nobody knows. Extrapolated at constant velocity,
     position   |p - (p_0 + v_0 A)| <= delta = a_p A (A + dt) / 2
     velocity   |v - v_0|           <= sigma = a_p A
     normal     its angle theta to the one measured obeys sin theta <= delta / max(r, D)
 with r the extrapolated distance and D >= delta the contact distance, which the true distance
 keeps. The term a_p A dt / 2 of delta is what a semi-implicit plant adds to a_p A^2 / 2.
-
 Row:    the row of current packets at the worst of these states,
             e -> r - delta - D
             w -> sigma + max over theta of (w cos theta + t sin theta)
@@ -52,25 +49,16 @@ Row:    the row of current packets at the worst of these states,
 alpha:  braking along the measured normal loses as much, so the safe set is built with
         alpha' = alpha - reach kappa(A_max): it must not change with the age of each packet.
 Floor:  from the safe set, braking with all the ego is credited with meets the true row, so the
-        level never needs to be lower than that. One row is therefore feasible at every age up to
-        A_max. The floor is left out once no state of the uncertainty lies in the safe set.
-At A = 0 (and A_max = 0) every formula is the one for current packets.
-Axes:   scalars of one pair; units m, m/s, m/s^2, s.
+        level never needs to be lower than that; one row is feasible at every age up to A_max.
+        Left out once no state of the uncertainty lies in the safe set.
 
-Row of the classical continuous-time barrier, for comparison with published results.
-
+Classical row, for comparison with published results; doi:10.1109/TRO.2017.2659727.
 Barrier:  h = max(sqrt(2 alpha e), 1e-3) - w for e > 0, -w in contact (`continuous_barrier`)
-Row:      dh/dt + gamma h^k + lambda >= 0, that is, with n from the partner's centre to the ego's,
+Row:      dh/dt + gamma h^k + lambda >= 0, k = 1 (exponential) or 3 (the cubic of the source):
               -n @ a_i + n @ a_j <= b,   b = -(alpha / psi) w [e > 0] + t^2 / r + gamma h^k + lambda
-          psi = max(sqrt(2 alpha e), 1e-3); k = 1 (exponential) or 3 (the cubic of the source).
-Overlap:  the terms of e are dropped: b = t^2 / r - gamma w^k + lambda; h = -w.
-Centres:  closer than 1e-9 m there is no normal: n = +x, h = -D and b = -1000 + lambda, which no
-          usual box meets; the step then goes to the caller's fallback.
-Source:   Wang, Ames and Egerstedt, doi:10.1109/TRO.2017.2659727, with the cubic class-K function.
-Limits:   proved for continuous control only. Sampled, it lets the agents touch by a millimetre to
-          centimetres, and near contact alpha / psi grows to 1e3 / s, so that creeping up to a
-          partner is infeasible. With alpha = alpha_i + alpha_j it also counts on a partner that
-          brakes, and drives through one that does not. The sampled row has neither fault.
+          psi = max(sqrt(2 alpha e), 1e-3); on overlap the terms of e are dropped. Centres closer
+          than 1e-9 m have n = +x, h = -D and b = -1000 + lambda, which no usual box meets.
+Limits:   proved for continuous control only; see docs/safety.md for how it fails when sampled.
 """
 
 import math
@@ -108,12 +96,6 @@ def pair_geometry(
 ) -> tuple[list[float], float, float, float]:
     """Return normal, distance, closing speed and tangential speed of a pair.
 
-    Args:
-        p_i: Centre of the first ball, d numbers, m.
-        v_i: Its velocity, d numbers, m/s.
-        p_j: Centre of the second ball, d numbers, m.
-        v_j: Its velocity, d numbers, m/s.
-
     Returns:
         ``n`` (d numbers), ``r`` (m), ``w`` (m/s), ``t`` (m/s); see the module's list.
     """
@@ -133,6 +115,14 @@ def pair_geometry(
     separating = sum(n * v for n, v in zip(normal, velocity, strict=True))
     tangent = [v - separating * n for v, n in zip(velocity, normal, strict=True)]
     return normal, distance, -separating, math.hypot(*tangent)
+
+
+def geometry_of(
+    snap_i: AgentSnapshot, snap_j: AgentSnapshot
+) -> tuple[list[float], float, float, float]:
+    """Return `pair_geometry` of two agents as of one instant."""
+    p_i, p_j = snap_i.position_numbers, snap_j.position_numbers
+    return pair_geometry(p_i, snap_i.velocity_numbers, p_j, snap_j.velocity_numbers)
 
 
 def safe_closing_speed(excess: float, alpha: float, dt: float) -> float:
@@ -164,17 +154,8 @@ def next_closing_limit(
 ) -> float:
     """Return c_max, m/s: the largest closing speed after the step that stays in the safe set.
 
-    Args:
-        excess: e, m.
-        closing_speed: w, m/s.
-        alpha: Braking authority left against the worst partner, m/s^2, > 0.
-        dt: Control step, s.
-        gamma: Rate at which overlap is undone when e < 0, 1/s.
-        plant: How the plant integrates one step.
-
-    Returns:
-        c_max before the tangential allowance. From outside the safe set, where no next speed
-        may be admissible, a value that no braking reaches.
+    The tangential allowance is not yet subtracted. From outside the safe set, where no next speed
+    may be admissible, it is a value that no braking reaches.
     """
     if excess < 0.0:
         return gamma * excess
@@ -197,15 +178,7 @@ def tangential_allowance(
     dt: float,
     kappa: float = 1.0,
 ) -> float:
-    """Return tau, m/s: closing speed a turn of the tangential velocity may add in one step.
-
-    Args:
-        tangential_speed: t, m/s.
-        relative_accel: A, bound on the relative acceleration, m/s^2.
-        next_distance: R, lower bound of the distance after the step, m, > 0.
-        dt: Control step, s.
-        kappa: See `PairParameters.kappa`.
-    """
+    """Return tau, m/s: closing speed a turn of the tangential velocity may add in one step."""
     # Compared rather than by min(): several times shorter on the hot path.
     change = relative_accel * dt
     reversed_, most = 0.5 * tangential_speed / kappa, change - tangential_speed
@@ -221,11 +194,6 @@ def barrier_violation(h: float, excess: float, gamma: float) -> float:
     """Return how far a pair is outside the safe set, m/s; 0 inside.
 
     It is max(0, -h), and at least gamma |e| on overlap, however fast the balls separate.
-
-    Args:
-        h: Barrier value, m/s.
-        excess: e, m.
-        gamma: Rate at which overlap is undone, 1/s; 0 for rows that do not ask for that.
     """
     # Compared rather than by max(): shorter on the hot path, and without a negative zero.
     violation = -h if h < 0.0 else 0.0
@@ -272,12 +240,7 @@ class PairParameters:
 
 
 def braking_meets_row(pair: Any, contact_distance: Any) -> Any:
-    """Return whether full braking meets the row in every state of the safe set.
-
-    Args:
-        pair: `PairParameters`, or its tensors.
-        contact_distance: D, m; a number, or a tensor.
-    """
+    """Return whether full braking meets the row in every state of the safe set."""
     turn = pair.relative_accel**2 * pair.dt**3 if pair.plant == "zoh" else 0.0
     room = (2.0 * contact_distance / pair.alpha) ** 0.5 - 0.5 * pair.dt
     spare = (pair.alpha * pair.dt) ** 2 - (turn / (16.0 * contact_distance)) ** 2
@@ -297,18 +260,10 @@ def row_level(
     tangential_speed: float,
     pair: PairParameters,
 ) -> tuple[float, float]:
-    """Return the level of a pair's row and its barrier value.
+    """Return the level of a pair's row from r, D, w and t, m/s^2, and its barrier value, m/s.
 
-    Args:
-        distance: r, m.
-        contact_distance: Sum of the radii and the safety margin, m.
-        closing_speed: w, m/s.
-        tangential_speed: t, m/s.
-        pair: The pair's constants.
-
-    Returns:
-        (c_max - tau - w) / dt, m/s^2, which becomes the right-hand side of the row once the
-        partner's push is subtracted and lambda added; and h, m/s.
+    The level, (c_max - tau - w) / dt, becomes the right-hand side of the row once the partner's
+    push is subtracted and lambda added.
     """
     alpha, dt, gamma = pair.alpha, pair.dt, pair.gamma
     excess = distance - contact_distance
@@ -333,14 +288,14 @@ def planar_row_level(
     v_j: Sequence[float],
     contact_distance: float,
     pair: PairParameters,
-) -> tuple[float, float, float, float, float, float]:
+) -> tuple[float, float, float, float, float]:
     """Return `pair_geometry` and `row_level` of a pair in the plane, to the bit.
 
     One flat function, because every step of the filter passes here once per partner; a test
     compares it with those two.
 
     Returns:
-        Both components of n; e, m; w, m/s; and what `row_level` returns.
+        Both components of n; e, m; and what `row_level` returns.
     """
     (x_i, y_i), (u_i, w_i), (x_j, y_j), (u_j, w_j) = p_i, v_i, p_j, v_j
     x, y, v_x, v_y = x_i - x_j, y_i - y_j, u_i - u_j, w_i - w_j
@@ -364,7 +319,7 @@ def planar_row_level(
             nearest = contact_distance
         kappa = pair.kappa(contact_distance)
         limit -= tangential_allowance(tangential, accel, nearest, dt, kappa)
-    return n_x, n_y, excess, closing, (limit - closing) / dt, safe - closing
+    return n_x, n_y, excess, (limit - closing) / dt, safe - closing
 
 
 def continuous_barrier(excess: float, closing_speed: float, alpha: float) -> float:
@@ -395,12 +350,7 @@ def pair_h_value(snap_i: AgentSnapshot, snap_j: AgentSnapshot, *, alpha_pair: fl
         raise InputError(
             f"pair_h_value: alpha_pair: expected an acceleration >= 0 m/s^2, got {alpha_pair!r}."
         )
-    _, distance, closing_speed, _ = pair_geometry(
-        snap_i.position_numbers,
-        snap_i.velocity_numbers,
-        snap_j.position_numbers,
-        snap_j.velocity_numbers,
-    )
+    _, distance, closing_speed, _ = geometry_of(snap_i, snap_j)
     contact_distance = snap_i.radius + snap_j.radius
     if distance < COINCIDENT_DISTANCE:
         return -contact_distance
@@ -443,15 +393,7 @@ class StaleLevel(NamedTuple):
 def staleness(
     age_s: float, partner_accel: float, dt: float, distance: float, contact_distance: float
 ) -> Staleness:
-    """Return the uncertainty that an age leaves.
-
-    Args:
-        age_s: A, s.
-        partner_accel: a_p, m/s^2.
-        dt: Control step, s.
-        distance: Distance to the extrapolated centre, m.
-        contact_distance: Sum of the radii and the safety margin, m, > 0.
-    """
+    """Return the uncertainty that an age leaves."""
     velocity = partner_accel * age_s
     position = 0.5 * velocity * (age_s + dt)
     sine = min(1.0, position / max(distance, contact_distance))
@@ -485,12 +427,6 @@ def worst_tangential_speed(
     """Return the tangential speed within the uncertainty that needs the largest allowance, m/s.
 
     `tangential_allowance` reaches its largest value at t = 3/4 A dt, whatever kappa is.
-
-    Args:
-        closing_speed: w at the extrapolated state, m/s.
-        tangential_speed: t there, m/s.
-        speed_change: A dt, bound on the change of the relative velocity in one step, m/s.
-        uncertainty: What the age leaves open.
     """
     room = uncertainty.velocity + uncertainty.sine * math.hypot(closing_speed, tangential_speed)
     lowest = max(0.0, tangential_speed - room)
@@ -505,16 +441,7 @@ def stale_row_level(
     pair: PairParameters,
     uncertainty: Staleness,
 ) -> StaleLevel:
-    """Return the level of a row that covers every state of the uncertainty.
-
-    Args:
-        distance: r to the extrapolated centre, m.
-        contact_distance: D, m.
-        closing_speed: w at the extrapolated state, m/s.
-        tangential_speed: t there, m/s.
-        pair: The pair's constants, ``alpha`` already derated.
-        uncertainty: What the age leaves open.
-    """
+    """Return the level of a row that covers every state of the uncertainty."""
     closing = worst_closing_speed(closing_speed, tangential_speed, uncertainty)
     tangential = worst_tangential_speed(
         closing_speed, tangential_speed, pair.relative_accel * pair.dt, uncertainty
@@ -594,17 +521,7 @@ def wae_level(
     gamma: float,
     power: CbfPower = 1,
 ) -> tuple[float, float]:
-    """Return b at lambda = 0, m/s^2, and h, m/s.
-
-    Args:
-        distance: r, m.
-        contact_distance: D, m.
-        closing_speed: w, m/s.
-        tangential_speed: t, m/s.
-        alpha: Relative braking the pair is credited with, m/s^2, > 0.
-        gamma: Gain of the class-K function, 1/s for k = 1 and s/m^2 for k = 3.
-        power: k.
-    """
+    """Return b at lambda = 0, m/s^2, and h, m/s; gamma in 1/s for k = 1, s/m^2 for k = 3."""
     if distance < COINCIDENT_DISTANCE:
         return COINCIDENT_LEVEL, -contact_distance
     excess = distance - contact_distance

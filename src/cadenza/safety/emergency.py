@@ -13,19 +13,8 @@ import numpy as np
 from cadenza.core.arrays import FloatArray, require_shape
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.protocols import EmergencyController
+from cadenza.safety.protocols import EmergencyController as EmergencyController
 from cadenza.safety.snapshot import AgentSnapshot
-
-__all__ = [
-    "DEFAULT_STOP_TIME_S",
-    "CartesianAccelEmergencyController",
-    "EmergencyController",
-    "braking_accel",
-    "net_repulsion",
-    "require_stop_time",
-    "scale_into_box",
-    "stretch",
-]
 
 #: Length of a sum of unit vectors below which they cancel and give no direction.
 _CANCELLED: Final = 1e-12
@@ -38,10 +27,6 @@ def net_repulsion(
     agent_state: AgentSnapshot, pairwise_repulsion_vectors: list[FloatArray]
 ) -> FloatArray | None:
     """Return the sum of the vectors, shape (d,); None if they cancel or there are none.
-
-    Args:
-        agent_state: The agent that acts.
-        pairwise_repulsion_vectors: Unit vectors, each (d,), away from each dangerous partner.
 
     Raises:
         InputError: A vector has another shape than the position.
@@ -59,25 +44,14 @@ def stretch(vector: FloatArray, length: float) -> FloatArray:
 
 
 def braking_accel(agent_state: AgentSnapshot, capacity: float, stop_time_s: float) -> FloatArray:
-    """Return the acceleration that stops the agent, shape (d,), m/s^2: -v / stop_time_s.
-
-    Args:
-        agent_state: The agent that acts.
-        capacity: Largest norm of the result, m/s^2.
-        stop_time_s: Time constant, s, > 0.
-    """
+    """Return the acceleration that stops the agent, shape (d,), m/s^2: -v / stop_time_s."""
     speed = float(np.linalg.norm(agent_state.velocity))
     gain = min(1.0 / stop_time_s, capacity / speed) if speed > 0.0 else 0.0
     return -gain * agent_state.velocity
 
 
 def scale_into_box(action: FloatArray, c: float) -> FloatArray:
-    """Return ``action`` scaled down as a whole so that |action_k| <= c; its direction stays.
-
-    Args:
-        action: Shape (n,).
-        c: Half width of the box, > 0.
-    """
+    """Return ``action`` scaled down as a whole so that |action_k| <= c; its direction stays."""
     largest = float(np.max(np.abs(action)))
     return action * (c / largest) if largest > c else action
 
@@ -118,11 +92,6 @@ class CartesianAccelEmergencyController:
         It points along the summed vectors; where they cancel, or there are none, the agent brakes
         along its velocity. The push has the norm of the Cartesian capacity, scaled down as a
         whole, so that its direction stays, where a component would leave the box.
-
-        Args:
-            agent_state: The agent that acts.
-            pairwise_repulsion_vectors: Unit vectors away from each dangerous partner.
-            bounds: Capacity and box.
 
         Raises:
             InputError: A vector has another shape than the position.

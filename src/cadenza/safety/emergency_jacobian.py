@@ -46,14 +46,7 @@ def load_linear_programming() -> Any:
 def max_push_action(
     rows: FloatArray, offsets: FloatArray, c: float, start: FloatArray
 ) -> FloatArray:
-    """Return the action with the largest smallest push, shape (n,), nearest to ``start``.
-
-    Args:
-        rows: Push per action unit away from each agent, shape (m, n), m >= 1.
-        offsets: Push without any action, shape (m,), m/s^2.
-        c: Half width of the action box, > 0.
-        start: Action that ties are decided for, shape (n,), inside the box.
-    """
+    """Return the action with the largest smallest push, shape (n,), nearest to ``start``."""
     largest = float(np.abs(rows).max())
     if largest <= 0.0:
         return start.copy()
@@ -129,11 +122,6 @@ class JacobianEmergencyController:
         bounds: Bounds,
     ) -> FloatArray:
         """Return the emergency action, shape (n,), inside the action box.
-
-        Args:
-            agent_state: The agent that acts.
-            pairwise_repulsion_vectors: Unit vectors, each (d,), away from each dangerous partner.
-            bounds: Capacity and box.
 
         Raises:
             InputError: A vector has another shape than the position, or the model's answer is

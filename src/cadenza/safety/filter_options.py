@@ -38,43 +38,36 @@ MAX_AGE_S: Final = 1e3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EgoOnlyOptions:
-    """How an ego-only filter behaves.
+class RowOptions:
+    """How the rows are built and met; what a filter and the runtime around it have in common.
 
     Attributes:
-        cbf_gamma: Sampled row: rate at which overlap is undone, 1/s. Classical row: gain of its
-            class-K function.
-        plant: How the plant integrates one control step; "zoh" covers both kinds. It says what
-            the plant is, so it may be set, without effect, beside ``barrier="wae"``.
+        cbf_gamma: Rate at which overlap is undone, 1/s, and the runtime's gain from the conformal
+            margin (m/s) to lambda (m/s^2); of the classical row, the gain of its class-K function.
         margin_m: Distance kept in addition to the radii, m.
         prediction_error: Bound on the error of the predicted partner acceleration, m/s^2. None
             trusts no prediction: each row takes the partner's bound, or the forecast push where
-            that is larger.
-        on_infeasible: "least_violation" returns the least unsafe action, flagged; "raise" raises
-            `ConcertoSafetyInfeasible`.
+            that is larger. The runtime takes the bound as well in a step whose forecast claims a
+            larger error, or none.
         barrier: "sampled" is the proved row; "wae" the classical one, never certified.
         compat: "upstream", with "wae" only: the partner is counted on to brake, its acceleration
-            is the forecast's, ages are ignored, lambda enters as it is, infeasible raises.
+            is the forecast's, ages are ignored, lambda enters as it is, infeasible raises; the
+            runtime then brakes.
         cbf_power: Exponent of h in the classical row, 1 or 3.
         max_age_s: Age up to which packets are covered by the guarantee, s; it costs authority.
         budget_split: None guards against partners; a strategy or its name shares the row with
-            partners that run the same filter.
+            partners that run the same filter. The runtime takes a name.
         rate_limit: "soft" keeps every action component within ``Bounds.action_rate`` of the
             previous one unless the rows need more; "hard" keeps it always; "off" never.
         multi_partner: With two or more partners, "rows" meets as many rows as it can; "passive"
             brakes where nothing else keeps the ego's own speed at any contact to
             ``contact_speed``, which is another guarantee and not a stronger one.
         contact_speed: Own speed tolerated at a contact, m/s; "passive" only.
-
-    Raises:
-        ConfigurationError: A value is out of range, or an option has no effect beside another.
     """
 
     cbf_gamma: float = DEFAULT_CBF_GAMMA
-    plant: Plant = "zoh"
     margin_m: float = 0.0
     prediction_error: float | None = None
-    on_infeasible: OnInfeasible = "least_violation"
     barrier: Barrier = "sampled"
     compat: Compat | None = None
     cbf_power: CbfPower = 1
@@ -84,20 +77,44 @@ class EgoOnlyOptions:
     multi_partner: MultiPartner = "rows"
     contact_speed: float = 0.0
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgoOnlyOptions(RowOptions):
+    """How an ego-only filter behaves.
+
+    Attributes:
+        plant: How the plant integrates one control step; "zoh" covers both kinds. It says what
+            the plant is, so it may be set, without effect, beside ``barrier="wae"``.
+        on_infeasible: "least_violation" returns the least unsafe action, flagged; "raise" raises
+            `ConcertoSafetyInfeasible`.
+
+    Raises:
+        ConfigurationError: A value is out of range, or an option has no effect beside another.
+    """
+
+    plant: Plant = "zoh"
+    on_infeasible: OnInfeasible = "least_violation"
+
     def __post_init__(self) -> None:
-        _check_range("cbf_gamma", self.cbf_gamma, MIN_BOUND, MAX_BOUND)
-        _check_range("margin_m", self.margin_m, 0.0, MAX_BOUND)
-        _check_range("max_age_s", self.max_age_s, 0.0, MAX_AGE_S)
+        for name, lowest, largest in (
+            ("cbf_gamma", MIN_BOUND, MAX_BOUND),
+            ("margin_m", 0.0, MAX_BOUND),
+            ("max_age_s", 0.0, MAX_AGE_S),
+            ("contact_speed", 0.0, MAX_BOUND),
+        ):
+            _check_range(name, getattr(self, name), lowest, largest)
         if self.prediction_error is not None:
             _check_range("prediction_error", self.prediction_error, 0.0, MAX_BOUND)
-        _check_choice("plant", self.plant, ("zoh", "semi_implicit"))
-        _check_choice("on_infeasible", self.on_infeasible, ("least_violation", "raise"))
-        _check_choice("barrier", self.barrier, ("sampled", "wae"))
-        _check_choice("compat", self.compat, (None, "upstream"))
-        _check_choice("cbf_power", self.cbf_power, CBF_POWERS)
-        _check_choice("rate_limit", self.rate_limit, ("off", "soft", "hard"))
-        _check_choice("multi_partner", self.multi_partner, ("rows", "passive"))
-        _check_range("contact_speed", self.contact_speed, 0.0, MAX_BOUND)
+        for name, choices in (
+            ("plant", ("zoh", "semi_implicit")),
+            ("on_infeasible", ("least_violation", "raise")),
+            ("barrier", ("sampled", "wae")),
+            ("compat", (None, "upstream")),
+            ("cbf_power", CBF_POWERS),
+            ("rate_limit", ("off", "soft", "hard")),
+            ("multi_partner", ("rows", "passive")),
+        ):
+            _check_choice(name, getattr(self, name), choices)
         self._check_combinations()
         if isinstance(self.budget_split, str):
             object.__setattr__(self, "budget_split", make_budget_split(self.budget_split))
@@ -188,9 +205,18 @@ class EgoOnlyOptions:
         """The split with cooperating partners, or None."""
         return None if isinstance(self.budget_split, str) else self.budget_split
 
-    def level_function(self) -> LevelFunction:
-        """Return the function behind every row."""
-        return row_level if self.barrier == "sampled" else wae_row_level(self.cbf_power)
+    @property
+    def level(self) -> LevelFunction:
+        """The function behind every row."""
+        return row_level if self.barrier == "sampled" else _WAE_LEVELS[self.cbf_power]
+
+    @property
+    def trusted_error(self) -> float | None:
+        """Bound on the error of the forecasts that rows are built on, m/s^2; None trusts none."""
+        return 0.0 if self.upstream else self.prediction_error
+
+
+_WAE_LEVELS: Final = {power: wae_row_level(power) for power in CBF_POWERS}
 
 
 def _check_range(name: str, value: object, lowest: float, largest: float) -> None:

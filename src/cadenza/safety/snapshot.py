@@ -1,14 +1,9 @@
-"""State of one agent's bounding ball, as the safety rows read it.
+"""State of agents' bounding balls, as the safety rows read it: of one agent, or of many envs.
 
-Axes:   d = Cartesian dimension, 2 or 3.
+Axes:   d = Cartesian dimension, 2 or 3; B = environments, R = agents.
 Units:  m, m/s, s.
 Limits: no joint state. With ``age_s`` > 0 it describes the past; `cadenza.safety.cbf` says what
         that still tells about the present.
-
-State of every agent's bounding ball in many environments at once.
-
-Axes:   B = environments, R = agents, d = Cartesian dimension, 2 or 3.
-Units:  m, m/s, s.
 """
 
 from collections.abc import Sequence

@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.budget_split import (
     ProportionalBudgetSplit,
-    RelativeDegreeAwareBudgetSplit,
-    delivered_fractions,
     shared_authority,
 )
 from cadenza.safety.cbf import PairParameters, row_level
@@ -67,7 +65,6 @@ TEAMS = [
     proportional(2.0, 2.0),
     proportional(2.0, 0.2),
     proportional(0.3, 1.5),
-    Team((2.0, 1.0), (RelativeDegreeAwareBudgetSplit(2, 3), RelativeDegreeAwareBudgetSplit(3, 2))),
 ]
 
 
@@ -99,8 +96,7 @@ def meet(team, *, dim, dt, plant, episodes, steps=60):
                     partner_predicted_states={other: agents[other]},
                     dt=dt,
                 )
-                own, _ = delivered_fractions(team.strategies[PAIR.index(uid)])
-                scale = 0.5 * own * team.capacities[PAIR.index(uid)]
+                scale = 0.5 * team.capacities[PAIR.index(uid)]
                 actions.append((scale * action).tolist())
                 infeasible += info["status"] == "infeasible"
                 uncertified += info["uncertified"]
@@ -110,7 +106,7 @@ def meet(team, *, dim, dt, plant, episodes, steps=60):
 
 
 @pytest.mark.parametrize("plant", ["zoh", "semi_implicit"])
-@pytest.mark.parametrize("team", TEAMS, ids=["equal", "tenfold", "weak-first", "ramping"])
+@pytest.mark.parametrize("team", TEAMS, ids=["equal", "tenfold", "weak-first"])
 def test_two_agents_that_share_their_row_stay_apart_and_are_never_stuck(team, plant):
     for dim, dt in ((2, 0.05), (3, 0.1)):
         nearest, infeasible, uncertified, active = meet(
@@ -118,31 +114,25 @@ def test_two_agents_that_share_their_row_stay_apart_and_are_never_stuck(team, pl
         )
         assert nearest >= CONTACT - 1e-9
         assert infeasible == 0
-        # What a ramp delivers on average is right, not where it moves the ball meanwhile.
-        ramps = isinstance(team.strategies[0], RelativeDegreeAwareBudgetSplit)
-        assert (uncertified > 0) is ramps
+        assert uncertified == 0
         assert active > 100
 
 
 @settings(max_examples=size(100, 300), deadline=None)
 @given(
     alphas=st.tuples(st.floats(0.05, 10.0), st.floats(0.05, 10.0)),
-    degrees=st.tuples(st.integers(2, 4), st.integers(2, 4)),
     e=st.floats(0.0, 3.0),
     speed_share=st.floats(-1.0, 1.0),
     dt=st.sampled_from([0.1, 0.05, 0.005]),
     plant=st.sampled_from(["zoh", "semi_implicit"]),
 )
-def test_every_share_is_within_the_agents_own_authority(alphas, degrees, e, speed_share, dt, plant):
+def test_every_share_is_within_the_agents_own_authority(alphas, e, speed_share, dt, plant):
     alpha_i, alpha_j = alphas
-    strategy = RelativeDegreeAwareBudgetSplit(*degrees)
+    strategy = ProportionalBudgetSplit()
     alpha, beta_i = shared_authority(strategy, alpha_i, alpha_j)
-    alpha_other, beta_j = shared_authority(
-        RelativeDegreeAwareBudgetSplit(*degrees[::-1]), alpha_j, alpha_i
-    )
-    own, other = delivered_fractions(strategy)
+    alpha_other, beta_j = shared_authority(strategy, alpha_j, alpha_i)
     assert alpha_other == pytest.approx(alpha)
-    assert own * beta_i + other * beta_j == pytest.approx(1.0)
+    assert beta_i + beta_j == pytest.approx(1.0)
     assert alpha <= alpha_i + alpha_j + 1e-12
     pair = PairParameters(
         alpha=alpha, partner_accel=0.0, relative_accel=0.0, dt=dt, gamma=5.0, plant=plant

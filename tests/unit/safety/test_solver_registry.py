@@ -10,7 +10,6 @@ from cadenza.core.errors import ConfigurationError, InputError, MissingExtraErro
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.solvers import SUPPORTED_SOLVERS, SolveStatus, make_solver
 
-GENERAL = [name for name in SUPPORTED_SOLVERS if name != "closed_form"]
 #: x_0 <= -1 and x_0 >= 1.
 CONTRADICTION = (
     np.eye(2),
@@ -34,7 +33,7 @@ def run(solver, P, q, A, b, lower=-2.0, upper=2.0, **options):
 
 
 def test_registry_names_its_solvers():
-    assert set(SUPPORTED_SOLVERS) == {*("auto", "closed_form", "daqp", "quadprog", "clarabel")}
+    assert set(SUPPORTED_SOLVERS) == {"auto", "daqp", "quadprog", "clarabel"}
     for name in SUPPORTED_SOLVERS:
         assert make_solver(name).name == name
         assert make_solver(name) is not make_solver(name)
@@ -71,7 +70,7 @@ def test_run_shapes_that_do_not_fit_are_refused(name, which):
         make_solver(name).run(*problem)
 
 
-@pytest.mark.parametrize("name", GENERAL)
+@pytest.mark.parametrize("name", SUPPORTED_SOLVERS)
 def test_run_bad_numbers_are_named_so(name):
     solver = make_solver(name)
     for broken in (
@@ -89,7 +88,7 @@ def test_run_bad_numbers_are_named_so(name):
     assert concave.status is SolveStatus.BAD_INPUT
 
 
-@pytest.mark.parametrize("name", GENERAL)
+@pytest.mark.parametrize("name", SUPPORTED_SOLVERS)
 def test_run_cold_answers_do_not_depend_on_the_past(name):
     rng = np.random.default_rng(2)
     problems = [
@@ -106,7 +105,7 @@ def test_run_cold_answers_do_not_depend_on_the_past(name):
         assert again.iterations == fresh[k].iterations
 
 
-@pytest.mark.parametrize("name", GENERAL)
+@pytest.mark.parametrize("name", SUPPORTED_SOLVERS)
 def test_run_warm_start_changes_no_answer_and_survives_another_dimension(name):
     rng = np.random.default_rng(7)
     warm = make_solver(name)

@@ -2,30 +2,25 @@
 
 Experts:    expert k runs the two-sided rule with its own step g_k from one grid:
                 q_k <- clip(q_k + g_k (1[s > q_k] - epsilon), 0, largest)
-            Large steps follow a change at once, small ones settle; which is better is not known
-            beforehand and changes with the partner.
 Loss:       pinball loss of the (1 - epsilon) quantile, whose minimiser that quantile is:
                 l_k = max((1 - epsilon)(s - q_k), epsilon (q_k - s))
 Weights:    w_k <- (1 - sigma) w_k exp(-rho l_k) / sum_j w_j exp(-rho l_j) + sigma / K
 Margin:     q = sum_k w_k q_k, the deterministic form of the algorithm.
-Constants:  I, the interval over which the rule competes with the best expert, 500 steps as in the
-            source; sigma = 1 / (2 I), a share of weight that is always spread anew so that an
-            expert can come back; rho = sqrt((log(2 K I) + 1) / V), V the sum over the last I steps
-            of sum_k w_k l_k^2 (the source's section on the choice of eta).
+Constants:  I, the interval over which the rule competes with the best expert; sigma = 1 / (2 I), a
+            share of weight that is spread anew so that an expert can come back;
+            rho = sqrt((log(2 K I) + 1) / V), V the sum over the last I steps of sum_k w_k l_k^2.
 Source:     DtACI, arXiv:2208.08401, algorithm 1 and section 4. Departures: experts move the margin
             (m/s) instead of the level, as in arXiv:2307.16896; V forgets exponentially with time
             constant I instead of in a window, so the memory is one number.
 Units:      s, q, g, l in m/s; rho in s/m: V makes the weights free of the scale of the scores.
-Promise:    each expert keeps the bound of the two-sided rule with its own g_k. For the aggregate
-            the source proves small regret against the best expert of every interval and coverage
-            that tends to 1 - epsilon as sigma and rho decay; with them constant, coverage is
-            measured, not proved (`docs/conformal.md`).
+Promise:    each expert keeps the bound of the two-sided rule with its own g_k. The aggregate's
+            coverage is measured, not proved, as sigma and rho are constant (`docs/conformal.md`).
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, cast
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 from cadenza.core.errors import InputError
 from cadenza.safety.conformal.margin import next_margin
@@ -87,13 +82,7 @@ class DtaciTracker:
         return math.fsum(w * q for w, q in zip(self.weights, self.margins, strict=True))
 
     def update(self, score: float, *, miss_rate: float, largest: float) -> None:
-        """Take in one score.
-
-        Args:
-            score: s, m/s.
-            miss_rate: epsilon, in (0, 1).
-            largest: Upper end of every margin, m/s.
-        """
+        """Take in one score."""
         losses = [pinball_loss(score, q, miss_rate) for q in self.margins]
         power = sum(w * loss * loss for w, loss in zip(self.weights, losses, strict=True))
         self.loss_power = (1.0 - 1.0 / self.interval) * self.loss_power + power
@@ -118,14 +107,7 @@ class DtaciTracker:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able copy that `from_dict` turns back into an equal tracker."""
-        return {
-            "schema_version": TRACKER_SCHEMA_VERSION,
-            "steps": list(self.steps),
-            "interval": self.interval,
-            "margins": list(self.margins),
-            "weights": list(self.weights),
-            "loss_power": self.loss_power,
-        }
+        return {"schema_version": TRACKER_SCHEMA_VERSION, **asdict(self), "steps": list(self.steps)}
 
     @classmethod
     def from_dict(cls, payload: Mapping[str, Any]) -> "DtaciTracker":
@@ -140,17 +122,22 @@ class DtaciTracker:
                 f"got {payload.get('schema_version')!r}."
             )
         try:
-            tracker = cls(
-                tuple(float(x) for x in cast("list[float]", payload["steps"])),
-                int(payload["interval"]),
-                [float(x) for x in cast("list[float]", payload["margins"])],
-                [float(x) for x in cast("list[float]", payload["weights"])],
-                float(payload["loss_power"]),
+            steps, margins, weights = (
+                [float(x) for x in payload[key]] for key in ("steps", "margins", "weights")
             )
+            power = float(payload["loss_power"])
+            tracker = cls(tuple(steps), int(payload["interval"]), margins, weights, power)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"DtaciTracker: expected a complete record: {error!r}") from error
         _check_grid(tracker.steps, tracker.interval)
-        _check_memory(tracker)
+        consistent = len(margins) == len(steps) == len(weights)
+        if not (
+            consistent and all(0.0 <= x <= _LARGEST_NUMBER for x in (*margins, *weights, power))
+        ):
+            raise InputError(
+                f"DtaciTracker: expected {len(steps)} margins and weights >= 0, got {margins}, "
+                f"{weights}."
+            )
         return tracker
 
 
@@ -165,14 +152,3 @@ def _check_grid(steps: Sequence[float], interval: int) -> None:
         raise InputError(f"DtaciTracker: expected step sizes > 0 m/s, got {list(steps)}.")
     if not 1 <= interval <= _LONGEST_INTERVAL:
         raise InputError(f"DtaciTracker: expected an interval >= 1 step, got {interval}.")
-
-
-def _check_memory(tracker: DtaciTracker) -> None:
-    count = len(tracker.steps)
-    numbers = [*tracker.margins, *tracker.weights, tracker.loss_power]
-    consistent = len(tracker.margins) == count == len(tracker.weights)
-    if not (consistent and all(0.0 <= number <= _LARGEST_NUMBER for number in numbers)):
-        raise InputError(
-            f"DtaciTracker: expected {count} margins and weights >= 0, got {tracker.margins}, "
-            f"{tracker.weights}."
-        )

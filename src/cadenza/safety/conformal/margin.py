@@ -40,11 +40,6 @@ def next_margin(margin: float, score: float, eta: float, miss_rate: float, large
     return largest if largest < moved else moved
 
 
-def decayed(eta: float, k: int, exponent: float) -> float:
-    """Return the step of the k-th update, k >= 1, in the unit of ``eta``."""
-    return eta * k**-exponent
-
-
 def lambda_of(margin: float, gamma: float) -> float:
     """Return the slack of a margin, m/s^2; never -0.0."""
     return 0.0 - gamma * margin

@@ -28,7 +28,6 @@ from cadenza.safety.conformal.dtaci import DEFAULT_INTERVAL, DEFAULT_STEP_GRID, 
 from cadenza.safety.conformal.margin import (
     WARMUP_FACTOR,
     Pair,
-    decayed,
     lambda_of,
     margin_of,
     next_margin,
@@ -45,7 +44,7 @@ from cadenza.safety.pairs import (
     make_lambda_dict,
     make_pair_keys,
 )
-from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
 from cadenza.safety.state import DEFAULT_WARMUP_STEPS, SafetyState
 
 
@@ -319,7 +318,7 @@ class TwoSidedRule:
         for key, score in scores.items():
             if self._updates:
                 self._updates[key] += 1
-                eta = decayed(state.eta, self._updates[key], self._settings.eta_decay)
+                eta = state.eta * self._updates[key] ** -self._settings.eta_decay
             q = next_margin(margin_of(lambda_[key], gamma), score, eta, miss_rate, largest)
             lambda_[key] = lambda_of(q, gamma)
         _count_down(state)
@@ -464,7 +463,7 @@ def _count(name: str, memory: object) -> int:
         InputError: There is none, or it is no count.
     """
     count = cast("list[Any]", memory)[-1] if isinstance(memory, list) and memory else None
-    if not isinstance(count, int) or count < 0:
+    if not isinstance(count, int) or not 0 <= count <= MAX_MAGNITUDE:
         raise InputError(f"conformal rule {name}: expected a count of updates, got {count!r}.")
     return count
 

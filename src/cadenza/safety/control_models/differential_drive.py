@@ -191,10 +191,6 @@ class DifferentialDriveControlModel:
     def action_to_cartesian_accel(self, state: AgentSnapshot, action: FloatArray) -> FloatArray:
         """Return the linear part of the acceleration, shape (2,), m/s^2; add `bias_accel` to it.
 
-        Args:
-            state: Current motion of the ball.
-            action: Shape (2,); see the drive.
-
         Raises:
             InputError: Wrong shape, or see `jacobian`.
         """
@@ -205,10 +201,6 @@ class DifferentialDriveControlModel:
         self, state: AgentSnapshot, cartesian_accel: FloatArray
     ) -> FloatArray:
         """Return the one action, shape (2,), whose linear part is the acceleration.
-
-        Args:
-            state: Current motion of the ball.
-            cartesian_accel: Shape (2,), m/s^2; subtract `bias_accel` from a total first.
 
         Raises:
             InputError: Wrong shape, or see `jacobian`.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import cast
 
-from cadenza.core.arrays import FloatArray
+from cadenza.core.arrays import FloatArray, require_shape
 from cadenza.core.checks import is_real, is_whole
 from cadenza.core.errors import InputError
 from cadenza.safety.bounds import MAX_BOUND, Bounds
@@ -57,15 +57,11 @@ class DoubleIntegratorControlModel:
     def action_to_cartesian_accel(self, state: AgentSnapshot, action: FloatArray) -> FloatArray:
         """Return ``action``: it already is the acceleration, shape (action_dim,), m/s^2.
 
-        Args:
-            state: Current motion; the map does not depend on it.
-            action: Action, shape (action_dim,).
-
         Raises:
             InputError: Wrong shape.
         """
         del state
-        self._require_shape("action", action)
+        require_shape(f"action shape of {self.uid!r}", action, (self.action_dim,))
         return action
 
     def cartesian_accel_to_action(
@@ -73,23 +69,14 @@ class DoubleIntegratorControlModel:
     ) -> FloatArray:
         """Return ``cartesian_accel``: it already is the action, shape (action_dim,).
 
-        Args:
-            state: Current motion; the map does not depend on it.
-            cartesian_accel: Acceleration, shape (action_dim,), m/s^2.
-
         Raises:
             InputError: Wrong shape.
         """
         del state
-        self._require_shape("cartesian_accel", cartesian_accel)
+        name = f"cartesian_accel shape of {self.uid!r}"
+        require_shape(name, cartesian_accel, (self.action_dim,))
         return cartesian_accel
 
     def max_cartesian_accel(self, bounds: Bounds) -> float:
         """Return the largest acceleration this agent is credited with, m/s^2."""
         return bounds.cartesian_accel_capacity if self.capacity is None else self.capacity
-
-    def _require_shape(self, name: str, vector: FloatArray) -> None:
-        if vector.shape != (self.action_dim,):
-            raise InputError(
-                f"{name} shape of {self.uid!r}: expected ({self.action_dim},), got {vector.shape}."
-            )

@@ -139,10 +139,6 @@ class JacobianControlModel:
     def action_to_cartesian_accel(self, state: AgentSnapshot, action: FloatArray) -> FloatArray:
         """Return the linear part of the acceleration, shape (d,), m/s^2; add `bias_accel` to it.
 
-        Args:
-            state: Current motion.
-            action: Shape (n,), in the unit of ``action_kind``.
-
         Raises:
             MissingJacobianError: The model has no ``jacobian_fn``.
             InputError: Wrong shape, or see `jacobian`.
@@ -156,10 +152,6 @@ class JacobianControlModel:
         """Return an action, shape (n,), whose linear part is the acceleration, if one exists.
 
         Near a singular posture the damping trades accuracy for a bounded action.
-
-        Args:
-            state: Current motion.
-            cartesian_accel: Shape (d,), m/s^2; subtract `bias_accel` from a total first.
 
         Raises:
             MissingJacobianError: The model has no ``jacobian_fn``.

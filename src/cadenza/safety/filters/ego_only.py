@@ -1,19 +1,12 @@
 """The filter for unknown partners: it decides the ego's action and trusts only bounds.
 
-Every partner contributes one row built for the worst acceleration its control model
-declares; `projection` solves them together.
-
-Units:  actions in the ego's action unit, everything else SI.
-Limits: the certificate needs a constant ego authority in every direction (true for a double
-        integrator) and one partner; with several partners the rows can conflict, and the step is
-        then flagged.
-
-Rows of one step on the ego's action, and the lambda that may enter them.
-
 Row j:   -n_j^T J u <= level_j + n_j @ bias - push_j + lambda_j
-level_j: from `cadenza.safety.cbf`, or `cadenza.safety.cbf` if j's packet is old.
+level_j: from `cadenza.safety.cbf`, by whether j's packet is old.
 push_j:  acceleration towards the ego that partner j is assumed capable of, m/s^2.
 Shared:  with a partner that runs the same filter, beta_j level_j replaces level_j - push_j.
+Units:   actions in the ego's action unit, everything else SI.
+Limits:  the certificate needs a constant ego authority in every direction (true for a double
+         integrator) and one partner; with several the rows can conflict, and the step is flagged.
 """
 
 import math
@@ -33,21 +26,17 @@ from cadenza.safety.authority import (
     pair_constants,
 )
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.budget_split import delivered_fractions
 from cadenza.safety.cbf import (
     CERTIFICATE_TOLERANCE,
     OVERLAP_TOLERANCE,
-    LevelFunction,
     PairParameters,
     barrier_value,
     barrier_violation,
     braking_meets_row,
     pair_geometry,
     planar_row_level,
-    row_level,
     stale_row_level,
     staleness,
-    time_left,
     worst_closing_speed,
 )
 from cadenza.safety.control_models.double_integrator import DoubleIntegratorControlModel
@@ -66,9 +55,12 @@ from cadenza.safety.filters.arguments import (
 )
 from cadenza.safety.filters.projection import (
     Box,
+    PairRows,
     Solution,
     granted,
+    inside,
     nearest_in_closed_form,
+    rate_box,
     residual,
     solve_rows,
 )
@@ -83,40 +75,11 @@ from cadenza.safety.state import FilterInfo, SafetyState
 AGE_ROUNDING: Final = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class RowRule:
-    """How rows are built, the same in every step.
-
-    Attributes:
-        level: Function behind every row.
-        margin_m: Distance kept in addition to the radii, m.
-        prediction_error: Bound on the error of the predicted accelerations, m/s^2; None assumes
-            each partner's own bound, or the forecast where that is worse.
-        max_age_s: Age up to which the certificate covers a packet, s.
-        ignore_age: Take every packet for current.
-        always_feasible: A lone row is met in every step, so a state that started in the safe set
-            is still there. The options leave no way around the row: no hard rate limit, and no
-            forecast that may be wrong.
-    """
-
-    level: LevelFunction = row_level
-    margin_m: float = 0.0
-    prediction_error: float | None = None
-    max_age_s: float = 0.0
-    ignore_age: bool = False
-    always_feasible: bool = True
-
-
 @dataclass(slots=True)
-class EgoRows:
+class EgoRows(PairRows):
     """Rows of one step before lambda, one entry per partner.
 
     Attributes:
-        a: Row vectors on the ego's action, lists of n numbers.
-        level: Right-hand sides at lambda = 0, m/s^2.
-        h: Barrier values at the best estimate of the state, m/s.
-        margin: Free distance less the safety margin, at the same estimate, m.
-        closing: Closing speeds, at the same estimate, m/s.
         uncovered: The certificate does not cover the step: a packet older than declared, the ego's
             own state old, a partner forecast to break its bound, an old packet that puts a state
             outside the safe set for sure, or a level raised to the floor of an old packet where
@@ -126,20 +89,10 @@ class EgoRows:
         passive: What passive safety against several partners is judged by; None without it.
     """
 
-    a: list[list[float]]
-    level: list[float]
-    h: list[float]
-    margin: list[float]
-    closing: list[float]
     uncovered: bool
     outside: bool = False
     violated: bool = False
     passive: PassiveScene | None = None
-
-    @property
-    def time_left(self) -> list[float]:
-        """Time until each margin is used up at today's closing speed, s; inf if never."""
-        return [time_left(e, w) for e, w in zip(self.margin, self.closing, strict=True)]
 
 
 def build_ego_rows(
@@ -148,19 +101,12 @@ def build_ego_rows(
     predicted: Sequence[AgentSnapshot],
     pairs: Sequence[PairParameters],
     authority: EgoAuthority,
-    rule: RowRule,
+    options: EgoOnlyOptions,
     shares: Sequence[float] | None = None,
 ) -> EgoRows:
-    """Return the rows against all partners.
+    """Return the rows against all partners, given their last packets and them one step ahead.
 
-    Args:
-        ego: The ego now; an old snapshot of itself voids the certificate.
-        partners: The last packet of every partner.
-        predicted: The partners one step ahead, in the same order.
-        pairs: Constants of each pair.
-        authority: The ego's action map.
-        rule: How rows are built.
-        shares: The ego's share of each row; None if the partners do not cooperate.
+    ``shares`` are the ego's shares of the rows; None if the partners do not cooperate.
     """
     a: list[list[float]] = []
     levels: list[float] = []
@@ -169,14 +115,14 @@ def build_ego_rows(
     closings: list[float] = []
     rows = EgoRows(a, levels, barriers, margins, closings, ego.age_s > 0.0)
     p_ego, v_ego = ego.position_numbers, ego.velocity_numbers
-    radius, level_of, ages_count = ego.radius + rule.margin_m, rule.level, not rule.ignore_age
+    radius, level_of = ego.radius + options.margin_m, options.level
     jacobian, bias, planar = authority.jacobian, authority.bias, len(p_ego) == 2
-    worst_push = shares is None and rule.prediction_error is None
+    worst_push = shares is None and options.trusted_error is None
     for j, partner in enumerate(partners):
         pair = pairs[j]
         contact = radius + partner.radius
         p_partner, v_partner = partner.position_numbers, partner.velocity_numbers
-        stale = ages_count and partner.age_s > 0.0
+        stale = partner.age_s > 0.0 and not options.upstream
         if stale:
             p_partner = partner.position_after(partner.age_s)
         normal, distance, closing, tangential = pair_geometry(p_ego, v_ego, p_partner, v_partner)
@@ -184,7 +130,7 @@ def build_ego_rows(
         if worst_push and predicted[j].velocity_numbers == v_partner:  # the common forecast
             push = pair.partner_accel
         else:
-            push = 0.0 if shares else _push(rows, normal, partner, predicted[j], pair, rule)
+            push = 0.0 if shares else _push(rows, normal, partner, predicted[j], pair, options)
         if stale:
             geometry = (distance, contact, closing, tangential)
             share = shares[j] if shares else 1.0
@@ -194,7 +140,7 @@ def build_ego_rows(
                 partner.age_s,
                 pair,
                 authority,
-                rule,
+                options,
                 share=share,
                 push=push,
                 lone=len(partners) == 1,
@@ -220,14 +166,18 @@ def build_ego_rows(
 
 
 def pair_barrier(
-    ego: AgentSnapshot, partner: AgentSnapshot, pair: PairParameters, rule: RowRule
+    ego: AgentSnapshot, partner: AgentSnapshot, pair: PairParameters, options: EgoOnlyOptions
 ) -> float:
     """Return h of one pair, m/s, as `build_ego_rows` reports it."""
-    return barrier_ahead(ego, partner, 0.0 if rule.ignore_age else partner.age_s, pair, rule)
+    return barrier_ahead(ego, partner, 0.0 if options.upstream else partner.age_s, pair, options)
 
 
 def barrier_ahead(
-    ego: AgentSnapshot, partner: AgentSnapshot, time_s: float, pair: PairParameters, rule: RowRule
+    ego: AgentSnapshot,
+    partner: AgentSnapshot,
+    time_s: float,
+    pair: PairParameters,
+    options: EgoOnlyOptions,
 ) -> float:
     """Return h of one pair, m/s, once the partner has kept its velocity for ``time_s``."""
     _, distance, closing, tangential = pair_geometry(
@@ -236,10 +186,10 @@ def barrier_ahead(
         partner.position_after(time_s) if time_s > 0.0 else partner.position_numbers,
         partner.velocity_numbers,
     )
-    contact = ego.radius + rule.margin_m + partner.radius
-    if rule.level is row_level:
+    contact = ego.radius + options.margin_m + partner.radius
+    if options.barrier == "sampled":
         return barrier_value(distance - contact, closing, pair.alpha, pair.dt, pair.gamma)
-    return rule.level(distance, contact, closing, tangential, pair)[1]
+    return options.level(distance, contact, closing, tangential, pair)[1]
 
 
 def _push(
@@ -248,7 +198,7 @@ def _push(
     partner: AgentSnapshot,
     forecast: AgentSnapshot,
     pair: PairParameters,
-    rule: RowRule,
+    options: EgoOnlyOptions,
 ) -> float:
     """Return the assumed partner acceleration along the normal, towards the ego, m/s^2."""
     now, ahead = partner.velocity_numbers, forecast.velocity_numbers
@@ -256,9 +206,9 @@ def _push(
     if now != ahead:
         for n_k, v_now, v_ahead in zip(normal, now, ahead, strict=True):
             push += n_k * (v_ahead - v_now)
-        push /= pair.dt if rule.ignore_age else pair.dt + partner.age_s
-    if rule.prediction_error is not None:
-        return push + rule.prediction_error
+        push /= pair.dt if options.upstream else pair.dt + partner.age_s
+    if options.trusted_error is not None:
+        return push + options.trusted_error
     if push > pair.partner_accel:
         rows.uncovered = True
         return push
@@ -271,7 +221,7 @@ def _stale_level(
     age_s: float,
     pair: PairParameters,
     authority: EgoAuthority,
-    rule: RowRule,
+    options: EgoOnlyOptions,
     *,
     share: float,
     push: float,
@@ -281,18 +231,18 @@ def _stale_level(
     distance, contact, closing, tangential = geometry
     left_open = staleness(age_s, pair.partner_accel, pair.dt, distance, contact)
     # Both accelerations act along the true normal; the worst push needs no correction.
-    tilting = authority.reach + (pair.partner_accel if rule.prediction_error is not None else 0.0)
+    tilting = authority.reach + (pair.partner_accel if options.trusted_error is not None else 0.0)
     loss = push + tilting * left_open.tilt
-    if rule.level is not row_level:
+    if options.barrier != "sampled":
         # No certificate to keep: worst excess and closing speed, no credit for sliding past.
         worst = worst_closing_speed(closing, tangential, left_open)
-        level, _ = rule.level(distance - left_open.position, contact, worst, 0.0, pair)
-        _, h = rule.level(distance, contact, closing, tangential, pair)
+        level, _ = options.level(distance - left_open.position, contact, worst, 0.0, pair)
+        _, h = options.level(distance, contact, closing, tangential, pair)
         return share * level - loss, h
     stale = stale_row_level(distance, contact, closing, tangential, pair, left_open)
     level = share * stale.level - loss
     if (
-        age_s > rule.max_age_s * (1.0 + AGE_ROUNDING)
+        age_s > options.max_age_s * (1.0 + AGE_ROUNDING)
         or stale.h_best < -CERTIFICATE_TOLERANCE
         or distance - contact + left_open.position < -OVERLAP_TOLERANCE
     ):
@@ -300,32 +250,9 @@ def _stale_level(
     elif level < -authority.every_direction:
         level = -authority.every_direction
         # A state that started in the safe set cannot have left it: a lone row is always met.
-        if not (rule.always_feasible and lone and braking_meets_row(pair, contact)):
+        if not (options.always_feasible and lone and braking_meets_row(pair, contact)):
             rows.uncovered = True
     return level, stale.h
-
-
-def rate_box(previous: list[float], rate: float, box: Box) -> Box:
-    """Return the part of the box within ``rate`` of the previous action, in every component.
-
-    A previous action outside the box leaves the bound next to it.
-    """
-    lower, upper = box
-    return (
-        [
-            min(max(p - rate, low), high)
-            for p, low, high in zip(previous, lower, upper, strict=True)
-        ],
-        [
-            max(min(p + rate, high), low)
-            for p, low, high in zip(previous, lower, upper, strict=True)
-        ],
-    )
-
-
-def inside(x: list[float], box: Box) -> bool:
-    """Return whether every component lies within its bounds."""
-    return all(low <= x_k <= high for x_k, low, high in zip(x, *box, strict=True))
 
 
 class EgoOnlyCBFQP:
@@ -359,14 +286,6 @@ class EgoOnlyCBFQP:
             if type(model) is not DoubleIntegratorControlModel
         }
         self._solver = as_solver(solver)
-        self._rule = RowRule(
-            level=self._options.level_function(),
-            margin_m=self._options.margin_m,
-            prediction_error=0.0 if self._options.upstream else self._options.prediction_error,
-            max_age_s=self._options.max_age_s,
-            ignore_age=self._options.upstream,
-            always_feasible=self._options.always_feasible,
-        )
         self._undoing_rate = self._options.undoing_rate
         self._brakes_radially = self._options.brakes_radially
         self._as_given = self._options.upstream
@@ -428,11 +347,11 @@ class EgoOnlyCBFQP:
             ConfigurationError: The ego has no authority left against a partner.
             ConcertoSafetyInfeasible: No action meets every row and the options say "raise".
         """
-        ordinary = self._ordinary_call(
+        answer = self._ordinary_answer(
             proposed_action, obs, state, bounds, ego_uid, partner_predicted_states, dt
         )
-        if ordinary is not None:
-            return self.ordinary_step(proposed_action, *ordinary)
+        if answer is not None:
+            return answer
         agents = require_call(proposed_action, obs, ego_uid, partner_predicted_states, dt)
         require_kind("state", state, SafetyState)
         require_kind("bounds", bounds, Bounds)
@@ -449,17 +368,17 @@ class EgoOnlyCBFQP:
         rows = self.rows(ego, partners, ahead, constants)
         return self.decide(proposed_action, u, rows, wanted, constants, previous_action)
 
-    def _ordinary_call(
+    def _ordinary_answer(
         self,
-        proposed_action: object,
+        proposed_action: FloatArray,
         obs: Mapping[str, Any],
         state: SafetyState,
         bounds: Bounds,
         ego_uid: str,
         predicted: dict[str, AgentSnapshot],
         dt: float,
-    ) -> tuple[list[float], AgentSnapshot, list[AgentSnapshot], StepConstants, list[float]] | None:
-        """Return what `ordinary_step` asks for if this call is sound and its step ordinary.
+    ) -> tuple[FloatArray, FilterInfo] | None:
+        """Return the answer to a call that differs from the last one in numbers alone, else None.
 
         Raises:
             InputError: The action is malformed, in a call that is sound otherwise.
@@ -478,105 +397,104 @@ class EgoOnlyCBFQP:
         ):
             return None
         agents = cast("dict[str, AgentSnapshot] | None", obs.get("agent_states"))
-        lambda_, pairs = state.lambda_, last.pairs
-        if type(agents) is not dict or not len(agents) == len(pairs.uids) == len(lambda_) + 1:
+        lambda_ = state.lambda_
+        if type(agents) is not dict or len(lambda_) != len(last.pairs.keys):
             return None
-        ego = agents.get(ego_uid)
-        if type(ego) is not AgentSnapshot or len(ego.position_numbers) != 2 or ego.age_s > 0.0:
-            return None
-        wanted: list[float] = []
-        partners: list[AgentSnapshot] = []
-        for j, uid in enumerate(pairs.partners):
-            value, partner, ahead = lambda_.get(pairs.keys[j]), agents.get(uid), predicted.get(uid)
-            if (
-                type(value) is not float
-                or not -MAX_MAGNITUDE <= value <= MAX_MAGNITUDE
-                or type(partner) is not AgentSnapshot
-                or type(ahead) is not AgentSnapshot
-                or len(partner.position_numbers) != 2
-                or partner.age_s > 0.0
-                or partner.velocity_numbers != ahead.velocity_numbers
-            ):
-                return None
-            wanted.append(value)
-            partners.append(partner)
-        return require_action(proposed_action, 2), ego, partners, last, wanted
+        return self.ordinary_step(proposed_action, agents, last, (lambda_, predicted))
 
     # What follows trusts its arguments: `filter` and the runtime check at their own doors.
 
     def ordinary_step(
         self,
         proposed_action: FloatArray,
-        u: list[float],
-        ego: AgentSnapshot,
-        partners: Sequence[AgentSnapshot],
+        agents: Mapping[str, AgentSnapshot],
         constants: StepConstants,
-        wanted: list[float],
+        given: tuple[LambdaDict, Mapping[str, AgentSnapshot]] | None,
         adapt: Callable[[list[float]], list[float]] | None = None,
-    ) -> tuple[FloatArray, FilterInfo]:
+    ) -> tuple[FloatArray, FilterInfo] | None:
         """Return what `rows` and `decide` do, to the bit, in one flat function on plain numbers.
 
+        None where a packet is old, a partner is not forecast to keep its velocity, or something is
+        malformed; nothing has happened then.
+
         Args:
-            proposed_action: Nominal action, shape (2,).
-            u: Its numbers.
-            ego: The ego now, in the plane and current.
-            partners: Likewise, in the order of the pairs; forecast to keep their velocity.
+            proposed_action: Nominal action.
+            agents: Every agent.
             constants: `lasting`.
-            wanted: Lambda per row, m/s^2.
-            adapt: Returns what takes the place of ``wanted``, given the barrier values.
+            given: Lambda per pair, m/s^2, and the forecasts. None leaves forecasts to the caller,
+                who says with ``adapt`` what lambda is.
+            adapt: Returns lambda per row, m/s^2, given the barrier values.
+
+        Raises:
+            InputError: The action is malformed.
         """
-        parameters, keys, box = constants.of_pairs.parameters, constants.pairs.keys, constants.box
+        pairs, box, ego = constants.pairs, constants.box, agents.get(constants.pairs.ego_uid)
+        parameters, keys, count = constants.of_pairs.parameters, pairs.keys, len(pairs.keys)
+        if not (type(ego) is AgentSnapshot and ego.age_s == 0.0 and len(agents) == count + 1):
+            return None
         p_ego, v_ego = ego.position_numbers, ego.velocity_numbers
-        radius = ego.radius + self._rule.margin_m
+        if len(p_ego) != 2:
+            return None
+        radius = ego.radius + self._options.margin_m
         a: list[list[float]] = []
         levels: list[float] = []
         barriers: list[float] = []
-        margins: list[float] = []
-        closings: list[float] = []
-        outside = violated = False
-        for j, partner in enumerate(partners):
-            pair = parameters[j]
-            n_x, n_y, margin, closing, level, h = planar_row_level(
-                p_ego,
-                v_ego,
-                partner.position_numbers,
-                partner.velocity_numbers,
-                radius + partner.radius,
-                pair,
+        wanted: list[float] = []
+        margins = np.empty(count)
+        uncertified, violated = not constants.of_pairs.covered, False
+        for j, uid in enumerate(pairs.partners):
+            partner, pair = agents.get(uid), parameters[j]
+            if not (type(partner) is AgentSnapshot and partner.age_s == 0.0):
+                return None
+            p, v = partner.position_numbers, partner.velocity_numbers
+            if given is not None:
+                value, ahead = given[0].get(keys[j]), given[1].get(uid)
+                if not (
+                    type(value) is float
+                    and -MAX_MAGNITUDE <= value <= MAX_MAGNITUDE
+                    and type(ahead) is AgentSnapshot
+                    and ahead.velocity_numbers == v
+                ):
+                    return None
+                wanted.append(value)
+            if len(p) != 2:
+                return None
+            n_x, n_y, margin, level, h = planar_row_level(
+                p_ego, v_ego, p, v, radius + partner.radius, pair
             )
             if h < 0.0 or margin < 0.0:
                 violated = True
                 if h < -CERTIFICATE_TOLERANCE or margin < -OVERLAP_TOLERANCE:
-                    outside = True
+                    uncertified = True
             a.append([-n_x, -n_y])
             levels.append(level - pair.partner_accel)
             barriers.append(h)
-            margins.append(margin)
-            closings.append(closing)
+            margins[j] = margin
+        u = require_action(proposed_action, 2)
         if adapt is not None:
             wanted = adapt(barriers)
-        uncovered = not constants.of_pairs.covered
         started = perf_counter()
-        used, b = granted(wanted, a, levels, box)
+        used, b = granted(wanted, a, levels, box) if any(wanted) else (wanted, levels)
         x, solved = nearest_in_closed_form(u, a, b, *box)
         if x is None or not solved:  # several rows at once, or none that can be met
-            rows = EgoRows(a, levels, barriers, margins, closings, uncovered, outside, violated)
+            partners = [agents[uid] for uid in pairs.partners]
+            rows = self.rows(ego, partners, partners, constants)
             return self.decide(proposed_action, u, rows, wanted, constants, None)
         elapsed_ms = (perf_counter() - started) * 1e3
-        count, unchanged = len(keys), x is u or x == u
+        unchanged = x is u or x == u
         info: FilterInfo = {
             "lambda": {key: used[j] for j, key in enumerate(keys)},
-            "constraint_violation": self._violation(barriers, margins)
+            "constraint_violation": self._violation(barriers, margins.tolist())
             if violated
             else np.zeros(count),
             "prediction_gap_loss": None,
             "fallback_fired": False,
             "qp_solve_ms": elapsed_ms,
             "slack": np.zeros(count),
-            "margin": np.array(margins),
+            "margin": margins,
             "status": "inactive" if unchanged else "optimal",
             "intervention": 0.0 if unchanged else math.dist(x, u),
-            "uncertified": uncovered or outside or (b is not levels and max(used) > 0.0),
+            "uncertified": uncertified or (b is not levels and max(used) > 0.0),
             "rate_active": False,
             "rate_exceeded": False,
         }
@@ -605,7 +523,7 @@ class EgoOnlyCBFQP:
             InputError: A model returns a wrong shape or something that is not finite.
         """
         contacts = None
-        if self._rule.max_age_s > 0.0:  # the only case in which the radii enter the constants
+        if self._options.max_age_s > 0.0:  # the only case in which the radii enter the constants
             contacts = self._contacts(ego, partners)
         declared = self._declared(pairs, bounds) if self._mutable else None
         last = self._constants
@@ -631,10 +549,6 @@ class EgoOnlyCBFQP:
             self._options,
             dt=dt,
         )
-        if self._options.strategy is not None and authority.bias is not None:
-            # The share is that of a command which arrives in part; the bias acts in full.
-            own, _ = delivered_fractions(self._options.strategy)
-            authority = replace(authority, bias=tuple(b / own for b in authority.bias))
         c, size = bounds.action_linf_component, model.action_dim
         box = ([-c] * size, [c] * size)
         constants = StepConstants(pairs, bounds, dt, contacts, declared, authority, of_pairs, box)
@@ -653,7 +567,7 @@ class EgoOnlyCBFQP:
         """Return the rows of this step at lambda = 0; partners in the order of the pairs."""
         of_pairs, authority = constants.of_pairs, constants.authority
         rows = build_ego_rows(
-            ego, partners, ahead, of_pairs.parameters, authority, self._rule, of_pairs.shares
+            ego, partners, ahead, of_pairs.parameters, authority, self._options, of_pairs.shares
         )
         if not of_pairs.covered:
             rows.uncovered = True
@@ -682,14 +596,6 @@ class EgoOnlyCBFQP:
         previous_action: FloatArray | None,
     ) -> tuple[FloatArray, FilterInfo]:
         """Return the action that meets the rows, and the record of the step.
-
-        Args:
-            proposed_action: Nominal action, shape (action_dim,).
-            u: Its numbers.
-            rows: The rows at lambda = 0.
-            wanted: Lambda per row, m/s^2.
-            constants: What the rows were built with.
-            previous_action: See `filter`.
 
         Raises:
             ConcertoSafetyInfeasible: No action meets every row and the options say "raise".
@@ -760,7 +666,7 @@ class EgoOnlyCBFQP:
         ego, partners = self._states(agents, pairs)
         parameters = self.constants_of(ego, partners, pairs, bounds, dt).of_pairs.parameters
         return {
-            key: pair_barrier(ego, partner, pair, self._rule)
+            key: pair_barrier(ego, partner, pair, self._options)
             for key, partner, pair in zip(pairs.keys, partners, parameters, strict=True)
         }
 
@@ -775,15 +681,8 @@ class EgoOnlyCBFQP:
         """Return h(forecast) - h(now) of every pair whose forecast fell due, m/s.
 
         The ego enters both sides as it is now: its own action is no error of the forecast.
-
-        Args:
-            ego: The ego now.
-            partners: Its partners, in the order of the pairs.
-            due: Forecast and actual state by partner, as of the same time.
-            rows: Of this step.
-            constants: Of this step.
         """
-        pairs, rule = constants.pairs, self._rule
+        pairs, options = constants.pairs, self._options
         if not constants.of_pairs.lasting:
             then = [
                 due[uid][0] if uid in due else now
@@ -798,9 +697,9 @@ class EgoOnlyCBFQP:
                 h = (
                     rows.h[j]
                     if actual is partners[j]
-                    else pair_barrier(ego, actual, parameters[j], rule)
+                    else pair_barrier(ego, actual, parameters[j], options)
                 )
-                scores[pairs.keys[j]] = pair_barrier(ego, forecast, parameters[j], rule) - h
+                scores[pairs.keys[j]] = pair_barrier(ego, forecast, parameters[j], options) - h
         return scores
 
     def score_kept_velocity(
@@ -810,17 +709,10 @@ class EgoOnlyCBFQP:
         barriers: list[float],
         constants: StepConstants,
     ) -> LambdaDict:
-        """Return h(forecast) - h(now) per pair, m/s, where every forecast kept the velocity.
-
-        Args:
-            ego: The ego now.
-            before: The partners one step ago.
-            barriers: h now, m/s, in the order of the pairs.
-            constants: Of both steps, `lasting`.
-        """
-        parameters, rule, dt = constants.of_pairs.parameters, self._rule, constants.dt
+        """Return h(forecast) - h(now) per pair, m/s, where every forecast kept the velocity."""
+        parameters, options, dt = constants.of_pairs.parameters, self._options, constants.dt
         return {
-            key: barrier_ahead(ego, before[j], dt, parameters[j], rule) - barriers[j]
+            key: barrier_ahead(ego, before[j], dt, parameters[j], options) - barriers[j]
             for j, key in enumerate(constants.pairs.keys)
         }
 
@@ -837,7 +729,7 @@ class EgoOnlyCBFQP:
 
     def _contacts(self, ego: AgentSnapshot, partners: Sequence[AgentSnapshot]) -> list[float]:
         """Return the contact distances, margin included, m."""
-        return [ego.radius + self._rule.margin_m + partner.radius for partner in partners]
+        return [ego.radius + self._options.margin_m + partner.radius for partner in partners]
 
     def _declared(self, pairs: EgoPairs, bounds: Bounds) -> list[float]:
         """Return the capacities that models which may change declare now, m/s^2."""

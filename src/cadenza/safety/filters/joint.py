@@ -1,32 +1,22 @@
 """Filters that decide every agent's action: the oracle, and the one that shares control.
 
-Cost:   min |u - u_proposed|^2 over the actions of all agents, in their boxes.
-Rows:   one per pair, solved by `projection`.
-Units:  actions in each agent's own unit, everything else SI.
-Limits: with three agents and more the rows can conflict; the step is then flagged. Shared control
-        is never certified while a partner's box is smaller than its actuators allow.
-
-Rows of one step on the actions of all agents at once, one per pair.
-
-Variables:   u = (u_1, ..., u_N), the agents in string order of their ids, each in its own slot.
-Action map:  a_k = J_k u_k + beta_k in the box of agent k.
+Cost:        min |u - u_proposed|^2 over the actions u = (u_1, ..., u_N) of all agents, in string
+             order of their ids, each in its own slot and box.
+Action map:  a_k = J_k u_k + beta_k.
 Row (i, j):  -n^T J_i u_i + n^T J_j u_j <= level + n @ beta_i - n @ beta_j + lambda,
              n from the centre of j to that of i; level from `cadenza.safety.cbf`.
 alpha:       alpha_i + alpha_j, what both agents brake with; each alpha_k is what the box of k
              reaches in its weakest direction, at most its declared capacity.
-
-Why the row keeps the pair apart (sampled barrier, lambda <= 0). The proof for the ego alone,
-docs/safety.md, reads the relative motion only. Its steps 1 to 3 need the closing speed c after the
-step, which the row there bounds for the worst partner; here both accelerations are decided, so
-c = w - n @ (a_i - a_j) dt exactly, and the row says c + tau <= c_max without a term for the
-partner. A of tau is reach_i + reach_j. Step 4, that an admissible action exists: both agents push
-straight apart with alpha_i and alpha_j. Their boxes do not depend on each other, so the product of
-the boxes contains the pair of pushes, and c = w - (alpha_i + alpha_j) dt meets the row as before.
-Limits:      three agents and more: the rows of several pairs can conflict. Shared control: a box
-             around a partner's proposed action need not contain its push, so step 4 does not hold.
-Units:       m, m/s, m/s^2.
+Proof:       that of docs/safety.md, which reads the relative motion only (sampled barrier,
+             lambda <= 0). Both accelerations are decided, so c = w - n @ (a_i - a_j) dt exactly,
+             and the row says c + tau <= c_max without a term for the partner. Both push straight
+             apart in step 4, which the product of their boxes contains.
+Limits:      three agents and more: the rows of several pairs can conflict, and the step is flagged.
+             Shared control: a box around a partner's proposed action need not contain its push.
+Units:       actions in each agent's own unit, everything else SI.
 """
 
+import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence, Set
@@ -49,8 +39,7 @@ from cadenza.safety.cbf import (
     PairParameters,
     Plant,
     barrier_violation,
-    pair_geometry,
-    time_left,
+    geometry_of,
 )
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.filter_options import Barrier, Compat, EgoOnlyOptions, OnInfeasible
@@ -64,70 +53,19 @@ from cadenza.safety.filters.arguments import (
     require_models,
     require_snapshot,
 )
-from cadenza.safety.filters.projection import Solution, solve_rows
-from cadenza.safety.pairs import LambdaDict, make_pair_keys
+from cadenza.safety.filters.projection import PairRows, Solution, solve_rows
+from cadenza.safety.pairs import make_pair_keys
 from cadenza.safety.protocols import AgentControlModel, SafetyMode
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
 from cadenza.safety.state import FilterInfo, SafetyState
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class JointCall:
-    """One checked call, agents in string order of their ids.
-
-    Attributes:
-        uids: The agents whose actions are proposed.
-        snapshots: Their motion.
-        actions: Their proposed actions, plain numbers.
-        keys: Their pairs in canonical order.
-    """
-
-    uids: list[str]
-    snapshots: list[AgentSnapshot]
-    actions: list[list[float]]
-    keys: list[tuple[str, str]]
-
-
-def require_joint_call(
-    proposed_action: object,
-    obs: object,
-    lambda_: LambdaDict,
-    models: Mapping[str, AgentControlModel],
-) -> JointCall:
-    """Return the parts of one call after checking them.
-
-    Raises:
-        InputError: ``obs`` holds no agents, an agent no snapshot, no action is proposed, an
-            action is malformed or not finite, or the slack is not that of all pairs.
-        TypeError: ``proposed_action`` is not a dict, or an action not an array.
-        UnknownNameError: An agent has no control model.
-    """
-    agents = cast("Mapping[str, Any]", obs).get("agent_states") if isinstance(obs, Mapping) else obs
-    if not isinstance(agents, dict):
-        raise InputError(
-            'filter: obs["agent_states"] must be a dict of AgentSnapshot by agent id, '
-            f"got {type(agents).__name__}."
-        )
-    if not isinstance(proposed_action, dict):
-        raise TypeError(
-            "filter: proposed_action must be a dict of arrays by agent id, "
-            f"got {type(proposed_action).__name__}."
-        )
-    proposed = cast("dict[str, object]", proposed_action)
-    if not proposed:
-        raise InputError("filter: proposed_action: expected at least one agent, got none.")
-    snapshots = cast("dict[str, object]", agents)
-    uids = sorted(proposed)
-    for uid in uids:
-        require_member(uid, models, "control_models")
-    dim = models[uids[0]].position_dim
-    checked = [_snapshot_of(uid, snapshots, dim) for uid in uids]
-    actions = [_action_of(uid, proposed[uid], models[uid].action_dim) for uid in uids]
-    keys = make_pair_keys(uids)
-    remedy = "build it for all pairs of proposed_action with make_lambda_dict"
-    require_lambda(lambda_, keys, remedy)
-    return JointCall(uids, checked, actions, keys)
+def _action_of(uid: str, action: object, size: int) -> list[float]:
+    name = f"proposed_action[{uid!r}]"
+    if not isinstance(action, np.ndarray):
+        raise TypeError(f"filter: {name} must be an array, got {type(action).__name__}.")
+    return require_action(cast("np.ndarray[Any, Any]", action), size, name)
 
 
 def require_share(
@@ -153,22 +91,6 @@ def require_share(
     return ego_uid, float(partner_action_bound)
 
 
-def _snapshot_of(uid: str, snapshots: Mapping[str, object], dim: int) -> AgentSnapshot:
-    if uid not in snapshots:
-        raise InputError(
-            f'filter: expected a snapshot of {uid!r} in obs["agent_states"], '
-            f"got {sorted(snapshots)}."
-        )
-    return require_snapshot(f"agent_states[{uid!r}]", snapshots[uid], dim)
-
-
-def _action_of(uid: str, action: object, size: int) -> list[float]:
-    name = f"proposed_action[{uid!r}]"
-    if not isinstance(action, np.ndarray):
-        raise TypeError(f"filter: {name} must be an array, got {type(action).__name__}.")
-    return require_action(cast("np.ndarray[Any, Any]", action), size, name)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class JointAgent:
     """One agent of a step.
@@ -176,56 +98,33 @@ class JointAgent:
     Attributes:
         uid: Its id.
         snapshot: Its motion.
+        action: Its proposed action, plain numbers.
         authority: What its action does to its ball.
         start: Index of its first variable.
-        width: Number of its variables.
     """
 
     uid: str
     snapshot: AgentSnapshot
+    action: list[float]
     authority: EgoAuthority
     start: int
-    width: int
+
+    @property
+    def slot(self) -> slice:
+        """Its variables."""
+        return slice(self.start, self.start + len(self.action))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointRule:
-    """How rows are built, the same for every pair and step.
-
-    Attributes:
-        level: Function behind every row.
-        gamma: Rate at which overlap is undone, 1/s, or gain of the classical row.
-        plant: How the plant integrates one control step.
-        margin_m: Distance kept in addition to the radii, m.
-        dt: Control step, s.
-        declared_alpha: Credit agents with what they declare, whatever their box reaches.
-    """
+    """How rows are built, the same for every pair and step."""
 
     level: LevelFunction
     gamma: float
     plant: Plant
     margin_m: float
     dt: float
-    declared_alpha: bool
-
-
-@dataclass(slots=True)
-class JointRows:
-    """Rows of one step before lambda, one entry per pair in canonical order.
-
-    Attributes:
-        a: Row vectors on all variables.
-        level: Right-hand sides at lambda = 0, m/s^2.
-        h: Barrier values, m/s.
-        margin: Free distance less the safety margin, m.
-        time_left: Time until the margin is used up at today's closing speed, s; inf if never.
-    """
-
-    a: list[list[float]]
-    level: list[float]
-    h: list[float]
-    margin: list[float]
-    time_left: list[float]
+    declared_alpha: bool  # credit agents with what they declare, whatever their box reaches
 
 
 def joint_parameters(first: JointAgent, second: JointAgent, rule: JointRule) -> PairParameters:
@@ -253,52 +152,31 @@ def joint_parameters(first: JointAgent, second: JointAgent, rule: JointRule) -> 
     )
 
 
-def build_joint_rows(agents: Sequence[JointAgent], rule: JointRule) -> JointRows:
-    """Return the rows of all pairs, outer agent first.
-
-    Args:
-        agents: All agents, in string order of their ids.
-        rule: How rows are built.
+def build_joint_rows(agents: Sequence[JointAgent], rule: JointRule) -> PairRows:
+    """Return the rows of all pairs of agents, in string order of their ids, outer agent first.
 
     Raises:
         ConfigurationError: A pair without authority.
     """
-    rows = JointRows([], [], [], [], [])
-    size = sum(agent.width for agent in agents)
-    for index, first in enumerate(agents):
-        for second in agents[index + 1 :]:
-            _append_row(rows, first, second, joint_parameters(first, second, rule), rule, size)
+    rows = PairRows([], [], [], [], [])
+    size = sum(len(agent.action) for agent in agents)
+    for first, second in itertools.combinations(agents, 2):
+        one, other = first.snapshot, second.snapshot
+        pair = joint_parameters(first, second, rule)
+        normal, distance, closing, tangential = geometry_of(one, other)
+        contact = one.radius + other.radius + rule.margin_m
+        level, h = rule.level(distance, contact, closing, tangential, pair)
+        row = [0.0] * size
+        row[first.slot] = _slot(normal, first.authority, -1.0)
+        row[second.slot] = _slot(normal, second.authority, 1.0)
+        rows.a.append(row)
+        rows.level.append(
+            level + _along(normal, first.authority.bias) - _along(normal, second.authority.bias)
+        )
+        rows.h.append(h)
+        rows.margin.append(distance - contact)
+        rows.closing.append(closing)
     return rows
-
-
-def _append_row(
-    rows: JointRows,
-    first: JointAgent,
-    second: JointAgent,
-    pair: PairParameters,
-    rule: JointRule,
-    size: int,
-) -> None:
-    one, other = first.snapshot, second.snapshot
-    normal, distance, closing, tangential = pair_geometry(
-        one.position_numbers,
-        one.velocity_numbers,
-        other.position_numbers,
-        other.velocity_numbers,
-    )
-    contact = one.radius + other.radius + rule.margin_m
-    level, h = rule.level(distance, contact, closing, tangential, pair)
-    row = [0.0] * size
-    row[first.start : first.start + first.width] = _slot(normal, first.authority, -1.0)
-    row[second.start : second.start + second.width] = _slot(normal, second.authority, 1.0)
-    margin = distance - contact
-    rows.a.append(row)
-    rows.level.append(
-        level + _along(normal, first.authority.bias) - _along(normal, second.authority.bias)
-    )
-    rows.h.append(h)
-    rows.margin.append(margin)
-    rows.time_left.append(time_left(margin, closing))
 
 
 def _slot(normal: list[float], authority: EgoAuthority, sign: float) -> list[float]:
@@ -381,7 +259,7 @@ class _JointCBFQP:
         self._solver = as_solver(solver)
         self._options = options
         self._rule = JointRule(
-            level=options.level_function(),
+            level=options.level,
             gamma=cbf_gamma,
             plant=plant,
             margin_m=margin_m,
@@ -396,23 +274,17 @@ class _JointCBFQP:
     def _filter(
         self,
         proposed_action: Mapping[str, FloatArray],
-        call: JointCall,
         agents: list[JointAgent],
         state: SafetyState,
         box: _Box,
     ) -> tuple[dict[str, FloatArray], FilterInfo]:
         """Return the actions and the record of one checked call."""
-        rows = build_joint_rows(agents, self._rule)
-        u = [number for action in call.actions for number in action]
-        wanted = [state.lambda_[key] for key in call.keys]
+        rows, keys = build_joint_rows(agents, self._rule), make_pair_keys(a.uid for a in agents)
+        u = [number for agent in agents for number in agent.action]
+        wanted = [state.lambda_[key] for key in keys]
         started = time.perf_counter()
         solution = solve_rows(
-            u,
-            rows,
-            wanted,
-            (box.lower, box.upper),
-            self._solver,
-            self._options.upstream,
+            u, rows, wanted, (box.lower, box.upper), self._solver, self._options.upstream
         )
         elapsed_ms = (time.perf_counter() - started) * 1e3
         if self._options.raises and solution.status is not SolveStatus.OPTIMAL:
@@ -420,10 +292,7 @@ class _JointCBFQP:
                 f"filter: no actions in the boxes meet every row ({solution.status.value}); "
                 "use the braking fallback for this step."
             )
-        filtered = {
-            agent.uid: np.array(solution.x[agent.start : agent.start + agent.width])
-            for agent in agents
-        }
+        filtered = {agent.uid: np.array(solution.x[agent.slot]) for agent in agents}
         # An agent whose action did not change keeps its bits, the sign of a zero included.
         safe: dict[str, FloatArray] = {
             uid: proposed.astype(np.float64)
@@ -431,7 +300,7 @@ class _JointCBFQP:
             else filtered[uid]
             for uid, proposed in proposed_action.items()
         }
-        info = _report(u, rows, solution, call.keys, elapsed_ms, gamma=self._options.undoing_rate)
+        info = _report(u, rows, solution, keys, elapsed_ms, gamma=self._options.undoing_rate)
         info["uncertified"] |= (
             self._options.barrier != "sampled"
             or not box.full
@@ -440,23 +309,63 @@ class _JointCBFQP:
         )
         return safe, info
 
-    def _agents(self, call: JointCall, bounds: Bounds) -> list[JointAgent]:
-        """Return the agents of a call, each with its authority now."""
-        agents: list[JointAgent] = []
+    def _read(
+        self, proposed_action: object, obs: object, state: SafetyState, bounds: Bounds
+    ) -> list[JointAgent]:
+        """Return the agents of one call, in string order of their ids, after checking it.
+
+        Raises:
+            InputError: ``obs`` holds no agents, an agent no snapshot, no action is proposed, an
+                action is malformed or not finite, or the slack is not that of all pairs.
+            TypeError: ``proposed_action`` is not a dict, or an action not an array.
+            UnknownNameError: An agent has no control model.
+        """
+        require_kind("state", state, SafetyState)
+        require_kind("bounds", bounds, Bounds)
+        holder = cast("Mapping[str, Any]", obs)
+        agents = holder.get("agent_states") if isinstance(obs, Mapping) else obs
+        if not isinstance(agents, dict):
+            raise InputError(
+                'filter: obs["agent_states"] must be a dict of AgentSnapshot by agent id, '
+                f"got {type(agents).__name__}."
+            )
+        if not isinstance(proposed_action, dict):
+            raise TypeError(
+                "filter: proposed_action must be a dict of arrays by agent id, "
+                f"got {type(proposed_action).__name__}."
+            )
+        proposed = cast("dict[str, object]", proposed_action)
+        if not proposed:
+            raise InputError("filter: proposed_action: expected at least one agent, got none.")
+        states, models = cast("dict[str, object]", agents), self._models
+        uids = sorted(proposed)
+        for uid in uids:
+            require_member(uid, models, "control_models")
+        dim = models[uids[0]].position_dim
+        for uid in uids:
+            if uid not in states:
+                raise InputError(
+                    f'filter: expected a snapshot of {uid!r} in obs["agent_states"], '
+                    f"got {sorted(states)}."
+                )
+        snapshots = [require_snapshot(f"agent_states[{uid!r}]", states[uid], dim) for uid in uids]
+        actions = [_action_of(uid, proposed[uid], models[uid].action_dim) for uid in uids]
+        remedy = "build it for all pairs of proposed_action with make_lambda_dict"
+        require_lambda(state.lambda_, make_pair_keys(uids), remedy)
+        found: list[JointAgent] = []
         start = 0
-        for uid, snapshot in zip(call.uids, call.snapshots, strict=True):
-            model = self._models[uid]
-            authority = measure_authority(model, snapshot, self._bounds_of(uid, bounds))
-            agents.append(JointAgent(uid, snapshot, authority, start, model.action_dim))
-            start += model.action_dim
-        return agents
+        for uid, snapshot, action in zip(uids, snapshots, actions, strict=True):
+            authority = measure_authority(models[uid], snapshot, self._bounds_of(uid, bounds))
+            found.append(JointAgent(uid, snapshot, action, authority, start))
+            start += len(action)
+        return found
 
     def _bounds_of(self, uid: str, bounds: Bounds) -> Bounds:
         return self._own_bounds.get(uid, bounds)
 
     def _box(
         self,
-        call: JointCall,
+        agents: Sequence[JointAgent],
         bounds: Bounds,
         *,
         ego_uid: str | None = None,
@@ -469,16 +378,13 @@ class _JointCBFQP:
         lower: list[float] = []
         upper: list[float] = []
         full = True
-        for uid, action in zip(call.uids, call.actions, strict=True):
-            c = self._bounds_of(uid, bounds).action_linf_component
-            if uid == ego_uid:
-                lower += [-c] * len(action)
-                upper += [c] * len(action)
-                continue
-            for number in action:
+        for agent in agents:
+            c = self._bounds_of(agent.uid, bounds).action_linf_component
+            room = math.inf if agent.uid == ego_uid else share
+            for number in agent.action:
                 centre = min(max(number, -c), c)
-                lower.append(max(-c, centre - share))
-                upper.append(min(c, centre + share))
+                lower.append(max(-c, centre - room))
+                upper.append(min(c, centre + room))
                 full = full and lower[-1] == -c and upper[-1] == c
         return _Box(lower, upper, full)
 
@@ -527,11 +433,8 @@ class CentralizedCBFQP(_JointCBFQP):
             ConcertoSafetyInfeasible: No actions meet every row and ``on_infeasible="raise"``.
         """
         del ego_uid, partner_action_bound
-        require_kind("state", state, SafetyState)
-        require_kind("bounds", bounds, Bounds)
-        call = require_joint_call(proposed_action, obs, state.lambda_, self._models)
-        box = self._box(call, bounds)
-        return self._filter(proposed_action, call, self._agents(call, bounds), state, box)
+        agents = self._read(proposed_action, obs, state, bounds)
+        return self._filter(proposed_action, agents, state, self._box(agents, bounds))
 
 
 class SharedControlCBFQP(_JointCBFQP):
@@ -557,36 +460,19 @@ class SharedControlCBFQP(_JointCBFQP):
     ) -> tuple[dict[str, FloatArray], FilterInfo]:
         """Return the actions closest to the proposed ones that keep every pair apart.
 
-        Args:
-            proposed_action: Action by agent id, each of shape (action_dim,).
-            obs: See `CentralizedCBFQP.filter`.
-            state: Slack of every pair of proposing agents; read, never changed.
-            bounds: Box of every action and shared capacity.
-            ego_uid: The agent whose whole box is available; required.
-            partner_action_bound: Largest change of each component of another agent's action,
-                action unit, > 0; required.
-
-        Returns:
-            See `CentralizedCBFQP.filter`.
-
-        Raises:
-            InputError: As there, or ``ego_uid`` or ``partner_action_bound`` is missing or wrong.
-            TypeError: ``proposed_action`` is not a dict of arrays.
-            UnknownNameError: An agent has no control model.
-            ConfigurationError: Two agents have no authority together.
-            ConcertoSafetyInfeasible: No actions meet every row and ``on_infeasible="raise"``.
+        Arguments, results and errors as of `CentralizedCBFQP.filter`, but required are ``ego_uid``,
+        the agent whose whole box is available, and ``partner_action_bound``, the largest change of
+        each component of another agent's action, action unit, > 0.
         """
-        require_kind("state", state, SafetyState)
-        require_kind("bounds", bounds, Bounds)
-        call = require_joint_call(proposed_action, obs, state.lambda_, self._models)
-        ego, share = require_share(ego_uid, partner_action_bound, call.uids)
-        box = self._box(call, bounds, ego_uid=ego, share=share)
-        return self._filter(proposed_action, call, self._agents(call, bounds), state, box)
+        agents = self._read(proposed_action, obs, state, bounds)
+        ego, share = require_share(ego_uid, partner_action_bound, [a.uid for a in agents])
+        box = self._box(agents, bounds, ego_uid=ego, share=share)
+        return self._filter(proposed_action, agents, state, box)
 
 
 def _report(
     u: list[float],
-    rows: JointRows,
+    rows: PairRows,
     solution: Solution,
     keys: list[tuple[str, str]],
     elapsed_ms: float,

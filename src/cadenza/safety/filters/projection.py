@@ -13,11 +13,12 @@ Axes:      n action components, m rows.
 """
 
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
+from cadenza.safety.cbf import time_left
 from cadenza.safety.solvers import ROUNDING, QPSolver, SolveStatus, project_one_row
 
 #: Weight of a squared row violation against a squared change of the action. Large enough that
@@ -63,6 +64,29 @@ def residual(row: list[float], level: float, x: list[float]) -> float:
     return total
 
 
+def rate_box(previous: list[float], rate: float, box: Box) -> Box:
+    """Return the part of the box within ``rate`` of the previous action, in every component.
+
+    A previous action outside the box leaves the bound next to it.
+    """
+    lower, upper = box
+    return (
+        [
+            min(max(p - rate, low), high)
+            for p, low, high in zip(previous, lower, upper, strict=True)
+        ],
+        [
+            max(min(p + rate, high), low)
+            for p, low, high in zip(previous, lower, upper, strict=True)
+        ],
+    )
+
+
+def inside(x: list[float], box: Box) -> bool:
+    """Return whether every component lies within its bounds."""
+    return all(low <= x_k <= high for x_k, low, high in zip(x, *box, strict=True))
+
+
 def clipped(u: list[float], lower: list[float], upper: list[float]) -> list[float]:
     """Return the point of the box closest to ``u``; ``u`` itself if it lies inside."""
     for k, u_k in enumerate(u):
@@ -84,13 +108,6 @@ def project(
     solver: QPSolver,
 ) -> tuple[list[float], SolveStatus]:
     """Return the action and whether it meets every row.
-
-    Args:
-        u: Nominal action, n numbers.
-        rows: The rows.
-        lower: Lower bounds of the box, n numbers.
-        upper: Upper bounds of the box, n numbers.
-        solver: Solves what one row cannot.
 
     Returns:
         The projection and OPTIMAL; or the least-violation action and why there is no solution:
@@ -206,17 +223,28 @@ def _least_violation(
     return solution.x[:n].tolist()
 
 
-class LeveledRows(Protocol):
-    """Rows before lambda: as `RowSet`, with levels in place of right-hand sides."""
+@dataclass(slots=True)
+class PairRows:
+    """Rows of one step before lambda, one entry per pair.
+
+    Attributes:
+        a: Row vectors, lists of n numbers.
+        level: Right-hand sides at lambda = 0, m/s^2.
+        h: Barrier values at the best estimate of the state, m/s.
+        margin: Free distance less the safety margin, at the same estimate, m.
+        closing: Closing speeds, at the same estimate, m/s.
+    """
 
     a: list[list[float]]
     level: list[float]
     h: list[float]
+    margin: list[float]
+    closing: list[float]
 
     @property
     def time_left(self) -> list[float]:
-        """See `RowSet`."""
-        ...
+        """Time until each margin is used up at today's closing speed, s; inf if never."""
+        return [time_left(e, w) for e, w in zip(self.margin, self.closing, strict=True)]
 
 
 @dataclass(slots=True)
@@ -237,7 +265,7 @@ class Solution:
     b: list[float]
     proved: bool
 
-    def missed(self, rows: LeveledRows) -> list[float]:
+    def missed(self, rows: PairRows) -> list[float]:
         """Return how far the action misses each row, m/s^2; zeros after a solve that succeeded."""
         if self.status is SolveStatus.OPTIMAL:
             return [0.0] * len(self.b)
@@ -246,22 +274,16 @@ class Solution:
 
 def solve_rows(
     u: list[float],
-    rows: LeveledRows,
+    rows: PairRows,
     wanted: list[float],
     box: Box,
     solver: QPSolver,
     as_given: bool,
 ) -> Solution:
-    """Return the projection of an action.
+    """Return the projection of an action; ``wanted`` is lambda per row, m/s^2.
 
-    Args:
-        u: Nominal action, n numbers.
-        rows: The rows at lambda = 0.
-        wanted: Slack asked for, one entry per row, m/s^2.
-        box: Bounds of the action.
-        solver: Solves several active rows.
-        as_given: Take lambda as it is. Otherwise a negative one tightens its row no further than
-            the box can follow, and is dropped where it sets rows against each other.
+    Unless it is to be taken ``as_given``, a negative lambda tightens its row no further than the
+    box can follow, and is dropped where it sets rows against each other.
     """
     lower, upper = box
     used, b = granted(wanted, rows.a, rows.level, box, as_given)
@@ -303,12 +325,6 @@ def feasible_lambda(lambda_: float, row: list[float], level: float, box: Box) ->
 
     The box meets the row iff lambda >= min_u row @ u - level. A relaxing lambda is returned as it
     is; a row that the box misses even at 0 gets 0.
-
-    Args:
-        lambda_: Slack asked for, m/s^2.
-        row: Row vector, n numbers.
-        level: Right-hand side at lambda = 0, m/s^2.
-        box: Bounds of the action.
     """
     if lambda_ >= 0.0:
         return lambda_

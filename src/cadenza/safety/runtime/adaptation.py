@@ -23,13 +23,7 @@ ADAPTATION_STATE_VERSION: Final = 1
 
 @dataclass(slots=True)
 class _Seat:
-    """Everything adapted to one partner.
-
-    Attributes:
-        state: Slack and warm-up.
-        rule: The rule with its memory.
-        awaits_start: The slack is still to be computed from the error of the first forecast.
-    """
+    """Everything adapted to one partner."""
 
     state: SafetyState
     rule: ConformalRule
@@ -38,12 +32,6 @@ class _Seat:
 
 class SlackAdaptation:
     """The conformal layer of one ego.
-
-    Args:
-        ego_uid: The guarded agent.
-        uids: All agents.
-        capacity: Cartesian capacity that bounds |lambda| by ``options.clamp_floor_ratio``, m/s^2.
-        options: Configuration.
 
     Raises:
         InputError: The rule does not take these settings.

@@ -26,16 +26,7 @@ from cadenza.safety.snapshot import AgentSnapshot
 
 
 class BrakeLayer:
-    """Braking of one ego; remembers which pairs braked one step ago.
-
-    Args:
-        ego_uid: The guarded agent; partners are obstacles.
-        control_models: Model of every agent.
-        controllers: Emergency controllers by agent; None pushes in Cartesian acceleration.
-        bounds: Envelope of the task.
-        dt: Control step, s.
-        options: Configuration.
-    """
+    """Braking of one ego; remembers which pairs braked one step ago."""
 
     def __init__(
         self,
@@ -72,13 +63,6 @@ class BrakeLayer:
         previous_action: FloatArray | None,
     ) -> BrakeDecision | None:
         """Return what the braking layer says; None if it was not asked.
-
-        Args:
-            action: What the filter returned, shape (A,).
-            agents: Every agent.
-            forces: Contact force by canonical pair, N.
-            infeasible: No action met every row.
-            previous_action: Action executed in the last step, shape (A,); None on the first.
 
         Returns:
             The decision; None as well if the emergency controller's answer cannot be executed.

@@ -23,14 +23,6 @@ class SafetyDriver:
     Build it with `from_env` from the very env that will be stepped: a driver that looks at
     another env sees a frozen scene.
 
-    Args:
-        env: The env that is stepped.
-        hooks: What it offers.
-        ego_uid: The agent to guard.
-        options: Configuration.
-        emergency_controller: Turns a push into the ego's action; needed unless the ego's action
-            is its Cartesian acceleration.
-
     Raises:
         ConfigurationError: The ego has no control model, or needs an emergency controller.
     """

@@ -28,16 +28,7 @@ ContactForces: TypeAlias = Mapping[str | tuple[str, str], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvHooks:
-    """What the driver reads from an env.
-
-    Attributes:
-        snapshots: Returns every agent's snapshot at the current state.
-        control_models: Model of every agent.
-        bounds: Envelope of the task.
-        control_timestep: Time one ``step`` of the env takes, s.
-        plant: How the env integrates one step.
-        contact_forces: Returns what is measured at the current state; None if nothing is.
-    """
+    """What the driver reads from an env; ``contact_forces`` is None if none are measured."""
 
     snapshots: Callable[[], dict[str, AgentSnapshot]]
     control_models: Mapping[str, AgentControlModel]

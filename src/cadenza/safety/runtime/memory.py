@@ -1,16 +1,11 @@
-"""Last known state of all agents, carried on while observations are unusable.
+"""Last known state of all agents while observations are unusable, and the saved state.
 
 Ego:       moves by the actions it executes, p + v dt + a dt^2 / 2, the model's bias included.
 Partners:  keep their last packet, which grows older by dt per step, so the rows widen with it.
 Stop:      acceleration -v / `DEFAULT_STOP_TIME_S`, at most the capacity, mapped to an action and
            scaled as a whole into its box, so that its direction stays.
-Units:     m, m/s, m/s^2, s.
-
-What the safety runtime saves, and how it takes it back: all of it, or nothing.
-
-Every part reads its record into a copy of itself; only when all succeeded do the parts take over
-what was read. A part's ``load_state_dict`` therefore assigns whole attributes and never changes
-the objects behind them.
+Loading:   every part reads its record into a copy of itself; only when all succeeded do the parts
+           take over what was read. ``load_state_dict`` therefore assigns whole attributes.
 """
 
 import copy
@@ -47,14 +42,7 @@ def _bias(model: AgentControlModel, ego: AgentSnapshot) -> FloatArray:
 
 
 class LastKnownState:
-    """The agents as last seen.
-
-    Args:
-        ego_uid: The guarded agent.
-        model: How its action moves it.
-        dt: Control step, s.
-        uids: All agents; a state that is loaded must name exactly these. None accepts any.
-    """
+    """The agents as last seen; a state that is loaded must name exactly ``uids``, if given."""
 
     def __init__(
         self,
@@ -200,11 +188,7 @@ def load(parts: Mapping[str, Stateful], payload: object) -> None:
 
 
 class ExecutedAction:
-    """The action executed in the last step, from which the rate limit starts.
-
-    Args:
-        size: Number of action components.
-    """
+    """The action executed in the last step, from which the rate limit starts."""
 
     def __init__(self, size: int) -> None:
         self._size = size

@@ -1,19 +1,14 @@
 """What the runtime reads from an observation, checked before anything is changed.
 
-Keys:   ``agent_states`` (AgentSnapshot by agent id), ``meta.partner_id`` (text, optional),
-        ``comm.aoi`` (age of the visible packet per agent id, in ticks, optional).
-
-Ages of the partners' packets: what is known of them, and whether one rose suddenly.
-
-Sources:    the packet's own stamp (``AgentSnapshot.age_s``, > 0), the age the communication layer
-            reports, and with ``latency_floor`` the link's mean latency, for packets without a
-            stamp. A stamp that agrees with the report within a control step stands.
+Keys:       ``agent_states`` (AgentSnapshot by agent id), ``meta.partner_id`` (text, optional),
+            ``comm.aoi`` (age of the visible packet per agent id, in ticks, optional).
+Ages:       of the packet's own stamp (``AgentSnapshot.age_s``, > 0), of the communication layer,
+            and with ``latency_floor`` the link's mean latency, for packets without a stamp. A
+            stamp that agrees with the report within a control step stands.
 Conflict:   otherwise the true age A is only known to lie in [lo, hi], the smallest and the largest.
-            What the partner did since grows with hi. Its centre p + v A lies on a line, so the ball
-            is put at p + v (lo + hi) / 2 and widened by
-                (|v| + a (hi + dt)) (hi - lo) / 2,
-            a the partner's bound: the second term is what the velocity may change until the next
-            packet, which may have any age in [lo, hi] again.
+            The partner's centre p + v A lies on a line, so the ball is put at p + v (lo + hi) / 2,
+            as of hi, and widened by (|v| + a (hi + dt)) (hi - lo) / 2, a the partner's bound: the
+            second term is what the velocity may change until the next packet.
 Promise:    the widened ball holds every ball that is possible at the packet's velocity, but the
             safe set is proved for one known age: such a step is never certified.
 """
@@ -39,13 +34,7 @@ from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObservedScene:
-    """What an observation says.
-
-    Attributes:
-        agents: Snapshots by id, not yet checked.
-        partner_id: Identity of the partner; None if unknown.
-        ages_s: Age of each agent's packet that the communication layer knows of, s.
-    """
+    """What an observation says."""
 
     agents: Mapping[str, Any]
     partner_id: str | None
@@ -54,10 +43,6 @@ class ObservedScene:
 
 def read_scene(obs: object, *, tick_s: float) -> ObservedScene:
     """Return the parts of ``obs`` that matter.
-
-    Args:
-        obs: Observation; see the module's keys.
-        tick_s: Time that one unit of age means, s.
 
     Raises:
         InputError: A part is missing or malformed.
@@ -108,10 +93,6 @@ def require_agents(
 
 def require_reach(agents: Mapping[str, AgentSnapshot], look_ahead_s: float) -> None:
     """Raise unless every agent stays in the range of numbers until what is forecast of it.
-
-    Args:
-        agents: Every agent.
-        look_ahead_s: How far ahead of now forecasts reach, s.
 
     Raises:
         InputError: One does not.
@@ -206,15 +187,7 @@ _ROUNDING: Final = 1e-9
 
 
 class PacketAges:
-    """Watches how old what is known of each partner is.
-
-    Args:
-        ego_uid: The guarded agent, whose own state is current.
-        control_models: Model of every agent; says how fast a partner's velocity changes.
-        bounds: Its ``comm_latency_ms`` is the floor if ``options.latency_floor`` is set.
-        dt: Control step, s.
-        options: Configuration.
-    """
+    """Watches how old what is known of each partner is."""
 
     def __init__(
         self,
@@ -244,10 +217,6 @@ class PacketAges:
         self, agents: dict[str, AgentSnapshot], ages_s: Mapping[str, float]
     ) -> tuple[dict[str, AgentSnapshot], bool]:
         """Return the agents as all sources of their age allow, and whether any contradicted.
-
-        Args:
-            agents: Every agent, with the age its packet states.
-            ages_s: Ages the communication layer reports, by agent, s.
 
         Raises:
             InputError: An age, or where it puts an agent, is out of range.

@@ -4,76 +4,20 @@ An option that would have no effect beside another one is refused, so that every
 runtime that exists changes what it does.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from cadenza.core.checks import is_real, is_whole, shown
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import MAX_BOUND
 from cadenza.safety.braking import DEFAULT_TAU_BRAKE
-from cadenza.safety.cbf import DEFAULT_CBF_GAMMA, CbfPower
 from cadenza.safety.conformal.dtaci import DEFAULT_STEP_GRID
 from cadenza.safety.conformal.rules import SUPPORTED_RULES
-from cadenza.safety.filter_options import (
-    Barrier,
-    Compat,
-    EgoOnlyOptions,
-    MultiPartner,
-    RateLimit,
-)
+from cadenza.safety.filter_options import EgoOnlyOptions, RowOptions
 from cadenza.safety.runtime.predictors import predictor_kinds
 from cadenza.safety.solvers.registry import SUPPORTED_SOLVERS
 from cadenza.safety.state import DEFAULT_ETA, DEFAULT_WARMUP_STEPS
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _are_reals(value: object) -> bool:
-    return isinstance(value, tuple) and all(map(is_real, cast("tuple[object, ...]", value)))
-
-
-#: What the kind of a default asks for, and how an error names it. Order matters: True is an int.
-_KINDS: Final[tuple[tuple[type, Callable[[object], bool], str], ...]] = (
-    (bool, _is_flag, "True or False"),
-    (int, is_whole, "a whole number"),
-    (float, is_real, "a number"),
-    (str, _is_text, "text"),
-    (tuple, _are_reals, "a tuple of numbers"),
-)
-
-
-def require_kinds(owner: str, values: Mapping[str, Any], optional: Mapping[str, object]) -> None:
-    """Raise unless every value is of its default's kind.
-
-    Args:
-        owner: Class whose options these are.
-        values: Pairs (value, default) by option.
-        optional: For options whose default is None: another value of the kind they take.
-
-    Raises:
-        ConfigurationError: One is not; the message names it.
-    """
-    for name, (value, default) in values.items():
-        or_none = ""
-        if name in optional:
-            if value is None:
-                continue
-            default, or_none = optional[name], " or None"
-        for kind, fits, words in _KINDS:
-            if isinstance(default, kind):
-                if not fits(value):
-                    raise ConfigurationError(
-                        f"{owner}.{name}: expected {words}{or_none}, got {shown(value)}."
-                    )
-                break
-
 
 #: What a malformed observation leads to.
 OnBadInput: TypeAlias = Literal["raise", "brake"]
@@ -105,17 +49,33 @@ _OF_RULES: Final = {
     "lambda_max": ("huriot_sibai",),
 }
 
-#: A value of the kind that each option takes whose default is None.
-_OPTIONAL: Final = {"prediction_error": 0.0, "comm_tick_s": 0.0, "compat": "", "budget_split": ""}
+
+def _are_reals(value: object) -> bool:
+    return isinstance(value, tuple) and all(map(is_real, cast("tuple[object, ...]", value)))
+
+
+#: What the kind of a default asks for, and how an error names it.
+_KINDS: Final[dict[type, tuple[Callable[[Any], bool], str]]] = {
+    bool: (lambda value: isinstance(value, bool), "True or False"),
+    int: (is_whole, "a whole number"),
+    float: (is_real, "a number"),
+    str: (lambda value: isinstance(value, str), "text"),
+    tuple: (_are_reals, "a tuple of numbers"),
+}
+#: The kind of options whose default is None.
+_OPTIONAL: Final[dict[str, type]] = {
+    "prediction_error": float,
+    "comm_tick_s": float,
+    "compat": str,
+    "budget_split": str,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SafetyOptions:
-    """How the runtime guards the ego.
+class SafetyOptions(RowOptions):
+    """How the runtime guards the ego: the rows, their adaptation, and braking.
 
     Attributes:
-        cbf_gamma: Rate at which overlap is undone, and gain from the conformal margin (m/s) to
-            lambda (m/s^2); 1/s, > 0.
         saturation_threshold: Share of the Cartesian capacity at which |lambda| counts as
             saturated, in (0, 1].
         lambda_safe: Slack right after a partner swap, m/s^2, <= 0; no tighter than the clamp.
@@ -125,7 +85,6 @@ class SafetyOptions:
         tau_brake: Time to collision that triggers braking when the rows cannot be met, s, > 0.
         clamp_floor_ratio: Share of the capacity |lambda| may reach, in (0, 1], below
             ``saturation_threshold``.
-        margin_m: Distance kept beside the radii, m, >= 0.
         miss_rate: Target share of forecasts worse than the conformal margin, in (0, 1); not for
             ``huriot_sibai``.
         eta: Step of the conformal rule, >= 0, m/s per miss (``two_sided``) or 1/s
@@ -142,27 +101,12 @@ class SafetyOptions:
             forecast asks (the partner's own bound where the forecast makes no claim) and the box
             permits.
         partner_memory: Partners whose adaptation is kept for their return, >= 0.
-        prediction_error: Error up to which forecast accelerations may replace the partner's
-            bound, m/s^2, >= 0. A step whose forecast claims a larger error, or none, takes the
-            bound. None never trusts a forecast.
         on_bad_input: ``raise`` an error at a malformed observation, or ``brake`` on the last known
             state, flagged.
-        max_age_s: Packet age the guarantee covers, s, >= 0; it costs authority.
         latency_floor: Take every packet to be at least ``Bounds.comm_latency_ms`` old.
         comm_tick_s: Time that one unit of ``obs["comm"]["aoi"]`` means, s, > 0; None means one
             control step.
         age_jump_s: Rise of a packet's age that starts the warm-up again, s, > 0.
-        barrier: Row of a pair: ``sampled`` (proved) or ``wae`` (the classical one).
-        compat: ``upstream`` reproduces the published filter, with ``wae`` only. A step without an
-            admissible action still brakes.
-        cbf_power: Exponent of the classical row, 1 or 3.
-        budget_split: Name of the split of each row with partners that run the same filter; None
-            guards against them.
-        rate_limit: What ``Bounds.action_rate`` does: ``off``, ``soft`` (gives way to the rows) or
-            ``hard``.
-        multi_partner: With two or more partners, ``rows`` meets as many rows as it can; ``passive``
-            keeps the ego's own speed at any contact to ``contact_speed``.
-        contact_speed: Own speed tolerated at a contact, m/s, >= 0; ``passive`` only.
         solver: Solves several active rows; a name of `cadenza.safety.solvers`.
         brake_stopping: Also brake, in a step no action can make safe, when the stopping distance
             runs short, not only on time to collision.
@@ -174,14 +118,13 @@ class SafetyOptions:
         ConfigurationError: A value is out of range, or without effect beside another.
     """
 
-    cbf_gamma: float = DEFAULT_CBF_GAMMA
+    margin_m: float = DEFAULT_MARGIN_M
     saturation_threshold: float = 0.9
     lambda_safe: float = 0.0
     n_warmup_steps: int = DEFAULT_WARMUP_STEPS
     predictor_kind: str = "constant_velocity"
     tau_brake: float = DEFAULT_TAU_BRAKE
     clamp_floor_ratio: float = 0.7
-    margin_m: float = DEFAULT_MARGIN_M
     miss_rate: float = DEFAULT_MISS_RATE
     eta: float = DEFAULT_ETA
     conformal_rule: str = "two_sided"
@@ -192,50 +135,37 @@ class SafetyOptions:
     horizon_steps: int = 1
     lambda_start: LambdaStart = "lambda_safe"
     partner_memory: int = DEFAULT_PARTNER_MEMORY
-    prediction_error: float | None = None
     on_bad_input: OnBadInput = "raise"
-    max_age_s: float = 0.0
     latency_floor: bool = False
     comm_tick_s: float | None = None
     age_jump_s: float = DEFAULT_AGE_JUMP_S
-    barrier: Barrier = "sampled"
-    compat: Compat | None = None
-    cbf_power: CbfPower = 1
-    budget_split: str | None = None
-    rate_limit: RateLimit = "off"
-    multi_partner: MultiPartner = "rows"
-    contact_speed: float = 0.0
     solver: str = "daqp"
     brake_stopping: bool = False
     brake_latency_s: float = 0.0
     brake_hysteresis: bool = True
 
     def __post_init__(self) -> None:
-        fields = SafetyOptions.__dataclass_fields__
-        values = {name: (getattr(self, name), f.default) for name, f in fields.items()}
-        require_kinds("SafetyOptions", values, _OPTIONAL)
+        self._check_kinds()
         self._check_promised()
-        self._check_adaptation()
-        self._check_packets()
-        self._check_rows_and_braking()
+        self._check_ours()
         self._check_effects()
         EgoOnlyOptions(**self.filter_options())
 
     def filter_options(self) -> dict[str, Any]:
         """Return the options that go to the ego-only filter as they are."""
-        return {
-            "cbf_gamma": self.cbf_gamma,
-            "margin_m": self.margin_m,
-            "barrier": self.barrier,
-            "compat": self.compat,
-            "cbf_power": self.cbf_power,
-            "max_age_s": self.max_age_s,
-            "budget_split": self.budget_split,
-            "rate_limit": self.rate_limit,
-            "multi_partner": self.multi_partner,
-            "contact_speed": self.contact_speed,
-            "prediction_error": self.prediction_error,
-        }
+        return {field.name: getattr(self, field.name) for field in fields(RowOptions)}
+
+    def _check_kinds(self) -> None:
+        """Raise for a value that is of another kind than its default."""
+        for field in fields(SafetyOptions):
+            value, or_none = getattr(self, field.name), ""
+            kind: type = type(cast("object", field.default))
+            if field.name in _OPTIONAL:
+                if value is None:
+                    continue
+                kind, or_none = _OPTIONAL[field.name], " or None"
+            fits, words = _KINDS[kind]
+            self._require(field.name, fits(value), f"{words}{or_none}")
 
     def _check_promised(self) -> None:
         self._require("cbf_gamma", 0.0 < self.cbf_gamma <= MAX_BOUND, "> 0")
@@ -258,7 +188,7 @@ class SafetyOptions:
         self._require("miss_rate", 0.0 < self.miss_rate < 1.0, "in (0, 1)")
         self._require("eta", 0.0 <= self.eta <= MAX_BOUND, ">= 0")
 
-    def _check_adaptation(self) -> None:
+    def _check_ours(self) -> None:
         rules = SUPPORTED_RULES
         self._require("conformal_rule", self.conformal_rule in rules, f"one of {rules}")
         self._require("eta_decay", 0.0 <= self.eta_decay < 1.0, "in [0, 1)")
@@ -278,15 +208,11 @@ class SafetyOptions:
         starts = ("lambda_safe", "error_bound")
         self._require("lambda_start", self.lambda_start in starts, f"one of {starts}")
         self._require("partner_memory", self.partner_memory >= 0, ">= 0")
-
-    def _check_packets(self) -> None:
         answers = ("raise", "brake")
         self._require("on_bad_input", self.on_bad_input in answers, f"one of {answers}")
         tick = self.comm_tick_s
         self._require("comm_tick_s", tick is None or 0.0 < tick <= MAX_BOUND, "> 0 s or None")
         self._require("age_jump_s", 0.0 < self.age_jump_s <= MAX_BOUND, "> 0 s")
-
-    def _check_rows_and_braking(self) -> None:
         solvers = SUPPORTED_SOLVERS
         self._require("solver", self.solver in solvers, f"one of {solvers}")
         self._require("brake_latency_s", 0.0 <= self.brake_latency_s <= MAX_BOUND, ">= 0 s")
@@ -310,5 +236,5 @@ class SafetyOptions:
     def _require(self, name: str, holds: bool, expected: str) -> None:
         if not holds:
             raise ConfigurationError(
-                f"SafetyOptions.{name}: expected {expected}, got {getattr(self, name)!r}."
+                f"SafetyOptions.{name}: expected {expected}, got {shown(getattr(self, name))}."
             )

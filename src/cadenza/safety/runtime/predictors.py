@@ -1,45 +1,33 @@
-"""Forecasts of a partner's motion from the packets it sent.
+"""Forecasts of partners' motion from the packets they sent, and the scores that forecasts earn.
 
-Contract:   a predictor is a pure function of a short history of packets: whatever it needs is in
-            the history, so a saved history is all that a resumed run needs.
-Time:       packets carry the time they were measured; the newest one is ``age`` seconds old when
-            the forecast is made, and the forecast looks ``dt`` beyond that moment.
-Error:      a `Prediction` may carry a bound on the error of the acceleration it implies, m/s^2.
-            The filter's certificate may rest on it only if the caller declares so
+Contract:   a predictor is a pure function of a short history of packets, so a saved history is all
+            that a resumed run needs. Packets carry the time they were measured; the newest one is
+            ``age`` seconds old when the forecast is made, which looks ``dt`` beyond that moment.
+Error:      a `Prediction` may bound the error of the acceleration it implies, m/s^2. The filter's
+            certificate may rest on it only if the caller declares so
             (`SafetyOptions.prediction_error`).
-Kinds:      `constant_velocity`, `constant_acceleration` (`kalman`), `ensemble`, and
-            whatever `register_predictor` adds.
+Score:      a forecast made in step k for step k + horizon is compared with the packet measured
+            then, whenever that arrives; one measured between two steps with the forecast for the
+            nearer step, moved along its velocity. An older packet says nothing new. A packet of
+            age A that comes in step k was measured at k dt - A.
 Units:      m, m/s, m/s^2, s.
 
-Constant-acceleration forecast with a Kalman filter.
-
-State:      x = (p, v, a) per axis; all axes share one covariance, because they share every noise.
+The constant-acceleration forecast is a Kalman filter on x = (p, v, a) per axis:
 Motion:     a changes by white jerk of spectral density q:
                 F = [[1, t, t^2/2], [0, 1, t], [0, 0, 1]]
                 Q = q [[t^5/20, t^4/8, t^3/6], [t^4/8, t^3/3, t^2/2], [t^3/6, t^2/2, t]]
 Packet:     z = (p, v) + noise, covariance R = diag(r_p^2, r_v^2); t is the time between packets as
             measured, so gaps, late packets and uneven rates need no special case.
 Update:     K = P H^T (H P H^T + R)^-1, and the Joseph form P <- (I - K H) P (I - K H)^T + K R K^T,
-            which stays symmetric and positive definite under rounding.
-Speed:      written out in plain numbers, since matrices of three rows cost more to pass around than
-            to multiply; and gains follow from the times of the packets alone, so partners that
-            send regularly share them.
+            which stays symmetric and positive definite under rounding; in plain numbers, since
+            matrices of three rows cost more to pass around than to multiply. Gains follow from the
+            times of the packets alone, so partners that send regularly share them.
 Forecast:   F x over age + dt. Error bound: `sigmas` standard deviations of the mean acceleration
-            since the newest packet, per axis, times sqrt(d) for the Euclidean norm.
+            since the newest packet, per axis, times sqrt(d); it holds as far as the noise model.
 Source:     Bar-Shalom, Li and Kirubarajan, "Estimation with Applications to Tracking and
             Navigation", section 6.2.3 (white-noise jerk) and 5.2.6 (Joseph form).
 Axes:       d = Cartesian dimension; means are (3, d), covariances (3, 3), of which `Covariance`
             holds the upper triangle by rows.
-Limits:     the bound is statistical: it holds as far as the noise model does.
-
-Forecasts of all partners, and the scores they earn once they fall due.
-
-Time:   counted in control steps since the start of the episode; a packet of age A that comes in
-        step k was measured at k dt - A.
-Score:  a forecast made in step k for step k + horizon is compared with the packet measured then,
-        whenever that arrives; one measured between two steps with the forecast for the nearer
-        step, moved along its velocity. A packet that is not newer than the last one says nothing
-        new.
 """
 
 import itertools
@@ -465,13 +453,8 @@ Packets: TypeAlias = tuple[Sequence[str], Sequence[AgentSnapshot]]
 class PartnerForecaster:
     """Keeps the packets of every partner and the forecasts that are still open.
 
-    Args:
-        predictor: Forecasts one partner.
-        dt: Control step, s.
-        horizon_steps: Steps from a forecast to its score, >= 1.
-        ego_uid: The agent that is not forecast.
-        partners: Cartesian dimension by partner; a state that is loaded may name no others. None
-            accepts any.
+    ``horizon_steps`` lead from a forecast to its score; a state that is loaded may name no other
+    ``partners``, given with their Cartesian dimension, than these.
     """
 
     def __init__(

@@ -8,11 +8,9 @@ Order of a step:
     5. forecasts that fell due are scored against the rows' barrier values and move lambda;
     6. the filter projects the nominal action onto the rows;
     7. braking replaces the action if no action meets every row and contact is imminent, or if a
-       contact force exceeds its limit.
-Braking comes after the filter on purpose. Its triggers also fire inside the safe set, where the
-row is proved to be enough; firing there would throw the ego back whenever it passes a partner
-slowly at a small distance. And while contact is not imminent the least-violation action is the
-better retreat: it weighs every partner, a push away only those it flees from.
+       contact force exceeds its limit. It comes after the filter, because its triggers also fire
+       inside the safe set, where the row is proved to be enough; and while contact is not imminent
+       the least-violation action, which weighs every partner, is the better retreat.
 
 Trust:  two filters share one set of rows: one trusts forecast accelerations as far as
         `SafetyOptions.prediction_error` says, the other never; each step takes the first only while
@@ -89,19 +87,27 @@ def require_parts(
     Raises:
         ConfigurationError: One is not.
     """
-    if not isinstance(ego_uid, str):
-        _refuse("ego_uid", "an agent id", ego_uid)
-    if not isinstance(control_models, Mapping):
-        _refuse("control_models", "a mapping of models by agent id", control_models)
-    for uid, model in cast("Mapping[Any, Any]", control_models).items():
-        if not isinstance(model, AgentControlModel):
-            _refuse(f"control_models[{uid!r}]", "an AgentControlModel", model)
-    if not isinstance(bounds, Bounds):
-        _refuse("bounds", "Bounds", bounds)
-    if not (options is None or isinstance(options, SafetyOptions)):
-        _refuse("options", "SafetyOptions or None", options)
-    if not (emergency_controllers is None or isinstance(emergency_controllers, Mapping)):
-        _refuse("emergency_controllers", "a mapping by agent id or None", emergency_controllers)
+    checks: list[tuple[str, str, object, Any]] = [
+        ("ego_uid", "an agent id", ego_uid, str),
+        ("control_models", "a mapping of models by agent id", control_models, Mapping),
+        ("bounds", "Bounds", bounds, Bounds),
+        ("options", "SafetyOptions or None", options, SafetyOptions | None),
+        (
+            "emergency_controllers",
+            "a mapping by agent id or None",
+            emergency_controllers,
+            (Mapping, type(None)),
+        ),
+    ]
+    if isinstance(control_models, Mapping):
+        models = cast("Mapping[Any, Any]", control_models)
+        named = [(f"control_models[{uid!r}]", model) for uid, model in models.items()]
+        checks[2:2] = [(n, "an AgentControlModel", model, AgentControlModel) for n, model in named]
+    for name, expected, value, kind in checks:
+        if not isinstance(value, kind):
+            raise ConfigurationError(
+                f"SafetyRuntime.{name}: expected {expected}, got {type(value).__name__}."
+            )
 
 
 def require_timestep(value: object) -> float:
@@ -114,12 +120,6 @@ def require_timestep(value: object) -> float:
         return float(value)
     raise ConfigurationError(
         f"SafetyRuntime.control_timestep: expected {MIN_DT:g} to {MAX_DT:g} s, got {shown(value)}."
-    )
-
-
-def _refuse(name: str, expected: str, value: object) -> None:
-    raise ConfigurationError(
-        f"SafetyRuntime.{name}: expected {expected}, got {type(value).__name__}."
     )
 
 
@@ -333,9 +333,6 @@ class SafetyRuntime:
     def note_executed(self, action: FloatArray) -> None:
         """Say that another action than the last step's is executed; the rate limit starts there.
 
-        Args:
-            action: What the plant executes, shape (A,).
-
         Raises:
             InputError: It is malformed or not finite; nothing has changed then.
         """
@@ -444,39 +441,35 @@ class SafetyRuntime:
             return None
         (constants, before), adaptation = usual, self._adaptation
         pairs, near, slow = constants.pairs, self._near, self._slow
-        if len(snapshots) != len(pairs.uids) or not (
+        if not (
             partner_id is None or (type(partner_id) is str and partner_id == adaptation.partner_id)
         ):
             return None
         agents: list[AgentSnapshot] = []
         for uid in (self._ego_uid, *pairs.partners):
             agent = snapshots.get(uid)
-            if type(agent) is not AgentSnapshot or agent.age_s > 0.0:
+            if type(agent) is not AgentSnapshot:
                 return None
-            p, v = agent.position_numbers, agent.velocity_numbers
-            if not (
-                len(p) == 2
-                and -near <= p[0] <= near
-                and -near <= p[1] <= near
-                and -slow <= v[0] <= slow
-                and -slow <= v[1] <= slow
-            ):
-                return None
+            for p_k, v_k in zip(agent.position_numbers, agent.velocity_numbers, strict=True):
+                if not (-near <= p_k <= near and -slow <= v_k <= slow):
+                    return None
             agents.append(agent)
-        u = require_action(nominal, 2)
         ego, *partners = agents
         scores: LambdaDict = {}
 
         def adapt(barriers: list[float]) -> list[float]:
+            """Take the packets in, and move lambda."""
             scores.update(self._filter.score_kept_velocity(ego, before, barriers, constants))
             adaptation.update(scores)
+            self._forecaster.pass_current(pairs.partners, partners)
+            self._usual = constants, partners
             lambda_ = adaptation.state.lambda_
             return [lambda_[key] for key in pairs.keys]
 
-        self._forecaster.pass_current(pairs.partners, partners)
-        self._usual = constants, partners
-        action, info = self._filter.ordinary_step(nominal, u, ego, partners, constants, [], adapt)
-        step = self._reported(action, info, nominal, snapshots, scores, None)
+        answer = self._filter.ordinary_step(nominal, snapshots, constants, None, adapt)
+        if answer is None:
+            return None
+        step = self._reported(*answer, nominal, snapshots, scores, None)
         self._finish(step)
         return step
 
@@ -523,17 +516,7 @@ class SafetyRuntime:
         *,
         conflict: bool = False,
     ) -> SafetyStep:
-        """Filter the action, brake if need be, and report.
-
-        Args:
-            nominal: The action, shape (A,), and ``u`` its numbers.
-            u: See there.
-            agents: Every agent.
-            ahead: Forecast of every partner.
-            due: Forecasts to score in this step.
-            forces: Contact force by canonical pair, N.
-            conflict: Sources disagree about a packet's age.
-        """
+        """Filter the action, brake if need be, and report."""
         chosen = self._filter if self._cautious is self._filter else self._chosen(ahead)
         ego, partners, constants = self._constants(chosen, agents)
         uids = constants.pairs.partners

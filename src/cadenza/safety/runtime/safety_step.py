@@ -1,21 +1,17 @@
-"""What the safety runtime decided for one control step.
-
-What happened in a run and in its current episode, counted, with every reason for braking.
-"""
+"""What the safety runtime decided for one control step, and counts of what it decided."""
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, cast
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.core.checks import is_real
 from cadenza.core.errors import InputError
 from cadenza.safety.braking import Pair, PairDanger
-from cadenza.safety.pairs import LambdaDict, canonical_pair_key
+from cadenza.safety.pairs import LambdaDict
 from cadenza.safety.runtime.observation import comparable
 from cadenza.safety.state import FilterInfo
 
@@ -115,8 +111,6 @@ def as_blind_step(step: SafetyStep, nominal: object, problem: str) -> SafetyStep
     return replace(step, bad_input=problem)
 
 
-#: Reasons for braking that an episode lists one by one; further ones are only counted.
-MAX_EVENTS: Final = 1000
 #: What is counted, beside the reasons for braking.
 COUNTED: Final = (
     "steps",
@@ -129,31 +123,6 @@ COUNTED: Final = (
     "bad_inputs",
     "saturated",
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrakeEvent:
-    """One dangerous pair in one step that braked.
-
-    Attributes:
-        step: Index of the step within its episode.
-        pair: The pair, in canonical order.
-        reason: Which test fired.
-        time_to_collision: At constant velocity, s; None if the paths never touch.
-        distance: Free distance between the balls, m.
-        closing_speed: m/s.
-        force: Measured contact force, N; None if none was measured.
-        age_s: Age of the older of the two snapshots, s.
-    """
-
-    step: int
-    pair: tuple[str, str]
-    reason: str
-    time_to_collision: float | None
-    distance: float
-    closing_speed: float
-    force: float | None
-    age_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +139,7 @@ class TelemetryRecord:
 
 
 class RuntimeTelemetry:
-    """Counters of the run and of the episode, and the episode's reasons for braking."""
+    """Counters of the run and of the episode."""
 
     def __init__(self) -> None:
         """Start at zero."""
@@ -186,7 +155,6 @@ class RuntimeTelemetry:
         """Start the episode's counters; the run's go on."""
         self._episode: Counter[str] = Counter()
         self._episode_brakes: Counter[str] = Counter()
-        self._events: deque[BrakeEvent] = deque(maxlen=MAX_EVENTS)
 
     @property
     def run(self) -> TelemetryRecord:
@@ -197,11 +165,6 @@ class RuntimeTelemetry:
     def episode(self) -> TelemetryRecord:
         """Counters since `begin_episode`; a copy."""
         return _record(self._episode, self._episode_brakes)
-
-    @property
-    def events(self) -> tuple[BrakeEvent, ...]:
-        """The newest reasons for braking of the episode, oldest first."""
-        return tuple(self._events)
 
     def count(self, name: str) -> None:
         """Add one to a counter of `COUNTED`."""
@@ -221,22 +184,17 @@ class RuntimeTelemetry:
             self.count("braked")
         if step.bad_input is not None:
             self.count("bad_inputs")
-        if not step.dangers:
-            return
-        index = self._episode["steps"] - 1
-        for pair, danger in sorted(step.dangers.items()):
+        for danger in step.dangers.values():
             self._run_brakes[danger.reason] += 1
             self._episode_brakes[danger.reason] += 1
-            self._events.append(_event(index, pair, danger))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all counters and events as JSON-able values."""
+        """Return all counters as JSON-able values."""
         return {
             "run": dict(self._run),
             "run_brakes": dict(self._run_brakes),
             "episode": dict(self._episode),
             "episode_brakes": dict(self._episode_brakes),
-            "events": [asdict(event) for event in self._events],
         }
 
     def load_state_dict(self, payload: Mapping[str, Any]) -> None:
@@ -248,9 +206,7 @@ class RuntimeTelemetry:
         counters = [
             _counter(payload[key]) for key in ("run", "run_brakes", "episode", "episode_brakes")
         ]
-        events = [_read_event(entry) for entry in cast("list[dict[str, Any]]", payload["events"])]
         self._run, self._run_brakes, self._episode, self._episode_brakes = counters
-        self._events = deque(events, maxlen=MAX_EVENTS)
 
 
 def _counter(entries: Mapping[str, Any]) -> Counter[str]:
@@ -262,44 +218,8 @@ def _counter(entries: Mapping[str, Any]) -> Counter[str]:
     return counter
 
 
-def _read_event(entry: Mapping[str, Any]) -> BrakeEvent:
-    """Return an event with every field checked.
-
-    Raises:
-        InputError: A field is of another kind.
-    """
-    event = BrakeEvent(**entry)
-    first, second = event.pair
-    numbers = (event.distance, event.closing_speed, event.age_s)
-    optional = (event.time_to_collision, event.force)
-    sound = (
-        type(event.step) is int
-        and event.step >= 0
-        and all(type(text) is str for text in (first, second, event.reason))
-        and all(is_real(x) and math.isfinite(x) for x in numbers)
-        and all(x is None or (is_real(x) and math.isfinite(x)) for x in optional)
-    )
-    if not sound:
-        raise InputError(f"telemetry: expected a braking event, got {entry}.")
-    return replace(event, pair=canonical_pair_key(first, second))
-
-
 def _record(counts: Counter[str], brakes: Counter[str]) -> TelemetryRecord:
     return TelemetryRecord(
         counts={name: counts[name] for name in COUNTED},
         brakes={reason: brakes[reason] for reason in sorted(brakes)},
-    )
-
-
-def _event(step: int, pair: tuple[str, str], danger: PairDanger) -> BrakeEvent:
-    ttc = danger.time_to_collision
-    return BrakeEvent(
-        step=step,
-        pair=pair,
-        reason=danger.reason,
-        time_to_collision=ttc if ttc < float("inf") else None,
-        distance=danger.distance,
-        closing_speed=danger.closing_speed,
-        force=danger.force,
-        age_s=danger.age_s,
     )

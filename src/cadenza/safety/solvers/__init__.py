@@ -7,7 +7,7 @@ May import:  `core`, `cadenza.safety.errors`.  Must not import: the filters.
 Adding one:  its class, one line in `registry`, then the contract tests of the registered solvers.
 """
 
-from cadenza.safety.solvers.closed_form import ClosedFormSolver, project_one_row
+from cadenza.safety.solvers.closed_form import project_one_row
 from cadenza.safety.solvers.daqp_solver import DaqpSolver
 from cadenza.safety.solvers.interface import (
     RESIDUAL_TOLERANCE,
@@ -30,7 +30,6 @@ __all__ = [
     "SUPPORTED_SOLVERS",
     "AutoSolver",
     "ClarabelSolver",
-    "ClosedFormSolver",
     "DaqpSolver",
     "QPSolution",
     "QPSolver",

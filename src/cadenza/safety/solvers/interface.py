@@ -9,7 +9,6 @@ Accepting: a solution counts only if every row is met to `RESIDUAL_TOLERANCE`, r
 
 import math
 import time
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
@@ -59,10 +58,8 @@ class QPSolution:
 class QPSolver(Protocol):
     """Solves one strictly convex quadratic programme."""
 
-    @property
-    def name(self) -> str:
-        """Name in the registry."""
-        ...
+    #: Name in the registry.
+    name: str
 
     def run(
         self,
@@ -102,25 +99,8 @@ class QPSolver(Protocol):
         ...
 
 
-class SolverBase(ABC):
+class SolverBase(QPSolver):
     """The part of `QPSolver` that every solver shares: `solve` on top of `run`."""
-
-    #: Name in the registry.
-    name: str
-
-    @abstractmethod
-    def run(
-        self,
-        P: FloatArray,
-        q: FloatArray,
-        A: FloatArray,
-        b: FloatArray,
-        lower: FloatArray,
-        upper: FloatArray,
-        *,
-        warm_start: bool = False,
-    ) -> QPSolution:
-        """Return the minimiser, or why there is none; see `QPSolver.run`."""
 
     def solve(
         self,
@@ -131,17 +111,7 @@ class SolverBase(ABC):
         *,
         warm_start: bool = True,
     ) -> tuple[FloatArray, float]:
-        """Return the minimiser and the time of the solve.
-
-        Args:
-            P: Cost, shape (n, n) or its diagonal (n,), positive definite.
-            q: Linear cost, shape (n,).
-            A: Rows, shape (m, n).
-            b: Right-hand sides, shape (m,).
-            warm_start: Start from the last problem of this shape, where the method can.
-
-        Returns:
-            ``x``, shape (n,), and milliseconds.
+        """Return the minimiser, shape (n,), and the milliseconds of the solve; see `QPSolver`.
 
         Raises:
             InputError: Shapes that do not fit each other.

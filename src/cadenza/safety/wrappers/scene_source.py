@@ -22,15 +22,7 @@ ForceSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], LambdaDict]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What a wrapper must know about the task, once.
-
-    Attributes:
-        ego_uid: The agent whose action is filtered.
-        control_models: Model of every agent by id.
-        bounds: Envelope of the task.
-        control_timestep: Time one ``step`` takes, s.
-        plant: How the environment integrates one step.
-    """
+    """What a wrapper must know about the task, once."""
 
     ego_uid: str
     control_models: Mapping[str, AgentControlModel]

@@ -77,23 +77,10 @@ class VectorSafetyFilterWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         action_from_control: ActionMap | None = None,
         partner_id: BatchPartnerSource | None = None,
     ) -> None:
-        """Wrap ``env``.
+        """Wrap ``env``, a batch whose action is a Box, or a Dict of Boxes by agent.
 
-        Args:
-            env: Batch whose action is a Box, or a Dict of Boxes by agent.
-            ego_uid: The agent whose actions are filtered.
-            agents: Called with (env, observation, info) before every step.
-            control_models: Model of every agent by id.
-            bounds: Envelope; its ``action_linf_component`` is in the control model's unit.
-            control_timestep: Time one ``step`` takes, s.
-            plant: How the environments integrate one step.
-            options: Configuration; None means the defaults.
-            emergency_controller: Turns a push into the ego's action; needed unless that is its
-                Cartesian acceleration or its model offers a Jacobian.
-            action_to_control: From the environment's action unit to the control model's, for
-                batches of actions.
-            action_from_control: The inverse of ``action_to_control``.
-            partner_id: Called like ``agents``; None means unknown partners.
+        ``agents`` and ``partner_id`` are called with (env, observation, info) before every step.
+        All else is as of `SafetyFilterWrapper`; maps of actions take batches of them.
 
         Raises:
             ConfigurationError: The action space does not fit, a wrapper inside changes actions
