@@ -22,7 +22,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,30 +33,6 @@ from .files import ScriptError, start, write_result
 Span = tuple[int, int]
 
 
-class Store(Protocol):
-    """Where a dataset's files are."""
-
-    def first_tasks(self) -> tuple[NDArray[np.int64], list[str]]:
-        """Return the numbers of all episodes, and the first task text of each."""
-        ...
-
-    def data_files(self) -> list[str]:
-        """Return the data files, in order."""
-        ...
-
-    def span(self, file: str) -> Span:
-        """Return which episodes a data file holds, from its end alone."""
-        ...
-
-    def here(self, file: str) -> bool:
-        """Return whether the file lies on this machine."""
-        ...
-
-    def fetch(self, files: Sequence[str]) -> None:
-        """Bring files to this machine."""
-        ...
-
-
 class LocalStore:
     """A dataset in a folder."""
 
@@ -64,20 +40,20 @@ class LocalStore:
         self.root = root
 
     def first_tasks(self) -> tuple[NDArray[np.int64], list[str]]:
-        """Return episodes and their first task texts."""
+        """Return the numbers of all episodes, and the first task text of each."""
         return _first_tasks(sorted((self.root / "meta" / "episodes").rglob("*.parquet")))
 
     def data_files(self) -> list[str]:
-        """Return the data files."""
+        """Return the data files, in order."""
         found = sorted((self.root / "data").rglob("*.parquet"))
         return [path.relative_to(self.root).as_posix() for path in found]
 
     def span(self, file: str) -> Span:
-        """Return the file's episodes."""
+        """Return which episodes a data file holds, from its end alone."""
         return episode_span(self.root / file)
 
     def here(self, file: str) -> bool:
-        """Return True: what is listed is here."""
+        """Return whether the file lies on this machine."""
         return (self.root / file).is_file()
 
     def fetch(self, files: Sequence[str]) -> None:
@@ -90,19 +66,19 @@ class LocalStore:
             raise ScriptError(f"expected {files[0]} in {self.root}, got no such file")
 
 
-class HubStore:
+class HubStore(LocalStore):
     """A dataset on the hub, copied as far as needed to where LeRobot looks for it."""
 
     def __init__(self, repo_id: str) -> None:
         constants = importlib.import_module("lerobot.utils.constants")
+        super().__init__(Path(constants.HF_LEROBOT_HOME) / repo_id)
         self.repo_id = repo_id
-        self.root = Path(constants.HF_LEROBOT_HOME) / repo_id
         self._hub: Any = importlib.import_module("huggingface_hub")
 
     def first_tasks(self) -> tuple[NDArray[np.int64], list[str]]:
         """Return episodes and their first task texts; the metadata are downloaded."""
         self._download(["meta/*"])
-        return LocalStore(self.root).first_tasks()
+        return super().first_tasks()
 
     def data_files(self) -> list[str]:
         """Return the data files that the hub has."""
@@ -112,13 +88,9 @@ class HubStore:
     def span(self, file: str) -> Span:
         """Return the file's episodes; of a file that is not here, only the end is downloaded."""
         if self.here(file):
-            return episode_span(self.root / file)
+            return super().span(file)
         with self._hub.HfFileSystem().open(f"datasets/{self.repo_id}/{file}", "rb") as remote:
             return episode_span(remote)
-
-    def here(self, file: str) -> bool:
-        """Return whether the file was downloaded."""
-        return (self.root / file).is_file()
 
     def fetch(self, files: Sequence[str]) -> None:
         """Download files."""
@@ -131,7 +103,9 @@ class HubStore:
         )
 
 
-def fetch_shards(store: Store, selected: NDArray[np.int64], *, download: bool) -> tuple[int, int]:
+def fetch_shards(
+    store: LocalStore, selected: NDArray[np.int64], *, download: bool
+) -> tuple[int, int]:
     """Bring the data files of the selected episodes here.
 
     Args:
@@ -161,7 +135,7 @@ def fetch_shards(store: Store, selected: NDArray[np.int64], *, download: bool) -
     return len(absent), len(needed)
 
 
-def spans_around(store: Store, selected: NDArray[np.int64]) -> dict[str, Span]:
+def spans_around(store: LocalStore, selected: NDArray[np.int64]) -> dict[str, Span]:
     """Return the episodes of the files from the first selected episode's to the last one's."""
     files = store.data_files()
     known: dict[int, Span] = {}
@@ -260,7 +234,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _select(given: argparse.Namespace) -> dict[str, Any]:
     instructions = suite_instructions(given.suite, given.instructions)
-    store: Store = HubStore(given.repo_id) if given.root is None else LocalStore(given.root)
+    store = HubStore(given.repo_id) if given.root is None else LocalStore(given.root)
     episodes, texts = store.first_tasks()
     focus = [name for name in given.focus.split(",") if name]
     weights = focus_weights(given.suite, len(instructions), focus)

@@ -29,9 +29,8 @@ from cadenza.loop.store.database import (
     plain_text,
     require_plain,
 )
-from cadenza.loop.store.leases import require_lease
 from cadenza.loop.store.models import Approval, Checkpoint, Cycle, Episode, Run, SeedRangeRow
-from cadenza.loop.store.rows import ApprovalRow, Lease
+from cadenza.loop.store.rows import ApprovalRow
 
 #: Something to do inside a transaction; gets the run that the transaction is about.
 Change: TypeAlias = Callable[[Connection, str], Any]
@@ -278,15 +277,6 @@ class Approvals:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-
-    def request(
-        self, lease: Lease, cycle: int, gate: str, *, timeout_s: float | None = None
-    ) -> ApprovalRow:
-        """Ask, or return what was asked before: the first question and its deadline hold."""
-        with self._database.write() as connection:
-            require_lease(connection, lease)
-            request_approval(cycle, gate, timeout_s=timeout_s)(connection, lease.run_id)
-            return _get(connection, lease.run_id, cycle, gate)
 
     def decide(
         self,
