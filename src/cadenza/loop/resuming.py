@@ -170,11 +170,7 @@ def shown_rules(path: Path | str | None, sha256: str | None) -> str:
 
 
 def weights_digest(path: Path) -> str:
-    """Return the digest of weights: of a file's bytes, or of a folder's files.
-
-    Raises:
-        IntegrityError: There is nothing, or a folder with links or without files.
-    """
+    """Return the digest of a file's bytes or a folder's files, or raise `IntegrityError`."""
     if path.is_file():
         return sha256_file(path)
     if not path.exists():

@@ -93,11 +93,7 @@ class Setting:
 
     @property
     def environment_words(self) -> tuple[str, ...]:
-        """Words that change the environment, wherever the user gave them.
-
-        Raises:
-            ConfigurationError: ``eval.env_args`` says something about something else.
-        """
+        """Words that change the environment; a `ConfigurationError` for others in `env_args`."""
         strangers = [word for word in self.eval.env_args if not word.startswith("--env.")]
         if strangers:
             raise ConfigurationError(
@@ -431,11 +427,7 @@ class LeRobotBackend:
         )
 
     def plan_merge(self, request: MergeRequest) -> JobPlan:
-        """Return the command that joins datasets.
-
-        Raises:
-            ImproveError: One is not local, or their features differ; a run goes on without it.
-        """
+        """Return the command that joins; an `ImproveError` if sources are not local or differ."""
         try:
             command = merge_command(request)
             first, *others = (dataset_interface(Path(str(one.root))) for one in request.sources)

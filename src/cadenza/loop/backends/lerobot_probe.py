@@ -70,11 +70,7 @@ class LeRobotEnvironment:
 
     @classmethod
     def find(cls, environ: Mapping[str, str] | None = None) -> Self:
-        """Return the environment that `lerobot_python` finds.
-
-        Raises:
-            MissingExtraError: There is none.
-        """
+        """Return the environment that `lerobot_python` finds, or raise `MissingExtraError`."""
         environ = os.environ if environ is None else environ
         python = lerobot_python(environ)
         if python is None:
@@ -91,11 +87,7 @@ class LeRobotEnvironment:
 
 
 def lerobot_programs(environment: LeRobotEnvironment) -> dict[str, tuple[str, ...]]:
-    """Return what the names of LeRobot's programs stand for, for the runner's program table.
-
-    Raises:
-        ConfigurationError: The environment has no LeRobot.
-    """
+    """Return the programs of LeRobot's names; a `ConfigurationError` without LeRobot."""
     missing = [name for name in ("lerobot-train", *_TOOLS) if not environment.tool(name).is_file()]
     if missing:
         raise ConfigurationError(
@@ -139,11 +131,7 @@ class LeRobotTools(Record):
 
     @classmethod
     def from_help(cls, version: str, texts: Mapping[str, str]) -> Self:
-        """Return what the ``texts`` of ``--help``, by tool, say.
-
-        Raises:
-            ConfigurationError: A text is no help of such a tool.
-        """
+        """Return what ``texts`` of ``--help`` say; a `ConfigurationError` if they are none."""
         flags = {tool: frozenset(_FLAG.findall(text)) for tool, text in texts.items()}
         for tool, marker in (("lerobot-train", "steps"), ("lerobot-eval", "eval.n_episodes")):
             if marker not in flags.get(tool, frozenset()):
@@ -170,11 +158,7 @@ class LeRobotTools(Record):
         }
 
     def translated(self, tool: str, words: Sequence[str]) -> tuple[str, ...]:
-        """Return a user's further ``words`` with the names that this release has for them.
-
-        Raises:
-            ConfigurationError: The tool has no such flag.
-        """
+        """Return further ``words`` with this release's names, or a `ConfigurationError`."""
         known = self.flags[tool] | _UNLISTED
         result: list[str] = []
         for word in words:
@@ -296,11 +280,7 @@ class Interface:
 
 
 def dataset_interface(root: Path) -> Interface:
-    """Return what the frames of a local dataset have, from ``meta/info.json``.
-
-    Raises:
-        ConfigurationError: There is no dataset.
-    """
+    """Return what the frames of a local dataset have, or raise `ConfigurationError` without one."""
     path = root / "meta" / "info.json"
     features = _read(path, "a LeRobot dataset").get("features")
     if not isinstance(features, dict):
@@ -318,11 +298,7 @@ def dataset_interface(root: Path) -> Interface:
 
 
 def policy_interface(path: Path) -> Interface | None:
-    """Return what a local policy takes and gives, from ``config.json``; None if it does not say.
-
-    Raises:
-        ConfigurationError: The file is damaged.
-    """
+    """Return what a local policy takes and gives; None if its ``config.json`` does not say."""
     file = path / "config.json"
     if not file.is_file():
         return None
@@ -364,11 +340,7 @@ def describe_environment(
 def environment_interface(
     environment: LeRobotEnvironment, words: Sequence[str], *, ask: Ask | None = None
 ) -> Interface:
-    """Return what an environment shows and takes, as seen in one reset of it.
-
-    Raises:
-        ConfigurationError: The environment cannot be made.
-    """
+    """Return what an environment shows and takes in one reset; errors as `describe_environment`."""
     file, facts = describe_environment(environment, words, ask=ask)
     seen = cast("dict[str, Any]", facts.get("observation", {}))
     shapes = {name: _shape(shape, source=f"{file}: {name}") for name, shape in seen.items()}
@@ -377,11 +349,7 @@ def environment_interface(
 
 
 def require_agreement(wants: Interface, gives: Interface) -> None:
-    """Raise unless ``gives`` has everything that ``wants`` has, in the same shapes.
-
-    Raises:
-        ConfigurationError: A name is missing, or a shape differs.
-    """
+    """Raise `ConfigurationError` unless ``gives`` has all that ``wants`` has, in equal shapes."""
     for key, shape in sorted(wants.shapes.items()):
         found = gives.shapes.get(key)
         if found is None:

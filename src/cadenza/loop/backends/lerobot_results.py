@@ -45,11 +45,7 @@ _TOLERANCE: Final = 1e-6
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Return the JSON object in ``path``.
-
-    Raises:
-        IntegrityError: There is none.
-    """
+    """Return the JSON object in ``path``, or raise `IntegrityError` without one."""
     try:
         return parse_json_object(path.read_bytes(), source=str(path))
     except OSError as error:
@@ -59,11 +55,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def read_checkpoint(folder: Path, *, rung: str, cycle: int, steps: int) -> CheckpointRecord:
-    """Return the policy that a training left in ``folder``.
-
-    Raises:
-        IntegrityError: There is none, or it was trained for another number of steps.
-    """
+    """Return a training's policy, or raise `IntegrityError` if it made none, or other steps."""
     path = folder / CHECKPOINT
     if not (path / "config.json").is_file():
         raise IntegrityError(
@@ -288,11 +280,7 @@ def trained_frames(request: TrainRequest) -> int | None:
 
 
 def dataset_info(root: Path) -> dict[str, Any]:
-    """Return what a dataset says of itself.
-
-    Raises:
-        ConfigurationError: There is none.
-    """
+    """Return what a dataset says of itself, or raise `ConfigurationError` without one."""
     try:
         return read_document(root / "meta" / "info.json")
     except IntegrityError as error:
@@ -300,11 +288,7 @@ def dataset_info(root: Path) -> dict[str, Any]:
 
 
 def episode_lengths(root: Path) -> list[int]:
-    """Return the frames of every episode of a dataset, in order.
-
-    Raises:
-        ConfigurationError: Its tables of episodes are missing or damaged, or do not fit together.
-    """
+    """Return the frames of every episode in order; a `ConfigurationError` for a damaged dataset."""
     arrow, parquet = load_extra("pyarrow"), load_extra("pyarrow.parquet")
     found: dict[int, int] = {}
     try:

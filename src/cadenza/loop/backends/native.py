@@ -54,11 +54,7 @@ from cadenza.loop.schedule import DeterministicProposer
 
 
 def local_root(dataset: DatasetRef) -> str:
-    """Return the folder of a dataset.
-
-    Raises:
-        ConfigurationError: It is not local.
-    """
+    """Return the folder of a dataset, or raise `ConfigurationError` if it is not local."""
     if dataset.root is None:
         raise ConfigurationError(
             f"dataset {dataset.repo_id!r}: expected a local folder, got none; set seed_root."
@@ -80,11 +76,7 @@ class NativeTraining:
     max_epochs: float | None
 
     def flags(self) -> dict[str, object]:
-        """Return the flags of the command.
-
-        Raises:
-            ConfigurationError: A dataset is not local, or no episode of it counts.
-        """
+        """Return the flags of the command; a `ConfigurationError` without local episodes."""
         request = self.request
         flags: dict[str, object] = {
             "rung": request.rung,
@@ -109,11 +101,7 @@ class NativeTraining:
         return flags
 
     def expected(self) -> dict[str, Any]:
-        """Return what the result must say that it was asked for.
-
-        Raises:
-            IntegrityError: The weights to start from are gone.
-        """
+        """Return what the result must say that it was asked for."""
         request, mix = self.request, self.request.mix
         listed, first = _counting(request.dataset)
         expected: dict[str, Any] = {

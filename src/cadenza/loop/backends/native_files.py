@@ -59,11 +59,7 @@ def read_result(folder: Path, job: str, expected: Mapping[str, Any]) -> dict[str
 
 
 def read_dataset(folder: Path, facts: Mapping[str, Any], notes: str) -> DatasetRef:
-    """Return the dataset that a job wrote, its digest checked.
-
-    Raises:
-        IntegrityError: The files are not those of the result.
-    """
+    """Return the dataset that a job wrote, or raise `IntegrityError` for another digest."""
     root = confined_path(folder, str(facts["folder"]))
     _require_tree(root, str(facts["sha256"]))
     return DatasetRef(
@@ -86,11 +82,7 @@ def _require_tree(root: Path, sha256: str) -> None:
 
 
 def require_weights(path: Path, sha256: str) -> None:
-    """Raise unless the file ``path`` has the digest ``sha256``.
-
-    Raises:
-        IntegrityError: It has not, or there is none.
-    """
+    """Raise `IntegrityError` unless the file ``path`` is there and has the digest ``sha256``."""
     if not path.is_file():
         raise IntegrityError(f"{path}: expected the weights of a policy, got no file.")
     found = sha256_file(path)
@@ -125,20 +117,12 @@ def dataset_features(dataset: DatasetRef) -> dict[str, list[int]]:
 
 
 def dataset_task(dataset: DatasetRef) -> str | None:
-    """Return the task that a dataset was played on; None if it does not say.
-
-    Raises:
-        IntegrityError: Its page was changed.
-    """
+    """Return the task that a dataset was played on; None if it does not say."""
     return read_page(Path(str(dataset.root))).get("task")
 
 
 def read_page(root: Path) -> dict[str, Any]:
-    """Return our page about a dataset; empty for a dataset of another writer.
-
-    Raises:
-        IntegrityError: The page was changed.
-    """
+    """Return our page about a dataset; empty without one, an `IntegrityError` if it was changed."""
     path = root / _PAGE
     return read_sealed_json(path, kind="cadenza-dataset") if path.exists() else {}
 
@@ -257,11 +241,7 @@ class PartnerFilter:
     text: str | None
 
     def among(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return those of ``names`` whose data is taken, in order.
-
-        Raises:
-            UnknownNameError: One is no partner, and the filter asks what it does.
-        """
+        """Return those of ``names`` whose data is taken, in order; unknown ones may be refused."""
         if self.text in (None, _EVERYBODY):
             return tuple(names)
         if self.text == _LEAVING_WAY:

@@ -87,11 +87,7 @@ class Constitution:
 
     @classmethod
     def from_yaml(cls, path: Path | str) -> Self:
-        """Return the constitution of the file ``path``.
-
-        Raises:
-            ConstitutionError: The file is missing or malformed, or names an unknown rule.
-        """
+        """Return the constitution of the file ``path``; errors as `read_rules`."""
         return cls(read_rules(Path(path)))
 
     @classmethod

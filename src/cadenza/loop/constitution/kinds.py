@@ -82,11 +82,7 @@ def confined(key: str, text: str, roots: Roots | None, *, write: bool) -> Path:
 
 
 def require_separate(read: Sequence[tuple[str, Path]], written: Sequence[tuple[str, Path]]) -> None:
-    """Raise unless what a command writes leaves alone what it reads, and what else it writes.
-
-    Raises:
-        ConstitutionError: Two paths, each with its flag, are in each other's way.
-    """
+    """Refuse what writes where it reads, around it, or where it writes something else."""
     for key, path in written:
         for other, source in read:
             if path.is_relative_to(source) or source.is_relative_to(path):
@@ -186,11 +182,7 @@ class Kind(Protocol):
     """One kind of value."""
 
     def read(self, given: Given) -> Reading:
-        """Return what the flag was given.
-
-        Raises:
-            ConstitutionError: The text is no value of this kind, or one that is not allowed.
-        """
+        """Return what the flag was given, or refuse what is no value of this kind."""
         ...
 
 

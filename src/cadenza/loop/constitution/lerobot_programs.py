@@ -354,11 +354,7 @@ def tasks_played(
     task_ids: Sequence[int],
     known: Mapping[str, int],
 ) -> int:
-    """Return the number of tasks that a command plays, those that are named twice counted twice.
-
-    Raises:
-        ConstitutionError: Nobody says how many tasks a suite has.
-    """
+    """Return the number of tasks that a command plays, or refuse a suite that nobody counts."""
     if env_type in _SINGLE:
         return 1
     sizes = {**(_LIBERO if env_type == "libero" else {}), **known}
@@ -380,11 +376,7 @@ def tasks_played(
 
 
 def suite_sizes(path: Path) -> dict[str, int]:
-    """Return the number of tasks of each suite in a file of instructions.
-
-    Raises:
-        ConfigurationError: It is no such file.
-    """
+    """Return the tasks of each suite in a file of instructions, or a `ConfigurationError`."""
     try:
         document: dict[str, Any] = parse_json_object(path.read_bytes(), source=str(path))
     except (OSError, IntegrityError) as error:

@@ -238,11 +238,7 @@ class Program:
         return frozenset(key for key, kind in self.keys.items() if isinstance(kind, Switch))
 
     def require_groups(self, given: set[str]) -> None:
-        """Raise unless the flags ``given`` belong together.
-
-        Raises:
-            ConstitutionError: One is missing, or two exclude each other.
-        """
+        """Refuse flags that do not belong together: one is missing, or two exclude each other."""
         for group in self.together:
             if group & given and not group <= given:
                 raise denied(

@@ -182,11 +182,7 @@ def read_rules(path: Path) -> Rules:
 
 
 def parse_rules(content: object, *, source: str) -> Rules:
-    """Return the rules that ``content``, called ``source`` in messages, gives by name.
-
-    Raises:
-        ConstitutionError: See `read_rules`.
-    """
+    """Return the rules that ``content`` gives by name; errors as `read_rules`."""
     try:
         return Rules.model_validate(content)
     except ValidationError as error:

@@ -68,11 +68,7 @@ class Event:
         object.__setattr__(self, "payload", _strict_mapping(self.payload, "payload", 0))
 
     def payload_json(self) -> str:
-        """Return the payload as ASCII JSON.
-
-        Raises:
-            EventError: It is longer than `MAX_PAYLOAD_BYTES`.
-        """
+        """Return the payload as ASCII JSON; an `EventError` beyond `MAX_PAYLOAD_BYTES`."""
         text = json.dumps(self.payload, allow_nan=False)
         if len(text) > MAX_PAYLOAD_BYTES:
             raise EventError(
@@ -404,11 +400,7 @@ class EventBus:
 
 
 def last_seq(log: LogFile, path: Path) -> int:
-    """Return the number of the log's last event; 0 for an empty log.
-
-    Raises:
-        EventLogError: The last line is no event.
-    """
+    """Return the number of the log's last event, 0 for none, or raise `EventLogError`."""
     line = log.last_line()
     if line is None:
         return 0

@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 
 
 def require_free_log(path: Path, run_id: str) -> None:
-    """Raise unless a new run can begin the log at ``path``, which need not exist.
-
-    Raises:
-        EventLogError: Another writer owns it, or it holds events.
-    """
+    """Raise `EventLogError` if a log has another writer, or events of an unknown run."""
     if not path.exists():
         return
     log = LogFile(path)

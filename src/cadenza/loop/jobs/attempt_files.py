@@ -221,11 +221,7 @@ class AttemptFolder:
     # Read by both
 
     def read_request(self) -> HostRequest:
-        """Return what to run.
-
-        Raises:
-            IntegrityError: The file is missing or holds something else.
-        """
+        """Return what to run, or raise `IntegrityError` if nothing, or something else, is there."""
         request = self._read(self.REQUEST, HostRequest)
         if request is None:
             raise IntegrityError(f"{self.request_path}: expected a request, got no file.")
@@ -260,11 +256,7 @@ class AttemptFolder:
         return host if host is not None and host.attempt == attempt else None
 
     def read_end(self, attempt: int) -> AttemptEnd | None:
-        """Return how ``attempt`` ended; None if nobody said so.
-
-        Raises:
-            IntegrityError: The file holds something else.
-        """
+        """Return how ``attempt`` ended; None if nobody said so; may raise `IntegrityError`."""
         end = self._read("end.json", AttemptEnd)
         if end is None:
             return None

@@ -35,11 +35,7 @@ _SHOWN_LINES: Final = 15
 
 
 def result_digest(path: Path) -> str:
-    """Return the digest of a result file.
-
-    Raises:
-        IntegrityError: The file is missing or holds no JSON object.
-    """
+    """Return the digest of a result file, or raise `IntegrityError` if it is no JSON object."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -51,11 +47,7 @@ def result_digest(path: Path) -> str:
 
 
 def require_unchanged(path: Path, recorded: str | None) -> None:
-    """Raise unless a result file is the one that was recorded.
-
-    Raises:
-        IntegrityError: It is missing or was changed.
-    """
+    """Raise `IntegrityError` unless a result file is the one that was recorded."""
     found = result_digest(path)
     if found != recorded:
         raise IntegrityError(
@@ -78,11 +70,7 @@ def last_lines(log_path: Path) -> str:
 
 
 def remove_output(spec: JobSpec) -> None:
-    """Remove the output folder that an earlier attempt left.
-
-    Raises:
-        InputError: It lies outside the folder of the job's log, or is a link.
-    """
+    """Remove the folder of an earlier attempt; an `InputError` if it is no plain one of the job."""
     cycle = spec.log_path.absolute().parent.resolve()
     folder = spec.output_dir.absolute()
     inside = folder.resolve().is_relative_to(cycle) and folder.resolve() != cycle

@@ -96,11 +96,7 @@ class RayHosts(Hosts):
             self._may_grow = False  # it listens to this machine alone, and ends with this process
 
     def require_room(self, device: Device) -> None:
-        """Raise if no node has what a host needs, and no node can join the cluster.
-
-        Raises:
-            JobHostError: The host would wait for ever.
-        """
+        """Raise `JobHostError` if a host would wait for ever: nobody has room, or can join."""
         lack = None if self._may_grow else self._lack(device)
         if lack is not None:
             raise JobHostError(

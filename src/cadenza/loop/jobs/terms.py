@@ -52,22 +52,14 @@ class ProgramTable:
         return cls({"cadenza": (sys.executable, "-P", "-m", "cadenza")})
 
     def extended(self, programs: Mapping[str, Sequence[str]]) -> "ProgramTable":
-        """Return this table with further programs.
-
-        Raises:
-            ConfigurationError: A name is taken, or an entry is malformed.
-        """
+        """Return this table with further programs; a `ConfigurationError` for a name again."""
         taken = sorted(self._programs.keys() & programs.keys())
         if taken:
             raise ConfigurationError(f"programs: expected new names, got {taken} once more.")
         return ProgramTable({**self._programs, **programs})
 
     def resolve(self, command: Sequence[str]) -> tuple[str, ...]:
-        """Return ``command`` with its name replaced; its arguments stay as they are.
-
-        Raises:
-            UnknownNameError: The table has no such name, or its executable is not there.
-        """
+        """Return ``command`` with its program's place, or raise `UnknownNameError` without one."""
         name = command[0] if command else ""
         prefix = self._programs.get(name)
         if prefix is None:
@@ -114,11 +106,7 @@ class BudgetMeter:
         return max(0.0, min(allowed - spent for _, allowed, spent in self._drawn_on(device)))
 
     def require(self, device: Device) -> None:
-        """Raise unless a job on ``device`` may run.
-
-        Raises:
-            BudgetExceededError: A limit is reached.
-        """
+        """Raise `BudgetExceededError` if a job on ``device`` may not run."""
         for limit, allowed_s, spent_s in self._drawn_on(device):
             if spent_s >= allowed_s:
                 raise BudgetExceededError(

@@ -307,11 +307,7 @@ def locked(root: Path) -> Generator[None]:
 
 
 def load_page(path: Path) -> Page:
-    """Return the page at ``path``, or an empty one; a file longer than a page is renamed.
-
-    Raises:
-        StorageError: The file is unreadable.
-    """
+    """Return the page at ``path``, or an empty one; a file longer than a page is renamed."""
     if path.is_file() and path.stat().st_size > MAX_PAGE_BYTES:
         aside = path.with_suffix(".oversized")
         _logger.warning("%s is longer than %d bytes: kept as %s", path, MAX_PAGE_BYTES, aside)
@@ -328,11 +324,7 @@ def load_page(path: Path) -> Page:
 
 
 def save_page(path: Path, page: Page) -> None:
-    """Write a page in one durable step, unless the file holds these bytes already.
-
-    Raises:
-        StorageError: The file system refused; the file is unchanged.
-    """
+    """Write a page in one durable step, unless the file holds these bytes already."""
     data = write_page(page)
     if not path.exists() or read_bounded(path) != data:
         atomic_write_bytes(path, data)

@@ -80,11 +80,7 @@ class Bill:
         return None if self._calls.usd_per_million_input is None else self._spent_usd
 
     def reserve(self) -> None:
-        """Book one more attempt at the most it can cost, or raise if that does not fit.
-
-        Raises:
-            LLMCallError: It does not.
-        """
+        """Book one more attempt at its most, or raise `LLMCallError` if that does not fit."""
         left_usd = self._left_usd - self._spent_usd
         if self._most_usd > left_usd:
             raise LLMCallError(
@@ -141,11 +137,7 @@ class GuardedLLM:
     def complete(
         self, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
     ) -> str:
-        """Return the reply; the empty text after any failure.
-
-        Raises:
-            StopRequestedError: The run is asked to stop.
-        """
+        """Return the reply; the empty text after any failure. A stop of the run is raised."""
         return self.reply(prompt, system=system, max_tokens=max_tokens).text
 
     def reply(

@@ -142,11 +142,7 @@ def asking(cycle: int, purpose: str) -> Generator[Place]:
 
 
 def current_place() -> Place:
-    """Return the place of a call.
-
-    Raises:
-        NotReadyError: The call stands in no `asking` block.
-    """
+    """Return the place of a call; a `NotReadyError` outside of `asking`."""
     place = _PLACE.get()
     if place is None:
         raise NotReadyError(

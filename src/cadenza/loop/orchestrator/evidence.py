@@ -344,11 +344,7 @@ _TEXT_CHARS: Final = 200
 
 
 def pooled_report(latest: EvalReport, outcomes: Sequence[EpisodeOutcome]) -> EvalReport:
-    """Return one report on all episodes of a policy.
-
-    Raises:
-        InputError: There is no episode.
-    """
+    """Return one report on all episodes of a policy; an `InputError` without any."""
     if not outcomes:
         raise InputError(
             f"{latest.checkpoint}: expected an evaluation with its episodes, got none; nothing is "
@@ -407,11 +403,7 @@ def _cut(value: Any, most: int) -> Any:
 
 
 def mean_value(outcomes: Sequence[EpisodeOutcome], metric: Metric) -> float:
-    """Return the mean success or score.
-
-    Raises:
-        InputError: There is no episode, or one without a score.
-    """
+    """Return the mean success or score; an `InputError` without episodes that all have it."""
     values = [
         float(outcome.success) if metric == "success" else outcome.score for outcome in outcomes
     ]

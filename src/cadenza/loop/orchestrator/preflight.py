@@ -322,11 +322,7 @@ def _require_fitting_weights(config: LoopConfig) -> None:
 
 
 def missing_inputs(config: LoopConfig) -> list[str]:
-    """Return what ``config`` names and is not there, one sentence each: files, folders, a suite.
-
-    Raises:
-        ConfigurationError: ``data.instructions`` names no file of suites.
-    """
+    """Return what ``config`` names and is not there, one sentence each."""
     found = _undescribed_suite(config)
     root = config.seed_root
     if root is not None and not root.is_dir():
@@ -364,11 +360,7 @@ def _undescribed_suite(config: LoopConfig) -> list[str]:
 
 
 def seeds_of_seed_data(config: LoopConfig) -> tuple[SeedRange, ...] | None:
-    """Return ranges that hold the initial states of the seed dataset; None if nobody knows them.
-
-    Raises:
-        IntegrityError: What it says about its episodes is damaged.
-    """
+    """Return ranges with the initial states of the seed dataset; None if nobody knows them."""
     if config.backend != "native" or config.seed_root is None:
         return None  # LeRobot's datasets do not say how their episodes began
     seeds = recorded_seeds(config.seed_root)

@@ -72,11 +72,7 @@ class Plan(BaseModel):
 
 
 def parsed_json(reply: str, brackets: Literal["{}", "[]"]) -> Any:
-    """Return the JSON between the first opening and the last closing bracket.
-
-    Raises:
-        InputError: There is none.
-    """
+    """Return the JSON between the outermost brackets, or raise `InputError` without any."""
     start, end = reply.find(brackets[0]), reply.rfind(brackets[1])
     if not 0 <= start < end or len(reply) > MAX_REPLY_CHARS:
         raise InputError(f"expected JSON between {brackets[0]} and {brackets[1]}, got none")
@@ -87,11 +83,7 @@ def parsed_json(reply: str, brackets: Literal["{}", "[]"]) -> Any:
 
 
 def strict_plan(reply: str) -> Plan:
-    """Return the plan that a reply holds.
-
-    Raises:
-        InputError: The reply does not fit the schema; the message lists the problems.
-    """
+    """Return the plan that a reply holds, or raise `InputError` with the problems."""
     document = parsed_json(reply, "{}")
     try:
         return Plan.model_validate(document)
@@ -558,11 +550,7 @@ class CuratedProposer:
         return final
 
     def _usable(self, cycle: int, report: EvalReport | None, reply: str) -> list[Proposal]:
-        """Return the usable plans of a reply, at least one.
-
-        Raises:
-            InputError: There is none.
-        """
+        """Return the usable plans of a reply, or raise `InputError` without one."""
         document = parsed_json(reply, "[]")
         listed = [lenient_proposal(d, self._bounds, cycle, report) for d in document]
         plans = [plan for plan in listed if plan is not None][: self._candidates]

@@ -145,11 +145,7 @@ class Tally:
 
 
 def turns(tasks: Sequence[str], focus: Sequence[str]) -> list[int]:
-    """Return the numbers of the tasks in the order they are played, again and again.
-
-    Raises:
-        ScriptError: The focus names no task that is there.
-    """
+    """Return the numbers of the tasks in turn; a `ScriptError` for a focus on another one."""
     strangers = sorted(set(focus) - set(tasks))
     if strangers:
         raise ScriptError(f"--focus: expected some of {', '.join(tasks)}, got {strangers}")

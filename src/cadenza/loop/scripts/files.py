@@ -66,11 +66,7 @@ _SHARED: Final = ("codebase_version", "fps", "robot_type")
 
 
 def read_info(root: Path) -> dict[str, Any]:
-    """Return the description of the dataset in ``root``.
-
-    Raises:
-        ScriptError: There is none.
-    """
+    """Return the description of the dataset in ``root``, or raise `ScriptError` without one."""
     try:
         info = json.loads((root / "meta" / "info.json").read_text(encoding="utf-8"))
         features = info["features"]

@@ -57,11 +57,7 @@ class LocalStore:
         return (self.root / file).is_file()
 
     def fetch(self, files: Sequence[str]) -> None:
-        """Refuse: a folder has what it has.
-
-        Raises:
-            ScriptError: Always, unless there is nothing to fetch.
-        """
+        """Refuse files by a `ScriptError`: a folder has what it has."""
         if files:
             raise ScriptError(f"expected {files[0]} in {self.root}, got no such file")
 
@@ -174,11 +170,7 @@ def _parquet(source: Any) -> Any:
 
 
 def episode_span(source: Any) -> Span:
-    """Return the first and last episode of a data file, from the statistics at its end.
-
-    Raises:
-        ScriptError: It has none.
-    """
+    """Return first and last episode by the statistics at a file's end, or raise `ScriptError`."""
     metadata = _parquet(source).metadata
     names = [metadata.schema.column(i).name for i in range(metadata.num_columns)]
     column = names.index("episode_index") if "episode_index" in names else -1
@@ -260,11 +252,7 @@ def _select(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def suite_instructions(suite: str, path: Path | None) -> list[str]:
-    """Return the instructions of a suite, task by task.
-
-    Raises:
-        ScriptError: The suite is unknown, or the file is no mapping of suites to instructions.
-    """
+    """Return the instructions of a suite by task, or raise `ScriptError` if nobody knows them."""
     if path is None:
         return _libero_instructions(suite)
     try:
@@ -309,11 +297,7 @@ def match_tasks(texts: Sequence[str], instructions: Sequence[str]) -> NDArray[np
 
 
 def focus_weights(suite: str, count: int, focus: Sequence[str]) -> NDArray[np.int64]:
-    """Return how many turns each task has.
-
-    Raises:
-        ScriptError: The focus names a task that the suite does not have.
-    """
+    """Return how many turns each task has; a `ScriptError` for a focus on another one."""
     names = [f"{suite}_{number}" for number in range(count)]
     strangers = sorted(set(focus) - set(names))
     if strangers:

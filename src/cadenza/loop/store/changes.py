@@ -58,11 +58,7 @@ def start_cycle(
     rung: str | None = None,
     proposal_json: str | None = None,
 ) -> Change:
-    """Add a cycle, at stage ``collect``.
-
-    Raises:
-        RecordConflictError: The run has this cycle already.
-    """
+    """Add a cycle, at stage ``collect``; a `RecordConflictError` if it is there."""
 
     def change(connection: Connection, run_id: str) -> None:
         if connection.scalar(select(Cycle.idx).where(_cycle(run_id, idx))) is not None:
@@ -141,11 +137,7 @@ def attach_eval(checkpoint: int | str, eval_json: str) -> Change:
 
 
 def bless(checkpoint: int | str) -> Change:
-    """Make a policy, given by its number or path, the only blessed one of its run.
-
-    Raises:
-        UnknownRowError: The run has no such policy.
-    """
+    """Make a policy, by number or path, the only blessed one; an `UnknownRowError` without it."""
 
     def change(connection: Connection, run_id: str) -> None:
         number = _checkpoint_of(connection, run_id, checkpoint)
