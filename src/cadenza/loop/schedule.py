@@ -116,12 +116,9 @@ class DeterministicProposer:
     def allowed_episodes(self, cycle: int, count: int | None) -> int | None:
         """Return what a cycle gets that a language model proposes ``count`` episodes for.
 
-        At least one and at most the cap; without a cap at most the schedule's count, and all there
-        are where there is no schedule either: nobody knows then how many that is.
-
-        Args:
-            cycle: The cycle.
-            count: Episodes asked for; None for as many as allowed.
+        At least one and at most the cap, which None asks for; without a cap at most the schedule's
+        count, and all there are where there is no schedule either: nobody knows then how many that
+        is.
         """
         most = self.most_episodes(cycle)
         if most is None or count is None:

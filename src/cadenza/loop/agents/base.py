@@ -210,10 +210,7 @@ class Worker:
     """Hands in the commands of a back end: cleared by the constitution, announced, run, reported.
 
     Events:  ``constitution_denied`` {rule, reason}, ``job_started`` {stage, cmd}, ``job_finished``
-             {exit_code, duration_s, log, stage}.
-
-    Attributes:
-        runner: Runs commands where a call gets no job runner.
+             {exit_code, duration_s, log, stage}. `runner` runs what a call gives no job runner for.
     """
 
     #: Stage of its events.

@@ -46,14 +46,10 @@ class EvalAgent(CommandWorker[EvalConfig]):
     ) -> EvalReport:
         """Return what a policy achieves, with every episode.
 
-        Args:
-            run_id: The run.
-            cycle: Its cycle.
-            checkpoint: The policy; one outside the run's folder is played where ``jobs`` is None.
-            workdir: Folder of the run.
-            stage: Name of the job within the cycle.
-            seeds: Initial states, one per episode; None for ``cfg.n_episodes`` fixed ones.
-            jobs: Runs the command; None for one call of the worker's own runner.
+        A policy outside the run's folder ``workdir`` is played where ``jobs`` is None. ``stage``
+        names the job within the cycle. ``seeds`` has one initial state per episode; None for
+        ``cfg.n_episodes`` fixed ones. ``jobs`` runs the command; None for one call of the worker's
+        own runner.
 
         Raises:
             EvalError: The evaluation failed, or measured other initial states than asked.

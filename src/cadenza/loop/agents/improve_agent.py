@@ -101,16 +101,10 @@ class ImproveAgent(CommandWorker[ImproveConfig]):
         focus: tuple[str, ...] = (),
         jobs: JobRunner | None = None,
     ) -> Harvest:
-        """Return successful episodes of a policy.
+        """Return successful episodes of a policy, more of the tasks in ``focus``.
 
-        Args:
-            run_id: The run.
-            cycle: Its cycle.
-            checkpoint: The policy.
-            workdir: Folder of the run.
-            seeds: Initial states it may use; None for fixed ones.
-            focus: Tasks to play more of.
-            jobs: Runs the command; None for one call of the worker's own runner.
+        ``seeds`` are initial states it may use; None for fixed ones. ``jobs`` runs the command;
+        None for one call of the worker's own runner.
 
         Raises:
             ImproveError: The harvest failed.

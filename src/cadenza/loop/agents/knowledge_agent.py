@@ -58,10 +58,10 @@ class KnowledgeAgent:
         max_tokens: int = DEFAULT_MAX_TOKENS,
         seed: int | None = None,
     ) -> None:
-        """Keep pages below ``root``.
+        """Keep pages below ``root``, created when something is first written.
 
         Args:
-            root: Folder; created when something is first written.
+            root: Folder of the pages.
             bus: Gets the events ``knowledge/*``.
             llm: Writes lessons; None derives them from the observations alone.
             clock: Unix seconds, for observations that come without a time.
@@ -89,22 +89,13 @@ class KnowledgeAgent:
     ) -> list[Path]:
         """Write what a cycle observed into the pages of policy, task and run.
 
-        Repeating an ingest of the same run and cycle changes nothing.
-
-        Args:
-            run_id: The run.
-            cycle: Its cycle.
-            policy: Policy type.
-            report: What was measured; the task page is that of its suite.
-            decision: What was decided.
-            at: When, Unix seconds; now if None.
-
-        Returns:
-            The pages of the policy and of the task.
+        Repeating an ingest of the same run and cycle changes nothing. The task page is that of the
+        report's suite; ``at`` is when the decision was made, Unix seconds, now if None. Returned
+        are the pages of the policy and of the task.
 
         Raises:
-            StorageError: Another process writes and does not come to an end.
-            StorageError: The file system refused, or a link leads out of the folder.
+            StorageError: Another process writes and does not come to an end, the file system
+                refused, or a link leads out of the folder.
             StoreError: A language model's reply could not be recorded.
         """
         seen = Observation(

@@ -391,8 +391,8 @@ def require_seeds(facts: Mapping[str, Any], *, source: str) -> dict[str, str]:
     """Raise unless seeds choose initial states; return what a run records about it.
 
     Raises:
-        ConfigurationError: An environment does not follow its seeds, or was not asked whether it
-            does, or LeRobot's evaluation plays its episodes from other seeds.
+        ConfigurationError: An environment of ``source`` does not follow its seeds, or was not
+            asked, or LeRobot's evaluation plays its episodes from other seeds.
     """
     given: Any = facts.get("seeds")
     if not isinstance(given, dict) or not given:

@@ -77,51 +77,43 @@ class NativeTraining:
 
     def flags(self) -> dict[str, object]:
         """Return the flags of the command; a `ConfigurationError` without local episodes."""
-        request = self.request
-        flags: dict[str, object] = {
-            "rung": request.rung,
-            "dataset": local_root(request.dataset),
-            "steps": request.steps,
-            "batch-size": request.batch_size,
-            "seed": self.seed,
-        }
-        listed, first = _counting(request.dataset)
+        request, (listed, _) = self.request, _counting(self.request.dataset)
+        flags: dict[str, object] = {"dataset": local_root(request.dataset), "init": request.init}
+        for name, value in self._asked().items():
+            flags[name.replace("_", "-")] = repr(value) if isinstance(value, float) else value
         if listed:
             flags["episodes"] = ",".join(str(number) for number in listed)
-        if first is not None:
-            flags["first-episodes"] = first
         if request.mix is not None:
-            flags |= {"mix": local_root(request.mix), "mix-ratio": repr(request.mix_ratio)}
-        if self.max_epochs is not None:
-            flags["max-epochs"] = repr(self.max_epochs)
-        if request.learning_rate is not None:
-            flags["learning-rate"] = repr(request.learning_rate)
-        if request.init is not None:
-            flags["init"] = request.init
-        return flags
+            flags["mix"] = local_root(request.mix)
+        return {name: value for name, value in flags.items() if value is not None}
 
     def expected(self) -> dict[str, Any]:
         """Return what the result must say that it was asked for."""
         request, mix = self.request, self.request.mix
-        listed, first = _counting(request.dataset)
-        expected: dict[str, Any] = {
-            "rung": request.rung,
-            "steps": request.steps,
-            "batch_size": request.batch_size,
-            "seed": self.seed,
-            "episodes": list(listed),
-            "first_episodes": first,
-            "mix_ratio": None if mix is None else request.mix_ratio,
-            "max_epochs": self.max_epochs,
-            "init_sha256": None if request.init is None else _digest(Path(request.init)),
-        }
-        if request.learning_rate is not None:
-            expected["learning_rate"] = request.learning_rate
+        init = None if request.init is None else _digest(Path(request.init))
+        expected = {**self._asked(), "init_sha256": init}
+        expected["episodes"] = list(_counting(request.dataset)[0])
+        if request.learning_rate is None:
+            del expected["learning_rate"]
         if request.dataset.sha256 is not None:
             expected["dataset_sha256"] = request.dataset.sha256
         if mix is None or mix.sha256 is not None:
             expected["mix_sha256"] = None if mix is None else mix.sha256
         return expected
+
+    def _asked(self) -> dict[str, Any]:
+        """Return what command and result tell alike; None where nothing is said."""
+        request = self.request
+        return {
+            "rung": request.rung,
+            "steps": request.steps,
+            "batch_size": request.batch_size,
+            "seed": self.seed,
+            "first_episodes": _counting(request.dataset)[1],
+            "mix_ratio": None if request.mix is None else request.mix_ratio,
+            "max_epochs": self.max_epochs,
+            "learning_rate": request.learning_rate,
+        }
 
 
 def _counting(dataset: DatasetRef) -> tuple[tuple[int, ...], int | None]:

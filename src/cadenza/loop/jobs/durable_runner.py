@@ -380,15 +380,10 @@ class DurableRunner(ABC):
         """Return where hosts run."""
 
     def run(self, spec: JobSpec) -> JobEnd:
-        """Return the end of ``spec``: recorded, adopted from a live host, or run now.
+        """Return the end of ``spec``; errors as `JobRunner.run`.
 
         Raises:
-            JobFailedError: It failed in every attempt.
-            BudgetExceededError: The budget ended before the job did.
-            StopRequestedError: Someone asked the run to stop; the job was ended.
-            IntegrityError: It succeeded before, and its result file was changed since.
             UnknownNameError: Its program is not in the table, or not installed.
-            StaleLeaseError: Another controller took the run over; the job goes on without us.
             JobHostError: The job's host can neither be started nor ended.
         """
         return _Job(self, spec).run()

@@ -88,13 +88,9 @@ class BudgetMeter:
         *,
         uses_gpu: bool,
     ) -> None:
-        """Meter the run ``run_id``.
+        """Meter the run ``run_id``, whose seconds by device ``spent_s`` returns.
 
-        Args:
-            spent_s: Returns the seconds of all attempts of a run by device.
-            run_id: The run.
-            budgets: Its limits.
-            uses_gpu: Whether ``max_gpu_hours`` counts the jobs on the GPU alone, instead of all.
+        ``uses_gpu``: whether ``max_gpu_hours`` counts the jobs on the GPU alone, instead of all.
         """
         self._spent_s = spent_s
         self._run_id = run_id

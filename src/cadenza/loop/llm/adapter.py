@@ -233,10 +233,8 @@ class AnthropicLLM(ServiceClient):
     ) -> None:
         """Remember where to ask; nothing is sent.
 
-        Args:
-            model: Name of the model.
-            api_key: Key; None takes what the package finds (``ANTHROPIC_API_KEY``, a profile).
-            base_url: Address; None takes ``ANTHROPIC_BASE_URL`` or the service's own.
+        ``api_key`` None takes what the package finds (``ANTHROPIC_API_KEY``, a profile),
+        ``base_url`` None ``ANTHROPIC_BASE_URL`` or the service's own.
 
         Raises:
             LLMPackageMissingError: The package is not installed.
@@ -305,11 +303,9 @@ class OpenAICompatibleLLM(ServiceClient):
     ) -> None:
         """Remember where to ask; nothing is sent.
 
-        Args:
-            model: Name of the model.
-            base_url: Address; None takes ``OPENAI_BASE_URL`` or OpenAI's own.
-            api_key: Key; None takes ``OPENAI_API_KEY``, or a placeholder without it.
-            provider: Name of the service in recordings.
+        ``base_url`` None takes ``OPENAI_BASE_URL`` or OpenAI's own, ``api_key`` None
+        ``OPENAI_API_KEY`` or a placeholder without it. ``provider`` names the service in
+        recordings.
 
         Raises:
             LLMPackageMissingError: The package is not installed.

@@ -57,14 +57,10 @@ class Bill:
         left_usd: float,
         book: Callable[[float | None], object],
     ) -> None:
-        """Begin with nothing spent.
+        """Begin with nothing spent of ``left_usd``.
 
-        Args:
-            calls: Has the prices.
-            question: What is asked.
-            left_usd: Most that may be spent, US dollars.
-            book: Keeps, before an attempt, what all attempts can have cost after it, US dollars;
-                None without a price.
+        ``book`` keeps, before an attempt, what all attempts can have cost after it, US dollars;
+        None without a price.
         """
         texts = (question.prompt, question.system or "")
         tokens_in = _FRAME_TOKENS + sum(len(text.encode("utf-8", "replace")) for text in texts)
@@ -151,13 +147,9 @@ class GuardedLLM:
     ) -> ReplyRow:
         """Return the reply with what is to be recorded of it; after a failure, with its error.
 
-        Args:
-            prompt: What is asked.
-            system: Standing instructions; None for none.
-            max_tokens: Most tokens of the reply.
-            left_usd: Most that it may cost, US dollars; what could cost more is not asked.
-            book: Keeps a row without a text before each attempt: its cost is the most that all
-                attempts can have cost after this one, None without a price.
+        What could cost more than ``left_usd``, US dollars, is not asked. ``book`` keeps a row
+        without a text before each attempt: its cost is the most that all attempts can have cost
+        after this one, None without a price.
 
         Raises:
             StopRequestedError: The run is asked to stop; what was booked stays so, because the

@@ -112,13 +112,9 @@ def build_loop(
 ) -> LoopAssembly:
     """Return the run ``run_id`` of ``config``, new or to be resumed.
 
-    Args:
-        config: What to run.
-        run_id: Its id.
-        backend: Training stack; None for the configuration's, and asks for what it reads.
-        open_jobs: Makes the runner of the jobs; None for the configuration's.
-        stop: Says whether the run is asked to stop, beside requests in the store.
-        on_progress: Told every few seconds how a job stands.
+    ``backend`` None means the configuration's, and asks for what it reads; ``open_jobs`` makes the
+    runner of the jobs, or None the configuration's. ``stop`` says whether the run is asked to stop,
+    beside requests in the store; ``on_progress`` is told every few seconds how a job stands.
 
     Raises:
         ConfigurationError: A part of the configuration does not fit, names what is not there, its

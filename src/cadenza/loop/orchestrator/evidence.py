@@ -164,16 +164,13 @@ def first_evidence(
 ) -> Evidence:
     """Return what a candidate showed that there is nothing to compare with.
 
-    Args:
-        outcomes: All its episodes so far, in any order.
-        metric: What of an episode counts.
-        alpha: Probability that each bound of the mean may fail at this look, in [0, 0.5).
-        look: Look of the sequential plan, from 0.
-        seed: Root of the draws that bounds of scores need; equal seeds give equal bounds.
+    Of all its episodes so far, in any order, ``metric`` counts. ``alpha`` is the probability that
+    each bound of the mean may fail at this look, in [0, 0.5); ``seed`` the root of the draws that
+    bounds of scores need.
 
     Raises:
-        InputError: No episode, two of one task and seed, or one without the metric.
-        InputError: ``alpha`` out of range.
+        InputError: ``alpha`` is out of range, there is no episode, two are of one task and seed, or
+            one is without the metric.
     """
     _require_level("first_evidence.alpha", alpha)
     values = _by_key("candidate", outcomes, metric)
@@ -207,14 +204,12 @@ def paired_evidence(
         alpha: Probability that each bound of the difference may fail at this look, in [0, 0.5).
         look: Look of the sequential plan, from 0.
         seed: Root of the draws that bounds of scores need; equal seeds give equal bounds.
-        own_alpha: The same as ``alpha`` for the bounds of the candidate's own mean; None asks
-            for none.
+        own_alpha: The same as ``alpha`` for the bounds of the candidate's own mean, or None.
         likely_alpha: The same for a second pair of bounds of the difference.
 
     Raises:
-        InputError: No episode, two of one task and seed on one side, one without counterpart,
-            or one without the metric.
-        InputError: A level is out of range.
+        InputError: A level is out of range, there is no episode, two are of one task and seed on
+            one side, or one is without counterpart or metric.
     """
     levels = {"alpha": alpha, "own_alpha": own_alpha, "likely_alpha": likely_alpha}
     for name, level in levels.items():

@@ -449,7 +449,7 @@ class Outages:
 
 
 def take(store: JobStore, run_id: str, log_path: Path, *, ttl_s: float) -> Lease:
-    """Return the lease of a run whose log is free.
+    """Return the lease, for ``ttl_s``, of a run whose log is free.
 
     A controller that is frozen, by SIGSTOP or on a machine that hangs, loses its lease after a
     while but not the lock of its log. The run is then left as it is: thawed, it goes on.
@@ -458,7 +458,6 @@ def take(store: JobStore, run_id: str, log_path: Path, *, ttl_s: float) -> Lease
         LeaseHeldError: Another live controller holds the run.
         EventLogHeldError: One that shows no sign of life still holds the log; nothing was changed.
         EventLogError: The file system refused.
-        UnknownRowError: There is no such run.
     """
     row, holder = store.get_run(run_id), store.leases.holder(run_id)
     owner = row["lease_owner"]

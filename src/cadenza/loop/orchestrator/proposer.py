@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, ClassVar, Final, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -351,8 +351,6 @@ class Talk:
 
 _logger = logging.getLogger(__name__)
 
-#: Most characters of one page in a prompt.
-_PAGE_CHARS: Final = 8000
 SYSTEM: Final = (
     "You plan the next training cycle of a robot policy. Reply with only a JSON object "
     '{"action": "reuse_seed" or "recollect_failing", "dataset": the seed dataset, '
@@ -362,8 +360,60 @@ SYSTEM: Final = (
 )
 
 
-class LLMProposer:
+class _ModelProposer:
+    """What proposers share that ask a model, within the bounds of a schedule."""
+
+    #: Pages in the prompt, most characters of each, and whether the evaluation's own text is, too.
+    _pages: int = 4
+    _page_chars: ClassVar = 2000
+    _raw: ClassVar = False
+
+    def __init__(
+        self,
+        llm: LLMClient,
+        knowledge_root: Path,
+        bounds: DeterministicProposer,
+        bus: EventSink | None,
+        run_id: str,
+        max_prompt_chars: int,
+        max_tokens: int,
+    ) -> None:
+        self._llm = llm
+        self._root = Path(knowledge_root)
+        self._bounds = bounds
+        self._bus = bus
+        self._run_id = run_id
+        self._max_chars = max_prompt_chars
+        self._max_tokens = max_tokens
+
+    def _talk(self, cycle: int) -> Talk:
+        return Talk(self._llm, self._bus, self._run_id, cycle, self._max_tokens)
+
+    def _source(self, cycle: int, report: EvalReport | None) -> PromptSource:
+        bounds, most = self._bounds, self._bounds.most_episodes(cycle)
+        facts = (
+            f"Cycle: {cycle}",
+            f"Seed dataset, the only one allowed: {json.dumps(bounds.seed_dataset)}",
+            f"Episodes that the schedule suggests: {bounds.scheduled_episodes(cycle) or 'all'}",
+            f"Most episodes: {'all there are, and no fewer' if most is None else most}",
+            bounds.told_moves(),
+            "The last evaluation and pages about earlier runs follow.",
+        )
+        return PromptSource(
+            facts="\n".join(facts),
+            report=report,
+            pages=newest_pages(self._root, self._pages),
+            raw=self._raw,
+            max_chars=self._max_chars,
+            page_chars=self._page_chars,
+        )
+
+
+class LLMProposer(_ModelProposer):
     """Asks a language model, and falls back to the schedule; the bounds hold either way."""
+
+    _page_chars: ClassVar = 8000
+    _raw: ClassVar = True
 
     def __init__(
         self,
@@ -377,7 +427,7 @@ class LLMProposer:
         max_prompt_chars: int = MAX_PROMPT_CHARS,
         max_tokens: int = DEFAULT_MAX_TOKENS,
     ) -> None:
-        """Propose with ``llm`` within the bounds of ``fallback``.
+        """Propose with ``llm`` within the bounds of ``fallback``, the proposal without a reply.
 
         Args:
             llm: The model.
@@ -390,20 +440,14 @@ class LLMProposer:
             max_prompt_chars: Longest prompt, characters, at least `MIN_PROMPT_CHARS`.
             max_tokens: Most tokens of one reply.
         """
-        self._llm = llm
-        self._root = Path(knowledge_root)
-        self._fallback = fallback
-        self._max_pages = max_pages
-        self._bus = bus
-        self._run_id = run_id
-        self._max_chars = max_prompt_chars
-        self._max_tokens = max_tokens
+        super().__init__(llm, knowledge_root, fallback, bus, run_id, max_prompt_chars, max_tokens)
+        self._pages = max_pages
 
     def propose(self, cycle: int, last_report: EvalReport | None) -> Proposal:
         """Return the model's proposal within the bounds, or the schedule's."""
         if isinstance(self._llm, NullLLM):
-            return self._fallback.propose(cycle, last_report)
-        talk = Talk(self._llm, self._bus, self._run_id, cycle, self._max_tokens)
+            return self._bounds.propose(cycle, last_report)
+        talk = self._talk(cycle)
         try:
             with asking(cycle, "propose"):
                 plan = talk.answer(
@@ -417,33 +461,10 @@ class LLMProposer:
             problem = talk.problem(error)
             _logger.warning("proposal: falling back to the schedule: %s", problem)
             talk.emit("orchestrator", "proposal_fallback", {"error": problem})
-            return self._fallback.propose(cycle, last_report)
-        return bounded_proposal(plan, self._fallback, cycle, last_report)
-
-    def _source(self, cycle: int, report: EvalReport | None) -> PromptSource:
-        most = self._fallback.most_episodes(cycle)
-        facts = "\n".join(
-            [
-                f"Cycle: {cycle}",
-                f"Seed dataset, the only one allowed: {json.dumps(self._fallback.seed_dataset)}",
-                f"Most episodes: {'all there are, and no fewer' if most is None else most}",
-                self._fallback.told_moves(),
-                "The last evaluation and pages about earlier runs follow.",
-            ]
-        )
-        return PromptSource(
-            facts=facts,
-            report=report,
-            pages=newest_pages(self._root, self._max_pages),
-            raw=True,
-            max_chars=self._max_chars,
-            page_chars=_PAGE_CHARS,
-        )
+            return self._bounds.propose(cycle, last_report)
+        return bounded_proposal(plan, self._bounds, cycle, last_report)
 
 
-#: Pages in the prompt, and most characters of each.
-_PAGES: Final = 4
-_CURATED_PAGE_CHARS: Final = 2000
 #: Best score that a plan can get.
 _MAX_SCORE: Final = 10.0
 #: Characters of notes in an event.
@@ -468,7 +489,7 @@ _REFINE_SYSTEM: Final = (
 )
 
 
-class CuratedProposer:
+class CuratedProposer(_ModelProposer):
     """Lets a language model list, judge and refine plans; the bounds hold for each of them."""
 
     def __init__(
@@ -484,18 +505,10 @@ class CuratedProposer:
         run_id: str = "curation",
         max_prompt_chars: int = MAX_PROMPT_CHARS,
     ) -> None:
-        """Propose with ``llm`` within the bounds of ``fallback`` and ``data_cfg``.
+        """Propose with ``llm`` within the bounds of ``fallback`` and the cap of ``data_cfg``.
 
-        Args:
-            llm: The model.
-            knowledge_root: Folder of the pages; it may be missing.
-            fallback: Seed dataset, schedule, and the proposal without usable plans.
-            data_cfg: Its cap holds too; the smaller of the two does.
-            candidates: Plans asked for, >= 1.
-            bus: Gets the events ``curation/*`` and ``orchestrator/knowledge_used``.
-            max_tokens: Most tokens of one reply.
-            run_id: Run of those events.
-            max_prompt_chars: Longest prompt, characters.
+        Of the ``candidates`` plans asked for, >= 1, the best is refined; other arguments as
+        `LLMProposer`. The events are ``curation/*`` and ``orchestrator/knowledge_used``.
 
         Raises:
             ConfigurationError: ``candidates`` is out of range.
@@ -506,9 +519,7 @@ class CuratedProposer:
                 "to false for none."
             )
         caps = [c for c in (fallback.max_episodes, data_cfg.max_episodes) if c is not None]
-        self._llm = llm
-        self._root = Path(knowledge_root)
-        self._bounds = DeterministicProposer(
+        bounds = DeterministicProposer(
             fallback.seed_dataset,
             fallback.initial_episodes,
             fallback.growth,
@@ -516,16 +527,13 @@ class CuratedProposer:
             fallback.failing_threshold,
             moves=fallback.moves,
         )
+        super().__init__(llm, knowledge_root, bounds, bus, run_id, max_prompt_chars, max_tokens)
         self._candidates = candidates
-        self._bus = bus
-        self._max_tokens = max_tokens
-        self._run_id = run_id
-        self._max_chars = max_prompt_chars
 
     def propose(self, cycle: int, last_report: EvalReport | None) -> Proposal:
         """Return the refined winner, or the schedule's proposal."""
         source = self._source(cycle, last_report)
-        talk = Talk(self._llm, self._bus, self._run_id, cycle, self._max_tokens)
+        talk = self._talk(cycle)
         try:
             with asking(cycle, "curate_plans"):
                 plans = talk.answer(
@@ -574,28 +582,6 @@ class CuratedProposer:
         except InputError:
             return winner
         return lenient_proposal(document, self._bounds, cycle, report) or winner
-
-    def _source(self, cycle: int, report: EvalReport | None) -> PromptSource:
-        scheduled = self._bounds.scheduled_episodes(cycle)
-        most = self._bounds.most_episodes(cycle)
-        facts = "\n".join(
-            [
-                f"Cycle: {cycle}",
-                f"The only allowed dataset: {json.dumps(self._bounds.seed_dataset)}",
-                f"Episodes that the schedule suggests: {scheduled or 'all'}",
-                f"Most episodes: {'all there are, and no fewer' if most is None else most}",
-                self._bounds.told_moves(),
-                "The last evaluation and pages about earlier runs follow.",
-            ]
-        )
-        return PromptSource(
-            facts=facts,
-            report=report,
-            pages=newest_pages(self._root, _PAGES),
-            raw=False,
-            max_chars=self._max_chars,
-            page_chars=_CURATED_PAGE_CHARS,
-        )
 
 
 def _best(talk: Talk, plans: list[Proposal], source: PromptSource) -> int:

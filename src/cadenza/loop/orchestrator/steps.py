@@ -229,14 +229,9 @@ class CycleSteps:
     ) -> None:
         """Work in ``session``.
 
-        Args:
-            session: The controller's session.
-            config: Configuration of the run.
-            workers: Who does the work.
-            jobs: Runs the jobs of all workers; None lets each worker's own runner do it.
-            stop: Says whether the run is asked to stop.
-            require_budget: Raises `BudgetExceededError` when nothing is left.
-            poll_s: Longest pause between two looks at an open question, s.
+        ``jobs`` runs the jobs of all workers; None lets each worker's own runner do it.
+        ``require_budget`` raises `BudgetExceededError` when nothing is left; ``poll_s`` is the
+        longest pause between two looks at an open question.
         """
         self._session = session
         self._config = config

@@ -102,15 +102,10 @@ class HubStore(LocalStore):
 def fetch_shards(
     store: LocalStore, selected: NDArray[np.int64], *, download: bool
 ) -> tuple[int, int]:
-    """Bring the data files of the selected episodes here.
+    """Bring the data files of the selected episodes here, in ascending order and at least one.
 
-    Args:
-        store: The dataset.
-        selected: Episodes in ascending order, at least one.
-        download: Whether to fetch what is missing.
-
-    Returns:
-        How many files were fetched, and how many are needed.
+    ``download`` says whether to fetch what is missing. Returned is how many files were fetched, and
+    how many are needed.
 
     Raises:
         ScriptError: No file holds one of the episodes.
@@ -312,16 +307,10 @@ def select_balanced(
     weights: NDArray[np.int64],
     limit: int | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return chosen episodes in order, and the task of each.
+    """Return chosen episodes in order, and the task of each; at most ``limit``.
 
     Tasks take turns in the order of their first episode, and take ``weights[task]`` episodes at a
-    turn, in the order of the dataset.
-
-    Args:
-        episodes: Numbers of the episodes, (E,).
-        tasks: Task of each, -1 for none, (E,).
-        weights: Episodes at a turn, by task.
-        limit: Most episodes; None for all.
+    turn, in the order of the dataset. ``episodes`` and ``tasks``, -1 for none, have the shape (E,).
     """
     mine = tasks >= 0
     episodes, tasks = episodes[mine], tasks[mine]

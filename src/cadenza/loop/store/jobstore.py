@@ -77,14 +77,11 @@ class JobStore:
         capabilities: Mapping[str, str] | None = None,
         reference: CheckpointRecord | None = None,
     ) -> None:
-        """Add a run with a fresh state.
+        """Add a run with a fresh state, its configuration without the passwords in ``store``.
 
-        Args:
-            run_id: Its id.
-            config_json: Its configuration, a JSON object; kept without the passwords in ``store``.
-            constitution_sha256: Digest of the rules that its commands are judged by.
-            capabilities: What its back end says of itself.
-            reference: Policy that it starts from, blessed until a better one is; None for none.
+        ``constitution_sha256`` is the digest of the rules that its commands are judged by,
+        ``capabilities`` what its back end says of itself, ``reference`` the policy that it starts
+        from, blessed until a better one is; None for none.
 
         Raises:
             DuplicateRunError: There is a run of this id.

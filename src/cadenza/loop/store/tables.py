@@ -197,15 +197,10 @@ class JobTable:
         duration_s: float,
         interrupted: bool,
     ) -> JobRow:
-        """Record how an attempt ended; the job waits for its next attempt or for `close`.
+        """Record how an attempt, from 1, ended; the job waits for its next one or for `close`.
 
-        Args:
-            lease: Lease of the controller.
-            key: The job.
-            attempt: Number of the attempt, from 1.
-            exit_code: Exit status, negative for a signal; None if nobody saw it.
-            duration_s: Its seconds, charged to the job's device however it ended.
-            interrupted: Whether a signal from outside ended it.
+        ``exit_code`` is negative for a signal, None if nobody saw it; ``duration_s`` is charged to
+        the job's device however it ended; ``interrupted``: whether a signal from outside ended it.
 
         Raises:
             RecordConflictError: The attempt was never begun.
