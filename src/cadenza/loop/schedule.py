@@ -222,14 +222,10 @@ class SeedLedger:
                 f"SeedLedger: expected count >= 1, skip >= 0 and at most {BLOCK} {purpose} seeds "
                 f"per cycle, got {count} after {skip}; ask for fewer episodes."
             )
-        block = (self._first_block() + cycle) % MAX_CYCLES
+        first = derive_substream("loop.seed_blocks", root_seed=self.seed).integer_seed()
+        block = (first + cycle) % MAX_CYCLES
         start = _PURPOSES.index(purpose) * REGION + block * BLOCK + skip
         return SeedRange(start=start, count=count)
-
-    def _first_block(self) -> int:
-        """Return the block of cycle 0."""
-        stream = derive_substream("loop.seed_blocks", root_seed=self.seed)
-        return stream.integer_seed() % MAX_CYCLES
 
 
 def hulls(seeds: Iterable[int]) -> tuple[SeedRange, ...]:

@@ -30,7 +30,7 @@ from cadenza.loop.jobs.attempt_files import AttemptFolder
 from cadenza.loop.jobs.outcomes import Course, flags_of, goes_on, kind_of, progress_of, read_course
 from cadenza.loop.processes import is_gone
 from cadenza.loop.store.jobstore import JobStore
-from cadenza.loop.store.rows import ApprovalRow, JobRow, ReplyTotals, Row
+from cadenza.loop.store.rows import JobRow, ReplyTotals, Row
 
 #: Less than this may not last for a job that is about to begin, GiB = 2^30 bytes. A native cycle
 #: writes some ten MB, one checkpoint of a large LeRobot policy with its optimizer several GB.
@@ -422,7 +422,10 @@ def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
         blessed=_blessed(store.blessed_checkpoint(run_id), cycles),
         error_budget=_section(config, "thresholds").get("alpha"),
         error_spent=state.get("spent"),
-        pending=tuple(_pending(row) for row in store.approvals.pending(run_id)),
+        pending=tuple(
+            PendingApproval(**{name: getattr(row, name) for name in PendingApproval.model_fields})
+            for row in store.approvals.pending(run_id)
+        ),
         jobs=tuple(
             _live(job, estimates)
             for job in jobs
@@ -485,7 +488,7 @@ def _cycles(store: JobStore, run_id: str, jobs: Sequence[JobRow]) -> tuple[Cycle
     found: list[CycleStatus] = []
     for row in store.cycles_for(run_id):
         idx = row["idx"]
-        decided = decisions.get(idx, {})
+        decided, pair = decisions.get(idx, {}), chosen.get(idx, {})
         found.append(
             CycleStatus(
                 idx=idx,
@@ -498,7 +501,7 @@ def _cycles(store: JobStore, run_id: str, jobs: Sequence[JobRow]) -> tuple[Cycle
                 difference=_bounds(decided),
                 seconds=_seconds([job for job in jobs if job.key.cycle == idx]),
                 harvest=_harvest(harvests.get(idx)),
-                adapted=_adapted(chosen.get(idx)),
+                adapted=(pair["candidate"], pair["adapted"]) if "adapted" in pair else None,
                 checkpoint=checkpoints.get(idx),
                 started_at=row["started_at"],
                 finished_at=row["finished_at"],
@@ -520,12 +523,6 @@ def _harvest(told: dict[str, Any] | None) -> Harvested | None:
         return None
     counts = {name: told[name] for name in ("kept", "successes", "attempts")}
     return Harvested(starts=told.get("starts", "solved"), **counts)
-
-
-def _adapted(told: dict[str, Any] | None) -> tuple[float, float] | None:
-    if told is None or "adapted" not in told:
-        return None
-    return told["candidate"], told["adapted"]
 
 
 def _checkpoints(store: JobStore, run_id: str) -> dict[int, str]:
@@ -579,16 +576,6 @@ def _failed_log(jobs: Sequence[JobRow], workdir: Path) -> str | None:
     if not keys:
         return None
     return str(workdir / keys[-1].run_id / f"cycle_{keys[-1].cycle}" / f"{keys[-1].stage}.log")
-
-
-def _pending(row: ApprovalRow) -> PendingApproval:
-    return PendingApproval(
-        cycle=row.cycle,
-        gate=row.gate,
-        requested_at=row.requested_at,
-        deadline=row.deadline,
-        overdue=row.overdue,
-    )
 
 
 def _blessed(row: Row | None, cycles: Sequence[CycleStatus]) -> BlessedPolicy | None:

@@ -117,6 +117,10 @@ def train_command(
         data, mix = mix, None
     if mix is not None and (request.mix_ratio == 0.0 or mix.root is None):
         mix = None
+    mixed: tuple[str, ...] = ()
+    if mix is not None:
+        mixed = (f"--mix.repo_id={mix.repo_id}", f"--mix.root={mix.root}")
+        mixed += (f"--mix.ratio={request.mix_ratio}",)
     extra = setting.translated("lerobot-train", request.extra_args)
     workers = [] if setting.has_gpu or _given("num_workers", extra) else ["--num_workers=0"]
     played = environment_of(extra)
@@ -132,7 +136,7 @@ def train_command(
         *([] if data.root is None else [f"--dataset.root={data.root}"]),
         *([] if data.revision is None else [f"--dataset.revision={data.revision}"]),
         *_episode_words(data),
-        *([] if mix is None else _mix_words(mix, request.mix_ratio)),
+        *mixed,
         f"--output_dir={request.folder}",
         f"--steps={steps}",
         f"--batch_size={request.batch_size}",
@@ -163,11 +167,10 @@ def eval_command(request: EvalRequest, setting: Setting) -> tuple[str, ...]:
 
 def harvest_command(request: HarvestRequest, setting: Setting) -> tuple[str, ...]:
     """Return the command that collects successes where policies are measured."""
-    extra = request.extra_args
-    shared = [
-        *(word for word in setting.environment_words if not _given(_key(word), extra)),
-        *([] if _given("rename-map", extra) else _renaming_words(setting.eval.extra_args)),
-    ]
+    extra, names = request.extra_args, rename_map(setting.eval.extra_args)
+    shared = [word for word in setting.environment_words if not _given(_key(word), extra)]
+    if names and not _given("rename-map", extra):
+        shared.append(f"--rename-map={json.dumps(names, sort_keys=True)}")
     return _once(
         "cadenza-lerobot-collect",
         f"--policy-path={request.checkpoint.path}",
@@ -251,19 +254,6 @@ def _episode_words(data: DatasetRef) -> list[str]:
     if data.num_episodes and data.root is None:
         return [f"--dataset.episodes={list(range(data.num_episodes))}"]
     return []
-
-
-def _mix_words(mix: DatasetRef, ratio: float) -> list[str]:
-    return [
-        f"--mix.repo_id={mix.repo_id}",
-        f"--mix.root={mix.root}",
-        f"--mix.ratio={ratio}",
-    ]
-
-
-def _renaming_words(words: Sequence[str]) -> list[str]:
-    names = rename_map(words)
-    return [f"--rename-map={json.dumps(names, sort_keys=True)}"] if names else []
 
 
 def _seeded(program: str, env_type: str, words: Sequence[str]) -> tuple[str, ...]:
@@ -384,7 +374,8 @@ class LeRobotBackend:
     def plan_train(self, request: TrainRequest) -> JobPlan:
         """Return the command that trains."""
         steps = self._steps(request)
-        seed = self._training_seed(request.cycle)
+        stream = derive_substream("loop.lerobot.training", root_seed=self._config.seed)
+        seed = stream.child(request.cycle).integer_seed() % _SEED_LIMIT
         command = train_command(request, self._setting, steps=steps, seed=seed)
         return JobPlan(command=command, output_dir=request.folder, device=self._device(command))
 
@@ -522,10 +513,6 @@ class LeRobotBackend:
 
     def _steps(self, request: TrainRequest) -> int:
         return capped_steps(request, self._config.train.max_epochs)
-
-    def _training_seed(self, cycle: int) -> int:
-        stream = derive_substream("loop.lerobot.training", root_seed=self._config.seed)
-        return stream.child(cycle).integer_seed() % _SEED_LIMIT
 
     def _device(self, command: tuple[str, ...]) -> Device:
         on_cpu = any(word in command for word in ("--policy.device=cpu", "--device=cpu"))

@@ -70,7 +70,8 @@ def confined(key: str, text: str, roots: Roots | None, *, write: bool) -> Path:
     if roots is None:
         return resolved
     allowed = roots.write if write else (*roots.write, *roots.read)
-    if not any(_is_below(resolved, root.resolve(), strictly=write) for root in allowed):
+    roots_of = [root.resolve() for root in allowed]
+    if not any(resolved.is_relative_to(r) and not (write and resolved == r) for r in roots_of):
         raise denied(
             "path_outside_roots",
             f"expected --{key} below {' or '.join(map(str, allowed)) or 'no folder at all'}, got "
@@ -122,10 +123,6 @@ def _require_not_the_loops(key: str, path: Path, roots: Roots) -> None:
                 f"expected --{key} at a place of its own, got {quoted(str(path))}, which the loop "
                 "writes itself",
             )
-
-
-def _is_below(path: Path, root: Path, *, strictly: bool) -> bool:
-    return path.is_relative_to(root) and not (strictly and path == root)
 
 
 #: What a flag's text means.
@@ -405,8 +402,10 @@ class Listing:
             raise given.refusal("list", f"with 1 to {self.longest} items, none empty")
         readings = [self._read_item(replace(given, text=part)) for part in parts]
         joined = (", " if self.brackets else ",").join(reading.text for reading in readings)
-        values = tuple(reading.value for reading in readings)
-        return Reading(_same_type(values), f"[{joined}]" if self.brackets else joined)
+        numbers = tuple(one.value for one in readings if isinstance(one.value, int))
+        whole = len(numbers) == len(readings)
+        values = numbers if whole else tuple(str(reading.value) for reading in readings)
+        return Reading(values, f"[{joined}]" if self.brackets else joined)
 
     def _read_item(self, given: Given) -> Reading:
         if given.text.startswith(("-", "@")) or _LIST_LETTERS & set(given.text):
@@ -468,9 +467,3 @@ def _in_range(key: str, value: float, low: float, high: float) -> int | float:
     if not low <= value <= high:
         raise denied("range", f"expected --{key} in [{low}, {high}], got {value}")
     return value
-
-
-def _same_type(values: Sequence[Value]) -> tuple[int, ...] | tuple[str, ...]:
-    if all(isinstance(value, int) for value in values):
-        return tuple(value for value in values if isinstance(value, int))
-    return tuple(str(value) for value in values)

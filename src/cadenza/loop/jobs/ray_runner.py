@@ -73,7 +73,8 @@ class RayHosts(Hosts):
         """
         address = address or os.environ.get("RAY_ADDRESS") or None
         if address is None:
-            _keep_to_this_machine()
+            # read at Ray's import: a cluster that it starts listens on the loopback address only
+            os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         self._ray = _import_ray()
         self._may_grow = True
         if self._ray.is_initialized():
@@ -186,14 +187,6 @@ def _listed(resources: Mapping[str, float]) -> str:
 
 def _name_of(folder: AttemptFolder) -> str:
     return f"job-{sha256_bytes(os.fsencode(folder.path))[:_DIGITS]}"
-
-
-def _keep_to_this_machine() -> None:
-    """Let a cluster that Ray starts listen on the loopback address only.
-
-    Ray reads this switch, made for systems without clusters, when it is imported.
-    """
-    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 
 
 def _import_ray() -> Any:

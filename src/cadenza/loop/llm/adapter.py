@@ -22,7 +22,7 @@ import importlib
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import cached_property
 from types import ModuleType
@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Final, Protocol, cast
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.strict_json import parse_json_object
-from cadenza.loop.config import ModelSpec, parse_spec
+from cadenza.loop.config import parse_spec
 from cadenza.loop.errors import LLMCallError, LLMPackageMissingError
 from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, Answer, LLMClient, NullLLM, Question
 from cadenza.loop.llm.untrusted import error_text, redacted, secrets_of
@@ -361,18 +361,10 @@ def make_llm(spec: str | None) -> NullLLM | AnthropicLLM | OpenAICompatibleLLM:
     if not spec:
         return NullLLM()
     named = parse_spec(spec)
-    return _MAKERS[named.provider](named)
-
-
-def _anthropic(named: ModelSpec) -> AnthropicLLM:
-    return AnthropicLLM(named.model)
-
-
-def _openai(named: ModelSpec) -> OpenAICompatibleLLM:
-    return OpenAICompatibleLLM(named.model, named.address)
-
-
-def _gemini(named: ModelSpec) -> OpenAICompatibleLLM:
+    if named.provider == "anthropic":
+        return AnthropicLLM(named.model)
+    if named.provider == "openai":
+        return OpenAICompatibleLLM(named.model, named.address)
     key = os.environ.get("GEMINI_API_KEY") or os.environ.get("GOOGLE_API_KEY")
     if not key:
         raise ConfigurationError(
@@ -381,10 +373,3 @@ def _gemini(named: ModelSpec) -> OpenAICompatibleLLM:
         )
     address = named.address or GEMINI_BASE_URL
     return OpenAICompatibleLLM(named.model, address, key, provider="gemini")
-
-
-_MAKERS: Final[Mapping[str, Callable[[ModelSpec], AnthropicLLM | OpenAICompatibleLLM]]] = {
-    "anthropic": _anthropic,
-    "gemini": _gemini,
-    "openai": _openai,
-}

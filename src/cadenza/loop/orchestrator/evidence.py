@@ -306,24 +306,19 @@ def _by_key(side: str, outcomes: Sequence[EpisodeOutcome], metric: Metric) -> di
 
 def _require_counterparts(left: dict[_PairKey, float], right: dict[_PairKey, float]) -> None:
     """Raise unless both sides hold the same tasks and seeds."""
-    problems = [
-        f"{len(keys)} only of the {side} (first: {', '.join(map(_name, sorted(keys)[:_NAMED]))})"
-        for side, keys in (
-            ("candidate", left.keys() - right.keys()),
-            ("reference", right.keys() - left.keys()),
-        )
-        if keys
-    ]
+    problems: list[str] = []
+    for side, keys in (
+        ("candidate", left.keys() - right.keys()),
+        ("reference", right.keys() - left.keys()),
+    ):
+        if keys:
+            first = ", ".join(f"{task!r} seed {seed}" for task, seed in sorted(keys)[:_NAMED])
+            problems.append(f"{len(keys)} only of the {side} (first: {first})")
     if problems:
         raise InputError(
             f"paired_evidence: expected equal tasks and seeds on both sides, got "
             f"{' and '.join(problems)}; evaluate both policies on the same seeds."
         )
-
-
-def _name(key: _PairKey) -> str:
-    """Return how a message names an initial state."""
-    return f"{key[0]!r} seed {key[1]}"
 
 
 def _mean(values: Collection[float]) -> float:

@@ -241,7 +241,8 @@ class LoopController:
         except StopRequestedError as error:
             return self._stopped(session, self._why_stopped(session, error))
         except BudgetExceededError as error:
-            return self._out_of_budget(session, error)
+            with session.step(f"{_name_of(session.state)}/budget"):
+                session.commit(machine.out_of_budget(session.state, self.cfg, error.limit))
         except StaleLeaseError:
             raise  # the run is another controller's; whatever we wrote would be refused
         except KeyboardInterrupt:
@@ -342,11 +343,6 @@ class LoopController:
         session.incidents.note("stopped", why)
         self.store.apply(session.lease, changes.set_run_status("stopped", reason))
         return summarize(session.state, self.cfg, stop_reason=reason)
-
-    def _out_of_budget(self, session: RunSession, error: BudgetExceededError) -> RunSummary:
-        with session.step(f"{_name_of(session.state)}/budget"):
-            session.commit(machine.out_of_budget(session.state, self.cfg, error.limit))
-        return summarize(session.state, self.cfg)
 
     def _failed(self, session: RunSession, error: Exception) -> None:
         """Note the failure, unless the store failed or has a commit that it did not confirm."""
@@ -479,8 +475,10 @@ def take(store: JobStore, run_id: str, log_path: Path, *, ttl_s: float) -> Lease
 
 def _who_has_it(row: Row, owner: str, what: str, ttl_s: float) -> str:
     """Return who holds a run without a sign of life, since when, and what to do."""
-    renewed = None if row["lease_expires_at"] is None else row["lease_expires_at"] - ttl_s
-    since = "" if renewed is None else f", silent since {_utc(renewed)}"
+    since = ""
+    if row["lease_expires_at"] is not None:
+        renewed = datetime.fromtimestamp(row["lease_expires_at"] - ttl_s, UTC)
+        since = f", silent since {renewed:%Y-%m-%d %H:%M:%S} UTC"
     if is_frozen(owner):
         pid = owner.split("/")[-2]
         state = " and is stopped (SIGSTOP, Ctrl-Z)"
@@ -491,7 +489,3 @@ def _who_has_it(row: Row, owner: str, what: str, ttl_s: float) -> str:
         f"run {row['id']!r}: expected a free {what}, got one that {readable(owner)} "
         f"holds{since}{state}; {remedy}, then resume the run."
     )
-
-
-def _utc(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -5,10 +5,10 @@ from cadenza.core.errors import StorageError
 from cadenza.loop.agents.knowledge_agent import KnowledgeAgent
 from cadenza.loop.contracts.records import EvalReport
 from cadenza.loop.errors import StaleLeaseError
-from cadenza.loop.events import EventBus, read_events
+from cadenza.loop.events import EventBus
 from cadenza.loop.knowledge import pages
 from cadenza.loop.knowledge.pages import read_page
-from tests.loop_fakes import ScriptedLLM
+from tests.loop_fakes import ScriptedLLM, logged
 
 #: 2023-11-14 22:13:20 UTC.
 NOW = 1.7e9
@@ -63,7 +63,7 @@ def test_pages_of_policy_task_and_run_are_written(root, bus):
     assert "# Task: crossing" in paths[1].read_text()
     row = "| 0 | 2023-11-14 | crossing | bc | 50.0% | 40 | promote |"
     assert row in (root / "experiments/r.md").read_text()
-    (event,) = read_events(bus.log_path).events
+    (event,) = logged(bus.log_path)
     assert (event["run_id"], event["stage"]) == ("r", "knowledge")
     assert event["kind"] == "knowledge_updated"
     assert event["payload"]["pages"] == [*map(str, paths), str(root / "experiments/r.md")]
