@@ -1,16 +1,14 @@
 """The configuration of one loop run: YAML in, frozen and checked sections out.
 
 A LeAgents file loads unchanged once it says ``backend: lerobot``, unless its further arguments
-repeat flags that the loop sets. Sections and keys that LeAgents does not have default to what keeps
-its behaviour where that was sound. With ``backend: native`` some defaults differ; they are in
+repeat flags that the loop sets. Defaults that differ with ``backend: native`` are in
 `cadenza.loop.config_backends`.
 
 Paths:  relative ones count from the current folder, here and in every section.
 Units:  rates and deltas are shares of episodes in [0, 1], or scores where `EvalConfig.metric` says
         so; hours of wall-clock time per device.
-Model:  ``anthropic:<model>``, ``openai:<model>[@<address>]`` (OpenAI, or a server that speaks its
-        format), ``gemini:<model>[@<address>]``. The text is stored with a run and shown: what a
-        client proves itself with stands in the environment.
+Model:  ``anthropic:<model>``, ``openai:<model>[@<address>]``, ``gemini:<model>[@<address>]``. The
+        text is stored and shown: what a client proves itself with stands in the environment.
 """
 
 import re

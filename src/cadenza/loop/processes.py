@@ -4,12 +4,10 @@ A number of a dead process may be given to a new one. A signal is therefore sent
 descriptor of the process, after asking again whether it is the one that is meant; and an owner in
 the store is named by machine, boot, process-id namespace, process id and start time.
 
-Marks:   a job's command and whatever it starts inherit two variables: the key of the job and the
-         folder that its attempts are kept in. Both must match to the letter before a process is
-         touched, so that a run of the same name elsewhere is safe.
+Marks:   a job's command and whatever it starts inherit the job's key and the folder of its
+         attempts; both must match before a process is touched.
 Source:  proc(5): `/proc/<pid>/stat`, `/proc/<pid>/environ`; pidfd_open(2); prctl(2).
-Limits:  Linux. Processes of other users cannot be looked into and are never touched. Of processes
-         elsewhere nothing is known, and they count as alive.
+Limits:  Linux. Processes of other users are never touched; those elsewhere count as alive.
 """
 
 import contextlib

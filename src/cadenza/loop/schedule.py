@@ -14,7 +14,7 @@ from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution
-from cadenza.loop.constitution.rules import ProposalBounds
+from cadenza.loop.constitution.constitution import ProposalBounds
 from cadenza.loop.contracts.records import MAX_NOTES, EvalReport, Proposal, SeedRange
 
 #: Most episodes that any proposal asks for, even without a cap: beyond any dataset of this kind.

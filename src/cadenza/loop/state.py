@@ -1,12 +1,8 @@
 """Where a run stands: the one value that the controller reads from the store and writes back.
 
 A cycle passes the steps in order; what a step needs is either in the state or on disk under the
-cycle's folder. The controller keeps nothing else between steps, so a killed run goes on from the
-last committed state by doing the step it names, whose jobs are looked up by key and not repeated.
-`RunSummary` tells people, and the last event, what a run achieved.
-
-Steps:  propose -> data -> train -> [adapt -> select] -> evaluate <-> decide -> [approve] -> learn
-        -> [harvest -> merge] -> propose of the next cycle, or finished.
+cycle's folder. A killed run goes on from the last committed state by doing the step it names, whose
+jobs are looked up by key and not repeated.
 """
 
 from dataclasses import asdict, dataclass, field

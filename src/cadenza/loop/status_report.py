@@ -1,16 +1,11 @@
 """How runs stand, read from their store without changing it: what `cadenza loop status` shows.
 
-The records are what ``--json`` writes.
-
 Units:      success as a share of episodes in [0, 1]; seconds and hours of jobs, running ones
-            included; times are Unix seconds.
-Intervals:  exact (Clopper-Pearson) at 95 % for one policy's success; the bounds of the difference
-            are those that the decision used.
-Time left:  from the share that the present attempt says it has done by itself, see
-            `cadenza.loop.jobs.outcomes`; else from the time that the newest ended job of the same
-            work took, by the steps or episodes of both. A job's speed is taken as constant, and its
-            start as part of the work. Where neither helps, or the job takes longer than its like,
-            nothing is said.
+            included; times are Unix seconds. Intervals are exact (Clopper-Pearson) at 95 %; the
+            bounds of a difference are those that the decision used.
+Time left:  from the share that the present attempt says it has done by itself; else from the time
+            that the newest ended job of the same work took, by the steps or episodes of both. A
+            job's speed is taken as constant. Where neither helps nothing is said.
 """
 
 import json

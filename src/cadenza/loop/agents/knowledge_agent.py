@@ -28,8 +28,16 @@ from cadenza.loop.knowledge.updates import (
     updated_page,
 )
 from cadenza.loop.llm.guard import ask_safely
-from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, LLMClient, NullLLM, asking
-from cadenza.loop.llm.untrusted import data_mark, fenced, shortened, warning
+from cadenza.loop.llm.protocol import (
+    DEFAULT_MAX_TOKENS,
+    LLMClient,
+    NullLLM,
+    asking,
+    data_mark,
+    fenced,
+    shortened,
+    warning,
+)
 
 #: Most characters of a page that a model reads.
 _MAX_PAGE_CHARS: Final = 16_000

@@ -2,14 +2,12 @@
 
 Tasks:  are called ``<suite>_<number>``, as LeRobot names the folders of their videos.
 Seeds:  a report of LeRobot 0.4 names none. Its evaluation resets environment j of batch b from
-        seed start + b * (environments at once) + j and lists the episodes in that order, early ends
-        or not; episodes beyond the number asked for are left out. So episode i of every task began
-        from seed start + i, which `cadenza.loop.backends.lerobot_probe` tries out before a run.
-        Where a report does name seeds, they must be these.
+        seed start + b * (environments at once) + j and lists the episodes in that order, so episode
+        i of every task began from seed start + i; `cadenza.loop.backends.lerobot_probe` tries that
+        out before a run. Where a report does name seeds, they must be these.
 Frames: count for the cap on epochs. Of data and mix only the episodes that the blending script
-        keeps count; the choice is made here by the same function from the same lengths. Lengths of
-        data on a hub are not known; a blend with them has about F_m / r frames at most, F_m those
-        of the mix and r its share.
+        keeps count, chosen by the same function. Lengths of data on a hub are not known; a blend
+        with them has about F_m / r frames at most, F_m those of the mix and r its share.
 """
 
 import math

@@ -3,12 +3,9 @@
 Data:      the first cycle's seeds in every cycle, so that more episodes extend the earlier ones; a
            proposal's focus changes the order of partners. With ``seed_root`` nothing is collected:
            a cycle takes episodes of that dataset, in order, partners in focus first served.
-Training:  afresh or from given weights, with another seed every cycle. Its flags, and the request
-           that its result must be of, follow from what the loop asks for alone.
+Training:  afresh or from given weights, with another seed every cycle.
 Tasks:     the partners of the environment; ``eval.task_suite`` names them: classes with commas
-           between them, ``default`` or ``leaving_way``. ``data.task_filter`` names those that data
-           is taken of, if others.
-Check:     results are taken only with the digests of what they stand for; see `native_files`.
+           between them, ``default`` or ``leaving_way``; ``data.task_filter`` those of the data.
 """
 
 from collections.abc import Mapping, Sequence

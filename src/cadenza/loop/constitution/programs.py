@@ -204,7 +204,6 @@ class Program:
     """One program, or one of its sub-commands.
 
     Attributes:
-        words: The program's name and its sub-commands.
         fields: The job's fields, by the flag that fills each.
         required: Groups of flags; one flag of each group must be given.
         exclusive: Groups of flags of which at most one may be given.

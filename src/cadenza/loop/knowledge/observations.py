@@ -4,24 +4,19 @@ The newest observations stand as a list, older ones are rolled up into a table. 
 section are a person's and are kept above both.
 
 A line:      ``- DATE · run R · cycle N · SUITE · policy P · success 50.0% · decision D · episodes
-             10`` and ``· seed S`` where the seed of the run is known; without the number of
-             episodes where nobody knows it, as in LeAgents' pages.
+             10`` and ``· seed S``, the last two where they are known.
 A row:       one run on one suite with one policy: its cycles, first and last success that it kept
              (``-`` if none), decisions.
-Kept:        what was decided to be `KEPT`: the candidate was blessed or became the reference. Other
-             candidates were refused; what a run found is never what it refused.
+Kept:        what was decided to be `KEPT`; what a run found is never what it refused.
 Difference:  p1 - p2 of independent trials lies, with 95 % confidence, in
              d - sqrt((p1 - l1)^2 + (u2 - p2)^2) .. d + sqrt((u1 - p1)^2 + (p2 - l2)^2)
              with Wilson's bounds l, u. Source: Newcombe 1998, Statist. Med. 17, 873-890, method 10.
-Agreement:   two runs agree on a policy and suite if the interval of the difference of their last
-             successes holds 0, that difference is at most `MARGIN`, and their changes from first
-             to last success are not significant in opposite directions.
-Independent: runs of different known seeds. Runs of one seed play the same initial states, and a
-             repeated run gives the same numbers: that they agree shows nothing. A run of an unknown
-             seed may repeat any other one.
+Agreement:   the interval of the difference of the last successes holds 0, that difference is at
+             most `MARGIN`, and the changes from first to last are not significant in opposite
+             directions.
+Independent: runs of different known seeds; those of one seed play the same initial states.
 Precise:     a success whose interval is at most `MAX_WIDTH` wide: 21 episodes where half of them
-             succeed, 6 where all or none do. Runs of fewer, or of an unknown number, agree with
-             nearly everything: they replicate nothing, but they can contradict.
+             succeed, 6 where all or none do. Others replicate nothing, but they can contradict.
 """
 
 import math

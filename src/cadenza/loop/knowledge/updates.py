@@ -25,7 +25,7 @@ from cadenza.loop.knowledge.observations import (
     read_observations,
 )
 from cadenza.loop.knowledge.pages import Page
-from cadenza.loop.llm.untrusted import storable
+from cadenza.loop.llm.protocol import storable
 
 PageType: TypeAlias = Literal["task", "policy", "experiment"]
 PAGE_TYPES: Final = ("task", "policy", "experiment")

@@ -4,18 +4,11 @@ A client says how its package sends a question and where a reply holds text and 
 The packages make the request (address, key, headers, proxies); the body is read and checked here,
 because they accept any shape and keep a body of any size in memory.
 
-============================  ===============================================================
-``None``, ``""``              `NullLLM`
-``anthropic``                 `AnthropicLLM`: the Messages API; key and address as its package
-                              finds them
-``openai``                    `OpenAICompatibleLLM`: chat completions, of OpenAI and of the many
-                              servers that speak its format; ``OPENAI_API_KEY``, or no key
-``gemini``                    the same at Google's address; ``GEMINI_API_KEY``, else
-                              ``GOOGLE_API_KEY``
-============================  ===============================================================
-
-OpenAI's own service takes the limit of a reply as ``max_completion_tokens`` and its newer models
-refuse the older ``max_tokens``; other servers know the older name at least.
+Keys:   ``anthropic``: as its package finds them; ``openai``: ``OPENAI_API_KEY``, or none for other
+        servers; ``gemini``, the same at Google's address: ``GEMINI_API_KEY``, else
+        ``GOOGLE_API_KEY``.
+Limit:  OpenAI's own service takes the limit of a reply as ``max_completion_tokens`` and its newer
+        models refuse the older ``max_tokens``; other servers know the older name at least.
 """
 
 import importlib
@@ -32,8 +25,16 @@ from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.config import parse_spec
 from cadenza.loop.errors import LLMCallError, LLMPackageMissingError
-from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, Answer, LLMClient, NullLLM, Question
-from cadenza.loop.llm.untrusted import error_text, redacted, secrets_of
+from cadenza.loop.llm.protocol import (
+    DEFAULT_MAX_TOKENS,
+    Answer,
+    LLMClient,
+    NullLLM,
+    Question,
+    error_text,
+    redacted,
+    secrets_of,
+)
 
 __all__ = ["AnthropicLLM", "LLMClient", "NullLLM", "OpenAICompatibleLLM", "make_llm"]
 

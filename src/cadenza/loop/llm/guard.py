@@ -1,12 +1,10 @@
-"""A language model that cannot harm the loop: bounded in time, tries and cost, and never raising.
+"""A language model that cannot harm the loop: bounded in time, tries and cost; replies recorded.
 
 A call runs in a thread of its own, which is left behind when its time is up or the run is asked to
-stop: no package bounds the time in which a slow server trickles its headers. The thread ends with
-its connection's own time-out, or with the process.
+stop: no package bounds the time in which a slow server trickles its headers.
 
-Prices:   change, so they come from a configuration and never from here. A token is at least one
-          byte of text, so a prompt has at most as many tokens as bytes, and some for the frame that
-          a service puts around it; a reply has at most what was asked for.
+Prices:   come from a configuration. A token is at least one byte of text, so a prompt has at most
+          as many tokens as bytes, and some for the frame that a service puts around it.
 Booking:  an attempt is booked at the most it can cost before it is made, and settled afterwards: a
           call that was killed while it waited stays booked.
 """
@@ -31,8 +29,8 @@ from cadenza.loop.llm.protocol import (
     Place,
     Question,
     current_place,
+    storable,
 )
-from cadenza.loop.llm.untrusted import storable
 from cadenza.loop.store.rows import Lease, ReplyRow
 
 if TYPE_CHECKING:

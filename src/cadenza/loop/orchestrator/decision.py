@@ -146,17 +146,11 @@ class SequentialPlan:
         return looks - 1 - look
 
     def episodes_needed(self, gain: float) -> int:
-        """Return about how many episodes show a true gain at the first comparison, per policy.
+        """Return about how many episodes show a true gain, in (0, 1), at once, per policy.
 
         As ``max_episodes`` they promote it in four of five runs where that is hardest: with success
         around a half, and independent outcomes. Normal approximation with Fleiss' correction for
         counts, and `_PRICE_OF_LOOKS`.
-
-        Args:
-            gain: Gain in success, in (0, 1).
-
-        Raises:
-            InputError: ``gain`` is out of range.
         """
         if not 0.0 < gain < 1.0:
             raise InputError(f"episodes_needed.gain: expected in (0, 1), got {gain}.")
@@ -278,17 +272,9 @@ def judge(
     episodes of its own cycle, see `_is_level`.
 
     As long as nothing is blessed, a promotion also needs the lower bound of the candidate's own
-    success, or score, at ``min_promote`` or above. A first candidate needs nothing else; one that
-    is compared with a provisional reference must not be shown to be worse.
-
-    Args:
-        evidence: What the episodes so far show.
-        history: Earlier candidates of this rung that were not promoted, oldest first.
-        thresholds: What a difference must be to mean something.
-        warm_up: Whether the rung is so new that a worse candidate is no regression.
-        looks_left: Further looks that the plan allows.
-        provisional: Whether the reference is provisional. A better candidate not shown to reach
-            ``min_promote`` then replaces it without being blessed.
+    success, or score, at ``min_promote`` or above; the reference, if any, is ``provisional`` then,
+    and replaced by a better candidate that does not reach it. In the ``warm_up`` of a rung a worse
+    candidate is no regression.
 
     Raises:
         InputError: ``looks_left`` is negative, or the evidence has a baseline without a difference.

@@ -37,7 +37,7 @@ from cadenza.evaluation.statistics.cluster_means import CHUNK_BYTES, SignFlips
 from cadenza.evaluation.statistics.paired_outcomes import exact_bounds, paired_outcome_interval
 from cadenza.loop.config import Metric
 from cadenza.loop.contracts.records import EpisodeOutcome, EvalReport, Record
-from cadenza.loop.llm.untrusted import shortened
+from cadenza.loop.llm.protocol import shortened
 
 #: Name of the method in `Evidence.method`.
 METHOD: Final = "sign-flips-and-bootstrap-t"

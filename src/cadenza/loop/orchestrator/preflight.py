@@ -25,9 +25,9 @@ from cadenza.loop.backends.native_files import (
 )
 from cadenza.loop.config import LoopConfig, PolicyRung
 from cadenza.loop.constitution import Constitution, ConstitutionError, Verdict, load_constitution
+from cadenza.loop.constitution.constitution import Rules
 from cadenza.loop.constitution.lerobot_programs import LEROBOT_PROGRAMS, LIBERO_SUITES, suite_sizes
 from cadenza.loop.constitution.programs import NATIVE_PROGRAMS, LimitName
-from cadenza.loop.constitution.rules import Rules
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
     DataRequest,

@@ -1,13 +1,11 @@
 """Proposers: what the next cycle trains on. Ask one by ``propose(cycle, last_report)``.
 
-`DeterministicProposer` follows a schedule, `LLMProposer` asks a language model once, with one more
-call to repair a malformed reply, and `CuratedProposer` proposes, scores and refines: several plans,
-the best of them, made better, in at most three calls, and one more if the list is unusable.
+`LLMProposer` asks a language model once, with one more call to repair a malformed reply;
+`CuratedProposer` lets it list several plans, score them and refine the best.
 
 Prompts:  facts first, then pages as untrusted data, within a budget.
-Promise:  whatever a reply says, the dataset is the seed dataset, the count one that
-          `DeterministicProposer.allowed_episodes` allows, the focus names tasks of the last report,
-          and the notes are one short printable line.
+Promise:  whatever a reply says, the dataset is the seed dataset, the count one that the schedule
+          allows, the focus names tasks of the last report, and the notes are one printable line.
 """
 
 import json
@@ -26,9 +24,13 @@ from cadenza.loop.contracts.records import MAX_NOTES, EvalReport, Proposal
 from cadenza.loop.events import Event, EventSink
 from cadenza.loop.knowledge.pages import PageFile, newest_pages
 from cadenza.loop.llm.guard import ask_safely
-from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, LLMClient, NullLLM, asking, current_place
-from cadenza.loop.llm.untrusted import (
+from cadenza.loop.llm.protocol import (
+    DEFAULT_MAX_TOKENS,
+    LLMClient,
+    NullLLM,
+    asking,
     clean_line,
+    current_place,
     data_mark,
     fenced,
     fit,
