@@ -61,7 +61,12 @@ def read_result(folder: Path, job: str, expected: Mapping[str, Any]) -> dict[str
 def read_dataset(folder: Path, facts: Mapping[str, Any], notes: str) -> DatasetRef:
     """Return the dataset that a job wrote, or raise `IntegrityError` for another digest."""
     root = confined_path(folder, str(facts["folder"]))
-    _require_tree(root, str(facts["sha256"]))
+    digest, found = str(facts["sha256"]), tree_digest(root)
+    if found != digest:
+        raise IntegrityError(
+            f"{root}: expected the files of the digest {digest[:16]}..., got {found[:16]}...; the "
+            "dataset was changed, so restore it."
+        )
     return DatasetRef(
         repo_id=str(facts["repo_id"]),
         root=str(root),
@@ -69,16 +74,6 @@ def read_dataset(folder: Path, facts: Mapping[str, Any], notes: str) -> DatasetR
         notes=notes,
         sha256=str(facts["sha256"]),
     )
-
-
-def _require_tree(root: Path, sha256: str) -> None:
-    """Raise unless the files below ``root`` have the digest ``sha256``."""
-    found = tree_digest(root)
-    if found != sha256:
-        raise IntegrityError(
-            f"{root}: expected the files of the digest {sha256[:16]}..., got {found[:16]}...; the "
-            "dataset was changed, so restore it."
-        )
 
 
 def require_weights(path: Path, sha256: str) -> None:

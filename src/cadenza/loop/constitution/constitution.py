@@ -502,12 +502,11 @@ def _canonical(rules: Rules) -> dict[str, Any]:
     Rules that came later than the first runs count only where a file has them, so that a file keeps
     its digest.
     """
-    content = {name: _sorted(value) for name, value in rules.model_dump(mode="json").items()}
+    content: dict[str, Any] = rules.model_dump(mode="json")
+    content = {
+        n: sorted(cast("list[str]", v)) if isinstance(v, list) else v for n, v in content.items()
+    }
     return {name: value for name, value in content.items() if value or name not in _LATER_RULES}
-
-
-def _sorted(value: Any) -> Any:
-    return sorted(cast("list[str]", value)) if isinstance(value, list) else value
 
 
 def _written(flag: Flag) -> str:

@@ -408,15 +408,14 @@ class Listing:
         return Reading(values, f"[{joined}]" if self.brackets else joined)
 
     def _read_item(self, given: Given) -> Reading:
+        def refuse(text: str) -> None:
+            raise denied("list", f"expected plain items for --{given.key}, got {quoted(text)}")
+
         if given.text.startswith(("-", "@")) or _LIST_LETTERS & set(given.text):
-            raise denied(
-                "list", f"expected plain items for --{given.key}, got {quoted(given.text)}"
-            )
+            refuse(given.text)
         reading = self.item.read(given)
         if _LIST_LETTERS & set(reading.text):
-            raise denied(
-                "list", f"expected plain items for --{given.key}, got {quoted(reading.text)}"
-            )
+            refuse(reading.text)
         return reading
 
 

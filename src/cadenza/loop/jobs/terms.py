@@ -156,19 +156,14 @@ class StopSignals:
     """A stop check: the first SIGINT or SIGTERM within the block asks to end, the second to kill.
 
     The third raises `KeyboardInterrupt`, for a program that does not get to ask. SIGHUP, by which a
-    closed terminal tells its programs, asks to end and no more, since it may come twice: once it
-    came, it is ignored after the block, too. Who ignored it before (``nohup``) goes on ignoring it.
-    For the main thread, which alone may handle signals.
-
-    Attributes:
-        first: The first signal; None before.
+    closed terminal tells its programs, asks to end and no more: it may come twice. Who ignored it
+    before (``nohup``) goes on ignoring it. `first` is the first signal; None before.
     """
 
     def __init__(self, tell: Callable[[StopLevel], object] | None = None) -> None:
         """Take signals within the block; ``tell`` gets each new level, inside the handler."""
         self.first: signal.Signals | None = None
         self._level = StopLevel.NONE
-        self._hung_up = False
         self._tell = tell
         self._before: dict[signal.Signals, Any] = {}
 
@@ -181,19 +176,13 @@ class StopSignals:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            if number is not signal.SIGHUP:
-                signal.signal(number, handler)
-        if signal.SIGHUP in self._before:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # one that came counts from here on
-            if not self._hung_up:
-                signal.signal(signal.SIGHUP, self._before[signal.SIGHUP])
+            signal.signal(number, handler)
 
     def __call__(self) -> StopLevel:
         """Return how urgently signals ask to stop."""
         return self._level
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        self._hung_up = self._hung_up or number == signal.SIGHUP
         if number == signal.SIGHUP and self._level:
             return
         if self._level is StopLevel.KILL:

@@ -142,9 +142,9 @@ def derived_lessons(seen: Observations, *, compare: bool) -> str:
     bullets = _standings(seen, pooled, compare=compare)
     for (suite, policy), runs in seen.outcomes().items():
         bullets += [_change(suite, policy, run) for run in runs if direction(run.first, run.last)]
-    bullets += [_not_kept(o) for o in _newest_refused(seen)]
+    bullets += [_refused("Not kept", o, o.decision) for o in _newest_refused(seen)]
     regressions = [o for o in seen.listed if o.decision == ROLLED_BACK][-_MAX_REGRESSIONS:]
-    bullets += [_regression(o) for o in regressions]
+    bullets += [_refused("Regression", o, "rolled back") for o in regressions]
     return "\n".join(f"- {bullet}" for bullet in bullets[:MAX_BULLETS])
 
 
@@ -192,16 +192,9 @@ def _newest_refused(seen: Observations) -> list[Observation]:
     return [o for o in newest.values() if o.decision != ROLLED_BACK]
 
 
-def _not_kept(seen: Observation) -> str:
+def _refused(what: str, seen: Observation, decision: str) -> str:
     return (
-        f"Not kept: {seen.policy} on {seen.suite} at {_percent(seen.measured)}, {seen.decision} in "
-        f"cycle {seen.cycle} of run {seen.run}."
-    )
-
-
-def _regression(seen: Observation) -> str:
-    return (
-        f"Regression: {seen.policy} on {seen.suite} at {_percent(seen.measured)}, rolled back in "
+        f"{what}: {seen.policy} on {seen.suite} at {_percent(seen.measured)}, {decision} in "
         f"cycle {seen.cycle} of run {seen.run}."
     )
 

@@ -15,11 +15,11 @@ import importlib
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import cached_property
 from types import ModuleType
-from typing import Any, ClassVar, Final, Protocol, cast
+from typing import Any, ClassVar, Final, cast
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.strict_json import parse_json_object
@@ -47,14 +47,6 @@ _PASSING_STATUSES: Final = frozenset({408, 409, 425, 429})
 _SERVER_ERRORS: Final = 500
 
 
-class StreamedResponse(Protocol):
-    """The part of the packages' responses that we use."""
-
-    def iter_bytes(self) -> Iterator[bytes]:
-        """Yield the body."""
-        ...
-
-
 def load_package(name: str) -> ModuleType:
     """Import the official package of a service.
 
@@ -71,7 +63,7 @@ def load_package(name: str) -> ModuleType:
 
 
 def fetch(
-    send: Callable[[], AbstractContextManager[StreamedResponse]],
+    send: Callable[[], AbstractContextManager[Any]],
     package: ModuleType,
     base_error: type[Exception],
     secrets: Iterable[str],
@@ -120,7 +112,7 @@ def mapping_or_empty(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _bounded_body(response: StreamedResponse) -> bytes:
+def _bounded_body(response: Any) -> bytes:
     body = bytearray()
     for chunk in response.iter_bytes():
         body += chunk
@@ -131,18 +123,12 @@ def _bounded_body(response: StreamedResponse) -> bytes:
 
 def _status_failure(error: Any, secrets: Iterable[str]) -> LLMCallError:
     status = int(error.status_code)
+    after = (error.response.headers.get("retry-after") or "").strip()  # may be a date, too
     return LLMCallError(
         error_text(f"status {status}: {error}", secrets),
         passing=status in _PASSING_STATUSES or status >= _SERVER_ERRORS,
-        retry_after_s=_seconds(error.response.headers.get("retry-after")),
+        retry_after_s=float(after) if re.fullmatch(r"[0-9]{1,15}", after) else None,
     )
-
-
-def _seconds(text: str | None) -> float | None:
-    """Return the seconds of a ``retry-after`` header; None for a date or none at all."""
-    if text is None or re.fullmatch(r"[0-9]{1,15}", text.strip()) is None:
-        return None
-    return float(text)
 
 
 #: Seconds before `ServiceClient.complete` gives up.
@@ -173,7 +159,7 @@ class ServiceClient(ABC):
         self.model = model
 
     @abstractmethod
-    def _send(self, question: Question) -> AbstractContextManager[StreamedResponse]:
+    def _send(self, question: Question) -> AbstractContextManager[Any]:
         """Start the request."""
 
     @abstractmethod

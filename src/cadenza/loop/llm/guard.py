@@ -202,16 +202,15 @@ class GuardedLLM:
                 bill.settle(failure)
                 if not failure.passing or attempt == self.calls.retries:
                     raise
-                self._sleep(self._pause_s(attempt, failure.retry_after_s))
+                asked_s = failure.retry_after_s
+                pause_s = _BACKOFF_S * 2.0**attempt if asked_s is None else asked_s
+                self._sleep(min(_MAX_PAUSE_S, pause_s))
             else:
                 bill.settle(answer)
                 if answer.problem is None and not answer.text.strip():
                     return replace(answer, text="", problem="the reply holds no text")
                 return answer
         raise AssertionError("the last attempt returns or raises")
-
-    def _pause_s(self, attempt: int, asked_s: float | None) -> float:
-        return min(_MAX_PAUSE_S, _BACKOFF_S * 2.0**attempt if asked_s is None else asked_s)
 
     def _sleep_unless_stopped(self, seconds: float) -> None:
         end = time.monotonic() + seconds

@@ -140,13 +140,7 @@ class LeaseKeeper:
         self.lease = lease
         self._leases = leases
         self._stop = threading.Event()
-        self._lost = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="lease-keeper", daemon=True)
-
-    @property
-    def lost(self) -> bool:
-        """Whether another controller was seen to have taken the run over."""
-        return self._lost.is_set()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -166,7 +160,6 @@ class LeaseKeeper:
                 self._leases.renew(self.lease)
             except StaleLeaseError:
                 _LOGGER.warning("the lease of run %s was lost", self.lease.run_id)
-                self._lost.set()
                 return
             except StoreUnavailableError as error:
                 _LOGGER.warning("the lease of run %s is not renewed: %s", self.lease.run_id, error)
