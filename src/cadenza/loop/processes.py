@@ -1,11 +1,9 @@
 """Processes of this machine, by what the kernel says of them; light, for the host of a job.
 
 A number of a dead process may be given to a new one. A signal is therefore sent through a
-descriptor of the process, after asking again whether it is the one that is meant; and an owner in
-the store is named by machine, boot, process-id namespace, process id and start time.
+descriptor, after asking again whether it is the process that is meant; and an owner in the store is
+named by machine, boot, process-id namespace, process id and start time.
 
-Marks:   a job's command and whatever it starts inherit the job's key and the folder of its
-         attempts; both must match before a process is touched.
 Source:  proc(5): `/proc/<pid>/stat`, `/proc/<pid>/environ`; pidfd_open(2); prctl(2).
 Limits:  Linux. Processes of other users are never touched; those elsewhere count as alive.
 """

@@ -200,13 +200,7 @@ class SeedLedger:
     seed: int
 
     def range(self, purpose: Purpose, cycle: int, *, count: int, skip: int = 0) -> SeedRange:
-        """Return ``count`` seeds of a purpose in a cycle.
-
-        Args:
-            purpose: What they are for.
-            cycle: The cycle, in 0..4095.
-            count: How many, >= 1.
-            skip: Seeds of the same purpose and cycle that were used before, as by earlier looks.
+        """Return ``count`` seeds of a purpose in a cycle, 0..4095, after ``skip`` that it used.
 
         Raises:
             InputError: Unknown purpose, cycle out of range, or more seeds than the block holds.

@@ -1,11 +1,9 @@
 """How runs stand, read from their store without changing it: what `cadenza loop status` shows.
 
-Units:      success as a share of episodes in [0, 1]; seconds and hours of jobs, running ones
-            included; times are Unix seconds. Intervals are exact (Clopper-Pearson) at 95 %; the
-            bounds of a difference are those that the decision used.
+Units:      success as a share of episodes in [0, 1], intervals exact (Clopper-Pearson) at 95 %;
+            seconds and hours of jobs, running ones included; times are Unix seconds.
 Time left:  from the share that the present attempt says it has done by itself; else from the time
-            that the newest ended job of the same work took, by the steps or episodes of both. A
-            job's speed is taken as constant. Where neither helps nothing is said.
+            that the newest ended job of the same work took, by the steps or episodes of both.
 """
 
 import json
@@ -80,13 +78,7 @@ class Measurement(Record):
 
 
 class Harvested(Record):
-    """What a cycle harvested for later training.
-
-    Attributes:
-        starts: ``"solved"`` for the policy's own successes, ``"failed"`` for episodes of an expert
-            from initial states at which the policy failed.
-        successes: Attempts that the policy solved.
-    """
+    """What a cycle harvested of ``attempts``, as ``improve.starts`` says from which starts."""
 
     starts: str
     kept: int
@@ -95,19 +87,18 @@ class Harvested(Record):
 
 
 class CycleStatus(Record):
-    """One cycle.
+    """One cycle; what is not there yet is None.
 
     Attributes:
         stage: What it does, or did last.
-        decision: What became of its candidate; None before.
-        reason: Why, in one sentence; None before.
-        candidate: What the candidate solved; None before its evaluation.
-        baseline: What the reference solved on the same initial states; None without one.
+        reason: Why its decision was made, in one sentence.
+        baseline: What the reference solved on the initial states of the candidate; None without
+            one.
         difference: Bounds of the difference that the decision was made on; None without them.
         seconds: Seconds of its jobs by device.
         adapted: What of candidate and of its copy that was trained on the harvests was compared to
             choose between them; None where there was no copy.
-        checkpoint: Policy that stands for it: the adapted copy once that was chosen; None before.
+        checkpoint: Policy that stands for it: the adapted copy once that was chosen.
     """
 
     idx: int
@@ -127,19 +118,18 @@ class CycleStatus(Record):
 
 
 class LiveJob(Record):
-    """A job that runs now.
+    """A job that runs now; None and an empty text where nobody knows.
 
     Attributes:
-        pid: Process in charge of it; None if that has not said so yet.
+        pid: Process in charge of it.
         elapsed_s: Seconds of this attempt so far.
         silent_s: Seconds since its last sign of life.
-        left_s: Estimated seconds until its end; None if they are unknown.
-        done: Share that it says it has done; None if it says nothing.
+        left_s: Estimated seconds until its end.
+        done: Share that it says it has done.
         waits_for: What keeps it from starting; None if nothing does.
         quiet_s: Seconds since it left a trace in its log or folder.
-        interrupted: Earlier attempts that were interrupted; None if nobody knows.
-        failed: Earlier attempts that failed; None if nobody knows.
-        last_problem: Why the attempt before did not do the job; empty if nobody knows.
+        interrupted: Earlier attempts that were interrupted.
+        last_problem: Why the attempt before did not do the job.
     """
 
     cycle: int
@@ -186,7 +176,6 @@ class ModelUse(Record):
         cost_usd: Cost, with the most that calls under way can cost, US dollars; None if the
             configuration names no prices.
         fallbacks: Proposals that the schedule made for want of a usable reply.
-        asked_now: Whether the run waits for a reply.
     """
 
     calls: int
@@ -198,13 +187,7 @@ class ModelUse(Record):
 
 
 class BlessedPolicy(Record):
-    """The run's best policy.
-
-    Attributes:
-        cycle: Cycle that trained it; None for one that the run started from.
-        success: What it solved in its own cycle; None if not recorded.
-        score: Its mean graded result there, in the task's units; None if an episode has none.
-    """
+    """The run's best policy, and what it reached in its ``cycle``; None for one started from."""
 
     path: str
     policy_type: str
@@ -217,13 +200,10 @@ class RunStatus(Record):
     """One run.
 
     Attributes:
-        stop_reason: Why it ended; None while it goes on.
         worked_on_by: Process that works on it; None if nobody does.
         step: Step it does next, or ``finished``.
         max_cycles: Cycles it may make; None if the stored configuration names no number.
-        metric: What of an episode its decisions compare: ``success`` or ``score``.
         constitution: File of the rules that it obeys; None for the shipped ones.
-        constitution_sha256: Digest of these rules; None if the store has none.
         seed_data: Initial states of the dataset that it starts from: ``reserved``, so that no
             policy is measured on them, or ``unknown``; None if it collects its own data, or has not
             looked yet.
@@ -232,7 +212,6 @@ class RunStatus(Record):
         error_spent: What its comparisons spent of it; None in a run of an earlier version.
         failed_log: Log of the job that failed last; None if none did.
         disk: Room on the disk of its folder; None where that cannot be seen.
-        language_model: What it asked a language model; None if nothing.
         knowledge_pages: Pages that it wrote to, in order of their names.
     """
 

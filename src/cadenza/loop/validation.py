@@ -41,10 +41,7 @@ def problems(
 ) -> tuple[str, ...]:
     """Return what ``error`` found wrong in a document of ``model``, one sentence per problem.
 
-    Args:
-        error: What pydantic found.
-        model: The model.
-        document: The file that was validated, for the places; None for none.
+    ``document`` is the file that was validated, for the places; None for none.
     """
     # A list whose items were refused one by one is called too short as well, and a default that
     # depends on other keys is not made where one was refused: no news.

@@ -241,12 +241,8 @@ class Worker:
     ) -> JobEnd:
         """Run ``plan`` to its end; errors as `JobRunner.run`, and a `ConstitutionError`.
 
-        Args:
-            place: Which job it is.
-            plan: What a back end wants to be run.
-            jobs: Runs it; None for one call of `runner`, by a worker used on its own.
-            given: Paths and names of a hub that the worker's caller named. A worker used on its
-                own may read those paths; a run reads its own folder and its roots alone.
+        ``jobs`` None is one call of `runner`, by a worker used on its own, which may then read what
+        is ``given``: paths that its caller named. A run reads its own folder and its roots alone.
         """
         command = self._clear(place, plan, _paths(given) if jobs is None else ())
         self._emit(place, "job_started", {"stage": place.stage, "cmd": command})
@@ -321,15 +317,10 @@ class CommandWorker(Worker, ABC, Generic[_Settings]):
         backend: Backend | None = None,
         read_roots: tuple[Path, ...] = (),
     ) -> None:
-        """Work for one run.
+        """Work for one run, with a ``backend``, LeRobot for None.
 
-        Args:
-            cfg: How to work.
-            constitution: What commands must obey.
-            bus: Where events go.
-            runner: Runs commands where a call gets no job runner.
-            backend: Training stack; None for LeRobot.
-            read_roots: Folders outside the run's own that commands may read.
+        ``runner`` runs commands where a call gets no job runner; ``read_roots`` are folders
+        outside the run's own that commands may read.
         """
         self.cfg = cfg
         self.backend = self._lerobot() if backend is None else backend

@@ -1,16 +1,13 @@
 """The LeRobot back end: training, evaluation and rollouts by LeRobot in its own environment.
 
-Data:      the seed dataset itself, or the part of it that a proposal asks for. A suite's episodes
+Data:      the seed dataset, or the part that a proposal asks for. A suite's episodes
            (``data.task_filter``), or more of the tasks that fail, are chosen by a job.
-Training:  afresh or from given weights, with another seed every cycle. A killed training goes on
-           from its last checkpoint.
+Training:  afresh or from given weights, with another seed every cycle.
 Mix:       harvested episodes alone with ``improve.mix_ratio: 1``, as in LeAgents; otherwise joined
            with the data, episodes left out until the ratio holds.
-Commands:  as LeAgents wrote them, with what it lacked (seeds, shared environment settings) before
-           the user's further arguments. No flag is given twice: LeRobot would silently take the
-           last. A flag that is unknown, or there twice, is a `ConfigurationError`.
-Without an environment plans are made all the same, for dry runs and for runners of the user's;
-further arguments are then not checked, nor what the environment shows.
+Commands:  as LeAgents wrote them, with seeds and shared environment settings before the user's
+           further arguments. An unknown or repeated flag is a `ConfigurationError`; without an
+           environment, as in a dry run, flags are not checked.
 """
 
 import json
@@ -303,13 +300,10 @@ class LeRobotBackend:
         environment: LeRobotEnvironment | None = None,
         measures: bool = True,
     ) -> None:
-        """Take the settings of a run.
+        """Take the settings of a run; ``environment`` None looks for LeRobot.
 
-        Args:
-            config: The run's configuration.
-            environment: Where LeRobot is; None looks for it.
-            measures: Whether the configuration says where policies are measured. Otherwise nothing
-                is compared with an environment, nor is one asked whether it follows its seeds.
+        ``measures`` off: the configuration says nowhere that policies are measured, so nothing is
+        compared with an environment, nor is one asked whether it follows its seeds.
         """
         self._config = config
         self._given = environment

@@ -1,18 +1,14 @@
 """LeRobot's environment: where it is, what it can do, and what fits it.
 
-The environment is not ours: it needs another torch and is found, never imported. Flags come from
-each tool's ``--help``, because releases rename them: 0.6 calls training's ``--eval_freq``
-``--env_eval_freq``. Asking takes half a minute, so answers are kept in a file that counts until the
-environment changes.
+The environment is found, never imported: it needs another torch. Flags come from each tool's
+``--help``, because releases rename them. Asking takes half a minute, so answers are kept in a file
+that counts until the environment changes.
 
-Shapes:       vectors as they are; images channels first, (C, H, W), whatever the source writes. A
-              policy trained on 96x96 pictures runs on 384x384 ones without a word, and fails.
-Seeds:        the seed alone chooses where an episode begins. Otherwise test and training data could
-              share their states although their seeds differ. LeRobot's report names no seeds:
-              episode i of a task begins from seed start + i, for any number of environments at
-              once, as its evaluation does where it was asked.
-Limits:       a dataset or policy that is not on this machine cannot be checked; sizes that a policy
-              resizes to itself are its own affair.
+Shapes:  vectors as they are; images channels first, (C, H, W), whatever the source writes.
+Seeds:   the seed alone chooses where an episode begins; otherwise test and training data could
+         share their states. LeRobot's report names no seeds: episode i of a task begins from seed
+         start + i, as its evaluation does where it was asked.
+Limits:  a dataset or policy that is not on this machine cannot be checked.
 """
 
 import json

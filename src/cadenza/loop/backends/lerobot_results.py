@@ -1,13 +1,12 @@
 """Readers of what LeRobot and our scripts beside it left, and of the frames that it trains on.
 
 Tasks:  are called ``<suite>_<number>``, as LeRobot names the folders of their videos.
-Seeds:  a report of LeRobot 0.4 names none. Its evaluation resets environment j of batch b from
-        seed start + b * (environments at once) + j and lists the episodes in that order, so episode
-        i of every task began from seed start + i; `cadenza.loop.backends.lerobot_probe` tries that
-        out before a run. Where a report does name seeds, they must be these.
-Frames: count for the cap on epochs. Of data and mix only the episodes that the blending script
-        keeps count, chosen by the same function. Lengths of data on a hub are not known; a blend
-        with them has about F_m / r frames at most, F_m those of the mix and r its share.
+Seeds:  a report of LeRobot 0.4 names none; episode i of every task began from seed start + i, as
+        `cadenza.loop.backends.lerobot_probe` tries out before a run. Where a report does name
+        seeds, they must be these.
+Frames: of data and mix only the episodes that the blending script keeps count. Lengths of data on a
+        hub are not known; a blend with them has about F_m / r frames at most, F_m those of the mix
+        and r its share.
 """
 
 import math

@@ -1,11 +1,9 @@
 """From the words of a command to (key, text) pairs, refusing whatever could be read in two ways.
 
 Programs differ in how they read odd words: the last of two equal flags wins here, the first there;
-`argparse` completes abbreviations; `draccus` reads only ``--key=value`` for some flags; LeRobot
-imports a package named by any flag that contains a certain text. So one reading is accepted:
-``--key=value`` or ``--key value``, each key once, spelled as the program's table spells it.
-
-Limits:  knows nothing of types and ranges; `cadenza.loop.constitution.kinds` reads the texts.
+`argparse` completes abbreviations; LeRobot imports a package named by any flag that contains a
+certain text. So one reading is accepted: ``--key=value`` or ``--key value``, each key once, spelled
+as the program's table spells it.
 """
 
 import re

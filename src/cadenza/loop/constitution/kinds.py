@@ -1,15 +1,12 @@
 """Kinds of values that flags take: what text each accepts, and its one canonical text.
 
-A kind accepts fewer texts than the programs do: digits are ASCII digits without signs,
-underscores or leading zeros, truth is ``true`` or ``false``. What a kind gives back it reads again
-as the same value.
+A kind accepts fewer texts than the programs do: ASCII digits without signs, underscores or leading
+zeros; ``true`` or ``false``. What a kind gives back it reads again as the same value.
 
-Paths:    count with links and ``..`` resolved. What is written lies below the folder of the run,
-          never where the loop keeps its own: events, incidents, logs, and the files of jobs, whose
-          locks and ends it believes. With the folder of the job known, in that folder alone.
-Overlap:  what is written lies neither in what is read nor around it, and a result file is not the
-          folder that is made.
-Limits:   a link that is made after a command was cleared, and before it runs, is not seen.
+Paths:   count with links and ``..`` resolved. What is written lies below the folder of the run, or
+         of the job if that is known, never where the loop keeps its own files; neither in what is
+         read nor around it.
+Limits:  a link that is made after a command was cleared, and before it runs, is not seen.
 """
 
 import json

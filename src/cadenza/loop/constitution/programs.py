@@ -91,7 +91,6 @@ class TrainJob(TypedJob):
 
     Attributes:
         dataset_root: Folder of local data; None for data named by ``repo_id``.
-        repo_id: Name of the data; None for a native job, which takes a folder.
         mix_repo_id: Name of a second dataset; None for none.
         env_type: Environment of evaluations during training; None for none.
         suites: Tasks or suites of tasks that it evaluates in; empty for the environment's own.
@@ -130,13 +129,7 @@ class TrainJob(TypedJob):
 
 
 class EvalJob(_Playing):
-    """Measures a policy.
-
-    Attributes:
-        suites: Tasks or suites of tasks; empty for the environment's own.
-        task_ids: Numbers of the tasks it takes of each; empty for all.
-        seed_start: Seed of the first episode, in each task; None for the program's own.
-    """
+    """Measures a policy; suites and tasks as in `TrainJob`, ``seed_start`` is the first seed."""
 
     suites: tuple[str, ...] = ()
     task_ids: tuple[int, ...] = ()

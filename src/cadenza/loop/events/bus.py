@@ -1,12 +1,9 @@
 """Events, the log that holds them, and a bus that writes one without a store: for tools and tests.
 
-A run itself emits through `cadenza.loop.events.journal.EventJournal`.
-
 Line:  an ASCII JSON object with the keys that LeAgents writes (`run_id, stage, kind, cycle,
        payload, ts`) and three more: `seq` counts the log's events from 1, `schema` is the version
        of this layout, `mono` is the emitting machine's monotonic clock, s.
-Log:   one writer at a time; finished lines survive a kill or power cut. Others may read it, line by
-       line, while its writer works.
+Log:   one writer at a time; finished lines survive a kill or power cut. Others may read it.
 """
 
 import fcntl

@@ -1,12 +1,10 @@
 """The events of a run: first into the store, then into the log, then to the subscribers.
 
-A step of the run may be executed more than once, up to a kill each time; its events are recorded
-once. Each has a place (step key, ordinal). A repeated step takes the recorded events for its own,
-in order, as long as stage, kind and cycle agree; what it emits beyond them is appended.
+A repeated step of the run takes the events that it recorded before for its own, in order, as long
+as stage, kind and cycle agree; what it emits beyond them is appended.
 
-The table is the truth. The log gets what it lacks from the table, in order of ``seq``: after a
-kill at any point it equals the table again. Subscribers are told at least once: that they were
-told is noted with the next event, so a kill may repeat the last ones.
+The table is the truth; after a kill at any point the log gets what it lacks from it. Subscribers
+are told at least once: a kill may repeat the last ones.
 """
 
 import json

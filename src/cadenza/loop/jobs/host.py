@@ -3,12 +3,9 @@
 ``python -m cadenza.loop.jobs.host <request.json> [descriptor of the lock]``
 
 It runs the command in a process group of its own, appends its output to the log, shows signs of
-life, and ends the group (SIGTERM, a grace period, SIGKILL) at the time limit, when it leaves no
-trace for too long, at the end of the budget, when asked to by file, or when it gets SIGTERM or
-SIGINT itself. Last, it writes how the attempt ended. Killed, it takes the command with it: the
-kernel sees to that.
-
-It must start fast, so it loads the standard library and two light modules of `cadenza.core`.
+life, ends the group (SIGTERM, a grace period, SIGKILL) when a limit is reached or someone asks, and
+last writes how the attempt ended. Killed, it takes the command with it. It must start fast, so it
+loads the standard library and two light modules of `cadenza.core`.
 """
 
 import contextlib
@@ -56,9 +53,8 @@ _LONGEST_STEP_S: Final = 5.0
 class Silence:
     """Watches what one attempt of a job leaves: new lines in its log, changes in its folder.
 
-    A job that works for long without output looks like one that hangs. Files are told apart by
-    number, sizes and times of change; the folder is looked through only while the log is silent.
-    ``seconds`` counts since something changed, as far as was looked.
+    Files are told apart by number, sizes and times of change; the folder is looked through only
+    while the log is silent. ``seconds`` counts since something changed, as far as was looked.
     """
 
     def __init__(self, log_path: Path, folder: Path, *, limit_s: float | None) -> None:

@@ -1,13 +1,11 @@
 """What an attempt leaves: how far it is, and what its end means.
 
-Result:   the job's result file, with its digest; a job that ended well is recorded with it.
-Course:   ``course.json`` beside the files of the attempt, written by a runner as it starts one. It
-          tells what this attempt alone has done, and how often in a row the command was killed
-          without getting further.
-Progress: LeRobot's tools draw bars and write ``step:`` lines into the log, and its training saves
-          checkpoints; our own evaluation stores every batch of episodes, our own training every
-          thousandth update, below ``--out``. Of collections, and of trainings with
-          ``--max-epochs``, nothing is known: they may end early.
+Course:   ``course.json`` beside the files of the attempt, written by a runner as it starts one:
+          what this attempt alone has done, and kills in a row of the command without getting
+          further. Progress: LeRobot draws bars, writes ``step:`` lines and saves checkpoints; our
+          own evaluation stores every batch of episodes, our own training every thousandth update.
+          Of collections, and of trainings with ``--max-epochs``, nothing is known: they may end
+          early.
 """
 
 import logging
@@ -299,13 +297,7 @@ class Incident(Record):
 
 
 class JobProgress(Record):
-    """How a running job stands.
-
-    Attributes:
-        attempt_s: Seconds of this attempt so far.
-        waits_for: What keeps it from starting; None if nothing does.
-        quiet_s: Seconds since it left a trace in its log or folder.
-    """
+    """How a running job stands; ``quiet_s`` counts since it left a trace in its log or folder."""
 
     key: JobKey
     attempt: int

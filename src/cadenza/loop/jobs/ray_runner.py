@@ -1,15 +1,14 @@
 """Jobs on a Ray cluster, each attempt on whichever node has room.
 
 The host of an attempt runs under a detached actor named after the job, so that it outlives the
-controller and the next one finds it. All else is as on one machine: the host talks through the
-files of the job's folder, and the runner of `DurableRunner` decides.
+controller and the next one finds it. All else is as on one machine.
 
 Needs:   the extra ``ray``; a folder of runs that all nodes see at the same path, on a file system
          whose locks work between nodes; the same installation at the same paths on all nodes.
-Limits:  a cluster that this process started ends with it, and its jobs with the cluster; give the
-         address of a lasting one to survive. No node can join such a cluster, so a job that it has
-         no room for is refused; on another cluster the job waits, and says for what. Processes
-         that hide from a killed host on another node end when the next attempt starts on that node.
+         Limits:  a cluster that this process started ends with it, and its jobs with the cluster.
+         No node can join it, so a job that it has no room for is refused; elsewhere the job waits.
+         Processes that hide from a killed host on another node end when the next attempt starts
+         there.
 """
 
 import os

@@ -1,11 +1,9 @@
 """The terms of a run's jobs: what programs' names mean, what may be spent, and requests to stop.
 
-Programs: a command begins with a bare name, which the constitution knows; only here it becomes a
-          path. No name is looked up in ``PATH``, so that nobody's folder can put another program in
-          its place.
-Budget:   seconds of all attempts by the store, failed ones too. Time between jobs costs nothing; an
-          attempt whose host was killed costs its time up to its last sign of life.
-Stopping: signals to the controller, and a request in the store.
+Programs: a command begins with a bare name, which only here becomes a path; not by ``PATH``, so
+          that nobody's folder can put another program in its place.
+Budget:   seconds of all attempts by the store, failed ones too, up to the last sign of life of one
+          whose host was killed. Time between jobs costs nothing.
 """
 
 import logging

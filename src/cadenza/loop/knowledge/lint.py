@@ -1,10 +1,8 @@
 """What is wrong with the pages: shape, contradictions, staleness.
 
-Contradictions:  runs that kept one policy on one suite and disagree beyond their intervals;
-                 a lesson that says a policy or suite gets better (worse) while the newest change
-                 within a run is a significant loss (gain); a lesson that calls a policy best where
-                 another one's last success is significantly higher. Candidates that a run refused,
-                 e.g. rolled back, are none of its successes.
+Contradictions:  runs that kept one policy on one suite and disagree beyond their intervals; a
+                 lesson that says the opposite of the newest significant change within a run, or
+                 calls a policy best where another one's last success is significantly higher.
 Staleness:       a page without an observation for `STALE_DAYS` before the newest of all pages; a
                  day of change before its newest observation; runs that do not exist.
 """

@@ -7,16 +7,13 @@ A line:      ``- DATE · run R · cycle N · SUITE · policy P · success 50.0% 
              10`` and ``· seed S``, the last two where they are known.
 A row:       one run on one suite with one policy: its cycles, first and last success that it kept
              (``-`` if none), decisions.
-Kept:        what was decided to be `KEPT`; what a run found is never what it refused.
 Difference:  p1 - p2 of independent trials lies, with 95 % confidence, in
              d - sqrt((p1 - l1)^2 + (u2 - p2)^2) .. d + sqrt((u1 - p1)^2 + (p2 - l2)^2)
              with Wilson's bounds l, u. Source: Newcombe 1998, Statist. Med. 17, 873-890, method 10.
-Agreement:   the interval of the difference of the last successes holds 0, that difference is at
-             most `MARGIN`, and the changes from first to last are not significant in opposite
-             directions.
-Independent: runs of different known seeds; those of one seed play the same initial states.
-Precise:     a success whose interval is at most `MAX_WIDTH` wide: 21 episodes where half of them
-             succeed, 6 where all or none do. Others replicate nothing, but they can contradict.
+Agreement:   the difference of the last successes is at most `MARGIN` and not significant, and the
+             changes from first to last are not significant in opposite directions.
+Precise:     a success whose interval is at most `MAX_WIDTH` wide. Others replicate nothing, but
+             they can contradict; nor do runs of one seed, which play the same initial states.
 """
 
 import math

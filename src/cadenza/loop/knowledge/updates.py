@@ -129,14 +129,10 @@ def digest(lessons: str) -> str:
 
 
 def derived_lessons(seen: Observations, *, compare: bool) -> str:
-    """Return the lessons that the observations themselves teach.
+    """Return the lessons of the observations themselves; ``compare`` says which policy is best.
 
     A policy stands where runs last kept it; what they refused is told apart, and what was rolled
     back is a regression.
-
-    Args:
-        seen: Observations.
-        compare: Whether to say which policy is best on each suite.
     """
     pooled = {pair: _pooled(runs) for pair, runs in seen.outcomes().items()}
     bullets = _standings(seen, pooled, compare=compare)

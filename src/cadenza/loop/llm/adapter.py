@@ -1,14 +1,12 @@
 """Clients of language models, where LeAgents has them: one call, from question to answer.
 
 A client says how its package sends a question and where a reply holds text and numbers of tokens.
-The packages make the request (address, key, headers, proxies); the body is read and checked here,
-because they accept any shape and keep a body of any size in memory.
+The packages make the request; the body is read and checked here, because they accept any shape and
+keep a body of any size in memory.
 
 Keys:   ``anthropic``: as its package finds them; ``openai``: ``OPENAI_API_KEY``, or none for other
-        servers; ``gemini``, the same at Google's address: ``GEMINI_API_KEY``, else
-        ``GOOGLE_API_KEY``.
-Limit:  OpenAI's own service takes the limit of a reply as ``max_completion_tokens`` and its newer
-        models refuse the older ``max_tokens``; other servers know the older name at least.
+        servers; ``gemini``: ``GEMINI_API_KEY``, else ``GOOGLE_API_KEY``.
+Limit:  OpenAI's newer models want ``max_completion_tokens``, other servers know ``max_tokens``.
 """
 
 import importlib

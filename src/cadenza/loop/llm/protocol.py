@@ -32,13 +32,7 @@ class LLMClient(Protocol):
     def complete(
         self, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
     ) -> str:
-        """Return the reply; the empty text means "use the fallback".
-
-        Args:
-            prompt: What is asked.
-            system: Standing instructions; None for none.
-            max_tokens: Most tokens of the reply.
-        """
+        """Return the reply, of ``max_tokens`` at most; the empty text means "use the fallback"."""
         ...
 
 
@@ -200,10 +194,7 @@ def clean_line(text: str, chars: int) -> str:
 def fit(texts: Sequence[str], chars: int, overhead: int) -> list[str]:
     """Return as many ``texts`` as fit into ``chars``, in order, the last of them shortened.
 
-    Args:
-        texts: Texts, most important first.
-        chars: Characters there are.
-        overhead: Characters that each text costs beyond its own.
+    Each text costs ``overhead`` characters beyond its own.
     """
     kept: list[str] = []
     for text in texts:

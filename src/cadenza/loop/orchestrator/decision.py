@@ -123,10 +123,9 @@ class SequentialPlan:
         return FUTILITY / max(1, len(self.sizes) - 1)
 
     def alphas(self, spent: float) -> tuple[float, ...]:
-        """Return the probability of a wrong promotion that each look may add; one-sided.
+        """Return the one-sided probability of a wrong promotion that each look may add.
 
-        Args:
-            spent: What earlier comparisons of the run spent, in [0, ``alpha``].
+        ``spent`` is what earlier comparisons of the run spent, in [0, ``alpha``].
         """
         share = max(0.0, self.alpha - spent) / 2.0
         used = [_late_spending(size / self.max_episodes, share) for size in self.sizes]

@@ -3,19 +3,12 @@
 Pairing:  episodes of equal task and seed start from the same initial state; every episode needs
           its counterpart. Several looks count as one evaluation.
 Success:  exact bounds: of the difference from the pairs that only one of the two solved, of a
-          candidate's own success from how many it solved.
-Score:    bounds of means; without spread (every pair differs by the same, every episode scores the
-          same) they are open. Scores of which all are 0 or 1 are treated as success.
-
-Bounds of a mean of graded scores must hold for few and for skewed values:
-
-Method:   the wider of two bounds, each way. Sign flips are exact for values symmetric about their
-          mean at any number of them, as differences of two equal policies are, but too narrow where
-          a value far to one side is rare. The studentised bootstrap follows that skewness.
-Ties:     a resample without spread has an infinite studentised mean: if so many miss every rare
-          value, the values cannot tell how far the mean lies, and the bound is open.
-Reserve:  both are made at `RESERVE` of the level, because the bootstrap learns of skewness from the
-          same few values. docs/loop.md has the measured error rates, also where they exceed it.
+          candidate's own success from how many it solved. So are scores that are all 0 or 1.
+Score:    the wider of two bounds, each way, at `RESERVE` of the level; open without spread. Sign
+          flips are exact for values symmetric about their mean, but too narrow where a value far to
+          one side is rare; the studentised bootstrap follows that skewness. A resample without
+          spread has an infinite studentised mean, so values of which many resamples miss every rare
+          one have open bounds. docs/loop.md has the measured error rates.
 Limits:   no method can bound the mean of values of unknown range if a catastrophe is so rare that
           it was not seen (Bahadur and Savage 1956, Ann. Math. Stat. 27, 1115-1122).
 Source:   Efron and Tibshirani 1993, An Introduction to the Bootstrap, ch. 12.5; Hartigan 1969,
@@ -116,24 +109,19 @@ _PairKey: TypeAlias = tuple[str, int]
 
 
 class Evidence(Record):
-    """What one look at a candidate showed.
+    """What one look at a candidate showed; None where it was not asked, or a bound is open.
 
     Attributes:
         candidate: Mean success, or score, of the candidate.
-        baseline: The same of the reference on the same initial states; None without a reference.
-        difference: Mean of candidate - reference; None without a reference.
-        lower: Lower bound of the difference; None if unbounded or without a reference.
-        upper: Upper bound of the difference; None if unbounded or without a reference.
-        likely_lower: Lower bound of the difference at the level of the plan's futility; None if
-            unbounded or not asked.
-        likely_upper: Upper bound at the same level.
+        baseline: The same of the reference on the same initial states.
+        difference: Mean of candidate - reference, with its bounds ``lower`` and ``upper``.
+        likely_lower: Lower bound of the difference at the level of the plan's futility.
         look: Look of the sequential plan, from 0.
         confidence: Nominal two-sided coverage of the bounds of the difference.
         spent: Part of the run's error budget that is spent after this comparison, unless it shows
-            a gain; None if not told.
-        candidate_lower: Lower bound of the candidate's own mean; None if unbounded or not asked.
-        candidate_upper: Upper bound of the candidate's own mean; None if unbounded or not asked.
-        candidate_confidence: Nominal two-sided coverage of these two; None if not asked.
+            a gain.
+        candidate_lower: Lower bound of the candidate's own mean.
+        candidate_confidence: Nominal two-sided coverage of the bounds of the candidate's own mean.
         method: How the bounds were made.
     """
 
@@ -197,15 +185,10 @@ def paired_evidence(
 ) -> Evidence:
     """Return what candidate and reference showed on the same initial states.
 
-    Args:
-        candidate: All episodes of the candidate so far, in any order.
-        reference: All episodes of the reference so far, in any order.
-        metric: What of an episode is compared.
-        alpha: Probability that each bound of the difference may fail at this look, in [0, 0.5).
-        look: Look of the sequential plan, from 0.
-        seed: Root of the draws that bounds of scores need; equal seeds give equal bounds.
-        own_alpha: The same as ``alpha`` for the bounds of the candidate's own mean, or None.
-        likely_alpha: The same for a second pair of bounds of the difference.
+    All their episodes so far count, in any order. Each bound of the difference may fail with
+    probability ``alpha`` at this look, in [0, 0.5); those of a second pair with ``likely_alpha``,
+    those of the candidate's own mean with ``own_alpha``. ``seed`` is the root of the draws that
+    bounds of scores need.
 
     Raises:
         InputError: A level is out of range, there is no episode, two are of one task and seed on

@@ -112,8 +112,8 @@ class LoopController:
             train_agent: Trains.
             eval_agent: Plays policies.
             proposer: Says what each cycle trains on.
-            knowledge_agent: Writes pages; None for none.
-            improve_agent: Harvests successes; None for no harvest.
+            knowledge_agent: Writes pages.
+            improve_agent: Harvests successes.
             open_jobs: Makes the runner of all jobs; None lets each worker's own runner do them.
             stop: Says whether the run is asked to stop, beside requests in the store.
             uses_gpu: Whether ``max_gpu_hours`` counts the jobs on a GPU alone.

@@ -1,11 +1,9 @@
 """What would end a run of a configuration later, asked before it exists.
 
-Rules:   every command is judged again, as it stands, before it runs. This look ahead spares a run
-         that would be refused in its third cycle, at the look that is the first too large, or at
-         the first escalation, to weights that the rules do not allow.
-Inputs:  what a configuration names must be there, and must not be what policies are judged on. A
-         run would else end at its first escalation for want of a file, or measure policies on the
-         initial states that they learned from. ``doctor`` and ``--dry-run`` ask, too.
+Rules:   every command is judged again before it runs. This look ahead spares a run that would be
+         refused in its third cycle, at its largest look, or at the first escalation.
+Inputs:  what a configuration names must be there, and must not be what policies are judged on.
+         ``doctor`` and ``--dry-run`` ask, too.
 """
 
 from collections.abc import Iterator

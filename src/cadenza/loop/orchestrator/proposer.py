@@ -118,11 +118,7 @@ def lenient_proposal(
     cycle: int,
     report: EvalReport | None,
 ) -> Proposal | None:
-    """Return a candidate, of any type, as a proposal within ``bounds``.
-
-    Returns:
-        The proposal, with the schedule's count if it has none; None if its action is unknown.
-    """
+    """Return a candidate, of any type, as a proposal within ``bounds``; None without an action."""
     if not isinstance(document, Mapping):
         return None
     plan = cast("Mapping[str, Any]", document)
@@ -429,18 +425,11 @@ class LLMProposer(_ModelProposer):
         max_prompt_chars: int = MAX_PROMPT_CHARS,
         max_tokens: int = DEFAULT_MAX_TOKENS,
     ) -> None:
-        """Propose with ``llm`` within the bounds of ``fallback``, the proposal without a reply.
+        """Propose with ``llm`` within the bounds of ``fallback``, which also proposes without it.
 
-        Args:
-            llm: The model.
-            knowledge_root: Folder of the pages; it may be missing.
-            fallback: Seed dataset, cap, and the proposal without a usable reply.
-            max_pages: Most pages in the prompt, the newest.
-            bus: Gets the events ``orchestrator/knowledge_used``, and ``proposal_fallback`` with the
-                error; None for nobody.
-            run_id: Run of those events.
-            max_prompt_chars: Longest prompt, characters, at least `MIN_PROMPT_CHARS`.
-            max_tokens: Most tokens of one reply.
+        The ``max_pages`` newest pages below ``knowledge_root``, which may be missing, go into the
+        prompt of at most ``max_prompt_chars`` characters, at least `MIN_PROMPT_CHARS`. ``bus`` gets
+        the events ``orchestrator/knowledge_used`` and ``proposal_fallback`` of ``run_id``.
         """
         super().__init__(llm, knowledge_root, fallback, bus, run_id, max_prompt_chars, max_tokens)
         self._pages = max_pages

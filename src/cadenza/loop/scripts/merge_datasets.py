@@ -158,13 +158,9 @@ def relabelled(root: Path, *, like: Path, view: Path) -> Path:
 def chosen(
     lengths: Sequence[int], own: Sequence[int], mixed: Sequence[int], ratio: float
 ) -> list[int]:
-    """Return the episodes whose frames come from ``mixed`` at a share of about ``ratio``.
+    """Return the episodes that give ``mixed`` a share of about ``ratio``, in (0, 1), of the frames.
 
-    Args:
-        lengths: Frames of every episode.
-        own: Episodes of the dataset, at least one.
-        mixed: Episodes of the mix, at least one.
-        ratio: The share, in (0, 1).
+    ``lengths`` has the frames of every episode; ``own`` and ``mixed`` have at least one each.
     """
     own_frames = sum(lengths[episode] for episode in own)
     mixed_frames = sum(lengths[episode] for episode in mixed)

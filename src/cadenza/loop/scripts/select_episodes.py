@@ -3,15 +3,12 @@
     run.py select --repo-id=ID [--root=DIR] --suite=libero_spatial [--limit=N]
         [--focus=libero_spatial_3,...] [--instructions=FILE] [--no-download] --result-json=FILE
 
-An episode belongs to the task whose instruction is its first task text, case and blanks aside.
-The instructions come from FILE, JSON ``{"suite": ["instruction of task 0", ...]}``, else from the
-package libero. Without this choice the first N episodes of a dataset ordered by suite would be of
-the wrong tasks, which no metric shows.
-Shards:   which data files hold the chosen episodes is read from the ends of the files themselves;
-    the mapping in the dataset's own metadata is not used, as a public dataset was found with a
-    stale one. Missing files are downloaded unless ``--no-download``.
+An episode belongs to the task whose instruction is its first task text, case and blanks aside; the
+instructions come from FILE, JSON ``{"suite": ["instruction of task 0", ...]}``, else from LIBERO.
+Shards:   which data files hold the chosen episodes is read from the files themselves: a public
+          dataset was found with a stale mapping in its metadata. Missing files are downloaded.
 Result:   ``{episodes, selected, suite_tasks, tasks_covered, per_task, shards_fetched,
-    shards_needed}``; choosing nothing is an error.
+          shards_needed}``; choosing nothing is an error.
 """
 
 import argparse

@@ -2,8 +2,7 @@
 
 SQLite:      write-ahead log, every commit synced, foreign keys enforced, one writer at a time; a
              writer waits for the other up to `BUSY_TIMEOUT_S`.
-PostgreSQL:  read committed; whoever changes a run first locks its row, so that all changes of one
-             run happen one after the other and several runs proceed at once.
+PostgreSQL:  read committed; whoever changes a run first locks its row.
 Passwords:   are used for connecting and go nowhere else. Whoever goes on with a run gives them
              anew: in the URL, or where libpq looks (``PGPASSWORD``, ``~/.pgpass``, a service file).
              A URL that was shown or kept has `HIDDEN` in place of the password, so it names none.
