@@ -31,11 +31,7 @@ Level: TypeAlias = Literal["ok", "warn", "fail"]
 
 
 class Check(Record):
-    """What was found.
-
-    Attributes:
-        fix: What to do; None if nothing need be done.
-    """
+    """What was found, and what to do; None if nothing need be done."""
 
     name: str
     level: Level

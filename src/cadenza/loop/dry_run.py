@@ -86,12 +86,7 @@ def commands_of(store: JobStore, run_id: str, *, below: Path, shown_as: Path) ->
 
 
 class DryBackend:
-    """Another back end's commands, and synthetic outcomes of them.
-
-    Attributes:
-        seed_root: Folder of a local seed dataset, there or not; None for none.
-        thresholds: What scores must exceed, in their units.
-    """
+    """Another back end's commands, and synthetic outcomes of them, as ``thresholds`` want them."""
 
     def __init__(
         self,

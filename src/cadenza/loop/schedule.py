@@ -191,11 +191,7 @@ _PURPOSES: Final[tuple[str, ...]] = get_args(Purpose)
 
 @dataclass(frozen=True, slots=True)
 class SeedLedger:
-    """Seeds of one run.
-
-    Attributes:
-        seed: Root seed of the run, >= 0.
-    """
+    """Seeds of one run, from its root seed >= 0."""
 
     seed: int
 

@@ -50,11 +50,7 @@ Runner: TypeAlias = Callable[[Sequence[str], Path], RunResult]
 
 
 def subprocess_runner(cmd: Sequence[str], log_path: Path) -> RunResult:
-    """Run ``cmd`` without a shell; its output goes straight to ``log_path``, which is replaced.
-
-    Raises:
-        OSError: The program is not there or may not be run.
-    """
+    """Run ``cmd`` without a shell, or raise `OSError`; its output replaces ``log_path``."""
     log_path.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     with log_path.open("wb") as log:
@@ -183,12 +179,7 @@ OWN_SEEDS: Final = SeedLedger(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlace:
-    """Which job of a run, and where its files go.
-
-    Attributes:
-        cycle: Cycle of the run, from 0.
-        stage: What the job is for; unique within the cycle.
-    """
+    """Which job of a run, unique in cycle and stage, and where its files go."""
 
     run_id: str
     cycle: int

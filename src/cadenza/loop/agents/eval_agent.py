@@ -27,8 +27,7 @@ class EvalAgent(CommandWorker[EvalConfig]):
     def build_command(self, checkpoint: CheckpointRecord, output_dir: Path) -> list[str]:
         """Return the command that evaluates into ``output_dir``, on the seeds of `run` alone.
 
-        Raises:
-            ConfigurationError: A further argument is unknown, or given twice.
+        An unknown or repeated flag is a `ConfigurationError`.
         """
         request = self._request(cycle_of(output_dir), output_dir, checkpoint, None)
         return list(self.backend.plan_eval(request).command)

@@ -49,11 +49,7 @@ _LINT_RUN: Final = "knowledge-lint"
 
 
 class KnowledgeAgent:
-    """Writes observations and lessons into pages, and checks the pages.
-
-    Attributes:
-        llm: Writes lessons; `NullLLM` if nobody does.
-    """
+    """Writes observations and lessons into pages, and checks the pages."""
 
     def __init__(
         self,
@@ -68,14 +64,9 @@ class KnowledgeAgent:
     ) -> None:
         """Keep pages below ``root``, created when something is first written.
 
-        Args:
-            root: Folder of the pages.
-            bus: Gets the events ``knowledge/*``.
-            llm: Writes lessons; None derives them from the observations alone.
-            clock: Unix seconds, for observations that come without a time.
-            max_prompt_chars: Longest prompt, characters; the page in it is cut to keep to it.
-            max_tokens: Most tokens of one reply.
-            seed: Root of the randomness of the runs; runs of one seed do not replicate each other.
+        ``llm`` writes lessons, None derives them from the observations alone; to keep to
+        ``max_prompt_chars`` the page in its prompt is cut. ``clock`` is for observations that come
+        without a time. Runs of one ``seed`` do not replicate each other.
         """
         self.root = Path(root)
         self.bus = bus

@@ -34,8 +34,7 @@ class TrainAgent(CommandWorker[TrainConfig]):
     ) -> list[str]:
         """Return the command that trains into ``output_dir``; `run` has the arguments.
 
-        Raises:
-            ConfigurationError: A further argument is unknown, or given twice.
+        An unknown or repeated flag is a `ConfigurationError`.
         """
         request = self._request(
             cycle_of(output_dir), output_dir, rung, dataset, init_override, steps

@@ -76,13 +76,7 @@ DATASET: Final = "dataset"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What all commands of a run share.
-
-    Attributes:
-        eval: Where policies are measured; its environment is also the harvest's.
-        tools: What the installed LeRobot can do; None where none is installed, and further
-            arguments are passed on unchecked.
-    """
+    """What all commands of a run share; without ``tools`` further arguments are not checked."""
 
     eval: EvalConfig = field(default_factory=EvalConfig)
     tools: LeRobotTools | None = None

@@ -53,12 +53,9 @@ def lerobot_python(environ: Mapping[str, str]) -> Path | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeRobotEnvironment:
-    """An environment with LeRobot.
+    """An environment with LeRobot, and a folder for what was found out about it.
 
-    Attributes:
-        python: Its interpreter, absolute and not resolved: a link to another one is what makes it
-            an environment.
-        cache: Folder for what was found out about it.
+    Its interpreter is absolute and not resolved: a link to another one makes it an environment.
     """
 
     python: Path
@@ -172,11 +169,7 @@ class LeRobotTools(Record):
 
 
 def probe(environment: LeRobotEnvironment, *, ask: Ask | None = None) -> LeRobotTools:
-    """Return what the environment's LeRobot can do, from its file of answers if that still counts.
-
-    Raises:
-        ConfigurationError: A tool is missing, fails, or says nothing sensible.
-    """
+    """Return what the environment's LeRobot can do, or raise `ConfigurationError`."""
     file = environment.cache / f"tools-{identity(environment)}.json"
     try:
         document = parse_json_object(file.read_bytes(), source=str(file))
@@ -209,13 +202,10 @@ def output_of(
     timeout_s: float = _TIMEOUT_S,
     question: tuple[str, str] | None = None,
 ) -> str:
-    """Return what a command of LeRobot's environment prints; it may not use the network.
+    """Return what a command of LeRobot's environment, without network, prints in ``timeout_s``.
 
-    ``question`` is what was expected of it and what to do if it fails, for messages; None for the
-    command itself and an environment that lacks something.
-
-    Raises:
-        ConfigurationError: It fails, or takes more than ``timeout_s``.
+    If it fails, the `ConfigurationError` tells what ``question`` expected of it and what to do;
+    None for the command itself and an environment that lacks something.
     """
     environ = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
     try:
@@ -314,10 +304,9 @@ def policy_interface(path: Path) -> Interface | None:
 def describe_environment(
     environment: LeRobotEnvironment, words: Sequence[str], *, ask: Ask | None = None
 ) -> tuple[Path, dict[str, Any]]:
-    """Return what the script ``describe`` finds out about an environment, and the file with it.
+    """Return what the script ``describe`` finds out, and the file with it.
 
-    Raises:
-        ConfigurationError: The environment cannot be made.
+    An environment that cannot be made is a `ConfigurationError`.
     """
     name = "\0".join([_QUESTIONS, identity(environment), *sorted(words)])
     file = environment.cache / f"environment-{sha256_bytes(name.encode())[:16]}.json"

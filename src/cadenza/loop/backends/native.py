@@ -61,12 +61,7 @@ def local_root(dataset: DatasetRef) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeTraining:
-    """One training as the native back end asks for it.
-
-    Attributes:
-        seed: Seed of weights and batches.
-        max_epochs: Most passes over the data; None for no cap.
-    """
+    """One training as the native back end asks for it; ``max_epochs`` None is no cap."""
 
     request: TrainRequest
     seed: int
@@ -143,12 +138,7 @@ class NativeBackend:
     """Commands of this package, and readers of what they leave."""
 
     def __init__(self, config: LoopConfig) -> None:
-        """Check the settings.
-
-        Raises:
-            ConfigurationError: A further argument is no flag of the jobs, or given twice; nobody
-                says how many episodes to collect; or a partner's name is none.
-        """
+        """Check the settings, or raise `ConfigurationError`."""
         data = config.data
         if config.seed_root is None and data.initial_episodes is None:
             raise ConfigurationError(

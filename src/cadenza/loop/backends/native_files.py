@@ -40,11 +40,7 @@ class SeedPage:
 
 
 def read_result(folder: Path, job: str, expected: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the result of a job.
-
-    Raises:
-        IntegrityError: It is missing, damaged, or the result of another request.
-    """
+    """Return a job's result, or raise `IntegrityError` for none, or another request's."""
     path = folder / RESULT
     facts = read_sealed_json(path, kind=_KIND, schema_version=_VERSION)
     request: dict[str, Any] = facts.get("request", {})
@@ -142,10 +138,9 @@ def seed_page(root: Path) -> SeedPage:
 
 
 def recorded_seeds(root: Path) -> tuple[int, ...] | None:
-    """Return the initial-state seed of each episode of a dataset; None if it names none.
+    """Return the seed of each episode of a dataset; None if it names none.
 
-    Raises:
-        IntegrityError: Its page was changed, or names something else as a seed.
+    A page that was changed, or names something else as a seed, is an `IntegrityError`.
     """
     episodes: list[dict[str, Any]] = read_page(root).get("episodes", [])
     seeds = [one.get("seed") for one in episodes]
@@ -227,11 +222,7 @@ def require_partners(key: str, text: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PartnerFilter:
-    """Whose data is taken, as ``data.task_filter`` says.
-
-    Attributes:
-        text: Partners with commas between them, ``default`` or ``leaving_way``; None for everybody.
-    """
+    """Whose data is taken, as ``data.task_filter`` says; None for everybody."""
 
     text: str | None
 

@@ -128,14 +128,7 @@ class ExtraKey(BaseModel):
 
 
 class ProposalBounds(BaseModel):
-    """What proposals may move beside the data; what is not named stays as configured.
-
-    Attributes:
-        learning_rate: Least and largest step size at the first update.
-        steps: Least and most gradient steps.
-        batch_size: Least and most samples per step.
-        rungs: Policy types, of those of the run's ladder.
-    """
+    """What proposals may move beside the data; what is not named stays as configured."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -237,20 +230,15 @@ PROGRAMS: Final = {program.words: program for program in (*NATIVE_PROGRAMS, *LER
 
 
 class Constitution:
-    """The rules of one file, and the judgements that follow from them.
-
-    Attributes:
-        sha256: Digest of the rules in canonical form; equal for files that say the same.
-    """
+    """The rules of one file, and the judgements that follow; `sha256` is equal for equal rules."""
 
     def __init__(
         self, rules: Rules | Mapping[str, Any], suites: Mapping[str, int] | None = None
     ) -> None:
-        """Obey ``rules``; a run may say how many tasks its own suites have.
+        """Obey ``rules``, and the run's own numbers of tasks of its suites.
 
-        Raises:
-            ConstitutionError: They are malformed, name an unknown rule, or add flags to a program
-                that is not there, or that it has.
+        Malformed or unknown rules, and flags added to a program that is not there, or has them, are
+        a `ConstitutionError`.
         """
         rules = rules if isinstance(rules, Rules) else parse_rules(rules, source="the rules")
         self.rules = rules
@@ -282,12 +270,9 @@ class Constitution:
         return Constitution(self.rules, suites)
 
     def clear(self, argv: Sequence[object], roots: Roots) -> TypedJob:
-        """Return the job that ``argv`` would do, if all of it is allowed.
+        """Return the job that ``argv`` would do, or raise `ConstitutionError` with the rule's name.
 
         What may run afterwards is `TypedJob.argv` of the result.
-
-        Raises:
-            ConstitutionError: It is refused; the verdict names the rule.
         """
         try:
             return self._clear(argv, roots)

@@ -20,13 +20,7 @@ _MAX_QUOTED: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Answer to one question.
-
-    Attributes:
-        allowed: Whether it may be done.
-        rule: Name of the rule that refuses; None when allowed.
-        reason: One sentence for people; None when allowed.
-    """
+    """Answer to one question: the rule that refuses and why, both None when allowed."""
 
     allowed: bool
     rule: str | None = None
@@ -34,11 +28,7 @@ class Verdict:
 
 
 class ConstitutionError(RefusedError):
-    """The constitution refuses a command, or its own file is no constitution.
-
-    Attributes:
-        verdict: The refusal, with the rule's name and the reason.
-    """
+    """The constitution refuses a command, see `verdict`, or its own file is no constitution."""
 
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict)

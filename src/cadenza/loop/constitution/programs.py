@@ -36,9 +36,7 @@ LimitName: TypeAlias = Literal["max_train_steps", "max_eval_episodes", "max_coll
 class TypedJob(Record):
     """A command that the constitution cleared; a subclass has what its limits count.
 
-    Attributes:
-        flags: Key and canonical text of each flag, in the order of the program's table; None for a
-            flag without a value.
+    ``flags`` are in the order of the program's table; the text of one without a value is None.
     """
 
     words: tuple[str, ...]

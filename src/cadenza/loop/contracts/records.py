@@ -75,11 +75,10 @@ class DatasetRef(Record):
 
 
 class CheckpointRecord(Record):
-    """A trained policy.
+    """A trained policy, in a file or folder.
 
     Attributes:
         policy_type: Name of the rung that trained it.
-        path: Folder or file of the weights.
         cycle: Cycle that trained it; -1 for one that the run started from.
         sha256: Digest of the weights; None before they were checked.
     """

@@ -33,16 +33,9 @@ MAX_PAYLOAD_BYTES: Final = 1 << 23
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened in a run.
+    """Something that happened in a run, at ``ts`` (Unix seconds; now unless given).
 
-    Paths in the payload become text, tuples become lists.
-
-    Attributes:
-        stage: Part of the loop, e.g. ``"train"``.
-        kind: What happened, e.g. ``"job_started"``.
-        cycle: Cycle of the run; None outside one.
-        payload: Details; only what JSON can express.
-        ts: When, Unix seconds (UTC); now unless given.
+    The payload holds only what JSON can express; paths in it become text, tuples become lists.
     """
 
     run_id: str
@@ -97,12 +90,9 @@ def _plain(value: object) -> object:
 
 
 def event_line(event: Event, *, seq: int, mono: float) -> bytes:
-    """Return the event's line in a log, newline included, numbered ``seq`` from 1.
+    """Return the event's line, or raise `EventError` if it is too long.
 
-    ``mono`` is the monotonic clock when it was emitted, s.
-
-    Raises:
-        EventError: The payload is too long.
+    It is numbered ``seq`` from 1; ``mono`` is the monotonic clock when it was emitted, s.
     """
     event.payload_json()
     fields = {
@@ -160,11 +150,7 @@ class LogFile:
         return os.pread(self._descriptor, self._length - start, start)
 
     def append(self, lines: bytes) -> None:
-        """Append finished lines; they are durable when this returns.
-
-        Raises:
-            EventLogError: The file system refused; the lines before stay intact.
-        """
+        """Append finished lines, durably; after an `EventLogError` those before stay intact."""
         written = 0
         try:
             while written < len(lines):

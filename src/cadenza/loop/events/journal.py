@@ -51,12 +51,7 @@ class EventJournal:
     """Records the events of one run under the lease of its controller."""
 
     def __init__(self, store: "JobStore", lease: Lease, log_path: Path) -> None:
-        """Own the log of the lease's run, and append to it what the table has and it lacks.
-
-        Raises:
-            EventLogError: Another writer owns the log, it does not fit the table, or the file
-                system refused.
-        """
+        """Own the log of the lease's run and append what it lacks, or raise `EventLogError`."""
         self._table = store.events
         self._run_id = lease.run_id
         self._lease = lease
@@ -87,12 +82,9 @@ class EventJournal:
 
     @contextmanager
     def step(self, step_key: str) -> Generator[Self]:
-        """Say which step of the run emits what is emitted inside the block.
+        """Say which step of the run emits inside the block; a `NotReadyError` if another is open.
 
         ``step_key`` is unique within the run, and equal whenever the step is repeated.
-
-        Raises:
-            NotReadyError: Another step is open.
         """
         with self._lock:
             if self._step_key is not None:
@@ -167,8 +159,7 @@ class EventJournal:
     def publish(self) -> None:
         """Write to the log what it lacks, then tell the subscribers what they were not told.
 
-        Raises:
-            EventLogError: The file system refused; the next call tries again.
+        After an `EventLogError` the next call tries again.
         """
         with self._lock:
             full = True

@@ -140,11 +140,7 @@ class AttemptFolder:
     # The lock
 
     def try_lock(self) -> AttemptLock | None:
-        """Return the lock; None while someone else holds it.
-
-        Raises:
-            StorageError: The folder cannot be written, or its file system knows no locks.
-        """
+        """Return the lock, None while someone else holds it, or raise `StorageError`."""
         path = self.path / "attempt.lock"
         try:
             make_folder(self.path)

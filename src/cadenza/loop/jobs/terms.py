@@ -27,11 +27,7 @@ from cadenza.loop.errors import BudgetExceededError, StoreUnavailableError
 
 
 class ProgramTable:
-    """Programs by name: absolute executable and first arguments.
-
-    Raises:
-        ConfigurationError: A name is no bare name, or its executable is no absolute path.
-    """
+    """Programs by name: absolute executable and first arguments, or a `ConfigurationError`."""
 
     def __init__(self, programs: Mapping[str, Sequence[str]]) -> None:
         for name, prefix in programs.items():

@@ -35,12 +35,7 @@ MAX_WIDTH: Final = 2 * MARGIN
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A share of successes.
-
-    Attributes:
-        rate: Successes / episodes, in [0, 1].
-        episodes: Episodes; 0 if not known.
-    """
+    """A share of successes, in [0, 1]; 0 episodes if their number is not known."""
 
     rate: float
     episodes: int
@@ -60,12 +55,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """What one run found about one policy on one suite.
-
-    Attributes:
-        first: First measurement of a policy that it kept.
-        seed: Root of its randomness; None if not known.
-    """
+    """What one run found about one policy, from the first one that it kept, on one suite."""
 
     run: str
     first: Measurement
@@ -170,12 +160,7 @@ def measurement(rate: float, episodes: int) -> Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What one cycle of one run measured; names are plain, see `plain_name`.
-
-    Attributes:
-        date: Day, UTC, ``YYYY-MM-DD``.
-        seed: Root of the run's randomness; None if not known.
-    """
+    """What one cycle of one run measured; names are plain, see `plain_name`."""
 
     date: str
     run: str
@@ -248,11 +233,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """The observations of a page.
-
-    Attributes:
-        free: Lines that are none, as they stand.
-    """
+    """The observations of a page, and lines that are none, as they stand."""
 
     free: tuple[str, ...] = ()
     rows: tuple[Row, ...] = ()

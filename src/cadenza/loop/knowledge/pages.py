@@ -288,12 +288,7 @@ This file is written once and never changed by a program.
 
 @contextmanager
 def locked(root: Path) -> Generator[None]:
-    """Own the folder inside the block; it is created, with its guide, if it is missing.
-
-    Raises:
-        StorageError: Another process owns it for too long.
-        StorageError: The file system refused.
-    """
+    """Own the folder, made if missing, inside the block, or raise `StorageError`."""
     descriptor = _open_lock(root)
     try:
         _wait_for(descriptor, root)
@@ -379,10 +374,8 @@ def slug(name: str) -> str:
 def page_path(root: Path, folder: str, name: str, owner: Callable[[Path], str | None]) -> Path:
     """Return the file, below ``folder``, of the page about ``name``.
 
-    ``owner`` returns the name that a file's front matter gives; None if there is none.
-
-    Raises:
-        StorageError: A link leads outside ``root``.
+    ``owner`` returns the name that a file's front matter gives; None if there is none. A link that
+    leads outside ``root`` is a `StorageError`.
     """
     plain = confined_path(root, f"{folder}/{slug(name)}.md")
     told_apart = confined_path(root, f"{folder}/{slug(name)}-{_digits(name)}.md")

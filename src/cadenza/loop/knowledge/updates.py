@@ -225,11 +225,7 @@ _TABLE_ROW: Final = re.compile(r"\| (\d{1,9}) \| .* \|")
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a page is about.
-
-    Attributes:
-        name: Its name, as the run gives it.
-    """
+    """What a page is about, by its name as the run gives it."""
 
     page_type: PageType
     name: str

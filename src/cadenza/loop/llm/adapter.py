@@ -46,11 +46,7 @@ _SERVER_ERRORS: Final = 500
 
 
 def load_package(name: str) -> ModuleType:
-    """Import the official package of a service.
-
-    Raises:
-        LLMPackageMissingError: It is not installed.
-    """
+    """Import the official package of a service, or raise `LLMPackageMissingError`."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -66,13 +62,10 @@ def fetch(
     base_error: type[Exception],
     secrets: Iterable[str],
 ) -> dict[str, Any]:
-    """Return the JSON object that a request brings; ``send`` starts it.
+    """Return the JSON object that a request brings, or raise `LLMCallError`; ``send`` starts it.
 
     ``base_error`` is the most general error of the official ``package``, and no message may hold
     ``secrets``.
-
-    Raises:
-        LLMCallError: The request failed, or its body is too long or no JSON object.
     """
     import httpx2
 
@@ -134,11 +127,7 @@ _TIMEOUT_S = 120.0
 
 
 class ServiceClient(ABC):
-    """One model of one service, through the service's official package.
-
-    Attributes:
-        provider: Name of the service in recordings.
-    """
+    """One model of one service, by its official package; ``provider`` names it in recordings."""
 
     #: The package, and its most general error.
     _package_name: ClassVar[str]
@@ -147,11 +136,7 @@ class ServiceClient(ABC):
     _counts: ClassVar[tuple[str, str]]
 
     def __init__(self, provider: str, model: str) -> None:
-        """Import the package; nothing is sent.
-
-        Raises:
-            LLMPackageMissingError: It is not installed.
-        """
+        """Import the package, or raise `LLMPackageMissingError`; nothing is sent."""
         self._package = load_package(self._package_name)
         self.provider = provider
         self.model = model
@@ -162,22 +147,14 @@ class ServiceClient(ABC):
 
     @abstractmethod
     def _text(self, document: dict[str, Any]) -> str:
-        """Return the text of a reply.
-
-        Raises:
-            LLMCallError: The model refused, or the reply has another shape.
-        """
+        """Return the text of a reply, or raise `LLMCallError` if it was refused."""
 
     @abstractmethod
     def _secrets(self) -> Iterable[str]:
         """Return the keys that the client may send; empty texts do not count."""
 
     def ask(self, question: Question) -> Answer:
-        """Return the reply to one call.
-
-        Raises:
-            LLMCallError: There is none.
-        """
+        """Return the reply to one call, or raise `LLMCallError`."""
         secrets = [secret for secret in self._secrets() if secret]
         base_error = getattr(self._package, self._base_error)
         document = fetch(lambda: self._send(question), self._package, base_error, secrets)
@@ -193,11 +170,7 @@ class ServiceClient(ABC):
     def complete(
         self, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
     ) -> str:
-        """Return the reply to one call; wrap in `GuardedLLM` for retries and no errors.
-
-        Raises:
-            LLMCallError: There is no usable reply.
-        """
+        """Return the reply, or raise `LLMCallError`; wrap in `GuardedLLM` for no errors."""
         answer = self.ask(
             Question(prompt=prompt, system=system, max_tokens=max_tokens, timeout_s=_TIMEOUT_S)
         )
@@ -216,13 +189,10 @@ class AnthropicLLM(ServiceClient):
     def __init__(
         self, model: str, api_key: str | None = None, *, base_url: str | None = None
     ) -> None:
-        """Remember where to ask; nothing is sent.
+        """Remember where to ask; nothing is sent, errors as `load_package`.
 
         ``api_key`` None takes what the package finds (``ANTHROPIC_API_KEY``, a profile),
         ``base_url`` None ``ANTHROPIC_BASE_URL`` or the service's own.
-
-        Raises:
-            LLMPackageMissingError: The package is not installed.
         """
         super().__init__("anthropic", model)
         self._api_key = api_key
@@ -286,14 +256,10 @@ class OpenAICompatibleLLM(ServiceClient):
         *,
         provider: str = "openai",
     ) -> None:
-        """Remember where to ask; nothing is sent.
+        """Remember where to ask; nothing is sent, errors as `load_package`.
 
         ``base_url`` None takes ``OPENAI_BASE_URL`` or OpenAI's own, ``api_key`` None
-        ``OPENAI_API_KEY`` or a placeholder without it. ``provider`` names the service in
-        recordings.
-
-        Raises:
-            LLMPackageMissingError: The package is not installed.
+        ``OPENAI_API_KEY`` or a placeholder without it.
         """
         super().__init__(provider, model)
         self._base_url = base_url or os.environ.get("OPENAI_BASE_URL") or None

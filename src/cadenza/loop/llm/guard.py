@@ -108,11 +108,7 @@ _LOOK_EVERY_S: Final = 0.2
 
 
 class GuardedLLM:
-    """Asks, tries again where that may help, and turns every failure into the empty text.
-
-    Attributes:
-        calls: What a reply may take, and the prices.
-    """
+    """Asks, tries again where that may help, and turns every failure into the empty text."""
 
     def __init__(
         self,
@@ -225,12 +221,7 @@ class GuardedLLM:
         )
 
     def _ask_in_time(self, question: Question) -> Answer:
-        """Return the answer if it comes within the question's time.
-
-        Raises:
-            LLMCallError: It did not, or the call failed.
-            StopRequestedError: The run was asked to stop before.
-        """
+        """Return the answer in time, or raise `LLMCallError` or `StopRequestedError`."""
         results: list[Answer | LLMCallError] = []
         thread = threading.Thread(
             target=lambda: results.append(_outcome(self._asker, question)),

@@ -52,12 +52,9 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a service replied.
+    """What a service replied; tokens are None if not told.
 
     Attributes:
-        text: The text of the reply.
-        tokens_in: Tokens of the prompt; None if not told.
-        tokens_out: Tokens of the reply; None if not told.
         problem: Why the reply, which was paid for, is of no use; None if it is.
     """
 
@@ -81,11 +78,7 @@ class Asker(Protocol):
         ...
 
     def ask(self, question: Question) -> Answer:
-        """Return the reply to one call, without trying again.
-
-        Raises:
-            LLMCallError: There is no usable reply; the message holds no key.
-        """
+        """Return the reply to one call, without trying again, or raise a keyless `LLMCallError`."""
         ...
 
 

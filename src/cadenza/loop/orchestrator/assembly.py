@@ -56,12 +56,7 @@ ProgressListener = Callable[[JobProgress], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopAssembly:
-    """A run that is ready to go.
-
-    Attributes:
-        bus: Where its events go; subscribe to be told.
-        rules: Which commands it may give.
-    """
+    """A run that is ready to go; subscribe to its ``bus`` to be told."""
 
     run_id: str
     config: LoopConfig

@@ -102,23 +102,14 @@ class LoopController:
         lease_ttl_s: float = LEASE_TTL_S,
         poll_s: float = 1.0,
     ) -> None:
-        """Put the parts together.
+        """Put the parts together; the log of ``bus``, where the workers emit, is that of the run.
 
-        Args:
-            cfg: What to run.
-            store: Where the run is kept.
-            bus: Where the workers emit; its log is that of the run.
-            data_agent: Finds data.
-            train_agent: Trains.
-            eval_agent: Plays policies.
-            proposer: Says what each cycle trains on.
-            knowledge_agent: Writes pages.
-            improve_agent: Harvests successes.
-            open_jobs: Makes the runner of all jobs; None lets each worker's own runner do them.
-            stop: Says whether the run is asked to stop, beside requests in the store.
-            uses_gpu: Whether ``max_gpu_hours`` counts the jobs on a GPU alone.
-            lease_ttl_s: Seconds that the run stays ours without a sign of life.
-            poll_s: Longest pause between two looks at an open question to a person, s.
+        ``knowledge_agent`` writes pages, ``improve_agent`` harvests; None for neither.
+        ``open_jobs`` makes the runner of all jobs; None lets each worker's own runner do them.
+        ``stop`` says whether the run is asked to stop, beside requests in the store. ``uses_gpu``
+        says whether ``max_gpu_hours`` counts the jobs on a GPU alone. Without a sign of life the
+        run stays ours for ``lease_ttl_s``; ``poll_s`` is the longest pause between two looks at an
+        open question.
         """
         self.cfg = cfg
         self.store = store

@@ -29,11 +29,7 @@ from cadenza.loop.store.changes import Change, request_approval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """An event that a transition emits.
-
-    Attributes:
-        cycle: Cycle of the run; None for the run itself.
-    """
+    """An event that a transition emits; ``cycle`` None for the run itself."""
 
     stage: str
     kind: str
@@ -43,12 +39,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """What is committed after a step, in one transaction.
-
-    Attributes:
-        events: What to tell, in order.
-        rows: Changes of the store's tables, in order.
-    """
+    """What is committed after a step, in one transaction, in order."""
 
     state: LoopState
     events: tuple[Notice, ...] = ()
@@ -169,11 +160,7 @@ def selected(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One policy after one look.
-
-    Attributes:
-        total: All looks of the cycle together.
-    """
+    """One policy after one look: that look, and all looks of the cycle together."""
 
     latest: EvalReport
     total: EvalReport

@@ -104,12 +104,7 @@ class IncidentLog:
 
 
 class RunSession:
-    """What the steps of a run share; every write names the lease.
-
-    Attributes:
-        lease: The right to change the run.
-        folder: Folder of the run, absolute.
-    """
+    """What the steps of a run share; every write names the lease."""
 
     def __init__(self, store: JobStore, lease: Lease, journal: EventJournal, folder: Path) -> None:
         """Load the state of the lease's run."""

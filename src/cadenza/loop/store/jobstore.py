@@ -30,12 +30,7 @@ from cadenza.loop.store.tables import EventTable, JobTable, Replies, append_even
 
 
 class JobStore:
-    """Runs, cycles, policies and state; its parts hold jobs, events, leases and approvals.
-
-    Attributes:
-        leases: Who works on which run.
-        jobs: Commands and how they ended.
-    """
+    """Runs, cycles, policies and state; its parts hold jobs, events, leases and approvals."""
 
     def __init__(self, location: Path | str, *, create: bool = True) -> None:
         """Open the store; arguments and errors as `cadenza.loop.store.database.Database`."""
