@@ -5,7 +5,7 @@ file of rules chooses among the programs and can add flags. A job tells in field
 command will do. It carries the canonical text of all its flags too; `TypedJob.argv` is the command
 to run, and clearing that gives the same job again.
 
-Adding one:  an entry in `native_programs` or `lerobot_programs`; its type of job here.
+Adding one:  an entry here or in `lerobot_programs`; its type of job here.
 """
 
 from collections.abc import Mapping

@@ -5,7 +5,7 @@
 Shapes are those after LeRobot's processing of the environment, images as (C, H, W). What a
 configuration declares is not trusted: LeRobot 0.4.4 ignores the image size declared for PushT.
 Result:  ``{observation, action, fps, tasks, seeds, evaluated_seeds}``; ``seeds`` has the facts of
-    every task, ``evaluated_seeds`` the seeds of LeRobot's evaluation (see `seed_checks`).
+    every task, ``evaluated_seeds`` the seeds of LeRobot's evaluation.
 Modules of LeRobot are imported by name when they are needed: this file is also read where it is not
 installed, and releases move their modules.
 """
