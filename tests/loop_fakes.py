@@ -276,3 +276,8 @@ class MemoryReplies:
 
     def spent_usd(self):
         return sum(row.cost_usd or 0.0 for row in (*self.rows.values(), *self.booked.values()))
+
+
+def logged(path):
+    """Return the events of a log."""
+    return [json.loads(line) for line in path.read_bytes().splitlines()]

@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from cadenza.loop.contracts.records import SeedRange
-from cadenza.loop.events.bus import read_events
 from cadenza.loop.processes import is_held
 from cadenza.loop.scripts.train_policy import finished_step
 from cadenza.loop.store.jobstore import JobStore
@@ -24,6 +23,7 @@ from cadenza.loop.store.rows import JobRow, Row
 from tests.integration.loop.command_line_runs import LoopCommands, kill
 from tests.integration.loop.job_harness import wait_for
 from tests.lerobot.pusht_loop import EPISODES, HARVESTED, SAVE_STEPS, STEPS, TESTED, document
+from tests.loop_fakes import logged
 
 pytestmark = [
     pytest.mark.lerobot,
@@ -100,7 +100,7 @@ def go_on_until_merged_data_were_trained_on(run):
     """Go on with the run, and stop it as soon as cycle 2 has its policies."""
 
     def started():
-        found = read_events(run.run_folder / "events.jsonl").events
+        found = logged(run.run_folder / "events.jsonl")
         return {(e["cycle"], e["payload"]["stage"]) for e in found if e["kind"] == "job_started"}
 
     controller = run.start()
@@ -124,7 +124,7 @@ def what_is_left(run, killed_at):
             folder=run.run_folder,
             killed_at=killed_at,
             incidents=run.incidents(),
-            events=list(read_events(run.run_folder / "events.jsonl").events),
+            events=logged(run.run_folder / "events.jsonl"),
             jobs={(job.key.cycle, job.key.stage): job for job in jobs},
             policies=store.checkpoints_for(run.run_id),
             seeds=store.seed_ranges(run.run_id),

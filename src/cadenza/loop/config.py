@@ -1,16 +1,14 @@
 """The configuration of one loop run: YAML in, frozen and checked sections out.
 
 A LeAgents file loads unchanged once it says ``backend: lerobot``, unless its further arguments
-repeat flags that the loop sets. Sections and keys that LeAgents does not have default to what keeps
-its behaviour where that was sound. With ``backend: native`` some defaults differ; they are in
+repeat flags that the loop sets. Defaults that differ with ``backend: native`` are in
 `cadenza.loop.config_backends`.
 
 Paths:  relative ones count from the current folder, here and in every section.
 Units:  rates and deltas are shares of episodes in [0, 1], or scores where `EvalConfig.metric` says
         so; hours of wall-clock time per device.
-Model:  ``anthropic:<model>``, ``openai:<model>[@<address>]`` (OpenAI, or a server that speaks its
-        format), ``gemini:<model>[@<address>]``. The text is stored with a run and shown: what a
-        client proves itself with stands in the environment.
+Model:  ``anthropic:<model>``, ``openai:<model>[@<address>]``, ``gemini:<model>[@<address>]``. The
+        text is stored and shown: what a client proves itself with stands in the environment.
 """
 
 import re
@@ -135,25 +133,14 @@ class Section(BaseModel):
 
 
 class PolicyRung(Section):
-    """One policy type of the ladder.
-
-    Attributes:
-        name: Policy type of the back end.
-        init: Weights to start from; None starts afresh.
-    """
+    """One policy type of the ladder; ``init`` are weights to start from, None starts afresh."""
 
     name: _Name
     init: _Text | None = None
 
 
 class BudgetConfig(Section):
-    """What a run may spend.
-
-    Attributes:
-        max_cycles: Cycles.
-        max_gpu_hours: Hours of jobs on a GPU; without a GPU, of all jobs.
-        max_wall_hours: Hours of all jobs together; None for no limit.
-    """
+    """What a run may spend; hours on a GPU are those of all jobs without one. None: no limit."""
 
     max_cycles: Annotated[int, Field(strict=True, gt=0, le=4096)] = 3
     max_gpu_hours: _Above0 = 24.0
@@ -232,7 +219,6 @@ class DataConfig(Section):
     Attributes:
         initial_episodes: Episodes of cycle 0; None takes the seed dataset, up to ``max_episodes``.
         growth: Factor from cycle to cycle, >= 1.
-        max_episodes: Most a cycle gets; None for no limit.
         task_filter: Suite whose episodes alone are taken; None for all.
         instructions: JSON file of suites, each with the instructions of its tasks in order, for
             suites that LeRobot does not know.
@@ -258,8 +244,6 @@ class TrainConfig(Section):
     """How a policy is trained.
 
     Attributes:
-        steps: Gradient steps.
-        batch_size: Samples per step.
         continue_from_blessed: Start from the blessed weights of the same policy type.
         max_epochs: Most passes over the data; fewer steps are made on small data. None for none.
         extra_args: Further arguments of the training command.
@@ -321,7 +305,6 @@ class ImproveConfig(Section):
         mix_ratio: Share of samples that come from the harvest while adapting.
         device: Torch device of the harvest.
         task_text: Instruction stored with each frame; None for the back end's own.
-        extra_args: Further arguments of the harvest command.
     """
 
     enabled: _Truth = False
@@ -335,13 +318,7 @@ class ImproveConfig(Section):
 
 
 class CurationConfig(Section):
-    """Proposals by propose, score and refine with a language model.
-
-    Attributes:
-        enabled: Whether to use it.
-        candidates: Plans asked for.
-        max_tokens: Most tokens of one reply.
-    """
+    """Proposals by propose, score and refine with a language model that is asked for plans."""
 
     enabled: _Truth = False
     candidates: Annotated[int, Field(strict=True, gt=0, le=20)] = 3
@@ -352,14 +329,12 @@ class LLMCallsConfig(Section):
     """What calls of the language model may take, and what they cost.
 
     Attributes:
-        timeout_s: Longest one call may take, s.
         retries: Further calls after a failure that may pass.
         max_prompt_chars: Longest prompt with its instructions, characters; about four are a token.
             Pages are cut first to keep to it.
         max_reply_tokens: Longest reply, tokens, with those that a model thinks with; of curated
             plans ``curation.max_tokens`` says it.
         usd_per_million_input: Price of a million tokens of prompts, US dollars; None if not known.
-        usd_per_million_output: Price of a million tokens of replies, US dollars; None if not known.
         max_cost_usd: Most that the calls of a run may cost, US dollars. A call that could cost more
             than is left is not made, and the loop goes on as without a model. None for no limit.
     """
@@ -390,12 +365,7 @@ class LLMCallsConfig(Section):
 
 
 class KnowledgeConfig(Section):
-    """The pages that runs leave for later runs.
-
-    Attributes:
-        enabled: Whether to write them.
-        root: Their folder; a relative path counts from the current folder.
-    """
+    """The pages that runs leave for later runs, and whether to write them."""
 
     enabled: _Truth = True
     root: Path = Path("knowledge")
@@ -443,7 +413,6 @@ class ApprovalConfig(Section):
     """Which decisions wait for a person.
 
     Attributes:
-        gates: Decisions that wait.
         timeout_s: Seconds to wait; None waits for ever.
         on_timeout: ``"reject"`` treats silence as a no, ``"approve"`` as a yes, ``"stop"`` ends
             the run, to be resumed later.
@@ -479,13 +448,12 @@ def _default_rules(fields: dict[str, Any]) -> Path | None:
 
 
 class LoopConfig(Section):
-    """Everything that determines a run.
+    """Everything that determines a run; sections say what their parts of it mean.
 
     Attributes:
         run_name: Name of the run; part of its id.
         seed_dataset: Dataset that runs start from; the only one proposers may use.
         seed_root: Folder of a local seed dataset; None for one that the back end finds or makes.
-        backend: Training stack.
         seed: Root of the run's randomness: initial states, sampling, training.
         workdir: Folder of all runs.
         store: SQLAlchemy URL of the job store; None for ``<workdir>/cadenza.db`` (SQLite).
@@ -496,17 +464,6 @@ class LoopConfig(Section):
         reference: Policy that candidates are compared with from cycle 0: weights, or an earlier run
             of the same store, whose blessed policy is meant; None for the weights on this machine
             that the first rung starts from, ``"none"`` for none.
-        llm_calls: What calls of that model may take, and what they cost.
-        knowledge: Pages for later runs.
-        data: Data of a cycle.
-        budgets: What the run may spend.
-        thresholds: What a difference must be to mean something.
-        train: Training.
-        eval: Measurement.
-        improve: Harvest of the policy's own successes.
-        curation: Proposals with a language model.
-        jobs: How commands run.
-        approval: Decisions that wait for a person.
     """
 
     run_name: Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
@@ -626,11 +583,7 @@ class LoopConfig(Section):
 
     @classmethod
     def from_document(cls, document: object, *, source: str) -> Self:
-        """Return the configuration that ``document``, a parsed file, describes.
-
-        Args:
-            document: Mapping of keys to values.
-            source: How messages call the document.
+        """Return the configuration that ``document`` describes; messages call it ``source``.
 
         Raises:
             ConfigurationError: An unknown key or bad value; one line per problem.

@@ -335,11 +335,7 @@ FURTHER_FLAGS: Final[Mapping[str, frozenset[str]]] = {
 
 
 def parsed_arguments(source: str, arguments: Sequence[str]) -> dict[str, str]:
-    """Return ``--key=value`` arguments as a mapping.
-
-    Raises:
-        ConfigurationError: One has another form, or a key comes twice.
-    """
+    """Return distinct ``--key=value`` arguments by key, or raise `ConfigurationError`."""
     found: dict[str, str] = {}
     for argument in arguments:
         name, equals, value = argument.removeprefix("--").partition("=")

@@ -1,8 +1,7 @@
 """Is this machine ready for loop runs, and if not, what to do: a list of checks.
 
-Looked at:    Python, computing, LeRobot's environment, rules, store, disk, keys, Ray; and whether a
-              run of a configuration would be refused before it begins.
-Secrets:      of keys only the names of the providers they belong to are told.
+Looked at:    Python, computing, LeRobot's environment, rules, store, disk, keys (only their names
+              are told), Ray; and whether a run of a configuration would be refused.
 Import time:  torch and SQLAlchemy are loaded when they are asked, not before.
 Source:       CVE-2026-25874: LeRobot 0.4 and 0.5 unpickle what arrives at their
               asynchronous-inference server; the loop never starts it.
@@ -32,11 +31,7 @@ Level: TypeAlias = Literal["ok", "warn", "fail"]
 
 
 class Check(Record):
-    """What was found.
-
-    Attributes:
-        fix: What to do; None if nothing need be done.
-    """
+    """What was found, and what to do; None if nothing need be done."""
 
     name: str
     level: Level

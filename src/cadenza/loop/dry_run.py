@@ -3,9 +3,8 @@
 Real:       configuration, constitution, proposals without a model, state machine, store, events,
             every command as the back end makes it.
 Synthetic:  what commands leave. Policies of the first cycle solve every other initial state, later
-            ones all: a first policy, a better one, and a plateau. So a run of enough cycles and
-            episodes promotes, harvests, merges and adapts where it may, and climbs the ladder.
-Promise:    nothing is written outside the folder: not to the run's folder, store or pages.
+            ones all, so that a run promotes, harvests, merges and adapts, and climbs the ladder.
+Promise:    nothing is written outside the folder.
 """
 
 import shlex
@@ -87,12 +86,7 @@ def commands_of(store: JobStore, run_id: str, *, below: Path, shown_as: Path) ->
 
 
 class DryBackend:
-    """Another back end's commands, and synthetic outcomes of them.
-
-    Attributes:
-        seed_root: Folder of a local seed dataset, there or not; None for none.
-        thresholds: What scores must exceed, in their units.
-    """
+    """Another back end's commands, and synthetic outcomes of them, as ``thresholds`` want them."""
 
     def __init__(
         self,

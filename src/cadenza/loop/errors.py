@@ -91,9 +91,7 @@ class EventError(InputError):
 class JobFailedError(CadenzaError, RuntimeError):
     """A job failed in every attempt; the message names the job, its exit code and its log.
 
-    Attributes:
-        exit_code: Exit status of the last attempt; None if nobody saw it.
-        log_path: Its log; None if there is none.
+    Both are None where nobody saw the last attempt end, or there is no log.
     """
 
     def __init__(
@@ -111,11 +109,7 @@ class JobFailedError(CadenzaError, RuntimeError):
 
 
 class BudgetExceededError(CadenzaError, RuntimeError):
-    """A run used up what it may spend; its jobs were ended and may go on with a larger budget.
-
-    Attributes:
-        limit: Key of the configuration's ``budgets`` that was reached.
-    """
+    """A run used up ``limit`` of its ``budgets``; its jobs may go on with a larger one."""
 
     def __init__(self, message: str, *, limit: str) -> None:
         super().__init__(message)

@@ -1,15 +1,11 @@
 """Processes of this machine, by what the kernel says of them; light, for the host of a job.
 
 A number of a dead process may be given to a new one. A signal is therefore sent through a
-descriptor of the process, after asking again whether it is the one that is meant; and an owner in
-the store is named by machine, boot, process-id namespace, process id and start time.
+descriptor, after asking again whether it is the process that is meant; and an owner in the store is
+named by machine, boot, process-id namespace, process id and start time.
 
-Marks:   a job's command and whatever it starts inherit two variables: the key of the job and the
-         folder that its attempts are kept in. Both must match to the letter before a process is
-         touched, so that a run of the same name elsewhere is safe.
 Source:  proc(5): `/proc/<pid>/stat`, `/proc/<pid>/environ`; pidfd_open(2); prctl(2).
-Limits:  Linux. Processes of other users cannot be looked into and are never touched. Of processes
-         elsewhere nothing is known, and they count as alive.
+Limits:  Linux. Processes of other users are never touched; those elsewhere count as alive.
 """
 
 import contextlib
@@ -156,12 +152,6 @@ def is_gone(owner: str) -> bool:
     """Return whether ``owner`` is known to be dead; False for other machines and odd names."""
     pid = _pid_here(owner)
     return pid is not None and str(start_ticks(pid)) != owner.rpartition("/")[2]
-
-
-def is_frozen(owner: str) -> bool:
-    """Return whether ``owner`` is known to be alive and stopped (SIGSTOP, Ctrl-Z, a debugger)."""
-    pid = _pid_here(owner)
-    return pid is not None and not is_gone(owner) and is_held(pid)
 
 
 def _pid_here(owner: str) -> int | None:

@@ -6,7 +6,7 @@ Neither needs the lease of the run's controller; both are safe while it works.
 from pathlib import Path
 from typing import Final
 
-from cadenza.loop.contracts.records import JobKey, Record
+from cadenza.loop.contracts.records import Record
 from cadenza.loop.errors import LeaseHeldError, StoreError, UnknownRowError
 from cadenza.loop.jobs.attempt_files import AttemptFolder
 from cadenza.loop.processes import this_process
@@ -57,7 +57,8 @@ def stop_run(store: JobStore, run_id: str, *, workdir: Path) -> StopOutcome:
     try:
         asked: list[str] = []
         for job in store.jobs.of_run(run_id):
-            folder = _folder(workdir, job.key)
+            cycle = workdir / job.key.run_id / f"cycle_{job.key.cycle}"
+            folder = cycle / "jobs" / job.key.stage
             if job.status == "running" and folder.is_dir():
                 AttemptFolder(folder).ask_to_stop(_ASKED_BY)
                 asked.append(f"cycle {job.key.cycle} {job.key.stage}")
@@ -85,7 +86,3 @@ def answer(store: JobStore, run_id: str, *, approve: bool, reason: str, by: str)
     status = "approved" if approve else "rejected"
     gate = asked[0].gate
     return store.approvals.decide(run_id, state.cycle, gate, status, reason=reason, by=by)
-
-
-def _folder(workdir: Path, key: JobKey) -> Path:
-    return workdir / key.run_id / f"cycle_{key.cycle}" / "jobs" / key.stage

@@ -1,10 +1,8 @@
 """What a run stands on, for whoever starts it or goes on with it: place, rules, first policy.
 
-Place:     the folder of a run stays where it was begun. Its state and jobs name their files by
-           absolute paths, so `require_place` refuses a run whose folder was moved or copied.
+Place:     its state and jobs name their files by absolute paths, so its folder stays where it was.
 Rules:     a file that is named and is not there is an error, never a reason to take other rules.
-           Only LeAgents' default path, which a configuration for LeRobot means without naming it,
-           gives way to the shipped rules where no file is.
+           Only LeAgents' default path gives way to the shipped rules where no file is.
 Policies:  their digests are taken when they are made and checked whenever they are used.
 """
 
@@ -169,11 +167,7 @@ def shown_rules(path: Path | str | None, sha256: str | None) -> str:
 
 
 def weights_digest(path: Path) -> str:
-    """Return the digest of weights: of a file's bytes, or of a folder's files.
-
-    Raises:
-        IntegrityError: There is nothing, or a folder with links or without files.
-    """
+    """Return the digest of a file's bytes or a folder's files, or raise `IntegrityError`."""
     if path.is_file():
         return sha256_file(path)
     if not path.exists():

@@ -14,7 +14,7 @@ from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution
-from cadenza.loop.constitution.rules import ProposalBounds
+from cadenza.loop.constitution.constitution import ProposalBounds
 from cadenza.loop.contracts.records import MAX_NOTES, EvalReport, Proposal, SeedRange
 
 #: Most episodes that any proposal asks for, even without a cap: beyond any dataset of this kind.
@@ -116,12 +116,9 @@ class DeterministicProposer:
     def allowed_episodes(self, cycle: int, count: int | None) -> int | None:
         """Return what a cycle gets that a language model proposes ``count`` episodes for.
 
-        At least one and at most the cap; without a cap at most the schedule's count, and all there
-        are where there is no schedule either: nobody knows then how many that is.
-
-        Args:
-            cycle: The cycle.
-            count: Episodes asked for; None for as many as allowed.
+        At least one and at most the cap, which None asks for; without a cap at most the schedule's
+        count, and all there are where there is no schedule either: nobody knows then how many that
+        is.
         """
         most = self.most_episodes(cycle)
         if most is None or count is None:
@@ -194,22 +191,12 @@ _PURPOSES: Final[tuple[str, ...]] = get_args(Purpose)
 
 @dataclass(frozen=True, slots=True)
 class SeedLedger:
-    """Seeds of one run.
-
-    Attributes:
-        seed: Root seed of the run, >= 0.
-    """
+    """Seeds of one run, from its root seed >= 0."""
 
     seed: int
 
     def range(self, purpose: Purpose, cycle: int, *, count: int, skip: int = 0) -> SeedRange:
-        """Return ``count`` seeds of a purpose in a cycle.
-
-        Args:
-            purpose: What they are for.
-            cycle: The cycle, in 0..4095.
-            count: How many, >= 1.
-            skip: Seeds of the same purpose and cycle that were used before, as by earlier looks.
+        """Return ``count`` seeds of a purpose in a cycle, 0..4095, after ``skip`` that it used.
 
         Raises:
             InputError: Unknown purpose, cycle out of range, or more seeds than the block holds.
@@ -225,14 +212,10 @@ class SeedLedger:
                 f"SeedLedger: expected count >= 1, skip >= 0 and at most {BLOCK} {purpose} seeds "
                 f"per cycle, got {count} after {skip}; ask for fewer episodes."
             )
-        block = (self._first_block() + cycle) % MAX_CYCLES
+        first = derive_substream("loop.seed_blocks", root_seed=self.seed).integer_seed()
+        block = (first + cycle) % MAX_CYCLES
         start = _PURPOSES.index(purpose) * REGION + block * BLOCK + skip
         return SeedRange(start=start, count=count)
-
-    def _first_block(self) -> int:
-        """Return the block of cycle 0."""
-        stream = derive_substream("loop.seed_blocks", root_seed=self.seed)
-        return stream.integer_seed() % MAX_CYCLES
 
 
 def hulls(seeds: Iterable[int]) -> tuple[SeedRange, ...]:

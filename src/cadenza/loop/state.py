@@ -1,12 +1,7 @@
 """Where a run stands: the one value that the controller reads from the store and writes back.
 
-A cycle passes the steps in order; what a step needs is either in the state or on disk under the
-cycle's folder. The controller keeps nothing else between steps, so a killed run goes on from the
-last committed state by doing the step it names, whose jobs are looked up by key and not repeated.
-`RunSummary` tells people, and the last event, what a run achieved.
-
-Steps:  propose -> data -> train -> [adapt -> select] -> evaluate <-> decide -> [approve] -> learn
-        -> [harvest -> merge] -> propose of the next cycle, or finished.
+What a step needs is either in the state or on disk under the cycle's folder. A killed run goes on
+from the last committed state by doing the step it names, whose jobs are not repeated.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -159,15 +154,7 @@ STOP_REQUESTED = "stop requested"
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What a run came to.
-
-    Attributes:
-        final_policy: Policy type of the blessed policy; None if none is.
-        baseline_success_rate: What the reference achieved when it was last measured.
-        final_rung: Rung of the policy ladder that the run ended on.
-        blessed_checkpoint: Path of the blessed policy; None if none is.
-        blessed_cycle: Cycle that trained it; None too for one that the run started from.
-    """
+    """What a run came to; what is told of the blessed policy is None if none is."""
 
     run_id: str
     cycles_run: int = 0

@@ -1,16 +1,9 @@
 """How runs stand, read from their store without changing it: what `cadenza loop status` shows.
 
-The records are what ``--json`` writes.
-
-Units:      success as a share of episodes in [0, 1]; seconds and hours of jobs, running ones
-            included; times are Unix seconds.
-Intervals:  exact (Clopper-Pearson) at 95 % for one policy's success; the bounds of the difference
-            are those that the decision used.
-Time left:  from the share that the present attempt says it has done by itself, see
-            `cadenza.loop.jobs.outcomes`; else from the time that the newest ended job of the same
-            work took, by the steps or episodes of both. A job's speed is taken as constant, and its
-            start as part of the work. Where neither helps, or the job takes longer than its like,
-            nothing is said.
+Units:      success as a share of episodes in [0, 1], intervals exact (Clopper-Pearson) at 95 %;
+            seconds and hours of jobs, running ones included; times are Unix seconds.
+Time left:  from the share that the present attempt says it has done by itself; else from the time
+            that the newest ended job of the same work took, by the steps or episodes of both.
 """
 
 import json
@@ -30,7 +23,7 @@ from cadenza.loop.jobs.attempt_files import AttemptFolder
 from cadenza.loop.jobs.outcomes import Course, flags_of, goes_on, kind_of, progress_of, read_course
 from cadenza.loop.processes import is_gone
 from cadenza.loop.store.jobstore import JobStore
-from cadenza.loop.store.rows import ApprovalRow, JobRow, ReplyTotals, Row
+from cadenza.loop.store.rows import JobRow, ReplyTotals, Row
 
 #: Less than this may not last for a job that is about to begin, GiB = 2^30 bytes. A native cycle
 #: writes some ten MB, one checkpoint of a large LeRobot policy with its optimizer several GB.
@@ -85,13 +78,7 @@ class Measurement(Record):
 
 
 class Harvested(Record):
-    """What a cycle harvested for later training.
-
-    Attributes:
-        starts: ``"solved"`` for the policy's own successes, ``"failed"`` for episodes of an expert
-            from initial states at which the policy failed.
-        successes: Attempts that the policy solved.
-    """
+    """What a cycle harvested of ``attempts``, as ``improve.starts`` says from which starts."""
 
     starts: str
     kept: int
@@ -100,19 +87,18 @@ class Harvested(Record):
 
 
 class CycleStatus(Record):
-    """One cycle.
+    """One cycle; what is not there yet is None.
 
     Attributes:
         stage: What it does, or did last.
-        decision: What became of its candidate; None before.
-        reason: Why, in one sentence; None before.
-        candidate: What the candidate solved; None before its evaluation.
-        baseline: What the reference solved on the same initial states; None without one.
+        reason: Why its decision was made, in one sentence.
+        baseline: What the reference solved on the initial states of the candidate; None without
+            one.
         difference: Bounds of the difference that the decision was made on; None without them.
         seconds: Seconds of its jobs by device.
         adapted: What of candidate and of its copy that was trained on the harvests was compared to
             choose between them; None where there was no copy.
-        checkpoint: Policy that stands for it: the adapted copy once that was chosen; None before.
+        checkpoint: Policy that stands for it: the adapted copy once that was chosen.
     """
 
     idx: int
@@ -132,19 +118,18 @@ class CycleStatus(Record):
 
 
 class LiveJob(Record):
-    """A job that runs now.
+    """A job that runs now; None and an empty text where nobody knows.
 
     Attributes:
-        pid: Process in charge of it; None if that has not said so yet.
+        pid: Process in charge of it.
         elapsed_s: Seconds of this attempt so far.
         silent_s: Seconds since its last sign of life.
-        left_s: Estimated seconds until its end; None if they are unknown.
-        done: Share that it says it has done; None if it says nothing.
+        left_s: Estimated seconds until its end.
+        done: Share that it says it has done.
         waits_for: What keeps it from starting; None if nothing does.
         quiet_s: Seconds since it left a trace in its log or folder.
-        interrupted: Earlier attempts that were interrupted; None if nobody knows.
-        failed: Earlier attempts that failed; None if nobody knows.
-        last_problem: Why the attempt before did not do the job; empty if nobody knows.
+        interrupted: Earlier attempts that were interrupted.
+        last_problem: Why the attempt before did not do the job.
     """
 
     cycle: int
@@ -191,7 +176,6 @@ class ModelUse(Record):
         cost_usd: Cost, with the most that calls under way can cost, US dollars; None if the
             configuration names no prices.
         fallbacks: Proposals that the schedule made for want of a usable reply.
-        asked_now: Whether the run waits for a reply.
     """
 
     calls: int
@@ -203,13 +187,7 @@ class ModelUse(Record):
 
 
 class BlessedPolicy(Record):
-    """The run's best policy.
-
-    Attributes:
-        cycle: Cycle that trained it; None for one that the run started from.
-        success: What it solved in its own cycle; None if not recorded.
-        score: Its mean graded result there, in the task's units; None if an episode has none.
-    """
+    """The run's best policy, and what it reached in its ``cycle``; None for one started from."""
 
     path: str
     policy_type: str
@@ -222,13 +200,10 @@ class RunStatus(Record):
     """One run.
 
     Attributes:
-        stop_reason: Why it ended; None while it goes on.
         worked_on_by: Process that works on it; None if nobody does.
         step: Step it does next, or ``finished``.
         max_cycles: Cycles it may make; None if the stored configuration names no number.
-        metric: What of an episode its decisions compare: ``success`` or ``score``.
         constitution: File of the rules that it obeys; None for the shipped ones.
-        constitution_sha256: Digest of these rules; None if the store has none.
         seed_data: Initial states of the dataset that it starts from: ``reserved``, so that no
             policy is measured on them, or ``unknown``; None if it collects its own data, or has not
             looked yet.
@@ -237,7 +212,6 @@ class RunStatus(Record):
         error_spent: What its comparisons spent of it; None in a run of an earlier version.
         failed_log: Log of the job that failed last; None if none did.
         disk: Room on the disk of its folder; None where that cannot be seen.
-        language_model: What it asked a language model; None if nothing.
         knowledge_pages: Pages that it wrote to, in order of their names.
     """
 
@@ -422,7 +396,10 @@ def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
         blessed=_blessed(store.blessed_checkpoint(run_id), cycles),
         error_budget=_section(config, "thresholds").get("alpha"),
         error_spent=state.get("spent"),
-        pending=tuple(_pending(row) for row in store.approvals.pending(run_id)),
+        pending=tuple(
+            PendingApproval(**{name: getattr(row, name) for name in PendingApproval.model_fields})
+            for row in store.approvals.pending(run_id)
+        ),
         jobs=tuple(
             _live(job, estimates)
             for job in jobs
@@ -485,7 +462,7 @@ def _cycles(store: JobStore, run_id: str, jobs: Sequence[JobRow]) -> tuple[Cycle
     found: list[CycleStatus] = []
     for row in store.cycles_for(run_id):
         idx = row["idx"]
-        decided = decisions.get(idx, {})
+        decided, pair = decisions.get(idx, {}), chosen.get(idx, {})
         found.append(
             CycleStatus(
                 idx=idx,
@@ -498,7 +475,7 @@ def _cycles(store: JobStore, run_id: str, jobs: Sequence[JobRow]) -> tuple[Cycle
                 difference=_bounds(decided),
                 seconds=_seconds([job for job in jobs if job.key.cycle == idx]),
                 harvest=_harvest(harvests.get(idx)),
-                adapted=_adapted(chosen.get(idx)),
+                adapted=(pair["candidate"], pair["adapted"]) if "adapted" in pair else None,
                 checkpoint=checkpoints.get(idx),
                 started_at=row["started_at"],
                 finished_at=row["finished_at"],
@@ -520,12 +497,6 @@ def _harvest(told: dict[str, Any] | None) -> Harvested | None:
         return None
     counts = {name: told[name] for name in ("kept", "successes", "attempts")}
     return Harvested(starts=told.get("starts", "solved"), **counts)
-
-
-def _adapted(told: dict[str, Any] | None) -> tuple[float, float] | None:
-    if told is None or "adapted" not in told:
-        return None
-    return told["candidate"], told["adapted"]
 
 
 def _checkpoints(store: JobStore, run_id: str) -> dict[int, str]:
@@ -579,16 +550,6 @@ def _failed_log(jobs: Sequence[JobRow], workdir: Path) -> str | None:
     if not keys:
         return None
     return str(workdir / keys[-1].run_id / f"cycle_{keys[-1].cycle}" / f"{keys[-1].stage}.log")
-
-
-def _pending(row: ApprovalRow) -> PendingApproval:
-    return PendingApproval(
-        cycle=row.cycle,
-        gate=row.gate,
-        requested_at=row.requested_at,
-        deadline=row.deadline,
-        overdue=row.overdue,
-    )
 
 
 def _blessed(row: Row | None, cycles: Sequence[CycleStatus]) -> BlessedPolicy | None:

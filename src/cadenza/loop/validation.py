@@ -41,10 +41,7 @@ def problems(
 ) -> tuple[str, ...]:
     """Return what ``error`` found wrong in a document of ``model``, one sentence per problem.
 
-    Args:
-        error: What pydantic found.
-        model: The model.
-        document: The file that was validated, for the places; None for none.
+    ``document`` is the file that was validated, for the places; None for none.
     """
     # A list whose items were refused one by one is called too short as well, and a default that
     # depends on other keys is not made where one was refused: no news.
@@ -67,7 +64,9 @@ def _sentences(
     if detail["type"] == "value_error":
         section = f"{_place(detail['loc'])}." if detail["loc"] else ""
         texts: Sequence[str] = detail.get("ctx", {})["error"].args
-        told = [(_path(f"{section}{text}"), f"{section}{_ended(text)}") for text in texts]
+        told = [
+            (_keys_of(section + t), section + t + ("" if t[-1:] == "?" else ".")) for t in texts
+        ]
     else:
         told = [(detail["loc"], _sentence(detail, model))]
     if document is None:
@@ -76,7 +75,7 @@ def _sentences(
     return tuple(f"{document.place(path, of_key=of_key)}: {sentence}" for path, sentence in told)
 
 
-def _path(sentence: str) -> tuple[str | int, ...]:
+def _keys_of(sentence: str) -> tuple[str | int, ...]:
     """Return the keys and indices that a sentence of ours begins with."""
     parts = re.findall(r"([^.\[\]]+)|\[(\d+)\]", sentence.partition(": ")[0])
     return tuple(int(index) if index else name for name, index in parts)
@@ -182,10 +181,6 @@ def _section_of(annotation: Any) -> Any:
     """Return the section within an annotation such as ``tuple[Section, ...]``."""
     inner = [_section_of(part) for part in getattr(annotation, "__args__", ())]
     return next((part for part in inner if hasattr(part, "model_fields")), annotation)
-
-
-def _ended(sentence: str) -> str:
-    return sentence if sentence.endswith("?") else f"{sentence}."
 
 
 def _shown(value: object) -> str:

@@ -7,7 +7,6 @@ import yaml
 from typer.testing import CliRunner
 
 from cadenza.cli.main import app
-from cadenza.loop import demo
 from cadenza.loop.agents.base import CallableRunner
 from cadenza.loop.orchestrator import assembly
 from tests.loop_fakes import FakeBackend, FakeStack
@@ -31,7 +30,7 @@ def test_the_demonstration_runs_to_its_end_and_only_once(tmp_path, monkeypatch):
     monkeypatch.setattr(assembly, "build_loop", build)
     tiny = tmp_path / "tiny.yaml"
     tiny.write_text(yaml.safe_dump(TINY))
-    monkeypatch.setattr(demo, "shipped_config", lambda _: tiny)
+    monkeypatch.setattr(assembly, "shipped_config", lambda _: tiny)
     workdir = tmp_path / "runs"
     words = ["loop", "demo", "--workdir", str(workdir)]
     first = CliRunner().invoke(app, words)

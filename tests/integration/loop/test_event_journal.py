@@ -6,8 +6,9 @@ import pytest
 
 from cadenza.core.errors import NotReadyError
 from cadenza.loop.errors import EventLogError
-from cadenza.loop.events import Event, EventJournal, read_events
+from cadenza.loop.events import Event, EventJournal
 from cadenza.loop.events import bus as log_file
+from tests.loop_fakes import logged
 
 
 @pytest.fixture
@@ -42,12 +43,12 @@ def event(kind, stage="train", cycle=0, **payload):
 
 
 def kinds(path):
-    return [(line["seq"], line["kind"]) for line in read_events(path).events]
+    return [(line["seq"], line["kind"]) for line in logged(path)]
 
 
 def assert_log_is_table(store, path):
     rows = store.events.after("run", 0)
-    lines = read_events(path, limit=10**6).events
+    lines = logged(path)
     assert [line["seq"] for line in lines] == list(range(1, len(rows) + 1))
     for row, line in zip(rows, lines, strict=True):
         assert line == {

@@ -16,6 +16,7 @@ from cadenza.loop.errors import (
     UnknownRowError,
 )
 from cadenza.loop.store import JobStore, changes
+from cadenza.loop.store.changes import request_approval
 from cadenza.loop.store.leases import LeaseKeeper
 from cadenza.loop.store.models import Run
 from cadenza.loop.store.rows import ReplyRow, StoredEvent
@@ -97,19 +98,18 @@ def test_kept_lease_outlives_its_duration_and_is_released_at_the_end(store):
     store.create_run("run", "{}")
     lease = store.leases.acquire("run", "first", ttl_s=0.3, gone=alive)
     end = expires_at(store)
-    with LeaseKeeper(store.leases, lease) as keeper:
+    with LeaseKeeper(store.leases, lease):
         wait_for(lambda: expires_at(store) > end + 2 * lease.ttl_s)
         store.leases.renew(lease)  # still ours
-        assert not keeper.lost
     assert store.leases.holder("run") is None
 
 
-def test_keeper_notices_that_the_run_was_taken_over(store):
+def test_keeper_notices_that_the_run_was_taken_over(store, caplog):
     store.create_run("run", "{}")
     lease = store.leases.acquire("run", "first", ttl_s=0.1, gone=alive)
-    with LeaseKeeper(store.leases, lease) as keeper:
+    with LeaseKeeper(store.leases, lease):
         store.leases.acquire("run", "second", ttl_s=60.0, gone=lambda owner: True)
-        wait_for(lambda: keeper.lost)
+        wait_for(lambda: "the lease of run run was lost" in caplog.text)
     assert store.leases.holder("run") == "second"
 
 
@@ -146,7 +146,7 @@ def test_taken_over_controller_writes_nothing_anywhere(store, lease):
         lambda: store.jobs.open(lease, job("eval")),
         lambda: store.jobs.begin_attempt(lease, spec.key),
         lambda: store.jobs.close(lease, spec.key, "failed"),
-        lambda: store.approvals.request(lease, 0, "promote"),
+        lambda: store.apply(lease, request_approval(0, "promote")),
         lambda: store.replies.record(lease, 0, "plan", 0, REPLY),
         lambda: store.leases.renew(lease),
     ]
@@ -257,10 +257,11 @@ def test_other_outcomes_for_a_recorded_look_are_refused(store, lease):
 
 
 def test_approval_is_asked_once_and_decided_once(store, lease):
-    asked = store.approvals.request(lease, 0, "promote", timeout_s=100.0)
+    for timeout_s in (100.0, 5.0):
+        store.apply(lease, request_approval(0, "promote", timeout_s=timeout_s))
+    asked = store.approvals.get("run", 0, "promote")
     assert (asked.status, asked.overdue) == ("pending", False)
     assert asked.deadline == pytest.approx(asked.requested_at + 100.0)
-    assert store.approvals.request(lease, 0, "promote", timeout_s=5.0).deadline == asked.deadline
     assert [row.gate for row in store.approvals.pending("run")] == ["promote"]
     row = store.approvals.decide("run", 0, "promote", "approved", reason="looks good", by="ada")
     assert (row.status, row.reason, row.by) == ("approved", "looks good", "ada")
@@ -276,7 +277,7 @@ def test_approval_needs_a_reason_a_name_and_a_question(store, lease):
         store.approvals.decide("run", 0, "promote", "approved", reason="x", by="y")
     with pytest.raises(UnknownRowError, match="expected a question 'promote'"):
         store.approvals.get("run", 0, "promote")
-    store.approvals.request(lease, 0, "promote")
+    store.apply(lease, request_approval(0, "promote"))
     nothing, odd = "expected some words, got '.*'; say it", "expected text without NUL"
     for reason, by, message in (
         ("", "ada", f"reason for 'approved': {nothing}"),
@@ -289,7 +290,7 @@ def test_approval_needs_a_reason_a_name_and_a_question(store, lease):
             store.approvals.decide("run", 0, "promote", "approved", reason=reason, by=by)
     assert store.approvals.get("run", 0, "promote").status == "pending"
     with pytest.raises(InputError, match="timeout_s > 0"):
-        store.approvals.request(lease, 1, "promote", timeout_s=0.0)
+        request_approval(1, "promote", timeout_s=0.0)
 
 
 REPLY = ReplyRow(

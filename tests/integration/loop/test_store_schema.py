@@ -22,6 +22,7 @@ from cadenza.loop.errors import (
 )
 from cadenza.loop.processes import this_process
 from cadenza.loop.store import JobStore, database
+from cadenza.loop.store.changes import request_approval
 from cadenza.loop.store.database import Database
 from cadenza.loop.store.models import Base
 
@@ -148,7 +149,7 @@ def test_older_store_is_stopped_and_answered_and_not_migrated_under_a_run_at_wor
     with JobStore(empty_url) as store:
         store.create_run("run", "{}")
         lease = store.leases.acquire("run", this_process(), ttl_s=600.0)
-        store.approvals.request(lease, 0, "promote")
+        store.apply(lease, request_approval(0, "promote"))
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '0002'"))
     with pytest.raises(LeaseHeldError, match="from version 0002 to 0003, got 'run', which process"):

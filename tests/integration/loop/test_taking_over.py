@@ -1,11 +1,8 @@
-"""A run whose controller is frozen: who has it is told, and nothing is taken from it."""
+"""A run whose controller is frozen: nothing is taken from it."""
 
-import calendar
-import re
 import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 
 import pytest
@@ -42,31 +39,24 @@ def store(tmp_path, monkeypatch):
 
 @contextmanager
 def frozen_controller(folder, ttl_s):
-    """Run a controller that is frozen at work; give its process id."""
+    """Run a controller that is frozen at work."""
     argv = [sys.executable, "-c", CONTROLLER, str(folder), str(ttl_s)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"at work\n"
         try:
             process.send_signal(signal.SIGSTOP)
             wait_for(lambda: is_held(process.pid))
-            yield process.pid
+            yield
         finally:
             process.kill()
 
 
-def test_frozen_controller_that_lost_its_lease_keeps_the_run_and_is_named_each_time(
-    store, tmp_path
-):
-    began = time.time()
-    with frozen_controller(tmp_path, 0.5) as pid:
+def test_frozen_controller_that_lost_its_lease_keeps_the_run(store, tmp_path):
+    with frozen_controller(tmp_path, 0.5):
         wait_for(lambda: store.leases.holder("run") is None)
         before = store.get_run("run")
         for _ in range(2):
-            with pytest.raises(EventLogHeldError, match=f"kill -CONT {pid}") as caught:
+            with pytest.raises(EventLogHeldError, match="no other process works on the run"):
                 take(store, "run", tmp_path / "log", ttl_s=0.5)
-            assert "expected a free event log" in str(caught.value)
         assert store.get_run("run") == before  # thawed, it goes on
-        silent = re.search(r"silent since (.+? UTC)", str(caught.value))[1]
-        since = time.strptime(silent, "%Y-%m-%d %H:%M:%S UTC")
-        assert began - 1.0 <= calendar.timegm(since) <= time.time()
     assert take(store, "run", tmp_path / "log", ttl_s=9.0).epoch == 2  # it is dead now

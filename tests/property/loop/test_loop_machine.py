@@ -132,7 +132,7 @@ class Walk:
                 )
             case "decide":
                 decision = draw(st.sampled_from(self.possible_decisions()))
-                judgement = Judgement(decision=decision, reason="r")
+                judgement = Judgement(decision, "r")
                 return verdicts.judged(state, config, judgement, self.evidence())
             case "approve":
                 return verdicts.answered(

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from cadenza.loop.config import DataConfig
 from cadenza.loop.contracts.records import EvalReport, Proposal
-from cadenza.loop.llm.untrusted import data_mark, fenced
+from cadenza.loop.llm.protocol import data_mark, fenced
 from cadenza.loop.orchestrator.proposer import CuratedProposer, DeterministicProposer, LLMProposer
 
 CAP = 40

@@ -50,11 +50,7 @@ Runner: TypeAlias = Callable[[Sequence[str], Path], RunResult]
 
 
 def subprocess_runner(cmd: Sequence[str], log_path: Path) -> RunResult:
-    """Run ``cmd`` without a shell; its output goes straight to ``log_path``, which is replaced.
-
-    Raises:
-        OSError: The program is not there or may not be run.
-    """
+    """Run ``cmd`` without a shell, or raise `OSError`; its output replaces ``log_path``."""
     log_path.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     with log_path.open("wb") as log:
@@ -183,12 +179,7 @@ OWN_SEEDS: Final = SeedLedger(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlace:
-    """Which job of a run, and where its files go.
-
-    Attributes:
-        cycle: Cycle of the run, from 0.
-        stage: What the job is for; unique within the cycle.
-    """
+    """Which job of a run, unique in cycle and stage, and where its files go."""
 
     run_id: str
     cycle: int
@@ -210,10 +201,7 @@ class Worker:
     """Hands in the commands of a back end: cleared by the constitution, announced, run, reported.
 
     Events:  ``constitution_denied`` {rule, reason}, ``job_started`` {stage, cmd}, ``job_finished``
-             {exit_code, duration_s, log, stage}.
-
-    Attributes:
-        runner: Runs commands where a call gets no job runner.
+             {exit_code, duration_s, log, stage}. `runner` runs what a call gives no job runner for.
     """
 
     #: Stage of its events.
@@ -244,12 +232,8 @@ class Worker:
     ) -> JobEnd:
         """Run ``plan`` to its end; errors as `JobRunner.run`, and a `ConstitutionError`.
 
-        Args:
-            place: Which job it is.
-            plan: What a back end wants to be run.
-            jobs: Runs it; None for one call of `runner`, by a worker used on its own.
-            given: Paths and names of a hub that the worker's caller named. A worker used on its
-                own may read those paths; a run reads its own folder and its roots alone.
+        ``jobs`` None is one call of `runner`, by a worker used on its own, which may then read what
+        is ``given``: paths that its caller named. A run reads its own folder and its roots alone.
         """
         command = self._clear(place, plan, _paths(given) if jobs is None else ())
         self._emit(place, "job_started", {"stage": place.stage, "cmd": command})
@@ -324,15 +308,10 @@ class CommandWorker(Worker, ABC, Generic[_Settings]):
         backend: Backend | None = None,
         read_roots: tuple[Path, ...] = (),
     ) -> None:
-        """Work for one run.
+        """Work for one run, with a ``backend``, LeRobot for None.
 
-        Args:
-            cfg: How to work.
-            constitution: What commands must obey.
-            bus: Where events go.
-            runner: Runs commands where a call gets no job runner.
-            backend: Training stack; None for LeRobot.
-            read_roots: Folders outside the run's own that commands may read.
+        ``runner`` runs commands where a call gets no job runner; ``read_roots`` are folders
+        outside the run's own that commands may read.
         """
         self.cfg = cfg
         self.backend = self._lerobot() if backend is None else backend

@@ -42,15 +42,10 @@ class DataAgent(Worker):
         constitution: Constitution | None = None,
         read_roots: tuple[Path, ...] = (),
     ) -> None:
-        """Work for one run.
+        """Work for one run, on the episodes of the suite ``task_filter`` or, if None, on all.
 
-        Args:
-            bus: Where events go.
-            runner: Runs commands where `run` gets no job runner.
-            task_filter: Suite whose episodes alone are taken; None for all.
-            backend: Training stack; None for LeRobot where there is a filter.
-            constitution: What commands must obey; None for the shipped rules.
-            read_roots: Folders outside the run's own that commands may read.
+        ``backend`` None means LeRobot where there is a filter, ``constitution`` None the shipped
+        rules; ``runner`` and ``read_roots`` as in `CommandWorker`.
         """
         if backend is None and task_filter is not None:
             backend = lerobot_backend(task_filter=task_filter)
@@ -69,15 +64,11 @@ class DataAgent(Worker):
         seeds: SeedRange | None = None,
         jobs: JobRunner | None = None,
     ) -> DatasetRef:
-        """Return the data of a cycle.
+        """Return the data of a cycle that ``proposal`` asks for.
 
-        Args:
-            run_id: The run.
-            cycle: Its cycle.
-            proposal: What to take.
-            workdir: Folder of the run; needed where the back end collects or selects.
-            seeds: Initial states that new episodes may use; None for a fixed range.
-            jobs: Runs the command; None for one call of the worker's own runner.
+        ``workdir``, the folder of the run, is needed where the back end collects or selects.
+        ``seeds`` are initial states that new episodes may use; None for a fixed range. ``jobs``
+        runs the command; None for one call of the worker's own runner.
 
         Raises:
             DataError: The command failed.

@@ -27,8 +27,7 @@ class EvalAgent(CommandWorker[EvalConfig]):
     def build_command(self, checkpoint: CheckpointRecord, output_dir: Path) -> list[str]:
         """Return the command that evaluates into ``output_dir``, on the seeds of `run` alone.
 
-        Raises:
-            ConfigurationError: A further argument is unknown, or given twice.
+        An unknown or repeated flag is a `ConfigurationError`.
         """
         request = self._request(cycle_of(output_dir), output_dir, checkpoint, None)
         return list(self.backend.plan_eval(request).command)
@@ -46,14 +45,10 @@ class EvalAgent(CommandWorker[EvalConfig]):
     ) -> EvalReport:
         """Return what a policy achieves, with every episode.
 
-        Args:
-            run_id: The run.
-            cycle: Its cycle.
-            checkpoint: The policy; one outside the run's folder is played where ``jobs`` is None.
-            workdir: Folder of the run.
-            stage: Name of the job within the cycle.
-            seeds: Initial states, one per episode; None for ``cfg.n_episodes`` fixed ones.
-            jobs: Runs the command; None for one call of the worker's own runner.
+        A policy outside the run's folder ``workdir`` is played where ``jobs`` is None. ``stage``
+        names the job within the cycle. ``seeds`` has one initial state per episode; None for
+        ``cfg.n_episodes`` fixed ones. ``jobs`` runs the command; None for one call of the worker's
+        own runner.
 
         Raises:
             EvalError: The evaluation failed, or measured other initial states than asked.

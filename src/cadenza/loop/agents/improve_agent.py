@@ -54,10 +54,7 @@ class ImproveAgent(CommandWorker[ImproveConfig]):
     def build_command(self, checkpoint: CheckpointRecord, out_dir: Path, repo_id: str) -> list[str]:
         """Return the command that collects ``repo_id``, on the seeds of `run` alone.
 
-        The dataset lies in ``out_dir``, the folder of the step, beside what the harvest brought.
-
-        Raises:
-            ConfigurationError: A further argument is given twice.
+        ``out_dir`` is the folder of the step. A flag that is given twice is a `ConfigurationError`.
         """
         request = self._request(cycle_of(out_dir), out_dir, checkpoint, repo_id)
         return list(self.backend.plan_harvest(request).command)
@@ -75,8 +72,8 @@ class ImproveAgent(CommandWorker[ImproveConfig]):
     ) -> tuple[DatasetRef | None, dict[str, Any]]:
         """Harvest, and join with ``prev_mix``; errors as `harvest` and `merge`.
 
-        Returns:
-            The joined episodes, ``prev_mix`` itself if none was kept, and what the harvest brought.
+        Returned are the joined episodes, ``prev_mix`` itself if none was kept, and what the harvest
+        brought.
         """
         harvest = self.harvest(
             run_id=run_id, cycle=cycle, checkpoint=checkpoint, workdir=workdir, seeds=seeds,
@@ -101,16 +98,10 @@ class ImproveAgent(CommandWorker[ImproveConfig]):
         focus: tuple[str, ...] = (),
         jobs: JobRunner | None = None,
     ) -> Harvest:
-        """Return successful episodes of a policy.
+        """Return successful episodes of a policy, more of the tasks in ``focus``.
 
-        Args:
-            run_id: The run.
-            cycle: Its cycle.
-            checkpoint: The policy.
-            workdir: Folder of the run.
-            seeds: Initial states it may use; None for fixed ones.
-            focus: Tasks to play more of.
-            jobs: Runs the command; None for one call of the worker's own runner.
+        ``seeds`` are initial states it may use; None for fixed ones. ``jobs`` runs the command;
+        None for one call of the worker's own runner.
 
         Raises:
             ImproveError: The harvest failed.

@@ -1,8 +1,7 @@
 """Keeps what cycles observed in pages for later runs; see `cadenza.loop.knowledge`."""
 
 import time
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -13,8 +12,6 @@ from cadenza.loop.knowledge import lint
 from cadenza.loop.knowledge.observations import Observation, measurement, plain_name
 from cadenza.loop.knowledge.pages import (
     Page,
-    claimed_name,
-    load_or_set_aside,
     load_page,
     locked,
     page_path,
@@ -31,8 +28,16 @@ from cadenza.loop.knowledge.updates import (
     updated_page,
 )
 from cadenza.loop.llm.guard import ask_safely
-from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, LLMClient, NullLLM, asking
-from cadenza.loop.llm.untrusted import data_mark, fenced, shortened, warning
+from cadenza.loop.llm.protocol import (
+    DEFAULT_MAX_TOKENS,
+    LLMClient,
+    NullLLM,
+    asking,
+    data_mark,
+    fenced,
+    shortened,
+    warning,
+)
 
 #: Most characters of a page that a model reads.
 _MAX_PAGE_CHARS: Final = 16_000
@@ -44,11 +49,7 @@ _LINT_RUN: Final = "knowledge-lint"
 
 
 class KnowledgeAgent:
-    """Writes observations and lessons into pages, and checks the pages.
-
-    Attributes:
-        llm: Writes lessons; `NullLLM` if nobody does.
-    """
+    """Writes observations and lessons into pages, and checks the pages."""
 
     def __init__(
         self,
@@ -60,20 +61,12 @@ class KnowledgeAgent:
         max_prompt_chars: int = _MAX_PROMPT_CHARS,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         seed: int | None = None,
-        origin: Callable[[], str] | None = None,
     ) -> None:
-        """Keep pages below ``root``.
+        """Keep pages below ``root``, created when something is first written.
 
-        Args:
-            root: Folder; created when something is first written.
-            bus: Gets the events ``knowledge/*``.
-            llm: Writes lessons; None derives them from the observations alone.
-            clock: Unix seconds, for observations that come without a time.
-            max_prompt_chars: Longest prompt, characters; the page in it is cut to keep to it.
-            max_tokens: Most tokens of one reply.
-            seed: Root of the randomness of the runs; runs of one seed do not replicate each other.
-            origin: Returns what tells a run from one of its id in another store; asked when there
-                is something to tell of the run. None if ids are unique.
+        ``llm`` writes lessons, None derives them from the observations alone; to keep to
+        ``max_prompt_chars`` the page in its prompt is cut. ``clock`` is for observations that come
+        without a time. Runs of one ``seed`` do not replicate each other.
         """
         self.root = Path(root)
         self.bus = bus
@@ -81,7 +74,6 @@ class KnowledgeAgent:
         self._clock = clock
         self._max_tokens = max_tokens
         self._seed = seed
-        self._origin = origin
         self._page_chars = min(_MAX_PAGE_CHARS, max_prompt_chars - _MAX_OTHER_CHARS)
 
     def ingest(
@@ -96,23 +88,13 @@ class KnowledgeAgent:
     ) -> list[Path]:
         """Write what a cycle observed into the pages of policy, task and run.
 
-        Repeating an ingest of the same run and cycle changes nothing. A run whose id another run
-        had first has a digest behind its id in the pages; see `cadenza.loop.knowledge.pages`.
-
-        Args:
-            run_id: The run.
-            cycle: Its cycle.
-            policy: Policy type.
-            report: What was measured; the task page is that of its suite.
-            decision: What was decided.
-            at: When, Unix seconds; now if None.
-
-        Returns:
-            The pages of the policy and of the task.
+        Repeating an ingest of the same run and cycle changes nothing. The task page is that of the
+        report's suite; ``at`` is when the decision was made, Unix seconds, now if None. Returned
+        are the pages of the policy and of the task.
 
         Raises:
-            StorageError: Another process writes and does not come to an end.
-            StorageError: The file system refused, or a link leads out of the folder.
+            StorageError: Another process writes and does not come to an end, the file system
+                refused, or a link leads out of the folder.
             StoreError: A language model's reply could not be recorded.
         """
         seen = Observation(
@@ -127,12 +109,10 @@ class KnowledgeAgent:
             decision=plain_name(decision).replace(",", "_"),
             seed=self._seed,
         )
-        name = self._name_of(run_id, seen)
-        seen = replace(seen, run=plain_name(name))
         subjects = (
             Subject("policy", policy),
             Subject("task", report.task_suite),
-            Subject("experiment", name),
+            Subject("experiment", run_id),
         )
         # asked before the folder is locked: a model takes minutes, other runs write meanwhile
         replies = [self._lessons(subject, seen) for subject in subjects]
@@ -145,24 +125,11 @@ class KnowledgeAgent:
         self.bus.emit(Event(run_id, "knowledge", "knowledge_updated", cycle, {"pages": pages}))
         return paths[:2]
 
-    def lint(self, *, known_runs: Collection[str] | None = None) -> list[dict[str, str]]:
-        """Return what is wrong with the pages, sorted by page; see `cadenza.loop.knowledge.lint`.
-
-        Args:
-            known_runs: Runs that exist; None for those that have a page.
-        """
-        findings = lint.findings(self.root, known_runs)
+    def lint(self) -> list[dict[str, str]]:
+        """Return what is wrong with the pages, sorted; see `cadenza.loop.knowledge.lint`."""
+        findings = lint.findings(self.root)
         self.bus.emit(Event(_LINT_RUN, "knowledge", "lint_report", payload={"findings": findings}))
         return findings
-
-    def _name_of(self, run_id: str, seen: Observation) -> str:
-        """Return the name of the run in the pages."""
-        if self._origin is None:
-            return run_id
-        origin, subject = self._origin(), Subject("experiment", run_id)
-        with locked(self.root):
-            taken = has_observation(self._page(self._path(subject)), subject, seen)
-            return claimed_name(self.root, run_id, origin, taken=taken)
 
     def _page(self, path: Path) -> Page:
         """Return a page as it is now; an empty one for none, or for one that is no page."""
@@ -170,7 +137,7 @@ class KnowledgeAgent:
 
     def _update(self, subject: Subject, seen: Observation, reply: str) -> Path:
         path = self._path(subject)
-        page = load_or_set_aside(path)
+        page = load_page(path)
         after = updated_page(page, subject, seen, reply)
         if after is not page:
             save_page(path, after)

@@ -34,8 +34,7 @@ class TrainAgent(CommandWorker[TrainConfig]):
     ) -> list[str]:
         """Return the command that trains into ``output_dir``; `run` has the arguments.
 
-        Raises:
-            ConfigurationError: A further argument is unknown, or given twice.
+        An unknown or repeated flag is a `ConfigurationError`.
         """
         request = self._request(
             cycle_of(output_dir), output_dir, rung, dataset, init_override, steps
@@ -60,19 +59,10 @@ class TrainAgent(CommandWorker[TrainConfig]):
     ) -> CheckpointRecord:
         """Return the trained policy.
 
-        Args:
-            run_id: The run.
-            cycle: Its cycle.
-            rung: Policy type, and the weights that it starts from.
-            dataset: What to train on.
-            workdir: Folder of the run.
-            init_override: Weights to start from instead of the rung's.
-            steps: Gradient steps; None or 0 for the configuration's.
-            stage: Name of the job within the cycle.
-            mix: Harvested episodes to blend in; None for none.
-            mix_ratio: Share of samples drawn from them, in [0, 1].
-            proposal: What else it moves: batch and step size, and the steps where none are given.
-            jobs: Runs the command; None for one call of the worker's own runner.
+        ``init_override`` are weights to start from instead of the rung's, ``steps`` None or 0 for
+        the configuration's. Of ``mix``, harvested episodes, comes the share ``mix_ratio`` of
+        samples, in [0, 1]. ``proposal`` may move batch and step size, and the steps where none are
+        given. ``jobs`` runs the command; None for one call of the worker's own runner.
 
         Raises:
             TrainError: Training failed.

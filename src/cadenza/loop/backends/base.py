@@ -84,8 +84,7 @@ class Backend(Protocol):
     def check_features(self, dataset: DatasetRef, checkpoint: CheckpointRecord | None) -> None:
         """Raise unless dataset, policy and environment agree on names, shapes and image sizes.
 
-        Raises:
-            ConfigurationError: They differ; the message names the feature and both shapes.
+        The `ConfigurationError` names the feature and both shapes.
         """
         ...
 
@@ -101,12 +100,7 @@ class OwnPrograms(Protocol):
 
 
 def make_backend(config: LoopConfig) -> Backend:
-    """Return the back end of a run.
-
-    Raises:
-        ConfigurationError: Its settings do not fit it.
-        MissingExtraError: There is no LeRobot environment.
-    """
+    """Return the back end of a run, or raise `ConfigurationError` or `MissingExtraError`."""
     if config.backend == "lerobot":
         from cadenza.loop.backends.lerobot import LeRobotBackend as Made
     else:
@@ -128,12 +122,8 @@ def program_table(backend: Backend) -> ProgramTable:
 def lerobot_backend(**sections: Any) -> Backend:
     """Return LeRobot's back end for workers that are made without one, as in LeAgents.
 
-    Args:
-        sections: Any of ``train``, ``eval``, ``improve`` (sections of `LoopConfig`) and
-            ``task_filter``; defaults for the others.
-
-    Raises:
-        ConfigurationError: A section does not fit LeRobot.
+    ``sections`` are any of ``train``, ``eval``, ``improve`` (sections of `LoopConfig`) and
+    ``task_filter``, with defaults for the others; a `ConfigurationError` if one does not fit.
     """
     from cadenza.loop.backends.lerobot import LeRobotBackend
 

@@ -1,16 +1,13 @@
 """The LeRobot back end: training, evaluation and rollouts by LeRobot in its own environment.
 
-Data:      the seed dataset itself, or the part of it that a proposal asks for. A suite's episodes
+Data:      the seed dataset, or the part that a proposal asks for. A suite's episodes
            (``data.task_filter``), or more of the tasks that fail, are chosen by a job.
-Training:  afresh or from given weights, with another seed every cycle. A killed training goes on
-           from its last checkpoint.
+Training:  afresh or from given weights, with another seed every cycle.
 Mix:       harvested episodes alone with ``improve.mix_ratio: 1``, as in LeAgents; otherwise joined
            with the data, episodes left out until the ratio holds.
-Commands:  as LeAgents wrote them, with what it lacked (seeds, shared environment settings) before
-           the user's further arguments. No flag is given twice: LeRobot would silently take the
-           last. A flag that is unknown, or there twice, is a `ConfigurationError`.
-Without an environment plans are made all the same, for dry runs and for runners of the user's;
-further arguments are then not checked, nor what the environment shows.
+Commands:  as LeAgents wrote them, with seeds and shared environment settings before the user's
+           further arguments. An unknown or repeated flag is a `ConfigurationError`; without an
+           environment, as in a dry run, flags are not checked.
 """
 
 import json
@@ -79,13 +76,7 @@ DATASET: Final = "dataset"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What all commands of a run share.
-
-    Attributes:
-        eval: Where policies are measured; its environment is also the harvest's.
-        tools: What the installed LeRobot can do; None where none is installed, and further
-            arguments are passed on unchecked.
-    """
+    """What all commands of a run share; without ``tools`` further arguments are not checked."""
 
     eval: EvalConfig = field(default_factory=EvalConfig)
     tools: LeRobotTools | None = None
@@ -93,11 +84,7 @@ class Setting:
 
     @property
     def environment_words(self) -> tuple[str, ...]:
-        """Words that change the environment, wherever the user gave them.
-
-        Raises:
-            ConfigurationError: ``eval.env_args`` says something about something else.
-        """
+        """Words that change the environment; a `ConfigurationError` for others in `env_args`."""
         strangers = [word for word in self.eval.env_args if not word.startswith("--env.")]
         if strangers:
             raise ConfigurationError(
@@ -121,6 +108,10 @@ def train_command(
         data, mix = mix, None
     if mix is not None and (request.mix_ratio == 0.0 or mix.root is None):
         mix = None
+    mixed: tuple[str, ...] = ()
+    if mix is not None:
+        mixed = (f"--mix.repo_id={mix.repo_id}", f"--mix.root={mix.root}")
+        mixed += (f"--mix.ratio={request.mix_ratio}",)
     extra = setting.translated("lerobot-train", request.extra_args)
     workers = [] if setting.has_gpu or _given("num_workers", extra) else ["--num_workers=0"]
     played = environment_of(extra)
@@ -136,7 +127,7 @@ def train_command(
         *([] if data.root is None else [f"--dataset.root={data.root}"]),
         *([] if data.revision is None else [f"--dataset.revision={data.revision}"]),
         *_episode_words(data),
-        *([] if mix is None else _mix_words(mix, request.mix_ratio)),
+        *mixed,
         f"--output_dir={request.folder}",
         f"--steps={steps}",
         f"--batch_size={request.batch_size}",
@@ -167,11 +158,10 @@ def eval_command(request: EvalRequest, setting: Setting) -> tuple[str, ...]:
 
 def harvest_command(request: HarvestRequest, setting: Setting) -> tuple[str, ...]:
     """Return the command that collects successes where policies are measured."""
-    extra = request.extra_args
-    shared = [
-        *(word for word in setting.environment_words if not _given(_key(word), extra)),
-        *([] if _given("rename-map", extra) else _renaming_words(setting.eval.extra_args)),
-    ]
+    extra, names = request.extra_args, rename_map(setting.eval.extra_args)
+    shared = [word for word in setting.environment_words if not _given(_key(word), extra)]
+    if names and not _given("rename-map", extra):
+        shared.append(f"--rename-map={json.dumps(names, sort_keys=True)}")
     return _once(
         "cadenza-lerobot-collect",
         f"--policy-path={request.checkpoint.path}",
@@ -257,19 +247,6 @@ def _episode_words(data: DatasetRef) -> list[str]:
     return []
 
 
-def _mix_words(mix: DatasetRef, ratio: float) -> list[str]:
-    return [
-        f"--mix.repo_id={mix.repo_id}",
-        f"--mix.root={mix.root}",
-        f"--mix.ratio={ratio}",
-    ]
-
-
-def _renaming_words(words: Sequence[str]) -> list[str]:
-    names = rename_map(words)
-    return [f"--rename-map={json.dumps(names, sort_keys=True)}"] if names else []
-
-
 def _seeded(program: str, env_type: str, words: Sequence[str]) -> tuple[str, ...]:
     """Return what a command says beside ``words`` so that its seeds choose initial states."""
     for problem in unseeded_words(program, env_type, words):
@@ -317,13 +294,10 @@ class LeRobotBackend:
         environment: LeRobotEnvironment | None = None,
         measures: bool = True,
     ) -> None:
-        """Take the settings of a run.
+        """Take the settings of a run; ``environment`` None looks for LeRobot.
 
-        Args:
-            config: The run's configuration.
-            environment: Where LeRobot is; None looks for it.
-            measures: Whether the configuration says where policies are measured. Otherwise nothing
-                is compared with an environment, nor is one asked whether it follows its seeds.
+        ``measures`` off: the configuration says nowhere that policies are measured, so nothing is
+        compared with an environment, nor is one asked whether it follows its seeds.
         """
         self._config = config
         self._given = environment
@@ -388,7 +362,8 @@ class LeRobotBackend:
     def plan_train(self, request: TrainRequest) -> JobPlan:
         """Return the command that trains."""
         steps = self._steps(request)
-        seed = self._training_seed(request.cycle)
+        stream = derive_substream("loop.lerobot.training", root_seed=self._config.seed)
+        seed = stream.child(request.cycle).integer_seed() % _SEED_LIMIT
         command = train_command(request, self._setting, steps=steps, seed=seed)
         return JobPlan(command=command, output_dir=request.folder, device=self._device(command))
 
@@ -431,11 +406,7 @@ class LeRobotBackend:
         )
 
     def plan_merge(self, request: MergeRequest) -> JobPlan:
-        """Return the command that joins datasets.
-
-        Raises:
-            ImproveError: One is not local, or their features differ; a run goes on without it.
-        """
+        """Return the command that joins; an `ImproveError` if sources are not local or differ."""
         try:
             command = merge_command(request)
             first, *others = (dataset_interface(Path(str(one.root))) for one in request.sources)
@@ -530,10 +501,6 @@ class LeRobotBackend:
 
     def _steps(self, request: TrainRequest) -> int:
         return capped_steps(request, self._config.train.max_epochs)
-
-    def _training_seed(self, cycle: int) -> int:
-        stream = derive_substream("loop.lerobot.training", root_seed=self._config.seed)
-        return stream.child(cycle).integer_seed() % _SEED_LIMIT
 
     def _device(self, command: tuple[str, ...]) -> Device:
         on_cpu = any(word in command for word in ("--policy.device=cpu", "--device=cpu"))

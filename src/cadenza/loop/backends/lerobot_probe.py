@@ -1,18 +1,14 @@
 """LeRobot's environment: where it is, what it can do, and what fits it.
 
-The environment is not ours: it needs another torch and is found, never imported. Flags come from
-each tool's ``--help``, because releases rename them: 0.6 calls training's ``--eval_freq``
-``--env_eval_freq``. Asking takes half a minute, so answers are kept in a file that counts until the
-environment changes.
+The environment is found, never imported: it needs another torch. Flags come from each tool's
+``--help``, because releases rename them. Asking takes half a minute, so answers are kept in a file
+that counts until the environment changes.
 
-Shapes:       vectors as they are; images channels first, (C, H, W), whatever the source writes. A
-              policy trained on 96x96 pictures runs on 384x384 ones without a word, and fails.
-Seeds:        the seed alone chooses where an episode begins. Otherwise test and training data could
-              share their states although their seeds differ. LeRobot's report names no seeds:
-              episode i of a task begins from seed start + i, for any number of environments at
-              once, as its evaluation does where it was asked.
-Limits:       a dataset or policy that is not on this machine cannot be checked; sizes that a policy
-              resizes to itself are its own affair.
+Shapes:  vectors as they are; images channels first, (C, H, W), whatever the source writes.
+Seeds:   the seed alone chooses where an episode begins; otherwise test and training data could
+         share their states. LeRobot's report names no seeds: episode i of a task begins from seed
+         start + i, as its evaluation does where it was asked.
+Limits:  a dataset or policy that is not on this machine cannot be checked.
 """
 
 import json
@@ -57,12 +53,9 @@ def lerobot_python(environ: Mapping[str, str]) -> Path | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeRobotEnvironment:
-    """An environment with LeRobot.
+    """An environment with LeRobot, and a folder for what was found out about it.
 
-    Attributes:
-        python: Its interpreter, absolute and not resolved: a link to another one is what makes it
-            an environment.
-        cache: Folder for what was found out about it.
+    Its interpreter is absolute and not resolved: a link to another one makes it an environment.
     """
 
     python: Path
@@ -70,11 +63,7 @@ class LeRobotEnvironment:
 
     @classmethod
     def find(cls, environ: Mapping[str, str] | None = None) -> Self:
-        """Return the environment that `lerobot_python` finds.
-
-        Raises:
-            MissingExtraError: There is none.
-        """
+        """Return the environment that `lerobot_python` finds, or raise `MissingExtraError`."""
         environ = os.environ if environ is None else environ
         python = lerobot_python(environ)
         if python is None:
@@ -91,11 +80,7 @@ class LeRobotEnvironment:
 
 
 def lerobot_programs(environment: LeRobotEnvironment) -> dict[str, tuple[str, ...]]:
-    """Return what the names of LeRobot's programs stand for, for the runner's program table.
-
-    Raises:
-        ConfigurationError: The environment has no LeRobot.
-    """
+    """Return the programs of LeRobot's names; a `ConfigurationError` without LeRobot."""
     missing = [name for name in ("lerobot-train", *_TOOLS) if not environment.tool(name).is_file()]
     if missing:
         raise ConfigurationError(
@@ -139,11 +124,7 @@ class LeRobotTools(Record):
 
     @classmethod
     def from_help(cls, version: str, texts: Mapping[str, str]) -> Self:
-        """Return what the ``texts`` of ``--help``, by tool, say.
-
-        Raises:
-            ConfigurationError: A text is no help of such a tool.
-        """
+        """Return what ``texts`` of ``--help`` say; a `ConfigurationError` if they are none."""
         flags = {tool: frozenset(_FLAG.findall(text)) for tool, text in texts.items()}
         for tool, marker in (("lerobot-train", "steps"), ("lerobot-eval", "eval.n_episodes")):
             if marker not in flags.get(tool, frozenset()):
@@ -170,11 +151,7 @@ class LeRobotTools(Record):
         }
 
     def translated(self, tool: str, words: Sequence[str]) -> tuple[str, ...]:
-        """Return a user's further ``words`` with the names that this release has for them.
-
-        Raises:
-            ConfigurationError: The tool has no such flag.
-        """
+        """Return further ``words`` with this release's names, or a `ConfigurationError`."""
         known = self.flags[tool] | _UNLISTED
         result: list[str] = []
         for word in words:
@@ -192,11 +169,7 @@ class LeRobotTools(Record):
 
 
 def probe(environment: LeRobotEnvironment, *, ask: Ask | None = None) -> LeRobotTools:
-    """Return what the environment's LeRobot can do, from its file of answers if that still counts.
-
-    Raises:
-        ConfigurationError: A tool is missing, fails, or says nothing sensible.
-    """
+    """Return what the environment's LeRobot can do, or raise `ConfigurationError`."""
     file = environment.cache / f"tools-{identity(environment)}.json"
     try:
         document = parse_json_object(file.read_bytes(), source=str(file))
@@ -229,13 +202,10 @@ def output_of(
     timeout_s: float = _TIMEOUT_S,
     question: tuple[str, str] | None = None,
 ) -> str:
-    """Return what a command of LeRobot's environment prints; it may not use the network.
+    """Return what a command of LeRobot's environment, without network, prints in ``timeout_s``.
 
-    ``question`` is what was expected of it and what to do if it fails, for messages; None for the
-    command itself and an environment that lacks something.
-
-    Raises:
-        ConfigurationError: It fails, or takes more than ``timeout_s``.
+    If it fails, the `ConfigurationError` tells what ``question`` expected of it and what to do;
+    None for the command itself and an environment that lacks something.
     """
     environ = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
     try:
@@ -296,11 +266,7 @@ class Interface:
 
 
 def dataset_interface(root: Path) -> Interface:
-    """Return what the frames of a local dataset have, from ``meta/info.json``.
-
-    Raises:
-        ConfigurationError: There is no dataset.
-    """
+    """Return what the frames of a local dataset have, or raise `ConfigurationError` without one."""
     path = root / "meta" / "info.json"
     features = _read(path, "a LeRobot dataset").get("features")
     if not isinstance(features, dict):
@@ -318,11 +284,7 @@ def dataset_interface(root: Path) -> Interface:
 
 
 def policy_interface(path: Path) -> Interface | None:
-    """Return what a local policy takes and gives, from ``config.json``; None if it does not say.
-
-    Raises:
-        ConfigurationError: The file is damaged.
-    """
+    """Return what a local policy takes and gives; None if its ``config.json`` does not say."""
     file = path / "config.json"
     if not file.is_file():
         return None
@@ -342,10 +304,9 @@ def policy_interface(path: Path) -> Interface | None:
 def describe_environment(
     environment: LeRobotEnvironment, words: Sequence[str], *, ask: Ask | None = None
 ) -> tuple[Path, dict[str, Any]]:
-    """Return what the script ``describe`` finds out about an environment, and the file with it.
+    """Return what the script ``describe`` finds out, and the file with it.
 
-    Raises:
-        ConfigurationError: The environment cannot be made.
+    An environment that cannot be made is a `ConfigurationError`.
     """
     name = "\0".join([_QUESTIONS, identity(environment), *sorted(words)])
     file = environment.cache / f"environment-{sha256_bytes(name.encode())[:16]}.json"
@@ -364,11 +325,7 @@ def describe_environment(
 def environment_interface(
     environment: LeRobotEnvironment, words: Sequence[str], *, ask: Ask | None = None
 ) -> Interface:
-    """Return what an environment shows and takes, as seen in one reset of it.
-
-    Raises:
-        ConfigurationError: The environment cannot be made.
-    """
+    """Return what an environment shows and takes in one reset; errors as `describe_environment`."""
     file, facts = describe_environment(environment, words, ask=ask)
     seen = cast("dict[str, Any]", facts.get("observation", {}))
     shapes = {name: _shape(shape, source=f"{file}: {name}") for name, shape in seen.items()}
@@ -377,11 +334,7 @@ def environment_interface(
 
 
 def require_agreement(wants: Interface, gives: Interface) -> None:
-    """Raise unless ``gives`` has everything that ``wants`` has, in the same shapes.
-
-    Raises:
-        ConfigurationError: A name is missing, or a shape differs.
-    """
+    """Raise `ConfigurationError` unless ``gives`` has all that ``wants`` has, in equal shapes."""
     for key, shape in sorted(wants.shapes.items()):
         found = gives.shapes.get(key)
         if found is None:
@@ -423,8 +376,8 @@ def require_seeds(facts: Mapping[str, Any], *, source: str) -> dict[str, str]:
     """Raise unless seeds choose initial states; return what a run records about it.
 
     Raises:
-        ConfigurationError: An environment does not follow its seeds, or was not asked whether it
-            does, or LeRobot's evaluation plays its episodes from other seeds.
+        ConfigurationError: An environment of ``source`` does not follow its seeds, or was not
+            asked, or LeRobot's evaluation plays its episodes from other seeds.
     """
     given: Any = facts.get("seeds")
     if not isinstance(given, dict) or not given:

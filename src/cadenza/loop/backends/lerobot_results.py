@@ -1,15 +1,12 @@
 """Readers of what LeRobot and our scripts beside it left, and of the frames that it trains on.
 
 Tasks:  are called ``<suite>_<number>``, as LeRobot names the folders of their videos.
-Seeds:  a report of LeRobot 0.4 names none. Its evaluation resets environment j of batch b from
-        seed start + b * (environments at once) + j and lists the episodes in that order, early ends
-        or not; episodes beyond the number asked for are left out. So episode i of every task began
-        from seed start + i, which `cadenza.loop.backends.lerobot_probe` tries out before a run.
-        Where a report does name seeds, they must be these.
-Frames: count for the cap on epochs. Of data and mix only the episodes that the blending script
-        keeps count; the choice is made here by the same function from the same lengths. Lengths of
-        data on a hub are not known; a blend with them has about F_m / r frames at most, F_m those
-        of the mix and r its share.
+Seeds:  a report of LeRobot 0.4 names none; episode i of every task began from seed start + i, as
+        `cadenza.loop.backends.lerobot_probe` tries out before a run. Where a report does name
+        seeds, they must be these.
+Frames: of data and mix only the episodes that the blending script keeps count. Lengths of data on a
+        hub are not known; a blend with them has about F_m / r frames at most, F_m those of the mix
+        and r its share.
 """
 
 import math
@@ -45,11 +42,7 @@ _TOLERANCE: Final = 1e-6
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Return the JSON object in ``path``.
-
-    Raises:
-        IntegrityError: There is none.
-    """
+    """Return the JSON object in ``path``, or raise `IntegrityError` without one."""
     try:
         return parse_json_object(path.read_bytes(), source=str(path))
     except OSError as error:
@@ -59,11 +52,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def read_checkpoint(folder: Path, *, rung: str, cycle: int, steps: int) -> CheckpointRecord:
-    """Return the policy that a training left in ``folder``.
-
-    Raises:
-        IntegrityError: There is none, or it was trained for another number of steps.
-    """
+    """Return a training's policy, or raise `IntegrityError` if it made none, or other steps."""
     path = folder / CHECKPOINT
     if not (path / "config.json").is_file():
         raise IntegrityError(
@@ -288,11 +277,7 @@ def trained_frames(request: TrainRequest) -> int | None:
 
 
 def dataset_info(root: Path) -> dict[str, Any]:
-    """Return what a dataset says of itself.
-
-    Raises:
-        ConfigurationError: There is none.
-    """
+    """Return what a dataset says of itself, or raise `ConfigurationError` without one."""
     try:
         return read_document(root / "meta" / "info.json")
     except IntegrityError as error:
@@ -300,11 +285,7 @@ def dataset_info(root: Path) -> dict[str, Any]:
 
 
 def episode_lengths(root: Path) -> list[int]:
-    """Return the frames of every episode of a dataset, in order.
-
-    Raises:
-        ConfigurationError: Its tables of episodes are missing or damaged, or do not fit together.
-    """
+    """Return the frames of every episode in order; a `ConfigurationError` for a damaged dataset."""
     arrow, parquet = load_extra("pyarrow"), load_extra("pyarrow.parquet")
     found: dict[int, int] = {}
     try:

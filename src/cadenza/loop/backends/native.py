@@ -3,12 +3,9 @@
 Data:      the first cycle's seeds in every cycle, so that more episodes extend the earlier ones; a
            proposal's focus changes the order of partners. With ``seed_root`` nothing is collected:
            a cycle takes episodes of that dataset, in order, partners in focus first served.
-Training:  afresh or from given weights, with another seed every cycle. Its flags, and the request
-           that its result must be of, follow from what the loop asks for alone.
+Training:  afresh or from given weights, with another seed every cycle.
 Tasks:     the partners of the environment; ``eval.task_suite`` names them: classes with commas
-           between them, ``default`` or ``leaving_way``. ``data.task_filter`` names those that data
-           is taken of, if others.
-Check:     results are taken only with the digests of what they stand for; see `native_files`.
+           between them, ``default`` or ``leaving_way``; ``data.task_filter`` those of the data.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,11 +50,7 @@ from cadenza.loop.schedule import DeterministicProposer
 
 
 def local_root(dataset: DatasetRef) -> str:
-    """Return the folder of a dataset.
-
-    Raises:
-        ConfigurationError: It is not local.
-    """
+    """Return the folder of a dataset, or raise `ConfigurationError` if it is not local."""
     if dataset.root is None:
         raise ConfigurationError(
             f"dataset {dataset.repo_id!r}: expected a local folder, got none; set seed_root."
@@ -67,72 +60,51 @@ def local_root(dataset: DatasetRef) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeTraining:
-    """One training as the native back end asks for it.
-
-    Attributes:
-        seed: Seed of weights and batches.
-        max_epochs: Most passes over the data; None for no cap.
-    """
+    """One training as the native back end asks for it; ``max_epochs`` None is no cap."""
 
     request: TrainRequest
     seed: int
     max_epochs: float | None
 
     def flags(self) -> dict[str, object]:
-        """Return the flags of the command.
-
-        Raises:
-            ConfigurationError: A dataset is not local, or no episode of it counts.
-        """
-        request = self.request
-        flags: dict[str, object] = {
-            "rung": request.rung,
-            "dataset": local_root(request.dataset),
-            "steps": request.steps,
-            "batch-size": request.batch_size,
-            "seed": self.seed,
-        }
-        listed, first = _counting(request.dataset)
+        """Return the flags of the command; a `ConfigurationError` without local episodes."""
+        request, (listed, _) = self.request, _counting(self.request.dataset)
+        flags: dict[str, object] = {"dataset": local_root(request.dataset), "init": request.init}
+        for name, value in self._asked().items():
+            flags[name.replace("_", "-")] = repr(value) if isinstance(value, float) else value
         if listed:
             flags["episodes"] = ",".join(str(number) for number in listed)
-        if first is not None:
-            flags["first-episodes"] = first
         if request.mix is not None:
-            flags |= {"mix": local_root(request.mix), "mix-ratio": repr(request.mix_ratio)}
-        if self.max_epochs is not None:
-            flags["max-epochs"] = repr(self.max_epochs)
-        if request.learning_rate is not None:
-            flags["learning-rate"] = repr(request.learning_rate)
-        if request.init is not None:
-            flags["init"] = request.init
-        return flags
+            flags["mix"] = local_root(request.mix)
+        return {name: value for name, value in flags.items() if value is not None}
 
     def expected(self) -> dict[str, Any]:
-        """Return what the result must say that it was asked for.
-
-        Raises:
-            IntegrityError: The weights to start from are gone.
-        """
+        """Return what the result must say that it was asked for."""
         request, mix = self.request, self.request.mix
-        listed, first = _counting(request.dataset)
-        expected: dict[str, Any] = {
-            "rung": request.rung,
-            "steps": request.steps,
-            "batch_size": request.batch_size,
-            "seed": self.seed,
-            "episodes": list(listed),
-            "first_episodes": first,
-            "mix_ratio": None if mix is None else request.mix_ratio,
-            "max_epochs": self.max_epochs,
-            "init_sha256": None if request.init is None else _digest(Path(request.init)),
-        }
-        if request.learning_rate is not None:
-            expected["learning_rate"] = request.learning_rate
+        init = None if request.init is None else _digest(Path(request.init))
+        expected = {**self._asked(), "init_sha256": init}
+        expected["episodes"] = list(_counting(request.dataset)[0])
+        if request.learning_rate is None:
+            del expected["learning_rate"]
         if request.dataset.sha256 is not None:
             expected["dataset_sha256"] = request.dataset.sha256
         if mix is None or mix.sha256 is not None:
             expected["mix_sha256"] = None if mix is None else mix.sha256
         return expected
+
+    def _asked(self) -> dict[str, Any]:
+        """Return what command and result tell alike; None where nothing is said."""
+        request = self.request
+        return {
+            "rung": request.rung,
+            "steps": request.steps,
+            "batch_size": request.batch_size,
+            "seed": self.seed,
+            "first_episodes": _counting(request.dataset)[1],
+            "mix_ratio": None if request.mix is None else request.mix_ratio,
+            "max_epochs": self.max_epochs,
+            "learning_rate": request.learning_rate,
+        }
 
 
 def _counting(dataset: DatasetRef) -> tuple[tuple[int, ...], int | None]:
@@ -165,12 +137,7 @@ class NativeBackend:
     """Commands of this package, and readers of what they leave."""
 
     def __init__(self, config: LoopConfig) -> None:
-        """Check the settings.
-
-        Raises:
-            ConfigurationError: A further argument is no flag of the jobs, or given twice; nobody
-                says how many episodes to collect; or a partner's name is none.
-        """
+        """Check the settings, or raise `ConfigurationError`."""
         data = config.data
         if config.seed_root is None and data.initial_episodes is None:
             raise ConfigurationError(

@@ -38,11 +38,7 @@ class SeedPage:
 
 
 def read_result(folder: Path, job: str, expected: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the result of a job.
-
-    Raises:
-        IntegrityError: It is missing, damaged, or the result of another request.
-    """
+    """Return a job's result, or raise `IntegrityError` for none, or another request's."""
     path = folder / RESULT
     facts = read_sealed_json(path, kind=_KIND, schema_version=_VERSION)
     request: dict[str, Any] = facts.get("request", {})
@@ -57,13 +53,14 @@ def read_result(folder: Path, job: str, expected: Mapping[str, Any]) -> dict[str
 
 
 def read_dataset(folder: Path, facts: Mapping[str, Any], notes: str) -> DatasetRef:
-    """Return the dataset that a job wrote, its digest checked.
-
-    Raises:
-        IntegrityError: The files are not those of the result.
-    """
+    """Return the dataset that a job wrote, or raise `IntegrityError` for another digest."""
     root = confined_path(folder, str(facts["folder"]))
-    _require_tree(root, str(facts["sha256"]))
+    digest, found = str(facts["sha256"]), tree_digest(root)
+    if found != digest:
+        raise IntegrityError(
+            f"{root}: expected the files of the digest {digest[:16]}..., got {found[:16]}...; the "
+            "dataset was changed, so restore it."
+        )
     return DatasetRef(
         repo_id=str(facts["repo_id"]),
         root=str(root),
@@ -73,22 +70,8 @@ def read_dataset(folder: Path, facts: Mapping[str, Any], notes: str) -> DatasetR
     )
 
 
-def _require_tree(root: Path, sha256: str) -> None:
-    """Raise unless the files below ``root`` have the digest ``sha256``."""
-    found = tree_digest(root)
-    if found != sha256:
-        raise IntegrityError(
-            f"{root}: expected the files of the digest {sha256[:16]}..., got {found[:16]}...; the "
-            "dataset was changed, so restore it."
-        )
-
-
 def require_weights(path: Path, sha256: str) -> None:
-    """Raise unless the file ``path`` has the digest ``sha256``.
-
-    Raises:
-        IntegrityError: It has not, or there is none.
-    """
+    """Raise `IntegrityError` unless the file ``path`` is there and has the digest ``sha256``."""
     if not path.is_file():
         raise IntegrityError(f"{path}: expected the weights of a policy, got no file.")
     found = sha256_file(path)
@@ -123,20 +106,12 @@ def dataset_features(dataset: DatasetRef) -> dict[str, list[int]]:
 
 
 def dataset_task(dataset: DatasetRef) -> str | None:
-    """Return the task that a dataset was played on; None if it does not say.
-
-    Raises:
-        IntegrityError: Its page was changed.
-    """
+    """Return the task that a dataset was played on; None if it does not say."""
     return read_page(Path(str(dataset.root))).get("task")
 
 
 def read_page(root: Path) -> dict[str, Any]:
-    """Return our page about a dataset; empty for a dataset of another writer.
-
-    Raises:
-        IntegrityError: The page was changed.
-    """
+    """Return our page about a dataset; empty without one, an `IntegrityError` if it was changed."""
     path = root / _PAGE
     return read_sealed_json(path, kind="cadenza-dataset") if path.exists() else {}
 
@@ -161,10 +136,9 @@ def seed_page(root: Path) -> SeedPage:
 
 
 def recorded_seeds(root: Path) -> tuple[int, ...] | None:
-    """Return the initial-state seed of each episode of a dataset; None if it names none.
+    """Return the seed of each episode of a dataset; None if it names none.
 
-    Raises:
-        IntegrityError: Its page was changed, or names something else as a seed.
+    A page that was changed, or names something else as a seed, is an `IntegrityError`.
     """
     episodes: list[dict[str, Any]] = read_page(root).get("episodes", [])
     seeds = [one.get("seed") for one in episodes]
@@ -246,20 +220,12 @@ def require_partners(key: str, text: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PartnerFilter:
-    """Whose data is taken, as ``data.task_filter`` says.
-
-    Attributes:
-        text: Partners with commas between them, ``default`` or ``leaving_way``; None for everybody.
-    """
+    """Whose data is taken, as ``data.task_filter`` says; None for everybody."""
 
     text: str | None
 
     def among(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return those of ``names`` whose data is taken, in order.
-
-        Raises:
-            UnknownNameError: One is no partner, and the filter asks what it does.
-        """
+        """Return those of ``names`` whose data is taken, in order; unknown ones may be refused."""
         if self.text in (None, _EVERYBODY):
             return tuple(names)
         if self.text == _LEAVING_WAY:

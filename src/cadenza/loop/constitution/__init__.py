@@ -6,7 +6,7 @@ Promise:     deny by default: an unknown program, flag, spelling or environment,
              each by a named rule.
 May import:  `core`, the loop's records.  Must not import: runners, back ends, the controller.
 Layout:      `flags` (words), `kinds` (values and paths), `programs` (entries, typed jobs, our own
-             jobs), `lerobot_programs`, `rules` (the file), `constitution`.
+             jobs), `lerobot_programs`, `constitution` (the file of rules, and its judgements).
 """
 
 from cadenza.loop.constitution.constitution import Constitution, load_constitution

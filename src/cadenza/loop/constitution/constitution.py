@@ -1,7 +1,10 @@
-"""Judges every command before it runs: what is not allowed is refused.
+"""The file of rules, and the judgement of every command before it runs: deny by default.
 
+Rules:   a limit that the file lacks is no permission: what it would bound is refused. Names that
+         are not rules are refused too, since a misspelt prohibition would otherwise prohibit
+         nothing.
 Order:   words, forbidden words, program, flags, which flags belong together, values and paths,
-         data of a hub, environments, seeds, limits.  The first refusal counts; it names its rule
+         data of a hub, environments, seeds, limits. The first refusal counts; it names its rule
          and is logged.
 Limits:  what a folder of local data lacks, LeRobot fetches from the hub under the data's name.
 """
@@ -10,11 +13,23 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Self, cast
+from typing import Annotated, Any, Final, Literal, Self, cast
 
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+from cadenza.core.errors import ConfigurationError
 from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.core.shipped_configs import shipped_config
+from cadenza.core.yaml_files import read_yaml
 from cadenza.loop.constitution.flags import (
+    KEY_PATTERN,
     ConstitutionError,
     Flag,
     Verdict,
@@ -25,11 +40,18 @@ from cadenza.loop.constitution.flags import (
     require_plain_words,
 )
 from cadenza.loop.constitution.kinds import (
+    MAX_INTEGER,
+    NAME,
+    Boolean,
+    Choice,
     FilePath,
     Given,
+    Integer,
     Kind,
     Listing,
+    Number,
     Roots,
+    Text,
     Value,
     Weights,
     listed_on_hub,
@@ -44,7 +66,160 @@ from cadenza.loop.constitution.programs import (
     TrainJob,
     TypedJob,
 )
-from cadenza.loop.constitution.rules import Rules, parse_rules, read_rules
+from cadenza.loop.validation import problems
+
+#: Flags that no file of rules can allow: they read settings from files, load code or report.
+_NEVER: Final = (
+    *("config", "resume", "discover_packages", "trust_remote", "hub_path", "base_model_path"),
+    *("kwargs", "gym_id", "wandb", "push_to_hub"),
+)
+
+_Word = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,100}$")]
+_Positive = Annotated[float, Field(gt=0)]
+_Count = Annotated[int, Field(strict=True, ge=1, le=MAX_INTEGER)]
+_Limit = Annotated[int, Field(strict=True, ge=0, le=MAX_INTEGER)]
+_HubRepository = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*/(?:\*|[A-Za-z0-9][A-Za-z0-9_.-]*)$"),
+]
+
+
+class ExtraKey(BaseModel):
+    """A flag that a file of rules adds to a program: its kind, and what that allows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    kind: Literal["integer", "number", "boolean", "name", "text", "choice", "read_path"]
+    low: Annotated[float, Field(strict=True, ge=0)] = 0.0
+    high: Annotated[float, Field(strict=True, ge=0)] | None = None
+    choices: tuple[_Word, ...] = ()
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        numeric, high = self.kind in ("integer", "number"), self.high or 0.0
+        if numeric != (self.high is not None):
+            raise ValueError(f"high: expected for a number and for nothing else, got {self.high}")
+        if self.high is not None and self.high < self.low:
+            raise ValueError(f"low: expected at most high, got {self.low} > {self.high}")
+        if self.kind == "integer" and (self.low % 1.0 or high % 1.0):
+            raise ValueError(
+                f"low, high: expected whole numbers for an integer, got {self.low} and {high}"
+            )
+        if (self.kind == "choice") != bool(self.choices):
+            raise ValueError(
+                "choices: expected for the kind 'choice' and for nothing else, got "
+                f"{list(self.choices)}"
+            )
+        return self
+
+    def as_kind(self) -> Kind:
+        """Return the kind of value it takes."""
+        high = self.high or 0.0
+        kinds: dict[str, Kind] = {
+            "integer": Integer(int(self.low), int(high)),
+            "number": Number(self.low, high),
+            "boolean": Boolean(),
+            "name": NAME,
+            "text": Text(),
+            "choice": Choice(self.choices),
+            "read_path": FilePath(),
+        }
+        return kinds[self.kind]
+
+
+class ProposalBounds(BaseModel):
+    """What proposals may move beside the data; what is not named stays as configured."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    learning_rate: tuple[_Positive, _Positive] | None = None
+    steps: tuple[_Count, _Count] | None = None
+    batch_size: tuple[_Count, _Count] | None = None
+    rungs: tuple[_Word, ...] = ()
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        for name in ("learning_rate", "steps", "batch_size"):
+            bounds: tuple[float, float] | None = getattr(self, name)
+            if bounds is not None and bounds[0] > bounds[1]:
+                raise ValueError(f"{name}: expected [least, most], got {list(bounds)}")
+        return self
+
+
+class Rules(BaseModel):
+    """The rules of one file.
+
+    Attributes:
+        forbidden_args: Beginnings of arguments that no command may have.
+        allowed_args: Beginnings of arguments that jobs may have although they weaken the guard, the
+            suite or the seeds: ``--filter=off``.
+        max_train_steps: Most gradient steps of a job.
+        allowed_env_types: Environments a job may play in.
+        max_eval_episodes: Most episodes of an evaluation, over all of its tasks, of the evaluations
+            of a training together, and of a harvest.
+        max_collect_episodes: Most episodes of a collection; most attempts of it or of a harvest.
+        allowed_programs: Programs that may run, of those in the table.
+        allowed_hub_policies: Hub repositories of weights: ``owner/name``, or ``owner/*`` for all.
+        extra_keys: Further flags, by program (``"lerobot-train"``) and flag.
+        proposals: What proposals may move; None for data alone.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    forbidden_commands: tuple[_Word, ...] = ()
+    forbidden_args: tuple[_Word, ...] = ()
+    allowed_args: tuple[_Word, ...] = ()
+    max_train_steps: _Limit | None = None
+    allowed_env_types: tuple[_Word, ...] | None = None
+    max_eval_episodes: _Limit | None = None
+    max_collect_episodes: _Limit | None = None
+    allowed_programs: tuple[_Word, ...] | None = None
+    allowed_hub_policies: tuple[_HubRepository, ...] = ()
+    allowed_hub_datasets: tuple[_HubRepository, ...] = ()
+    extra_keys: dict[str, dict[str, ExtraKey]] = Field(default_factory=dict)
+    proposals: ProposalBounds | None = None
+
+    @model_validator(mode="after")
+    def _extra_keys_are_flags(self) -> Self:
+        for program, keys in self.extra_keys.items():
+            for key in keys:
+                if not KEY_PATTERN.fullmatch(key) or any(part in key for part in _NEVER):
+                    raise ValueError(
+                        f"extra_keys: expected the name of a flag that can be allowed, got {key!r} "
+                        f"for {program!r}"
+                    )
+        return self
+
+    def limit(self, name: LimitName) -> int | None:
+        """Return the limit ``name``; None where the file has none."""
+        return getattr(self, name)
+
+
+def read_rules(path: Path) -> Rules:
+    """Return the rules of the YAML file ``path``.
+
+    Raises:
+        ConstitutionError: It is missing, no YAML, names an unknown rule (``unknown_rule``) or gives
+            one a value it cannot have (``malformed_rule``).
+    """
+    try:
+        content = read_yaml(path)
+    except ConfigurationError as error:
+        raise denied("unreadable_rules", str(error)) from error
+    return parse_rules(content, source=str(path))
+
+
+def parse_rules(content: object, *, source: str) -> Rules:
+    """Return the rules that ``content`` gives by name; errors as `read_rules`."""
+    try:
+        return Rules.model_validate(content)
+    except ValidationError as error:
+        unknown = any(detail["type"] == "extra_forbidden" for detail in error.errors())
+        raise denied(
+            "unknown_rule" if unknown else "malformed_rule",
+            f"{source}: {' '.join(problems(error, Rules))}",
+        ) from error
+
 
 #: Rules that files of the first runs could not have.
 _LATER_RULES: Final = ("allowed_hub_datasets", "allowed_args", "proposals")
@@ -55,20 +230,15 @@ PROGRAMS: Final = {program.words: program for program in (*NATIVE_PROGRAMS, *LER
 
 
 class Constitution:
-    """The rules of one file, and the judgements that follow from them.
-
-    Attributes:
-        sha256: Digest of the rules in canonical form; equal for files that say the same.
-    """
+    """The rules of one file, and the judgements that follow; `sha256` is equal for equal rules."""
 
     def __init__(
         self, rules: Rules | Mapping[str, Any], suites: Mapping[str, int] | None = None
     ) -> None:
-        """Obey ``rules``; a run may say how many tasks its own suites have.
+        """Obey ``rules``, and the run's own numbers of tasks of its suites.
 
-        Raises:
-            ConstitutionError: They are malformed, name an unknown rule, or add flags to a program
-                that is not there, or that it has.
+        Malformed or unknown rules, and flags added to a program that is not there, or has them, are
+        a `ConstitutionError`.
         """
         rules = rules if isinstance(rules, Rules) else parse_rules(rules, source="the rules")
         self.rules = rules
@@ -87,11 +257,7 @@ class Constitution:
 
     @classmethod
     def from_yaml(cls, path: Path | str) -> Self:
-        """Return the constitution of the file ``path``.
-
-        Raises:
-            ConstitutionError: The file is missing or malformed, or names an unknown rule.
-        """
+        """Return the constitution of the file ``path``; errors as `read_rules`."""
         return cls(read_rules(Path(path)))
 
     @classmethod
@@ -104,12 +270,9 @@ class Constitution:
         return Constitution(self.rules, suites)
 
     def clear(self, argv: Sequence[object], roots: Roots) -> TypedJob:
-        """Return the job that ``argv`` would do, if all of it is allowed.
+        """Return the job that ``argv`` would do, or raise `ConstitutionError` with the rule's name.
 
         What may run afterwards is `TypedJob.argv` of the result.
-
-        Raises:
-            ConstitutionError: It is refused; the verdict names the rule.
         """
         try:
             return self._clear(argv, roots)
@@ -324,12 +487,11 @@ def _canonical(rules: Rules) -> dict[str, Any]:
     Rules that came later than the first runs count only where a file has them, so that a file keeps
     its digest.
     """
-    content = {name: _sorted(value) for name, value in rules.model_dump(mode="json").items()}
+    content: dict[str, Any] = rules.model_dump(mode="json")
+    content = {
+        n: sorted(cast("list[str]", v)) if isinstance(v, list) else v for n, v in content.items()
+    }
     return {name: value for name, value in content.items() if value or name not in _LATER_RULES}
-
-
-def _sorted(value: Any) -> Any:
-    return sorted(cast("list[str]", value)) if isinstance(value, list) else value
 
 
 def _written(flag: Flag) -> str:

@@ -1,11 +1,9 @@
 """From the words of a command to (key, text) pairs, refusing whatever could be read in two ways.
 
 Programs differ in how they read odd words: the last of two equal flags wins here, the first there;
-`argparse` completes abbreviations; `draccus` reads only ``--key=value`` for some flags; LeRobot
-imports a package named by any flag that contains a certain text. So one reading is accepted:
-``--key=value`` or ``--key value``, each key once, spelled as the program's table spells it.
-
-Limits:  knows nothing of types and ranges; `cadenza.loop.constitution.kinds` reads the texts.
+`argparse` completes abbreviations; LeRobot imports a package named by any flag that contains a
+certain text. So one reading is accepted: ``--key=value`` or ``--key value``, each key once, spelled
+as the program's table spells it.
 """
 
 import re
@@ -22,13 +20,7 @@ _MAX_QUOTED: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Answer to one question.
-
-    Attributes:
-        allowed: Whether it may be done.
-        rule: Name of the rule that refuses; None when allowed.
-        reason: One sentence for people; None when allowed.
-    """
+    """Answer to one question: the rule that refuses and why, both None when allowed."""
 
     allowed: bool
     rule: str | None = None
@@ -36,11 +28,7 @@ class Verdict:
 
 
 class ConstitutionError(RefusedError):
-    """The constitution refuses a command, or its own file is no constitution.
-
-    Attributes:
-        verdict: The refusal, with the rule's name and the reason.
-    """
+    """The constitution refuses a command, see `verdict`, or its own file is no constitution."""
 
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict)
@@ -109,11 +97,7 @@ class Flag:
 
 
 def require_plain_words(command: Sequence[object]) -> tuple[str, ...]:
-    """Return ``command`` as words that mean the same to every program.
-
-    Raises:
-        ConstitutionError: It is empty or too long, or a word is no text or has control characters.
-    """
+    """Return ``command`` as words that mean the same to every program, or refuse it."""
     if isinstance(command, str | bytes) or not command:
         raise denied(
             "empty_command", f"expected a program and its arguments, got {quoted(command)}"

@@ -1,15 +1,12 @@
 """Kinds of values that flags take: what text each accepts, and its one canonical text.
 
-A kind accepts fewer texts than the programs do: digits are ASCII digits without signs,
-underscores or leading zeros, truth is ``true`` or ``false``. What a kind gives back it reads again
-as the same value.
+A kind accepts fewer texts than the programs do: ASCII digits without signs, underscores or leading
+zeros; ``true`` or ``false``. What a kind gives back it reads again as the same value.
 
-Paths:    count with links and ``..`` resolved. What is written lies below the folder of the run,
-          never where the loop keeps its own: events, incidents, logs, and the files of jobs, whose
-          locks and ends it believes. With the folder of the job known, in that folder alone.
-Overlap:  what is written lies neither in what is read nor around it, and a result file is not the
-          folder that is made.
-Limits:   a link that is made after a command was cleared, and before it runs, is not seen.
+Paths:   count with links and ``..`` resolved. What is written lies below the folder of the run, or
+         of the job if that is known, never where the loop keeps its own files; neither in what is
+         read nor around it.
+Limits:  a link that is made after a command was cleared, and before it runs, is not seen.
 """
 
 import json
@@ -70,7 +67,8 @@ def confined(key: str, text: str, roots: Roots | None, *, write: bool) -> Path:
     if roots is None:
         return resolved
     allowed = roots.write if write else (*roots.write, *roots.read)
-    if not any(_is_below(resolved, root.resolve(), strictly=write) for root in allowed):
+    roots_of = [root.resolve() for root in allowed]
+    if not any(resolved.is_relative_to(r) and not (write and resolved == r) for r in roots_of):
         raise denied(
             "path_outside_roots",
             f"expected --{key} below {' or '.join(map(str, allowed)) or 'no folder at all'}, got "
@@ -82,11 +80,7 @@ def confined(key: str, text: str, roots: Roots | None, *, write: bool) -> Path:
 
 
 def require_separate(read: Sequence[tuple[str, Path]], written: Sequence[tuple[str, Path]]) -> None:
-    """Raise unless what a command writes leaves alone what it reads, and what else it writes.
-
-    Raises:
-        ConstitutionError: Two paths, each with its flag, are in each other's way.
-    """
+    """Refuse what writes where it reads, around it, or where it writes something else."""
     for key, path in written:
         for other, source in read:
             if path.is_relative_to(source) or source.is_relative_to(path):
@@ -126,10 +120,6 @@ def _require_not_the_loops(key: str, path: Path, roots: Roots) -> None:
                 f"expected --{key} at a place of its own, got {quoted(str(path))}, which the loop "
                 "writes itself",
             )
-
-
-def _is_below(path: Path, root: Path, *, strictly: bool) -> bool:
-    return path.is_relative_to(root) and not (strictly and path == root)
 
 
 #: What a flag's text means.
@@ -186,11 +176,7 @@ class Kind(Protocol):
     """One kind of value."""
 
     def read(self, given: Given) -> Reading:
-        """Return what the flag was given.
-
-        Raises:
-            ConstitutionError: The text is no value of this kind, or one that is not allowed.
-        """
+        """Return what the flag was given, or refuse what is no value of this kind."""
         ...
 
 
@@ -413,19 +399,20 @@ class Listing:
             raise given.refusal("list", f"with 1 to {self.longest} items, none empty")
         readings = [self._read_item(replace(given, text=part)) for part in parts]
         joined = (", " if self.brackets else ",").join(reading.text for reading in readings)
-        values = tuple(reading.value for reading in readings)
-        return Reading(_same_type(values), f"[{joined}]" if self.brackets else joined)
+        numbers = tuple(one.value for one in readings if isinstance(one.value, int))
+        whole = len(numbers) == len(readings)
+        values = numbers if whole else tuple(str(reading.value) for reading in readings)
+        return Reading(values, f"[{joined}]" if self.brackets else joined)
 
     def _read_item(self, given: Given) -> Reading:
+        def refuse(text: str) -> None:
+            raise denied("list", f"expected plain items for --{given.key}, got {quoted(text)}")
+
         if given.text.startswith(("-", "@")) or _LIST_LETTERS & set(given.text):
-            raise denied(
-                "list", f"expected plain items for --{given.key}, got {quoted(given.text)}"
-            )
+            refuse(given.text)
         reading = self.item.read(given)
         if _LIST_LETTERS & set(reading.text):
-            raise denied(
-                "list", f"expected plain items for --{given.key}, got {quoted(reading.text)}"
-            )
+            refuse(reading.text)
         return reading
 
 
@@ -476,9 +463,3 @@ def _in_range(key: str, value: float, low: float, high: float) -> int | float:
     if not low <= value <= high:
         raise denied("range", f"expected --{key} in [{low}, {high}], got {value}")
     return value
-
-
-def _same_type(values: Sequence[Value]) -> tuple[int, ...] | tuple[str, ...]:
-    if all(isinstance(value, int) for value in values):
-        return tuple(value for value in values if isinstance(value, int))
-    return tuple(str(value) for value in values)

@@ -1,15 +1,12 @@
-"""Flags of LeRobot's commands, and of our scripts that run beside it; and how many tasks they play.
+"""Flags of LeRobot's commands, and of our scripts beside it; and how many tasks they play.
 
-Source:  the flags of LeRobot 0.4.4, and the names that 0.5 and 0.6 added or changed.
-Left out on purpose:  whatever runs or imports other people's code (``env.hub_path``,
-    ``policy.base_model_path``, ``env.kwargs``, plug-ins, and the policies GR00T, pi0-FAST and
-    WALL-X, which load code from the hub), reads settings from a file (``config_path``), touches
-    robots, writes outside ``output_dir`` (``lerobot-edit-dataset``), or reports to a service.
-Left out for want of use:  flags of policies that no ladder names; a file of rules adds them.
-Tasks:   a command plays its episodes in each of them (LeRobot 0.4.4, ``envs/libero.py``,
-    ``envs/metaworld.py``, ``envs/factory.py``): a suite of LIBERO has a task per instruction, a
-    group of Meta-World several tasks, any other name of Meta-World is one task, and PushT and ALOHA
-    are one task whatever they are given.
+Source:    the flags of LeRobot 0.4.4, and the names that 0.5 and 0.6 added or changed; tasks by its
+           ``envs/libero.py``, ``envs/metaworld.py``, ``envs/factory.py``.
+Left out:  whatever runs or imports other people's code (``env.hub_path``, ``env.kwargs``,
+           ``policy.base_model_path``, plug-ins; GR00T, pi0-FAST and WALL-X load code from the hub),
+           reads settings from a file (``config_path``), touches robots, writes outside
+           ``output_dir`` (``lerobot-edit-dataset``), or reports to a service. Flags of policies
+           that no ladder names can be added by a file of rules.
 """
 
 from collections.abc import Mapping, Sequence
@@ -354,11 +351,7 @@ def tasks_played(
     task_ids: Sequence[int],
     known: Mapping[str, int],
 ) -> int:
-    """Return the number of tasks that a command plays, those that are named twice counted twice.
-
-    Raises:
-        ConstitutionError: Nobody says how many tasks a suite has.
-    """
+    """Return the number of tasks that a command plays, or refuse a suite that nobody counts."""
     if env_type in _SINGLE:
         return 1
     sizes = {**(_LIBERO if env_type == "libero" else {}), **known}
@@ -380,11 +373,7 @@ def tasks_played(
 
 
 def suite_sizes(path: Path) -> dict[str, int]:
-    """Return the number of tasks of each suite in a file of instructions.
-
-    Raises:
-        ConfigurationError: It is no such file.
-    """
+    """Return the tasks of each suite in a file of instructions, or a `ConfigurationError`."""
     try:
         document: dict[str, Any] = parse_json_object(path.read_bytes(), source=str(path))
     except (OSError, IntegrityError) as error:

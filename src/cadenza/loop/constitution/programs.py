@@ -5,7 +5,7 @@ file of rules chooses among the programs and can add flags. A job tells in field
 command will do. It carries the canonical text of all its flags too; `TypedJob.argv` is the command
 to run, and clearing that gives the same job again.
 
-Adding one:  an entry in `native_programs` or `lerobot_programs`; its type of job here.
+Adding one:  an entry here or in `lerobot_programs`; its type of job here.
 """
 
 from collections.abc import Mapping
@@ -36,9 +36,7 @@ LimitName: TypeAlias = Literal["max_train_steps", "max_eval_episodes", "max_coll
 class TypedJob(Record):
     """A command that the constitution cleared; a subclass has what its limits count.
 
-    Attributes:
-        flags: Key and canonical text of each flag, in the order of the program's table; None for a
-            flag without a value.
+    ``flags`` are in the order of the program's table; the text of one without a value is None.
     """
 
     words: tuple[str, ...]
@@ -91,7 +89,6 @@ class TrainJob(TypedJob):
 
     Attributes:
         dataset_root: Folder of local data; None for data named by ``repo_id``.
-        repo_id: Name of the data; None for a native job, which takes a folder.
         mix_repo_id: Name of a second dataset; None for none.
         env_type: Environment of evaluations during training; None for none.
         suites: Tasks or suites of tasks that it evaluates in; empty for the environment's own.
@@ -130,13 +127,7 @@ class TrainJob(TypedJob):
 
 
 class EvalJob(_Playing):
-    """Measures a policy.
-
-    Attributes:
-        suites: Tasks or suites of tasks; empty for the environment's own.
-        task_ids: Numbers of the tasks it takes of each; empty for all.
-        seed_start: Seed of the first episode, in each task; None for the program's own.
-    """
+    """Measures a policy; suites and tasks as in `TrainJob`, ``seed_start`` is the first seed."""
 
     suites: tuple[str, ...] = ()
     task_ids: tuple[int, ...] = ()
@@ -204,7 +195,6 @@ class Program:
     """One program, or one of its sub-commands.
 
     Attributes:
-        words: The program's name and its sub-commands.
         fields: The job's fields, by the flag that fills each.
         required: Groups of flags; one flag of each group must be given.
         exclusive: Groups of flags of which at most one may be given.
@@ -238,11 +228,7 @@ class Program:
         return frozenset(key for key, kind in self.keys.items() if isinstance(kind, Switch))
 
     def require_groups(self, given: set[str]) -> None:
-        """Raise unless the flags ``given`` belong together.
-
-        Raises:
-            ConstitutionError: One is missing, or two exclude each other.
-        """
+        """Refuse flags that do not belong together: one is missing, or two exclude each other."""
         for group in self.together:
             if group & given and not group <= given:
                 raise denied(

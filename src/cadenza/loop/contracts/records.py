@@ -60,8 +60,8 @@ class DatasetRef(Record):
     Attributes:
         revision: Version of a dataset on a hub; None for a local one.
         root: Folder of a local dataset; None for one on a hub.
-        episodes: Indices of the episodes that count; they win over ``num_episodes``.
-        num_episodes: Number of episodes that count, from the first; None for all.
+        episodes: Indices of the episodes that count; they win over ``num_episodes``, the number of
+            episodes that count from the first. None for all.
         sha256: Digest of a local dataset's files; None for one on a hub.
     """
 
@@ -75,13 +75,11 @@ class DatasetRef(Record):
 
 
 class CheckpointRecord(Record):
-    """A trained policy.
+    """A trained policy, in a file or folder.
 
     Attributes:
         policy_type: Name of the rung that trained it.
-        path: Folder or file of the weights.
         cycle: Cycle that trained it; -1 for one that the run started from.
-        blessed: Whether it is the run's best so far.
         sha256: Digest of the weights; None before they were checked.
     """
 
@@ -109,14 +107,7 @@ class EpisodeOutcome(Record):
 
 
 class EvalReport(Record):
-    """What one evaluation of one policy measured.
-
-    Attributes:
-        task_suite: Suite of tasks within it.
-        success_rate: Share of them that succeeded.
-        raw: What the evaluation wrote, as it wrote it.
-        outcomes: Episodes in the order played.
-    """
+    """What one evaluation of one policy measured; ``raw`` as it wrote it, episodes in order."""
 
     checkpoint: str
     env_type: str
@@ -166,11 +157,7 @@ class JobPlan(Record):
 
 
 class JobSpec(JobPlan):
-    """One command to run, cleared by the constitution.
-
-    Attributes:
-        log_path: File that gets its stdout and stderr, outside ``output_dir``.
-    """
+    """One command to run, cleared by the constitution; its output goes to ``log_path``."""
 
     key: JobKey
     log_path: Path
@@ -182,7 +169,6 @@ class JobEnd(Record):
     Attributes:
         exit_code: Exit status of the command; negative for the signal that ended it.
         duration_s: Seconds of all its attempts, failed ones included.
-        attempts: Attempts it took, >= 1.
         result_sha256: Digest of the result file; None where there is none.
     """
 
@@ -222,11 +208,7 @@ class SeedRange(Record):
 
 
 class DataRequest(Record):
-    """Resolve or collect the data of a cycle.
-
-    Attributes:
-        seeds: Initial states that new episodes may use.
-    """
+    """Resolve or collect the data of a cycle; new episodes may use ``seeds``."""
 
     cycle: int
     proposal: Proposal
@@ -238,12 +220,10 @@ class TrainRequest(Record):
     """Train one policy.
 
     Attributes:
-        rung: Name of the policy type.
         init: Weights to start from; None starts afresh.
-        mix: Harvested episodes to blend in; None for none.
-        mix_ratio: Share of samples drawn from ``mix``, in [0, 1].
+        mix: Harvested episodes to blend in, at a share of ``mix_ratio`` of the samples; None for
+            none.
         learning_rate: Step size at the first update; None for the back end's own.
-        extra_args: Further arguments of the user's configuration.
     """
 
     cycle: int
@@ -266,7 +246,6 @@ class EvalRequest(Record):
         seeds: Initial states, one per episode.
         batch_size: Environments stepped at once, or episodes between two saves of a back end that
             steps one.
-        extra_args: Further arguments of the user's configuration.
     """
 
     cycle: int
@@ -284,9 +263,7 @@ class HarvestRequest(Record):
         seeds: Initial states it may use; its count bounds the attempts.
         focus: Tasks to play more of.
         starts: ``"failed"`` for what an expert shows where the policy failed.
-        repo_id: Name of the dataset it writes.
         task_text: Instruction stored with each frame; None for the back end's own.
-        extra_args: Further arguments of the user's configuration.
     """
 
     cycle: int
@@ -311,11 +288,7 @@ class MergeRequest(Record):
 
 
 class Harvest(Record):
-    """What a collection of rollouts brought.
-
-    Attributes:
-        dataset: The stored episodes; None when none was kept.
-    """
+    """What a collection of rollouts brought; ``dataset`` is None when none was kept."""
 
     kept: int = Field(ge=0)
     successes: int = Field(ge=0)

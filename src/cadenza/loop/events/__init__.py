@@ -1,12 +1,11 @@
 """Events: what a run did, in order, for people and dashboards.
 
-Start at:    `Event`; `EventJournal` for a run, `EventBus` for a log without a store, `read_events`
-             for readers.
+Start at:    `Event`; `EventJournal` for a run, `EventBus` for a log without a store.
 Promise:     numbers without gaps or repeats; a line is whole or absent; log and store agree after
              a kill at any point; a subscriber that fails stops nobody.
 """
 
-from cadenza.loop.events.bus import Event, EventBus, EventPage, EventSink, read_events
+from cadenza.loop.events.bus import Event, EventBus, EventSink
 from cadenza.loop.events.journal import EventJournal
 
-__all__ = ["Event", "EventBus", "EventJournal", "EventPage", "EventSink", "read_events"]
+__all__ = ["Event", "EventBus", "EventJournal", "EventSink"]

@@ -1,12 +1,9 @@
 """Events, the log that holds them, and a bus that writes one without a store: for tools and tests.
 
-A run itself emits through `cadenza.loop.events.journal.EventJournal`.
-
 Line:  an ASCII JSON object with the keys that LeAgents writes (`run_id, stage, kind, cycle,
        payload, ts`) and three more: `seq` counts the log's events from 1, `schema` is the version
        of this layout, `mono` is the emitting machine's monotonic clock, s.
-Log:   one writer at a time; finished lines survive a kill or power cut. Events are read from it, by
-       byte offset, while its writer works.
+Log:   one writer at a time; finished lines survive a kill or power cut. Others may read it.
 """
 
 import fcntl
@@ -21,9 +18,9 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol, TypeAlias, cast
+from typing import Any, Final, Protocol, TypeAlias, cast
 
-from cadenza.core.errors import InputError, IntegrityError, NotReadyError
+from cadenza.core.errors import IntegrityError, NotReadyError
 from cadenza.core.files import fsync_folder, make_folder
 from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.errors import EventError, EventLogError, EventLogHeldError
@@ -32,22 +29,13 @@ from cadenza.loop.errors import EventError, EventLogError, EventLogHeldError
 SCHEMA: Final = 1
 #: Longest payload, bytes of JSON: a command that lists 100 000 episodes has a tenth of it.
 MAX_PAYLOAD_BYTES: Final = 1 << 23
-#: Deepest nesting of a payload; what contains itself is deeper.
-_MAX_DEPTH: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened in a run.
+    """Something that happened in a run, at ``ts`` (Unix seconds; now unless given).
 
-    Paths in the payload become text, tuples become lists.
-
-    Attributes:
-        stage: Part of the loop, e.g. ``"train"``.
-        kind: What happened, e.g. ``"job_started"``.
-        cycle: Cycle of the run; None outside one.
-        payload: Details; only what JSON can express.
-        ts: When, Unix seconds (UTC); now unless given.
+    The payload holds only what JSON can express; paths in it become text, tuples become lists.
     """
 
     run_id: str
@@ -65,14 +53,24 @@ class Event:
         if not math.isfinite(self.ts):
             raise EventError(f"Event.ts: expected finite Unix seconds, got {self.ts}.")
         object.__setattr__(self, "ts", float(self.ts))
-        object.__setattr__(self, "payload", _strict_mapping(self.payload, "payload", 0))
+        object.__setattr__(self, "payload", self._plain_payload())
+
+    def _plain_payload(self) -> dict[str, Any]:
+        """Return the payload as it comes back from JSON."""
+        place = f"Event.payload of {self.stage}/{self.kind}"
+        if not isinstance(cast("object", self.payload), Mapping):
+            kind = type(self.payload).__name__
+            raise EventError(f"{place}: expected a mapping, got {kind}.")
+        try:
+            return json.loads(json.dumps(dict(self.payload), allow_nan=False, default=_plain))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise EventError(
+                f"{place}: expected text, finite numbers, lists and mappings, got: {error}; "
+                "convert it first."
+            ) from error
 
     def payload_json(self) -> str:
-        """Return the payload as ASCII JSON.
-
-        Raises:
-            EventError: It is longer than `MAX_PAYLOAD_BYTES`.
-        """
+        """Return the payload as ASCII JSON; an `EventError` beyond `MAX_PAYLOAD_BYTES`."""
         text = json.dumps(self.payload, allow_nan=False)
         if len(text) > MAX_PAYLOAD_BYTES:
             raise EventError(
@@ -82,13 +80,19 @@ class Event:
         return text
 
 
+def _plain(value: object) -> object:
+    """Return what JSON can express of a value that it does not know itself."""
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(cast("os.PathLike[str]", value))
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[object, object]", value))
+    raise TypeError(type(value).__name__)
+
+
 def event_line(event: Event, *, seq: int, mono: float) -> bytes:
-    """Return the event's line in a log, newline included, numbered ``seq`` from 1.
+    """Return the event's line, or raise `EventError` if it is too long.
 
-    ``mono`` is the monotonic clock when it was emitted, s.
-
-    Raises:
-        EventError: The payload is too long.
+    It is numbered ``seq`` from 1; ``mono`` is the monotonic clock when it was emitted, s.
     """
     event.payload_json()
     fields = {
@@ -103,41 +107,6 @@ def event_line(event: Event, *, seq: int, mono: float) -> bytes:
         "mono": mono,
     }
     return json.dumps(fields, allow_nan=False).encode("ascii") + b"\n"
-
-
-def _strict(value: object, place: str, depth: int) -> Any:
-    """Return ``value`` with plain JSON types, or refuse it by its ``place``."""
-    if depth > _MAX_DEPTH:
-        raise EventError(f"Event.{place}: expected at most {_MAX_DEPTH} levels of nesting.")
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case float():
-            if not math.isfinite(value):
-                raise EventError(f"Event.{place}: expected a finite number, got {value}.")
-            return float(value)
-        case os.PathLike():
-            return os.fsdecode(cast("os.PathLike[str]", value))
-        case Mapping():
-            return _strict_mapping(cast("Mapping[object, object]", value), place, depth)
-        case list() | tuple():
-            items = enumerate(cast("list[object]", value))
-            return [_strict(item, f"{place}[{index}]", depth + 1) for index, item in items]
-        case _:
-            raise EventError(
-                f"Event.{place}: expected text, numbers, lists and mappings, got "
-                f"{type(value).__name__}; convert it first."
-            )
-
-
-def _strict_mapping(value: object, place: str, depth: int) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise EventError(f"Event.{place}: expected a mapping, got {type(value).__name__}.")
-    entries = cast("Mapping[object, object]", value)
-    for key in entries:
-        if not isinstance(key, str):
-            raise EventError(f"Event.{place}: expected text as keys, got {key!r}.")
-    return {str(key): _strict(item, f"{place}.{key}", depth + 1) for key, item in entries.items()}
 
 
 #: Bytes read at once while looking for a line end from the back.
@@ -181,11 +150,7 @@ class LogFile:
         return os.pread(self._descriptor, self._length - start, start)
 
     def append(self, lines: bytes) -> None:
-        """Append finished lines; they are durable when this returns.
-
-        Raises:
-            EventLogError: The file system refused; the lines before stay intact.
-        """
+        """Append finished lines, durably; after an `EventLogError` those before stay intact."""
         written = 0
         try:
             while written < len(lines):
@@ -231,56 +196,6 @@ class LogFile:
             f"{self._path}: expected to {wish}, got '{error.strerror}'; free space or choose "
             "another folder, then resume (earlier lines are intact)",
         )
-
-
-#: Longest line we take for an event, bytes: the longest payload and its envelope.
-_MAX_LINE_BYTES: Final = MAX_PAYLOAD_BYTES + (1 << 16)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventPage:
-    """Some events of a log: where to go on from, and finished lines that are no JSON objects."""
-
-    events: tuple[dict[str, Any], ...]
-    next_offset: int
-    skipped: int = 0
-
-
-def read_events(path: Path, offset: int = 0, limit: int = 200) -> EventPage:
-    """Return at most ``limit`` finished lines of a log, which need not exist, from a byte on.
-
-    A line without its line end is being written, or was torn by a kill: it is left for later.
-
-    Raises:
-        InputError: ``limit`` or ``offset`` is out of range.
-    """
-    if limit < 1 or offset < 0:
-        raise InputError(
-            f"read_events: expected offset >= 0 and limit > 0, got {offset} and {limit}."
-        )
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return EventPage(events=(), next_offset=offset)
-    events: list[dict[str, Any]] = []
-    skipped = 0
-    with file:
-        file.seek(offset)
-        while len(events) < limit and (line := _finished_line(file)) is not None:
-            offset = file.tell()
-            try:
-                events.append(parse_json_object(line, source=str(path)))
-            except IntegrityError:
-                skipped += 1
-    return EventPage(events=tuple(events), next_offset=offset, skipped=skipped)
-
-
-def _finished_line(file: BinaryIO) -> bytes | None:
-    """Return the next line, cut if overlong; None if it is not finished."""
-    line = part = file.readline(_MAX_LINE_BYTES)
-    while part and not part.endswith(b"\n"):
-        part = file.readline(_MAX_LINE_BYTES)
-    return line if part else None
 
 
 _logger = logging.getLogger(__name__)
@@ -404,11 +319,7 @@ class EventBus:
 
 
 def last_seq(log: LogFile, path: Path) -> int:
-    """Return the number of the log's last event; 0 for an empty log.
-
-    Raises:
-        EventLogError: The last line is no event.
-    """
+    """Return the number of the log's last event, 0 for none, or raise `EventLogError`."""
     line = log.last_line()
     if line is None:
         return 0

@@ -1,12 +1,10 @@
 """The events of a run: first into the store, then into the log, then to the subscribers.
 
-A step of the run may be executed more than once, up to a kill each time; its events are recorded
-once. Each has a place (step key, ordinal). A repeated step takes the recorded events for its own,
-in order, as long as stage, kind and cycle agree; what it emits beyond them is appended.
+A repeated step of the run takes the events that it recorded before for its own, in order, as long
+as stage, kind and cycle agree; what it emits beyond them is appended.
 
-The table is the truth. The log gets what it lacks from the table, in order of ``seq``: after a
-kill at any point it equals the table again. Subscribers are told at least once: that they were
-told is noted with the next event, so a kill may repeat the last ones.
+The table is the truth; after a kill at any point the log gets what it lacks from it. Subscribers
+are told at least once: a kill may repeat the last ones.
 """
 
 import json
@@ -28,11 +26,7 @@ if TYPE_CHECKING:
 
 
 def require_free_log(path: Path, run_id: str) -> None:
-    """Raise unless a new run can begin the log at ``path``, which need not exist.
-
-    Raises:
-        EventLogError: Another writer owns it, or it holds events.
-    """
+    """Raise `EventLogError` if a log has another writer, or events of an unknown run."""
     if not path.exists():
         return
     log = LogFile(path)
@@ -57,12 +51,7 @@ class EventJournal:
     """Records the events of one run under the lease of its controller."""
 
     def __init__(self, store: "JobStore", lease: Lease, log_path: Path) -> None:
-        """Own the log of the lease's run, and append to it what the table has and it lacks.
-
-        Raises:
-            EventLogError: Another writer owns the log, it does not fit the table, or the file
-                system refused.
-        """
+        """Own the log of the lease's run and append what it lacks, or raise `EventLogError`."""
         self._table = store.events
         self._run_id = lease.run_id
         self._lease = lease
@@ -93,12 +82,9 @@ class EventJournal:
 
     @contextmanager
     def step(self, step_key: str) -> Generator[Self]:
-        """Say which step of the run emits what is emitted inside the block.
+        """Say which step of the run emits inside the block; a `NotReadyError` if another is open.
 
         ``step_key`` is unique within the run, and equal whenever the step is repeated.
-
-        Raises:
-            NotReadyError: Another step is open.
         """
         with self._lock:
             if self._step_key is not None:
@@ -173,8 +159,7 @@ class EventJournal:
     def publish(self) -> None:
         """Write to the log what it lacks, then tell the subscribers what they were not told.
 
-        Raises:
-            EventLogError: The file system refused; the next call tries again.
+        After an `EventLogError` the next call tries again.
         """
         with self._lock:
             full = True

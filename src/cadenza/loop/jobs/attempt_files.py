@@ -1,15 +1,12 @@
 """The files through which a runner and the host of an attempt talk; both may die at any point.
 
-One folder per job, used by its attempts one after the other. Whoever holds the lock on
-``attempt.lock`` is in charge of it: a runner between two attempts, the host during one; a runner
-hands its lock to the host that it starts, so that nobody can come between.
+One folder per job. Whoever holds the lock on ``attempt.lock`` is in charge of it: a runner between
+two attempts, the host during one; a runner hands its lock to the host that it starts.
 
 Files:  ``request.json`` what to run; ``host.json`` who runs it; ``heartbeat`` seconds of the
-        attempt and since its last output, renewed each second; ``deadline.json`` seconds it may
-        take; ``stop`` asks for its end, and says who asks; ``end.json`` how it ended; ``waiting``
-        for what a host waits that has not started; ``course.json`` of earlier attempts, see
-        `cadenza.loop.jobs.outcomes`. A document names its attempt, so that those of an earlier one
-        are told apart.
+        attempt and since its last output; ``deadline.json`` seconds it may take; ``stop`` asks for
+        its end, and says who asks; ``end.json`` how it ended; ``waiting`` for what a host waits;
+        ``course.json`` of earlier attempts. A document names its attempt.
 """
 
 import fcntl
@@ -33,15 +30,7 @@ EndReason: TypeAlias = Literal["finished", "time_limit", "silent", "stopped", "s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRequest:
-    """What one attempt is to run.
-
-    Attributes:
-        attempt: Number of the attempt, from 1.
-        key: Key of the job, ``<run>/<cycle>/<stage>``.
-        time_limit_s: Seconds it may take; None for no limit.
-        silent_limit_s: Seconds it may leave no trace in log and folder; None for no limit.
-        grace_s: Seconds between SIGTERM and SIGKILL.
-    """
+    """What one attempt, from 1, is to run; None for no limit of its seconds, or silent ones."""
 
     attempt: int
     key: str
@@ -151,11 +140,7 @@ class AttemptFolder:
     # The lock
 
     def try_lock(self) -> AttemptLock | None:
-        """Return the lock; None while someone else holds it.
-
-        Raises:
-            StorageError: The folder cannot be written, or its file system knows no locks.
-        """
+        """Return the lock, None while someone else holds it, or raise `StorageError`."""
         path = self.path / "attempt.lock"
         try:
             make_folder(self.path)
@@ -221,11 +206,7 @@ class AttemptFolder:
     # Read by both
 
     def read_request(self) -> HostRequest:
-        """Return what to run.
-
-        Raises:
-            IntegrityError: The file is missing or holds something else.
-        """
+        """Return what to run, or raise `IntegrityError` if nothing, or something else, is there."""
         request = self._read(self.REQUEST, HostRequest)
         if request is None:
             raise IntegrityError(f"{self.request_path}: expected a request, got no file.")
@@ -260,11 +241,7 @@ class AttemptFolder:
         return host if host is not None and host.attempt == attempt else None
 
     def read_end(self, attempt: int) -> AttemptEnd | None:
-        """Return how ``attempt`` ended; None if nobody said so.
-
-        Raises:
-            IntegrityError: The file holds something else.
-        """
+        """Return how ``attempt`` ended; None if nobody said so; may raise `IntegrityError`."""
         end = self._read("end.json", AttemptEnd)
         if end is None:
             return None

@@ -64,11 +64,7 @@ class Hosts(ABC):
     """Where hosts run; unless overridden, there is room for each and it starts with the lock."""
 
     def require_room(self, device: Device) -> None:  # noqa: B027 - there is room
-        """Raise unless a host for ``device`` can start here, now or later.
-
-        Raises:
-            JobHostError: There never will be room for it.
-        """
+        """Raise `JobHostError` if a host for ``device`` can never start here."""
 
     def obstacle(self, device: Device, *, waited_s: float) -> str | None:  # noqa: ARG002 - none
         """Return what keeps a host, on its way for ``waited_s``, from starting; None if unknown."""
@@ -80,11 +76,7 @@ class Hosts(ABC):
 
     @abstractmethod
     def start(self, folder: AttemptFolder, lock: AttemptLock, device: Device) -> None:
-        """Start the host that does what ``folder`` requests; it is in charge from now on.
-
-        Raises:
-            JobHostError: It could not be started.
-        """
+        """Start the host that does what ``folder`` requests, or raise `JobHostError`."""
 
     @abstractmethod
     def kill(self, folder: AttemptFolder, attempt: int) -> bool:
@@ -337,11 +329,7 @@ SILENT_S: Final = 600.0
 
 
 def job_folder(spec: JobSpec) -> Path:
-    """Return the folder of a job's attempts: ``jobs/<stage>`` beside its log.
-
-    Raises:
-        InputError: The stage cannot name a folder.
-    """
+    """Return ``jobs/<stage>`` beside a job's log; an `InputError` for a stage that is no name."""
     if re.fullmatch(NAME_PATTERN, spec.key.stage) is None:
         raise InputError(
             f"stage {spec.key.stage!r}: expected letters, digits, '.', '_' and '-', at most 100; "
@@ -392,15 +380,10 @@ class DurableRunner(ABC):
         """Return where hosts run."""
 
     def run(self, spec: JobSpec) -> JobEnd:
-        """Return the end of ``spec``: recorded, adopted from a live host, or run now.
+        """Return the end of ``spec``; errors as `JobRunner.run`.
 
         Raises:
-            JobFailedError: It failed in every attempt.
-            BudgetExceededError: The budget ended before the job did.
-            StopRequestedError: Someone asked the run to stop; the job was ended.
-            IntegrityError: It succeeded before, and its result file was changed since.
             UnknownNameError: Its program is not in the table, or not installed.
-            StaleLeaseError: Another controller took the run over; the job goes on without us.
             JobHostError: The job's host can neither be started nor ended.
         """
         return _Job(self, spec).run()

@@ -3,17 +3,15 @@
 ``python -m cadenza.loop.jobs.host <request.json> [descriptor of the lock]``
 
 It runs the command in a process group of its own, appends its output to the log, shows signs of
-life, and ends the group (SIGTERM, a grace period, SIGKILL) at the time limit, when it leaves no
-trace for too long, at the end of the budget, when asked to by file, or when it gets SIGTERM or
-SIGINT itself. Last, it writes how the attempt ended. Killed, it takes the command with it: the
-kernel sees to that.
-
-It must start fast, so it loads the standard library and two light modules of `cadenza.core`.
+life, ends the group (SIGTERM, a grace period, SIGKILL) when a limit is reached or someone asks, and
+last writes how the attempt ended. Killed, it takes the command with it. It must start fast, so it
+loads the standard library and two light modules of `cadenza.core`.
 """
 
 import contextlib
 import math
 import os
+import re
 import select
 import shlex
 import signal
@@ -55,9 +53,8 @@ _LONGEST_STEP_S: Final = 5.0
 class Silence:
     """Watches what one attempt of a job leaves: new lines in its log, changes in its folder.
 
-    A job that works for long without output looks like one that hangs. Files are told apart by
-    number, sizes and times of change; the folder is looked through only while the log is silent.
-    ``seconds`` counts since something changed, as far as was looked.
+    Files are told apart by number, sizes and times of change; the folder is looked through only
+    while the log is silent. ``seconds`` counts since something changed, as far as was looked.
     """
 
     def __init__(self, log_path: Path, folder: Path, *, limit_s: float | None) -> None:
@@ -152,8 +149,6 @@ def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 _GROUPS: Final = Path("sys/fs/cgroup")
-#: Key of the count, in the files of both versions.
-_COUNT: Final = "oom_kill"
 
 
 def memory_kills(root: Path = Path("/")) -> int | None:
@@ -161,40 +156,17 @@ def memory_kills(root: Path = Path("/")) -> int | None:
 
     A job runs in the group of its host, so a count that rose tells a job that needs too much memory
     from one that a person or a shutdown killed. Other programs of the group count, too; None if
-    nobody counts. Source: ``memory.events`` (cgroup v2), ``memory.oom_control`` (cgroup v1).
+    nobody counts. Source: ``memory.events`` (cgroup v2). In a container the name of the group is
+    often that outside, but its file is at the top.
     """
-    for path in _candidates(root):
-        try:
-            lines = path.read_text().splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            name, _, count = line.partition(" ")
-            if name == _COUNT and count.isdecimal():
-                return int(count)
+    with contextlib.suppress(OSError):
+        found = re.search(r"^0::/?(.*)$", (root / "proc/self/cgroup").read_text(), re.MULTILINE)
+        for group in () if found is None else (found[1], ""):
+            with contextlib.suppress(OSError):
+                text = (root / _GROUPS / group / "memory.events").read_text()
+                count = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
+                return None if count is None else int(count[1])
     return None
-
-
-def _candidates(root: Path) -> list[Path]:
-    """Return the files that may hold the count, best first.
-
-    In a container the name of the group is often that outside, but its files are at the top.
-    """
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    found: list[Path] = []
-    for line in lines:
-        _, controllers, group = line.split(":", 2)
-        if "memory" in controllers.split(","):
-            folder, name = root / _GROUPS / "memory", "memory.oom_control"
-        elif not controllers:
-            folder, name = root / _GROUPS, "memory.events"
-        else:
-            continue
-        found += [folder / group.lstrip("/") / name, folder / name]
-    return found
 
 
 #: Pause between two looks at the limits, s.
@@ -213,17 +185,14 @@ NO_LOCK: Final = 75
 def main(arguments: Sequence[str]) -> int:
     """Run one attempt and return 0, or `NO_LOCK` if someone else is in charge of the job."""
     folder = AttemptFolder(Path(arguments[0]).parent)
-    lock = _inherited_lock(arguments[1]) if len(arguments) > 1 else _own_lock(folder)
-    if lock is None:
+    if len(arguments) > 1:
+        os.set_inheritable(int(arguments[1]), False)  # the command must not hold it
+        lock = AttemptLock(int(arguments[1]))
+    elif (lock := _own_lock(folder)) is None:
         return NO_LOCK
     with lock:
         folder.write_end(_Attempt(folder, folder.read_request()).run())
     return 0
-
-
-def _inherited_lock(descriptor: str) -> AttemptLock:
-    os.set_inheritable(int(descriptor), False)  # the command must not hold it
-    return AttemptLock(int(descriptor))
 
 
 def _own_lock(folder: AttemptFolder) -> AttemptLock | None:

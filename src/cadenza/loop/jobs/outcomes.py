@@ -1,13 +1,11 @@
 """What an attempt leaves: how far it is, and what its end means.
 
-Result:   the job's result file, with its digest; a job that ended well is recorded with it.
-Course:   ``course.json`` beside the files of the attempt, written by a runner as it starts one. It
-          tells what this attempt alone has done, and how often in a row the command was killed
-          without getting further.
-Progress: LeRobot's tools draw bars and write ``step:`` lines into the log, and its training saves
-          checkpoints; our own evaluation stores every batch of episodes, our own training every
-          thousandth update, below ``--out``. Of collections, and of trainings with
-          ``--max-epochs``, nothing is known: they may end early.
+Course:   ``course.json`` beside the files of the attempt, written by a runner as it starts one:
+          what this attempt alone has done, and kills in a row of the command without getting
+          further. Progress: LeRobot draws bars, writes ``step:`` lines and saves checkpoints; our
+          own evaluation stores every batch of episodes, our own training every thousandth update.
+          Of collections, and of trainings with ``--max-epochs``, nothing is known: they may end
+          early.
 """
 
 import logging
@@ -35,11 +33,7 @@ _SHOWN_LINES: Final = 15
 
 
 def result_digest(path: Path) -> str:
-    """Return the digest of a result file.
-
-    Raises:
-        IntegrityError: The file is missing or holds no JSON object.
-    """
+    """Return the digest of a result file, or raise `IntegrityError` if it is no JSON object."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -51,11 +45,7 @@ def result_digest(path: Path) -> str:
 
 
 def require_unchanged(path: Path, recorded: str | None) -> None:
-    """Raise unless a result file is the one that was recorded.
-
-    Raises:
-        IntegrityError: It is missing or was changed.
-    """
+    """Raise `IntegrityError` unless a result file is the one that was recorded."""
     found = result_digest(path)
     if found != recorded:
         raise IntegrityError(
@@ -78,11 +68,7 @@ def last_lines(log_path: Path) -> str:
 
 
 def remove_output(spec: JobSpec) -> None:
-    """Remove the output folder that an earlier attempt left.
-
-    Raises:
-        InputError: It lies outside the folder of the job's log, or is a link.
-    """
+    """Remove the folder of an earlier attempt; an `InputError` if it is no plain one of the job."""
     cycle = spec.log_path.absolute().parent.resolve()
     folder = spec.output_dir.absolute()
     inside = folder.resolve().is_relative_to(cycle) and folder.resolve() != cycle
@@ -311,13 +297,7 @@ class Incident(Record):
 
 
 class JobProgress(Record):
-    """How a running job stands.
-
-    Attributes:
-        attempt_s: Seconds of this attempt so far.
-        waits_for: What keeps it from starting; None if nothing does.
-        quiet_s: Seconds since it left a trace in its log or folder.
-    """
+    """How a running job stands; ``quiet_s`` counts since it left a trace in its log or folder."""
 
     key: JobKey
     attempt: int

@@ -1,15 +1,14 @@
 """Jobs on a Ray cluster, each attempt on whichever node has room.
 
 The host of an attempt runs under a detached actor named after the job, so that it outlives the
-controller and the next one finds it. All else is as on one machine: the host talks through the
-files of the job's folder, and the runner of `DurableRunner` decides.
+controller and the next one finds it. All else is as on one machine.
 
 Needs:   the extra ``ray``; a folder of runs that all nodes see at the same path, on a file system
          whose locks work between nodes; the same installation at the same paths on all nodes.
-Limits:  a cluster that this process started ends with it, and its jobs with the cluster; give the
-         address of a lasting one to survive. No node can join such a cluster, so a job that it has
-         no room for is refused; on another cluster the job waits, and says for what. Processes
-         that hide from a killed host on another node end when the next attempt starts on that node.
+         Limits:  a cluster that this process started ends with it, and its jobs with the cluster.
+         No node can join it, so a job that it has no room for is refused; elsewhere the job waits.
+         Processes that hide from a killed host on another node end when the next attempt starts
+         there.
 """
 
 import os
@@ -73,7 +72,8 @@ class RayHosts(Hosts):
         """
         address = address or os.environ.get("RAY_ADDRESS") or None
         if address is None:
-            _keep_to_this_machine()
+            # read at Ray's import: a cluster that it starts listens on the loopback address only
+            os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         self._ray = _import_ray()
         self._may_grow = True
         if self._ray.is_initialized():
@@ -96,11 +96,7 @@ class RayHosts(Hosts):
             self._may_grow = False  # it listens to this machine alone, and ends with this process
 
     def require_room(self, device: Device) -> None:
-        """Raise if no node has what a host needs, and no node can join the cluster.
-
-        Raises:
-            JobHostError: The host would wait for ever.
-        """
+        """Raise `JobHostError` if a host would wait for ever: nobody has room, or can join."""
         lack = None if self._may_grow else self._lack(device)
         if lack is not None:
             raise JobHostError(
@@ -190,14 +186,6 @@ def _listed(resources: Mapping[str, float]) -> str:
 
 def _name_of(folder: AttemptFolder) -> str:
     return f"job-{sha256_bytes(os.fsencode(folder.path))[:_DIGITS]}"
-
-
-def _keep_to_this_machine() -> None:
-    """Let a cluster that Ray starts listen on the loopback address only.
-
-    Ray reads this switch, made for systems without clusters, when it is imported.
-    """
-    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 
 
 def _import_ray() -> Any:

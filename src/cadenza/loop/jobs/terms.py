@@ -1,11 +1,9 @@
 """The terms of a run's jobs: what programs' names mean, what may be spent, and requests to stop.
 
-Programs: a command begins with a bare name, which the constitution knows; only here it becomes a
-          path. No name is looked up in ``PATH``, so that nobody's folder can put another program in
-          its place.
-Budget:   seconds of all attempts by the store, failed ones too. Time between jobs costs nothing; an
-          attempt whose host was killed costs its time up to its last sign of life.
-Stopping: signals to the controller, and a request in the store.
+Programs: a command begins with a bare name, which only here becomes a path; not by ``PATH``, so
+          that nobody's folder can put another program in its place.
+Budget:   seconds of all attempts by the store, failed ones too, up to the last sign of life of one
+          whose host was killed. Time between jobs costs nothing.
 """
 
 import logging
@@ -29,11 +27,7 @@ from cadenza.loop.errors import BudgetExceededError, StoreUnavailableError
 
 
 class ProgramTable:
-    """Programs by name: absolute executable and first arguments.
-
-    Raises:
-        ConfigurationError: A name is no bare name, or its executable is no absolute path.
-    """
+    """Programs by name: absolute executable and first arguments, or a `ConfigurationError`."""
 
     def __init__(self, programs: Mapping[str, Sequence[str]]) -> None:
         for name, prefix in programs.items():
@@ -52,22 +46,14 @@ class ProgramTable:
         return cls({"cadenza": (sys.executable, "-P", "-m", "cadenza")})
 
     def extended(self, programs: Mapping[str, Sequence[str]]) -> "ProgramTable":
-        """Return this table with further programs.
-
-        Raises:
-            ConfigurationError: A name is taken, or an entry is malformed.
-        """
+        """Return this table with further programs; a `ConfigurationError` for a name again."""
         taken = sorted(self._programs.keys() & programs.keys())
         if taken:
             raise ConfigurationError(f"programs: expected new names, got {taken} once more.")
         return ProgramTable({**self._programs, **programs})
 
     def resolve(self, command: Sequence[str]) -> tuple[str, ...]:
-        """Return ``command`` with its name replaced; its arguments stay as they are.
-
-        Raises:
-            UnknownNameError: The table has no such name, or its executable is not there.
-        """
+        """Return ``command`` with its program's place, or raise `UnknownNameError` without one."""
         name = command[0] if command else ""
         prefix = self._programs.get(name)
         if prefix is None:
@@ -96,13 +82,9 @@ class BudgetMeter:
         *,
         uses_gpu: bool,
     ) -> None:
-        """Meter the run ``run_id``.
+        """Meter the run ``run_id``, whose seconds by device ``spent_s`` returns.
 
-        Args:
-            spent_s: Returns the seconds of all attempts of a run by device.
-            run_id: The run.
-            budgets: Its limits.
-            uses_gpu: Whether ``max_gpu_hours`` counts the jobs on the GPU alone, instead of all.
+        ``uses_gpu``: whether ``max_gpu_hours`` counts the jobs on the GPU alone, instead of all.
         """
         self._spent_s = spent_s
         self._run_id = run_id
@@ -114,11 +96,7 @@ class BudgetMeter:
         return max(0.0, min(allowed - spent for _, allowed, spent in self._drawn_on(device)))
 
     def require(self, device: Device) -> None:
-        """Raise unless a job on ``device`` may run.
-
-        Raises:
-            BudgetExceededError: A limit is reached.
-        """
+        """Raise `BudgetExceededError` if a job on ``device`` may not run."""
         for limit, allowed_s, spent_s in self._drawn_on(device):
             if spent_s >= allowed_s:
                 raise BudgetExceededError(
@@ -172,19 +150,14 @@ class StopSignals:
     """A stop check: the first SIGINT or SIGTERM within the block asks to end, the second to kill.
 
     The third raises `KeyboardInterrupt`, for a program that does not get to ask. SIGHUP, by which a
-    closed terminal tells its programs, asks to end and no more, since it may come twice: once it
-    came, it is ignored after the block, too. Who ignored it before (``nohup``) goes on ignoring it.
-    For the main thread, which alone may handle signals.
-
-    Attributes:
-        first: The first signal; None before.
+    closed terminal tells its programs, asks to end and no more: it may come twice. Who ignored it
+    before (``nohup``) goes on ignoring it. `first` is the first signal; None before.
     """
 
     def __init__(self, tell: Callable[[StopLevel], object] | None = None) -> None:
         """Take signals within the block; ``tell`` gets each new level, inside the handler."""
         self.first: signal.Signals | None = None
         self._level = StopLevel.NONE
-        self._hung_up = False
         self._tell = tell
         self._before: dict[signal.Signals, Any] = {}
 
@@ -197,19 +170,13 @@ class StopSignals:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            if number is not signal.SIGHUP:
-                signal.signal(number, handler)
-        if signal.SIGHUP in self._before:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # one that came counts from here on
-            if not self._hung_up:
-                signal.signal(signal.SIGHUP, self._before[signal.SIGHUP])
+            signal.signal(number, handler)
 
     def __call__(self) -> StopLevel:
         """Return how urgently signals ask to stop."""
         return self._level
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        self._hung_up = self._hung_up or number == signal.SIGHUP
         if number == signal.SIGHUP and self._level:
             return
         if self._level is StopLevel.KILL:

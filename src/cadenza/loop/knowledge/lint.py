@@ -1,17 +1,14 @@
 """What is wrong with the pages: shape, contradictions, staleness.
 
-Contradictions:  runs that kept one policy on one suite and disagree beyond their intervals;
-                 a lesson that says a policy or suite gets better (worse) while the newest change
-                 within a run is a significant loss (gain); a lesson that calls a policy best where
-                 another one's last success is significantly higher; two lessons of one page that
-                 say opposite things of the same name. Candidates that a run refused, e.g. rolled
-                 back, are none of its successes.
+Contradictions:  runs that kept one policy on one suite and disagree beyond their intervals; a
+                 lesson that says the opposite of the newest significant change within a run, or
+                 calls a policy best where another one's last success is significantly higher.
 Staleness:       a page without an observation for `STALE_DAYS` before the newest of all pages; a
                  day of change before its newest observation; runs that do not exist.
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from datetime import date
 from itertools import combinations
 from pathlib import Path
@@ -48,13 +45,8 @@ _BEST: Final = re.compile(r"\bbest\b", re.IGNORECASE)
 _NEGATED: Final = re.compile(r"\b(not|never|no longer|without|does ?n[o']t|avoid)\b", re.IGNORECASE)
 
 
-def findings(root: Path, known_runs: Collection[str] | None = None) -> list[dict[str, str]]:
-    """Return ``{"page", "problem"}`` for every problem, sorted by page.
-
-    Args:
-        root: Knowledge folder; nothing is wrong with a missing one.
-        known_runs: Runs that exist; None for those that have a page of their own.
-    """
+def findings(root: Path) -> list[dict[str, str]]:
+    """Return ``{"page", "problem"}`` for every problem, sorted by page."""
     if not root.is_dir():
         return []
     pages: dict[Path, Page | None] = {}
@@ -64,8 +56,8 @@ def findings(root: Path, known_runs: Collection[str] | None = None) -> list[dict
     read = {path: page for path, page in pages.items() if page is not None}
     seen = {path: read_observations(page.section(OBSERVATIONS)) for path, page in read.items()}
     newest = max((d for s in seen.values() if (d := s.newest_date()) is not None), default=None)
-    known = _runs_with_pages(read) if known_runs is None else known_runs
-    runs = {plain_name(run) for run in known}
+    named = (p.meta.get("name") for p in read.values() if p.meta.get("type") == "experiment")
+    runs = {plain_name(name) for name in named if isinstance(name, str)}
     found: list[dict[str, str]] = []
     for path, page in pages.items():
         if page is None:
@@ -78,11 +70,6 @@ def findings(root: Path, known_runs: Collection[str] | None = None) -> list[dict
             ]
         found += [{"page": str(path), "problem": problem} for problem in problems]
     return found
-
-
-def _runs_with_pages(pages: dict[Path, Page]) -> set[str]:
-    named = (p.meta.get("name") for p in pages.values() if p.meta.get("type") == "experiment")
-    return {name for name in named if isinstance(name, str)}
 
 
 def _shape(page: Page) -> Iterator[str]:
@@ -112,10 +99,6 @@ def _contradictions(page: Page, seen: Observations) -> Iterator[str]:
     lessons = [line for line in page.section(LESSONS).split("\n") if line.strip()]
     for lesson in lessons:
         yield from _contradicted_by_observations(lesson, outcomes)
-    for name in sorted(seen.names()):
-        claims = {claim for lesson in lessons if _names(lesson, name) and (claim := _claim(lesson))}
-        if len(claims) > 1:
-            yield f"contradiction: lessons say that {name} gains and that it loses"
 
 
 def _contradicted_by_observations(

@@ -4,24 +4,16 @@ The newest observations stand as a list, older ones are rolled up into a table. 
 section are a person's and are kept above both.
 
 A line:      ``- DATE · run R · cycle N · SUITE · policy P · success 50.0% · decision D · episodes
-             10`` and ``· seed S`` where the seed of the run is known; without the number of
-             episodes where nobody knows it, as in LeAgents' pages.
+             10`` and ``· seed S``, the last two where they are known.
 A row:       one run on one suite with one policy: its cycles, first and last success that it kept
              (``-`` if none), decisions.
-Kept:        what was decided to be `KEPT`: the candidate was blessed or became the reference. Other
-             candidates were refused; what a run found is never what it refused.
 Difference:  p1 - p2 of independent trials lies, with 95 % confidence, in
              d - sqrt((p1 - l1)^2 + (u2 - p2)^2) .. d + sqrt((u1 - p1)^2 + (p2 - l2)^2)
              with Wilson's bounds l, u. Source: Newcombe 1998, Statist. Med. 17, 873-890, method 10.
-Agreement:   two runs agree on a policy and suite if the interval of the difference of their last
-             successes holds 0, that difference is at most `MARGIN`, and their changes from first
-             to last success are not significant in opposite directions.
-Independent: runs of different known seeds. Runs of one seed play the same initial states, and a
-             repeated run gives the same numbers: that they agree shows nothing. A run of an unknown
-             seed may repeat any other one.
-Precise:     a success whose interval is at most `MAX_WIDTH` wide: 21 episodes where half of them
-             succeed, 6 where all or none do. Runs of fewer, or of an unknown number, agree with
-             nearly everything: they replicate nothing, but they can contradict.
+Agreement:   the difference of the last successes is at most `MARGIN` and not significant, and the
+             changes from first to last are not significant in opposite directions.
+Precise:     a success whose interval is at most `MAX_WIDTH` wide. Others replicate nothing, but
+             they can contradict; nor do runs of one seed, which play the same initial states.
 """
 
 import math
@@ -43,12 +35,7 @@ MAX_WIDTH: Final = 2 * MARGIN
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A share of successes.
-
-    Attributes:
-        rate: Successes / episodes, in [0, 1].
-        episodes: Episodes; 0 if not known.
-    """
+    """A share of successes, in [0, 1]; 0 episodes if their number is not known."""
 
     rate: float
     episodes: int
@@ -68,12 +55,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """What one run found about one policy on one suite.
-
-    Attributes:
-        first: First measurement of a policy that it kept.
-        seed: Root of its randomness; None if not known.
-    """
+    """What one run found about one policy, from the first one that it kept, on one suite."""
 
     run: str
     first: Measurement
@@ -178,12 +160,7 @@ def measurement(rate: float, episodes: int) -> Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What one cycle of one run measured; names are plain, see `plain_name`.
-
-    Attributes:
-        date: Day, UTC, ``YYYY-MM-DD``.
-        seed: Root of the run's randomness; None if not known.
-    """
+    """What one cycle of one run measured; names are plain, see `plain_name`."""
 
     date: str
     run: str
@@ -256,11 +233,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """The observations of a page.
-
-    Attributes:
-        free: Lines that are none, as they stand.
-    """
+    """The observations of a page, and lines that are none, as they stand."""
 
     free: tuple[str, ...] = ()
     rows: tuple[Row, ...] = ()
@@ -299,11 +272,6 @@ class Observations:
         for (suite, policy, _), outcome in found.items():
             by_pair.setdefault((suite, policy), []).append(outcome)
         return by_pair
-
-    def names(self) -> set[str]:
-        """Return the suites and policies."""
-        observed = (*self.rows, *self.listed)
-        return {name for one in observed for name in (one.suite, one.policy)}
 
     def runs(self) -> tuple[str, ...]:
         """Return the runs, in order of their first observation."""

@@ -1,10 +1,10 @@
-"""The knowledge folder: its pages as files, their names, and one writer at a time.
+"""Knowledge pages: their format, their files and names, and one writer of the folder at a time.
 
+Page:   YAML front matter between ``---`` lines, then Markdown in sections. Reading never fails:
+        what is no front matter stays in the text, what is no UTF-8 is replaced, and `Page.problem`
+        says so. Writing and reading again gives the same page.
 Files:  a page belongs to the name in its front matter. Two names may have one slug: another name of
         the same slug gets a file with a digest of the name at its end, and keeps it.
-Runs:   run ids are unique within a store only. The first run of an id gets the id as its name; a
-        run of that id in another store gets the id and a digest of its own origin, and keeps it.
-        Who was first is kept in a hidden file of the folder.
 """
 
 import fcntl
@@ -23,7 +23,6 @@ import yaml
 from cadenza.core.errors import StorageError
 from cadenza.core.files import (
     atomic_write_bytes,
-    atomic_write_text,
     confined_path,
     make_folder,
     remove_temporaries,
@@ -62,13 +61,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A page.
-
-    Attributes:
-        meta: The front matter; empty if there is none that can be read.
-        preamble: Text before the first section.
-        problem: Why the bytes are no proper page; None if they are.
-    """
+    """A page; `problem` says why the bytes are no proper one. Without front matter, no `meta`."""
 
     meta: Mapping[str, Any]
     preamble: str = ""
@@ -146,12 +139,7 @@ def _split(text: str) -> tuple[dict[str, Any], str, str | None]:
 
 
 def _loaded(front: str) -> Any:
-    """Return plain values that can be written again.
-
-    Raises:
-        yaml.YAMLError: ``front`` is no YAML, nests too deep, or has aliases, which would multiply
-            what it holds.
-    """
+    """Return plain values that can be written again; no aliases, which multiply what they hold."""
     if _bracket_depth(front) > _MAX_DEPTH:
         raise yaml.YAMLError(f"expected at most {_MAX_DEPTH} brackets within one another")
     loaded = yaml.load(front, _Loader)  # noqa: S506  # a SafeLoader
@@ -219,12 +207,7 @@ MAX_PAGE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """A page as it is on disk.
-
-    Attributes:
-        path: Its path below the folder, with ``/``.
-        text: Its text; bytes that are no UTF-8 are replaced.
-    """
+    """A page on disk: its path below the folder, the digest of its bytes, and its text."""
 
     path: str
     sha256: str
@@ -291,8 +274,7 @@ proposers; nothing is decided by them.
 
 - `tasks/`, `policies/`: YAML front matter between `---` lines (`name`, `type`, `status`,
   `provenance`, `updated`), then `## Observations` and `## Lessons`.
-- `experiments/`: one page per run, with a table of its cycles. A run of another store whose id
-  was taken has a digest behind its id; `.runs/` holds who was first.
+- `experiments/`: one page per run, with a table of its cycles.
 - `status` is `observed-once`; `replicated` once two runs or more of different seeds, each with
   enough episodes, kept the same policy on the same suite and all agree; or `human-confirmed`,
   which only a person sets, and which keeps programs from changing status and lessons.
@@ -306,12 +288,7 @@ This file is written once and never changed by a program.
 
 @contextmanager
 def locked(root: Path) -> Generator[None]:
-    """Own the folder inside the block; it is created, with its guide, if it is missing.
-
-    Raises:
-        StorageError: Another process owns it for too long.
-        StorageError: The file system refused.
-    """
+    """Own the folder, made if missing, inside the block, or raise `StorageError`."""
     descriptor = _open_lock(root)
     try:
         _wait_for(descriptor, root)
@@ -325,11 +302,11 @@ def locked(root: Path) -> Generator[None]:
 
 
 def load_page(path: Path) -> Page:
-    """Return the page at ``path``; an empty one if there is no file.
-
-    Raises:
-        StorageError: The file is longer than a page, or unreadable.
-    """
+    """Return the page at ``path``, or an empty one; a file longer than a page is renamed."""
+    if path.is_file() and path.stat().st_size > MAX_PAGE_BYTES:
+        aside = path.with_suffix(".oversized")
+        _logger.warning("%s is longer than %d bytes: kept as %s", path, MAX_PAGE_BYTES, aside)
+        path.replace(aside)
     if not path.exists():
         return Page(meta={})
     data = read_bounded(path)
@@ -341,25 +318,8 @@ def load_page(path: Path) -> Page:
     return read_page(data)
 
 
-def load_or_set_aside(path: Path) -> Page:
-    """Return the page at ``path``; a file longer than a page is renamed, and a new page begins.
-
-    Raises:
-        StorageError: The file is unreadable.
-    """
-    if path.is_file() and path.stat().st_size > MAX_PAGE_BYTES:
-        aside = path.with_suffix(".oversized")
-        _logger.warning("%s is longer than %d bytes: kept as %s", path, MAX_PAGE_BYTES, aside)
-        path.replace(aside)
-    return load_page(path)
-
-
 def save_page(path: Path, page: Page) -> None:
-    """Write a page in one durable step, unless the file holds these bytes already.
-
-    Raises:
-        StorageError: The file system refused; the file is unchanged.
-    """
+    """Write a page in one durable step, unless the file holds these bytes already."""
     data = write_page(page)
     if not path.exists() or read_bounded(path) != data:
         atomic_write_bytes(path, data)
@@ -412,16 +372,10 @@ def slug(name: str) -> str:
 
 
 def page_path(root: Path, folder: str, name: str, owner: Callable[[Path], str | None]) -> Path:
-    """Return the file of a page.
+    """Return the file, below ``folder``, of the page about ``name``.
 
-    Args:
-        root: Knowledge folder.
-        folder: Folder below it, for the type of page.
-        name: What the page is about.
-        owner: Returns the name that a file's front matter gives; None if there is none.
-
-    Raises:
-        StorageError: A link leads outside ``root``.
+    ``owner`` returns the name that a file's front matter gives; None if there is none. A link that
+    leads outside ``root`` is a `StorageError`.
     """
     plain = confined_path(root, f"{folder}/{slug(name)}.md")
     told_apart = confined_path(root, f"{folder}/{slug(name)}-{_digits(name)}.md")
@@ -431,41 +385,4 @@ def page_path(root: Path, folder: str, name: str, owner: Callable[[Path], str | 
 
 
 def _digits(name: str) -> str:
-    return _digest(name)[:_DIGEST_DIGITS]
-
-
-#: Folder of the claims, below the folder of the pages.
-_CLAIMS: Final = ".runs"
-#: What claims a name for pages that were written by nobody known.
-_UNKNOWN: Final = "-"
-#: Hexadecimal digits of a file's name, and of an origin in a run's name.
-_FILE_DIGITS: Final = 32
-_ORIGIN_DIGITS: Final = 8
-
-
-def claimed_name(root: Path, run_id: str, origin: str, *, taken: bool) -> str:
-    """Return the name of a run in the pages, claiming its id if nobody did; call under the lock.
-
-    Args:
-        root: Knowledge folder.
-        run_id: Id of the run.
-        origin: What tells the run from others of its id; equal whenever it goes on.
-        taken: Whether the pages hold what this run is about to tell; without a claim, another run
-            of its id wrote them.
-
-    Raises:
-        StorageError: The file system refused, or a link leads out of the folder.
-    """
-    path = confined_path(root, f"{_CLAIMS}/{_digest(run_id)[:_FILE_DIGITS]}")
-    own = _digest(origin)
-    data = read_bounded(path)
-    if data is None:
-        claim = _UNKNOWN if taken else own
-        atomic_write_text(path, f"{claim}\n")
-    else:
-        claim = data.decode("utf-8", "replace").strip()
-    return run_id if claim == own else f"{run_id}~{own[:_ORIGIN_DIGITS]}"
-
-
-def _digest(text: str) -> str:
-    return sha256_bytes(text.encode("utf-8", "replace"))
+    return sha256_bytes(name.encode("utf-8", "replace"))[:_DIGEST_DIGITS]

@@ -25,7 +25,7 @@ from cadenza.loop.knowledge.observations import (
     read_observations,
 )
 from cadenza.loop.knowledge.pages import Page
-from cadenza.loop.llm.untrusted import storable
+from cadenza.loop.llm.protocol import storable
 
 PageType: TypeAlias = Literal["task", "policy", "experiment"]
 PAGE_TYPES: Final = ("task", "policy", "experiment")
@@ -129,22 +129,18 @@ def digest(lessons: str) -> str:
 
 
 def derived_lessons(seen: Observations, *, compare: bool) -> str:
-    """Return the lessons that the observations themselves teach.
+    """Return the lessons of the observations themselves; ``compare`` says which policy is best.
 
     A policy stands where runs last kept it; what they refused is told apart, and what was rolled
     back is a regression.
-
-    Args:
-        seen: Observations.
-        compare: Whether to say which policy is best on each suite.
     """
     pooled = {pair: _pooled(runs) for pair, runs in seen.outcomes().items()}
     bullets = _standings(seen, pooled, compare=compare)
     for (suite, policy), runs in seen.outcomes().items():
         bullets += [_change(suite, policy, run) for run in runs if direction(run.first, run.last)]
-    bullets += [_not_kept(o) for o in _newest_refused(seen)]
+    bullets += [_refused("Not kept", o, o.decision) for o in _newest_refused(seen)]
     regressions = [o for o in seen.listed if o.decision == ROLLED_BACK][-_MAX_REGRESSIONS:]
-    bullets += [_regression(o) for o in regressions]
+    bullets += [_refused("Regression", o, "rolled back") for o in regressions]
     return "\n".join(f"- {bullet}" for bullet in bullets[:MAX_BULLETS])
 
 
@@ -192,16 +188,9 @@ def _newest_refused(seen: Observations) -> list[Observation]:
     return [o for o in newest.values() if o.decision != ROLLED_BACK]
 
 
-def _not_kept(seen: Observation) -> str:
+def _refused(what: str, seen: Observation, decision: str) -> str:
     return (
-        f"Not kept: {seen.policy} on {seen.suite} at {_percent(seen.measured)}, {seen.decision} in "
-        f"cycle {seen.cycle} of run {seen.run}."
-    )
-
-
-def _regression(seen: Observation) -> str:
-    return (
-        f"Regression: {seen.policy} on {seen.suite} at {_percent(seen.measured)}, rolled back in "
+        f"{what}: {seen.policy} on {seen.suite} at {_percent(seen.measured)}, {decision} in "
         f"cycle {seen.cycle} of run {seen.run}."
     )
 
@@ -236,11 +225,7 @@ _TABLE_ROW: Final = re.compile(r"\| (\d{1,9}) \| .* \|")
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a page is about.
-
-    Attributes:
-        name: Its name, as the run gives it.
-    """
+    """What a page is about, by its name as the run gives it."""
 
     page_type: PageType
     name: str

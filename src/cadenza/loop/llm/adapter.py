@@ -1,39 +1,38 @@
 """Clients of language models, where LeAgents has them: one call, from question to answer.
 
 A client says how its package sends a question and where a reply holds text and numbers of tokens.
-The packages make the request (address, key, headers, proxies); the body is read and checked here,
-because they accept any shape and keep a body of any size in memory.
+The packages make the request; the body is read and checked here, because they accept any shape and
+keep a body of any size in memory.
 
-============================  ===============================================================
-``None``, ``""``              `NullLLM`
-``anthropic``                 `AnthropicLLM`: the Messages API; key and address as its package
-                              finds them
-``openai``                    `OpenAICompatibleLLM`: chat completions, of OpenAI and of the many
-                              servers that speak its format; ``OPENAI_API_KEY``, or no key
-``gemini``                    the same at Google's address; ``GEMINI_API_KEY``, else
-                              ``GOOGLE_API_KEY``
-============================  ===============================================================
-
-OpenAI's own service takes the limit of a reply as ``max_completion_tokens`` and its newer models
-refuse the older ``max_tokens``; other servers know the older name at least.
+Keys:   ``anthropic``: as its package finds them; ``openai``: ``OPENAI_API_KEY``, or none for other
+        servers; ``gemini``: ``GEMINI_API_KEY``, else ``GOOGLE_API_KEY``.
+Limit:  OpenAI's newer models want ``max_completion_tokens``, other servers know ``max_tokens``.
 """
 
 import importlib
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import cached_property
 from types import ModuleType
-from typing import Any, ClassVar, Final, Protocol, cast
+from typing import Any, ClassVar, Final, cast
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.strict_json import parse_json_object
-from cadenza.loop.config import ModelSpec, parse_spec
+from cadenza.loop.config import parse_spec
 from cadenza.loop.errors import LLMCallError, LLMPackageMissingError
-from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, Answer, LLMClient, NullLLM, Question
-from cadenza.loop.llm.untrusted import error_text, redacted, secrets_of
+from cadenza.loop.llm.protocol import (
+    DEFAULT_MAX_TOKENS,
+    Answer,
+    LLMClient,
+    NullLLM,
+    Question,
+    error_text,
+    redacted,
+    secrets_of,
+)
 
 __all__ = ["AnthropicLLM", "LLMClient", "NullLLM", "OpenAICompatibleLLM", "make_llm"]
 
@@ -46,20 +45,8 @@ _PASSING_STATUSES: Final = frozenset({408, 409, 425, 429})
 _SERVER_ERRORS: Final = 500
 
 
-class StreamedResponse(Protocol):
-    """The part of the packages' responses that we use."""
-
-    def iter_bytes(self) -> Iterator[bytes]:
-        """Yield the body."""
-        ...
-
-
 def load_package(name: str) -> ModuleType:
-    """Import the official package of a service.
-
-    Raises:
-        LLMPackageMissingError: It is not installed.
-    """
+    """Import the official package of a service, or raise `LLMPackageMissingError`."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -70,18 +57,15 @@ def load_package(name: str) -> ModuleType:
 
 
 def fetch(
-    send: Callable[[], AbstractContextManager[StreamedResponse]],
+    send: Callable[[], AbstractContextManager[Any]],
     package: ModuleType,
     base_error: type[Exception],
     secrets: Iterable[str],
 ) -> dict[str, Any]:
-    """Return the JSON object that a request brings; ``send`` starts it.
+    """Return the JSON object that a request brings, or raise `LLMCallError`; ``send`` starts it.
 
     ``base_error`` is the most general error of the official ``package``, and no message may hold
     ``secrets``.
-
-    Raises:
-        LLMCallError: The request failed, or its body is too long or no JSON object.
     """
     import httpx2
 
@@ -119,7 +103,7 @@ def mapping_or_empty(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _bounded_body(response: StreamedResponse) -> bytes:
+def _bounded_body(response: Any) -> bytes:
     body = bytearray()
     for chunk in response.iter_bytes():
         body += chunk
@@ -130,18 +114,12 @@ def _bounded_body(response: StreamedResponse) -> bytes:
 
 def _status_failure(error: Any, secrets: Iterable[str]) -> LLMCallError:
     status = int(error.status_code)
+    after = (error.response.headers.get("retry-after") or "").strip()  # may be a date, too
     return LLMCallError(
         error_text(f"status {status}: {error}", secrets),
         passing=status in _PASSING_STATUSES or status >= _SERVER_ERRORS,
-        retry_after_s=_seconds(error.response.headers.get("retry-after")),
+        retry_after_s=float(after) if re.fullmatch(r"[0-9]{1,15}", after) else None,
     )
-
-
-def _seconds(text: str | None) -> float | None:
-    """Return the seconds of a ``retry-after`` header; None for a date or none at all."""
-    if text is None or re.fullmatch(r"[0-9]{1,15}", text.strip()) is None:
-        return None
-    return float(text)
 
 
 #: Seconds before `ServiceClient.complete` gives up.
@@ -149,11 +127,7 @@ _TIMEOUT_S = 120.0
 
 
 class ServiceClient(ABC):
-    """One model of one service, through the service's official package.
-
-    Attributes:
-        provider: Name of the service in recordings.
-    """
+    """One model of one service, by its official package; ``provider`` names it in recordings."""
 
     #: The package, and its most general error.
     _package_name: ClassVar[str]
@@ -162,37 +136,25 @@ class ServiceClient(ABC):
     _counts: ClassVar[tuple[str, str]]
 
     def __init__(self, provider: str, model: str) -> None:
-        """Import the package; nothing is sent.
-
-        Raises:
-            LLMPackageMissingError: It is not installed.
-        """
+        """Import the package, or raise `LLMPackageMissingError`; nothing is sent."""
         self._package = load_package(self._package_name)
         self.provider = provider
         self.model = model
 
     @abstractmethod
-    def _send(self, question: Question) -> AbstractContextManager[StreamedResponse]:
+    def _send(self, question: Question) -> AbstractContextManager[Any]:
         """Start the request."""
 
     @abstractmethod
     def _text(self, document: dict[str, Any]) -> str:
-        """Return the text of a reply.
-
-        Raises:
-            LLMCallError: The model refused, or the reply has another shape.
-        """
+        """Return the text of a reply, or raise `LLMCallError` if it was refused."""
 
     @abstractmethod
     def _secrets(self) -> Iterable[str]:
         """Return the keys that the client may send; empty texts do not count."""
 
     def ask(self, question: Question) -> Answer:
-        """Return the reply to one call.
-
-        Raises:
-            LLMCallError: There is none.
-        """
+        """Return the reply to one call, or raise `LLMCallError`."""
         secrets = [secret for secret in self._secrets() if secret]
         base_error = getattr(self._package, self._base_error)
         document = fetch(lambda: self._send(question), self._package, base_error, secrets)
@@ -208,11 +170,7 @@ class ServiceClient(ABC):
     def complete(
         self, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
     ) -> str:
-        """Return the reply to one call; wrap in `GuardedLLM` for retries and no errors.
-
-        Raises:
-            LLMCallError: There is no usable reply.
-        """
+        """Return the reply, or raise `LLMCallError`; wrap in `GuardedLLM` for no errors."""
         answer = self.ask(
             Question(prompt=prompt, system=system, max_tokens=max_tokens, timeout_s=_TIMEOUT_S)
         )
@@ -231,15 +189,10 @@ class AnthropicLLM(ServiceClient):
     def __init__(
         self, model: str, api_key: str | None = None, *, base_url: str | None = None
     ) -> None:
-        """Remember where to ask; nothing is sent.
+        """Remember where to ask; nothing is sent, errors as `load_package`.
 
-        Args:
-            model: Name of the model.
-            api_key: Key; None takes what the package finds (``ANTHROPIC_API_KEY``, a profile).
-            base_url: Address; None takes ``ANTHROPIC_BASE_URL`` or the service's own.
-
-        Raises:
-            LLMPackageMissingError: The package is not installed.
+        ``api_key`` None takes what the package finds (``ANTHROPIC_API_KEY``, a profile),
+        ``base_url`` None ``ANTHROPIC_BASE_URL`` or the service's own.
         """
         super().__init__("anthropic", model)
         self._api_key = api_key
@@ -303,16 +256,10 @@ class OpenAICompatibleLLM(ServiceClient):
         *,
         provider: str = "openai",
     ) -> None:
-        """Remember where to ask; nothing is sent.
+        """Remember where to ask; nothing is sent, errors as `load_package`.
 
-        Args:
-            model: Name of the model.
-            base_url: Address; None takes ``OPENAI_BASE_URL`` or OpenAI's own.
-            api_key: Key; None takes ``OPENAI_API_KEY``, or a placeholder without it.
-            provider: Name of the service in recordings.
-
-        Raises:
-            LLMPackageMissingError: The package is not installed.
+        ``base_url`` None takes ``OPENAI_BASE_URL`` or OpenAI's own, ``api_key`` None
+        ``OPENAI_API_KEY`` or a placeholder without it.
         """
         super().__init__(provider, model)
         self._base_url = base_url or os.environ.get("OPENAI_BASE_URL") or None
@@ -365,18 +312,10 @@ def make_llm(spec: str | None) -> NullLLM | AnthropicLLM | OpenAICompatibleLLM:
     if not spec:
         return NullLLM()
     named = parse_spec(spec)
-    return _MAKERS[named.provider](named)
-
-
-def _anthropic(named: ModelSpec) -> AnthropicLLM:
-    return AnthropicLLM(named.model)
-
-
-def _openai(named: ModelSpec) -> OpenAICompatibleLLM:
-    return OpenAICompatibleLLM(named.model, named.address)
-
-
-def _gemini(named: ModelSpec) -> OpenAICompatibleLLM:
+    if named.provider == "anthropic":
+        return AnthropicLLM(named.model)
+    if named.provider == "openai":
+        return OpenAICompatibleLLM(named.model, named.address)
     key = os.environ.get("GEMINI_API_KEY") or os.environ.get("GOOGLE_API_KEY")
     if not key:
         raise ConfigurationError(
@@ -385,10 +324,3 @@ def _gemini(named: ModelSpec) -> OpenAICompatibleLLM:
         )
     address = named.address or GEMINI_BASE_URL
     return OpenAICompatibleLLM(named.model, address, key, provider="gemini")
-
-
-_MAKERS: Final[Mapping[str, Callable[[ModelSpec], AnthropicLLM | OpenAICompatibleLLM]]] = {
-    "anthropic": _anthropic,
-    "gemini": _gemini,
-    "openai": _openai,
-}

@@ -1,12 +1,10 @@
-"""A language model that cannot harm the loop: bounded in time, tries and cost, and never raising.
+"""A language model that cannot harm the loop: bounded in time, tries and cost; replies recorded.
 
 A call runs in a thread of its own, which is left behind when its time is up or the run is asked to
-stop: no package bounds the time in which a slow server trickles its headers. The thread ends with
-its connection's own time-out, or with the process.
+stop: no package bounds the time in which a slow server trickles its headers.
 
-Prices:   change, so they come from a configuration and never from here. A token is at least one
-          byte of text, so a prompt has at most as many tokens as bytes, and some for the frame that
-          a service puts around it; a reply has at most what was asked for.
+Prices:   come from a configuration. A token is at least one byte of text, so a prompt has at most
+          as many tokens as bytes, and some for the frame that a service puts around it.
 Booking:  an attempt is booked at the most it can cost before it is made, and settled afterwards: a
           call that was killed while it waited stays booked.
 """
@@ -31,8 +29,8 @@ from cadenza.loop.llm.protocol import (
     Place,
     Question,
     current_place,
+    storable,
 )
-from cadenza.loop.llm.untrusted import storable
 from cadenza.loop.store.rows import Lease, ReplyRow
 
 if TYPE_CHECKING:
@@ -57,14 +55,10 @@ class Bill:
         left_usd: float,
         book: Callable[[float | None], object],
     ) -> None:
-        """Begin with nothing spent.
+        """Begin with nothing spent of ``left_usd``.
 
-        Args:
-            calls: Has the prices.
-            question: What is asked.
-            left_usd: Most that may be spent, US dollars.
-            book: Keeps, before an attempt, what all attempts can have cost after it, US dollars;
-                None without a price.
+        ``book`` keeps, before an attempt, what all attempts can have cost after it, US dollars;
+        None without a price.
         """
         texts = (question.prompt, question.system or "")
         tokens_in = _FRAME_TOKENS + sum(len(text.encode("utf-8", "replace")) for text in texts)
@@ -80,11 +74,7 @@ class Bill:
         return None if self._calls.usd_per_million_input is None else self._spent_usd
 
     def reserve(self) -> None:
-        """Book one more attempt at the most it can cost, or raise if that does not fit.
-
-        Raises:
-            LLMCallError: It does not.
-        """
+        """Book one more attempt at its most, or raise `LLMCallError` if that does not fit."""
         left_usd = self._left_usd - self._spent_usd
         if self._most_usd > left_usd:
             raise LLMCallError(
@@ -118,11 +108,7 @@ _LOOK_EVERY_S: Final = 0.2
 
 
 class GuardedLLM:
-    """Asks, tries again where that may help, and turns every failure into the empty text.
-
-    Attributes:
-        calls: What a reply may take, and the prices.
-    """
+    """Asks, tries again where that may help, and turns every failure into the empty text."""
 
     def __init__(
         self,
@@ -141,11 +127,7 @@ class GuardedLLM:
     def complete(
         self, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
     ) -> str:
-        """Return the reply; the empty text after any failure.
-
-        Raises:
-            StopRequestedError: The run is asked to stop.
-        """
+        """Return the reply; the empty text after any failure. A stop of the run is raised."""
         return self.reply(prompt, system=system, max_tokens=max_tokens).text
 
     def reply(
@@ -159,13 +141,9 @@ class GuardedLLM:
     ) -> ReplyRow:
         """Return the reply with what is to be recorded of it; after a failure, with its error.
 
-        Args:
-            prompt: What is asked.
-            system: Standing instructions; None for none.
-            max_tokens: Most tokens of the reply.
-            left_usd: Most that it may cost, US dollars; what could cost more is not asked.
-            book: Keeps a row without a text before each attempt: its cost is the most that all
-                attempts can have cost after this one, None without a price.
+        What could cost more than ``left_usd``, US dollars, is not asked. ``book`` keeps a row
+        without a text before each attempt: its cost is the most that all attempts can have cost
+        after this one, None without a price.
 
         Raises:
             StopRequestedError: The run is asked to stop; what was booked stays so, because the
@@ -220,16 +198,15 @@ class GuardedLLM:
                 bill.settle(failure)
                 if not failure.passing or attempt == self.calls.retries:
                     raise
-                self._sleep(self._pause_s(attempt, failure.retry_after_s))
+                asked_s = failure.retry_after_s
+                pause_s = _BACKOFF_S * 2.0**attempt if asked_s is None else asked_s
+                self._sleep(min(_MAX_PAUSE_S, pause_s))
             else:
                 bill.settle(answer)
                 if answer.problem is None and not answer.text.strip():
                     return replace(answer, text="", problem="the reply holds no text")
                 return answer
         raise AssertionError("the last attempt returns or raises")
-
-    def _pause_s(self, attempt: int, asked_s: float | None) -> float:
-        return min(_MAX_PAUSE_S, _BACKOFF_S * 2.0**attempt if asked_s is None else asked_s)
 
     def _sleep_unless_stopped(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -244,12 +221,7 @@ class GuardedLLM:
         )
 
     def _ask_in_time(self, question: Question) -> Answer:
-        """Return the answer if it comes within the question's time.
-
-        Raises:
-            LLMCallError: It did not, or the call failed.
-            StopRequestedError: The run was asked to stop before.
-        """
+        """Return the answer in time, or raise `LLMCallError` or `StopRequestedError`."""
         results: list[Answer | LLMCallError] = []
         thread = threading.Thread(
             target=lambda: results.append(_outcome(self._asker, question)),

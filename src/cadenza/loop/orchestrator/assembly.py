@@ -56,12 +56,7 @@ ProgressListener = Callable[[JobProgress], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopAssembly:
-    """A run that is ready to go.
-
-    Attributes:
-        bus: Where its events go; subscribe to be told.
-        rules: Which commands it may give.
-    """
+    """A run that is ready to go; subscribe to its ``bus`` to be told."""
 
     run_id: str
     config: LoopConfig
@@ -112,13 +107,9 @@ def build_loop(
 ) -> LoopAssembly:
     """Return the run ``run_id`` of ``config``, new or to be resumed.
 
-    Args:
-        config: What to run.
-        run_id: Its id.
-        backend: Training stack; None for the configuration's, and asks for what it reads.
-        open_jobs: Makes the runner of the jobs; None for the configuration's.
-        stop: Says whether the run is asked to stop, beside requests in the store.
-        on_progress: Told every few seconds how a job stands.
+    ``backend`` None means the configuration's, and asks for what it reads; ``open_jobs`` makes the
+    runner of the jobs, or None the configuration's. ``stop`` says whether the run is asked to stop,
+    beside requests in the store; ``on_progress`` is told every few seconds how a job stands.
 
     Raises:
         ConfigurationError: A part of the configuration does not fit, names what is not there, its
@@ -142,9 +133,6 @@ def build_loop(
     def lease() -> Lease:
         return made[0].lease
 
-    def origin() -> str:  # the store keeps it, wherever it is moved
-        return f"{run_id} {store.get_run(run_id)['created_at']!r}"
-
     try:
         llm = _language_model(
             config, StoreReplies(store.replies, lease), lambda: made[0].asked_to_stop()
@@ -155,7 +143,7 @@ def build_loop(
             bus,
             **_agents(config, rules, stack, bus),
             proposer=_proposer(config, run_id, bus, llm, schedule_of(config, rules)),
-            knowledge_agent=_knowledge(config, bus, llm, origin),
+            knowledge_agent=_knowledge(config, bus, llm),
             open_jobs=jobs,
             stop=stop,
             uses_gpu=_uses_gpu(stack),
@@ -283,9 +271,7 @@ def _proposer(
     )
 
 
-def _knowledge(
-    config: LoopConfig, bus: EventBus, llm: LLMClient, origin: Callable[[], str]
-) -> KnowledgeWriter | None:
+def _knowledge(config: LoopConfig, bus: EventBus, llm: LLMClient) -> KnowledgeWriter | None:
     if not config.knowledge.enabled:
         return None
     from cadenza.loop.agents.knowledge_agent import KnowledgeAgent
@@ -297,7 +283,6 @@ def _knowledge(
         max_prompt_chars=_prompt_chars(config),
         max_tokens=config.llm_calls.max_reply_tokens,
         seed=config.seed,
-        origin=origin,
     )
 
 

@@ -15,7 +15,6 @@ from cadenza.core.errors import InputError
 from cadenza.core.proportions import normal_level, normal_quantile
 from cadenza.loop.config import LoopConfig, ThresholdConfig
 from cadenza.loop.constitution.lerobot_programs import suite_sizes, tasks_played
-from cadenza.loop.contracts.records import Record
 from cadenza.loop.orchestrator.evidence import Evidence
 from cadenza.loop.state import PastCandidate
 
@@ -124,10 +123,9 @@ class SequentialPlan:
         return FUTILITY / max(1, len(self.sizes) - 1)
 
     def alphas(self, spent: float) -> tuple[float, ...]:
-        """Return the probability of a wrong promotion that each look may add; one-sided.
+        """Return the one-sided probability of a wrong promotion that each look may add.
 
-        Args:
-            spent: What earlier comparisons of the run spent, in [0, ``alpha``].
+        ``spent`` is what earlier comparisons of the run spent, in [0, ``alpha``].
         """
         share = max(0.0, self.alpha - spent) / 2.0
         used = [_late_spending(size / self.max_episodes, share) for size in self.sizes]
@@ -139,28 +137,18 @@ class SequentialPlan:
         return (self.alpha / ((cycle + 1) * (cycle + 2)) / looks,) * looks
 
     def looks_left(self, look: int) -> int:
-        """Return how many looks may follow look ``look``, counted from 0.
-
-        Raises:
-            InputError: The plan has no such look.
-        """
+        """Return how many looks of the plan may follow look ``look``, counted from 0."""
         looks = len(self.sizes)
         if not 0 <= look < looks:
             raise InputError(f"SequentialPlan: expected a look in 0..{looks - 1}, got {look}.")
         return looks - 1 - look
 
     def episodes_needed(self, gain: float) -> int:
-        """Return about how many episodes show a true gain at the first comparison, per policy.
+        """Return about how many episodes show a true gain, in (0, 1), at once, per policy.
 
         As ``max_episodes`` they promote it in four of five runs where that is hardest: with success
         around a half, and independent outcomes. Normal approximation with Fleiss' correction for
         counts, and `_PRICE_OF_LOOKS`.
-
-        Args:
-            gain: Gain in success, in (0, 1).
-
-        Raises:
-            InputError: ``gain`` is out of range.
         """
         if not 0.0 < gain < 1.0:
             raise InputError(f"episodes_needed.gain: expected in (0, 1), got {gain}.")
@@ -200,13 +188,9 @@ class Decision(StrEnum):
     PROVISIONAL = "provisional"
 
 
-class Judgement(Record):
-    """A decision and why.
-
-    Attributes:
-        decision: The decision; None while further episodes could still change it.
-        reason: Why, in one sentence for people.
-    """
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A decision, None while further episodes could still change it, and why, in one sentence."""
 
     decision: Decision | None
     reason: str
@@ -282,107 +266,78 @@ def judge(
     episodes of its own cycle, see `_is_level`.
 
     As long as nothing is blessed, a promotion also needs the lower bound of the candidate's own
-    success, or score, at ``min_promote`` or above. A first candidate needs nothing else; one that
-    is compared with a provisional reference must not be shown to be worse.
-
-    Args:
-        evidence: What the episodes so far show.
-        history: Earlier candidates of this rung that were not promoted, oldest first.
-        thresholds: What a difference must be to mean something.
-        warm_up: Whether the rung is so new that a worse candidate is no regression.
-        looks_left: Further looks that the plan allows.
-        provisional: Whether the reference is provisional. A better candidate not shown to reach
-            ``min_promote`` then replaces it without being blessed.
+    success, or score, at ``min_promote`` or above; the reference, if any, is ``provisional`` then,
+    and replaced by a better candidate that does not reach it. In the ``warm_up`` of a rung a worse
+    candidate is no regression.
 
     Raises:
         InputError: ``looks_left`` is negative, or the evidence has a baseline without a difference.
     """
     if looks_left < 0:
         raise InputError(f"judge.looks_left: expected >= 0, got {looks_left}.")
+    bar, own = f"min_promote {thresholds.min_promote:.3f}", _own(evidence)
     if evidence.baseline is None:
-        return _judge_first(evidence, thresholds, looks_left)
+        reasons = (
+            f"The first candidate reaches {bar}: {own}.",
+            f"Further episodes may show whether the first candidate reaches {bar}: {own}.",
+            f"The first candidate is the reference, but not shown to reach {bar}, so it is not "
+            f"blessed: {own}.",
+        )
+        return _judge_bar(evidence, thresholds, looks_left, reasons)
     if evidence.difference is None:
         raise InputError("judge: expected a difference beside the baseline, got None.")
     lower = -math.inf if evidence.lower is None else evidence.lower
     upper = math.inf if evidence.upper is None else evidence.upper
     found = _describe(evidence)
     if lower > 0.0 and evidence.difference >= thresholds.promote_delta:
-        better = Judgement(decision=Decision.PROMOTE, reason=f"It is better: {found}.")
-        return _judge_better(evidence, thresholds, found, looks_left) if provisional else better
+        if not provisional:
+            return Judgement(Decision.PROMOTE, f"It is better: {found}.")
+        reasons = (
+            f"It is better and reaches {bar}: {own}; {found}.",
+            f"It is better; further episodes may show whether it reaches {bar}: {own}; {found}.",
+            "It is better than the provisional reference and replaces it, but is not shown to "
+            f"reach {bar}: {own}; {found}.",
+        )
+        return _judge_bar(evidence, thresholds, looks_left, reasons)
     if upper < 0.0 and evidence.difference <= -thresholds.regression_delta:
         if not warm_up:
-            return Judgement(decision=Decision.ROLLBACK, reason=f"It is worse: {found}.")
+            return Judgement(Decision.ROLLBACK, f"It is worse: {found}.")
         return Judgement(
-            decision=Decision.ITERATE,
-            reason=f"It is worse, which a new policy type may be while it warms up: {found}.",
+            Decision.ITERATE,
+            f"It is worse, which a new policy type may be while it warms up: {found}.",
         )
     gain_possible = upper >= thresholds.promote_delta
     loss_possible = lower <= -thresholds.regression_delta and not warm_up
     likely = evidence.likely_upper
     futile = likely is not None and likely < SEEN_DELTAS * thresholds.promote_delta
     if looks_left and not futile and (gain_possible or loss_possible):
-        return Judgement(decision=None, reason=f"Further episodes may decide: {found}.")
+        return Judgement(None, f"Further episodes may decide: {found}.")
     if provisional and _reaches_bar(evidence, thresholds):
         return Judgement(
-            decision=Decision.PROMOTE,
-            reason="Nothing is blessed yet, it is not worse than the provisional reference and "
-            f"reaches min_promote {thresholds.min_promote:.3f}: {_own(evidence)}; {found}.",
+            Decision.PROMOTE,
+            "Nothing is blessed yet, it is not worse than the provisional reference and "
+            f"reaches {bar}: {own}; {found}.",
         )
     return _judge_level(evidence, evidence.baseline, history, thresholds, found)
 
 
-def _judge_first(evidence: Evidence, thresholds: ThresholdConfig, looks_left: int) -> Judgement:
-    """Return whether a candidate without reference is good enough to be blessed."""
-    found, bar = _own(evidence), f"min_promote {thresholds.min_promote:.3f}"
-    if _reaches_bar(evidence, thresholds):
-        return Judgement(
-            decision=Decision.PROMOTE, reason=f"The first candidate reaches {bar}: {found}."
-        )
-    if looks_left and _may_reach_bar(evidence, thresholds):
-        return Judgement(
-            decision=None,
-            reason=f"Further episodes may show whether the first candidate reaches {bar}: {found}.",
-        )
-    return Judgement(
-        decision=Decision.PROVISIONAL,
-        reason="The first candidate is the reference, but not shown to reach "
-        f"{bar}, so it is not blessed: {found}.",
-    )
-
-
-def _judge_better(
-    evidence: Evidence, thresholds: ThresholdConfig, found: str, looks_left: int
+def _judge_bar(
+    evidence: Evidence, thresholds: ThresholdConfig, looks_left: int, reasons: tuple[str, str, str]
 ) -> Judgement:
-    """Return what becomes of a candidate that is better than a provisional reference."""
-    bar = f"min_promote {thresholds.min_promote:.3f}"
+    """Return whether a candidate is good enough to be blessed, may be, or is not shown to be."""
+    reached, open_, missed = reasons
     if _reaches_bar(evidence, thresholds):
-        return Judgement(
-            decision=Decision.PROMOTE,
-            reason=f"It is better and reaches {bar}: {_own(evidence)}; {found}.",
-        )
-    if looks_left and _may_reach_bar(evidence, thresholds):
-        return Judgement(
-            decision=None,
-            reason=f"It is better; further episodes may show whether it reaches {bar}: "
-            f"{_own(evidence)}; {found}.",
-        )
-    return Judgement(
-        decision=Decision.PROVISIONAL,
-        reason="It is better than the provisional reference and replaces it, but is not shown to "
-        f"reach {bar}: {_own(evidence)}; {found}.",
-    )
+        return Judgement(Decision.PROMOTE, reached)
+    upper = evidence.candidate_upper
+    if looks_left and (upper is None or upper >= thresholds.min_promote):
+        return Judgement(None, open_)
+    return Judgement(Decision.PROVISIONAL, missed)
 
 
 def _reaches_bar(evidence: Evidence, thresholds: ThresholdConfig) -> bool:
     """Return whether the candidate is shown to be good enough to be blessed."""
     lower = evidence.candidate_lower
     return lower is not None and lower >= thresholds.min_promote
-
-
-def _may_reach_bar(evidence: Evidence, thresholds: ThresholdConfig) -> bool:
-    """Return whether further episodes could show it."""
-    upper = evidence.candidate_upper
-    return upper is None or upper >= thresholds.min_promote
 
 
 def _own(evidence: Evidence) -> str:
@@ -404,9 +359,7 @@ def _judge_level(
     recent = [*history, past_candidate(evidence)][-thresholds.plateau_cycles :]
     level = all(_is_level(candidate, thresholds) for candidate in recent)
     if len(recent) < thresholds.plateau_cycles or not level:
-        return Judgement(
-            decision=Decision.ITERATE, reason=f"No difference that counts is shown: {found}."
-        )
+        return Judgement(Decision.ITERATE, f"No difference that counts is shown: {found}.")
     largest = max(abs(candidate.difference or 0.0) for candidate in recent)
     plateau = (
         f"The last {thresholds.plateau_cycles} candidates are level with the reference, each on "
@@ -414,11 +367,11 @@ def _judge_level(
     )
     if baseline < thresholds.escalate_floor:
         return Judgement(
-            decision=Decision.ITERATE,
-            reason=f"{plateau}; it solves too little to escalate, escalate_floor is "
+            Decision.ITERATE,
+            f"{plateau}; it solves too little to escalate, escalate_floor is "
             f"{thresholds.escalate_floor:.3f}.",
         )
-    return Judgement(decision=Decision.ESCALATE, reason=f"{plateau}.")
+    return Judgement(Decision.ESCALATE, f"{plateau}.")
 
 
 def _is_level(candidate: PastCandidate, thresholds: ThresholdConfig) -> bool:

@@ -3,19 +3,12 @@
 Pairing:  episodes of equal task and seed start from the same initial state; every episode needs
           its counterpart. Several looks count as one evaluation.
 Success:  exact bounds: of the difference from the pairs that only one of the two solved, of a
-          candidate's own success from how many it solved.
-Score:    bounds of means; without spread (every pair differs by the same, every episode scores the
-          same) they are open. Scores of which all are 0 or 1 are treated as success.
-
-Bounds of a mean of graded scores must hold for few and for skewed values:
-
-Method:   the wider of two bounds, each way. Sign flips are exact for values symmetric about their
-          mean at any number of them, as differences of two equal policies are, but too narrow where
-          a value far to one side is rare. The studentised bootstrap follows that skewness.
-Ties:     a resample without spread has an infinite studentised mean: if so many miss every rare
-          value, the values cannot tell how far the mean lies, and the bound is open.
-Reserve:  both are made at `RESERVE` of the level, because the bootstrap learns of skewness from the
-          same few values. docs/loop.md has the measured error rates, also where they exceed it.
+          candidate's own success from how many it solved. So are scores that are all 0 or 1.
+Score:    the wider of two bounds, each way, at `RESERVE` of the level; open without spread. Sign
+          flips are exact for values symmetric about their mean, but too narrow where a value far to
+          one side is rare; the studentised bootstrap follows that skewness. A resample without
+          spread has an infinite studentised mean, so values of which many resamples miss every rare
+          one have open bounds. docs/loop.md has the measured error rates.
 Limits:   no method can bound the mean of values of unknown range if a catastrophe is so rare that
           it was not seen (Bahadur and Savage 1956, Ann. Math. Stat. 27, 1115-1122).
 Source:   Efron and Tibshirani 1993, An Introduction to the Bootstrap, ch. 12.5; Hartigan 1969,
@@ -37,7 +30,7 @@ from cadenza.evaluation.statistics.cluster_means import CHUNK_BYTES, SignFlips
 from cadenza.evaluation.statistics.paired_outcomes import exact_bounds, paired_outcome_interval
 from cadenza.loop.config import Metric
 from cadenza.loop.contracts.records import EpisodeOutcome, EvalReport, Record
-from cadenza.loop.llm.untrusted import shortened
+from cadenza.loop.llm.protocol import shortened
 
 #: Name of the method in `Evidence.method`.
 METHOD: Final = "sign-flips-and-bootstrap-t"
@@ -116,24 +109,19 @@ _PairKey: TypeAlias = tuple[str, int]
 
 
 class Evidence(Record):
-    """What one look at a candidate showed.
+    """What one look at a candidate showed; None where it was not asked, or a bound is open.
 
     Attributes:
         candidate: Mean success, or score, of the candidate.
-        baseline: The same of the reference on the same initial states; None without a reference.
-        difference: Mean of candidate - reference; None without a reference.
-        lower: Lower bound of the difference; None if unbounded or without a reference.
-        upper: Upper bound of the difference; None if unbounded or without a reference.
-        likely_lower: Lower bound of the difference at the level of the plan's futility; None if
-            unbounded or not asked.
-        likely_upper: Upper bound at the same level.
+        baseline: The same of the reference on the same initial states.
+        difference: Mean of candidate - reference, with its bounds ``lower`` and ``upper``.
+        likely_lower: Lower bound of the difference at the level of the plan's futility.
         look: Look of the sequential plan, from 0.
         confidence: Nominal two-sided coverage of the bounds of the difference.
         spent: Part of the run's error budget that is spent after this comparison, unless it shows
-            a gain; None if not told.
-        candidate_lower: Lower bound of the candidate's own mean; None if unbounded or not asked.
-        candidate_upper: Upper bound of the candidate's own mean; None if unbounded or not asked.
-        candidate_confidence: Nominal two-sided coverage of these two; None if not asked.
+            a gain.
+        candidate_lower: Lower bound of the candidate's own mean.
+        candidate_confidence: Nominal two-sided coverage of the bounds of the candidate's own mean.
         method: How the bounds were made.
     """
 
@@ -164,16 +152,13 @@ def first_evidence(
 ) -> Evidence:
     """Return what a candidate showed that there is nothing to compare with.
 
-    Args:
-        outcomes: All its episodes so far, in any order.
-        metric: What of an episode counts.
-        alpha: Probability that each bound of the mean may fail at this look, in [0, 0.5).
-        look: Look of the sequential plan, from 0.
-        seed: Root of the draws that bounds of scores need; equal seeds give equal bounds.
+    Of all its episodes so far, in any order, ``metric`` counts. ``alpha`` is the probability that
+    each bound of the mean may fail at this look, in [0, 0.5); ``seed`` the root of the draws that
+    bounds of scores need.
 
     Raises:
-        InputError: No episode, two of one task and seed, or one without the metric.
-        InputError: ``alpha`` out of range.
+        InputError: ``alpha`` is out of range, there is no episode, two are of one task and seed, or
+            one is without the metric.
     """
     _require_level("first_evidence.alpha", alpha)
     values = _by_key("candidate", outcomes, metric)
@@ -200,21 +185,14 @@ def paired_evidence(
 ) -> Evidence:
     """Return what candidate and reference showed on the same initial states.
 
-    Args:
-        candidate: All episodes of the candidate so far, in any order.
-        reference: All episodes of the reference so far, in any order.
-        metric: What of an episode is compared.
-        alpha: Probability that each bound of the difference may fail at this look, in [0, 0.5).
-        look: Look of the sequential plan, from 0.
-        seed: Root of the draws that bounds of scores need; equal seeds give equal bounds.
-        own_alpha: The same as ``alpha`` for the bounds of the candidate's own mean; None asks
-            for none.
-        likely_alpha: The same for a second pair of bounds of the difference.
+    All their episodes so far count, in any order. Each bound of the difference may fail with
+    probability ``alpha`` at this look, in [0, 0.5); those of a second pair with ``likely_alpha``,
+    those of the candidate's own mean with ``own_alpha``. ``seed`` is the root of the draws that
+    bounds of scores need.
 
     Raises:
-        InputError: No episode, two of one task and seed on one side, one without counterpart,
-            or one without the metric.
-        InputError: A level is out of range.
+        InputError: A level is out of range, there is no episode, two are of one task and seed on
+            one side, or one is without counterpart or metric.
     """
     levels = {"alpha": alpha, "own_alpha": own_alpha, "likely_alpha": likely_alpha}
     for name, level in levels.items():
@@ -311,24 +289,19 @@ def _by_key(side: str, outcomes: Sequence[EpisodeOutcome], metric: Metric) -> di
 
 def _require_counterparts(left: dict[_PairKey, float], right: dict[_PairKey, float]) -> None:
     """Raise unless both sides hold the same tasks and seeds."""
-    problems = [
-        f"{len(keys)} only of the {side} (first: {', '.join(map(_name, sorted(keys)[:_NAMED]))})"
-        for side, keys in (
-            ("candidate", left.keys() - right.keys()),
-            ("reference", right.keys() - left.keys()),
-        )
-        if keys
-    ]
+    problems: list[str] = []
+    for side, keys in (
+        ("candidate", left.keys() - right.keys()),
+        ("reference", right.keys() - left.keys()),
+    ):
+        if keys:
+            first = ", ".join(f"{task!r} seed {seed}" for task, seed in sorted(keys)[:_NAMED])
+            problems.append(f"{len(keys)} only of the {side} (first: {first})")
     if problems:
         raise InputError(
             f"paired_evidence: expected equal tasks and seeds on both sides, got "
             f"{' and '.join(problems)}; evaluate both policies on the same seeds."
         )
-
-
-def _name(key: _PairKey) -> str:
-    """Return how a message names an initial state."""
-    return f"{key[0]!r} seed {key[1]}"
 
 
 def _mean(values: Collection[float]) -> float:
@@ -344,11 +317,7 @@ _TEXT_CHARS: Final = 200
 
 
 def pooled_report(latest: EvalReport, outcomes: Sequence[EpisodeOutcome]) -> EvalReport:
-    """Return one report on all episodes of a policy.
-
-    Raises:
-        InputError: There is no episode.
-    """
+    """Return one report on all episodes of a policy; an `InputError` without any."""
     if not outcomes:
         raise InputError(
             f"{latest.checkpoint}: expected an evaluation with its episodes, got none; nothing is "
@@ -407,11 +376,7 @@ def _cut(value: Any, most: int) -> Any:
 
 
 def mean_value(outcomes: Sequence[EpisodeOutcome], metric: Metric) -> float:
-    """Return the mean success or score.
-
-    Raises:
-        InputError: There is no episode, or one without a score.
-    """
+    """Return the mean success or score; an `InputError` without episodes that all have it."""
     values = [
         float(outcome.success) if metric == "success" else outcome.score for outcome in outcomes
     ]

@@ -8,7 +8,6 @@ events where it left them.
 import logging
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -24,7 +23,6 @@ from cadenza.loop.errors import (
     BudgetExceededError,
     DuplicateRunError,
     EventLogHeldError,
-    LeaseHeldError,
     StaleLeaseError,
     StaleStateError,
     StopRequestedError,
@@ -50,7 +48,7 @@ from cadenza.loop.orchestrator.steps import (
     RunSession,
     Workers,
 )
-from cadenza.loop.processes import is_frozen, is_gone, readable, this_process
+from cadenza.loop.processes import is_gone, this_process
 from cadenza.loop.resuming import initial_reference, placed, require_place
 from cadenza.loop.state import STOP_REQUESTED, LoopState, RunSummary, summarize
 from cadenza.loop.store import changes
@@ -104,23 +102,14 @@ class LoopController:
         lease_ttl_s: float = LEASE_TTL_S,
         poll_s: float = 1.0,
     ) -> None:
-        """Put the parts together.
+        """Put the parts together; the log of ``bus``, where the workers emit, is that of the run.
 
-        Args:
-            cfg: What to run.
-            store: Where the run is kept.
-            bus: Where the workers emit; its log is that of the run.
-            data_agent: Finds data.
-            train_agent: Trains.
-            eval_agent: Plays policies.
-            proposer: Says what each cycle trains on.
-            knowledge_agent: Writes pages; None for none.
-            improve_agent: Harvests successes; None for no harvest.
-            open_jobs: Makes the runner of all jobs; None lets each worker's own runner do them.
-            stop: Says whether the run is asked to stop, beside requests in the store.
-            uses_gpu: Whether ``max_gpu_hours`` counts the jobs on a GPU alone.
-            lease_ttl_s: Seconds that the run stays ours without a sign of life.
-            poll_s: Longest pause between two looks at an open question to a person, s.
+        ``knowledge_agent`` writes pages, ``improve_agent`` harvests; None for neither.
+        ``open_jobs`` makes the runner of all jobs; None lets each worker's own runner do them.
+        ``stop`` says whether the run is asked to stop, beside requests in the store. ``uses_gpu``
+        says whether ``max_gpu_hours`` counts the jobs on a GPU alone. Without a sign of life the
+        run stays ours for ``lease_ttl_s``; ``poll_s`` is the longest pause between two looks at an
+        open question.
         """
         self.cfg = cfg
         self.store = store
@@ -241,7 +230,8 @@ class LoopController:
         except StopRequestedError as error:
             return self._stopped(session, self._why_stopped(session, error))
         except BudgetExceededError as error:
-            return self._out_of_budget(session, error)
+            with session.step(f"{_name_of(session.state)}/budget"):
+                session.commit(machine.out_of_budget(session.state, self.cfg, error.limit))
         except StaleLeaseError:
             raise  # the run is another controller's; whatever we wrote would be refused
         except KeyboardInterrupt:
@@ -342,11 +332,6 @@ class LoopController:
         session.incidents.note("stopped", why)
         self.store.apply(session.lease, changes.set_run_status("stopped", reason))
         return summarize(session.state, self.cfg, stop_reason=reason)
-
-    def _out_of_budget(self, session: RunSession, error: BudgetExceededError) -> RunSummary:
-        with session.step(f"{_name_of(session.state)}/budget"):
-            session.commit(machine.out_of_budget(session.state, self.cfg, error.limit))
-        return summarize(session.state, self.cfg)
 
     def _failed(self, session: RunSession, error: Exception) -> None:
         """Note the failure, unless the store failed or has a commit that it did not confirm."""
@@ -449,50 +434,21 @@ class Outages:
 
 
 def take(store: JobStore, run_id: str, log_path: Path, *, ttl_s: float) -> Lease:
-    """Return the lease of a run whose log is free.
+    """Return the lease, for ``ttl_s``, of a run whose log is free.
 
-    A controller that is frozen, by SIGSTOP or on a machine that hangs, loses its lease after a
-    while but not the lock of its log. The run is then left as it is: thawed, it goes on.
+    A controller that is frozen loses its lease after a while but not the lock of its log. The run
+    is then left as it is: thawed, it goes on.
 
     Raises:
         LeaseHeldError: Another live controller holds the run.
         EventLogHeldError: One that shows no sign of life still holds the log; nothing was changed.
         EventLogError: The file system refused.
-        UnknownRowError: There is no such run.
     """
-    row, holder = store.get_run(run_id), store.leases.holder(run_id)
-    owner = row["lease_owner"]
-    try:
-        if holder is None or is_gone(holder):
+    holder = store.leases.holder(run_id)
+    if holder is None or is_gone(holder):
+        try:
             LogFile(log_path).close()
-        return store.leases.acquire(run_id, this_process(), ttl_s=ttl_s, to_work=True)
-    except EventLogHeldError as error:
-        if store.get_run(run_id)["lease_epoch"] != row["lease_epoch"]:
-            return take(store, run_id, log_path, ttl_s=ttl_s)  # taken, with its log, meanwhile
-        if owner is None or is_gone(owner):
-            raise
-        raise EventLogHeldError(_who_has_it(row, owner, "event log", ttl_s)) from error
-    except LeaseHeldError as error:
-        if owner is None or not is_frozen(owner):
-            raise
-        raise LeaseHeldError(_who_has_it(row, owner, "lease", ttl_s)) from error
-
-
-def _who_has_it(row: Row, owner: str, what: str, ttl_s: float) -> str:
-    """Return who holds a run without a sign of life, since when, and what to do."""
-    renewed = None if row["lease_expires_at"] is None else row["lease_expires_at"] - ttl_s
-    since = "" if renewed is None else f", silent since {_utc(renewed)}"
-    if is_frozen(owner):
-        pid = owner.split("/")[-2]
-        state = " and is stopped (SIGSTOP, Ctrl-Z)"
-        remedy = f"let it go on with `kill -CONT {pid}`, or end it with `kill -KILL {pid}`"
-    else:
-        state, remedy = "", "see there whether it hangs, and end it"
-    return (
-        f"run {row['id']!r}: expected a free {what}, got one that {readable(owner)} "
-        f"holds{since}{state}; {remedy}, then resume the run."
-    )
-
-
-def _utc(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        except EventLogHeldError:
+            if store.leases.holder(run_id) in (None, holder):  # else taken, with its log, meanwhile
+                raise
+    return store.leases.acquire(run_id, this_process(), ttl_s=ttl_s, to_work=True)

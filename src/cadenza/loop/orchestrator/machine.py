@@ -1,14 +1,12 @@
 """The state machine of a run: pure functions from a state and what a step brought to the next one.
 
-A transition is the next state, what is told of it, and what is changed beside it. A decision, the
-blessing, the baseline and the event that tells them are one transition.
+A transition is the next state, what is told of it, and what is changed beside it; all of it is
+committed at once.
 
 Steps:    propose -> data -> train -> [adapt -> select] -> evaluate <-> decide -> [approve] -> learn
           -> [harvest] -> [merge] -> propose of the next cycle, or finished.
 Promise:  at most one policy is blessed; the baseline is what the reference was last measured at; a
           run has at most ``max_cycles`` decisions.
-Limits:   does no work and reads no clock; `cadenza.loop.orchestrator.steps` does the work, the
-          controller commits a transition in one transaction.
 """
 
 from collections.abc import Mapping
@@ -31,11 +29,7 @@ from cadenza.loop.store.changes import Change, request_approval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """An event that a transition emits.
-
-    Attributes:
-        cycle: Cycle of the run; None for the run itself.
-    """
+    """An event that a transition emits; ``cycle`` None for the run itself."""
 
     stage: str
     kind: str
@@ -45,12 +39,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """What is committed after a step, in one transaction.
-
-    Attributes:
-        events: What to tell, in order.
-        rows: Changes of the store's tables, in order.
-    """
+    """What is committed after a step, in one transaction, in order."""
 
     state: LoopState
     events: tuple[Notice, ...] = ()
@@ -171,11 +160,7 @@ def selected(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One policy after one look.
-
-    Attributes:
-        total: All looks of the cycle together.
-    """
+    """One policy after one look: that look, and all looks of the cycle together."""
 
     latest: EvalReport
     total: EvalReport
@@ -203,13 +188,7 @@ def evaluated(state: LoopState, candidate: Measured, baseline: Measured | None) 
 
 
 def learned(state: LoopState, config: LoopConfig, *, improves: bool) -> Transition:
-    """Go on after the pages were written: to a harvest, to a merge that is due, or to the end.
-
-    Args:
-        state: State at the step ``learn``.
-        config: Configuration of the run.
-        improves: Whether there is a worker that harvests.
-    """
+    """Go on to a harvest, if a worker ``improves``, to a merge that is due, or to the end."""
     report = needed(state.current.candidate_report, "a report")
     promoted = state.current.decision == Decision.PROMOTE.value
     worth_it = promoted and report.success_rate > 0.0

@@ -1,11 +1,9 @@
 """What would end a run of a configuration later, asked before it exists.
 
-Rules:   every command is judged again, as it stands, before it runs. This look ahead spares a run
-         that would be refused in its third cycle, at the look that is the first too large, or at
-         the first escalation, to weights that the rules do not allow.
-Inputs:  what a configuration names must be there, and must not be what policies are judged on. A
-         run would else end at its first escalation for want of a file, or measure policies on the
-         initial states that they learned from. ``doctor`` and ``--dry-run`` ask, too.
+Rules:   every command is judged again before it runs. This look ahead spares a run that would be
+         refused in its third cycle, at its largest look, or at the first escalation.
+Inputs:  what a configuration names must be there, and must not be what policies are judged on.
+         ``doctor`` and ``--dry-run`` ask, too.
 """
 
 from collections.abc import Iterator
@@ -25,9 +23,9 @@ from cadenza.loop.backends.native_files import (
 )
 from cadenza.loop.config import LoopConfig, PolicyRung
 from cadenza.loop.constitution import Constitution, ConstitutionError, Verdict, load_constitution
+from cadenza.loop.constitution.constitution import Rules
 from cadenza.loop.constitution.lerobot_programs import LEROBOT_PROGRAMS, LIBERO_SUITES, suite_sizes
 from cadenza.loop.constitution.programs import NATIVE_PROGRAMS, LimitName
-from cadenza.loop.constitution.rules import Rules
 from cadenza.loop.contracts.records import (
     CheckpointRecord,
     DataRequest,
@@ -322,11 +320,7 @@ def _require_fitting_weights(config: LoopConfig) -> None:
 
 
 def missing_inputs(config: LoopConfig) -> list[str]:
-    """Return what ``config`` names and is not there, one sentence each: files, folders, a suite.
-
-    Raises:
-        ConfigurationError: ``data.instructions`` names no file of suites.
-    """
+    """Return what ``config`` names and is not there, one sentence each."""
     found = _undescribed_suite(config)
     root = config.seed_root
     if root is not None and not root.is_dir():
@@ -364,11 +358,7 @@ def _undescribed_suite(config: LoopConfig) -> list[str]:
 
 
 def seeds_of_seed_data(config: LoopConfig) -> tuple[SeedRange, ...] | None:
-    """Return ranges that hold the initial states of the seed dataset; None if nobody knows them.
-
-    Raises:
-        IntegrityError: What it says about its episodes is damaged.
-    """
+    """Return ranges with the initial states of the seed dataset; None if nobody knows them."""
     if config.backend != "native" or config.seed_root is None:
         return None  # LeRobot's datasets do not say how their episodes began
     seeds = recorded_seeds(config.seed_root)

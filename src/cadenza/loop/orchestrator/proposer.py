@@ -1,13 +1,11 @@
 """Proposers: what the next cycle trains on. Ask one by ``propose(cycle, last_report)``.
 
-`DeterministicProposer` follows a schedule, `LLMProposer` asks a language model once, with one more
-call to repair a malformed reply, and `CuratedProposer` proposes, scores and refines: several plans,
-the best of them, made better, in at most three calls, and one more if the list is unusable.
+`LLMProposer` asks a language model once, with one more call to repair a malformed reply;
+`CuratedProposer` lets it list several plans, score them and refine the best.
 
 Prompts:  facts first, then pages as untrusted data, within a budget.
-Promise:  whatever a reply says, the dataset is the seed dataset, the count one that
-          `DeterministicProposer.allowed_episodes` allows, the focus names tasks of the last report,
-          and the notes are one short printable line.
+Promise:  whatever a reply says, the dataset is the seed dataset, the count one that the schedule
+          allows, the focus names tasks of the last report, and the notes are one printable line.
 """
 
 import json
@@ -16,7 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, ClassVar, Final, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -26,9 +24,13 @@ from cadenza.loop.contracts.records import MAX_NOTES, EvalReport, Proposal
 from cadenza.loop.events import Event, EventSink
 from cadenza.loop.knowledge.pages import PageFile, newest_pages
 from cadenza.loop.llm.guard import ask_safely
-from cadenza.loop.llm.protocol import DEFAULT_MAX_TOKENS, LLMClient, NullLLM, asking, current_place
-from cadenza.loop.llm.untrusted import (
+from cadenza.loop.llm.protocol import (
+    DEFAULT_MAX_TOKENS,
+    LLMClient,
+    NullLLM,
+    asking,
     clean_line,
+    current_place,
     data_mark,
     fenced,
     fit,
@@ -72,11 +74,7 @@ class Plan(BaseModel):
 
 
 def parsed_json(reply: str, brackets: Literal["{}", "[]"]) -> Any:
-    """Return the JSON between the first opening and the last closing bracket.
-
-    Raises:
-        InputError: There is none.
-    """
+    """Return the JSON between the outermost brackets, or raise `InputError` without any."""
     start, end = reply.find(brackets[0]), reply.rfind(brackets[1])
     if not 0 <= start < end or len(reply) > MAX_REPLY_CHARS:
         raise InputError(f"expected JSON between {brackets[0]} and {brackets[1]}, got none")
@@ -87,11 +85,7 @@ def parsed_json(reply: str, brackets: Literal["{}", "[]"]) -> Any:
 
 
 def strict_plan(reply: str) -> Plan:
-    """Return the plan that a reply holds.
-
-    Raises:
-        InputError: The reply does not fit the schema; the message lists the problems.
-    """
+    """Return the plan that a reply holds, or raise `InputError` with the problems."""
     document = parsed_json(reply, "{}")
     try:
         return Plan.model_validate(document)
@@ -124,11 +118,7 @@ def lenient_proposal(
     cycle: int,
     report: EvalReport | None,
 ) -> Proposal | None:
-    """Return a candidate, of any type, as a proposal within ``bounds``.
-
-    Returns:
-        The proposal, with the schedule's count if it has none; None if its action is unknown.
-    """
+    """Return a candidate, of any type, as a proposal within ``bounds``; None without an action."""
     if not isinstance(document, Mapping):
         return None
     plan = cast("Mapping[str, Any]", document)
@@ -359,8 +349,6 @@ class Talk:
 
 _logger = logging.getLogger(__name__)
 
-#: Most characters of one page in a prompt.
-_PAGE_CHARS: Final = 8000
 SYSTEM: Final = (
     "You plan the next training cycle of a robot policy. Reply with only a JSON object "
     '{"action": "reuse_seed" or "recollect_failing", "dataset": the seed dataset, '
@@ -370,8 +358,60 @@ SYSTEM: Final = (
 )
 
 
-class LLMProposer:
+class _ModelProposer:
+    """What proposers share that ask a model, within the bounds of a schedule."""
+
+    #: Pages in the prompt, most characters of each, and whether the evaluation's own text is, too.
+    _pages: int = 4
+    _page_chars: ClassVar = 2000
+    _raw: ClassVar = False
+
+    def __init__(
+        self,
+        llm: LLMClient,
+        knowledge_root: Path,
+        bounds: DeterministicProposer,
+        bus: EventSink | None,
+        run_id: str,
+        max_prompt_chars: int,
+        max_tokens: int,
+    ) -> None:
+        self._llm = llm
+        self._root = Path(knowledge_root)
+        self._bounds = bounds
+        self._bus = bus
+        self._run_id = run_id
+        self._max_chars = max_prompt_chars
+        self._max_tokens = max_tokens
+
+    def _talk(self, cycle: int) -> Talk:
+        return Talk(self._llm, self._bus, self._run_id, cycle, self._max_tokens)
+
+    def _source(self, cycle: int, report: EvalReport | None) -> PromptSource:
+        bounds, most = self._bounds, self._bounds.most_episodes(cycle)
+        facts = (
+            f"Cycle: {cycle}",
+            f"Seed dataset, the only one allowed: {json.dumps(bounds.seed_dataset)}",
+            f"Episodes that the schedule suggests: {bounds.scheduled_episodes(cycle) or 'all'}",
+            f"Most episodes: {'all there are, and no fewer' if most is None else most}",
+            bounds.told_moves(),
+            "The last evaluation and pages about earlier runs follow.",
+        )
+        return PromptSource(
+            facts="\n".join(facts),
+            report=report,
+            pages=newest_pages(self._root, self._pages),
+            raw=self._raw,
+            max_chars=self._max_chars,
+            page_chars=self._page_chars,
+        )
+
+
+class LLMProposer(_ModelProposer):
     """Asks a language model, and falls back to the schedule; the bounds hold either way."""
+
+    _page_chars: ClassVar = 8000
+    _raw: ClassVar = True
 
     def __init__(
         self,
@@ -385,33 +425,20 @@ class LLMProposer:
         max_prompt_chars: int = MAX_PROMPT_CHARS,
         max_tokens: int = DEFAULT_MAX_TOKENS,
     ) -> None:
-        """Propose with ``llm`` within the bounds of ``fallback``.
+        """Propose with ``llm`` within the bounds of ``fallback``, which also proposes without it.
 
-        Args:
-            llm: The model.
-            knowledge_root: Folder of the pages; it may be missing.
-            fallback: Seed dataset, cap, and the proposal without a usable reply.
-            max_pages: Most pages in the prompt, the newest.
-            bus: Gets the events ``orchestrator/knowledge_used``, and ``proposal_fallback`` with the
-                error; None for nobody.
-            run_id: Run of those events.
-            max_prompt_chars: Longest prompt, characters, at least `MIN_PROMPT_CHARS`.
-            max_tokens: Most tokens of one reply.
+        The ``max_pages`` newest pages below ``knowledge_root``, which may be missing, go into the
+        prompt of at most ``max_prompt_chars`` characters, at least `MIN_PROMPT_CHARS`. ``bus`` gets
+        the events ``orchestrator/knowledge_used`` and ``proposal_fallback`` of ``run_id``.
         """
-        self._llm = llm
-        self._root = Path(knowledge_root)
-        self._fallback = fallback
-        self._max_pages = max_pages
-        self._bus = bus
-        self._run_id = run_id
-        self._max_chars = max_prompt_chars
-        self._max_tokens = max_tokens
+        super().__init__(llm, knowledge_root, fallback, bus, run_id, max_prompt_chars, max_tokens)
+        self._pages = max_pages
 
     def propose(self, cycle: int, last_report: EvalReport | None) -> Proposal:
         """Return the model's proposal within the bounds, or the schedule's."""
         if isinstance(self._llm, NullLLM):
-            return self._fallback.propose(cycle, last_report)
-        talk = Talk(self._llm, self._bus, self._run_id, cycle, self._max_tokens)
+            return self._bounds.propose(cycle, last_report)
+        talk = self._talk(cycle)
         try:
             with asking(cycle, "propose"):
                 plan = talk.answer(
@@ -425,33 +452,10 @@ class LLMProposer:
             problem = talk.problem(error)
             _logger.warning("proposal: falling back to the schedule: %s", problem)
             talk.emit("orchestrator", "proposal_fallback", {"error": problem})
-            return self._fallback.propose(cycle, last_report)
-        return bounded_proposal(plan, self._fallback, cycle, last_report)
-
-    def _source(self, cycle: int, report: EvalReport | None) -> PromptSource:
-        most = self._fallback.most_episodes(cycle)
-        facts = "\n".join(
-            [
-                f"Cycle: {cycle}",
-                f"Seed dataset, the only one allowed: {json.dumps(self._fallback.seed_dataset)}",
-                f"Most episodes: {'all there are, and no fewer' if most is None else most}",
-                self._fallback.told_moves(),
-                "The last evaluation and pages about earlier runs follow.",
-            ]
-        )
-        return PromptSource(
-            facts=facts,
-            report=report,
-            pages=newest_pages(self._root, self._max_pages),
-            raw=True,
-            max_chars=self._max_chars,
-            page_chars=_PAGE_CHARS,
-        )
+            return self._bounds.propose(cycle, last_report)
+        return bounded_proposal(plan, self._bounds, cycle, last_report)
 
 
-#: Pages in the prompt, and most characters of each.
-_PAGES: Final = 4
-_CURATED_PAGE_CHARS: Final = 2000
 #: Best score that a plan can get.
 _MAX_SCORE: Final = 10.0
 #: Characters of notes in an event.
@@ -476,7 +480,7 @@ _REFINE_SYSTEM: Final = (
 )
 
 
-class CuratedProposer:
+class CuratedProposer(_ModelProposer):
     """Lets a language model list, judge and refine plans; the bounds hold for each of them."""
 
     def __init__(
@@ -492,18 +496,10 @@ class CuratedProposer:
         run_id: str = "curation",
         max_prompt_chars: int = MAX_PROMPT_CHARS,
     ) -> None:
-        """Propose with ``llm`` within the bounds of ``fallback`` and ``data_cfg``.
+        """Propose with ``llm`` within the bounds of ``fallback`` and the cap of ``data_cfg``.
 
-        Args:
-            llm: The model.
-            knowledge_root: Folder of the pages; it may be missing.
-            fallback: Seed dataset, schedule, and the proposal without usable plans.
-            data_cfg: Its cap holds too; the smaller of the two does.
-            candidates: Plans asked for, >= 1.
-            bus: Gets the events ``curation/*`` and ``orchestrator/knowledge_used``.
-            max_tokens: Most tokens of one reply.
-            run_id: Run of those events.
-            max_prompt_chars: Longest prompt, characters.
+        Of the ``candidates`` plans asked for, >= 1, the best is refined; other arguments as
+        `LLMProposer`. The events are ``curation/*`` and ``orchestrator/knowledge_used``.
 
         Raises:
             ConfigurationError: ``candidates`` is out of range.
@@ -514,9 +510,7 @@ class CuratedProposer:
                 "to false for none."
             )
         caps = [c for c in (fallback.max_episodes, data_cfg.max_episodes) if c is not None]
-        self._llm = llm
-        self._root = Path(knowledge_root)
-        self._bounds = DeterministicProposer(
+        bounds = DeterministicProposer(
             fallback.seed_dataset,
             fallback.initial_episodes,
             fallback.growth,
@@ -524,16 +518,13 @@ class CuratedProposer:
             fallback.failing_threshold,
             moves=fallback.moves,
         )
+        super().__init__(llm, knowledge_root, bounds, bus, run_id, max_prompt_chars, max_tokens)
         self._candidates = candidates
-        self._bus = bus
-        self._max_tokens = max_tokens
-        self._run_id = run_id
-        self._max_chars = max_prompt_chars
 
     def propose(self, cycle: int, last_report: EvalReport | None) -> Proposal:
         """Return the refined winner, or the schedule's proposal."""
         source = self._source(cycle, last_report)
-        talk = Talk(self._llm, self._bus, self._run_id, cycle, self._max_tokens)
+        talk = self._talk(cycle)
         try:
             with asking(cycle, "curate_plans"):
                 plans = talk.answer(
@@ -558,11 +549,7 @@ class CuratedProposer:
         return final
 
     def _usable(self, cycle: int, report: EvalReport | None, reply: str) -> list[Proposal]:
-        """Return the usable plans of a reply, at least one.
-
-        Raises:
-            InputError: There is none.
-        """
+        """Return the usable plans of a reply, or raise `InputError` without one."""
         document = parsed_json(reply, "[]")
         listed = [lenient_proposal(d, self._bounds, cycle, report) for d in document]
         plans = [plan for plan in listed if plan is not None][: self._candidates]
@@ -586,28 +573,6 @@ class CuratedProposer:
         except InputError:
             return winner
         return lenient_proposal(document, self._bounds, cycle, report) or winner
-
-    def _source(self, cycle: int, report: EvalReport | None) -> PromptSource:
-        scheduled = self._bounds.scheduled_episodes(cycle)
-        most = self._bounds.most_episodes(cycle)
-        facts = "\n".join(
-            [
-                f"Cycle: {cycle}",
-                f"The only allowed dataset: {json.dumps(self._bounds.seed_dataset)}",
-                f"Episodes that the schedule suggests: {scheduled or 'all'}",
-                f"Most episodes: {'all there are, and no fewer' if most is None else most}",
-                self._bounds.told_moves(),
-                "The last evaluation and pages about earlier runs follow.",
-            ]
-        )
-        return PromptSource(
-            facts=facts,
-            report=report,
-            pages=newest_pages(self._root, _PAGES),
-            raw=False,
-            max_chars=self._max_chars,
-            page_chars=_CURATED_PAGE_CHARS,
-        )
 
 
 def _best(talk: Talk, plans: list[Proposal], source: PromptSource) -> int:

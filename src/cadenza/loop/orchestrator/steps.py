@@ -104,12 +104,7 @@ class IncidentLog:
 
 
 class RunSession:
-    """What the steps of a run share; every write names the lease.
-
-    Attributes:
-        lease: The right to change the run.
-        folder: Folder of the run, absolute.
-    """
+    """What the steps of a run share; every write names the lease."""
 
     def __init__(self, store: JobStore, lease: Lease, journal: EventJournal, folder: Path) -> None:
         """Load the state of the lease's run."""
@@ -229,14 +224,9 @@ class CycleSteps:
     ) -> None:
         """Work in ``session``.
 
-        Args:
-            session: The controller's session.
-            config: Configuration of the run.
-            workers: Who does the work.
-            jobs: Runs the jobs of all workers; None lets each worker's own runner do it.
-            stop: Says whether the run is asked to stop.
-            require_budget: Raises `BudgetExceededError` when nothing is left.
-            poll_s: Longest pause between two looks at an open question, s.
+        ``jobs`` runs the jobs of all workers; None lets each worker's own runner do it.
+        ``require_budget`` raises `BudgetExceededError` when nothing is left; ``poll_s`` is the
+        longest pause between two looks at an open question.
         """
         self._session = session
         self._config = config
@@ -279,12 +269,9 @@ class CycleSteps:
         block = reserve_training_seeds(self._session, self._config)
         count = attempts_within(worker.constitution, proposal.num_episodes)
         dataset = worker.run(
-            run_id=state.run_id,
-            cycle=state.cycle,
             proposal=proposal,
-            workdir=self._session.folder,
             seeds=SeedRange(start=block.start, count=count),
-            jobs=self._jobs(worker.runner),
+            **self._call(worker.runner),
         )
         return machine.data_found(state, dataset)
 
@@ -292,14 +279,11 @@ class CycleSteps:
         worker = self._workers.train
         blessed = machine.initial_weights(state, self._config)
         checkpoint = worker.run(
-            run_id=state.run_id,
-            cycle=state.cycle,
             rung=machine.rung_of(state, self._config),
             dataset=needed(state.current.dataset, "a dataset"),
-            workdir=self._session.folder,
             init_override=None if blessed is None else require_intact(blessed).path,
             proposal=state.current.proposal,
-            jobs=self._jobs(worker.runner),
+            **self._call(worker.runner),
         )
         return machine.trained(state, self._config, require_intact(checkpoint))
 
@@ -307,18 +291,15 @@ class CycleSteps:
         worker, improve = self._workers.train, self._config.improve
         candidate = require_intact(needed(state.current.candidate, "a candidate"))
         checkpoint = worker.run(
-            run_id=state.run_id,
-            cycle=state.cycle,
             rung=machine.rung_of(state, self._config),
             dataset=needed(state.current.dataset, "a dataset"),
-            workdir=self._session.folder,
             init_override=candidate.path,
             steps=improve.adapt_steps,
             stage="adapt",
             mix=state.mix,
             mix_ratio=improve.mix_ratio,
             proposal=state.current.proposal,
-            jobs=self._jobs(worker.runner),
+            **self._call(worker.runner),
         )
         return machine.adapted(state, require_intact(checkpoint))
 
@@ -400,13 +381,10 @@ class CycleSteps:
         seeds = self._ledger.range("harvest", state.cycle, count=attempts)
         try:
             harvest = worker.harvest(
-                run_id=state.run_id,
-                cycle=state.cycle,
                 checkpoint=require_intact(needed(state.reference, "a reference")),
-                workdir=self._session.folder,
                 seeds=self._session.reserve("harvest", seeds),
                 focus=proposal.focus,
-                jobs=self._jobs(worker.runner),
+                **self._call(worker.runner),
             )
         except ImproveError as error:
             return machine.harvest_failed(state, self._config, str(error))
@@ -416,13 +394,7 @@ class CycleSteps:
         worker = needed(self._workers.improve, "a worker that harvests")
         sources = (*(() if state.mix is None else (state.mix,)), *state.unmerged)
         try:
-            dataset = worker.merge(
-                run_id=state.run_id,
-                cycle=state.cycle,
-                sources=sources,
-                workdir=self._session.folder,
-                jobs=self._jobs(worker.runner),
-            )
+            dataset = worker.merge(sources=sources, **self._call(worker.runner))
         except ImproveError as error:
             return machine.merge_failed(state, self._config, str(error))
         return machine.merged(state, self._config, dataset)
@@ -441,24 +413,21 @@ class CycleSteps:
         return Measured(latest=latest, total=pooled_report(latest, [*earlier, *latest.outcomes]))
 
     def _play(self, stage: str, policy: CheckpointRecord, seeds: SeedRange) -> EvalReport:
-        state, worker = self._session.state, self._workers.evaluate
-        return worker.run(
-            run_id=state.run_id,
-            cycle=state.cycle,
-            checkpoint=require_intact(policy),
-            workdir=self._session.folder,
-            stage=stage,
-            seeds=seeds,
-            jobs=self._jobs(worker.runner),
-        )
+        worker, checkpoint = self._workers.evaluate, require_intact(policy)
+        call = self._call(worker.runner)
+        return worker.run(checkpoint=checkpoint, stage=stage, seeds=seeds, **call)
 
-    def _jobs(self, own: Runner) -> JobRunner:
-        """Return who runs the jobs of a worker, if there is anything left to spend."""
-        session = self._session
-        if self._given_jobs is not None:
-            return self._given_jobs
-        self._require_budget()
-        return CallableRunner(session.store, session.lease, own)
+    def _call(self, own: Runner) -> dict[str, Any]:
+        """Return what every call of a worker needs, if there is anything left to spend.
+
+        The jobs are run by the session's runner, or by the worker's ``own``.
+        """
+        session, jobs = self._session, self._given_jobs
+        if jobs is None:
+            self._require_budget()
+            jobs = CallableRunner(session.store, session.lease, own)
+        place = {"run_id": session.run_id, "cycle": session.state.cycle, "workdir": session.folder}
+        return {**place, "jobs": jobs}
 
     # Deciding
 

@@ -5,13 +5,12 @@
 
 Attempt k (from 0) starts from seed N + k, in task k of the tasks in turn; tasks in focus have two
 turns. It succeeds if any of its steps does; what follows the first end is left out.
-What is stored:  observations after the environment's own processing, done exactly once, images as
-    video; actions as the environment got them.
+Stored:  observations after the environment's own processing, done exactly once, images as video;
+         actions as the environment got them.
 Result:  ``{kept, successes, attempts, success_rate, repo_id, root, fps, frames, episodes}``, with
-    success_rate = successes / attempts and task, seed and success of every attempt; root is null
-    where nothing was kept, which is no error.
+         task, seed and success of every attempt; root is null where nothing was kept.
 Axes:    a batch of one; images (1, C, H, W) in [0, 1] become (H, W, C) bytes, everything else
-    float32 without the batch.
+         float32 without the batch.
 """
 
 import argparse
@@ -145,11 +144,7 @@ class Tally:
 
 
 def turns(tasks: Sequence[str], focus: Sequence[str]) -> list[int]:
-    """Return the numbers of the tasks in the order they are played, again and again.
-
-    Raises:
-        ScriptError: The focus names no task that is there.
-    """
+    """Return the numbers of the tasks in turn; a `ScriptError` for a focus on another one."""
     strangers = sorted(set(focus) - set(tasks))
     if strangers:
         raise ScriptError(f"--focus: expected some of {', '.join(tasks)}, got {strangers}")

@@ -5,7 +5,7 @@
 Shapes are those after LeRobot's processing of the environment, images as (C, H, W). What a
 configuration declares is not trusted: LeRobot 0.4.4 ignores the image size declared for PushT.
 Result:  ``{observation, action, fps, tasks, seeds, evaluated_seeds}``; ``seeds`` has the facts of
-    every task, ``evaluated_seeds`` the seeds of LeRobot's evaluation (see `seed_checks`).
+    every task, ``evaluated_seeds`` the seeds of LeRobot's evaluation.
 Modules of LeRobot are imported by name when they are needed: this file is also read where it is not
 installed, and releases move their modules.
 """
@@ -27,10 +27,7 @@ from .files import start, write_result
 def environment_config(env_type: str, task: str | None, words: Sequence[str]) -> Any:
     """Return LeRobot's configuration of an environment, read as its own tools read it.
 
-    Args:
-        env_type: Environment, e.g. ``"pusht"``.
-        task: Task or suite; None for the environment's own.
-        words: Further words ``--env.key=value``.
+    ``task`` None is the environment's own; ``words`` are further ones, ``--env.key=value``.
     """
     base = importlib.import_module("lerobot.envs.configs").EnvConfig
     holder = dataclasses.make_dataclass("Holder", [("env", base)])
@@ -119,8 +116,7 @@ _AT_ONCE: Final = 2
 def seed_facts(environment: Any) -> dict[str, bool]:
     """Return whether a vector of one environment follows its seeds.
 
-    Returns:
-        ``repeats``: the same seed shows the same state; ``differs``: no other seed shows it.
+    ``repeats``: the same seed shows the same state; ``differs``: no other seed shows it.
     """
     first, *others = (_state(environment, seed) for seed in SEEDS)
     low, high = environment.action_space.low, environment.action_space.high
@@ -161,11 +157,9 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def evaluated_seeds() -> list[int] | None:
-    """Return the seeds of the episodes of LeRobot's evaluation from `FIRST_SEED` on.
+    """Return the seeds of the episodes of LeRobot's evaluation from `FIRST_SEED` on, in order.
 
-    Returns:
-        The seeds in the order of its report; None for a release whose evaluation is not played
-        in this way.
+    None for a release whose evaluation is not played in this way.
     """
     try:
         module = importlib.import_module("lerobot.scripts.lerobot_eval")

@@ -66,11 +66,7 @@ _SHARED: Final = ("codebase_version", "fps", "robot_type")
 
 
 def read_info(root: Path) -> dict[str, Any]:
-    """Return the description of the dataset in ``root``.
-
-    Raises:
-        ScriptError: There is none.
-    """
+    """Return the description of the dataset in ``root``, or raise `ScriptError` without one."""
     try:
         info = json.loads((root / "meta" / "info.json").read_text(encoding="utf-8"))
         features = info["features"]
@@ -84,12 +80,9 @@ def read_info(root: Path) -> dict[str, Any]:
 def difference(
     first: Mapping[str, Any], second: Mapping[str, Any], *, labels: bool = True
 ) -> str | None:
-    """Return how the second dataset differs from the first; None if it does not.
+    """Return how the second description of a dataset differs from the first; None if it does not.
 
-    Args:
-        first: Description of a dataset.
-        second: Description of another one.
-        labels: Whether the kind of robot and the names of axes count.
+    ``labels`` says whether the kind of robot and the names of axes count.
     """
     for key in _SHARED if labels else _SHARED[:-1]:
         if first.get(key) != second.get(key):

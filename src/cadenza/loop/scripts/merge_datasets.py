@@ -64,14 +64,9 @@ def main(words: Sequence[str]) -> int:
 
 
 def require_equal_features(roots: Sequence[Path], *, labels: bool = True) -> None:
-    """Raise unless all datasets have the first one's features, rate and kind of robot.
+    """Raise `ScriptError` unless all datasets have the first one's features and rate.
 
-    Args:
-        roots: Their folders.
-        labels: Whether the kind of robot and the names of axes count.
-
-    Raises:
-        ScriptError: They differ.
+    ``labels`` says whether the kind of robot and the names of axes count, too.
     """
     first = read_info(roots[0])
     for root in roots[1:]:
@@ -101,19 +96,11 @@ def blend(
     ratio: float,
     out: Path,
 ) -> tuple[Path, list[int]]:
-    """Join a dataset and a mix.
+    """Join a dataset and a mix in ``out``, a folder that is made anew.
 
-    Args:
-        repo_id: Name of the dataset.
-        root: Its folder; None for one that LeRobot finds or downloads.
-        episodes: Episodes of it that count, as ``[0, 1]``; None for all.
-        mix_repo_id: Name of the mix.
-        mix_root: Its folder.
-        ratio: Share of frames from the mix, in (0, 1).
-        out: Folder of the joined dataset; one of an earlier attempt is made anew.
-
-    Returns:
-        The joined dataset's folder, and the episodes of it to train on.
+    ``root`` is None for a dataset that LeRobot finds or downloads; ``episodes``, as ``[0, 1]``, are
+    those of it that count, None for all. ``ratio`` is the share of frames from the mix, in (0, 1).
+    Returned are the joined dataset's folder, and the episodes of it to train on.
 
     Raises:
         ScriptError: A feature of both differs.
@@ -171,13 +158,9 @@ def relabelled(root: Path, *, like: Path, view: Path) -> Path:
 def chosen(
     lengths: Sequence[int], own: Sequence[int], mixed: Sequence[int], ratio: float
 ) -> list[int]:
-    """Return the episodes whose frames come from ``mixed`` at a share of about ``ratio``.
+    """Return the episodes that give ``mixed`` a share of about ``ratio``, in (0, 1), of the frames.
 
-    Args:
-        lengths: Frames of every episode.
-        own: Episodes of the dataset, at least one.
-        mixed: Episodes of the mix, at least one.
-        ratio: The share, in (0, 1).
+    ``lengths`` has the frames of every episode; ``own`` and ``mixed`` have at least one each.
     """
     own_frames = sum(lengths[episode] for episode in own)
     mixed_frames = sum(lengths[episode] for episode in mixed)

@@ -3,15 +3,12 @@
     run.py select --repo-id=ID [--root=DIR] --suite=libero_spatial [--limit=N]
         [--focus=libero_spatial_3,...] [--instructions=FILE] [--no-download] --result-json=FILE
 
-An episode belongs to the task whose instruction is its first task text, case and blanks aside.
-The instructions come from FILE, JSON ``{"suite": ["instruction of task 0", ...]}``, else from the
-package libero. Without this choice the first N episodes of a dataset ordered by suite would be of
-the wrong tasks, which no metric shows.
-Shards:   which data files hold the chosen episodes is read from the ends of the files themselves;
-    the mapping in the dataset's own metadata is not used, as a public dataset was found with a
-    stale one. Missing files are downloaded unless ``--no-download``.
+An episode belongs to the task whose instruction is its first task text, case and blanks aside; the
+instructions come from FILE, JSON ``{"suite": ["instruction of task 0", ...]}``, else from LIBERO.
+Shards:   which data files hold the chosen episodes is read from the files themselves: a public
+          dataset was found with a stale mapping in its metadata. Missing files are downloaded.
 Result:   ``{episodes, selected, suite_tasks, tasks_covered, per_task, shards_fetched,
-    shards_needed}``; choosing nothing is an error.
+          shards_needed}``; choosing nothing is an error.
 """
 
 import argparse
@@ -22,7 +19,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,30 +30,6 @@ from .files import ScriptError, start, write_result
 Span = tuple[int, int]
 
 
-class Store(Protocol):
-    """Where a dataset's files are."""
-
-    def first_tasks(self) -> tuple[NDArray[np.int64], list[str]]:
-        """Return the numbers of all episodes, and the first task text of each."""
-        ...
-
-    def data_files(self) -> list[str]:
-        """Return the data files, in order."""
-        ...
-
-    def span(self, file: str) -> Span:
-        """Return which episodes a data file holds, from its end alone."""
-        ...
-
-    def here(self, file: str) -> bool:
-        """Return whether the file lies on this machine."""
-        ...
-
-    def fetch(self, files: Sequence[str]) -> None:
-        """Bring files to this machine."""
-        ...
-
-
 class LocalStore:
     """A dataset in a folder."""
 
@@ -64,45 +37,41 @@ class LocalStore:
         self.root = root
 
     def first_tasks(self) -> tuple[NDArray[np.int64], list[str]]:
-        """Return episodes and their first task texts."""
+        """Return the numbers of all episodes, and the first task text of each."""
         return _first_tasks(sorted((self.root / "meta" / "episodes").rglob("*.parquet")))
 
     def data_files(self) -> list[str]:
-        """Return the data files."""
+        """Return the data files, in order."""
         found = sorted((self.root / "data").rglob("*.parquet"))
         return [path.relative_to(self.root).as_posix() for path in found]
 
     def span(self, file: str) -> Span:
-        """Return the file's episodes."""
+        """Return which episodes a data file holds, from its end alone."""
         return episode_span(self.root / file)
 
     def here(self, file: str) -> bool:
-        """Return True: what is listed is here."""
+        """Return whether the file lies on this machine."""
         return (self.root / file).is_file()
 
     def fetch(self, files: Sequence[str]) -> None:
-        """Refuse: a folder has what it has.
-
-        Raises:
-            ScriptError: Always, unless there is nothing to fetch.
-        """
+        """Refuse files by a `ScriptError`: a folder has what it has."""
         if files:
             raise ScriptError(f"expected {files[0]} in {self.root}, got no such file")
 
 
-class HubStore:
+class HubStore(LocalStore):
     """A dataset on the hub, copied as far as needed to where LeRobot looks for it."""
 
     def __init__(self, repo_id: str) -> None:
         constants = importlib.import_module("lerobot.utils.constants")
+        super().__init__(Path(constants.HF_LEROBOT_HOME) / repo_id)
         self.repo_id = repo_id
-        self.root = Path(constants.HF_LEROBOT_HOME) / repo_id
         self._hub: Any = importlib.import_module("huggingface_hub")
 
     def first_tasks(self) -> tuple[NDArray[np.int64], list[str]]:
         """Return episodes and their first task texts; the metadata are downloaded."""
         self._download(["meta/*"])
-        return LocalStore(self.root).first_tasks()
+        return super().first_tasks()
 
     def data_files(self) -> list[str]:
         """Return the data files that the hub has."""
@@ -112,13 +81,9 @@ class HubStore:
     def span(self, file: str) -> Span:
         """Return the file's episodes; of a file that is not here, only the end is downloaded."""
         if self.here(file):
-            return episode_span(self.root / file)
+            return super().span(file)
         with self._hub.HfFileSystem().open(f"datasets/{self.repo_id}/{file}", "rb") as remote:
             return episode_span(remote)
-
-    def here(self, file: str) -> bool:
-        """Return whether the file was downloaded."""
-        return (self.root / file).is_file()
 
     def fetch(self, files: Sequence[str]) -> None:
         """Download files."""
@@ -131,16 +96,13 @@ class HubStore:
         )
 
 
-def fetch_shards(store: Store, selected: NDArray[np.int64], *, download: bool) -> tuple[int, int]:
-    """Bring the data files of the selected episodes here.
+def fetch_shards(
+    store: LocalStore, selected: NDArray[np.int64], *, download: bool
+) -> tuple[int, int]:
+    """Bring the data files of the selected episodes here, in ascending order and at least one.
 
-    Args:
-        store: The dataset.
-        selected: Episodes in ascending order, at least one.
-        download: Whether to fetch what is missing.
-
-    Returns:
-        How many files were fetched, and how many are needed.
+    ``download`` says whether to fetch what is missing. Returned is how many files were fetched, and
+    how many are needed.
 
     Raises:
         ScriptError: No file holds one of the episodes.
@@ -161,7 +123,7 @@ def fetch_shards(store: Store, selected: NDArray[np.int64], *, download: bool) -
     return len(absent), len(needed)
 
 
-def spans_around(store: Store, selected: NDArray[np.int64]) -> dict[str, Span]:
+def spans_around(store: LocalStore, selected: NDArray[np.int64]) -> dict[str, Span]:
     """Return the episodes of the files from the first selected episode's to the last one's."""
     files = store.data_files()
     known: dict[int, Span] = {}
@@ -200,11 +162,7 @@ def _parquet(source: Any) -> Any:
 
 
 def episode_span(source: Any) -> Span:
-    """Return the first and last episode of a data file, from the statistics at its end.
-
-    Raises:
-        ScriptError: It has none.
-    """
+    """Return first and last episode by the statistics at a file's end, or raise `ScriptError`."""
     metadata = _parquet(source).metadata
     names = [metadata.schema.column(i).name for i in range(metadata.num_columns)]
     column = names.index("episode_index") if "episode_index" in names else -1
@@ -260,7 +218,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _select(given: argparse.Namespace) -> dict[str, Any]:
     instructions = suite_instructions(given.suite, given.instructions)
-    store: Store = HubStore(given.repo_id) if given.root is None else LocalStore(given.root)
+    store = HubStore(given.repo_id) if given.root is None else LocalStore(given.root)
     episodes, texts = store.first_tasks()
     focus = [name for name in given.focus.split(",") if name]
     weights = focus_weights(given.suite, len(instructions), focus)
@@ -286,11 +244,7 @@ def _select(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def suite_instructions(suite: str, path: Path | None) -> list[str]:
-    """Return the instructions of a suite, task by task.
-
-    Raises:
-        ScriptError: The suite is unknown, or the file is no mapping of suites to instructions.
-    """
+    """Return the instructions of a suite by task, or raise `ScriptError` if nobody knows them."""
     if path is None:
         return _libero_instructions(suite)
     try:
@@ -335,11 +289,7 @@ def match_tasks(texts: Sequence[str], instructions: Sequence[str]) -> NDArray[np
 
 
 def focus_weights(suite: str, count: int, focus: Sequence[str]) -> NDArray[np.int64]:
-    """Return how many turns each task has.
-
-    Raises:
-        ScriptError: The focus names a task that the suite does not have.
-    """
+    """Return how many turns each task has; a `ScriptError` for a focus on another one."""
     names = [f"{suite}_{number}" for number in range(count)]
     strangers = sorted(set(focus) - set(names))
     if strangers:
@@ -354,16 +304,10 @@ def select_balanced(
     weights: NDArray[np.int64],
     limit: int | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return chosen episodes in order, and the task of each.
+    """Return chosen episodes in order, and the task of each; at most ``limit``.
 
     Tasks take turns in the order of their first episode, and take ``weights[task]`` episodes at a
-    turn, in the order of the dataset.
-
-    Args:
-        episodes: Numbers of the episodes, (E,).
-        tasks: Task of each, -1 for none, (E,).
-        weights: Episodes at a turn, by task.
-        limit: Most episodes; None for all.
+    turn, in the order of the dataset. ``episodes`` and ``tasks``, -1 for none, have the shape (E,).
     """
     mine = tasks >= 0
     episodes, tasks = episodes[mine], tasks[mine]

@@ -3,11 +3,10 @@
     run.py train --output_dir=DIR --steps=N ... [--mix.root= --mix.repo_id= --mix.ratio=]
 
 Started anew:  a finished checkpoint in DIR is gone on from, since LeRobot refuses a folder that
-               exists; a folder without one is removed and training starts over.
+               exists; a folder without one is removed. Only a training that starts over draws the
+               samples of an unbroken one.
 Mix:           two datasets are joined beside DIR, and episodes of one are left out until the
                frames of the mix make up the asked share. LeRobot draws frames evenly.
-Limits:        a training that goes on draws its samples in another order than an unbroken one
-               would have; one that starts over gives the same bytes.
 """
 
 import json

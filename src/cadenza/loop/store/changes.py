@@ -29,9 +29,8 @@ from cadenza.loop.store.database import (
     plain_text,
     require_plain,
 )
-from cadenza.loop.store.leases import require_lease
 from cadenza.loop.store.models import Approval, Checkpoint, Cycle, Episode, Run, SeedRangeRow
-from cadenza.loop.store.rows import ApprovalRow, Lease
+from cadenza.loop.store.rows import ApprovalRow
 
 #: Something to do inside a transaction; gets the run that the transaction is about.
 Change: TypeAlias = Callable[[Connection, str], Any]
@@ -59,11 +58,7 @@ def start_cycle(
     rung: str | None = None,
     proposal_json: str | None = None,
 ) -> Change:
-    """Add a cycle, at stage ``collect``.
-
-    Raises:
-        RecordConflictError: The run has this cycle already.
-    """
+    """Add a cycle, at stage ``collect``; a `RecordConflictError` if it is there."""
 
     def change(connection: Connection, run_id: str) -> None:
         if connection.scalar(select(Cycle.idx).where(_cycle(run_id, idx))) is not None:
@@ -142,11 +137,7 @@ def attach_eval(checkpoint: int | str, eval_json: str) -> Change:
 
 
 def bless(checkpoint: int | str) -> Change:
-    """Make a policy, given by its number or path, the only blessed one of its run.
-
-    Raises:
-        UnknownRowError: The run has no such policy.
-    """
+    """Make a policy, by number or path, the only blessed one; an `UnknownRowError` without it."""
 
     def change(connection: Connection, run_id: str) -> None:
         number = _checkpoint_of(connection, run_id, checkpoint)
@@ -278,15 +269,6 @@ class Approvals:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-
-    def request(
-        self, lease: Lease, cycle: int, gate: str, *, timeout_s: float | None = None
-    ) -> ApprovalRow:
-        """Ask, or return what was asked before: the first question and its deadline hold."""
-        with self._database.write() as connection:
-            require_lease(connection, lease)
-            request_approval(cycle, gate, timeout_s=timeout_s)(connection, lease.run_id)
-            return _get(connection, lease.run_id, cycle, gate)
 
     def decide(
         self,

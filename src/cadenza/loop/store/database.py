@@ -2,8 +2,7 @@
 
 SQLite:      write-ahead log, every commit synced, foreign keys enforced, one writer at a time; a
              writer waits for the other up to `BUSY_TIMEOUT_S`.
-PostgreSQL:  read committed; whoever changes a run first locks its row, so that all changes of one
-             run happen one after the other and several runs proceed at once.
+PostgreSQL:  read committed; whoever changes a run first locks its row.
 Passwords:   are used for connecting and go nowhere else. Whoever goes on with a run gives them
              anew: in the URL, or where libpq looks (``PGPASSWORD``, ``~/.pgpass``, a service file).
              A URL that was shown or kept has `HIDDEN` in place of the password, so it names none.
@@ -185,11 +184,7 @@ def plain_text(text: str) -> str:
 
 
 def require_plain(place: str, text: str) -> None:
-    """Refuse text that says nothing or that a database would refuse.
-
-    Raises:
-        InputError: It is blank, holds NUL or is no valid Unicode.
-    """
+    """Raise `InputError` for text that is blank, holds NUL or is no valid Unicode."""
     if not text.strip():
         raise InputError(f"{place}: expected some words, got {text!r}; say it.")
     if plain_text(text) != text:
@@ -209,11 +204,7 @@ _SECRET_KEYS: Final = (
 
 
 def url_of(location: Path | str) -> URL:
-    """Return the URL to connect to, with the password that it names and PostgreSQL's driver.
-
-    Raises:
-        ConfigurationError: It is malformed or names another kind of database.
-    """
+    """Return the URL to connect to; a `ConfigurationError` for one of another kind."""
     url = _parsed(location)
     if url.drivername not in ("sqlite", "postgresql", "postgresql+psycopg"):
         raise ConfigurationError(
@@ -229,11 +220,7 @@ def url_of(location: Path | str) -> URL:
 
 
 def shown(location: Path | str | URL) -> str:
-    """Return a location as it may be shown and kept: every password in it is `HIDDEN`.
-
-    Raises:
-        ConfigurationError: It is a malformed URL.
-    """
+    """Return a location as it may be shown and kept: every password in it is `HIDDEN`."""
     url = location if isinstance(location, URL) else _parsed(location)
     secrets = [key for key in _SECRET_KEYS if key in url.query]
     if url.password is None and not secrets and not isinstance(location, URL):
@@ -413,11 +400,7 @@ def now(connection: Connection) -> float:
 
 
 def lock_run(connection: Connection, run_id: str) -> None:
-    """Make this transaction the only one that changes the run until it ends.
-
-    Raises:
-        UnknownRowError: There is no such run.
-    """
+    """Make this transaction alone change the run until it ends; an `UnknownRowError` without it."""
     if connection.scalar(select(Run.id).where(Run.id == run_id).with_for_update()) is None:
         raise unknown_run(run_id)
 

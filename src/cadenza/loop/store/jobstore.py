@@ -30,12 +30,7 @@ from cadenza.loop.store.tables import EventTable, JobTable, Replies, append_even
 
 
 class JobStore:
-    """Runs, cycles, policies and state; its parts hold jobs, events, leases and approvals.
-
-    Attributes:
-        leases: Who works on which run.
-        jobs: Commands and how they ended.
-    """
+    """Runs, cycles, policies and state; its parts hold jobs, events, leases and approvals."""
 
     def __init__(self, location: Path | str, *, create: bool = True) -> None:
         """Open the store; arguments and errors as `cadenza.loop.store.database.Database`."""
@@ -77,14 +72,11 @@ class JobStore:
         capabilities: Mapping[str, str] | None = None,
         reference: CheckpointRecord | None = None,
     ) -> None:
-        """Add a run with a fresh state.
+        """Add a run with a fresh state, its configuration without the passwords in ``store``.
 
-        Args:
-            run_id: Its id.
-            config_json: Its configuration, a JSON object; kept without the passwords in ``store``.
-            constitution_sha256: Digest of the rules that its commands are judged by.
-            capabilities: What its back end says of itself.
-            reference: Policy that it starts from, blessed until a better one is; None for none.
+        ``constitution_sha256`` is the digest of the rules that its commands are judged by,
+        ``capabilities`` what its back end says of itself, ``reference`` the policy that it starts
+        from, blessed until a better one is; None for none.
 
         Raises:
             DuplicateRunError: There is a run of this id.
@@ -134,11 +126,7 @@ class JobStore:
         return bool(self._rows(select(Run.id).where(Run.id == run_id)))
 
     def get_run(self, run_id: str) -> Row:
-        """Return one run.
-
-        Raises:
-            UnknownRowError: There is no such run.
-        """
+        """Return one run, or raise `UnknownRowError` without it."""
         rows = self._rows(select(Run.__table__).where(Run.id == run_id))
         if not rows:
             raise unknown_run(run_id)
@@ -195,11 +183,7 @@ class JobStore:
         self._apply(owner[0]["run_id"], changes.attach_eval(checkpoint_id, json.dumps(eval_report)))
 
     def bless(self, run_id: str, checkpoint_id: int) -> None:
-        """Make a policy the only blessed one of its run.
-
-        Raises:
-            UnknownRowError: The run has no such policy.
-        """
+        """Make a policy the only blessed one of its run; an `UnknownRowError` without it."""
         self._apply(run_id, changes.bless(checkpoint_id))
 
     def checkpoints_for(self, run_id: str) -> list[Row]:

@@ -35,14 +35,11 @@ class Leases:
         gone: Callable[[str], bool] = is_gone,
         to_work: bool = False,
     ) -> Lease:
-        """Take the run: free, run out, or left by a process that is gone.
+        """Take the run for ``ttl_s``: free, run out, or left by a process that is gone.
 
-        Args:
-            run_id: The run.
-            owner: Who asks, see `cadenza.loop.processes.this_process`.
-            ttl_s: Seconds the lease lasts without a renewal, > 0.
-            gone: Whether the present owner is known to be dead; False if unsure.
-            to_work: Forget that the run was asked to stop; later requests are for the new owner.
+        ``owner`` is who asks, see `cadenza.loop.processes.this_process`; ``gone`` tells whether the
+        present one is known to be dead. ``to_work`` forgets that the run was asked to stop: later
+        requests are for the new owner.
 
         Raises:
             LeaseHeldError: Another controller holds the run.
@@ -143,13 +140,7 @@ class LeaseKeeper:
         self.lease = lease
         self._leases = leases
         self._stop = threading.Event()
-        self._lost = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="lease-keeper", daemon=True)
-
-    @property
-    def lost(self) -> bool:
-        """Whether another controller was seen to have taken the run over."""
-        return self._lost.is_set()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -169,7 +160,6 @@ class LeaseKeeper:
                 self._leases.renew(self.lease)
             except StaleLeaseError:
                 _LOGGER.warning("the lease of run %s was lost", self.lease.run_id)
-                self._lost.set()
                 return
             except StoreUnavailableError as error:
                 _LOGGER.warning("the lease of run %s is not renewed: %s", self.lease.run_id, error)

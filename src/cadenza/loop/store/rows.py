@@ -15,12 +15,7 @@ Row: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """The right of one controller to change a run.
-
-    Attributes:
-        epoch: Number of controllers the run has had, this one included.
-        ttl_s: Seconds it lasts from each renewal.
-    """
+    """The right of one controller, the ``epoch``-th, to change a run, for ``ttl_s`` at a time."""
 
     run_id: str
     owner: str
@@ -33,12 +28,8 @@ class JobRow:
     """One job as the store knows it.
 
     Attributes:
-        pid: Process of the latest attempt.
-        pid_start_time: Its start time as its runner measures it; tells it from a later process of
-            the same number.
-        started: When the latest attempt began.
-        heartbeat: When it last showed a sign of life.
-        exit_code: Exit status of the latest ended attempt.
+        pid: Process of the latest attempt, with its start time as its runner measures it.
+        heartbeat: When the latest attempt last showed a sign of life.
         duration_s: Seconds of all ended attempts.
         attempt_s: Seconds of the running attempt at its last sign of life.
         interruptions: Attempts that a signal from outside ended.
@@ -69,10 +60,7 @@ class StoredEvent:
     """An event on its way into the table, or in it.
 
     Attributes:
-        step_key: Step of the run that emits it.
-        ordinal: Its number within the step, from 0.
-        payload: Details, as a JSON object in text.
-        ts: When, Unix seconds.
+        step_key: Step of the run that emits it, as its ``ordinal``-th event from 0.
         mono: Monotonic clock of the emitting machine, s.
         seq: Number within the run, from 1; 0 before it is in the table.
     """
@@ -90,13 +78,7 @@ class StoredEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRow:
-    """A question to a person, and the answer.
-
-    Attributes:
-        status: ``"pending"``, ``"approved"`` or ``"rejected"``.
-        deadline: None waits for ever.
-        overdue: Whether it is undecided and the deadline has passed.
-    """
+    """A question to a person, and the answer; ``deadline`` None waits for ever."""
 
     run_id: str
     cycle: int
@@ -121,16 +103,12 @@ class ReplyTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyRow:
-    """One reply of a language model.
+    """One reply of a language model; tokens and cost are None if not told, or without a price.
 
     Attributes:
-        prompt_sha256: Digest of the whole prompt.
         text: The reply; empty when the call failed.
-        tokens_in: Tokens of the prompt; None if not told.
-        tokens_out: Tokens of the reply; None if not told.
         cost_usd: Cost of all attempts, US dollars, or the most it can be where the service did not
-            tell; None without a price.
-        error: Why the call failed; None if it did not.
+            tell.
         about: What the prompt drew on, as JSON; None if nobody said.
     """
 

@@ -162,11 +162,7 @@ class JobTable:
         return row
 
     def begin_attempt(self, lease: Lease, key: JobKey) -> JobRow:
-        """Count one more start of a pending job; `set_process` tells its process later.
-
-        Raises:
-            RecordConflictError: The job is running or closed.
-        """
+        """Count one more start of a job; a `RecordConflictError` unless it is pending."""
         with self._changing(lease, key) as (connection, row):
             if row.status != "pending":
                 raise RecordConflictError(
@@ -178,21 +174,13 @@ class JobTable:
             return _update(connection, key, values | {"heartbeat": moment, "attempt_s": 0.0})
 
     def set_process(self, lease: Lease, key: JobKey, *, pid: int, pid_start_time: float) -> JobRow:
-        """Say which process runs the present attempt.
-
-        Raises:
-            RecordConflictError: No attempt is running.
-        """
+        """Say which process runs the attempt; a `RecordConflictError` if none is running."""
         with self._changing(lease, key) as (connection, row):
             _require_running(row)
             return _update(connection, key, {"pid": pid, "pid_start_time": pid_start_time})
 
     def heartbeat(self, lease: Lease, key: JobKey, *, attempt_s: float) -> JobRow:
-        """Note that the present attempt was alive ``attempt_s`` seconds after its start.
-
-        Raises:
-            RecordConflictError: No attempt is running.
-        """
+        """Note that the attempt lives after ``attempt_s``; a `RecordConflictError` without one."""
         _require_seconds(attempt_s)
         with self._changing(lease, key) as (connection, row):
             _require_running(row)
@@ -209,15 +197,10 @@ class JobTable:
         duration_s: float,
         interrupted: bool,
     ) -> JobRow:
-        """Record how an attempt ended; the job waits for its next attempt or for `close`.
+        """Record how an attempt, from 1, ended; the job waits for its next one or for `close`.
 
-        Args:
-            lease: Lease of the controller.
-            key: The job.
-            attempt: Number of the attempt, from 1.
-            exit_code: Exit status, negative for a signal; None if nobody saw it.
-            duration_s: Its seconds, charged to the job's device however it ended.
-            interrupted: Whether a signal from outside ended it.
+        ``exit_code`` is negative for a signal, None if nobody saw it; ``duration_s`` is charged to
+        the job's device however it ended; ``interrupted``: whether a signal from outside ended it.
 
         Raises:
             RecordConflictError: The attempt was never begun.
@@ -257,11 +240,7 @@ class JobTable:
             return _update(connection, key, values | {"finished": now(connection)})
 
     def reopen(self, lease: Lease, key: JobKey) -> JobRow:
-        """Let a failed or cancelled job run again; its failures no longer count, its seconds do.
-
-        Raises:
-            RecordConflictError: It is running or succeeded.
-        """
+        """Let a failed or cancelled job run again; its failures no longer count, its seconds do."""
         with self._changing(lease, key) as (connection, row):
             if row.status in ("running", "succeeded"):
                 raise RecordConflictError(

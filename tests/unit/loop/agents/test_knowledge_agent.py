@@ -1,5 +1,3 @@
-import re
-
 import pytest
 import yaml
 
@@ -7,10 +5,10 @@ from cadenza.core.errors import StorageError
 from cadenza.loop.agents.knowledge_agent import KnowledgeAgent
 from cadenza.loop.contracts.records import EvalReport
 from cadenza.loop.errors import StaleLeaseError
-from cadenza.loop.events import EventBus, read_events
+from cadenza.loop.events import EventBus
 from cadenza.loop.knowledge import pages
 from cadenza.loop.knowledge.pages import read_page
-from tests.loop_fakes import ScriptedLLM
+from tests.loop_fakes import ScriptedLLM, logged
 
 #: 2023-11-14 22:13:20 UTC.
 NOW = 1.7e9
@@ -65,7 +63,7 @@ def test_pages_of_policy_task_and_run_are_written(root, bus):
     assert "# Task: crossing" in paths[1].read_text()
     row = "| 0 | 2023-11-14 | crossing | bc | 50.0% | 40 | promote |"
     assert row in (root / "experiments/r.md").read_text()
-    (event,) = read_events(bus.log_path).events
+    (event,) = logged(bus.log_path)
     assert (event["run_id"], event["stage"]) == ("r", "knowledge")
     assert event["kind"] == "knowledge_updated"
     assert event["payload"]["pages"] == [*map(str, paths), str(root / "experiments/r.md")]
@@ -98,25 +96,6 @@ def test_two_runs_that_agree_replicate_and_a_third_may_undo_it(root, bus):
     # 2 of 40 against 20 of 40: the intervals are far apart
     seeded("c", 3, 0.05)
     assert meta(root, "policies/bc.md")["status"] == "observed-once"
-
-
-def test_runs_of_one_id_in_two_stores_are_told_apart(root, bus):
-    def of_store(origin):
-        return KnowledgeAgent(root, bus, clock=lambda: NOW, origin=lambda: origin)
-
-    for _ in range(2):  # the second time as repeated steps
-        for cycle in range(2):
-            ingest(of_store("one"), run="demo", cycle=cycle, success=0.9)
-            ingest(of_store("two"), run="demo", cycle=cycle, success=0.3)
-    text = (root / "tasks/crossing.md").read_text()
-    assert [text.count(f"· success {percent}.0%") for percent in (90, 30)] == [2, 2]
-    assert text.count("· run demo · ") == 2
-    named = sorted(meta(root, path)["name"] for path in everything(root) if "experiments" in path)
-    assert named[0] == "demo"
-    assert re.fullmatch("demo~[0-9a-f]{8}", named[1])
-    told = [f["problem"] for f in of_store("two").lint()]
-    assert len(told) == 2  # on the pages of policy and task
-    assert all(f"runs demo and {named[1]} disagree" in problem for problem in told)
 
 
 def test_what_a_person_confirmed_stays(root, bus):

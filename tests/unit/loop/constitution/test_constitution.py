@@ -13,10 +13,9 @@ from cadenza.loop.constitution import (
     Verdict,
     load_constitution,
 )
-from cadenza.loop.constitution.constitution import PROGRAMS
+from cadenza.loop.constitution.constitution import PROGRAMS, Rules
 from cadenza.loop.constitution.flags import fold
 from cadenza.loop.constitution.programs import CollectJob, HarvestJob, MergeJob, SelectJob, TrainJob
-from cadenza.loop.constitution.rules import Rules
 from cadenza.loop.orchestrator import constitution as promised
 
 RUN = Path("/srv/runs/friday").resolve()

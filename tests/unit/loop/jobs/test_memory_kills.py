@@ -3,9 +3,7 @@ import pytest
 from cadenza.loop.jobs.host import memory_kills
 
 V2 = "0::/user.slice/run.scope\n"
-V1 = "5:cpu:/user\n4:memory:/user/1\n0::/\n"
 EVENTS = "low 0\nhigh 0\nmax 9\noom 4\noom_kill 3\noom_group_kill 1\n"
-CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill 7\n"
 
 
 def system(root, groups, **files):
@@ -21,8 +19,6 @@ def system(root, groups, **files):
     [
         (V2, "user.slice/run.scope/memory.events", EVENTS, 3),
         (V2, "memory.events", EVENTS, 3),  # a container that sees its own group at the top
-        (V1, "memory/user/1/memory.oom_control", CONTROL, 7),
-        (V1, "memory/memory.oom_control", CONTROL, 7),
         (V2, "memory.events", "oom 4\n", None),  # an old kernel
         (V2, "memory.events", "oom_kill x\n", None),
         ("5:cpu:/user\n", "memory.events", EVENTS, None),  # memory is not controlled

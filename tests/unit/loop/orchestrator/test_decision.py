@@ -217,7 +217,7 @@ def test_state_keeps_how_a_candidate_compared_in_its_own_cycle(decision):
     )
     config = LoopConfig.from_document({"run_name": "r", "seed_dataset": "local/d"}, source="test")
     found = evidence(0.125, -0.125, 0.375)
-    told = verdicts.judged(state, config, Judgement(decision=decision, reason="r"), found)
+    told = verdicts.judged(state, config, Judgement(decision, "r"), found)
     assert told.state.history == (TIE, past(0.125, 0.25, score=0.625))
 
 

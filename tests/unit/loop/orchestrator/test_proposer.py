@@ -5,9 +5,9 @@ import pytest
 from cadenza.core.errors import ConfigurationError
 from cadenza.loop.config import DataConfig
 from cadenza.loop.contracts.records import EvalReport
-from cadenza.loop.events import EventBus, read_events
+from cadenza.loop.events import EventBus
 from cadenza.loop.orchestrator.proposer import CuratedProposer, DeterministicProposer, LLMProposer
-from tests.loop_fakes import ScriptedLLM
+from tests.loop_fakes import ScriptedLLM, logged
 
 SEED = "local/seed"
 
@@ -104,7 +104,7 @@ def counts(*numbers):
 
 
 def events(bus):
-    return [(e["stage"], e["kind"], e["payload"]) for e in read_events(bus.log_path).events]
+    return [(e["stage"], e["kind"], e["payload"]) for e in logged(bus.log_path)]
 
 
 def test_best_plan_is_refined(tmp_path):
@@ -123,7 +123,7 @@ def test_best_plan_is_refined(tmp_path):
         ("curation", "curation_scored", {"winner": 1, "scores": [3.0, 9.5, None]}),
         ("curation", "curation_final", {"proposal": proposal.model_dump(mode="json")}),
     ]
-    assert {e["run_id"] for e in read_events(bus.log_path).events} == {"curation"}
+    assert {e["run_id"] for e in logged(bus.log_path)} == {"curation"}
 
 
 @pytest.mark.parametrize(

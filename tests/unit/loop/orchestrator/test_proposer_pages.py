@@ -9,10 +9,10 @@ import pytest
 
 from cadenza.loop.config import DataConfig
 from cadenza.loop.contracts.records import EvalReport
-from cadenza.loop.events import EventBus, read_events
+from cadenza.loop.events import EventBus
 from cadenza.loop.knowledge.pages import MAX_PAGE_BYTES
 from cadenza.loop.orchestrator.proposer import CuratedProposer, DeterministicProposer, LLMProposer
-from tests.loop_fakes import ScriptedLLM
+from tests.loop_fakes import ScriptedLLM, logged
 
 SEED, CAP = "local/seed", 50
 
@@ -77,7 +77,7 @@ def test_used_pages_are_told_with_their_digests(tmp_path):
         bus = EventBus(tmp_path / f"events{proposer_of}.jsonl")
         proposer = both(ScriptedLLM(f"[{reply}]"), tmp_path, bus=bus, run_id="r")[proposer_of]
         proposer.propose(3, None)
-        event = read_events(bus.log_path).events[0]
+        event = logged(bus.log_path)[0]
         assert (event["run_id"], event["stage"], event["kind"], event["cycle"]) == (
             "r", "orchestrator", "knowledge_used", 3,
         )  # fmt: skip
