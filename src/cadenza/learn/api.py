@@ -104,13 +104,6 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
         num_envs: How many environments are made and stepped together.
         **config: Settings; see the class of `config`.
 
-    Attributes:
-        config: The settings.
-        steps: Environment steps so far, those of all environments.
-        updates: Batches learned from so far.
-        target_steps: Environment steps that were asked for so far.
-        best_return: Best mean return of an evaluation in `learn`; None before the first.
-
     Raises:
         ConfigurationError: A setting is unknown or out of range, or the environment's spaces are of
             a kind that the algorithm cannot learn on.
@@ -371,11 +364,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Continue where `state_dict` was taken; the switches are the engine's, all or nothing.
-
-        Raises:
-            CheckpointError: The state is of another version, incomplete or of other sizes.
-        """
+        """Continue where `state_dict` was taken; the switches are the engine's, all or nothing."""
         require_version(self.name, state_dict, STATE_VERSION)
         rest = dict(state_dict)
         with complete_state(self.name, "an agent of these sizes"):
@@ -490,14 +479,9 @@ class RolloutLoop(SteppedAgent[RolloutLoopConfig]):
 class SoloAgent(SteppedAgent[Config]):
     """An agent on the one seat of Gymnasium environments.
 
-    Args:
-        env: See `Agent`.
-        seed: See `Agent`.
-        num_envs: See `Agent`.
-        network: What policy and critics begin with: ``"mlp"``, ``"cnn"`` for images, ``"dict"`` for
-            dicts with images, or a module of your own that returns features, (B, F), which is
-            copied for every network. None chooses by the kind of observation.
-        **config: See `Agent`.
+    ``network`` is what policy and critics begin with: ``"mlp"``, ``"cnn"`` for images, ``"dict"``
+    for dicts with images, or a module of your own that returns features, (B, F), copied for every
+    network. None chooses by the kind of observation.
     """
 
     envs: Environments
@@ -537,11 +521,9 @@ class SoloAgent(SteppedAgent[Config]):
         )
 
     def predict(self, observation: Any, *, deterministic: bool = True) -> NDArray[Any]:
-        """Return the action for one observation, or the actions for several side by side.
+        """Return the action for one observation, or for several with a leading axis N.
 
-        Args:
-            observation: As the environment gives it, or with a leading axis N.
-            deterministic: The greedy action; otherwise one is drawn, as in training.
+        One that is not deterministic is drawn as in training.
 
         Raises:
             InputError: The observation has another shape, or is not finite.
@@ -571,11 +553,10 @@ class SoloAgent(SteppedAgent[Config]):
         return judged
 
     def export_onnx(self, path: str | Path) -> Path:
-        """Write the greedy policy, from observations to actions, as an ONNX file; return its path.
+        """Write the greedy policy as an ONNX file; return its path.
 
-        The file takes the observation in the environment's shape, with a leading axis N, and gives
-        actions in the environment's units. ONNX Runtime has computed it on random inputs and agreed
-        before it appears.
+        The file takes observations in the environment's shape, with a leading axis N, and gives
+        actions in the environment's units. ONNX Runtime agreed on random inputs before it appears.
 
         Raises:
             MissingExtraError: The extra ``onnx`` is not installed.

@@ -22,11 +22,7 @@ _CONVOLUTION: Final = re.compile(r"(.*\.|)_layers\.(\d+\.\w+)")
 
 
 def emote_weights(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a network's state dict of Emote with our names; other names stay as they are.
-
-    Args:
-        state: What ``network.state_dict()`` gave in Emote.
-    """
+    """Return a network's state dict of Emote with our names; other names stay as they are."""
     nested = [found for found in map(_NESTED.fullmatch, state) if found]
     renamed: dict[str, Any] = {}
     for key, value in state.items():

@@ -96,13 +96,9 @@ class HookSignature:
     def arguments(
         self, owner: object, state: Mapping[str, Any], group: str | None, consumed: int
     ) -> dict[str, Any]:
-        """Return the keyword arguments for one call.
+        """Return the keyword arguments of a call; a ``group``'s values come before the outer ones.
 
-        Args:
-            owner: The callback.
-            state: Training state.
-            group: Data group whose values come before those of the outer state.
-            consumed: How many leading parameters the caller passes by position.
+        The caller passes the first ``consumed`` parameters by position.
 
         Raises:
             MissingStateKeyError: A parameter without default is in neither group nor state; or a

@@ -181,13 +181,7 @@ class GenericAgentProxy:
     def __call__(
         self, observations: Mapping[AgentId, DictObservation]
     ) -> dict[AgentId, DictResponse]:
-        """Return one response for every agent whose episode goes on.
-
-        Args:
-            observations: What each agent sees; agents whose episode ended get no response.
-
-        Returns:
-            ``list_data[key]`` is the agent's row of each output; empty without active agents.
+        """Return one response for every agent whose episode goes on; none for the others.
 
         Raises:
             PreconditionError: No observations at all.

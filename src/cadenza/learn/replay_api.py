@@ -165,29 +165,20 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
 
 
 class SAC(ReplayAgent[SACConfig]):
-    """Soft actor-critic, for continuous actions.
-
-    Source: arXiv:1812.05905. Settings: `SACConfig`.
-    """
+    """Soft actor-critic, for continuous actions; arXiv:1812.05905, `SACConfig`."""
 
     Config = SACConfig
     Learner = SACLearner
 
 
 class HLGauss(SAC):
-    """Soft actor-critic with critics that predict histograms.
-
-    Source: arXiv:2403.03950. Settings: `HLGaussConfig`.
-    """
+    """Soft actor-critic with critics that predict histograms; arXiv:2403.03950, `HLGaussConfig`."""
 
     Config = HLGaussConfig
 
 
 class MBPO(ReplayAgent[MBPOConfig]):
-    """Soft actor-critic that also learns from what a learned model imagines.
-
-    Source: arXiv:1906.08253. Settings: `MBPOConfig`.
-    """
+    """Soft actor-critic that also learns from a model; arXiv:1906.08253, `MBPOConfig`."""
 
     Config = MBPOConfig
     Learner = MBPOLearner
@@ -198,20 +189,14 @@ class MBPO(ReplayAgent[MBPOConfig]):
 
 
 class TD3(ReplayAgent[TD3Config]):
-    """Twin delayed deep deterministic policy gradient, for continuous actions.
-
-    Source: arXiv:1802.09477. Settings: `TD3Config`.
-    """
+    """Twin delayed deep deterministic policy gradient; arXiv:1802.09477, `TD3Config`."""
 
     Config = TD3Config
     Learner = TD3Learner
 
 
 class DQN(ReplayAgent[DQNConfig]):
-    """Deep Q-learning, for discrete actions, or on a grid of continuous ones.
-
-    Source: arXiv:1509.06461. Settings: `DQNConfig`.
-    """
+    """Deep Q-learning, on choices or a grid of actions; arXiv:1509.06461, `DQNConfig`."""
 
     Config = DQNConfig
 

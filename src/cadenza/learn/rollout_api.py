@@ -122,10 +122,7 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
 
 
 class PPO(RolloutAgent[PPOConfig]):
-    """Proximal policy optimisation, for discrete and continuous actions.
-
-    Source: arXiv:1707.06347. Settings: `PPOConfig`.
-    """
+    """Proximal policy optimisation; arXiv:1707.06347, `PPOConfig`."""
 
     Config = PPOConfig
 

@@ -54,9 +54,6 @@ class UpdateStep(Callback):
             compiler a warning says so, and nothing is compiled.
         precision: ``"bf16"`` rounds the inputs of the large products to bfloat16.
 
-    Attributes:
-        mode: How this object computes; part of its state.
-
     Raises:
         ConfigurationError: The processor cannot multiply in bfloat16.
     """
@@ -145,11 +142,7 @@ class UpdateStep(Callback):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Compare the mode, with ``load_hparams``.
-
-        Raises:
-            CheckpointError: The state was written in another mode.
-        """
+        """Compare the mode, with ``load_hparams``."""
         super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
         found = state_dict["mode"]
         if load_hparams and found != self.mode:
@@ -190,10 +183,7 @@ class UpdateStep(Callback):
         lists: list[list[list[Tensor]]],
         factors: list[Tensor],
     ) -> tuple[list[Tensor], list[Tensor], list[list[int]]]:
-        """Do the stages ``due``; return losses, norms of gradients, and which parameters have one.
-
-        Where a loss or a norm is not finite, neither its stage nor a later one steps.
-        """
+        """Do the due stages; return losses, norms of gradients, and which parameters have one."""
         all_values: list[Tensor] = []
         norms: list[Tensor] = []
         used: list[list[int]] = []
@@ -295,9 +285,7 @@ class ReplayLearner(Protocol):
     def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
         """Return exploring actions as the memory stores them, (N, W), for states (N, O).
 
-        Args:
-            states: Shape (N, O).
-            frames: Environment frames done, for exploration that fades.
+        ``frames`` are the environment frames done, for exploration that fades.
         """
         ...
 
@@ -331,17 +319,8 @@ class CallbackLearner:
 
     Args:
         name: Part of the stream names ``learn.<name>.torch`` and ``learn.<name>.noise``.
-        observation_dim: O.
         config: Settings of the updates.
         seed: Root of those streams.
-        encoder: Makes the encoder that each network gets; None lets them see the observation.
-
-    Attributes:
-        config: As given.
-        losses: The losses, in order; loggers take them.
-        greedy: See `ReplayLearner`; it shares the weights.
-        weights: Generator of the initial weights.
-        noise: Generator of everything drawn later.
     """
 
     greedy: nn.Module
@@ -386,11 +365,7 @@ class CallbackLearner:
     def encoded(
         self, build: Callable[[int], Network]
     ) -> tuple[Network, nn.Module, list[nn.Module]]:
-        """Return a network alone, behind an encoder of its own, and that encoder, if there is one.
-
-        Args:
-            build: Makes the network from the width of what it sees.
-        """
+        """Return what ``build`` makes of a width, alone and behind an encoder, and that one."""
         network, encoder = with_encoder(self._make_encoder, self.observation_dim, build)
         return network, EncodedNetwork(encoder[0], network) if encoder else network, encoder
 
@@ -448,12 +423,7 @@ class CallbackLearner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken.
-
-        Raises:
-            CheckpointError: The state is of another algorithm or version, incomplete, or of other
-                sizes.
-        """
+        """Continue where `state_dict` was taken."""
         found = (state.get("version"), state.get("algorithm"))
         if found != (STATE_VERSION, self._name):
             raise CheckpointError(
@@ -469,16 +439,7 @@ class CallbackLearner:
 
 
 class BoxLearner(CallbackLearner):
-    """Base of learners whose actions are vectors in [−1, 1].
-
-    Args:
-        name: See `CallbackLearner`.
-        observation_dim: O.
-        action_dim: A.
-        config: See `CallbackLearner`.
-        seed: See `CallbackLearner`.
-        encoder: See `CallbackLearner`.
-    """
+    """Base of learners whose actions are vectors in [−1, 1]."""
 
     def __init__(
         self,

@@ -162,14 +162,7 @@ class TensorboardLogger(Callback):
         log_interval: int,
         log_by_samples: bool = False,
     ) -> None:
-        """Choose what is written and where.
-
-        Args:
-            loggables: Whose logs are written.
-            writer: A ``SummaryWriter``.
-            log_interval: Steps between writes.
-            log_by_samples: Let the x axis count samples instead of steps.
-        """
+        """Choose whose logs are written where, and how often; the x axis may count samples."""
         super().__init__(cycle=log_interval)
         self._loggables = loggables
         self._writer = writer
@@ -198,12 +191,7 @@ class TerminalLogger(Callback):
         self._loggables = callbacks
 
     def log_scalars(self, step: int, suffix: str | None = None) -> None:
-        """Write one line per scalar: ``key@step:<tab>value``.
-
-        Args:
-            step: Number behind the key.
-            suffix: Goes behind the first component of the key: ``a/b`` -> ``a_suffix/b``.
-        """
+        """Write one line per scalar: ``key@step:<tab>value``; see `with_suffix`."""
         for key, value in last_scalars(self._loggables):
             _logger.info("%s@%s:\t%.4f", with_suffix(key, suffix), step, value)
 
@@ -293,11 +281,7 @@ class JsonlLogger(Callback):
         load_optimizer: bool = True,  # noqa: ARG002 -- every restoree has it
         load_hparams: bool = True,
     ) -> None:
-        """Take over the length, with ``load_hparams``; the file is cut when training begins.
-
-        Raises:
-            CheckpointKeyError: The length is missing.
-        """
+        """Take over the length, with ``load_hparams``; the file is cut when training begins."""
         if not load_hparams:
             return
         require_parts(self.name, state_dict, ("offset",))

@@ -37,11 +37,9 @@ class SampleInsertRatio:
     """
 
     def __init__(self, samples_per_insert: float, *, tolerance: float = 0.0) -> None:
-        """Set the target.
+        """Set the sampled rows per inserted transition, > 0.
 
-        Args:
-            samples_per_insert: Sampled rows per inserted transition, > 0.
-            tolerance: Rows that either side may be ahead, >= 0, on top of one call's worth.
+        Either side may be ``tolerance`` rows ahead, on top of one call's worth.
 
         Raises:
             ConfigurationError: A number out of range.
@@ -155,9 +153,6 @@ class PolicySnapshots:
     """Hands a training policy's parameters and buffers to actors in other threads.
 
     The state of noise generators is not handed over: each actor draws its own.
-
-    Attributes:
-        version: Number of the newest snapshot; 0 is the policy at construction.
     """
 
     def __init__(self, policy: nn.Module) -> None:
@@ -176,21 +171,11 @@ class PolicySnapshots:
             return self.version
 
     def actor(self, *, noise_seed: int = 0) -> "SnapshotActor":
-        """Return a network of its own that follows the snapshots.
-
-        Args:
-            noise_seed: Seed of the copy's noise generators, so that it does not repeat the noise of
-                the policy that is trained.
-        """
+        """Return a network of its own that follows the snapshots, its noise seeded anew."""
         return self.actor_of(copy.deepcopy(self._policy), noise_seed=noise_seed)
 
     def actor_of(self, network: nn.Module, *, noise_seed: int = 0) -> "SnapshotActor":
-        """Let a copy of the policy that exists already follow the snapshots.
-
-        Args:
-            network: The copy; shares nothing with the policy.
-            noise_seed: As in `actor`.
-        """
+        """Let a copy of the policy, which shares nothing with it, follow the snapshots."""
         for generator in _generators(network):
             generator.manual_seed(noise_seed)
         actor = SnapshotActor(self, network)
@@ -207,12 +192,7 @@ class PolicySnapshots:
 
 
 class SnapshotActor:
-    """A copy of a policy for one thread.
-
-    Attributes:
-        network: The copy; act with it only in the thread that calls `refresh`.
-        version: Version of the snapshot it holds.
-    """
+    """A copy of a policy for one thread."""
 
     def __init__(self, snapshots: PolicySnapshots, network: nn.Module) -> None:
         self._snapshots = snapshots

@@ -57,10 +57,6 @@ class ArchiveWriter:
     """Adds entries to a new zip file, in the order of the calls; used in a ``with`` block.
 
     The directory of entries, without which the file is no archive, is written when the block ends.
-
-    Args:
-        file: Open for writing and seeking.
-        compress: Deflate entries of arrays.
     """
 
     def __init__(self, file: IO[bytes], *, compress: bool = False) -> None:
@@ -164,14 +160,9 @@ class ArchiveReader:
         skip: int = 0,
         sha256: str | None = None,
     ) -> NDArray[Any]:
-        """Return the last ``shape[0] - skip`` rows of an array of exactly this type and shape.
+        """Return the rows of an array of exactly this type and shape, without the first ``skip``.
 
-        Args:
-            name: Entry in npy format.
-            dtype: Expected element type.
-            shape: Expected shape; ``shape[0]`` None-like -1 accepts any number of rows.
-            skip: Leading rows that are read and dropped.
-            sha256: Expected SHA-256 of the whole entry; None skips the comparison.
+        A first size of -1 accepts any; ``sha256`` is that of the whole entry.
 
         Raises:
             IntegrityError: The array is another one, or damaged.
@@ -287,10 +278,8 @@ class _Hashed:
 def open_archive(path: Path, *, max_unpacked_bytes: int | None) -> Generator[ArchiveReader]:
     """Open a zip file for reading after checking its directory.
 
-    Args:
-        path: The file.
-        max_unpacked_bytes: Most bytes the entries may unpack to; None allows 1 GiB or 64 times the
-            size on disk, whichever is more.
+    Entries may unpack to ``max_unpacked_bytes``; None allows 1 GiB or 64 times the size on disk,
+    whichever is more.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -352,18 +341,10 @@ MAX_ROWS: Final = 1 << 48
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What a table accepts from a file.
+    """What a table accepts from a file, and how it does itself.
 
-    Attributes:
-        columns: The table's columns. The file must hold rows for each that stores data, and for no
-            others, in the same shape and dtype.
-        length_key: Column that defines the length of an episode.
-        maxlen: Most transitions the table may hold; the newest episodes that fit are read.
-        sampler_type: Class name of the table's sample strategy.
-        ejector_type: Class name of the table's ejection strategy.
-        allow_pickle: Accept the legacy format, which is a pickle.
-        max_unpacked_bytes: Most bytes a compressed file may unpack to; None allows 1 GiB or
-            64 times its size on disk, whichever is more.
+    The file must hold rows for each column that stores data, and for no others, in the same shape
+    and dtype; the newest episodes that fit into ``maxlen`` are read.
     """
 
     columns: Sequence[Column]
@@ -381,13 +362,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnHeader:
-    """One column as a file describes it.
-
-    Attributes:
-        kind: Class name.
-        state: Shape, dtype, and for virtual columns the target.
-        is_stored: Whether the file holds rows of it.
-    """
+    """One column as a file describes it: class name, `Column.state`, and whether it has rows."""
 
     kind: str
     state: Mapping[str, Any]
@@ -396,13 +371,7 @@ class ColumnHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileHeader:
-    """A table as a file describes it.
-
-    Attributes:
-        source: How messages call the file.
-        columns: Columns by name, in declared order.
-        table: Settings and ids of the table, for a reader with these columns; no rows yet.
-    """
+    """A table as a file describes it: settings and ids, without rows yet, and columns by name."""
 
     source: str
     columns: Mapping[str, ColumnHeader]
@@ -546,11 +515,6 @@ def warn_about_settings(header: FileHeader, options: ReadOptions) -> None:
 
 def first_kept(lengths: "NDArray[np.int64]", maxlen: int, source: str) -> int:
     """Return the index of the oldest episode that is kept: the newest that fit together stay.
-
-    Args:
-        lengths: Transitions per episode from the oldest, shape (E,).
-        maxlen: Most transitions to keep.
-        source: How messages call the file.
 
     Raises:
         ConfigurationError: Not even the newest episode fits.

@@ -42,10 +42,6 @@ class _Failure:
 class Prefetcher(Iterator[T], Generic[T]):
     """Calls ``produce`` in a thread, up to ``depth`` values ahead of the consumer.
 
-    Args:
-        produce: Makes one value; called by one thread only.
-        depth: Most values that wait, at least 1.
-
     Raises:
         ConfigurationError: ``depth`` is below 1.
     """
@@ -124,19 +120,11 @@ class MemoryLoader:
     """Samples one table again and again.
 
     Args:
-        memory_table: The table.
-        rollout_count: Windows per batch, n.
-        rollout_length: Transitions per window, T.
-        size_key: Key of the number of rows, n T, in the batch and beside it.
-        data_group: Key of the batch.
         prefetch: Batches that a background thread samples ahead; 0 samples when asked. Ahead means
             that a batch misses what was added since, and that a resumed run is no longer equal bit
             for bit, since the sampler has drawn batches that nobody used.
         ready_timeout_s: How long ``next`` waits for enough data, and for an episode of T steps,
             before it raises; 0 raises at once. Only a collector in another thread can end the wait.
-
-    Raises:
-        ConfigurationError: A number is out of range.
     """
 
     def __init__(
@@ -240,10 +228,6 @@ class MemoryLoader:
 class JointMemoryLoader:
     """One batch out of several loaders, each with its own data group.
 
-    Args:
-        loaders: The loaders; their data groups must differ.
-        size_key: Key of the total number of rows.
-
     Raises:
         ConfigurationError: No loader, or two with one data group.
     """
@@ -292,13 +276,7 @@ class JointMemoryLoader:
 
 
 class JointMemoryLoaderWithDataGroup(JointMemoryLoader):
-    """A `JointMemoryLoader` that puts all groups inside one more group.
-
-    Args:
-        loaders: The loaders; their data groups must differ.
-        data_group: Key of the dict that holds the loaders' groups.
-        size_key: Key of the total number of rows, beside ``data_group``.
-    """
+    """A `JointMemoryLoader` that puts all groups inside one more group, ``data_group``."""
 
     def __init__(
         self, loaders: Sequence[MemoryLoader], data_group: str, size_key: str = "batch_size"

@@ -42,11 +42,7 @@ _EJECTION_ROUNDS: Final = 4
 
 
 class Strategy:
-    """Follows the episodes of one memory and owns the randomness of its choices.
-
-    Args:
-        seed: Root seed of the strategy's generator.
-    """
+    """Follows the episodes of one memory and owns the randomness of its choices."""
 
     def __init__(self, *, seed: int = 0) -> None:
         stream = derive_substream(f"learn.memory.{self._purpose}", root_seed=seed)
@@ -69,12 +65,7 @@ class Strategy:
         self._attached = True
 
     def track(self, identity: int, sequence_length: int) -> None:
-        """Count an episode in.
-
-        Args:
-            identity: Id that no tracked episode has.
-            sequence_length: Its transitions.
-        """
+        """Count an episode of so many transitions in, under an id that no tracked episode has."""
         if not self._attached:
             self._rows.add(identity, sequence_length)
 
@@ -89,13 +80,7 @@ class Strategy:
         transition_count: int,
         advantages: ArrayLike | None = None,
     ) -> None:
-        """Learn which windows were sampled, and how surprising they were.
-
-        Args:
-            ids_and_offsets: The windows.
-            transition_count: Rows per window, T.
-            advantages: One number per window for prioritised strategies, shape (n,).
-        """
+        """Learn which windows were sampled and, (n,), how surprising they were."""
 
     def post_import(self) -> None:
         """Forget negative ids and give every other episode the id ``-id - 1``."""
@@ -152,15 +137,7 @@ class SampleStrategy(Strategy, ABC):
 
     @abstractmethod
     def sample(self, count: int, transition_count: int) -> Sequence[SamplePoint]:
-        """Return windows to sample.
-
-        Args:
-            count: Number of windows, n.
-            transition_count: Rows per window, T.
-
-        Returns:
-            ``count`` times (id, start, start + T).
-        """
+        """Return ``count`` windows of ``transition_count`` rows T as (id, start, start + T)."""
 
     def sample_rows(self, count: int, transition_count: int) -> IndexArray:
         """Return the first rows of windows to sample, shape (n,); see `sample`."""
@@ -179,11 +156,7 @@ class SampleStrategy(Strategy, ABC):
     def update_priorities(
         self, sample_ids: NDArray[np.int64], priorities: NDArray[np.float64]
     ) -> int:
-        """Take over priorities of sampled windows; only prioritised strategies can.
-
-        Raises:
-            ConfigurationError: Always, here.
-        """
+        """Take over priorities of sampled windows; only prioritised strategies can."""
         del sample_ids, priorities
         raise ConfigurationError(
             "update_priorities: expected a table with a PrioritizedSampleStrategy, got one with a "
@@ -244,18 +217,12 @@ def eject_weighted(
     draw: Callable[[int], IndexArray],
     weights: Callable[[IndexArray], NDArray[np.float64]],
 ) -> list[int]:
-    """Return ids of different episodes, drawn one after the other, that cover ``count``.
+    """Return ids of different episodes, drawn one by one, that cover ``count`` transitions.
 
-    Drawing again what was drawn before is skipped; when most of the weight is drawn already, the
-    rest is put in the same random order at once: sorting E / w with E exponential is drawing
-    without repetition in proportion to w (Efraimidis and Spirakis, 2006).
-
-    Args:
-        rows: The episodes.
-        count: Transitions to cover.
-        rng: Source of randomness of the rest's order.
-        draw: Returns that many slots, with repetition, in proportion to their weights.
-        weights: Returns the weights of slots.
+    ``draw`` returns slots in proportion to ``weights``; those drawn before are skipped. When most
+    of the weight is drawn already, the rest is put in the same random order at once: sorting E / w
+    with E exponential is drawing without repetition in proportion to w (Efraimidis and Spirakis,
+    2006).
 
     Raises:
         InputError: There are not so many transitions.
@@ -398,11 +365,7 @@ class FifoEjectionStrategy(FifoStrategyBase, EjectionStrategy):
 
 
 def _read_episodes(state: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Return ids and lengths in the order of arrival.
-
-    Raises:
-        CheckpointError: ``state`` is malformed.
-    """
+    """Return ids and lengths in the order of arrival."""
     try:
         lengths = {int(identity): int(length) for identity, length in state["sequence_lengths"]}
         episodes = [(int(identity), lengths[identity]) for identity in state["identities"]]
@@ -664,12 +627,7 @@ class CoverageBasedSampleStrategy(CoverageBasedStrategy, SampleStrategy):
 
 
 class CoverageBasedEjectionStrategy(CoverageBasedStrategy, EjectionStrategy):
-    """Ejects often sampled episodes first.
-
-    Args:
-        alpha: 0 is uniform; the larger, the more well covered episodes are preferred.
-        seed: Root seed of the draws.
-    """
+    """Ejects often sampled episodes first."""
 
     def sample(self, count: int) -> Sequence[int]:
         """Return ids of episodes with at least ``count`` transitions; see `EjectionStrategy`.

@@ -126,11 +126,7 @@ class LoggingProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Load logs and the inner proxy's state; the counters only with ``load_hparams``.
-
-        Raises:
-            CheckpointError: A counter is missing.
-        """
+        """Load logs and the inner proxy's state; the counters only with ``load_hparams``."""
         state = dict(state_dict)
         if load_hparams:
             try:

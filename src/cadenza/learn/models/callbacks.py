@@ -48,11 +48,7 @@ class LossProgressError(CadenzaError, RuntimeError):
 
 
 def falling_trend_p_value(values: Sequence[float]) -> float:
-    """Return the chance of a trend at least as falling as that of ``values`` if there is none.
-
-    Args:
-        values: In the order of time, finite.
-    """
+    """Return the chance of a trend as falling as that of finite ``values`` if there is none."""
     count = len(values)
     falls = sum(values[j] < values[i] for i in range(count) for j in range(i + 1, count))
     rises = sum(values[j] > values[i] for i in range(count) for j in range(i + 1, count))
@@ -77,10 +73,7 @@ class LossProgressCheck(LoggingMixin, BatchCallback):
     """Ends training after ``num_bp`` steps: as a success if the model's errors fell, else raising.
 
     Args:
-        model: The dynamics model.
         num_bp: Steps of the check, >= 10.
-        data_group: Group the batch is read from.
-        input_key: Observation that is modelled.
         generator: Draws the model's predictions, on its device; None makes one seeded 0.
 
     Raises:
@@ -119,14 +112,7 @@ class LossProgressCheck(LoggingMixin, BatchCallback):
         actions: Tensor,
         rewards: Tensor,
     ) -> None:
-        """Measure the model's mean absolute errors on a batch.
-
-        Args:
-            observation: Arrays of shape (B, D) by name.
-            next_observation: Arrays of shape (B, D) by name.
-            actions: Shape (B, A).
-            rewards: Shape (B, 1).
-        """
+        """Measure the model's mean absolute errors on a batch: (B, D), (B, A) and (B, 1)."""
         with torch.no_grad():
             next_obs, reward = self.model.sample(
                 action=actions, observation=observation[self._input_key], rng=self._rng
@@ -168,11 +154,7 @@ class LossProgressCheck(LoggingMixin, BatchCallback):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Go on where `state_dict` was taken (with ``load_hparams``).
-
-        Raises:
-            CheckpointKeyError: A part is missing.
-        """
+        """Go on where `state_dict` was taken (with ``load_hparams``)."""
         super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
         if not load_hparams:
             return
@@ -197,14 +179,9 @@ class LossProgressCheck(LoggingMixin, BatchCallback):
 class ModelLoss(LossCallback):
     """Steps the optimiser of a dynamics model once per batch.
 
+    Arguments not named here are those of `LossCallback`.
+
     Args:
-        model: The dynamics model.
-        opt: Optimiser over its parameters.
-        lr_schedule: Learning-rate schedule, or None.
-        max_grad_norm: Largest gradient norm.
-        name: Name in logs and checkpoints.
-        data_group: Group the batch is read from.
-        input_key: Observation that is modelled.
         hold_out: Keeps data out of training, stops it early and picks elites; None trains always,
             on everything.
 
@@ -248,13 +225,8 @@ class ModelLoss(LossCallback):
     ) -> None:
         """Do one optimiser step, unless the hold-out says to rest.
 
-        Args:
-            observation: Arrays of shape (B, D) by name.
-            next_observation: Arrays of shape (B, D) by name.
-            actions: Shape (B, A).
-            rewards: Shape (B, 1).
-            masks: 0 where the transition ended its episode, shape (B, 1); needed by a termination
-                model only.
+        Arrays are (B, D), (B, A) and (B, 1); masks, 0 where the transition ended its episode, are
+        needed by a termination model only.
         """
         if self.hold_out is None:
             super().backward(observation, next_observation, actions, rewards, masks)
@@ -313,11 +285,7 @@ class ModelLoss(LossCallback):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Take over what `state_dict` returned; the hold-out comes with ``load_hparams``.
-
-        Raises:
-            CheckpointError: A part is missing or does not fit.
-        """
+        """Take over what `state_dict` returned; the hold-out comes with ``load_hparams``."""
         rest = dict(state_dict)
         hold_out = rest.pop("hold_out", None)
         super().load_state_dict(rest, load_network, load_optimizer, load_hparams)
@@ -359,9 +327,6 @@ class BatchSampler(LoggingMixin, BatchCallback):
     Args:
         dataloader: Loader of simulated batches; its data group must be ``rl_data_group``.
         prob_scheduler: p by number of batches seen.
-        data_group: Group of the real batch.
-        rl_data_group: Group that the policy's losses read.
-        generator: Draws the choices; None makes one seeded 0.
     """
 
     def __init__(
@@ -441,11 +406,7 @@ class BatchSampler(LoggingMixin, BatchCallback):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Go on where `state_dict` was taken (with ``load_hparams``).
-
-        Raises:
-            CheckpointKeyError: A part is missing.
-        """
+        """Go on where `state_dict` was taken (with ``load_hparams``)."""
         super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
         if not load_hparams:
             return
@@ -495,19 +456,12 @@ class ModelBasedCollector(LoggingMixin, BatchCallback):
 
     Args:
         model_env: The simulator; its ``num_envs`` equals the rows of the real batch.
-        agent: The policy.
-        memory: Where simulated episodes go.
         rollout_scheduler: Length of a rollout by number of batches, rounded down; below 1 there is
             none. It may fall as well as rise.
         num_bp_to_retain_buffer: Batches whose transitions the memory has room for. It grows with
             the length of the rollouts, and keeps its size when they get shorter.
-        data_group: Group of the real batch.
-        input_key: Observation that the rollouts start from.
         collect_interval: Batches between rollouts; the memory then has room for
             ``num_bp_to_retain_buffer`` rollouts.
-
-    Raises:
-        InputError: A number is below one.
     """
 
     def __init__(
@@ -599,11 +553,7 @@ class ModelBasedCollector(LoggingMixin, BatchCallback):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Go on where `state_dict` was taken (with ``load_hparams``).
-
-        Raises:
-            CheckpointKeyError: A part is missing.
-        """
+        """Go on where `state_dict` was taken (with ``load_hparams``)."""
         super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
         if not load_hparams:
             return

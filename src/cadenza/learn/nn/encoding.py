@@ -21,13 +21,7 @@ Network = TypeVar("Network", bound=nn.Module)
 def with_encoder(
     make: EncoderFactory | None, observation_dim: int, build: Callable[[int], Network]
 ) -> tuple[Network, list[nn.Module]]:
-    """Return a network, and the encoder of its own that comes before it, if there is one.
-
-    Args:
-        make: Makes the encoder; None lets the network see the observation.
-        observation_dim: O.
-        build: Makes the network from the width of what it sees.
-    """
+    """Return what ``build`` makes of a width, and the encoder before it, if there is one."""
     if make is None:
         return build(observation_dim), []
     encoder = make()
@@ -35,12 +29,7 @@ def with_encoder(
 
 
 class EncodedNetwork(nn.Module):
-    """A network that sees the features of an encoder instead of the observation.
-
-    Args:
-        encoder: Maps observations (B, O) to features.
-        network: Called with the features as ``obs``, and with all other arguments as they are.
-    """
+    """A network that sees the features of an encoder of ``obs``; other arguments pass."""
 
     def __init__(self, encoder: nn.Module, network: nn.Module) -> None:
         super().__init__()
@@ -53,11 +42,7 @@ class EncodedNetwork(nn.Module):
 
 
 class Decision(nn.Module):
-    """A function as the last layer of a policy.
-
-    Args:
-        decide: Makes actions of the layers' output.
-    """
+    """A function as the last layer of a policy."""
 
     def __init__(self, decide: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -73,12 +58,7 @@ EXTRA_STATE: Final = "_extra_state"
 
 
 class NoisyModule(nn.Module):
-    """Base of modules that draw.
-
-    Args:
-        generator: Source of the draws; None makes one on the CPU that belongs to this module,
-            seeded 0.
-    """
+    """Base of modules that draw; without a generator, each makes one on the CPU, seeded 0."""
 
     def __init__(self, generator: torch.Generator | None) -> None:
         super().__init__()
@@ -94,11 +74,7 @@ class NoisyModule(nn.Module):
 
 
 def let_noise_go_on(module: nn.Module) -> None:
-    """Let weights without a generator's state load strictly into ``module``.
-
-    Args:
-        module: Has `get_extra_state`; its constructor calls this.
-    """
+    """Let weights without a generator's state load strictly; the constructor calls this."""
     module.register_load_state_dict_pre_hook(_complete)  # pyright: ignore[reportUnknownMemberType] -- torch leaves it untyped
 
 

@@ -33,12 +33,7 @@ def relu_mlp(
 ) -> nn.Sequential:
     """Return linear, ReLU, linear, ReLU, ... with orthogonal weights and zero biases.
 
-    Args:
-        inputs: Width of the input, >= 1.
-        hidden_dims: Widths of the hidden layers, at least one unless ``outputs`` is given.
-        outputs: Width of the linear layer at the end, of gain 1; None ends with the last ReLU.
-        generator: Source of the initial weights; None draws from the package's own
-            (`initialization.default_generator`).
+    It ends with the last ReLU, or with a linear layer of gain 1 and ``outputs`` units.
 
     Raises:
         InputError: A width is below one or there is no layer.
@@ -86,18 +81,10 @@ def conv_output_size(
 
 
 class Conv2dEncoder(nn.Module):
-    """Convolutions with one activation each, orthogonally initialised.
+    """Convolutions, with one entry per layer, and one activation each, orthogonally initialised.
 
-    Args:
-        input_shape: (X, Y, C), or (C, X, Y) without ``channels_last``.
-        channels: Output channels per layer.
-        kernels: Kernel size per layer.
-        strides: Stride per layer.
-        padding: Padding per layer.
-        channels_last: Images come as (B, X, Y, C).
-        activation: Module, or what makes one.
-        flatten: Return vectors instead of feature maps.
-        generator: Draws the weights; None is `default_generator`.
+    Images come as (B, X, Y, C), without ``channels_last`` as (B, C, X, Y); ``flatten`` returns
+    vectors instead of feature maps.
 
     Raises:
         InputError: Lists of different lengths, or an image too small for the layers.
@@ -136,11 +123,7 @@ class Conv2dEncoder(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return features, shape (B, size), or (B, C, X, Y) without ``flatten``.
-
-        Args:
-            obs: Images, shape (B, X, Y, C), or (B, C, X, Y) without ``channels_last``.
-        """
+        """Return features, shape (B, size), or (B, C, X, Y) without ``flatten``."""
         images = obs.permute(0, 3, 1, 2) if self._channels_last else obs
         features = self.layers(images)
         return features.flatten(start_dim=1) if self._flatten else features
@@ -153,17 +136,8 @@ class Conv2dEncoder(nn.Module):
 class Conv1dEncoder(nn.Module):
     """Convolutions over a sequence with one activation each, with torch's default initialisation.
 
-    Args:
-        input_shape: (L, C), or (C, L) without ``channels_last``.
-        channels: Output channels per layer.
-        kernels: Kernel size per layer.
-        strides: Stride per layer.
-        padding: Padding per layer.
-        activation: Module, or what makes one.
-        flatten: Return vectors instead of feature sequences.
-        name: Names the submodule that holds the layers.
-        channels_last: Sequences come as (B, L, C).
-        generator: Draws the weights; None is `default_generator`.
+    Sequences come as (B, L, C), without ``channels_last`` as (B, C, L); ``name`` names the
+    submodule that holds the layers.
 
     Raises:
         InputError: Lists of different lengths, or a sequence too short for the layers.
@@ -204,11 +178,7 @@ class Conv1dEncoder(nn.Module):
         self.add_module(name, nn.Sequential(*layers))
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return features, shape (B, size), or (B, C, L) without ``flatten``.
-
-        Args:
-            obs: Sequences, shape (B, L, C), or (B, C, L) without ``channels_last``.
-        """
+        """Return features, shape (B, size), or (B, C, L) without ``flatten``."""
         rows = obs.permute(0, 2, 1) if self._channels_last else obs
         features = self.get_submodule(self._name)(rows)
         return features.flatten(start_dim=1) if self._flatten else features
