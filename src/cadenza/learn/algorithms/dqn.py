@@ -40,7 +40,7 @@ from cadenza.learn.algorithms.targets import (
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import DeferredLogging, LoggingMixin
 from cadenza.learn.callbacks.loss import LossCallback
-from cadenza.learn.configs import DQNConfig
+from cadenza.learn.configs import SHARED_DEFAULTS, DQNConfig
 from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.nn.action_value_mlp import DiscreteQMlp
 from cadenza.learn.nn.encoding import Decision, EncoderFactory, NoisyModule
@@ -117,9 +117,9 @@ class QTarget(DeferredLogging, Callback):
         *,
         q_net: nn.Module,
         target_q_net: nn.Module | None = None,
-        gamma: float = 0.99,
+        gamma: float = SHARED_DEFAULTS.gamma,
         reward_scale: float = 1.0,
-        target_q_tau: float = 0.005,
+        target_q_tau: float = SHARED_DEFAULTS.tau,
         data_group: str = "default",
         roll_length: int = 1,
         double: bool = False,
@@ -218,7 +218,7 @@ class QLoss(LossCallback):
         q: nn.Module,
         opt: optim.Optimizer,
         lr_schedule: LRScheduler | None = None,
-        max_grad_norm: float = 10.0,
+        max_grad_norm: float = SHARED_DEFAULTS.max_gradient_norm,
         data_group: str = "default",
         log_per_param_weights: bool = False,
         log_per_param_grads: bool = False,

@@ -27,6 +27,7 @@ from torch.nn import functional
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.core.types import AgentId, DictObservation, DictResponse
 from cadenza.learn.callbacks.loss import LossCallback, observed_input
+from cadenza.learn.configs import SHARED_DEFAULTS
 from cadenza.learn.memory.proxy import MemoryTableProxy
 from cadenza.learn.memory.table import ArrayMemoryTable
 from cadenza.learn.nn.encoding import NoisyModule, let_noise_go_on
@@ -235,7 +236,7 @@ class VAELoss(LossCallback):
         vae: VariationalAutoencoder,
         opt: optim.Optimizer,
         lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
-        max_grad_norm: float = 10.0,
+        max_grad_norm: float = SHARED_DEFAULTS.max_gradient_norm,
         name: str = "vae",
         data_group: str = "default",
         input_key: str = "obs",

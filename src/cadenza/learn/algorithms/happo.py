@@ -43,8 +43,6 @@ from cadenza.learn.configs import HAPPOConfig
 from cadenza.learn.nn.gaussian_actor import GaussianActor, actor_mean
 from cadenza.learn.nn.policy_networks import ValueCritic
 
-#: Weight of the entropy bonus (HARL's default for continuous control).
-ENTROPY_COEFFICIENT: Final = 0.01
 #: Largest global norm of the actor's gradient (HARL's default).
 MAX_GRADIENT_NORM: Final = 10.0
 #: Adam's denominator guard of the actor (HARL's ``opti_eps``); the critic keeps torch's 1e-8.
@@ -63,6 +61,7 @@ FIGURES: Final = (
 
 _LOG_SQRT_2PI: Final = math.log(math.sqrt(2.0 * math.pi))
 _UNIT_ENTROPY: Final = 0.5 + 0.5 * math.log(2.0 * math.pi)
+_DEFAULTS: Final = HAPPOConfig()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -115,7 +114,7 @@ def update_actor(
     batch: ActorBatch,
     *,
     clip_epsilon: float,
-    entropy_coefficient: float = ENTROPY_COEFFICIENT,
+    entropy_coefficient: float = _DEFAULTS.entropy_coefficient,
     max_gradient_norm: float = MAX_GRADIENT_NORM,
 ) -> ActorUpdate:
     """Take one optimiser step on ``actor``; the optimiser has its parameters, in their order."""

@@ -19,10 +19,12 @@ from torch import Tensor, nn, optim
 
 from cadenza.core.errors import InputError
 from cadenza.learn.algorithms.targets import CriticLoss, Observations, PrioritizedMemory
+from cadenza.learn.configs import HLGaussConfig
 from cadenza.learn.nn.layers import apply_layers, relu_mlp
 
 #: Smallest mass inside the support that is divided by; float32's smallest normal number.
 _MIN_MASS: Final = torch.finfo(torch.float32).tiny
+_DEFAULTS: Final = HLGaussConfig()
 
 
 def hl_gauss_probabilities(target: Tensor, edges: Tensor, sigma: float) -> Tensor:
@@ -145,7 +147,7 @@ class QLoss(CriticLoss[QNet]):
     Arguments not named here are those of `LossCallback`.
 
     Args:
-        smoothing_ratio: σ in bin widths; 0.75 is the paper's choice.
+        smoothing_ratio: σ in bin widths; the default is the paper's choice.
     """
 
     def __init__(
@@ -155,8 +157,8 @@ class QLoss(CriticLoss[QNet]):
         q: QNet,
         opt: optim.Optimizer,
         lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
-        max_grad_norm: float = 10.0,
-        smoothing_ratio: float = 0.75,
+        max_grad_norm: float = _DEFAULTS.max_gradient_norm,
+        smoothing_ratio: float = _DEFAULTS.smoothing_ratio,
         data_group: str = "default",
         log_per_param_weights: bool = False,
         log_per_param_grads: bool = False,

@@ -46,7 +46,7 @@ from cadenza.learn.algorithms.targets import (
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import DeferredLogging
 from cadenza.learn.callbacks.loss import LossCallback
-from cadenza.learn.configs import HLGaussConfig, SACConfig
+from cadenza.learn.configs import SHARED_DEFAULTS, HLGaussConfig, SACConfig
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.encoding import Decision, EncoderFactory
 from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy, squashed_mean
@@ -69,6 +69,9 @@ __all__ = [
     "soft_update_from_to",
     "temperature_objective",
 ]
+
+#: Emote's cap of α, for losses put together by hand; `SACConfig` has one of its own.
+MAX_ALPHA: Final = 0.2
 
 
 def policy_objective(log_probabilities: Tensor, values: Tensor, alpha: Tensor) -> Tensor:
@@ -121,7 +124,7 @@ class PolicyLoss(LossCallback):
         opt: optim.Optimizer,
         lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
         q2: nn.Module | None = None,
-        max_grad_norm: float = 10.0,
+        max_grad_norm: float = SHARED_DEFAULTS.max_gradient_norm,
         name: str = "policy",
         data_group: str = "default",
         log_per_param_weights: bool = False,
@@ -199,8 +202,8 @@ class AlphaLoss(LossCallback):
         opt: optim.Optimizer,
         lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
         n_actions: int,
-        max_grad_norm: float = 10.0,
-        max_alpha: float = 0.2,
+        max_grad_norm: float = SHARED_DEFAULTS.max_gradient_norm,
+        max_alpha: float = MAX_ALPHA,
         name: str = "alpha",
         data_group: str = "default",
         t_entropy: float | Schedule | None = None,
@@ -322,9 +325,9 @@ class QTarget(DeferredLogging, Callback):
         q2: nn.Module,
         q1t: nn.Module | None = None,
         q2t: nn.Module | None = None,
-        gamma: float = 0.99,
+        gamma: float = SHARED_DEFAULTS.gamma,
         reward_scale: float = 1.0,
-        target_q_tau: float = 0.005,
+        target_q_tau: float = SHARED_DEFAULTS.tau,
         data_group: str = "default",
         roll_length: int = 1,
         use_terminal_masking: bool = False,

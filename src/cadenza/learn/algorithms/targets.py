@@ -16,6 +16,7 @@ from torch import Tensor, nn, optim
 
 from cadenza.core.errors import InputError
 from cadenza.learn.callbacks.loss import LossCallback
+from cadenza.learn.configs import SHARED_DEFAULTS
 
 
 def make_gamma_matrix(gamma: float, roll_length: int) -> Tensor:
@@ -226,7 +227,7 @@ class CriticLoss(LossCallback, Generic[Critic]):
         q: Critic,
         opt: optim.Optimizer,
         lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
-        max_grad_norm: float = 10.0,
+        max_grad_norm: float = SHARED_DEFAULTS.max_gradient_norm,
         data_group: str = "default",
         log_per_param_weights: bool = False,
         log_per_param_grads: bool = False,

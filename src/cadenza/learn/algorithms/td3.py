@@ -84,7 +84,7 @@ class ExploringPolicy(NoisyModule):
     def __init__(
         self,
         policy: nn.Module,
-        noise_std: float = 0.1,
+        noise_std: float = _DEFAULTS.exploration_noise,
         *,
         generator: torch.Generator | None = None,
     ) -> None:

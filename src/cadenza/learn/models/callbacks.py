@@ -31,6 +31,7 @@ from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeSt
 from cadenza.learn.callback import BatchCallback, Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.callbacks.loss import LossCallback, observed_input
+from cadenza.learn.configs import SHARED_DEFAULTS
 from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.models.hold_out import HoldOut
 from cadenza.learn.models.model import DynamicModel
@@ -195,7 +196,7 @@ class ModelLoss(LossCallback):
         model: DynamicModel,
         opt: optim.Optimizer,
         lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
-        max_grad_norm: float = 10.0,
+        max_grad_norm: float = SHARED_DEFAULTS.max_gradient_norm,
         name: str = "dynamic_model",
         data_group: str = "default",
         input_key: str = "obs",
