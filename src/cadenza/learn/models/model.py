@@ -24,7 +24,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -304,31 +304,14 @@ class TerminationModel(nn.Module):
 _logger = logging.getLogger(__name__)
 
 
-class TransitionNetwork(Protocol):
-    """What `DynamicModel` asks of the module it wraps; rows are (B, I) in, (B, O) out."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where the parameters live."""
-        ...
-
-    def loss(self, model_in: Tensor, target: Tensor) -> tuple[Tensor, dict[str, Any]]:
-        """Return the training loss, a scalar, and numbers about it."""
-        ...
-
-    def sample(self, model_input: Tensor, rng: torch.Generator) -> Tensor:
-        """Return one prediction per row."""
-        ...
-
-
 class DynamicModel(nn.Module):
     """Wraps a network so that it learns changes of observations, in normalised units.
 
     The normalisers are submodules: they are part of ``state_dict`` and of saved files.
 
     Args:
-        model: The network: an ensemble, `DeterministicModel`, or any module with the methods of
-            `TransitionNetwork`.
+        model: The network: an ensemble, or any module with ``device``, ``loss`` and ``sample`` as
+            `DeterministicModel` has them.
         obs_process_fn: Applied to observations before they enter the model; a module is trained
             and saved along.
         no_delta_list: Observation columns whose target is the next value itself, not the change.
@@ -352,12 +335,8 @@ class DynamicModel(nn.Module):
         self.termination_model = termination_model
         self.input_normalizer = Normalizer()
         self.target_normalizer = Normalizer()
-        self.device = self._network.device
-
-    @property
-    def _network(self) -> TransitionNetwork:
-        """The wrapped module, seen through what is asked of it."""
-        return cast("TransitionNetwork", self.model)
+        self._network: Any = model
+        self.device: torch.device = self._network.device
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return the wrapped network's output for the normalised rows ``x``, (B, D + A)."""
