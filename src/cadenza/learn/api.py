@@ -98,18 +98,9 @@ class Worlds(Protocol):
 class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
     """An algorithm with its environments, its networks and everything it has learned.
 
-    Args:
-        env: Gymnasium id, function that makes an environment, environment or vector environment.
-        seed: Root of every random stream, >= 0.
-        num_envs: How many environments are made and stepped together.
-        **config: Settings; see the class of `config`.
-
-    Attributes:
-        config: The settings.
-        steps: Environment steps so far, those of all environments.
-        updates: Batches learned from so far.
-        target_steps: Environment steps that were asked for so far.
-        best_return: Best mean return of an evaluation in `learn`; None before the first.
+    ``env`` is a Gymnasium id, a function that makes an environment, an environment or a vector
+    environment; ``seed`` the root of every random stream; ``num_envs`` how many environments are
+    made and stepped together. All else are settings; see the class of ``config``.
 
     Raises:
         ConfigurationError: A setting is unknown or out of range, or the environment's spaces are of
@@ -248,10 +239,8 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
     def save(self, path: str | Path, *, memory: bool = True) -> Path:
         """Write everything the future depends on, atomically, with a checksum beside it.
 
-        Args:
-            path: File; its folder is made.
-            memory: Write the replay memory, too; an agent that is loaded without goes on with an
-                empty one and new episodes.
+        Without ``memory`` the replay memory is left out; an agent that is loaded from there goes on
+        with an empty one and new episodes.
 
         Raises:
             InputError: ``path`` is a folder.
@@ -371,11 +360,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Continue where `state_dict` was taken; the switches are the engine's, all or nothing.
-
-        Raises:
-            CheckpointError: The state is of another version, incomplete or of other sizes.
-        """
+        """Continue where `state_dict` was taken; the switches are the engine's, all or nothing."""
         require_version(self.name, state_dict, STATE_VERSION)
         rest = dict(state_dict)
         with complete_state(self.name, "an agent of these sizes"):
@@ -430,7 +415,6 @@ class SteppedAgent(Agent[Config]):
     def _step(self) -> None:
         """Take one step in every environment and remember it."""
 
-    @abstractmethod
     def _forget_episodes(self) -> None:
         """Begin new episodes with the next step, and forget those that have not ended."""
 
@@ -446,8 +430,29 @@ class SteppedAgent(Agent[Config]):
 class ReplayLoop(SteppedAgent[ReplayConfig]):
     """Takes a step, then learns from batches of its memory as often as that step calls for."""
 
+    learner: Any  # with a state
     memory: TransitionMemory
     _due: int = 0  # updates that the last step calls for
+
+    def _forget_episodes(self) -> None:
+        super()._forget_episodes()
+        self.memory.drop_open_episodes()
+
+    def _learned_state(self) -> dict[str, Any]:
+        return {
+            "learner": self.learner.state_dict(),
+            "memory": self.memory.state_dict(),
+            "due": self._due,
+        }
+
+    def _without_memory(self, learned: dict[str, Any]) -> dict[str, Any]:
+        return learned | {"memory": None, "due": 0}
+
+    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        if state["memory"] is not None:
+            self.memory.load_state_dict(state["memory"])
+        self._due = int(state["due"])
 
     def _batches(self) -> Generator[dict[str, Any]]:
         config = self.config
@@ -471,6 +476,10 @@ class RolloutLoop(SteppedAgent[RolloutLoopConfig]):
     learner: Any  # with `update`, as `OnPolicyLearner` has
     _buffer: OnPolicyBuffer
 
+    def _forget_episodes(self) -> None:
+        super()._forget_episodes()
+        self._buffer.clear()
+
     def _rollout_is_complete(self) -> bool:
         return self._buffer.full
 
@@ -490,14 +499,9 @@ class RolloutLoop(SteppedAgent[RolloutLoopConfig]):
 class SoloAgent(SteppedAgent[Config]):
     """An agent on the one seat of Gymnasium environments.
 
-    Args:
-        env: See `Agent`.
-        seed: See `Agent`.
-        num_envs: See `Agent`.
-        network: What policy and critics begin with: ``"mlp"``, ``"cnn"`` for images, ``"dict"`` for
-            dicts with images, or a module of your own that returns features, (B, F), which is
-            copied for every network. None chooses by the kind of observation.
-        **config: See `Agent`.
+    ``network`` is what policy and critics begin with: ``"mlp"``, ``"cnn"`` for images, ``"dict"``
+    for dicts with images, or a module of your own that returns features, (B, F), copied for every
+    network. None chooses by the kind of observation.
     """
 
     envs: Environments
@@ -537,11 +541,9 @@ class SoloAgent(SteppedAgent[Config]):
         )
 
     def predict(self, observation: Any, *, deterministic: bool = True) -> NDArray[Any]:
-        """Return the action for one observation, or the actions for several side by side.
+        """Return the action for one observation, or for several with a leading axis N.
 
-        Args:
-            observation: As the environment gives it, or with a leading axis N.
-            deterministic: The greedy action; otherwise one is drawn, as in training.
+        One that is not deterministic is drawn as in training.
 
         Raises:
             InputError: The observation has another shape, or is not finite.
@@ -553,13 +555,10 @@ class SoloAgent(SteppedAgent[Config]):
     def evaluate(
         self, episodes: int = 20, *, env: EnvLike | None = None, seed: int = 0
     ) -> Evaluation:
-        """Play greedy episodes that no training sees.
+        """Play greedy episodes that no training sees; equal ``seed`` gives equal episodes.
 
-        Args:
-            episodes: How many, >= 1.
-            env: Where, other than those it learns in: an environment, an id, or a function that
-                makes one; None makes one like those it learned in.
-            seed: Root of the episodes' seeds; equal seeds give equal episodes.
+        They are played in ``env``: an environment other than those it learns in, an id, or a
+        function that makes one; None makes one like those it learned in.
 
         Raises:
             InputError: ``episodes`` is below 1, or there is no way to make an environment.
@@ -571,11 +570,10 @@ class SoloAgent(SteppedAgent[Config]):
         return judged
 
     def export_onnx(self, path: str | Path) -> Path:
-        """Write the greedy policy, from observations to actions, as an ONNX file; return its path.
+        """Write the greedy policy as an ONNX file; return its path.
 
-        The file takes the observation in the environment's shape, with a leading axis N, and gives
-        actions in the environment's units. ONNX Runtime has computed it on random inputs and agreed
-        before it appears.
+        The file takes observations in the environment's shape, with a leading axis N, and gives
+        actions in the environment's units. ONNX Runtime agreed on random inputs before it appears.
 
         Raises:
             MissingExtraError: The extra ``onnx`` is not installed.
@@ -608,7 +606,7 @@ class SoloAgent(SteppedAgent[Config]):
         self._returns[step.boundaries] = 0.0
 
     def _forget_episodes(self) -> None:
-        """Begin new episodes with the next step."""
+        super()._forget_episodes()
         self._rows = None
         self._returns[:] = 0.0
 

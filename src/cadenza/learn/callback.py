@@ -13,7 +13,7 @@ import functools
 import inspect
 import warnings
 from abc import ABCMeta
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar, cast
 
@@ -33,12 +33,7 @@ _LEADING: Final = 2
 def accepts_other_names(function: F) -> F:
     """Return a ``load_state_dict`` that also takes ``load_weights`` and ``load_optimizers``.
 
-    Args:
-        function: Method with the switches ``load_network`` and ``load_optimizer``.
-
-    Returns:
-        ``function`` with two more keywords; one that is None counts as not given. Its calls raise
-        `InputError` if a switch is given by both names.
+    A keyword that is None counts as not given; a switch given by both names is an `InputError`.
     """
     if getattr(function, _ACCEPTS, False):
         return function
@@ -174,11 +169,7 @@ class CallbackMeta(ABCMeta):
         return func
 
     def keys_from_member(cls, **param_to_attr: str) -> Callable[[F], F]:
-        """Let attributes of the instance say which state keys feed parameters.
-
-        Args:
-            **param_to_attr: Parameter name to the name of the attribute that holds the key.
-        """
+        """Let attributes of the instance, by parameter, say which state keys feed parameters."""
 
         def mark(func: F) -> F:
             setattr(func, MEMBER_KEYS, dict(param_to_attr))
@@ -256,24 +247,25 @@ class Callback(metaclass=CallbackMeta):
     def load_state_dict(
         self,
         state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
+        load_network: bool = True,  # noqa: ARG002 -- for callbacks that have one
+        load_optimizer: bool = True,  # noqa: ARG002 -- for callbacks that have one
         load_hparams: bool = True,
     ) -> None:
         """Take over what `state_dict` returned.
 
-        Args:
-            state_dict: State of an object like this one.
-            load_network: Take the network's parameters; ``load_weights`` is another name.
-            load_optimizer: Take the optimiser and its learning-rate schedule; ``load_optimizers``
-                is another name.
-            load_hparams: Take everything else.
+        ``load_network`` (or ``load_weights``) takes the network's parameters, ``load_optimizer``
+        (or ``load_optimizers``) optimiser and learning-rate schedule, ``load_hparams`` everything
+        else. A state that lacks a part or is of another kind of object is a `CheckpointError`.
 
         Raises:
             AttributeError: A mixin that has a state stands behind this class in the bases.
         """
-        del state_dict, load_network, load_optimizer, load_hparams
         self._require_front_mixins()
+        if load_hparams:
+            self._load_rest(state_dict)
+
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        """Take over from ``state`` what is neither network nor optimiser."""
 
     def _require_front_mixins(self) -> None:
         """Let a mixin say so if its state is hidden, because it comes behind this class."""

@@ -4,7 +4,7 @@ Python, YAML and command line read these classes. A wrong value raises a `Config
 a class is called, and is part of a ``pydantic.ValidationError`` where a whole file is validated.
 """
 
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -99,6 +99,10 @@ class OffPolicyConfig(FrozenModel):
     warmup_steps: Count = Field(default=1_000, ge=0)
     train_every: Count = Field(default=1, ge=1)
     updates: Count = Field(default=1, ge=1)
+
+
+#: Defaults that the engine's losses and targets have in common with the settings.
+SHARED_DEFAULTS: Final = OffPolicyConfig()
 
 
 class CompilableConfig(OffPolicyConfig):

@@ -37,16 +37,10 @@ class DAgger(SoloAgent[DAggerConfig]):
     """Imitation with dataset aggregation, for discrete and bounded continuous actions.
 
     Args:
-        env: See `Agent`.
         expert: What to imitate. None asks each environment: its ``expert_action()`` returns what an
             expert would do now; a vector environment answers ``call("expert_action")`` with one
             action per environment.
-        seed: See `Agent`.
-        num_envs: See `Agent`.
         network: See `SoloAgent`; without one, observations are scaled by the moments of round 0.
-        **config: See `DAggerConfig`.
-
-    Source: arXiv:1011.0686. Settings: `DAggerConfig`.
     """
 
     Config = DAggerConfig

@@ -51,9 +51,6 @@ class HookSignature:
     """What a hook's signature asks for.
 
     Attributes:
-        function: The hook as its author wrote it.
-        name: Name of the hook.
-        parameters: Names to look up, in order, without the object itself.
         positional: How many of ``parameters``, from the first, may be passed by position.
         required: Those of ``parameters`` that have no default.
         takes_state: The hook has ``**kwargs`` and gets everything.
@@ -96,13 +93,9 @@ class HookSignature:
     def arguments(
         self, owner: object, state: Mapping[str, Any], group: str | None, consumed: int
     ) -> dict[str, Any]:
-        """Return the keyword arguments for one call.
+        """Return the keyword arguments of a call; a ``group``'s values come before the outer ones.
 
-        Args:
-            owner: The callback.
-            state: Training state.
-            group: Data group whose values come before those of the outer state.
-            consumed: How many leading parameters the caller passes by position.
+        The caller passes the first ``consumed`` parameters by position.
 
         Raises:
             MissingStateKeyError: A parameter without default is in neither group nor state; or a

@@ -23,14 +23,9 @@ SELECTION_SEED: Final = 2_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Returns of greedy episodes, and an interval for their mean.
+    """Returns and lengths of greedy episodes, and Student's 95 % interval for the mean return.
 
-    Attributes:
-        returns: Undiscounted return of every episode.
-        lengths: Steps of every episode.
-        mean: Mean return.
-        low: Lower end of Student's 95 % interval; None if all returns are the same or there is one.
-        high: Upper end.
+    Without an interval, if all returns are the same or there is one, its ends are None.
     """
 
     returns: tuple[float, ...]
@@ -68,13 +63,7 @@ class Evaluation:
 def evaluate_policy(
     policy: Callable[[Any], Any], env: gymnasium.Env[Any, Any], episodes: int, *, seed: int = 0
 ) -> Evaluation:
-    """Play episodes of ``env`` and return what they bring.
-
-    Args:
-        policy: Observation to action.
-        env: Where; episode i begins with the i-th seed of the stream below ``seed``.
-        episodes: How many, >= 1.
-        seed: Root of the episodes' seeds; equal seeds give equal episodes.
+    """Play episodes of ``env`` and return what they bring; equal ``seed`` gives equal episodes.
 
     Raises:
         InputError: ``episodes`` is below 1.
@@ -114,13 +103,9 @@ class Judged(Protocol):
 
 
 class BestPolicy(Callback):
-    """Saves an agent now and then, and the one that did best on episodes of `SELECTION_SEED`.
+    """Saves an agent every ``every`` environment steps as ``last``, and as ``best`` what did best.
 
-    Args:
-        agent: Whose turn it is.
-        folder: Gets ``last``, and ``best`` without its replay memory.
-        every: Environment steps between evaluations.
-        episodes: Episodes of each.
+    Best is judged on ``episodes`` episodes of `SELECTION_SEED` and saved without its replay memory.
     """
 
     def __init__(self, agent: Judged, folder: str | Path, *, every: int, episodes: int) -> None:

@@ -12,11 +12,6 @@ from cadenza.core.errors import CheckpointError, CheckpointKeyError
 def require_parts(owner: str, state: Mapping[str, Any], parts: Collection[str]) -> None:
     """Raise unless ``state`` has every part.
 
-    Args:
-        owner: Who loads, for the message.
-        state: What is loaded.
-        parts: Keys it has to have.
-
     Raises:
         CheckpointKeyError: A part is missing.
     """
@@ -44,10 +39,6 @@ def require_version(owner: str, state: Mapping[str, Any], version: int) -> None:
 @contextmanager
 def complete_state(owner: str, kind: str) -> Generator[None]:
     """Load within it; what an incomplete or foreign state raises becomes one error.
-
-    Args:
-        owner: Who loads, for the message.
-        kind: What the state has to be of, for the message.
 
     Raises:
         CheckpointError: Something was missing or of other sizes.

@@ -28,22 +28,13 @@ def separate_modules_for_weight_decay(
     blacklist_weight_modules: ModuleTypes,
     layers_to_exclude: set[str] | None = None,
 ) -> tuple[set[str], set[str]]:
-    """Split the parameters of ``network`` into those with and those without weight decay.
+    """Return the names of parameters with and without weight decay.
 
-    The first rule that fits decides: the parameter lies in or beneath an excluded layer (no
-    decay); its name ends in ``bias`` (no decay); its name ends in ``weight`` and the nearest module
-    above it of a listed type is blacklisted (no decay) or whitelisted (decay). A parameter no rule
-    covers is not decayed, with a `UserWarning`. A parameter that several modules share appears
-    once, under its first name, and is decayed only if it would be under each of its names.
-
-    Args:
-        network: Network whose parameters are split.
-        whitelist_weight_modules: Types whose weights decay.
-        blacklist_weight_modules: Types whose weights do not decay; wins over the whitelist.
-        layers_to_exclude: Dotted names of layers, containers included, that do not decay.
-
-    Returns:
-        Names of decayed parameters, names of the others.
+    The first rule that fits decides: in or beneath one of ``layers_to_exclude`` (dotted names,
+    containers included): none; a name that ends in ``bias``: none; one that ends in ``weight``: by
+    the nearest module above it of a listed type. A parameter that no rule covers is not decayed,
+    with a `UserWarning`; a shared one counts once, under its first name, and is decayed only if it
+    would be under each.
 
     Raises:
         PreconditionError: A type is on both lists.
@@ -96,10 +87,6 @@ class FusedAdam(torch.optim.Adam):
     """``Adam(fused=True)`` in less time: its step is the kernel and nothing else.
 
     States, results and files are those of torch's class. Hooks of optimisers are not called.
-
-    Args:
-        params: As in `torch.optim.Adam`.
-        lr: Learning rate.
     """
 
     def __init__(self, params: Iterable[torch.Tensor], lr: float) -> None:
@@ -223,15 +210,6 @@ class ModifiedAdamW(torch.optim.AdamW):
     The first parameter group decays, the second does not; both list their parameters in the order
     of declaration, and the saved state holds the names, so it is loaded by name.
 
-    Args:
-        network: Network to train.
-        lr: Learning rate.
-        weight_decay: Decay coefficient of the first group, per step and unit of ``lr``.
-        whitelist_weight_modules: Types whose weights decay.
-        blacklist_weight_modules: Types whose weights do not decay.
-        layers_to_exclude: Dotted names of further layers that do not decay, e.g. the last layer of
-            a Q-network.
-
     Raises:
         ConfigurationError: As `separate_modules_for_weight_decay`.
     """
@@ -256,11 +234,7 @@ class ModifiedAdamW(torch.optim.AdamW):
         super().__init__(groups, lr=lr, weight_decay=weight_decay)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load a saved state, giving every parameter the moments that were saved under its name.
-
-        Raises:
-            CheckpointError: The state has no parameter names, or those of another network.
-        """
+        """Load a saved state, giving every parameter the moments that were saved under its name."""
         super().load_state_dict(self._reordered(state_dict))
 
     def _reordered(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:

@@ -181,13 +181,7 @@ class GenericAgentProxy:
     def __call__(
         self, observations: Mapping[AgentId, DictObservation]
     ) -> dict[AgentId, DictResponse]:
-        """Return one response for every agent whose episode goes on.
-
-        Args:
-            observations: What each agent sees; agents whose episode ended get no response.
-
-        Returns:
-            ``list_data[key]`` is the agent's row of each output; empty without active agents.
+        """Return one response for every agent whose episode goes on; none for the others.
 
         Raises:
             PreconditionError: No observations at all.
@@ -258,12 +252,6 @@ def named_outputs(
 
     A mapping is taken by name, a sequence by place, where one result more than names means that the
     second is the log-probability, which is left out. A single result is given to each name.
-
-    Args:
-        owner: Who asks, for messages.
-        result: What the policy returned.
-        names: Names of the outputs, in order.
-        uses_logprobs: Whether there may be a log-probability.
 
     Raises:
         UnknownNameError: A mapping lacks a name.

@@ -78,10 +78,6 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
             seed=self.seed,
         )
 
-    def _forget_episodes(self) -> None:
-        super()._forget_episodes()
-        self.memory.drop_open_episodes()
-
     def _step(self) -> None:
         """Take one step in every environment and remember it."""
         if self._rows is None:
@@ -146,48 +142,31 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         return self.learner.greedy
 
     def _learned_state(self) -> dict[str, Any]:
-        return {
-            "learner": self.learner.state_dict(),
-            "memory": self.memory.state_dict(),
-            "due": self._due,
-            **self._episodes(),
-        }
+        return {**super()._learned_state(), **self._episodes()}
 
     def _without_memory(self, learned: dict[str, Any]) -> dict[str, Any]:
-        return learned | {"memory": None, "envs": None, "due": 0}
+        return super()._without_memory(learned) | {"envs": None}
 
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
-        self.learner.load_state_dict(state["learner"])
-        if state["memory"] is not None:
-            self.memory.load_state_dict(state["memory"])
-        self._due = int(state["due"])
+        super()._load_learned_state(state)
         self._load_episodes(state)
 
 
 class SAC(ReplayAgent[SACConfig]):
-    """Soft actor-critic, for continuous actions.
-
-    Source: arXiv:1812.05905. Settings: `SACConfig`.
-    """
+    """Soft actor-critic, for continuous actions; arXiv:1812.05905, `SACConfig`."""
 
     Config = SACConfig
     Learner = SACLearner
 
 
 class HLGauss(SAC):
-    """Soft actor-critic with critics that predict histograms.
-
-    Source: arXiv:2403.03950. Settings: `HLGaussConfig`.
-    """
+    """Soft actor-critic with critics that predict histograms; arXiv:2403.03950, `HLGaussConfig`."""
 
     Config = HLGaussConfig
 
 
 class MBPO(ReplayAgent[MBPOConfig]):
-    """Soft actor-critic that also learns from what a learned model imagines.
-
-    Source: arXiv:1906.08253. Settings: `MBPOConfig`.
-    """
+    """Soft actor-critic that also learns from a model; arXiv:1906.08253, `MBPOConfig`."""
 
     Config = MBPOConfig
     Learner = MBPOLearner
@@ -198,20 +177,14 @@ class MBPO(ReplayAgent[MBPOConfig]):
 
 
 class TD3(ReplayAgent[TD3Config]):
-    """Twin delayed deep deterministic policy gradient, for continuous actions.
-
-    Source: arXiv:1802.09477. Settings: `TD3Config`.
-    """
+    """Twin delayed deep deterministic policy gradient; arXiv:1802.09477, `TD3Config`."""
 
     Config = TD3Config
     Learner = TD3Learner
 
 
 class DQN(ReplayAgent[DQNConfig]):
-    """Deep Q-learning, for discrete actions, or on a grid of continuous ones.
-
-    Source: arXiv:1509.06461. Settings: `DQNConfig`.
-    """
+    """Deep Q-learning, on choices or a grid of actions; arXiv:1509.06461, `DQNConfig`."""
 
     Config = DQNConfig
 

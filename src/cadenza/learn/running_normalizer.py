@@ -24,11 +24,7 @@ CLIP: Final = 10.0
 
 
 class RunningNormalizer:
-    """Mean and variance per component, in float64.
-
-    Args:
-        dim: D.
-    """
+    """Mean and variance of ``dim`` components, in float64."""
 
     def __init__(self, dim: int) -> None:
         self.mean: FloatArray = np.zeros(dim)
@@ -63,11 +59,7 @@ class RunningNormalizer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over stored statistics.
-
-        Raises:
-            CheckpointError: They have another width.
-        """
+        """Take over stored statistics."""
         mean = np.array(state["mean"], dtype=np.float64)
         if mean.shape != self.mean.shape:
             raise CheckpointError(
@@ -79,12 +71,7 @@ class RunningNormalizer:
 
 
 class RewardScaler:
-    """Divides rewards by the spread of the running discounted return.
-
-    Args:
-        num_envs: N.
-        gamma: Discount per step; None leaves rewards as they are.
-    """
+    """Divides rewards by the spread of the running discounted return; not without ``gamma``."""
 
     def __init__(self, num_envs: int, gamma: float | None) -> None:
         self._gamma = gamma
@@ -92,12 +79,7 @@ class RewardScaler:
         self._statistics = RunningNormalizer(1)
 
     def scale(self, rewards: NDArray[Any], ended: NDArray[np.bool_]) -> NDArray[Any]:
-        """Take in one step and return its scaled rewards, shape (N,).
-
-        Args:
-            rewards: Shape (N,).
-            ended: Whose episode ended with this step, shape (N,).
-        """
+        """Take in one step's rewards, (N,), and whose episode ended with it; return them scaled."""
         if self._gamma is None:
             return rewards
         self._returns = self._gamma * self._returns + rewards

@@ -46,13 +46,9 @@ TeamConfig = TypeVar("TeamConfig", bound=ActorCriticConfig)
 class TeamStep(NamedTuple):
     """Result of one step.
 
-    Attributes:
-        states: Joint state the next actions are decided on, (N, S) float32.
-        rewards: Shared rewards, (N,) float64.
-        terminated: The task ended the episode, (N,).
-        boundaries: The episode ended in either way, (N,).
-        cut: Environments that a time limit ended and the task did not, (K,).
-        final_states: Their last joint states, (K, S).
+    Joint ``states``, (N, S) float32, shared ``rewards``, (N,), whether the task (``terminated``) or
+    anything (``boundaries``) ended the episode, (N,), the environments ``cut`` by a time limit
+    alone, (K,), and their last joint states, (K, S).
     """
 
     states: Float32Array
@@ -71,12 +67,6 @@ class TeamSteps:
             ``observation_space["agent"][uid]["state"]`` of shape (N, O_i) and ``action_space[uid]``
             of shape (N, A_i).
         uids: Robots that learn, in order; every robot of the environment.
-
-    Attributes:
-        num_envs: N.
-        observation_dims: O_i of every robot.
-        action_dims: A_i of every robot.
-        bounds: Smallest and largest actions of every robot, (A_i,) each.
 
     Raises:
         ConfigurationError: No robots, or a space is no batched Box.
@@ -99,13 +89,9 @@ class TeamSteps:
                     f"{uid!r}, got {space}; build the environment with num_envs > 1."
                 )
         self.observation_dims = tuple(int(space.shape[1]) for space in states)
+        self.joint_dim = sum(self.observation_dims)  # S
         self.action_dims = tuple(int(space.shape[1]) for space in actions)
         self.bounds = [(space.low[0], space.high[0]) for space in actions]
-
-    @property
-    def joint_dim(self) -> int:
-        """S, the width of the joint state."""
-        return sum(self.observation_dims)
 
     def split_state(self, joint: NDArray[Any]) -> list[NDArray[Any]]:
         """Return each robot's columns of a joint state, (..., O_i)."""
@@ -124,7 +110,7 @@ class TeamSteps:
         return self._joint(observation)
 
     def step(self, actions: Sequence[NDArray[Any]]) -> TeamStep:
-        """Advance every environment; ``actions`` are (N, A_i) per robot, clipped to their bounds.
+        """Advance every environment; actions are (N, A_i) per robot, clipped to their bounds.
 
         Raises:
             InputError: A time limit ended an episode whose last observation is not in the info.
@@ -163,8 +149,6 @@ class TeamWorlds:
 
     Args:
         source: A batch, see `TeamSteps`, or a function from a number of environments to a batch.
-        count: How many; None takes ``default``. A ready batch has its own number.
-        default: How many unless told otherwise.
 
     Raises:
         ConfigurationError: ``source`` is something else, or ready while ``count`` is given.
@@ -243,7 +227,7 @@ class TeamAgent(SteppedAgent[Config]):
         return super().learn(steps, **options)
 
     def _forget_episodes(self) -> None:
-        """Begin new episodes with the next step."""
+        super()._forget_episodes()
         self._joint = None
         self._returns[:] = 0.0
 
@@ -278,12 +262,7 @@ class TeamAgent(SteppedAgent[Config]):
         return [np.clip(a, low, high) for a, (low, high) in zip(actions, bounds, strict=True)]
 
     def evaluate(self, episodes: int = 20, *, env: Any = None, seed: int = 0) -> Evaluation:
-        """Play greedy episodes side by side, one in each of ``episodes`` environments.
-
-        Args:
-            episodes: How many, >= 1.
-            env: Batch of as many environments; None makes one.
-            seed: Root of the episodes' seeds.
+        """Play greedy episodes side by side, one in each environment; None makes them.
 
         Raises:
             InputError: ``episodes`` is below 1, ``env`` has another number of environments, or
@@ -375,10 +354,6 @@ class RolloutTeam(TeamAgent[TeamConfig], RolloutLoop[TeamConfig]):
             self._judged(step.final_states),
         )
         self._count(step)
-
-    def _forget_episodes(self) -> None:
-        super()._forget_episodes()
-        self._buffer.clear()
 
     def _learned_state(self) -> dict[str, Any]:
         return {"learner": self.learner.state_dict(), "scaler": self._scaler.state_dict()}
@@ -575,25 +550,8 @@ class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
     def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
         return self.learner.update(TeamBatch.of(batch["default"]))
 
-    def _forget_episodes(self) -> None:
-        super()._forget_episodes()
-        self.memory.drop_open_episodes()
-
-    def _learned_state(self) -> dict[str, Any]:
-        return {
-            "learner": self.learner.state_dict(),
-            "memory": self.memory.state_dict(),
-            "due": self._due,
-        }
-
-    def _without_memory(self, learned: dict[str, Any]) -> dict[str, Any]:
-        return learned | {"memory": None, "due": 0}
-
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
-        self.learner.load_state_dict(state["learner"])
-        if state["memory"] is not None:
-            self.memory.load_state_dict(state["memory"])
-        self._due = int(state["due"])
+        super()._load_learned_state(state)
         self._forget_episodes()
 
 

@@ -71,12 +71,7 @@ class StateDict(dict[str, Any]):
             self[key] = dict(cast("dict[str, Any]", value)) if is_group else value
 
     def write(self, values: Mapping[str, Any], *, in_step: bool) -> None:
-        """Merge what a hook returned.
-
-        Args:
-            values: New values by key.
-            in_step: Whether the hook belongs to a step, so that groups are transient.
-        """
+        """Merge what a hook returned; groups of a hook of a step (``in_step``) are transient."""
         self.update(values)
         for key, value in values.items():
             if in_step and isinstance(value, Mapping):
@@ -150,13 +145,7 @@ class PlannedHook:
 
 
 class Trainer:
-    """Runs callbacks over the batches of a loader.
-
-    Attributes:
-        callbacks: The callbacks, sorted by `Callback.order`.
-        dataloader: Where batches come from; iterated once.
-        state: What callbacks share.
-    """
+    """Runs callbacks over the batches of a loader."""
 
     def __init__(
         self,
@@ -165,11 +154,6 @@ class Trainer:
         batch_size_key: str = "batch_size",
     ) -> None:
         """Sort the callbacks and plan their calls.
-
-        Args:
-            callbacks: What does the work.
-            dataloader: Yields dicts that are merged into the state.
-            batch_size_key: Key of the number of rows of a batch.
 
         Raises:
             PreconditionError: An element of ``callbacks`` is no callback.
@@ -194,9 +178,7 @@ class Trainer:
     def train(self, shutdown_signal: Callable[[], bool] | None = None) -> None:
         """Train until the loader is exhausted, a callback stops it, or something fails.
 
-        Args:
-            shutdown_signal: Asked after every batch arrives; True stops before that batch is
-                trained on.
+        ``shutdown_signal`` is asked after every batch arrives; True stops before it is trained on.
 
         Raises:
             TrainingStartError: A `restore_state` or `begin_training` failed.
@@ -288,12 +270,7 @@ class Trainer:
         self.state.write(rest, in_step=hook.name in _STEP_HOOKS)
 
     def _end(self, ending: BaseException | None) -> None:
-        """Run `end_training` of every started callback; failures do not stop the others.
-
-        Raises:
-            BaseExceptionGroup: What failed, unless ``ending`` is an error: that stays the one that
-                is raised, with the failures as notes.
-        """
+        """Run `end_training` of every started callback; failures do not stop the others."""
         failures: list[BaseException] = []
         for hook in sorted(
             self._plan["end_training"], key=lambda hook: not hook.callback.ends_first

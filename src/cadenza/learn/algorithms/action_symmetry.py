@@ -51,10 +51,7 @@ class IndexRange(Protocol):
 
 
 def slices_map(ranges: Sequence[IndexRange]) -> ActionMap:
-    """Return a map from actions (B, A) to the concatenation of some of their slices.
-
-    Args:
-        ranges: Objects with ``start`` and ``end``; at least one, none empty.
+    """Return a map from actions (B, A) to the concatenation of the slices [start, end).
 
     Raises:
         ConfigurationError: There is no range, or an empty one.
@@ -75,9 +72,7 @@ def slices_map(ranges: Sequence[IndexRange]) -> ActionMap:
 def confusion_reward(right_scores: Tensor, left_scores: Tensor) -> Tensor:
     """Return how well the sides are confused, 0 (told apart) to 2 (taken for each other), (B, 1).
 
-    Args:
-        right_scores: D on actions of the right side, shape (B, 1); clamped to [-1, 1].
-        left_scores: The same for the left side.
+    The scores are D on actions of each side, (B, 1); clamped to [-1, 1].
     """
     left, right = left_scores.clamp(-1.0, 1.0), right_scores.clamp(-1.0, 1.0)
     return style_reward(left) + style_reward(-right)
@@ -86,16 +81,11 @@ def confusion_reward(right_scores: Tensor, left_scores: Tensor) -> Tensor:
 class ActionSymmetryDiscriminatorLoss(AdversarialLoss):
     """Trains a discriminator to tell right-side actions (+1) from left-side actions (-1).
 
+    Both maps take the actions of one side, (B, k), in the same order and sign. Other arguments are
+    those of `LossCallback`.
+
     Args:
-        discriminator: Maps the actions of one side, (B, k), to (B, 1).
-        right_action_map_fn: Takes the right side's actions.
-        left_action_map_fn: Takes the left side's, in the order and sign of the right's.
         grad_loss_weight: Weight of the gradient penalty, on right-side actions.
-        optimizer: Optimiser of the discriminator.
-        lr_schedule: Schedule of its learning rate; None keeps it constant.
-        max_grad_norm: Largest global L2 norm of the gradients.
-        data_group: Group of the batch.
-        name: Part of the log keys, and the name in checkpoints.
     """
 
     LOG_PREFIX = "amp_action_symmetry"
@@ -137,14 +127,6 @@ class ActionSymmetryAMPReward(RewardShaper):
     """Adds the weighted confusion of the discriminator to the rewards of a batch.
 
     The task's rewards stay in the group as ``task_rewards``, the bonus as ``symmetry_rewards``.
-
-    Args:
-        discriminator: Maps the actions of one side, (B, k), to (B, 1).
-        right_action_map_fn: Takes the right side's actions.
-        left_action_map_fn: Takes the left side's.
-        confusion_reward_weight: w.
-        data_group: Group of the batch.
-        name: Name in messages and checkpoints; two shapers of one batch need two names.
     """
 
     LOG_PREFIX = "amp_action_symmetry"
@@ -173,17 +155,10 @@ class ActionSymmetryAMPReward(RewardShaper):
         shaped_by: tuple[str, ...] = (),
         task_rewards: Tensor | None = None,
     ) -> dict[str, Any]:
-        """Return the batch's new rewards.
-
-        Args:
-            actions: Shape (B, A).
-            rewards: Shape (B, 1).
-            shaped_by: Names of the shapers that the batch has seen.
-            task_rewards: Rewards before the first of them.
+        """Return the batch's new rewards, for actions (B, A) and rewards (B, 1).
 
         Raises:
             ConfigurationError: This shaper has seen the batch before.
-            InputError: The shapes do not fit together.
         """
         right = discriminator_scores(self._discriminator, self._right_action_map(actions))
         left = discriminator_scores(self._discriminator, self._left_action_map(actions))

@@ -29,16 +29,7 @@ from cadenza.learn.nn.layers import relu_mlp
 
 
 class Discriminator(nn.Module):
-    """ReLU perceptron with one unbounded output per row: near 1 for real, near -1 for made.
-
-    Args:
-        input_dim: K, >= 1.
-        hidden_dims: Widths of the hidden layers.
-        generator: Source of the initial weights; None draws from the package's own.
-
-    Raises:
-        InputError: A width is below one.
-    """
+    """ReLU perceptron with one unbounded output per row: near 1 for real, near -1 for made."""
 
     def __init__(
         self,
@@ -57,15 +48,7 @@ class Discriminator(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DiscriminatorOutcome:
-    """Loss of one batch, and what it is made of.
-
-    Attributes:
-        positive: mean (D(x⁺) - 1)².
-        negative: mean (D(x⁻) + 1)².
-        gradient: w times the gradient penalty.
-        positive_scores: D(x⁺), shape (B, 1).
-        negative_scores: D(x⁻), shape (B', 1).
-    """
+    """Loss of one batch, the terms it is made of, and the scores, (B, 1) and (B', 1)."""
 
     positive: Tensor
     negative: Tensor
@@ -80,14 +63,10 @@ class DiscriminatorOutcome:
 
 
 def gradient_loss_function(model_output: Tensor, model_input: Tensor) -> Tensor:
-    """Return the mean over rows of |∂(Σ_j output_j)/∂input_i|², differentiable.
+    """Return the mean over rows of |∂(Σ_j output_j)/∂input_i|², a differentiable scalar.
 
-    Args:
-        model_output: What a network made of ``model_input``; rows must not influence each other.
-        model_input: Its input, shape (B, ...), part of the graph of ``model_output``.
-
-    Returns:
-        A scalar.
+    ``model_input``, (B, ...), is part of the graph of ``model_output``, whose rows must not
+    influence each other.
     """
     (gradient,) = torch.autograd.grad(
         model_output,
@@ -101,13 +80,9 @@ def gradient_loss_function(model_output: Tensor, model_input: Tensor) -> Tensor:
 def discriminator_outcome(
     discriminator: nn.Module, real: Tensor, made: Tensor, gradient_weight: float
 ) -> DiscriminatorOutcome:
-    """Return the loss that teaches ``discriminator`` to tell ``real`` from ``made``.
+    """Return the loss that teaches to tell ``real`` (B, K), +1, from ``made`` (B', K), -1.
 
-    Args:
-        discriminator: Maps (B, K) to (B, 1).
-        real: Rows that belong to +1, shape (B, K).
-        made: Rows that belong to -1, shape (B', K).
-        gradient_weight: w, weight of the gradient penalty on ``real``.
+    ``gradient_weight`` is w, of the penalty on ``real``.
 
     Raises:
         InputError: The discriminator gives another shape than (B, 1).
@@ -125,11 +100,7 @@ def discriminator_outcome(
 
 
 def discriminator_scores(discriminator: nn.Module, rows: Tensor) -> Tensor:
-    """Return the discriminator's output, shape (B, 1).
-
-    Raises:
-        InputError: It has another shape.
-    """
+    """Return the discriminator's output, shape (B, 1)."""
     scores: Tensor = discriminator(rows)
     if scores.shape != (rows.shape[0], 1):
         raise InputError(
@@ -147,14 +118,7 @@ def spread(values: Tensor) -> Tensor:
 class AdversarialLoss(LossCallback):
     """Steps a discriminator; `loss` of a subclass says which rows are real and which are made.
 
-    Args:
-        discriminator: Maps (B, K) to (B, 1).
-        grad_loss_weight: Weight of the gradient penalty, on the real rows.
-        optimizer: Optimiser of the discriminator.
-        lr_schedule: Schedule of its learning rate; None keeps it constant.
-        max_grad_norm: Largest global L2 norm of the gradients.
-        data_group: Group of the batch; None: the state itself.
-        name: Part of the log keys, and the name in checkpoints.
+    ``grad_loss_weight`` is that of the gradient penalty, on the real rows.
     """
 
     #: First part of the log keys.
@@ -183,11 +147,7 @@ class AdversarialLoss(LossCallback):
         self._grad_loss_weight = grad_loss_weight
 
     def _loss_of(self, real: Tensor, made: Tensor) -> Tensor:
-        """Return the loss that teaches to tell ``real`` (B, K) from ``made`` (B', K); log it.
-
-        Raises:
-            InputError: The discriminator's output is not one score per row.
-        """
+        """Return the loss that teaches to tell ``real`` (B, K) from ``made`` (B', K); log it."""
         outcome = discriminator_outcome(self._discriminator, real, made, self._grad_loss_weight)
         prefix = self.LOG_PREFIX
         self.log_scalar(f"{prefix}/loss/pos_discrimination_loss", outcome.positive)
@@ -208,14 +168,7 @@ SHAPED_BY: Final = "shaped_by"
 
 
 class RewardShaper(LoggingMixin, Callback):
-    """Adds a weighted bonus to the rewards of a batch and logs it; a subclass says which.
-
-    Args:
-        discriminator: What the bonus comes from.
-        weight: Factor on the bonus.
-        data_group: Group of the batch.
-        name: Name in messages and checkpoints; two shapers of one batch need two names.
-    """
+    """Adds a weighted bonus to the rewards of a batch and logs it; a subclass says which."""
 
     #: First part of the log keys.
     LOG_PREFIX: ClassVar[str]
@@ -240,12 +193,7 @@ class RewardShaper(LoggingMixin, Callback):
         shaped_by: tuple[str, ...],
         task_rewards: Tensor | None,
     ) -> dict[str, Any]:
-        """Return what goes into the state for a bonus of the shape of ``rewards``, (B, 1).
-
-        Raises:
-            ConfigurationError: This shaper is one of ``shaped_by``.
-            InputError: The shapes differ.
-        """
+        """Return what goes into the state for a bonus of the shape of ``rewards``, (B, 1)."""
         if self.name in shaped_by:
             raise ConfigurationError(
                 f"{self.name}: expected rewards without its bonus, got a batch that was shaped by "
@@ -282,12 +230,9 @@ def style_reward(scores: Tensor) -> Tensor:
 
 
 def next_states(observation: Tensor, next_observation: Tensor, rollout_length: int) -> Tensor:
-    """Return the state after every row, shape (B, ...).
+    """Return the state after every row, (B, ...).
 
-    Args:
-        observation: Shape (B, ...).
-        next_observation: After every rollout, (n, ...), or already after every row, (B, ...).
-        rollout_length: T.
+    ``next_observation`` has that after every rollout of ``rollout_length`` rows, or already all.
 
     Raises:
         InputError: The rows do not fit together.
@@ -311,16 +256,12 @@ class DiscriminatorLoss(AdversarialLoss):
     It reads the groups ``imitation_batch`` and ``policy_batch`` of the state, as a
     `JointMemoryLoader` over two one-step memories provides them.
 
+    Arguments not named here are those of `LossCallback`.
+
     Args:
-        discriminator: Maps the features of a state and its successor, (B, 2k), to (B, 1).
         imitation_state_map_fn: Features (B, k) of a reference state.
         policy_state_map_fn: Features (B, k) of a policy state.
         grad_loss_weight: Weight of the gradient penalty.
-        optimizer: Optimiser of the discriminator.
-        lr_schedule: Schedule of its learning rate; None keeps it constant.
-        max_grad_norm: Largest global L2 norm of the gradients.
-        input_key: Observation that the maps take.
-        name: Part of the log keys, and the name in checkpoints.
     """
 
     LOG_PREFIX = "amp"
@@ -351,11 +292,7 @@ class DiscriminatorLoss(AdversarialLoss):
         self._input_key = input_key
 
     def loss(self, imitation_batch: Mapping[str, Any], policy_batch: Mapping[str, Any]) -> Tensor:
-        """Return the discriminator's loss.
-
-        Args:
-            imitation_batch: ``observation`` and ``next_observation`` of the reference, positive.
-            policy_batch: The same of the policy, negative.
+        """Return the loss on transitions of the reference, which are positive, and the policy's.
 
         Raises:
             InputError: States and successors differ in shape, or the discriminator's output is not
@@ -384,14 +321,10 @@ class AMPReward(RewardShaper):
     The task's rewards stay in the group as ``task_rewards``, the bonus as ``style_rewards``.
 
     Args:
-        discriminator: Maps the features of a state and its successor, (B, 2k), to (B, 1).
         state_map_fn: Features (B, k) of a state.
         style_reward_weight: w.
-        rollout_length: T of the batch.
         observation_key: Observation that the map takes.
-        data_group: Group of the batch.
         clamp_style_reward: Let no transition cost more than nothing: clamp the style reward at 0.
-        name: Name in messages and checkpoints; two shapers of one batch need two names.
 
     Raises:
         ConfigurationError: ``rollout_length`` is below one.
@@ -432,18 +365,10 @@ class AMPReward(RewardShaper):
         shaped_by: tuple[str, ...] = (),
         task_rewards: Tensor | None = None,
     ) -> dict[str, Any]:
-        """Return the batch's new rewards.
-
-        Args:
-            observation: Each entry (B, ...).
-            next_observation: Each entry (n, ...) or (B, ...).
-            rewards: Shape (B, 1).
-            shaped_by: Names of the shapers that the batch has seen.
-            task_rewards: Rewards before the first of them.
+        """Return the batch's new rewards, (B, 1); next observations are (n, ...) or (B, ...).
 
         Raises:
             ConfigurationError: This shaper has seen the batch before.
-            InputError: The shapes do not fit together.
         """
         state = observation[self._observation_key]
         successor = next_states(

@@ -29,8 +29,8 @@ from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.configs import DAggerConfig
 from cadenza.learn.loaded_state import generator_state, set_generator_state
-from cadenza.learn.nn.encoding import Decision, EncoderFactory, with_encoder
 from cadenza.learn.nn.initialization import default_linear
+from cadenza.learn.nn.layers import Decision, EncoderFactory, with_encoder
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.running_normalizer import EPSILON
 
@@ -43,12 +43,7 @@ RATES: Final = ((0.0, 1.0), (0.7, 0.3), (0.9, 0.1))
 
 
 def imitation_loss(output: Tensor, actions: Tensor) -> Tensor:
-    """Return L, a scalar.
-
-    Args:
-        output: f(x), (B, A), or logits, (B, K).
-        actions: The expert's, (B, A) in [−1, 1], or its choices, (B,) int64.
-    """
+    """Return L, a scalar: f(x) (B, A) beside actions, or logits (B, K) beside choices (B,)."""
     if actions.is_floating_point():
         return (output - actions).square().mean()
     return nn.functional.cross_entropy(output, actions)
@@ -60,11 +55,7 @@ def rate_share(done: float) -> float:
 
 
 class InputScale(nn.Module):
-    """x of the module's header; the identity until `fit`.
-
-    Args:
-        width: O.
-    """
+    """x of the module's header; the identity until `fit`."""
 
     mean: Tensor
     spread: Tensor
@@ -86,13 +77,7 @@ class InputScale(nn.Module):
 
 
 class Demonstrations:
-    """Every state so far with the expert's action at it.
-
-    Args:
-        width: O.
-        components: A; None for choices.
-        dtype: Element type of observations.
-    """
+    """Every state so far with the expert's action at it."""
 
     def __init__(self, width: int, components: int | None, dtype: torch.dtype) -> None:
         shape = () if components is None else (components,)
@@ -135,11 +120,7 @@ class Demonstrations:
         return {"obs": self.observations.clone(), "actions": self.actions.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over stored rows.
-
-        Raises:
-            CheckpointError: They are of other widths.
-        """
+        """Take over stored rows."""
         for mine, theirs in ((self._observations, state["obs"]), (self._actions, state["actions"])):
             if (mine.shape[1:], mine.dtype) != (theirs.shape[1:], theirs.dtype):
                 raise CheckpointError(
@@ -154,18 +135,8 @@ class DAggerLearner:
     """The policy, all demonstrations, and everything that is drawn.
 
     Args:
-        config: Settings.
-        observation_dim: O.
-        choices: K; None for continuous actions.
-        action_dim: A; None for choices.
         seed: Root of the streams ``learn.dagger.torch`` and ``learn.dagger.acting``.
-        encoder: Makes what comes before the layers; None scales the observation.
         observation_dtype: Element type of the observations that are kept.
-
-    Attributes:
-        demonstrations: What is learned from.
-        greedy: The policy: observations, (B, O), to actions in [−1, 1], (B, A), or choices, (B,).
-        rounds: Rounds collected so far.
     """
 
     def __init__(

@@ -16,6 +16,7 @@ Grid:      every component takes one of K evenly spaced values from −1 to 1; a
 
 import copy
 import itertools
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -40,10 +41,10 @@ from cadenza.learn.algorithms.targets import (
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import DeferredLogging, LoggingMixin
 from cadenza.learn.callbacks.loss import LossCallback
-from cadenza.learn.configs import DQNConfig
+from cadenza.learn.configs import SHARED_DEFAULTS, DQNConfig
 from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.nn.action_value_mlp import DiscreteQMlp
-from cadenza.learn.nn.encoding import Decision, EncoderFactory, NoisyModule
+from cadenza.learn.nn.layers import Decision, EncoderFactory, NoisyModule
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.optimizers import adam
 
@@ -52,23 +53,17 @@ _ORDER_TARGET = 1
 
 
 def next_values(target_q: Tensor, online_q: Tensor | None = None) -> Tensor:
-    """Return the value of acting greedily, shape (n, 1).
+    """Return the value of acting greedily, (n, 1), by ``target_q``, (n, A).
 
-    Args:
-        target_q: Values of the target network, shape (n, A); these are returned.
-        online_q: Values that choose the action, same shape (double Q-learning); None lets the
-            target network choose too.
+    ``online_q``, of the same shape, chooses the action (double Q-learning); None lets the target
+    network choose too.
     """
     chooser = target_q if online_q is None else online_q
     return target_q.gather(1, chooser.argmax(dim=1, keepdim=True))
 
 
 def chosen_values(q_values: Tensor, actions: Tensor) -> Tensor:
-    """Return the values of the actions that were taken, shape (B, 1).
-
-    Args:
-        q_values: Shape (B, A).
-        actions: Indices of actions, shape (B, 1) or (B,), of any number type.
+    """Return the values (B, 1), out of ``q_values`` (B, A), of the actions with these indices.
 
     Raises:
         InputError: There is not one action per row.
@@ -85,19 +80,10 @@ def chosen_values(q_values: Tensor, actions: Tensor) -> Tensor:
 def regression_loss(
     predicted: Tensor, target: Tensor, *, huber_delta: float | None = None
 ) -> Tensor:
-    """Return the loss of every row: the square, or Huber's loss.
+    """Return the loss of every row, (B, 1): the square, or Huber's loss.
 
-    Args:
-        predicted: Shape (B, 1).
-        target: Same shape.
-        huber_delta: Error above which the loss grows linearly, so that its slope is bounded by
-            this; None: the square, without the factor 1/2 of Huber's parabola.
-
-    Returns:
-        Shape (B, 1).
-
-    Raises:
-        InputError: The shapes differ.
+    Above an error of ``huber_delta`` the loss grows linearly; None: the square, without the factor
+    1/2 of Huber's parabola.
     """
     if predicted.shape != target.shape:
         raise InputError(
@@ -117,13 +103,7 @@ class QTarget(DeferredLogging, Callback):
 
     Args:
         q_net: Q-network; called with the observation's entries as keywords, returns (n, A).
-        target_q_net: Slow copy that values the next state; None copies ``q_net``.
-        gamma: Discount per step, in [0, 1].
-        reward_scale: Factor on rewards.
         target_q_tau: Part of the way the target network moves at an update, in (0, 1]; 1 copies.
-        data_group: Group of the batch.
-        roll_length: T, rows per rollout in the batch.
-        double: Let ``q_net`` choose the next action and the target network value it.
         target_period: Steps between updates of the target network. The classic hard update is
             ``target_q_tau=1.0`` with a period of hundreds of steps.
 
@@ -136,9 +116,9 @@ class QTarget(DeferredLogging, Callback):
         *,
         q_net: nn.Module,
         target_q_net: nn.Module | None = None,
-        gamma: float = 0.99,
+        gamma: float = SHARED_DEFAULTS.gamma,
         reward_scale: float = 1.0,
-        target_q_tau: float = 0.005,
+        target_q_tau: float = SHARED_DEFAULTS.tau,
         data_group: str = "default",
         roll_length: int = 1,
         double: bool = False,
@@ -167,12 +147,7 @@ class QTarget(DeferredLogging, Callback):
     def begin_batch(
         self, next_observation: dict[str, Tensor], rewards: Tensor, masks: Tensor
     ) -> dict[str, Any]:
-        """Return ``q_target``, shape (B, 1), for the group.
-
-        Args:
-            next_observation: State after each rollout, each entry (n, ...).
-            rewards: Shape (B, 1).
-            masks: 0 where an episode ended, else 1; shape (B, 1).
+        """Return ``q_target``, shape (B, 1), for the group; arguments as for `sac.QTarget`.
 
         Raises:
             InputError: The shapes do not fit the rollout length.
@@ -208,17 +183,7 @@ class QTarget(DeferredLogging, Callback):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Take over what `state_dict` returned.
-
-        Args:
-            state_dict: State of a target like this one.
-            load_network: Take the target network.
-            load_optimizer: Without effect; a target has none.
-            load_hparams: Take logs and the number of steps.
-
-        Raises:
-            CheckpointKeyError: The target network or the number of steps is missing.
-        """
+        """Take over what `state_dict` returned."""
         require_parts("dqn.QTarget", state_dict, ("network_state_dict", "steps"))
         if load_network:
             self.target_q_net.load_state_dict(state_dict["network_state_dict"])
@@ -231,20 +196,13 @@ class QLoss(LossCallback):
     """Regression of the Q-values of the actions taken towards ``q_target``.
 
     Rows of a prioritised memory are weighted by its ``sample_weights``; the memory learns the mean
-    absolute error of every rollout after the step (arXiv:1511.05952).
+    absolute error of every rollout after the step (arXiv:1511.05952). Arguments not named here are
+    those of `LossCallback`.
 
     Args:
-        name: Part of the log keys, and the name in checkpoints.
         q: Q-network; called with the observation's entries as keywords, returns (B, A).
-        opt: Optimiser of ``q``.
-        lr_schedule: Schedule of its learning rate; None keeps it constant.
-        max_grad_norm: Largest global L2 norm of the gradients.
-        data_group: Group of the batch.
-        log_per_param_weights: Log every parameter.
-        log_per_param_grads: Log every gradient.
         huber_delta: Error above which the loss grows linearly; None: the squared error.
-        prioritized_memory: Table that the batches come from, if it has priorities; None updates
-            none.
+        prioritized_memory: Table that the batches come from, if it has priorities.
 
     Raises:
         ConfigurationError: ``huber_delta`` is not above zero.
@@ -257,7 +215,7 @@ class QLoss(LossCallback):
         q: nn.Module,
         opt: optim.Optimizer,
         lr_schedule: LRScheduler | None = None,
-        max_grad_norm: float = 10.0,
+        max_grad_norm: float = SHARED_DEFAULTS.max_gradient_norm,
         data_group: str = "default",
         log_per_param_weights: bool = False,
         log_per_param_grads: bool = False,
@@ -292,14 +250,8 @@ class QLoss(LossCallback):
     ) -> Tensor:
         """Return the mean loss.
 
-        Args:
-            observation: Each entry (B, ...).
-            q_target: Shape (B, 1).
-            actions: Indices of the actions taken, shape (B, 1) or (B,).
-            sample_weights: Importance weight of each rollout, shape (n,); None weights all alike.
-
-        Raises:
-            InputError: The shapes do not fit.
+        ``actions`` are indices, (B, 1) or (B,); ``sample_weights`` the importance of each rollout,
+        (n,), None weighs all alike.
         """
         predicted = chosen_values(self.q_network(**observation), actions)
         rows = regression_loss(predicted, q_target, huber_delta=self._huber_delta)
@@ -308,10 +260,7 @@ class QLoss(LossCallback):
         return weighted_mean(rows, sample_weights)
 
     def end_batch(self, sample_ids: Tensor | None = None) -> None:
-        """Tell a prioritised memory how far off its rollouts were.
-
-        Args:
-            sample_ids: Ids of the rollouts of the batch, shape (n,).
+        """Tell a prioritised memory how far off its rollouts, with these ids (n,), were.
 
         Raises:
             InputError: The batch has no ids, so it does not come from a prioritised memory.
@@ -341,8 +290,6 @@ class EpsilonGreedyPolicy(NoisyModule):
     Args:
         q_net: Takes observations by position, returns values (K, A).
         epsilon: Probability of a uniformly drawn action, in [0, 1].
-        generator: Source of the draws, on the CPU; None makes one that belongs to this policy,
-            seeded 0.
 
     Raises:
         InputError: ``epsilon`` is outside [0, 1].
@@ -392,11 +339,6 @@ class EpsilonSchedule(LoggingMixin, Callback):
 
     It counts training steps, not calls of the policy, so a long warm-up does not use ε up. Put it
     before the collector in the list of callbacks.
-
-    Args:
-        policy: Policy whose ε is set.
-        schedule: Values of ε.
-        name: Name in checkpoints.
     """
 
     def __init__(
@@ -425,28 +367,12 @@ class EpsilonSchedule(LoggingMixin, Callback):
         state["exploration"] = self.policy.get_extra_state()
         return state
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
-        load_hparams: bool = True,
-    ) -> None:
-        """Take over what `state_dict` returned.
-
-        Args:
-            state_dict: State of a schedule like this one.
-            load_network: Without effect; the Q-network belongs to its loss.
-            load_optimizer: Without effect; there is none.
-            load_hparams: Take everything.
-        """
-        rest = dict(state_dict)
-        schedule, exploration = rest.pop("schedule"), rest.pop("exploration")
-        if load_hparams:
-            self.schedule.load_state_dict(schedule)
-            self.policy.epsilon = self.schedule.value
-            self.policy.set_extra_state(exploration)
-        super().load_state_dict(rest, load_network, load_optimizer, load_hparams)
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        super()._load_rest(state)
+        require_parts(self.name, state, ("schedule", "exploration"))
+        self.schedule.load_state_dict(state["schedule"])
+        self.policy.epsilon = self.schedule.value
+        self.policy.set_extra_state(state["exploration"])
 
 
 #: Most choices; beyond it a network with one output per choice learns next to nothing.
@@ -469,15 +395,10 @@ def action_grid(components: int, bins: int) -> Float32Array:
 
 
 class DQNLearner(CallbackLearner):
-    """DQN assembled from its callbacks.
+    """DQN assembled from its callbacks, on ``choices``, (C, A) in [−1, 1]; see `action_grid`."""
 
-    Args:
-        observation_dim: O.
-        choices: Actions to choose from, (C, A), in [−1, 1]; see `action_grid`.
-        config: Settings.
-        seed: Root of the streams ``learn.dqn.*``.
-        encoder: See `CallbackLearner`.
-    """
+    action_width = 1  # the index of a choice
+    action_dtype: type[np.generic] = np.int64
 
     def __init__(
         self,
@@ -508,16 +429,6 @@ class DQNLearner(CallbackLearner):
         )
         target = QTarget(q_net=q, gamma=config.gamma, target_q_tau=config.tau, double=config.double)
         self.run([[loss]], target)
-
-    @property
-    def action_width(self) -> int:
-        """1: the index of a choice."""
-        return 1
-
-    @property
-    def action_dtype(self) -> type[np.generic]:
-        """Element type of stored actions."""
-        return np.int64
 
     def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
         """Return ε-greedy choices, (N, 1) int64."""

@@ -27,11 +27,11 @@ from torch.nn import functional
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.core.types import AgentId, DictObservation, DictResponse
 from cadenza.learn.callbacks.loss import LossCallback, observed_input
+from cadenza.learn.configs import SHARED_DEFAULTS
 from cadenza.learn.memory.proxy import MemoryTableProxy
 from cadenza.learn.memory.table import ArrayMemoryTable
-from cadenza.learn.nn.encoding import NoisyModule, let_noise_go_on
 from cadenza.learn.nn.initialization import initialised_linear, normal_init_
-from cadenza.learn.nn.layers import relu_mlp
+from cadenza.learn.nn.layers import NoisyModule, let_noise_go_on, relu_mlp
 
 
 class _ConditionedPerceptron(nn.Module, ABC):
@@ -87,49 +87,20 @@ class _ConditionedPerceptron(nn.Module, ABC):
 
 
 class FullyConnectedEncoder(_ConditionedPerceptron):
-    """ReLU perceptron of [data | condition] with two outputs.
-
-    Args:
-        input_size: X, >= 1.
-        output_size: Z, >= 1.
-        device: Where the parameters live.
-        hidden_sizes: Units per hidden layer, at least one layer.
-        condition_size: C; 0 takes no condition.
-        generator: Draws the weights; None is `default_generator`.
-
-    Raises:
-        InputError: A size is out of range.
-    """
+    """ReLU perceptron of [data (B, X) | condition (B, C)] with two outputs."""
 
     def _add_outputs(self, features: int, generator: torch.Generator | None) -> None:
         self.mean = _output_layer(features, self.output_size, generator)
         self.log_std = _output_layer(features, self.output_size, generator)
 
     def forward(self, data: Tensor, condition: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return mean and log standard deviation, each (B, Z).
-
-        Args:
-            data: Shape (B, X).
-            condition: Shape (B, C), or None where C = 0.
-        """
+        """Return mean and log standard deviation, each (B, Z)."""
         features = self._features(data, condition)
         return self.mean(features), self.log_std(features)
 
 
 class FullyConnectedDecoder(_ConditionedPerceptron):
-    """ReLU perceptron of [latent | condition]; a tanh keeps its output in [-1, 1].
-
-    Args:
-        latent_size: Z, >= 1.
-        output_size: X, >= 1.
-        device: Where the parameters live.
-        hidden_sizes: Units per hidden layer, at least one layer.
-        condition_size: C; 0 takes no condition.
-        generator: Draws the weights; None is `default_generator`.
-
-    Raises:
-        InputError: A size is out of range.
-    """
+    """ReLU perceptron of [latent | condition]; a tanh keeps its output in [-1, 1]."""
 
     def __init__(
         self,
@@ -149,12 +120,7 @@ class FullyConnectedDecoder(_ConditionedPerceptron):
         self.out = _output_layer(features, self.output_size, generator)
 
     def forward(self, latent: Tensor, condition: Tensor | None = None) -> Tensor:
-        """Return data, shape (B, X), in [-1, 1].
-
-        Args:
-            latent: Shape (B, Z).
-            condition: Shape (B, C), or None where C = 0.
-        """
+        """Return data, shape (B, X), in [-1, 1]."""
         return torch.tanh(self.out(self._features(latent, condition)))
 
 
@@ -168,12 +134,7 @@ def _size(module: nn.Module, name: str) -> int:
 
 
 def kl_to_standard_normal(mu: Tensor, log_std: Tensor) -> Tensor:
-    """Return the mean over rows of KL(N(mu, e^(2 log_std)) | N(0, 1)), a scalar, in nats.
-
-    Args:
-        mu: Shape (B, Z).
-        log_std: Shape (B, Z).
-    """
+    """Return the mean KL(N(mu, e^(2 log_std)) | N(0, 1)) over rows, nats; both are (B, Z)."""
     per_row = 0.5 * (torch.exp(2.0 * log_std) + mu.square() - 1.0 - 2.0 * log_std).sum(dim=1)
     return per_row.mean()
 
@@ -191,14 +152,10 @@ class VariationalAutoencoder(NoisyModule):
         encoder: Maps data (B, X) and a condition to mean and log standard deviation, (B, Z) each;
             has the attributes of `FullyConnectedEncoder`.
         decoder: Maps latents (B, Z) and a condition to data (B, X); has those attributes, too.
-        device: Where the parameters go.
-        beta: Weight of the divergence.
         exact_kl: Use the Gaussian divergence instead of the default form.
         keep_weights: Start from the weights that encoder and decoder have, instead of drawing
             almost zero ones (`normal_init_`). From almost zero weights the divergence outweighs the
             restoration, and training may never leave a decoder that ignores its latent.
-        generator: Draws the noise; None makes one that belongs to this module, seeded 0.
-        init_generator: Draws the initial weights; None draws from the package's own.
 
     Raises:
         InputError: The sizes of encoder and decoder differ.
@@ -238,12 +195,7 @@ class VariationalAutoencoder(NoisyModule):
     def forward(
         self, x: Tensor, condition: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return x_hat (like ``x``), mean (B, Z), log standard deviation (B, Z), latent (B, Z).
-
-        Args:
-            x: Shape (B, X).
-            condition: Shape (B, C), or None.
-        """
+        """Return x_hat (like ``x``), mean (B, Z), log standard deviation (B, Z), latent (B, Z)."""
         mu, log_std = self.encoder(x, condition)
         noise = torch.randn(
             mu.shape, generator=self.generator, device=self.generator.device, dtype=mu.dtype
@@ -255,14 +207,7 @@ class VariationalAutoencoder(NoisyModule):
     def loss(
         self, x: Tensor, x_hat: Tensor, mu: Tensor, log_std: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of the module's header and its two parts.
-
-        Args:
-            x: Shape (B, X).
-            x_hat: Shape (B, X).
-            mu: Shape (B, Z).
-            log_std: Shape (B, Z).
-        """
+        """Return the loss of the module's header, for (B, X) and (B, Z), and its two parts."""
         restore_loss = functional.mse_loss(x_hat, x)
         divergence = kl_to_standard_normal if self.exact_kl else kl_upper_form
         kl_loss = divergence(mu, log_std)
@@ -277,13 +222,9 @@ def unconditioned(_: Tensor) -> None:
 class VAELoss(LossCallback):
     """Trains an auto-encoder of actions, conditioned on what was observed.
 
+    Arguments not named here are those of `LossCallback`.
+
     Args:
-        vae: The auto-encoder.
-        opt: Optimiser over its parameters.
-        lr_schedule: Learning-rate schedule, or None.
-        max_grad_norm: Largest gradient norm.
-        name: Name in logs and checkpoints.
-        data_group: Group the batch is read from.
         input_key: Observation that is the condition.
         conditioning_func: Observation (B, D) to condition (B, C), or to None.
     """
@@ -294,7 +235,7 @@ class VAELoss(LossCallback):
         vae: VariationalAutoencoder,
         opt: optim.Optimizer,
         lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
-        max_grad_norm: float = 10.0,
+        max_grad_norm: float = SHARED_DEFAULTS.max_gradient_norm,
         name: str = "vae",
         data_group: str = "default",
         input_key: str = "obs",
@@ -344,17 +285,7 @@ class _FrozenPart(nn.Module):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load the entries that belong to this half; a whole auto-encoder's state serves both.
-
-        Args:
-            state_dict: Parameters by name.
-            strict: Raise if the state lacks an entry of this half.
-            assign: See `torch.nn.Module.load_state_dict`.
-
-        Raises:
-            CheckpointError: The state holds nothing of this half.
-            RuntimeError: With ``strict``, an entry is missing; or a shape differs.
-        """
+        """Load the entries that belong to this half; a whole auto-encoder's state serves both."""
         own = set(self.state_dict())
         found = {key: value for key, value in state_dict.items() if key in own}
         if not found:
@@ -369,18 +300,9 @@ class _FrozenPart(nn.Module):
 
 
 class DecoderWrapper(_FrozenPart):
-    """A frozen decoder that takes latents in the range of a policy.
+    """A frozen decoder that takes latents in the range of a policy, times ``latent_multiplier``.
 
-    Args:
-        decoder: Decoder of a trained auto-encoder.
-        condition_fn: Observation (B, O) to condition, or to None.
-        latent_multiplier: Latent per unit of policy output.
-
-    Attributes:
-        latent_size: Z.
-        output_size: X.
-        condition_size: Columns of the condition.
-        device: Where the decoder lives.
+    ``condition_fn`` makes its condition of an observation (B, O), or None.
     """
 
     def __init__(
@@ -400,29 +322,13 @@ class DecoderWrapper(_FrozenPart):
         self.freeze()
 
     def forward(self, latent: Tensor, observation: Tensor | None = None) -> Tensor:
-        """Return decoded actions, shape (B, X).
-
-        Args:
-            latent: In the policy's range, shape (B, Z).
-            observation: Shape (B, O), or None for a decoder without condition.
-        """
+        """Return decoded actions (B, X) of latents (B, Z) in the policy's range."""
         condition = None if observation is None else self.condition_fn(observation)
         return self.decoder(latent * self.latent_multiplier, condition)
 
 
 class EncoderWrapper(_FrozenPart):
-    """A frozen encoder that returns the mean latent of an action.
-
-    Args:
-        encoder: Encoder of a trained auto-encoder.
-        condition_fn: Observation (B, O) to condition, or to None.
-
-    Attributes:
-        action_size: X.
-        latent_size: Z.
-        condition_size: Columns of the condition.
-        device: Where the encoder lives.
-    """
+    """A frozen encoder that returns the mean latent of an action."""
 
     def __init__(self, encoder: nn.Module, condition_fn: Condition) -> None:
         super().__init__()
@@ -435,24 +341,14 @@ class EncoderWrapper(_FrozenPart):
         self.freeze()
 
     def forward(self, action: Tensor, observation: Tensor | None = None) -> Tensor:
-        """Return mean latents in the auto-encoder's range, shape (B, Z).
-
-        Args:
-            action: Shape (B, X).
-            observation: Shape (B, O), or None for an encoder without condition.
-        """
+        """Return mean latents in the auto-encoder's range, shape (B, Z)."""
         condition = None if observation is None else self.condition_fn(observation)
         mean, _ = self.encoder(action, condition)
         return mean
 
 
 class PolicyWrapper(nn.Module):
-    """A policy over latents that acts through a decoder.
-
-    Args:
-        decoder: Turns the policy's latents into actions.
-        policy: In training mode returns (latents, log-probabilities), else latents.
-    """
+    """A policy over latents that acts through a decoder."""
 
     def __init__(self, decoder: DecoderWrapper, policy: nn.Module) -> None:
         super().__init__()
@@ -463,10 +359,8 @@ class PolicyWrapper(nn.Module):
     def forward(self, obs: Tensor, epsilon: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """Return actions (B, X), and in training mode log-probabilities of the latents (B, 1).
 
-        Args:
-            obs: Shape (B, O).
-            epsilon: Noise of the policy; its first Z columns are used, so noise sized for the
-                actions fits too.
+        The first Z columns of ``epsilon`` are the policy's noise, so that noise sized for actions
+        fits.
         """
         noise = None if epsilon is None else epsilon[:, : self.latent_size]
         output: Tensor | tuple[Tensor, Tensor] = self.policy(obs, noise)
@@ -484,15 +378,7 @@ class MemoryProxyWithEncoder(MemoryTableProxy):
     as it came; empty actions pass through.
 
     Args:
-        memory_table: Where episodes go.
-        encoder: Actions and observations to latents.
-        minimum_length_threshold: Shortest episode to keep; None keeps all.
-        use_terminal: Store whether the episode was interrupted.
-        input_key: Observation that conditions the encoder.
-        action_key: Entry of the responses that holds the action.
         latent_multiplier: Multiplier of the decoder that acts; 1 stores the encoder's mean.
-        name: Name in logs and checkpoints.
-        save_table: See `MemoryTableProxy`.
 
     Raises:
         InputError: ``latent_multiplier`` is zero.

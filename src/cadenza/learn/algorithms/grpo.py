@@ -59,16 +59,7 @@ class GRPOBatch(Transitions):
 def rollout_mask(
     boundaries: NDArray[np.bool_], valid: NDArray[np.bool_], *, truncate_at_first_done: bool
 ) -> NDArray[np.bool_]:
-    """Return which steps count, shape (T, N).
-
-    Args:
-        boundaries: Whether a step ended its episode, in either way, (T, N).
-        valid: Whether its action was executed, (T, N).
-        truncate_at_first_done: Drop what follows the first end of an episode.
-
-    Raises:
-        InputError: The shapes differ.
-    """
+    """Return which steps count, (T, N): valid ones, and with the switch none after a first end."""
     require_shape("rollout_mask: valid", valid, boundaries.shape)
     if not truncate_at_first_done:
         return valid.copy()
@@ -81,15 +72,10 @@ def rollout_mask(
 def group_advantages(
     returns: NDArray[Any], mask: NDArray[np.bool_], *, group_size: int, epsilon: float
 ) -> Float32Array:
-    """Return how each return compares with those of its group at the same step, (T, N).
+    """Return how each return (T, N) compares with those of its group at the same step, (T, N).
 
-    Equal returns, or one alone, give exactly 0.
-
-    Args:
-        returns: G_t, shape (T, N); members of a group are adjacent.
-        mask: Which steps count, shape (T, N).
-        group_size: M; divides N.
-        epsilon: Added to the population standard deviation, in the unit of returns.
+    Members of a group are adjacent; equal returns, or one alone, give exactly 0. ``epsilon`` is
+    added to the population standard deviation.
 
     Raises:
         InputError: Shapes do not fit, or a return that counts is not finite.
@@ -114,13 +100,7 @@ def group_advantages(
 
 
 def group_seeds(stream: str, *, environments: int, group_size: int, root_seed: int) -> list[int]:
-    """Return a seed for every environment, equal within each group.
-
-    Args:
-        stream: Name of the random stream; one child per group.
-        environments: N.
-        group_size: M, >= 1.
-        root_seed: Root of the stream.
+    """Return a seed for every environment, equal within each group, from its child of ``stream``.
 
     Raises:
         ConfigurationError: M does not divide N.
@@ -138,11 +118,6 @@ def group_seeds(stream: str, *, environments: int, group_size: int, root_seed: i
 def reset_groups(steps: VectorSteps, seeds: Sequence[int], group_size: int) -> NDArray[Any]:
     """Begin every episode with its own seed; return the first observations, (N, ...).
 
-    Args:
-        steps: The environments.
-        seeds: One per environment, as `group_seeds` returns them.
-        group_size: M.
-
     Raises:
         GroupResetError: The environments take no seed each, or members of a group differ.
     """
@@ -159,11 +134,7 @@ def reset_groups(steps: VectorSteps, seeds: Sequence[int], group_size: int) -> N
 
 
 def require_equal_starts(observations: NDArray[Any], group_size: int) -> None:
-    """Raise unless the observations within each group are equal to the bit.
-
-    Args:
-        observations: Shape (N, ...).
-        group_size: M; divides N.
+    """Raise unless the observations (N, ...) within each group are equal to the bit.
 
     Raises:
         GroupResetError: Two members differ.
@@ -186,10 +157,6 @@ def require_equal_starts(observations: NDArray[Any], group_size: int) -> None:
 
 class GRPOLearner(OnPolicyLearner[GRPOConfig]):
     """A policy, and the one it is kept close to.
-
-    Args:
-        config: Settings.
-        **sizes: See `Sizes`.
 
     Attributes:
         reference: The policy it is kept close to; None without ``kl_coefficient``.

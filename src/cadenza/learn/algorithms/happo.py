@@ -43,8 +43,6 @@ from cadenza.learn.configs import HAPPOConfig
 from cadenza.learn.nn.gaussian_actor import GaussianActor, actor_mean
 from cadenza.learn.nn.policy_networks import ValueCritic
 
-#: Weight of the entropy bonus (HARL's default for continuous control).
-ENTROPY_COEFFICIENT: Final = 0.01
 #: Largest global norm of the actor's gradient (HARL's default).
 MAX_GRADIENT_NORM: Final = 10.0
 #: Adam's denominator guard of the actor (HARL's ``opti_eps``); the critic keeps torch's 1e-8.
@@ -63,6 +61,7 @@ FIGURES: Final = (
 
 _LOG_SQRT_2PI: Final = math.log(math.sqrt(2.0 * math.pi))
 _UNIT_ENTROPY: Final = 0.5 + 0.5 * math.log(2.0 * math.pi)
+_DEFAULTS: Final = HAPPOConfig()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -73,14 +72,7 @@ class ActorBatch(Transitions):
 
 
 class ActorUpdate(NamedTuple):
-    """Detached results of one actor step; reading a value synchronises with the device.
-
-    Attributes:
-        policy_loss: L_π, scalar.
-        entropy: Scalar, nats.
-        gradient_norm: Global norm before clipping, scalar.
-        ratio: ρ before the step, shape (B, 1).
-    """
+    """Detached results of one actor step; ``ratio`` is ρ, (B, 1), the norm that before clipping."""
 
     policy_loss: Tensor
     entropy: Tensor
@@ -89,13 +81,7 @@ class ActorUpdate(NamedTuple):
 
 
 def gaussian_log_prob(actions: Tensor, mean: Tensor, standard_deviation: Tensor) -> Tensor:
-    """Return the log-density per dimension, shape (B, A).
-
-    Args:
-        actions: Shape (B, A).
-        mean: Shape (B, A).
-        standard_deviation: Shape (A,) or (B, A), > 0.
-    """
+    """Return the log-density of actions (B, A) per dimension; deviations are (A,) or (B, A)."""
     variance = standard_deviation**2
     log_deviation = standard_deviation.log()
     return -((actions - mean) ** 2) / (2 * variance) - log_deviation - _LOG_SQRT_2PI
@@ -128,19 +114,10 @@ def update_actor(
     batch: ActorBatch,
     *,
     clip_epsilon: float,
-    entropy_coefficient: float = ENTROPY_COEFFICIENT,
+    entropy_coefficient: float = _DEFAULTS.entropy_coefficient,
     max_gradient_norm: float = MAX_GRADIENT_NORM,
 ) -> ActorUpdate:
-    """Take one optimiser step on ``actor``.
-
-    Args:
-        actor: Network to change in place.
-        optimizer: Over the actor's parameters, in their order.
-        batch: Data of this step.
-        clip_epsilon: c, > 0.
-        entropy_coefficient: k.
-        max_gradient_norm: Global norm to which the gradient is shortened.
-    """
+    """Take one optimiser step on ``actor``; the optimiser has its parameters, in their order."""
     mean = actor(batch.observations)
     # Spread over the batch before use: gradients then add up in HARL's order.
     deviation = actor.standard_deviation().expand_as(mean)
@@ -161,14 +138,10 @@ def update_critic(
     *,
     max_gradient_norm: float | None = None,
 ) -> Tensor:
-    """Take one mean-squared-error step on ``critic`` and return the loss before it, a scalar.
+    """Take one mean-squared-error step on ``critic``; return the loss before it, a scalar.
 
-    Args:
-        critic: Network to change in place.
-        optimizer: Over the critic's parameters.
-        observations: Shape (B, S).
-        returns: Regression targets, shape (B, 1).
-        max_gradient_norm: Global norm to which the gradient is shortened; None leaves it.
+    Observations are (B, S), regression targets (B, 1); without ``max_gradient_norm`` the gradient
+    is left.
     """
     loss = nn.functional.mse_loss(critic(observations), returns)
     limit = math.inf if max_gradient_norm is None else max_gradient_norm
@@ -180,22 +153,10 @@ class HAPPOLearner:
     """Actors and one critic, with their optimisers and random streams.
 
     Args:
-        config: Settings.
-        observation_dims: O_i of every robot.
-        action_dims: A_i of every robot.
-        critic_dim: S.
         generator: CPU generator; it initialises the actors, then the critic, and then draws the
             actions.
         shuffle: Draws the order of robots and of transitions.
-        device: Where the networks live; their first values do not depend on it.
         interleaved: Learn by `run_interleaved`, for one robot, instead of `run_in_sequence`.
-        target_kl: See `run_interleaved`.
-
-    Attributes:
-        actors: Policies of the robots.
-        critic: Judges the joint state.
-        generator: Draws actions, on ``device``.
-        shuffle: As given.
     """
 
     def __init__(
@@ -244,9 +205,7 @@ class HAPPOLearner:
     ) -> tuple[Float32Array, Float32Array]:
         """Return every robot's actions side by side, (N, Σ A_i), and the means of their densities.
 
-        Args:
-            rows: States of the robots side by side, (N, Σ O_i).
-            deterministic: Let the actions be the means; draws nothing.
+        Rows are the robots' states side by side, (N, Σ O_i); deterministic actions are the means.
         """
         means = [
             actor_mean(weights, on_device(rows[:, columns].copy(), self._device))
@@ -262,16 +221,10 @@ class HAPPOLearner:
         return _side_by_side(drawn), stacked
 
     def update(self, buffer: OnPolicyBuffer, *, done: int = 0, total: int = 1) -> dict[str, float]:
-        """Learn from ``buffer`` and clear it.
+        """Learn from ``buffer`` and clear it; return figures, as `OnPolicyLearner.update` does.
 
-        Args:
-            buffer: Full rows of all robots; where it holds the means that actions were drawn
-                around, the old log-densities are bitwise those of the single steps.
-            done: Environment steps before the rollout, for the decay of the step size.
-            total: Those of the run.
-
-        Returns:
-            Figures of the minibatches, moments of the rollout and ``learning_rate``.
+        Where the buffer holds the means that actions were drawn around, the old log-densities are
+        bitwise those of the single steps.
 
         Raises:
             InputError: An observation is not finite, or the step left finite numbers.
@@ -395,15 +348,8 @@ def run_interleaved(
 ) -> dict[str, float]:
     """Update one robot on its rollout, actor step before critic step in every minibatch.
 
-    Args:
-        learner: Of one robot whose critic sees what it sees; changed in place.
-        rollout: n >= 1 transitions, advantages normalised.
-        returns: Critic targets, shape (n, 1).
-        rng: Shuffles the transitions, one permutation per epoch.
-        target_kl: Stop after the first epoch whose mean ``approx_kl`` exceeds this.
-
-    Returns:
-        `FIGURES`, read from the device once at the end (once per epoch with ``target_kl``).
+    Returns are the critic's targets, (n, 1), advantages normalised. The figures are read from the
+    device once at the end, with ``target_kl`` once per epoch.
     """
     config = learner.config
 
@@ -448,16 +394,9 @@ def run_in_sequence(
 ) -> dict[str, float]:
     """Update every actor once, in a random order, and then the critic.
 
-    Args:
-        learner: Changed in place.
-        rollouts: One per robot, of the same n transitions and with the same normalised advantages.
-        states: What the critic sees, (n, S).
-        returns: Its targets, (n, 1).
-        rng: Draws the order, then one permutation per epoch of each robot, then the critic's.
-
-    Returns:
-        Means over all minibatches of ``policy_loss``, ``dist_entropy`` and ``value_loss``, and
-        ``factor_mean``, the mean ratio of the new joint policy to the old one; 1 if nothing moved.
+    There is one rollout per robot, of the same n transitions; the critic sees ``states`` (n, S) and
+    regresses to ``returns`` (n, 1). ``factor_mean`` is the mean ratio of the new joint policy to
+    the old one.
 
     Raises:
         InputError: Not one rollout per actor.

@@ -45,14 +45,9 @@ STATE_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TeamBatch:
-    """Transitions to learn from.
+    """Joint states (B, S) before and after, actions (B, A) in [−1, 1], rewards and masks (B, 1).
 
-    Attributes:
-        states: Joint states, (B, S).
-        actions: Joint actions, (B, A), in [−1, 1].
-        rewards: Shared rewards, (B, 1).
-        next_states: Joint states after the step, (B, S).
-        masks: 0 where the task ended with the step, else 1, (B, 1).
+    Masks are 0 where the task ended with the step.
     """
 
     states: Tensor
@@ -78,9 +73,6 @@ class HATD3Learner:
 
     Args:
         columns: Columns [start, stop) of each robot's own state within the joint state.
-        joint_dim: S.
-        action_dims: A_i of every robot.
-        config: Settings.
         seed: Root of the streams ``learn.hatd3.torch`` and ``learn.hatd3.order``.
 
     Raises:
@@ -146,10 +138,7 @@ class HATD3Learner:
         ]
 
     def update(self, batch: TeamBatch) -> dict[str, float]:
-        """Learn from ``batch``.
-
-        Returns:
-            ``value_loss`` and ``q_mean``; ``policy_loss`` too when it was the actors' turn.
+        """Learn from ``batch``; return ``value_loss``, ``q_mean`` and, when due, ``policy_loss``.
 
         Raises:
             InputError: The losses are not finite.
@@ -175,11 +164,7 @@ class HATD3Learner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken.
-
-        Raises:
-            CheckpointError: The state is of another version, incomplete or of other sizes.
-        """
+        """Continue where `state_dict` was taken."""
         require_version("HATD3Learner", state, STATE_VERSION)
         with complete_state("HATD3Learner", "a team of these sizes"):
             for name, module in self._modules():
@@ -258,15 +243,9 @@ class HATD3Learner:
 
 
 class CentralTD3Learner:
-    """One robot of HATD3.
+    """One robot of HATD3: it sees the first columns of the joint state, the critics all."""
 
-    Args:
-        observation_dim: O, the learner's own columns of the joint state.
-        joint_dim: S.
-        action_dim: A.
-        config: Settings.
-        seed: Root of the streams ``learn.hatd3.*``.
-    """
+    action_dtype: type[np.generic] = np.float32
 
     def __init__(
         self,
@@ -279,7 +258,7 @@ class CentralTD3Learner:
     ) -> None:
         config = config or HATD3Config()
         self._batch_size = config.batch_size
-        self._action_dim = action_dim
+        self.action_width = action_dim
         self._learner = HATD3Learner(
             columns=[(0, observation_dim)],
             joint_dim=joint_dim,
@@ -288,16 +267,6 @@ class CentralTD3Learner:
             seed=seed,
         )
         self.greedy = self._learner.actors[0]
-
-    @property
-    def action_width(self) -> int:
-        """A."""
-        return self._action_dim
-
-    @property
-    def action_dtype(self) -> type[np.generic]:
-        """Element type of stored actions."""
-        return np.float32
 
     def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
         """Return actions with noise, in [−1, 1], (N, A), for joint states (N, S)."""

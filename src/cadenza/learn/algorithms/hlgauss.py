@@ -19,22 +19,18 @@ from torch import Tensor, nn, optim
 
 from cadenza.core.errors import InputError
 from cadenza.learn.algorithms.targets import CriticLoss, Observations, PrioritizedMemory
+from cadenza.learn.configs import HLGaussConfig
 from cadenza.learn.nn.layers import apply_layers, relu_mlp
 
 #: Smallest mass inside the support that is divided by; float32's smallest normal number.
 _MIN_MASS: Final = torch.finfo(torch.float32).tiny
+_DEFAULTS: Final = HLGaussConfig()
 
 
 def hl_gauss_probabilities(target: Tensor, edges: Tensor, sigma: float) -> Tensor:
-    """Return the mass of a normal distribution in every bin, renormalised to the support.
+    """Return the mass of N(target, sigma²) in every bin, (B, b), renormalised to the support.
 
-    Args:
-        target: Means, shape (B, 1); clamped into the support.
-        edges: Bin edges, rising, shape (b + 1,).
-        sigma: Standard deviation, > 0, in the unit of ``edges``.
-
-    Returns:
-        Shape (B, b); rows sum to 1.
+    ``target`` (B, 1) is clamped into the support; ``edges`` (b + 1,) rise.
     """
     inside = target.float().clamp(edges[0], edges[-1])
     cdf = torch.erf((edges - inside) / (math.sqrt(2.0) * sigma))  # (B, b + 1), up to constants
@@ -48,11 +44,7 @@ def soft_cross_entropy(logits: Tensor, probabilities: Tensor) -> Tensor:
 
 
 class LogitNet(nn.Module, ABC):
-    """A network that gives one logit per bin.
-
-    Attributes:
-        num_bins: b, >= 2.
-    """
+    """A network that gives one logit for each of ``num_bins`` >= 2 bins."""
 
     def __init__(self, num_bins: int) -> None:
         super().__init__()
@@ -66,15 +58,7 @@ class LogitNet(nn.Module, ABC):
 
 
 class LogitMlp(LogitNet):
-    """ReLU perceptron on observation and action, one logit per bin.
-
-    Args:
-        observation_dim: Width of the observation, >= 1.
-        action_dim: Width of the action, >= 1.
-        hidden_dims: Widths of the hidden layers.
-        num_bins: b, >= 2.
-        generator: Source of the initial weights; None draws from the package's own.
-    """
+    """ReLU perceptron on observation and action, one logit per bin."""
 
     def __init__(
         self,
@@ -96,12 +80,7 @@ class LogitMlp(LogitNet):
 
 
 class QNet(nn.Module):
-    """A critic made from a `LogitNet`; call it like any other critic.
-
-    Args:
-        logit_net: Network over the bins.
-        min_value: Lower end of the support.
-        max_value: Upper end, > ``min_value``.
+    """A critic made from a `LogitNet` over ``min_value`` ... ``max_value``; call it like any other.
 
     Raises:
         InputError: The support is empty.
@@ -128,13 +107,9 @@ class QNet(nn.Module):
 
 
 class HLGaussLoss(nn.Module):
-    """Cross-entropy between bins and a normal distribution around the target.
+    """Cross-entropy between ``num_bins`` bins and a normal distribution around the target.
 
-    Args:
-        min_value: Lower end of the support.
-        max_value: Upper end, > ``min_value``.
-        num_bins: b, >= 2.
-        sigma: Standard deviation of the distribution, > 0, in the unit of the values.
+    ``sigma`` > 0 is in the unit of the values.
 
     Raises:
         InputError: The support is empty or ``sigma`` is not positive.
@@ -169,17 +144,10 @@ class HLGaussLoss(nn.Module):
 class QLoss(CriticLoss[QNet]):
     """Classification loss of a `QNet`; takes the place of `cadenza.learn.algorithms.sac.QLoss`.
 
+    Arguments not named here are those of `LossCallback`.
+
     Args:
-        name: Name in logs and checkpoints.
-        q: Critic.
-        opt: Optimiser of its parameters.
-        lr_schedule: Learning-rate schedule of ``opt``.
-        max_grad_norm: Bound of the gradient's norm.
-        smoothing_ratio: σ in bin widths; 0.75 is the paper's choice.
-        data_group: Group of the state that holds the batch.
-        log_per_param_weights: Log every parameter.
-        log_per_param_grads: Log every gradient.
-        prioritized_memory: See `CriticLoss`.
+        smoothing_ratio: σ in bin widths; the default is the paper's choice.
     """
 
     def __init__(
@@ -189,8 +157,8 @@ class QLoss(CriticLoss[QNet]):
         q: QNet,
         opt: optim.Optimizer,
         lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
-        max_grad_norm: float = 10.0,
-        smoothing_ratio: float = 0.75,
+        max_grad_norm: float = _DEFAULTS.max_gradient_norm,
+        smoothing_ratio: float = _DEFAULTS.smoothing_ratio,
         data_group: str = "default",
         log_per_param_weights: bool = False,
         log_per_param_grads: bool = False,

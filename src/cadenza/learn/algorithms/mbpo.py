@@ -25,20 +25,12 @@ from cadenza.learn.models.callbacks import ModelLoss
 from cadenza.learn.models.ensemble import EnsembleOfGaussian
 from cadenza.learn.models.hold_out import HoldOut
 from cadenza.learn.models.model import DynamicModel, TerminationModel
-from cadenza.learn.nn.encoding import EncoderFactory
+from cadenza.learn.nn.layers import EncoderFactory
 from cadenza.learn.trainer import Trainer
 
 
 class MBPOLearner(SACLearner):
-    """SAC with an imagination.
-
-    Args:
-        observation_dim: D.
-        action_dim: A.
-        config: Settings.
-        seed: Root of the streams ``learn.sac.*`` and ``learn.mbpo.*``.
-        encoder: Of SAC's networks, see `CallbackLearner`; the model sees the observation.
-    """
+    """SAC with an imagination; the model sees the observation, not the encoder's features."""
 
     def __init__(
         self,
@@ -119,11 +111,7 @@ class MBPOLearner(SACLearner):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken.
-
-        Raises:
-            CheckpointError: Something is missing or of other sizes.
-        """
+        """Continue where `state_dict` was taken."""
         super().load_state_dict(state)
         with complete_state("mbpo", "a learner of these sizes"):
             self._model_loss.load_state_dict(dict(state["model"]))
@@ -178,13 +166,7 @@ class MBPOLearner(SACLearner):
 
 
 class ImaginedTransitions:
-    """The newest M imagined transitions, one row each: state, action, reward, next state, mask.
-
-    Args:
-        capacity: M.
-        observation_dim: D.
-        action_dim: A.
-    """
+    """The newest M imagined transitions, one row each: state, action, reward, next state, mask."""
 
     def __init__(self, capacity: int, observation_dim: int, action_dim: int) -> None:
         self._widths = [observation_dim, action_dim, 1, observation_dim, 1]
@@ -212,11 +194,7 @@ class ImaginedTransitions:
         return {"rows": self._rows[: len(self)].clone(), "written": self._written}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a stored state.
-
-        Raises:
-            CheckpointError: The rows have another width or are too many.
-        """
+        """Take over a stored state."""
         rows: Tensor = state["rows"]
         if rows.shape[1] != self._rows.shape[1] or len(rows) > len(self._rows):
             raise CheckpointError(

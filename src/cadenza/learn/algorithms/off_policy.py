@@ -31,7 +31,7 @@ from cadenza.learn.configs import CompilableConfig
 from cadenza.learn.injection import SIGNATURE, HookSignature, data_group_of
 from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.builder import TransitionMemory
-from cadenza.learn.nn.encoding import EncodedNetwork, EncoderFactory, Network, with_encoder
+from cadenza.learn.nn.layers import EncodedNetwork, EncoderFactory, Network, with_encoder
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.optimizers import FusedAdam, adam_
 from cadenza.learn.trainer import PlannedHook, Trainer
@@ -53,9 +53,6 @@ class UpdateStep(Callback):
         compile: Compile the stages, which takes about a minute at the first update. Without a C++
             compiler a warning says so, and nothing is compiled.
         precision: ``"bf16"`` rounds the inputs of the large products to bfloat16.
-
-    Attributes:
-        mode: How this object computes; part of its state.
 
     Raises:
         ConfigurationError: The processor cannot multiply in bfloat16.
@@ -138,21 +135,10 @@ class UpdateStep(Callback):
         """Return the mode; the parts have states of their own."""
         return {"mode": self.mode}
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
-        load_hparams: bool = True,
-    ) -> None:
-        """Compare the mode, with ``load_hparams``.
-
-        Raises:
-            CheckpointError: The state was written in another mode.
-        """
-        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
-        found = state_dict["mode"]
-        if load_hparams and found != self.mode:
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        """Compare the mode."""
+        found = state["mode"]
+        if found != self.mode:
             raise CheckpointError(
                 f"UpdateStep: expected a run whose updates are {self.mode}, got {found}; go on in "
                 "that mode, for every mode rounds in its own way."
@@ -190,10 +176,7 @@ class UpdateStep(Callback):
         lists: list[list[list[Tensor]]],
         factors: list[Tensor],
     ) -> tuple[list[Tensor], list[Tensor], list[list[int]]]:
-        """Do the stages ``due``; return losses, norms of gradients, and which parameters have one.
-
-        Where a loss or a norm is not finite, neither its stage nor a later one steps.
-        """
+        """Do the due stages; return losses, norms of gradients, and which parameters have one."""
         all_values: list[Tensor] = []
         norms: list[Tensor] = []
         used: list[list[int]] = []
@@ -277,27 +260,19 @@ STATE_VERSION: Final = 2
 class ReplayLearner(Protocol):
     """Acts on flat observations and learns from a memory; actions are in [−1, 1]."""
 
+    #: W, and the element type of stored actions.
+    action_width: int
+    action_dtype: type[np.generic]
+
     @property
     def greedy(self) -> nn.Module:
         """The policy without chance: (B, O) to actions in [−1, 1], (B, A), or to choices, (B,)."""
         ...
 
-    @property
-    def action_width(self) -> int:
-        """W."""
-        ...
-
-    @property
-    def action_dtype(self) -> type[np.generic]:
-        """Element type of stored actions."""
-        ...
-
     def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
         """Return exploring actions as the memory stores them, (N, W), for states (N, O).
 
-        Args:
-            states: Shape (N, O).
-            frames: Environment frames done, for exploration that fades.
+        ``frames`` are the environment frames done, for exploration that fades.
         """
         ...
 
@@ -331,17 +306,8 @@ class CallbackLearner:
 
     Args:
         name: Part of the stream names ``learn.<name>.torch`` and ``learn.<name>.noise``.
-        observation_dim: O.
         config: Settings of the updates.
         seed: Root of those streams.
-        encoder: Makes the encoder that each network gets; None lets them see the observation.
-
-    Attributes:
-        config: As given.
-        losses: The losses, in order; loggers take them.
-        greedy: See `ReplayLearner`; it shares the weights.
-        weights: Generator of the initial weights.
-        noise: Generator of everything drawn later.
     """
 
     greedy: nn.Module
@@ -386,11 +352,7 @@ class CallbackLearner:
     def encoded(
         self, build: Callable[[int], Network]
     ) -> tuple[Network, nn.Module, list[nn.Module]]:
-        """Return a network alone, behind an encoder of its own, and that encoder, if there is one.
-
-        Args:
-            build: Makes the network from the width of what it sees.
-        """
+        """Return what ``build`` makes of a width, alone and behind an encoder, and that one."""
         network, encoder = with_encoder(self._make_encoder, self.observation_dim, build)
         return network, EncodedNetwork(encoder[0], network) if encoder else network, encoder
 
@@ -448,12 +410,7 @@ class CallbackLearner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken.
-
-        Raises:
-            CheckpointError: The state is of another algorithm or version, incomplete, or of other
-                sizes.
-        """
+        """Continue where `state_dict` was taken."""
         found = (state.get("version"), state.get("algorithm"))
         if found != (STATE_VERSION, self._name):
             raise CheckpointError(
@@ -469,16 +426,9 @@ class CallbackLearner:
 
 
 class BoxLearner(CallbackLearner):
-    """Base of learners whose actions are vectors in [−1, 1].
+    """Base of learners whose actions are vectors in [−1, 1]."""
 
-    Args:
-        name: See `CallbackLearner`.
-        observation_dim: O.
-        action_dim: A.
-        config: See `CallbackLearner`.
-        seed: See `CallbackLearner`.
-        encoder: See `CallbackLearner`.
-    """
+    action_dtype: type[np.generic] = np.float32
 
     def __init__(
         self,
@@ -491,21 +441,11 @@ class BoxLearner(CallbackLearner):
         encoder: EncoderFactory | None,
     ) -> None:
         super().__init__(name, observation_dim, config, seed=seed, encoder=encoder)
-        self._action_dim = action_dim
-
-    @property
-    def action_width(self) -> int:
-        """A."""
-        return self._action_dim
-
-    @property
-    def action_dtype(self) -> type[np.generic]:
-        """Element type of stored actions."""
-        return np.float32
+        self.action_width = action_dim
 
     def random_actions(self, rows: int) -> NDArray[Any]:
         """Return uniform actions in [−1, 1], (``rows``, A)."""
-        drawn = torch.rand((rows, self._action_dim), generator=self.noise)
+        drawn = torch.rand((rows, self.action_width), generator=self.noise)
         return (drawn * 2.0 - 1.0).numpy()
 
     def to_unit(self, stored: NDArray[Any]) -> Float32Array:

@@ -47,7 +47,7 @@ from cadenza.learn.loaded_state import (
     require_version,
     set_generator_state,
 )
-from cadenza.learn.nn.encoding import Decision, EncoderFactory
+from cadenza.learn.nn.layers import Decision, EncoderFactory
 from cadenza.learn.nn.policy_networks import (
     ActionHead,
     CategoricalHead,
@@ -196,16 +196,9 @@ def run_epochs(
 ) -> Tensor:
     """Return the figures of every minibatch in order, (minibatches, K) on ``device``.
 
-    Args:
-        transitions: n >= 1.
-        learn: Takes one optimiser step on the transitions of the given indices, (B,) int64, and
-            returns its figures, (K,).
-        rng: Shuffles the transitions, one permutation per pass.
-        epochs: Passes over the rollout, >= 1.
-        batch_size: Smallest minibatch, >= 1; see `minibatch_bounds`.
-        kl_column: Which figure of a minibatch is its KL from the policy that collected, nats.
-        target_kl: Stop after the first pass whose mean KL exceeds this; None never stops.
-        device: Where the transitions are.
+    ``learn`` takes one optimiser step on the transitions of the given indices, (B,) int64, and
+    returns its figures, (K,). ``rng`` draws one permutation per pass. With ``target_kl``, the first
+    pass is the last whose mean KL from the policy that collected, figure ``kl_column``, exceeds it.
 
     Raises:
         InputError: There are no transitions.
@@ -223,16 +216,7 @@ def run_epochs(
 
 
 class Sizes(TypedDict, total=False):
-    """Sizes of a learner, and where it lives.
-
-    Attributes:
-        observation_dim: O; has to be given.
-        choices: Number of discrete choices; exactly one of this and ``action_dim`` is given.
-        action_dim: A, for continuous actions.
-        seed: Root of the random streams; 0 by default.
-        device: Where the networks live; the CPU by default.
-        encoder: Makes what comes before each network; None lets them see the observation.
-    """
+    """Sizes of a learner, and where it lives; it has either ``choices`` or ``action_dim``."""
 
     observation_dim: Required[int]
     choices: int | None
@@ -246,21 +230,9 @@ class OnPolicyLearner(ABC, Generic[Config]):
     """A policy that acts, and learns from a rollout of what it did.
 
     It knows neither environments nor files: rows of observations in, rows of decisions out.
-
-    Args:
-        config: Settings.
-        critic_dim: S; None makes no critic.
-        target_kl: See `run_epochs`.
-        scaling: Comes before the networks in ``greedy``.
-        **sizes: See `Sizes`.
-
-    Attributes:
-        config: As given.
-        network: The networks.
-        greedy: The policy without chance, sharing their weights: unscaled observations, (B, O), to
-            choices, (B,), or actions, (B, A): squashed ones in [−1, 1], others before clipping.
-        optimizer: Adam over all their parameters.
-        updates: Updates so far.
+    ``greedy`` is the policy without chance, sharing its weights: unscaled observations (B, O) to
+    choices (B,), or actions (B, A), squashed ones in [−1, 1], others before clipping. ``scaling``
+    comes before its networks; without ``critic_dim`` there is no critic.
 
     Raises:
         ConfigurationError: Both or neither of ``choices`` and ``action_dim`` are given, or choices
@@ -312,11 +284,9 @@ class OnPolicyLearner(ABC, Generic[Config]):
 
     @torch.no_grad()
     def act(self, observations: Float32Array, *, deterministic: bool = False) -> NDArray[Any]:
-        """Return one decision per row, (N,) int64 or (N, A) float32.
+        """Return one decision per row as the actor sees it, (N,) int64 or (N, A) float32.
 
-        Args:
-            observations: Rows as the actor sees them, (N, O) float32; see `scale`.
-            deterministic: The most probable choice or the mean; draws nothing.
+        Deterministic ones are the most probable choice or the mean; they draw nothing.
         """
         output = self.network.actor(self._on_device(observations))
         head = self.network.head
@@ -324,25 +294,18 @@ class OnPolicyLearner(ABC, Generic[Config]):
         return drawn.cpu().numpy()
 
     def scale(self, observations: NDArray[Any], *, learn: bool) -> Float32Array:
-        """Return what the actor sees of ``observations``, (N, O), as float32.
+        """Return what the actor sees of rows (N, O), as float32.
 
-        Args:
-            observations: Rows.
-            learn: Whether the environments are at them; nothing is learned from others.
+        ``learn`` says whether the environments are at them; nothing is learned from others.
         """
         del learn  # for learners that scale by what they have seen
         return observations.astype(np.float32, copy=False)
 
     def update(self, buffer: OnPolicyBuffer, *, done: int = 0, total: int = 1) -> dict[str, float]:
-        """Learn from ``buffer`` and clear it.
+        """Learn from ``buffer`` and clear it; return the figures' means and moments of the rollout.
 
-        Args:
-            buffer: At least one step, observations scaled.
-            done: Environment steps before the rollout, for the decay of the step size.
-            total: Those of the run.
-
-        Returns:
-            Means of `FIGURES` over all minibatches, moments of the rollout and ``learning_rate``.
+        ``done`` and ``total`` are environment steps, of before the rollout and of the run, for the
+        decay of the step size.
 
         Raises:
             NotReadyError: The buffer is empty.
@@ -387,11 +350,7 @@ class OnPolicyLearner(ABC, Generic[Config]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken.
-
-        Raises:
-            CheckpointError: The state has another version or other sizes, or is incomplete.
-        """
+        """Continue where `state_dict` was taken."""
         owner = type(self).__name__
         require_version(owner, state, self.STATE_VERSION)
         with complete_state(owner, "a learner of these sizes"):

@@ -70,11 +70,7 @@ class Estimates(NamedTuple):
 
 
 class OnPolicyBuffer:
-    """Transitions in time order, in memory allocated once.
-
-    Args:
-        shape: Sizes.
-    """
+    """Transitions in time order, in memory allocated once."""
 
     def __init__(self, shape: BufferShape) -> None:
         steps, rows = shape.capacity, shape.rows
@@ -116,11 +112,8 @@ class OnPolicyBuffer:
     ) -> None:
         """Store what was seen and decided; a staged step that is not committed is overwritten.
 
-        Args:
-            observations: Shape (N, O).
-            actions: Shape (N,) or (N, A).
-            critic_observations: Shape (N, S); exactly with a central critic.
-            means: Shape (N, A); exactly where they are kept.
+        Rows are (N, O) and (N,) or (N, A); those of a central critic (N, S), means (N, A) where
+        kept.
 
         Raises:
             NotReadyError: All T steps are taken.
@@ -146,11 +139,8 @@ class OnPolicyBuffer:
     ) -> None:
         """Complete the staged step.
 
-        Args:
-            outcome: Rewards and flags.
-            next_critic_observations: What the critic sees next, (N, S).
-            cut: Rows that a time limit cut off, (K,).
-            final_critic_observations: The last thing the critic saw there, (K, S).
+        The critic sees (N, S) next; rows ``cut`` (K,) were cut off by a time limit, and the last
+        thing it saw there was (K, S).
 
         Raises:
             InputError: A reward is not finite, or a cut row lacks its final observation.
@@ -180,12 +170,7 @@ class OnPolicyBuffer:
     def estimate(
         self, value: Callable[[Float32Array], Float32Array], *, gamma: float, gae_lambda: float
     ) -> Estimates:
-        """Return values, advantages and returns of the steps so far.
-
-        Args:
-            value: Rows (B, S) in, values (B,) out; called once.
-            gamma: Discount per step.
-            gae_lambda: Weight of longer advantage estimates.
+        """Return values, advantages and returns so far; ``value``, (B, S) to (B,), is called once.
 
         Raises:
             InputError: An observation or a value is not finite.
@@ -226,11 +211,7 @@ class OnPolicyBuffer:
         return {"length": self.length, "capacity": self.shape.capacity, **state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over stored contents.
-
-        Raises:
-            CheckpointError: They belong to a buffer of other sizes, or are incomplete.
-        """
+        """Take over stored contents."""
         try:
             length = int(state["length"])
             stored = {name: state[name].numpy() for name in self._arrays}

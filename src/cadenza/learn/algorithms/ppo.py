@@ -78,11 +78,7 @@ def _pointwise(values: Tensor, returns: Tensor, kind: Literal["mse", "huber"]) -
 
 
 class Scaling(nn.Module):
-    """`RunningNormalizer.normalize` for tensors, by the moments at the time of the call.
-
-    Args:
-        moments: The moments.
-    """
+    """`RunningNormalizer.normalize` for tensors, by the moments at the time of the call."""
 
     def __init__(self, moments: RunningNormalizer) -> None:
         super().__init__()
@@ -95,13 +91,7 @@ class Scaling(nn.Module):
 
 
 class PPOLearner(OnPolicyLearner[PPOConfig]):
-    """Actor, critic and the scaling of what they see.
-
-    Args:
-        config: Settings.
-        critic_dim: S; None if the critic sees what the actor sees.
-        **sizes: See `Sizes`.
-    """
+    """Actor, critic and the scaling of what they see; without ``critic_dim`` both see the same."""
 
     STREAM = "learn.ppo"
     FIGURES = (

@@ -46,10 +46,10 @@ from cadenza.learn.algorithms.targets import (
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import DeferredLogging
 from cadenza.learn.callbacks.loss import LossCallback
-from cadenza.learn.configs import HLGaussConfig, SACConfig
+from cadenza.learn.configs import SHARED_DEFAULTS, HLGaussConfig, SACConfig
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
-from cadenza.learn.nn.encoding import Decision, EncoderFactory
 from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy, squashed_mean
+from cadenza.learn.nn.layers import Decision, EncoderFactory
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.optimizers import FusedAdam, adam
 from cadenza.learn.proxies import AgentProxy, GenericAgentProxy
@@ -69,6 +69,9 @@ __all__ = [
     "soft_update_from_to",
     "temperature_objective",
 ]
+
+#: Emote's cap of α, for losses put together by hand; `SACConfig` has one of its own.
+MAX_ALPHA: Final = 0.2
 
 
 def policy_objective(log_probabilities: Tensor, values: Tensor, alpha: Tensor) -> Tensor:
@@ -99,22 +102,10 @@ class QLoss(CriticLoss[nn.Module]):
 
 
 class PolicyLoss(LossCallback):
-    """Makes the policy choose actions of high soft value.
+    """Makes the policy choose actions of high soft value; with ``q2``, of the smaller of both.
 
     Of the critics, only parameters that ``opt`` trains itself (a shared encoder, say) learn.
-
-    Args:
-        pi: Policy.
-        ln_alpha: ln α, shared with the other losses.
-        q: Critic.
-        opt: Optimiser of the policy's parameters.
-        lr_schedule: Learning-rate schedule of ``opt``.
-        q2: Second critic; the smaller of both values counts.
-        max_grad_norm: Bound of the gradient's norm.
-        name: Name in logs and checkpoints.
-        data_group: Group of the state that holds the batch.
-        log_per_param_weights: Log every parameter.
-        log_per_param_grads: Log every gradient.
+    ``ln_alpha`` is shared with the other losses; other arguments are those of `LossCallback`.
     """
 
     def __init__(
@@ -126,7 +117,7 @@ class PolicyLoss(LossCallback):
         opt: optim.Optimizer,
         lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
         q2: nn.Module | None = None,
-        max_grad_norm: float = 10.0,
+        max_grad_norm: float = SHARED_DEFAULTS.max_gradient_norm,
         name: str = "policy",
         data_group: str = "default",
         log_per_param_weights: bool = False,
@@ -151,9 +142,7 @@ class PolicyLoss(LossCallback):
     def loss(self, observation: Observations, policy_noise: Tensor | None = None) -> Tensor:
         """Return mean(α log π - Q), shape (), for the B rows of ``observation``.
 
-        Args:
-            observation: B rows.
-            policy_noise: Standard normal draws for the policy, (B, A); None lets it draw.
+        ``policy_noise`` holds standard normal draws for the policy, (B, A); None lets it draw.
         """
         noise = {} if policy_noise is None else {"epsilon": policy_noise}
         actions, log_probabilities = self.policy(**observation, **noise)
@@ -181,16 +170,12 @@ class PolicyLoss(LossCallback):
 class AlphaLoss(LossCallback):
     """Moves the temperature α so that the policy keeps a target entropy.
 
+    Arguments not named here are those of `LossCallback`.
+
     Args:
-        pi: Policy.
         ln_alpha: ln α, a leaf tensor that ``opt`` trains.
-        opt: Optimiser of ``ln_alpha``.
-        lr_schedule: Learning-rate schedule of ``opt``.
         n_actions: A; the target entropy is -A nats unless ``t_entropy`` is given.
-        max_grad_norm: Bound of the gradient's norm.
         max_alpha: Cap of α, applied after every batch. The default is the original engine's.
-        name: Name in logs and checkpoints.
-        data_group: Group of the state that holds the batch.
         t_entropy: Target entropy in nats, a number or a schedule that steps once per batch.
         log_prob_from: A `PolicyLoss` of the same policy that runs earlier in the same step; its
             log-probabilities are used instead of evaluating the policy again. The temperature then
@@ -209,8 +194,8 @@ class AlphaLoss(LossCallback):
         opt: optim.Optimizer,
         lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
         n_actions: int,
-        max_grad_norm: float = 10.0,
-        max_alpha: float = 0.2,
+        max_grad_norm: float = SHARED_DEFAULTS.max_gradient_norm,
+        max_alpha: float = MAX_ALPHA,
         name: str = "alpha",
         data_group: str = "default",
         t_entropy: float | Schedule | None = None,
@@ -270,11 +255,7 @@ class AlphaLoss(LossCallback):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Take over what `state_dict` returned; ln α always, in place, since others share it.
-
-        Raises:
-            KeyError: ``network_state_dict`` is missing.
-        """
+        """Take over what `state_dict` returned; ln α always, in place, since others share it."""
         rest = dict(state_dict)
         saved: Tensor = rest.pop("network_state_dict")
         schedule = rest.pop("target_entropy_schedule", None)
@@ -313,17 +294,11 @@ def _entropy_schedule(t_entropy: object, n_actions: int) -> Schedule:
 class QTarget(DeferredLogging, Callback):
     """Computes ``q_target`` for every batch and lets the target networks follow.
 
+    Without ``q1t`` and ``q2t``, copies of the critics are their targets.
+
     Args:
-        pi: Policy.
         ln_alpha: ln α, the weight of the entropy; shared with the other losses.
-        q1: First critic.
-        q2: Second critic.
-        q1t: Target of ``q1``; None copies it.
-        q2t: Target of ``q2``; None copies it.
-        gamma: Discount per step.
-        reward_scale: Factor on the rewards.
         target_q_tau: Share that the targets move towards the critics per batch.
-        data_group: Group of the state that holds the batch.
         roll_length: T, the rollout length of the batch.
         use_terminal_masking: Whether a final state is worth 0. Off by default, as in the original
             engine; a warning says so when the batch does tell which ends are final.
@@ -338,9 +313,9 @@ class QTarget(DeferredLogging, Callback):
         q2: nn.Module,
         q1t: nn.Module | None = None,
         q2t: nn.Module | None = None,
-        gamma: float = 0.99,
+        gamma: float = SHARED_DEFAULTS.gamma,
         reward_scale: float = 1.0,
-        target_q_tau: float = 0.005,
+        target_q_tau: float = SHARED_DEFAULTS.tau,
         data_group: str = "default",
         roll_length: int = 1,
         use_terminal_masking: bool = False,
@@ -373,12 +348,9 @@ class QTarget(DeferredLogging, Callback):
     ) -> dict[str, dict[str, Tensor]]:
         """Write ``q_target``, shape (B, 1), into the data group.
 
-        Args:
-            next_observation: State after every rollout (n rows; after every step if T = 1).
-            rewards: Shape (B, 1).
-            masks: 0 where a step ended its episode for good, shape (B, 1).
-            terminal: Only says that the memory knows final states from interrupted ones.
-            next_policy_noise: Standard normal draws for the policy, (n, A); None lets it draw.
+        ``next_observation`` has the state after every rollout, n rows; rewards and masks (0 where a
+        step ended its episode for good) are (B, 1). ``terminal`` only says that the memory knows
+        final states from interrupted ones; ``next_policy_noise`` holds the policy's draws, (n, A).
         """
         if terminal is not None and not self._unmasked_terminal_reported:
             self._report_unmasked_terminal()
@@ -418,11 +390,7 @@ class QTarget(DeferredLogging, Callback):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Take over what `state_dict` returned.
-
-        Raises:
-            CheckpointError: The target networks are missing.
-        """
+        """Take over what `state_dict` returned."""
         if load_network:
             networks = state_dict.get("network_state_dict", {})
             if set(networks) != {"q1t", "q2t"}:
@@ -454,16 +422,9 @@ def soft_actor_critic(
     reward_scale: float = 1.0,
     data_group: str = "default",
 ) -> list[Callback]:
-    """Return the callbacks of soft actor-critic, in order.
+    """Return the callbacks of soft actor-critic, in order, behind the losses of two critics.
 
-    Args:
-        policy: Returns actions and log-probabilities.
-        critics: Losses of the two critics, which they hold.
-        ln_alpha: ln α to start from, trained in place.
-        action_dim: A.
-        config: Settings of the other parts; final states are worth 0.
-        reward_scale: Factor on the rewards.
-        data_group: Group of the state that holds the batch.
+    ``ln_alpha`` is trained in place; final states are worth 0.
 
     Raises:
         InputError: There are not two critics.
@@ -508,12 +469,7 @@ def soft_actor_critic(
 
 
 class EncodedLogits(hlgauss.LogitNet):
-    """Logits of a network behind an encoder.
-
-    Args:
-        network: Returns them.
-        num_bins: How many.
-    """
+    """Logits of a network behind an encoder."""
 
     def __init__(self, network: nn.Module, num_bins: int) -> None:
         super().__init__(num_bins)
@@ -525,14 +481,9 @@ class EncodedLogits(hlgauss.LogitNet):
 
 
 class SACLearner(BoxLearner):
-    """SAC assembled from its callbacks.
+    """SAC assembled from its callbacks; settings of HL-Gauss take histogram critics.
 
-    Args:
-        observation_dim: O.
-        action_dim: A.
-        config: Settings; those of HL-Gauss take histogram critics.
-        seed: Root of the streams ``learn.sac.*``, or ``learn.hlgauss.*``.
-        encoder: See `CallbackLearner`.
+    ``seed`` is the root of the streams ``learn.sac.*``, or ``learn.hlgauss.*``.
     """
 
     def __init__(
@@ -616,11 +567,7 @@ _SINCE: Final = "23.1.0"
 
 
 class AgentProxyWrapper:
-    """Base of proxies that add something to another proxy; passes everything through.
-
-    Args:
-        inner: Proxy that answers.
-    """
+    """Base of proxies that add something to another proxy; passes everything through."""
 
     def __init__(self, *, inner: AgentProxy) -> None:
         self._inner = inner
@@ -648,13 +595,7 @@ class AgentProxyWrapper:
 
 
 class FeatureAgentProxy(GenericAgentProxy):
-    """One flat array of features in, actions out.
-
-    Args:
-        policy: Network that acts.
-        device: Where it runs.
-        input_key: Observation key of the features.
-    """
+    """One flat array of features in, actions out."""
 
     @deprecated(reason=_ADVICE, version=_SINCE)
     def __init__(
@@ -664,12 +605,7 @@ class FeatureAgentProxy(GenericAgentProxy):
 
 
 class VisionAgentProxy(FeatureAgentProxy):
-    """Images under ``obs`` in, actions out.
-
-    Args:
-        policy: Network that acts.
-        device: Where it runs.
-    """
+    """Images under ``obs`` in, actions out."""
 
     @deprecated(reason=_ADVICE, version=_SINCE)
     def __init__(self, policy: nn.Module, device: torch.device | str) -> None:
@@ -677,14 +613,7 @@ class VisionAgentProxy(FeatureAgentProxy):
 
 
 class MultiKeyAgentProxy(GenericAgentProxy):
-    """Several observation arrays in, actions out.
-
-    Args:
-        policy: Network that acts.
-        device: Where it runs.
-        input_keys: Observation keys, in the order of the policy's arguments.
-        spaces: Shapes and types that inputs are brought to.
-    """
+    """Several observation arrays in, in the order of the policy's arguments, actions out."""
 
     @deprecated(reason=_ADVICE, version=_SINCE)
     def __init__(

@@ -16,17 +16,13 @@ from torch import Tensor, nn, optim
 
 from cadenza.core.errors import InputError
 from cadenza.learn.callbacks.loss import LossCallback
+from cadenza.learn.configs import SHARED_DEFAULTS
 
 
 def make_gamma_matrix(gamma: float, roll_length: int) -> Tensor:
-    """Return G with G[i, j] = γ^(i-j) for i >= j and 0 above, float32 on the CPU.
+    """Return G, (T + 1, T) float32 on the CPU, with G[i, j] = γ^(i-j) for i >= j and 0 above.
 
-    Args:
-        gamma: Discount per step, in [0, 1].
-        roll_length: T, >= 1.
-
-    Returns:
-        Shape (T + 1, T): ``[rewards | value] @ G`` is the return from every step.
+    ``[rewards | value] @ G`` is the return from every step.
 
     Raises:
         InputError: ``gamma`` is outside [0, 1] or T below one.
@@ -59,18 +55,9 @@ def split_rollouts(data: Tensor, rollout_len: int) -> Tensor:
 
 
 def discount(rewards: Tensor, values: Tensor, gamma_matrix: Tensor) -> Tensor:
-    """Return the discounted return from every step.
+    """Return the discounted return from every step, (n·T, 1).
 
-    Args:
-        rewards: Shape (n, T).
-        values: Value of the state after each rollout, shape (n, 1); 0 where it is final.
-        gamma_matrix: Of `make_gamma_matrix`, shape (T + 1, T), on the device of ``rewards``.
-
-    Returns:
-        Shape (n·T, 1).
-
-    Raises:
-        InputError: The shapes do not fit.
+    Rewards are (n, T); values, of the states after the rollouts, (n, 1), 0 where they are final.
     """
     rows, steps = rewards.shape if rewards.ndim == 2 else (-1, -1)
     if values.shape != (rows, 1) or gamma_matrix.shape != (steps + 1, steps):
@@ -84,16 +71,10 @@ def discount(rewards: Tensor, values: Tensor, gamma_matrix: Tensor) -> Tensor:
 def n_step_target(
     rewards: Tensor, values: Tensor, masks: Tensor | None, gamma_matrix: Tensor
 ) -> Tensor:
-    """Return the bootstrapped return from every step of every rollout.
+    """Return the bootstrapped return from every step of every rollout, (B, 1).
 
-    Args:
-        rewards: Scaled rewards, shape (B, 1).
-        values: Value of the state after each rollout, shape (n, 1).
-        masks: 0 where a step ended its episode for good, shape (B, 1); None bootstraps always.
-        gamma_matrix: Of `make_gamma_matrix`, shape (T + 1, T).
-
-    Returns:
-        Shape (B, 1).
+    Rewards are (B, 1), values of the states after the rollouts (n, 1); masks, (B, 1), are 0 where a
+    step ended its episode for good, None bootstraps always.
 
     Raises:
         InputError: The shapes do not fit each other or T.
@@ -122,14 +103,9 @@ def n_step_target(
 
 
 def soft_update_from_to(source: nn.Module, target: nn.Module, tau: float) -> None:
-    """Move the parameters of ``target`` the share ``tau`` towards those of ``source``.
+    """Move the parameters of ``target`` the share ``tau`` in [0, 1] towards those of ``source``.
 
     Buffers (batch-norm statistics, bin centres) are copied: an average of counters means nothing.
-
-    Args:
-        source: The network that learns.
-        target: A network of the same layout.
-        tau: Share in [0, 1]; 1 copies.
 
     Raises:
         InputError: The networks differ in layout, or ``tau`` is outside [0, 1].
@@ -138,10 +114,7 @@ def soft_update_from_to(source: nn.Module, target: nn.Module, tau: float) -> Non
 
 
 class TargetNetworks:
-    """Target networks that follow their sources together.
-
-    Args:
-        pairs: Source and target of equal layout.
+    """Target networks that follow their sources together; pairs of (source, target).
 
     Raises:
         InputError: A pair differs in layout.
@@ -191,11 +164,7 @@ class PrioritizedMemory(Protocol):
 
 
 def weighted_mean(rows: Tensor, sample_weights: Tensor | None) -> Tensor:
-    """Return the mean loss, shape (), every rollout weighted by its importance.
-
-    Args:
-        rows: Loss of every row, shape (B, 1).
-        sample_weights: Weight of every rollout, shape (n,); None weights all alike.
+    """Return the mean loss, shape (), of rows (B, 1), each rollout weighted by its weight, (n,).
 
     Raises:
         InputError: There is not one weight per rollout.
@@ -214,12 +183,9 @@ def weighted_mean(rows: Tensor, sample_weights: Tensor | None) -> Tensor:
 def report_errors(
     memory: PrioritizedMemory | None, sample_ids: Tensor | None, errors: Tensor
 ) -> None:
-    """Tell a prioritised memory how far off its rollouts were; nothing without a memory.
+    """Tell a prioritised memory the absolute errors (B, 1) of its rollouts by id, (n,).
 
-    Args:
-        memory: The memory that the batch comes from.
-        sample_ids: Ids of the rollouts in the batch, shape (n,).
-        errors: Absolute error of every row, shape (B, 1).
+    Nothing happens without a memory.
 
     Raises:
         InputError: The batch has no ids, so it does not come from a prioritised memory.
@@ -242,22 +208,12 @@ Critic = TypeVar("Critic", bound=nn.Module)
 class CriticLoss(LossCallback, Generic[Critic]):
     """Distance between a critic and ``q_target``; a subclass says which, in `rows`.
 
-    Rollouts of a prioritised memory are weighted by its ``sample_weights``.
+    Rollouts of a prioritised memory are weighted by its ``sample_weights``. Arguments not named
+    here are those of `LossCallback`.
 
     Args:
-        name: Name in logs and checkpoints.
-        q: Critic.
-        opt: Optimiser of its parameters.
-        lr_schedule: Learning-rate schedule of ``opt``.
-        max_grad_norm: Bound of the gradient's norm.
-        data_group: Group of the state that holds the batch.
-        log_per_param_weights: Log every parameter.
-        log_per_param_grads: Log every gradient.
         prioritized_memory: Table that the batches come from, if it has priorities; it is told the
             error of every rollout. Give it to one of two critics.
-
-    Attributes:
-        q_network: The critic.
     """
 
     def __init__(
@@ -267,7 +223,7 @@ class CriticLoss(LossCallback, Generic[Critic]):
         q: Critic,
         opt: optim.Optimizer,
         lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
-        max_grad_norm: float = 10.0,
+        max_grad_norm: float = SHARED_DEFAULTS.max_gradient_norm,
         data_group: str = "default",
         log_per_param_weights: bool = False,
         log_per_param_grads: bool = False,
@@ -302,12 +258,8 @@ class CriticLoss(LossCallback, Generic[Critic]):
     ) -> Tensor:
         """Return the mean loss, shape ().
 
-        Args:
-            observation: B rows.
-            actions: Shape (B, A).
-            q_target: Shape (B, 1).
-            sample_weights: Importance of each rollout, shape (n,); None weights all alike.
-            sample_ids: Ids of the rollouts, shape (n,), for a prioritised memory.
+        Actions are (B, A), ``q_target`` (B, 1), weights and ids of the rollouts of a prioritised
+        memory (n,).
 
         Raises:
             InputError: The critic returns another shape than (B, 1).

@@ -34,9 +34,8 @@ from cadenza.learn.callbacks.logging_mixin import DeferredLogging
 from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.configs import TD3Config
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
-from cadenza.learn.nn.encoding import EncoderFactory, NoisyModule
 from cadenza.learn.nn.initialization import xavier_uniform_init_
-from cadenza.learn.nn.layers import apply_layers, relu_mlp
+from cadenza.learn.nn.layers import EncoderFactory, NoisyModule, apply_layers, relu_mlp
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.optimizers import adam
 
@@ -44,14 +43,7 @@ _DEFAULTS: Final = TD3Config()
 
 
 def smoothed_actions(actions: Tensor, epsilon: Tensor, std: float, clip: float) -> Tensor:
-    """Return ``actions`` with bounded noise, kept in [-1, 1].
-
-    Args:
-        actions: Shape (B, A), in [-1, 1].
-        epsilon: Standard normal draws, shape (B, A).
-        std: Standard deviation of the noise.
-        clip: Bound of the noise's absolute value.
-    """
+    """Return actions + std epsilon, (B, A), the noise within clip, all within [-1, 1]."""
     return (actions + (std * epsilon).clamp(-clip, clip)).clamp(-1.0, 1.0)
 
 
@@ -60,17 +52,7 @@ OUTPUT_GAIN: Final = 0.01
 
 
 class DeterministicMlpPolicy(nn.Module):
-    """ReLU perceptron and a tanh.
-
-    Args:
-        observation_dim: O, >= 1.
-        action_dim: A, >= 1.
-        hidden_dims: Widths of the hidden layers.
-        init_generator: Source of the initial weights; None draws from the package's own.
-
-    Raises:
-        InputError: A width is below one.
-    """
+    """ReLU perceptron and a tanh."""
 
     def __init__(
         self,
@@ -90,14 +72,9 @@ class DeterministicMlpPolicy(nn.Module):
 
 
 class ExploringPolicy(NoisyModule):
-    """Adds Gaussian noise to the actions of a policy in training mode; none in evaluation mode.
+    """Adds noise of deviation ``noise_std`` to actions in [-1, 1] in training mode.
 
     The noise is this module's own: its state travels in the state dict.
-
-    Args:
-        policy: Returns actions in [-1, 1].
-        noise_std: Standard deviation σ, in units of the action, >= 0.
-        generator: Source of the noise; None makes one seeded 0.
 
     Raises:
         InputError: ``noise_std`` is negative.
@@ -106,7 +83,7 @@ class ExploringPolicy(NoisyModule):
     def __init__(
         self,
         policy: nn.Module,
-        noise_std: float = 0.1,
+        noise_std: float = _DEFAULTS.exploration_noise,
         *,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -128,21 +105,12 @@ class ExploringPolicy(NoisyModule):
 class QTarget(DeferredLogging, Callback):
     """Computes ``q_target`` for every batch and lets the target networks follow with a delay.
 
+    Targets that are None are copies of their networks.
+
     Args:
         pi: Policy, returning actions in [-1, 1].
-        q1: First critic.
-        q2: Second critic.
-        pi_t: Target of ``pi``; None copies it.
-        q1t: Target of ``q1``; None copies it.
-        q2t: Target of ``q2``; None copies it.
-        gamma: Discount per step.
-        reward_scale: Factor on the rewards.
-        target_q_tau: Share that the targets move per update.
-        data_group: Group of the state that holds the batch.
         roll_length: T, the rollout length of the batch.
-        use_terminal_masking: Whether a final state is worth 0.
         target_noise: Standard deviation of the noise on target actions.
-        noise_clip: Bound of that noise.
         policy_delay: Batches per update of the targets, >= 1.
         generator: Source of the noise; None makes one seeded 0. Its state is in the state dict.
 
@@ -205,14 +173,7 @@ class QTarget(DeferredLogging, Callback):
         masks: Tensor,
         next_policy_noise: Tensor | None = None,
     ) -> dict[str, dict[str, Tensor]]:
-        """Write ``q_target``, shape (B, 1), into the data group.
-
-        Args:
-            next_observation: State after every rollout (n rows; after every step if T = 1).
-            rewards: Shape (B, 1).
-            masks: 0 where a step ended its episode for good, shape (B, 1).
-            next_policy_noise: Standard normal draws for the target actions, (n, A); None draws.
-        """
+        """Write ``q_target``, shape (B, 1), into the data group; arguments as for `sac.QTarget`."""
         actions: Tensor = self.targets["pi"](**next_observation)
         epsilon = next_policy_noise
         if epsilon is None:
@@ -258,11 +219,7 @@ class QTarget(DeferredLogging, Callback):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Take over what `state_dict` returned.
-
-        Raises:
-            CheckpointError: The target networks or the generator are missing.
-        """
+        """Take over what `state_dict` returned."""
         networks = state_dict.get("network_state_dict", {})
         if set(networks) != set(self.targets) or "generator" not in state_dict:
             raise CheckpointError(
@@ -281,17 +238,7 @@ class QTarget(DeferredLogging, Callback):
 class PolicyLoss(LossCallback):
     """Makes the policy choose actions of high value, in every ``policy_delay``-th step.
 
-    Args:
-        pi: Policy, returning actions in [-1, 1].
-        q: Critic; learns nothing here.
-        opt: Optimiser of the policy's parameters.
-        lr_schedule: Learning-rate schedule of ``opt``; it steps with the policy.
-        max_grad_norm: Bound of the gradient's norm.
-        name: Name in logs and checkpoints.
-        data_group: Group of the state that holds the batch.
-        log_per_param_weights: Log every parameter.
-        log_per_param_grads: Log every gradient.
-        policy_delay: Batches per update, >= 1.
+    The critic ``q`` learns nothing here. Arguments not named are those of `LossCallback`.
 
     Raises:
         InputError: ``policy_delay`` is below one.
@@ -358,15 +305,7 @@ def _require_delay(owner: str, policy_delay: int) -> None:
 
 
 class TD3Learner(BoxLearner):
-    """TD3 assembled from its callbacks.
-
-    Args:
-        observation_dim: O.
-        action_dim: A.
-        config: Settings.
-        seed: Root of the streams ``learn.td3.*``.
-        encoder: See `CallbackLearner`.
-    """
+    """TD3 assembled from its callbacks; ``seed`` is the root of the streams ``learn.td3.*``."""
 
     def __init__(
         self,

@@ -66,13 +66,7 @@ def existing_indices(folder: Path) -> list[int]:
 def write_checkpoint(
     folder: Path, index: int, content: Mapping[str, Any], run: RunContext | None
 ) -> Path:
-    """Write a checkpoint durably, over an older one of the same index.
-
-    Args:
-        folder: Where checkpoints are.
-        index: Number of the checkpoint.
-        content: As described in the module's header.
-        run: Origin of the run, for the manifest.
+    """Write ``content`` (see the module's header) durably, over an older one of its index.
 
     Raises:
         CheckpointError: ``content`` holds something other than tensors and plain values.
@@ -106,12 +100,7 @@ def read_checkpoint(
 ) -> dict[str, Any]:
     """Return the content of a checkpoint after checking it.
 
-    Args:
-        folder: Where checkpoints are.
-        index: Number of the checkpoint.
-        max_bytes: Largest file to accept, packed and unpacked. None: any size, but nothing that
-            unpacks to more than it has on disk (archives of torch are not compressed).
-        require_manifest: Refuse files without manifest, such as those of other programs.
+    ``max_bytes`` None accepts any size, but nothing that unpacks to more than it has on disk.
 
     Raises:
         CheckpointNotFoundError: There is no such file.
@@ -429,9 +418,6 @@ class CheckpointLoader(Callback):
     def restore_state(self) -> dict[str, Any] | None:
         """Give the restorees their state.
 
-        Returns:
-            With ``load_hparams``: the saved training state, with ``bp_step`` at the next step.
-
         Raises:
             InvalidCheckpointLocation: The folder is missing.
             CheckpointNotFoundError: The file is missing.
@@ -516,11 +502,7 @@ class CheckpointLoader(Callback):
 
 
 def _with_unique_names(restorees: Iterable[Restoree]) -> list[Restoree]:
-    """Return the restorees as a list.
-
-    Raises:
-        InputError: Two have one name.
-    """
+    """Return the restorees as a list."""
     listed = list(restorees)
     counts = Counter(restoree.name for restoree in listed)
     duplicates = sorted(name for name, count in counts.items() if count > 1)

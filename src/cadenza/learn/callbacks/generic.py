@@ -92,15 +92,7 @@ class FinalRewardTestCheck(Callback):
         key: str = "training/scaled_reward",
         use_windowed: bool = False,
     ) -> None:
-        """Choose a reward and its limit.
-
-        Args:
-            callback: Who logs the reward.
-            cutoff: Smallest reward that passes.
-            test_length: Step at which to judge.
-            key: Key of the reward.
-            use_windowed: Judge the mean of the key's window instead of its last scalar.
-        """
+        """Choose a reward and its limit; ``use_windowed`` judges the mean of the key's window."""
         super().__init__(cycle=test_length)
         self._order = ORDER_STOP
         self._callback = callback

@@ -11,7 +11,7 @@ Threads:  collectors log while loggers read, so everything is copied before it i
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
@@ -162,14 +162,7 @@ class TensorboardLogger(Callback):
         log_interval: int,
         log_by_samples: bool = False,
     ) -> None:
-        """Choose what is written and where.
-
-        Args:
-            loggables: Whose logs are written.
-            writer: A ``SummaryWriter``.
-            log_interval: Steps between writes.
-            log_by_samples: Let the x axis count samples instead of steps.
-        """
+        """Choose whose logs are written where, and how often; the x axis may count samples."""
         super().__init__(cycle=log_interval)
         self._loggables = loggables
         self._writer = writer
@@ -198,12 +191,7 @@ class TerminalLogger(Callback):
         self._loggables = callbacks
 
     def log_scalars(self, step: int, suffix: str | None = None) -> None:
-        """Write one line per scalar: ``key@step:<tab>value``.
-
-        Args:
-            step: Number behind the key.
-            suffix: Goes behind the first component of the key: ``a/b`` -> ``a_suffix/b``.
-        """
+        """Write one line per scalar: ``key@step:<tab>value``; see `with_suffix`."""
         for key, value in last_scalars(self._loggables):
             _logger.info("%s@%s:\t%.4f", with_suffix(key, suffix), step, value)
 
@@ -286,22 +274,10 @@ class JsonlLogger(Callback):
         """Return the length of the file, after making it durable."""
         return {"offset": self._offset if self._sink is None else self._sink.offset()}
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,  # noqa: ARG002 -- every restoree has it
-        load_optimizer: bool = True,  # noqa: ARG002 -- every restoree has it
-        load_hparams: bool = True,
-    ) -> None:
-        """Take over the length, with ``load_hparams``; the file is cut when training begins.
-
-        Raises:
-            CheckpointKeyError: The length is missing.
-        """
-        if not load_hparams:
-            return
-        require_parts(self.name, state_dict, ("offset",))
-        self._offset = state_dict["offset"]
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        """Take over the length; the file is cut when training begins."""
+        require_parts(self.name, state, ("offset",))
+        self._offset = state["offset"]
 
 
 def _summary(values: NDArray[Any]) -> dict[str, Any]:

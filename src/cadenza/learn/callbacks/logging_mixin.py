@@ -107,11 +107,7 @@ class LoggingMixin:
     """
 
     def __init__(self, *, default_window_length: int = 250, **kwargs: Any) -> None:
-        """Make empty stores.
-
-        Args:
-            default_window_length: Window length of keys that carry none, >= 1.
-            **kwargs: For the next class.
+        """Make empty stores; windows of keys that carry no length have ``default_window_length``.
 
         Raises:
             InputError: ``default_window_length`` is smaller than 1.
@@ -154,10 +150,7 @@ class LoggingMixin:
     def log_windowed_scalar(self, key: str, value: Scalar | Iterable[Scalar]) -> None:
         """Add to the window of ``key``; loggers write its mean and the sum of all values ever.
 
-        Args:
-            key: ``group/name`` or ``windowed[LENGTH]:group/name``. The length of the first use
-                stays.
-            value: One number, or several.
+        Of ``windowed[LENGTH]:group/name`` the length of the first use stays.
 
         Raises:
             InputError: A malformed key, or values that are no numbers.
@@ -229,12 +222,7 @@ class LoggingMixin:
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Take over logs (with ``load_hparams``) and give the rest to the parent.
-
-        Raises:
-            CheckpointKeyError: The logs are missing in ``state_dict``.
-            MixinOrderError: No class behind the mixin takes a state.
-        """
+        """Take over logs (with ``load_hparams``) and give the rest to the parent."""
         rest = dict(state_dict)
         if load_hparams:
             self.scalar_logs = LazyScalars(_part(rest, "scalar_logs"))
@@ -248,19 +236,11 @@ class LoggingMixin:
         self._parent("load_state_dict")(rest, load_network, load_optimizer, load_hparams)
 
     def _refuse_hidden_state(self) -> NoReturn:
-        """Refuse to leave this state out; only a callback in front of the mixin calls this.
-
-        Raises:
-            MixinOrderError: Always.
-        """
+        """Refuse to leave this state out; only a callback in front of the mixin calls this."""
         raise MixinOrderError(_order_message(type(self)))
 
     def _parent(self, method: str) -> Any:
-        """Return a method of the next class.
-
-        Raises:
-            MixinOrderError: There is none.
-        """
+        """Return a method of the next class."""
         try:
             return getattr(super(), method)
         except AttributeError as error:

@@ -23,11 +23,6 @@ from cadenza.learn.callbacks.logging_mixin import DeferredLogging
 def observed_input(owner: str, observation: Mapping[str, Tensor], key: str) -> Tensor:
     """Return ``observation[key]``, shape (B, ...).
 
-    Args:
-        owner: Who works on it, for the message.
-        observation: Observations of the batch by name.
-        key: The one that is meant.
-
     Raises:
         InputError: There is none of that name.
     """
@@ -55,11 +50,6 @@ class LossCallback(DeferredLogging, Callback):
     """Computes a loss, its gradients, and steps an optimiser; override `loss`.
 
     Attributes:
-        name: Part of the log keys, and the name in checkpoints.
-        data_group: Group of the state that `loss` reads first.
-        network: What is trained, or None.
-        optimizer: What steps, or None.
-        lr_schedule: Learning-rate schedule, stepped once per batch; constant by default.
         parameters: All parameters of the optimiser.
         log_per_param_grads: Whether norm and histogram of each gradient are logged.
         named_parameters: Those of ``network`` that the optimiser steps, by path.
@@ -177,11 +167,7 @@ class LossCallback(DeferredLogging, Callback):
         return self.optimizer, self.lr_schedule
 
     def _shorten_gradients(self) -> Tensor:
-        """Shorten the gradients to the longest allowed norm; return the norm they had.
-
-        As `torch.nn.utils.clip_grad_norm_`, but where the norm can be looked at without waiting
-        for a device, gradients that are short enough are not multiplied by one.
-        """
+        """Shorten the gradients to the longest allowed norm; return the norm they had."""
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         is_short = norm.is_cpu and float(norm) + NORM_MARGIN <= self.max_grad_norm
@@ -215,18 +201,7 @@ class LossCallback(DeferredLogging, Callback):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Take over what `state_dict` returned.
-
-        Args:
-            state_dict: State of a loss like this one.
-            load_network: Take the network's parameters and buffers.
-            load_optimizer: Take optimiser and learning-rate schedule.
-            load_hparams: Take the logs.
-
-        Raises:
-            CheckpointKeyError: A part is missing.
-            CheckpointError: A part does not fit, e.g. other parameter names or shapes.
-        """
+        """Take over what `state_dict` returned."""
         rest = dict(state_dict)
         for name, part in self._parts():
             wanted = load_network if name == _NETWORK else load_optimizer

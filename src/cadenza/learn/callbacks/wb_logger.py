@@ -36,13 +36,7 @@ class WBLogger(Callback):
     def __init__(
         self, callbacks: Sequence[LoggingMixin], config: Mapping[str, Any], log_interval: int
     ) -> None:
-        """Start a run.
-
-        Args:
-            callbacks: Whose logs are sent.
-            config: ``wandb_project`` and ``wandb_run`` name project and run; the other entries
-                become the run's configuration.
-            log_interval: Steps between two sends.
+        """Start a run that ``wandb_project`` and ``wandb_run`` of ``config`` name.
 
         Raises:
             ConfigurationKeyError: One of the two names is missing.

@@ -93,10 +93,9 @@ class GymCollector(LoggingMixin, Callback):
         return self._inf_step
 
     def collect_data(self) -> int:
-        """Act once in every environment and remember it.
+        """Act once in every environment and remember it; return the transitions made.
 
-        Returns:
-            Transitions made: N, less the environments that only were reset in next-step mode.
+        That is N, less the environments that only were reset in next-step mode.
 
         Raises:
             NotReadyError: Before `begin_training`.
@@ -177,12 +176,7 @@ class GymCollector(LoggingMixin, Callback):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Go on where `state_dict` was taken; nothing happens without ``load_hparams``.
-
-        Raises:
-            CheckpointKeyError: ``state_dict`` is of another object.
-            CheckpointError: Other environments than those saved.
-        """
+        """Go on where `state_dict` was taken; nothing happens without ``load_hparams``."""
         if load_hparams:
             require_parts(self.name, state_dict, _STATE_KEYS)
         rest = {key: value for key, value in state_dict.items() if key not in _STATE_KEYS}
@@ -232,18 +226,7 @@ class SimpleGymCollector(GymCollector):
         max_episode_steps: int | None = None,
         name: str | None = None,
     ) -> None:
-        """Keep the parts; see `GymCollector`.
-
-        Args:
-            env: N environments.
-            agent: What acts.
-            memory: What remembers.
-            render: Draw environment 0 at every call.
-            warmup_steps: Calls of `collect_data` before training.
-            bp_steps_per_inf: Training steps from one collection to the next, >= 1.
-            calls_per_inf: Calls of `collect_data` per collection, >= 1.
-            max_episode_steps: See `GymCollector`.
-            name: Name in logs and checkpoints.
+        """Collect ``calls_per_inf`` times every ``bp_steps_per_inf`` steps; see `GymCollector`.
 
         Raises:
             ConfigurationError: A number out of range.

@@ -82,9 +82,7 @@ def _dtype(space: gymnasium.Space[Any]) -> type[np.generic]:
 def env_actions(rows: list[object], space: gymnasium.Space[Any]) -> NDArray[Any]:
     """Return one action per environment, (N, *action shape), in the type of the action space.
 
-    Args:
-        rows: What each agent answered, in the order of the environments; (1,) for a number is fine.
-        space: Action space of one environment.
+    A number may come as (1,).
 
     Raises:
         InputError: A shape that does not fit, a number that is not finite, or a fraction where the
@@ -120,11 +118,9 @@ class DictGymWrapper:
     """
 
     def __init__(self, vector_env: VectorEnv[Any, Any, Any]) -> None:
-        """Wrap ``vector_env``.
+        """Wrap environments in any of the three autoreset modes.
 
-        Args:
-            vector_env: Environments in any of the three autoreset modes, each with observations of
-                one array or a flat `Dict` and actions of one array.
+        Each has observations of one array or a flat `Dict` and actions of one array.
 
         Raises:
             InputError: Other spaces, or an environment that does not say its autoreset mode.
@@ -153,15 +149,10 @@ class DictGymWrapper:
         return self._env
 
     def dict_reset(self, seed: int | None = None) -> dict[AgentId, DictObservation]:
-        """Start an episode in every environment, each under a new id.
+        """Start an episode in every environment, each under a new id; return their observations.
 
-        Episodes that were running are forgotten; their ids get no final observation.
-
-        Args:
-            seed: Seed of the environments; None goes on with their own.
-
-        Returns:
-            One ``INITIAL`` observation per environment.
+        Episodes that were running are forgotten; their ids get no final observation. Without
+        ``seed``, the environments go on with their own.
         """
         observation, _ = self._env.reset(seed=seed)
         self._is_reset = True
@@ -170,16 +161,11 @@ class DictGymWrapper:
     def dict_step(
         self, responses: Mapping[AgentId, DictResponse], *, max_episode_steps: int | None = None
     ) -> tuple[dict[AgentId, DictObservation], dict[str, float]]:
-        """Step every environment.
+        """Step every environment by ``list_data["actions"]`` of the agents whose episodes go on.
 
-        Args:
-            responses: ``list_data["actions"]`` of every agent whose episode goes on.
-            max_episode_steps: An episode that goes on after so many steps is ``INTERRUPTED``; its
-                environment is reset, and the next agent's ``INITIAL`` comes in the same step.
-
-        Returns:
-            Observations by agent id, and ``{"reward": mean return of the episodes that ended in
-            this step}``, empty if none did.
+        An episode that goes on after ``max_episode_steps`` is ``INTERRUPTED``; its environment is
+        reset, and the next agent's ``INITIAL`` comes in the same step. Return observations by agent
+        id, and ``{"reward": mean return of the episodes that ended}``, empty if none did.
 
         Raises:
             NotReadyError: No `dict_reset` before.
@@ -250,12 +236,6 @@ class DictGymWrapper:
 
         Environments that are no `ReplayableEnv`s cannot: `is_reset` is False afterwards, and
         `dict_reset` begins episodes under ids that were never used.
-
-        Args:
-            state_dict: State of a wrapper around as many environments.
-
-        Raises:
-            CheckpointError: Another number of environments, or a replay that came out differently.
         """
         ids = cast("list[AgentId | None]", list(state_dict["ids"]))
         if len(ids) != self.num_envs:
@@ -379,11 +359,7 @@ class _Step:
 
 
 def _autoreset_mode(vector_env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
-    """Return when the environments are reset.
-
-    Raises:
-        InputError: They do not say.
-    """
+    """Return when the environments are reset."""
     try:
         return AutoresetMode(vector_env.metadata.get("autoreset_mode"))
     except ValueError as error:

@@ -24,20 +24,10 @@ EPISODE_STEPS: Final = 31
 
 
 class HitTheMiddle(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
-    """Push a point with accelerations until it rests in the middle.
-
-    Attributes:
-        observation_space: (position, velocity), float32.
-        action_space: Acceleration in [-1, 1], shape (1,). Larger ones are not clipped.
-    """
+    """Push a point with accelerations until it rests in the middle."""
 
     def __init__(self, *, seed: int | None = None) -> None:
-        """Make the task.
-
-        Args:
-            seed: Seed of the starts, until `reset` gets one. None: Gymnasium's own, so that the
-                copies in a vector environment that nobody seeds start in different places.
-        """
+        """Make the task; without ``seed``, unseeded copies in a vector environment start apart."""
         largest = np.finfo(np.float32).max
         bound = np.array([WALL, largest], np.float32)
         self.observation_space = gymnasium.spaces.Box(-bound, bound, dtype=np.float32)
@@ -50,12 +40,7 @@ class HitTheMiddle(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Start at a random place with a small random velocity.
-
-        Args:
-            seed: Seed of this and the following starts; None goes on with the old one.
-            options: Unused by this task.
-        """
+        """Start at a random place with a small random velocity; None goes on with the old seed."""
         super().reset(seed=seed, options=options)
         if seed is not None:
             self._rng = _generator(seed)

@@ -48,19 +48,8 @@ _EXPECTED: Final = (
 class Environments:
     """The environments a learner trains in, and how to make one more to judge it in.
 
-    Args:
-        source: See `EnvLike`.
-        count: How many to make; None takes ``default``. A ready environment is one.
-        default: How many are made unless told otherwise.
-        seed: Root of the seeds of the episodes.
-        group_size: Environments that begin their episodes alike.
-
     Attributes:
-        vector: Them all; observations are flat arrays.
         id: Gymnasium's id of each, if it was made by id.
-        space: Space of one observation, before it is flattened.
-        action_space: Space of one action.
-        can_make: Whether `make` can make one more.
 
     Raises:
         ConfigurationError: ``source`` is something else, or ready while ``count`` is given.
@@ -120,9 +109,6 @@ class Environments:
     def make(self, env: EnvLike | None = None) -> AnyEnv:
         """Return an environment to judge in, its observations as they are.
 
-        Args:
-            env: Where, or what makes one; None makes one like the learner's.
-
         Raises:
             InputError: It is the learner's own or None, and that came ready made.
         """
@@ -168,12 +154,7 @@ def require_numbers(space: AnySpace) -> None:
 
 
 def flat_rows(observations: Any, space: AnySpace) -> NDArray[Any]:
-    """Return observations as rows, (N, O), as memories hold them.
-
-    Args:
-        observations: One observation, N side by side in arrays, or rows that are flat already.
-        space: Space of one.
-    """
+    """Return observations, one or N side by side, as rows, (N, O), as memories hold them."""
     if space.shape is None:  # made of others
         parts = [flat_rows(observations[name], part) for name, part in parts_of(space).items()]
         return np.concatenate(parts, axis=1)
@@ -204,14 +185,9 @@ def _maker(source: EnvLike) -> Callable[[], AnyEnv] | None:
 class VectorStep(NamedTuple):
     """Result of one step.
 
-    Attributes:
-        observations: What the next action is decided on, (N, ...).
-        rewards: Shape (N,) float64.
-        terminated: The task ended the episode, (N,).
-        boundaries: The episode ended in either way, (N,).
-        valid: Rows whose action was executed, (N,).
-        cut: Rows that a time limit ended and the task did not, (K,).
-        final_observations: Their last observations, (K, ...).
+    What the next action is decided on, (N, ...), float64 rewards, whether the task or anything
+    ended the episode, whether the action was executed, (N,) each, the rows that a time limit alone
+    ended, (K,), and their last observations, (K, ...).
     """
 
     observations: NDArray[Any]
@@ -225,9 +201,6 @@ class VectorStep(NamedTuple):
 
 class VectorSteps:
     """Drives one vector environment.
-
-    Args:
-        envs: Environment whose observations are arrays.
 
     Raises:
         ConfigurationError: ``envs`` does not say how it resets.
@@ -246,11 +219,7 @@ class VectorSteps:
         self._restarting: NDArray[np.bool_] | None = None
 
     def reset(self, seed: int | Sequence[int] | None) -> NDArray[Any]:
-        """Begin every episode; return the first observations, (N, ...).
-
-        Args:
-            seed: Of all environments, or one for each, or None.
-        """
+        """Begin every episode, with one seed or one for each; return observations, (N, ...)."""
         untyped: Any = self.envs  # gymnasium's base class does not mention a seed for each
         observations, _ = untyped.reset(seed=list(seed) if isinstance(seed, Sequence) else seed)
         self._restarting = np.zeros(self.envs.num_envs, dtype=np.bool_)
@@ -299,11 +268,7 @@ class VectorSteps:
         return {"replays": replays, "restarting": self._restarting.tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Bring every environment back to where `state_dict` was taken.
-
-        Raises:
-            CheckpointError: There are other environments, or they keep no record.
-        """
+        """Bring every environment back to where `state_dict` was taken."""
         restore_replay_states(self.envs, state["replays"])
         self._restarting = np.array(state["restarting"], dtype=np.bool_)
 
@@ -347,13 +312,8 @@ class ActionCodec:
     Args:
         space: Discrete, Box of rank 1 or more, or MultiDiscrete or MultiBinary, whose combinations
             are numbered as choices.
-        owner: Who asks, for messages.
         squash: Decisions reach a Box through tanh instead of being clipped to it.
         unit: Decisions for a Box are in [−1, 1].
-
-    Attributes:
-        choices: Number of discrete choices, or None.
-        components: Number of continuous components, or None.
 
     Raises:
         ConfigurationError: A space of another kind, or one that cannot be squashed into.
@@ -397,11 +357,7 @@ class ActionCodec:
             )
 
     def to_env(self, actions: Actions) -> Actions:
-        """Return actions of shape (N,) or (N, *space.shape): shifted, clipped, scaled or squashed.
-
-        Args:
-            actions: Decisions, (N,) or (N, A), in NumPy or in torch.
-        """
+        """Return actions (N, *space.shape) for decisions, (N,) or (N, A), in NumPy or in torch."""
         if self._combinations is not None:
             table: Any = self._combinations
             table = torch.tensor(table) if isinstance(actions, torch.Tensor) else table
@@ -427,11 +383,7 @@ class ActionCodec:
     def from_env(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Return the decisions that `to_env` turns into ``actions``, which a Box clips first.
 
-        Args:
-            actions: Shape (N, *space.shape).
-
-        Returns:
-            Choices, (N,) int64, or numbers in [−1, 1] of a scaled Box, (N, A) float32.
+        They are choices, (N,) int64, or numbers in [−1, 1] of a scaled Box, (N, A) float32.
 
         Raises:
             InputError: An action is none of the choices.

@@ -39,14 +39,10 @@ class ReplayableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         index: int,
         group: int | None = None,
     ) -> None:
-        """Wrap ``env``.
+        """Wrap ``env``, the environment ``index`` of a vector environment.
 
-        Args:
-            env: A deterministic environment: equal seeds and actions give equal episodes.
-            root_seed: Experiment seed, >= 0.
-            index: Number of this environment among those of one vector environment, >= 0.
-            group: Environments of one group begin their n-th episodes alike, >= 0; None gives each
-                environment episodes of its own.
+        It is deterministic: equal seeds and actions give equal episodes. Environments of one
+        ``group`` begin their n-th episodes alike; None gives each episodes of its own.
 
         Raises:
             InputError: Actions that are no single array of numbers, or negative numbers.
@@ -70,11 +66,7 @@ class ReplayableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start the next episode.
-
-        Args:
-            seed: Starts the sequence of episodes anew under this root seed; None goes on.
-            options: Refused: they could not be repeated.
+        """Start the next episode; a seed starts the sequence anew. Options could not be repeated.
 
         Raises:
             InputError: ``options`` hold anything.
@@ -122,9 +114,7 @@ class ReplayableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def restore_replay_state(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Do the recorded episode again up to where `replay_state` was taken.
 
-        Args:
-            state: State of this environment, or the states of all environments of a vector
-                environment, from which each takes its own by index.
+        Of the states of all environments of a vector environment, each takes its own by index.
 
         Raises:
             CheckpointError: The states lack this environment, or the replay came out differently:
@@ -187,11 +177,7 @@ class ReplayableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def replay_states(vector_env: VectorEnv[Any, Any, Any]) -> list[dict[str, Any]] | None:
-    """Return the replay state of every environment, or None if they are not `ReplayableEnv`s.
-
-    Args:
-        vector_env: A vector environment between two steps.
-    """
+    """Return the replay state of every environment, or None if they are not `ReplayableEnv`s."""
     call = _replay_call(vector_env)
     return None if call is None else [dict(state) for state in call("replay_state")]
 

@@ -29,12 +29,7 @@ class WarpFrame(gymnasium.ObservationWrapper[Any, Any, Any]):
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], width: int = 84, height: int = 84) -> None:
-        """Wrap ``env``.
-
-        Args:
-            env: Its observations are colour images, (X, Y, 3), uint8.
-            width: New width in pixels.
-            height: New height in pixels.
+        """Wrap ``env``, whose observations are colour images, (X, Y, 3), uint8; sizes are pixels.
 
         Raises:
             InputError: Observations of another kind.
@@ -58,10 +53,7 @@ class ScaledFloatFrame(gymnasium.ObservationWrapper[Any, Any, Any]):
     """Turns bytes into float32 between -1 and 1: ``(x / 255 - 0.5) * 2``."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        """Wrap ``env``.
-
-        Args:
-            env: Its observations are uint8 arrays.
+        """Wrap ``env``, whose observations are uint8 arrays.
 
         Raises:
             InputError: Observations of another kind.
@@ -137,11 +129,7 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], n_frames: int) -> None:
-        """Wrap ``env``.
-
-        Args:
-            env: Its observations are arrays of one type with a channel axis last.
-            n_frames: Number of frames, >= 1.
+        """Wrap ``env``, whose observations are arrays of one type with a channel axis last.
 
         Raises:
             InputError: Fewer than one frame, or observations that are no `Box` with axes.
@@ -202,12 +190,8 @@ def make_vision_box2d_env(
 ) -> Callable[[], gymnasium.Env[Any, Any]]:
     """Return a function that makes an environment with small grey images.
 
-    Args:
-        environment_id: Gymnasium id of an environment that shows colour images.
-        rank: Number of this environment; its episodes are seeded from ``seed + rank``.
-        seed: Seed of the first environment, >= 0.
-        frame_stack: Number of images side by side on the channel axis, >= 1.
-        use_float_scaling: Floats in [-1, 1] instead of bytes.
+    Its episodes are seeded from ``seed + rank``; ``frame_stack`` images lie side by side on the
+    channel axis, as floats in [-1, 1] or as bytes.
 
     Raises:
         InputError: ``frame_stack`` is smaller than 1.

@@ -34,9 +34,6 @@ class StorageItemHandle(Generic[T]):
     """Name of a stored item that may be shown to users; it is guessable, so no secret.
 
     ``str(handle)`` and `from_string` convert it from and to text.
-
-    Attributes:
-        handle: Number of the item, >= 0.
     """
 
     handle: int
@@ -56,13 +53,7 @@ class StorageItemHandle(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class StorageItem(Generic[T]):
-    """One stored file.
-
-    Attributes:
-        handle: Its name in the storage.
-        timestamp: When it was created, UTC, time-zone aware.
-        filepath: Absolute path.
-    """
+    """One stored file: its handle, when it was created (UTC, aware), its absolute path."""
 
     handle: StorageItemHandle[T]
     timestamp: datetime
@@ -73,8 +64,6 @@ class CRUDStorage(Generic[T]):
     """Owns a set of files in one folder.
 
     Args:
-        directory: Folder of the files; created if missing.
-        prefix: Start of every file name.
         extension: End of every file name, without the dot.
         keep_last: Delete the oldest items beyond this number after each creation; None keeps all.
 
@@ -106,11 +95,7 @@ class CRUDStorage(Generic[T]):
         self._next_handle = 0
 
     def create_with_data(self, data: bytes | bytearray) -> StorageItem[T]:
-        """Create a file with the given content.
-
-        Raises:
-            StorageError: As `create_with_saver`.
-        """
+        """Create a file with the given content."""
 
         def save(path: str) -> None:
             atomic_write_bytes(Path(path), bytes(data))
@@ -123,9 +108,6 @@ class CRUDStorage(Generic[T]):
         The saver gets a path in a scratch folder beside the final place; the name is the final
         one unless another creation takes it meanwhile. What the saver raises comes through, and
         nothing is stored then.
-
-        Args:
-            saver: Writes one file at the path it is given.
 
         Raises:
             StorageError: The folder has vanished, the saver wrote no file, or the file system
@@ -203,10 +185,7 @@ class CRUDStorage(Generic[T]):
             return next(reversed(self._items.values()), None)
 
     def delete(self, handle: StorageItemHandle[T]) -> bool:
-        """Delete an item and its file.
-
-        Returns:
-            True if a file was deleted, False if the storage has no such item.
+        """Delete an item and its file; return False if the storage has no such item.
 
         Raises:
             StorageError: Somebody else removed the file already; the item is forgotten.
@@ -313,10 +292,7 @@ def _make_durable(path: Path) -> None:
 
 
 def _link_if_free(source: Path, target: Path) -> bool:
-    """Give ``source`` the further name ``target``; return False if that name is taken.
-
-    A hard link is the one portable step that publishes a whole file and refuses to replace another.
-    """
+    """Give ``source`` the further name ``target``; return False if that name is taken."""
     try:
         target.hardlink_to(source)
     except FileExistsError:

@@ -25,7 +25,6 @@ from torch import nn
 from cadenza import __version__
 from cadenza.core.errors import (
     CadenzaError,
-    CheckpointKeyError,
     ConfigurationError,
     InputError,
     NotReadyError,
@@ -36,6 +35,7 @@ from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.export.crud_storage import CRUDStorage, StorageItem, StorageItemHandle
+from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.proxies import AgentProxy
 
 if TYPE_CHECKING:
@@ -59,11 +59,7 @@ class ExportTimeoutError(CadenzaError, TimeoutError):
 
 
 class QueuedExport:
-    """One request for an export and the place where its outcome appears.
-
-    Args:
-        metadata: Facts to store in the file beside the exporter's own.
-    """
+    """One request for an export and the place where its outcome appears."""
 
     def __init__(self, metadata: Metadata | None = None) -> None:
         self.metadata: dict[str, str] = as_text(metadata or {})
@@ -88,13 +84,7 @@ class QueuedExport:
             self._outcome.set_exception(error)
 
     def block_until_complete(self, timeout_s: float | None = None) -> StorageItem[Any]:
-        """Wait for the outcome.
-
-        Args:
-            timeout_s: Longest wait, s; None waits as long as it takes.
-
-        Returns:
-            The exported file.
+        """Wait for the outcome, the exported file; None waits as long as it takes.
 
         Raises:
             ExportTimeoutError: No outcome in time; the request is withdrawn unless it is running.
@@ -129,18 +119,9 @@ class OnnxExporter(LoggingMixin, Callback):
     """Exports a policy at fixed intervals and whenever asked.
 
     Args:
-        agent_proxy: Gives policy, input names and output names.
-        spaces: Shapes and types of inputs and actions.
         requires_epsilon: The policy takes noise of the action's shape as its last input. Without
             it, the file is the policy's deterministic decision.
-        directory: Folder of the files; created if missing.
-        interval: Steps between exports; None exports only on request.
-        prefix: Start of every file name.
         device: Where the policy computes; None takes that of its first parameter.
-        opset: ONNX operator set of the files.
-        tolerance: Largest error of a file against the policy, see `onnx_graph`.
-        keep_last: Delete the oldest files beyond this number; None keeps all.
-        seed: Seed of the random inputs that trace and check the policy.
 
     Raises:
         MissingExtraError: The extra ``onnx`` is not installed.
@@ -231,9 +212,7 @@ class OnnxExporter(LoggingMixin, Callback):
     ) -> StorageItem[Any]:
         """Let the training thread export, and wait for it; for every other thread.
 
-        Args:
-            metadata: Facts to store in the file beside the exporter's own.
-            timeout_s: Longest wait, s; None waits as long as it takes.
+        ``metadata`` goes into the file beside the exporter's own.
 
         Raises:
             NotReadyError: The training thread itself calls, or training has ended.
@@ -258,9 +237,6 @@ class OnnxExporter(LoggingMixin, Callback):
 
         Requests that wait in the queue are served first.
 
-        Args:
-            metadata: Facts to store in the file; they win over the exporter's own.
-
         Raises:
             NotReadyError: Another thread calls.
             MetadataKeyError: A name in ``metadata`` is no text.
@@ -277,7 +253,6 @@ class OnnxExporter(LoggingMixin, Callback):
         """Trace, check and store the policy as it is now; `QueuedExport` calls this.
 
         Raises:
-            OnnxExportError: As `export`.
             StorageError: The file system refused.
         """
         scope = self._timers.scope
@@ -327,32 +302,10 @@ class OnnxExporter(LoggingMixin, Callback):
         """Return logs and the number of the next export."""
         return {**super().state_dict(), "version": self._version}
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
-        load_hparams: bool = True,
-    ) -> None:
-        """Take over what `state_dict` returned.
-
-        Args:
-            state_dict: State of an exporter.
-            load_network: Without effect; the policy belongs to its losses.
-            load_optimizer: Without effect; there is none.
-            load_hparams: Take logs and the number of the next export.
-
-        Raises:
-            CheckpointKeyError: The number is missing.
-        """
-        if load_hparams:
-            if "version" not in state_dict:
-                raise CheckpointKeyError(
-                    f"OnnxExporter.load_state_dict: expected 'version', got {sorted(state_dict)}; "
-                    "load the state of an OnnxExporter."
-                )
-            self._version = int(state_dict["version"])
-        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        super()._load_rest(state)
+        require_parts("OnnxExporter", state, ("version",))
+        self._version = int(state["version"])
 
     def _drained(self) -> list[QueuedExport]:
         """Remove and return all waiting requests, oldest first."""
@@ -380,11 +333,7 @@ def _closed_error() -> NotReadyError:
 def _input_boxes(
     agent: AgentProxy, spaces: MDPSpace, requires_epsilon: bool
 ) -> dict[str, BoxSpace]:
-    """Return the boxes of the policy's inputs, in order.
-
-    Raises:
-        ConfigurationError: An input name is unknown to ``spaces`` or doubles the noise input.
-    """
+    """Return the boxes of the policy's inputs, in order."""
     known = spaces.state.spaces
     unknown = [name for name in agent.input_names if name not in known]
     if unknown:

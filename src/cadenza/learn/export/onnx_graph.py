@@ -57,13 +57,7 @@ class OnnxParityError(OnnxExportError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PolicySignature:
-    """What a policy takes and gives.
-
-    Attributes:
-        inputs: Boxes of the positional arguments by name, in order, without the row axis.
-        outputs: Names of the outputs, in order.
-        device: Where the policy computes.
-    """
+    """What a policy takes, boxes by name without the row axis, what it gives, and its device."""
 
     inputs: Mapping[str, BoxSpace]
     outputs: Sequence[str]
@@ -97,10 +91,6 @@ class DeclaredOutputs(nn.Module):
     """A policy that returns exactly its declared outputs.
 
     Results are taken as an agent proxy takes them, see `named_outputs`.
-
-    Args:
-        policy: Module to call with positional inputs.
-        outputs: Names of the outputs, in order.
     """
 
     def __init__(self, policy: nn.Module, outputs: Sequence[str]) -> None:
@@ -125,13 +115,7 @@ class DeclaredOutputs(nn.Module):
 def trace_policy(
     policy: nn.Module, signature: PolicySignature, *, opset: int, generator: torch.Generator
 ) -> "onnx.ModelProto":
-    """Return the graph of ``policy``, which is in evaluation mode.
-
-    Args:
-        policy: Module that takes the inputs by position.
-        signature: Its inputs and outputs.
-        opset: Operator set of the graph.
-        generator: Source of the example inputs.
+    """Return the graph, in the operator set ``opset``, of ``policy``, which is in evaluation mode.
 
     Raises:
         OnnxExportError: torch cannot trace or translate the policy, or an output has no row axis.
@@ -193,14 +177,7 @@ def check_parity(
     tolerance: float,
     generator: torch.Generator,
 ) -> float:
-    """Return the largest error of ``graph`` against ``policy`` on random inputs.
-
-    Args:
-        graph: Serialised ONNX model.
-        policy: Module in evaluation mode.
-        signature: Its inputs and outputs.
-        tolerance: Largest error allowed.
-        generator: Source of the inputs.
+    """Return the largest error of the serialised ``graph`` against ``policy`` on random inputs.
 
     Raises:
         OnnxParityError: An output differs by more than ``tolerance``, in shape, or is not finite.

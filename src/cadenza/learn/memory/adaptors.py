@@ -17,13 +17,7 @@ class Adaptor(Protocol):
     """One step between the gathered tensors and the batch that a table gives out."""
 
     def __call__(self, result: SampleResult, count: int, sequence_length: int) -> SampleResult:
-        """Return the changed batch.
-
-        Args:
-            result: Batch by column name.
-            count: Number of windows, n.
-            sequence_length: Rows per window, T.
-        """
+        """Return the changed batch of ``count`` windows of ``sequence_length`` rows."""
         ...
 
 
@@ -77,14 +71,10 @@ class DictObsAdaptor:
 
 
 class KeyScaleAdaptor:
-    """Multiplies one column.
+    """Multiplies one column by a number, or a tensor that broadcasts to (B, *shape).
 
     Floating point columns keep their dtype. Integer columns times a float become the default
     floating point dtype, as products of tensors do.
-
-    Args:
-        scale: Factor: a number, or a tensor that broadcasts to (B, *shape).
-        key: Column to scale.
     """
 
     def __init__(self, scale: float | torch.Tensor, key: str) -> None:
@@ -100,12 +90,7 @@ class KeyScaleAdaptor:
 
 
 class KeyCastAdaptor:
-    """Converts one column to another dtype.
-
-    Args:
-        dtype: Dtype that the column gets.
-        key: Column to convert.
-    """
+    """Converts one column to another dtype."""
 
     def __init__(self, dtype: torch.dtype, key: str) -> None:
         self._dtype = dtype

@@ -10,11 +10,12 @@ table keeps its own.
 """
 
 import hashlib
+import io
 import logging
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,10 +58,6 @@ class ArchiveWriter:
     """Adds entries to a new zip file, in the order of the calls; used in a ``with`` block.
 
     The directory of entries, without which the file is no archive, is written when the block ends.
-
-    Args:
-        file: Open for writing and seeking.
-        compress: Deflate entries of arrays.
     """
 
     def __init__(self, file: IO[bytes], *, compress: bool = False) -> None:
@@ -99,24 +96,14 @@ class ArchiveWriter:
 
 def _npy_chunks(array: NDArray[Any]) -> Iterable[bytes]:
     """Yield the npy file of ``array`` without a second copy of it."""
-    header = _BytesList()
+    header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         header, {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}
     )
-    yield from header.parts
+    yield header.getvalue()
     rows_at_once = max(1, _CHUNK_BYTES // max(1, array[:1].nbytes))
     for start in range(0, len(array), rows_at_once):
         yield np.ascontiguousarray(array[start : start + rows_at_once]).tobytes()
-
-
-class _BytesList:
-    """Keeps what is written."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-
-    def write(self, data: bytes) -> None:
-        self.parts.append(data)
 
 
 class ArchiveReader:
@@ -164,14 +151,9 @@ class ArchiveReader:
         skip: int = 0,
         sha256: str | None = None,
     ) -> NDArray[Any]:
-        """Return the last ``shape[0] - skip`` rows of an array of exactly this type and shape.
+        """Return the rows of an array of exactly this type and shape, without the first ``skip``.
 
-        Args:
-            name: Entry in npy format.
-            dtype: Expected element type.
-            shape: Expected shape; ``shape[0]`` None-like -1 accepts any number of rows.
-            skip: Leading rows that are read and dropped.
-            sha256: Expected SHA-256 of the whole entry; None skips the comparison.
+        A first size of -1 accepts any; ``sha256`` is that of the whole entry.
 
         Raises:
             IntegrityError: The array is another one, or damaged.
@@ -259,23 +241,17 @@ class _Hashed:
 
     def discard(self, size: int) -> None:
         """Read ``size`` bytes and forget them."""
-        self._take(size, lambda _data, _done: None)
+        for start in range(0, size, _CHUNK_BYTES):
+            self.fill(np.empty(min(_CHUNK_BYTES, size - start), np.uint8))
 
     def fill(self, target: NDArray[np.uint8]) -> None:
         """Read exactly as many bytes as ``target`` has, into it."""
-
-        def copy(data: bytes, done: int) -> None:
-            target[done : done + len(data)] = np.frombuffer(data, np.uint8)
-
-        self._take(len(target), copy)
-
-    def _take(self, size: int, use: Callable[[bytes, int], None]) -> None:
         done = 0
-        while done < size:
-            data = self.read(min(_CHUNK_BYTES, size - done))
+        while done < len(target):
+            data = self.read(min(_CHUNK_BYTES, len(target) - done))
             if not data:
-                raise EOFError(f"the data end {size - done} bytes too early")
-            use(data, done)
+                raise EOFError(f"the data end {len(target) - done} bytes too early")
+            target[done : done + len(data)] = np.frombuffer(data, np.uint8)
             done += len(data)
 
     def hexdigest(self) -> str:
@@ -287,10 +263,8 @@ class _Hashed:
 def open_archive(path: Path, *, max_unpacked_bytes: int | None) -> Generator[ArchiveReader]:
     """Open a zip file for reading after checking its directory.
 
-    Args:
-        path: The file.
-        max_unpacked_bytes: Most bytes the entries may unpack to; None allows 1 GiB or 64 times the
-            size on disk, whichever is more.
+    Entries may unpack to ``max_unpacked_bytes``; None allows 1 GiB or 64 times the size on disk,
+    whichever is more.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -352,18 +326,10 @@ MAX_ROWS: Final = 1 << 48
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What a table accepts from a file.
+    """What a table accepts from a file, and how it does itself.
 
-    Attributes:
-        columns: The table's columns. The file must hold rows for each that stores data, and for no
-            others, in the same shape and dtype.
-        length_key: Column that defines the length of an episode.
-        maxlen: Most transitions the table may hold; the newest episodes that fit are read.
-        sampler_type: Class name of the table's sample strategy.
-        ejector_type: Class name of the table's ejection strategy.
-        allow_pickle: Accept the legacy format, which is a pickle.
-        max_unpacked_bytes: Most bytes a compressed file may unpack to; None allows 1 GiB or
-            64 times its size on disk, whichever is more.
+    The file must hold rows for each column that stores data, and for no others, in the same shape
+    and dtype; the newest episodes that fit into ``maxlen`` are read.
     """
 
     columns: Sequence[Column]
@@ -381,13 +347,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnHeader:
-    """One column as a file describes it.
-
-    Attributes:
-        kind: Class name.
-        state: Shape, dtype, and for virtual columns the target.
-        is_stored: Whether the file holds rows of it.
-    """
+    """One column as a file describes it: class name, `Column.state`, and whether it has rows."""
 
     kind: str
     state: Mapping[str, Any]
@@ -396,13 +356,7 @@ class ColumnHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileHeader:
-    """A table as a file describes it.
-
-    Attributes:
-        source: How messages call the file.
-        columns: Columns by name, in declared order.
-        table: Settings and ids of the table, for a reader with these columns; no rows yet.
-    """
+    """A table as a file describes it: settings and ids, without rows yet, and columns by name."""
 
     source: str
     columns: Mapping[str, ColumnHeader]
@@ -546,11 +500,6 @@ def warn_about_settings(header: FileHeader, options: ReadOptions) -> None:
 
 def first_kept(lengths: "NDArray[np.int64]", maxlen: int, source: str) -> int:
     """Return the index of the oldest episode that is kept: the newest that fit together stay.
-
-    Args:
-        lengths: Transitions per episode from the oldest, shape (E,).
-        maxlen: Most transitions to keep.
-        source: How messages call the file.
 
     Raises:
         ConfigurationError: Not even the newest episode fits.

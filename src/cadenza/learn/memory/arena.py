@@ -29,12 +29,7 @@ _REMAINING: Final = "\0remaining"
 
 
 class RecordArena:
-    """Values by row and column.
-
-    Args:
-        fields: The columns.
-        capacity: Number of rows, N.
-    """
+    """Values by row and column."""
 
     def __init__(self, fields: Sequence[Field], capacity: int) -> None:
         remaining = Field(_REMAINING, (), np.dtype(np.int32))
@@ -127,11 +122,7 @@ class RecordArena:
 
 
 def _zeros(size: int) -> NDArray[np.uint8]:
-    """Return zeros; large ones on huge pages where the system has them.
-
-    Random rows of a large arena lie on different pages each, and looking pages up takes as long as
-    reading the rows unless the pages are huge. Memory is provided as rows are written.
-    """
+    """Return zeros; large ones on huge pages where the system has them."""
     if size < _HUGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         return np.zeros(size, np.uint8)
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -143,15 +134,7 @@ def _zeros(size: int) -> NDArray[np.uint8]:
 class EpisodeContents:
     """Where the rows of each episode and column are: the table's content at one time.
 
-    Args:
-        layout: The table's columns.
-        arena: Room for the values.
-
-    Attributes:
-        layout: As given.
-        arena: The values.
-        rows: The places.
-        extra: Rows beyond L of the flexible columns by slot, int32, shape (S, F).
+    ``extra`` has the rows beyond L of the flexible columns by slot, int32, (S, F).
     """
 
     def __init__(self, layout: TableLayout, arena: RecordArena) -> None:
@@ -202,12 +185,7 @@ class _ColumnView:
 
 
 class Gatherer:
-    """Makes batches.
-
-    Args:
-        layout: The table's columns.
-        contents: Returns the table's present content.
-    """
+    """Makes batches."""
 
     def __init__(self, layout: TableLayout, contents: Callable[[], EpisodeContents]) -> None:
         self._layout = layout
@@ -238,14 +216,9 @@ class Gatherer:
         return mapped
 
     def gather(self, starts: IndexArray, length: int) -> dict[str, Any]:
-        """Return fresh arrays by column name.
+        """Return fresh arrays by column of windows with these first rows, (n,), of ``length`` rows.
 
-        Args:
-            starts: First rows of the windows, shape (n,).
-            length: Rows per window, T.
-
-        Returns:
-            Arrays of shape (B, *shape), or (n, *shape) for one value per window.
+        They are (B, *shape), or (n, *shape) for one value per window.
         """
         arena = self._contents().arena
         if length == 1:

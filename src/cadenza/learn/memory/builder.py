@@ -55,13 +55,6 @@ class DictMemoryTable(ArrayMemoryTable):
         use_terminal_column: Add a tag column ``terminal`` and let it resolve ``masks``; see
             `TerminalAdaptor`. Its values come from `MemoryTableProxy` with ``use_terminal``.
         obs_keys: Columns that go into ``observation``; ``next_<key>`` of each must be there too.
-        columns: All other columns, and those. The list is not changed.
-        maxlen: Most transitions the table holds.
-        length_key: Column that defines the length of an episode.
-        sampler: Chooses windows; uniform over all windows if None.
-        device: Where samples go.
-        seed: Root seed of that sampler; one that is passed in has its own.
-        options: Further keywords of `ArrayMemoryTable`, such as ``storage``.
     """
 
     def __init__(
@@ -97,16 +90,7 @@ class DictMemoryTable(ArrayMemoryTable):
 class DictObsMemoryTable(DictMemoryTable):
     """Transitions for one-step targets: every row has its next observation.
 
-    Args:
-        spaces: Shapes and types of actions, rewards and observations.
-        use_terminal_column: See `DictMemoryTable`.
-        maxlen: Most transitions the table holds.
-        device: Where samples go.
-        dones_dtype: Type of ``dones``.
-        masks_dtype: Type of ``masks``.
-        sampler: Chooses windows; uniform over all windows if None.
-        seed: Root seed of that sampler; one that is passed in has its own.
-        options: Further keywords of `ArrayMemoryTable`, such as ``storage``.
+    Arguments not named are those of `DictMemoryTable`.
     """
 
     def __init__(
@@ -137,16 +121,8 @@ class DictObsMemoryTable(DictMemoryTable):
 class DictObsNStepMemoryTable(DictMemoryTable):
     """Windows for N-step targets: one next observation per window, after its last row.
 
-    Sample with a sequence length equal to the ``roll_length`` of the targets.
-
-    Args:
-        spaces: Shapes and types of actions, rewards and observations.
-        use_terminal_column: See `DictMemoryTable`.
-        maxlen: Most transitions the table holds.
-        sampler: Chooses windows; uniform over all windows if None.
-        device: Where samples go.
-        seed: Root seed of that sampler; one that is passed in has its own.
-        options: Further keywords of `ArrayMemoryTable`, such as ``storage``.
+    Sample with a sequence length equal to the ``roll_length`` of the targets. Arguments are those
+    of `DictObsMemoryTable`.
     """
 
     def __init__(
@@ -195,18 +171,7 @@ OBSERVATION_KEY: Final = "obs"
 
 
 class TransitionMemory:
-    """Transitions of N environments, sampled uniformly.
-
-    Args:
-        observation_dim: O.
-        action_dim: A.
-        num_envs: N.
-        max_transitions: Most transitions kept; the oldest go first.
-        seed: Seed of the sampling.
-        action_dtype: Element type of actions; int64 for discrete ones.
-        observation_dtype: Element type of observations; uint8 for images.
-        device: Where samples go.
-    """
+    """Transitions of N environments, sampled uniformly; the oldest go first."""
 
     def __init__(
         self,
@@ -252,16 +217,11 @@ class TransitionMemory:
         next_observations: NDArray[Any],
         valid: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Take in one transition of every environment.
+        """Take in one transition of every environment that took a step at all (``valid``).
 
-        Args:
-            observations: Shape (N, O).
-            actions: Shape (N, A).
-            rewards: Shape (N,).
-            terminated: The task ended the episode, (N,).
-            boundaries: The episode ended in either way, (N,).
-            next_observations: What followed, before any reset, (N, O).
-            valid: Environments that took a step at all, (N,); None means all.
+        Observations before and after, before any reset, are (N, O), actions (N, A), all others
+        (N,); ``terminated`` says that the task ended the episode, ``boundaries`` that it ended in
+        either way.
 
         Raises:
             InputError: An array has another shape or is not finite; nothing has been added.
@@ -308,11 +268,7 @@ class TransitionMemory:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken.
-
-        Raises:
-            CheckpointError: The state is incomplete or of another number of environments.
-        """
+        """Continue where `state_dict` was taken."""
         try:
             opened = [Episode.from_state_dict(entry) for entry in state["open"]]
             identity = int(state["next_identity"])

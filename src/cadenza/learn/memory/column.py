@@ -114,12 +114,7 @@ class _RowWorkspace:
 
 
 class BaseStorage(_RowWorkspace, dict[int, Any]):
-    """One array of shape (L, *shape) per episode id.
-
-    Args:
-        shape: Shape of one row.
-        dtype: Element type.
-    """
+    """One array of shape (L, *shape) per episode id."""
 
     def post_import(self) -> None:
         """Drop negative ids and give every other one the id ``-id - 1``.
@@ -161,13 +156,7 @@ class TagStorage(BaseStorage):
 
 
 class VirtualStorage(_RowWorkspace):
-    """Values made from another storage; writing to it does nothing.
-
-    Args:
-        storage: The target's rows.
-        shape: Shape of one row.
-        dtype: Element type.
-    """
+    """Values made from another storage; writing to it does nothing."""
 
     def __init__(self, storage: EpisodeArrays, shape: tuple[int, ...], dtype: Any) -> None:
         super().__init__(shape, dtype)
@@ -200,12 +189,7 @@ class _Shifted:
         return np.shape(self._item)
 
     def __getitem__(self, key: object) -> Any:
-        """Return the rows at ``key`` plus the shift; of a tuple, every index is shifted.
-
-        Raises:
-            IndexError: A shifted index is outside the episode.
-            InputError: ``key`` is no integer, slice or tuple of integers.
-        """
+        """Return the rows at ``key`` plus the shift; of a tuple, every index is shifted."""
         shift, length = self._shift, len(self._item)
         if isinstance(key, Integral):
             return self._item[self._checked(int(key) + shift, length)]
@@ -374,13 +358,7 @@ _FUNCTIONS: Mapping[Any, type[VirtualStorage]] = {
 
 @dataclass
 class Column:
-    """Real data: one array per episode.
-
-    Attributes:
-        name: Key in added sequences and sampled batches.
-        shape: Shape of one step; ``()`` is a number.
-        dtype: numpy scalar type, ``np.dtype``, torch dtype or ``bool``.
-    """
+    """Real data: one array per episode, of this shape per step; ``()`` is a number."""
 
     name: str
     shape: tuple[int, ...]
@@ -410,10 +388,7 @@ class TagColumn(Column):
 class VirtualColumn(Column):
     """Data made while sampling from the column ``target_name``, which is declared before it.
 
-    Attributes:
-        target_name: Column that the values come from.
-        mapper: Makes the values; a `VirtualStorage` class or another callable
-            ``(storage, shape, dtype)`` that returns one.
+    ``mapper`` makes them: a `VirtualStorage` class or another callable ``(storage, shape, dtype)``.
     """
 
     target_name: str

@@ -39,13 +39,7 @@ ROW_ALIGNMENT: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One column of an arena.
-
-    Attributes:
-        name: Column name.
-        shape: Shape of one value.
-        dtype: Element type.
-    """
+    """One column of an arena."""
 
     name: str
     shape: tuple[int, ...]
@@ -64,14 +58,10 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class StoredColumn:
-    """A column that holds data.
+    """A column that holds data, one value per episode if a tag.
 
-    Attributes:
-        field: Name, shape and dtype.
-        is_tag: One value per episode.
-        least_extra: Fewest rows beyond L.
-        most_extra: Most rows beyond L.
-        reach: Rows that virtual columns look ahead in it.
+    It has ``least_extra`` to ``most_extra`` rows beyond L, and virtual columns look ``reach``
+    ahead.
     """
 
     field: Field
@@ -85,12 +75,8 @@ class StoredColumn:
 class Shift:
     """Sampled values that are rows of a stored column.
 
-    Attributes:
-        name: Key in the batch.
-        source: Stored column.
-        first: Rows after the window's first row at which the values begin.
-        after: The values begin behind the window instead, and are one per window.
-        single: One value per window, at its first row.
+    They begin ``first`` rows after the window's first, or ``after`` the window; the latter and
+    ``single`` ones are one per window.
     """
 
     name: str
@@ -102,14 +88,7 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Sampled flags of episode ends.
-
-    Attributes:
-        name: Key in the batch.
-        source: Column whose last row is the end.
-        field: Shape and dtype of the values.
-        mask: The values are 1 where no end is.
-    """
+    """Sampled flags of the ends of ``source``; a ``mask`` is 1 where no end is."""
 
     name: str
     source: str
@@ -119,14 +98,7 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """Sampled values that a mapper of the user's makes.
-
-    Attributes:
-        name: Key in the batch.
-        source: Column that the mapper reads.
-        field: Shape and dtype of the values.
-        mapper: Makes the values.
-    """
+    """Sampled values that a mapper of the user's makes."""
 
     name: str
     source: str
@@ -140,13 +112,7 @@ Output = Shift | Ends | Mapped
 class TableLayout:
     """Roles of a table's columns.
 
-    Args:
-        columns: All columns, targets before the virtual ones that read them.
-        length_key: Stored column whose rows are the transitions.
-
     Attributes:
-        columns: As given.
-        length_key: As given.
         stored: Columns with data by name, in declared order.
         virtual: Names of the columns without.
         outputs: What a sample consists of, in declared order.
@@ -261,14 +227,9 @@ def _copies(field: Field, target: Field) -> bool:
 
 
 class SequenceRows(NamedTuple):
-    """A checked episode.
+    """A checked episode: L steps, those that windows may use, rows of the longest column.
 
-    Attributes:
-        steps: Transitions, L >= 1.
-        usable: Steps that windows may use.
-        rows: Rows of the longest column.
-        values: Rows by column name, each of shape (rows, *shape); tags one row.
-        extra: Rows beyond L of the flexible columns, in their order.
+    Then its values, (rows, *shape) by column, and the rows beyond L of flexible ones, in order.
     """
 
     steps: int
@@ -281,12 +242,7 @@ class SequenceRows(NamedTuple):
 def checked_sequence(
     layout: TableLayout, sequence: Mapping[str, Any], *, finite: bool = False
 ) -> SequenceRows:
-    """Return ``sequence`` as rows.
-
-    Args:
-        layout: The table's columns.
-        sequence: Values by column name; keys of virtual columns are ignored.
-        finite: Also refuse NaN and infinity.
+    """Return ``sequence`` as rows; keys of virtual columns are ignored.
 
     Raises:
         UnknownKeyError: A key is no column of the table.

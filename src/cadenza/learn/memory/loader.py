@@ -20,7 +20,6 @@ from weakref import WeakSet
 from cadenza.core.errors import ConfigurationError, NotReadyError
 from cadenza.core.timing import TimedBlock
 from cadenza.learn.callback import Callback
-from cadenza.learn.memory.column import NoWindowError
 from cadenza.learn.memory.table import MemoryTable
 from cadenza.learn.trainer import TrainingShutdownException
 
@@ -41,10 +40,6 @@ class _Failure:
 
 class Prefetcher(Iterator[T], Generic[T]):
     """Calls ``produce`` in a thread, up to ``depth`` values ahead of the consumer.
-
-    Args:
-        produce: Makes one value; called by one thread only.
-        depth: Most values that wait, at least 1.
 
     Raises:
         ConfigurationError: ``depth`` is below 1.
@@ -110,33 +105,15 @@ _POLL_S: Final = 0.01
 Batch = dict[str, Any]
 
 
-class _Batches(Iterator[Batch]):
-    """Makes one batch per ``next``; after a refusal the next call simply tries again."""
-
-    def __init__(self, produce: Callable[[], Batch]) -> None:
-        self._produce = produce
-
-    def __next__(self) -> Batch:
-        return self._produce()
-
-
 class MemoryLoader:
     """Samples one table again and again.
 
     Args:
-        memory_table: The table.
-        rollout_count: Windows per batch, n.
-        rollout_length: Transitions per window, T.
-        size_key: Key of the number of rows, n T, in the batch and beside it.
-        data_group: Key of the batch.
         prefetch: Batches that a background thread samples ahead; 0 samples when asked. Ahead means
             that a batch misses what was added since, and that a resumed run is no longer equal bit
             for bit, since the sampler has drawn batches that nobody used.
         ready_timeout_s: How long ``next`` waits for enough data, and for an episode of T steps,
             before it raises; 0 raises at once. Only a collector in another thread can end the wait.
-
-    Raises:
-        ConfigurationError: A number is out of range.
     """
 
     def __init__(
@@ -178,7 +155,7 @@ class MemoryLoader:
         the same iterator may be asked again later.
         """
         if self._prefetch == 0:
-            return _Batches(self._sample)
+            return iter(self._sample, None)  # after a refusal, the next call tries again
         prefetcher = Prefetcher(self._sample, depth=self._prefetch)
         self._prefetchers.add(prefetcher)
         return prefetcher
@@ -189,17 +166,9 @@ class MemoryLoader:
             prefetcher.close()
 
     def _sample(self) -> Batch:
-        deadline = time.monotonic() + self._ready_timeout_s
         self.wait_until_ready()
-        while True:
-            try:
-                with self.timer:
-                    sampled = self.memory_table.sample(self.rollout_count, self.rollout_length)
-                break
-            except NoWindowError:  # enough transitions, but all episodes are too short
-                if time.monotonic() >= deadline:
-                    raise
-            time.sleep(_POLL_S)
+        with self.timer:
+            sampled = self.memory_table.sample(self.rollout_count, self.rollout_length)
         rows = self.rollout_count * self.rollout_length
         data: Batch = {**sampled, self.size_key: rows}
         return {self.data_group: data, self.size_key: rows}
@@ -240,10 +209,6 @@ class MemoryLoader:
 class JointMemoryLoader:
     """One batch out of several loaders, each with its own data group.
 
-    Args:
-        loaders: The loaders; their data groups must differ.
-        size_key: Key of the total number of rows.
-
     Raises:
         ConfigurationError: No loader, or two with one data group.
     """
@@ -271,7 +236,7 @@ class JointMemoryLoader:
                 short; no loader has drawn then.
         """
         iterators = [iter(loader) for loader in self._loaders]
-        return _Batches(lambda: self._join(iterators))
+        return iter(lambda: self._join(iterators), None)
 
     def close(self) -> None:
         """Stop the threads of all iterators that prefetch."""
@@ -292,13 +257,7 @@ class JointMemoryLoader:
 
 
 class JointMemoryLoaderWithDataGroup(JointMemoryLoader):
-    """A `JointMemoryLoader` that puts all groups inside one more group.
-
-    Args:
-        loaders: The loaders; their data groups must differ.
-        data_group: Key of the dict that holds the loaders' groups.
-        size_key: Key of the total number of rows, beside ``data_group``.
-    """
+    """A `JointMemoryLoader` that puts all groups inside one more group, ``data_group``."""
 
     def __init__(
         self, loaders: Sequence[MemoryLoader], data_group: str, size_key: str = "batch_size"

@@ -26,15 +26,11 @@ class MemoryImporterCallback(Callback):
     checked completely before it replaces what the table holds.
 
     Args:
-        memory_table: Gets the content.
         target_memory_name: Name the exporter was given; the file is ``<name>_export.zip``.
         experiment_load_dir: Folder of the file.
         load_fname_override: File name to use instead, without ``.zip``; it stays inside the folder.
         id_policy: ``remap`` gives the episodes the ids -1, -2, ..., which no agent has; ``keep``
             leaves them as they are, for a run that goes on with higher ones.
-
-    Attributes:
-        memory_table: As given.
     """
 
     def __init__(

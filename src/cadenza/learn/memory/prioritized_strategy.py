@@ -43,9 +43,6 @@ class PrioritizedSampleStrategy(SampleStrategy):
             setting the attribute.
         epsilon: Added to every priority, > 0, so that no window is lost for ever.
         seed: Root seed of the draws.
-
-    Raises:
-        ConfigurationError: A number is out of range.
     """
 
     def __init__(
@@ -165,12 +162,7 @@ class PrioritizedSampleStrategy(SampleStrategy):
         transition_count: int,
         advantages: ArrayLike | None = None,
     ) -> None:
-        """Take the absolute ``advantages`` as the windows' priorities.
-
-        Args:
-            ids_and_offsets: Windows of stored episodes.
-            transition_count: Rows per window, T.
-            advantages: One number per window, shape (n,); None changes nothing.
+        """Take the absolute ``advantages``, (n,), as the windows' priorities; None changes nothing.
 
         Raises:
             InputError: A window is not stored, or the advantages are malformed.
@@ -182,14 +174,9 @@ class PrioritizedSampleStrategy(SampleStrategy):
     def update_priorities(
         self, sample_ids: NDArray[np.int64], priorities: NDArray[np.float64]
     ) -> int:
-        """Set the priorities of sampled windows; of one given twice the last counts.
+        """Set the priorities >= 0 of sampled windows, (n,) each; return how many are still stored.
 
-        Args:
-            sample_ids: From the batch, shape (n,).
-            priorities: Numbers >= 0, shape (n,).
-
-        Returns:
-            How many of the windows are still stored.
+        Of one given twice the last counts.
 
         Raises:
             InputError: The shapes differ, or a priority is negative or not finite.
@@ -311,11 +298,7 @@ def _read_priorities(state: Mapping[str, Any]) -> dict[int, NDArray[np.float32]]
 
 
 def _require_priorities(priorities: NDArray[np.float64]) -> None:
-    """Raise unless all are finite and not negative.
-
-    Raises:
-        InputError: One is not.
-    """
+    """Raise unless all are finite and not negative."""
     if not (np.isfinite(priorities).all() and (priorities >= 0.0).all()):
         raise InputError(
             "priorities: expected finite numbers >= 0, got "

@@ -42,11 +42,7 @@ def part_steps(maxlen: int) -> int:
 
 @dataclass(eq=False)  # eq=False: array == is ambiguous
 class Episode:
-    """An episode of data being constructed.
-
-    Attributes:
-        data: Values so far by key, one list entry per step.
-    """
+    """An episode of data being constructed."""
 
     data: dict[str, list[Any]] = field(default_factory=lambda: defaultdict[str, list[Any]](list))
 
@@ -70,9 +66,7 @@ class Episode:
     def split(self, after: Set[str], overlap: int) -> "Episode":
         """Return an episode that goes on with the last ``overlap`` steps of this one.
 
-        Args:
-            after: Keys with one more value, that after the last step.
-            overlap: Steps that both have.
+        Keys of ``after`` have one more value, that after the last step.
         """
         rest = Episode()
         for key, values in self.data.items():
@@ -124,10 +118,6 @@ class MemoryProxyWrapper:
 
     What the wrapper defines itself wins. Plain attributes are not forwarded: they are the inner
     proxy's own business.
-
-    Args:
-        inner: A memory proxy or another wrapper.
-        kwargs: Handed on to the next class in line, for wrappers with several bases.
     """
 
     def __init__(self, inner: Any, **kwargs: Any) -> None:
@@ -191,12 +181,7 @@ def _forwarded(wrapper: object, target: object, name: str, found: object) -> Any
 
 
 class MemoryTableProxyWrapper(MemoryProxyWrapper):
-    """Wraps a proxy that writes to a table.
-
-    Args:
-        inner: A `MemoryTableProxy` or a wrapper around one.
-        kwargs: Handed on to the next class in line.
-    """
+    """Wraps a proxy that writes to a table."""
 
     def __init__(self, *, inner: Any, **kwargs: Any) -> None:
         super().__init__(inner=inner, **kwargs)
@@ -249,13 +234,11 @@ class MemoryTableProxy:
     window of that length is in one of them, and in one only.
 
     Args:
-        memory_table: Gets the episodes.
         minimum_length_threshold: Shorter episodes, in transitions, are dropped; None keeps all.
             Give it the length of the windows that are sampled.
         use_terminal: Add a ``terminal`` tag to each episode: 1 if it was interrupted (values
             bootstrap on), 0 if it ended by itself.
         whole_episodes: Add episodes only when they have ended, each in one piece.
-        name: Name in logs and checkpoints.
         save_table: `state_dict` holds the table's content too, so that a resumed run samples what
             the first one would have. Without it, only open episodes and counters are saved.
     """
@@ -334,10 +317,6 @@ class MemoryTableProxy:
 
         Every step is checked before any is kept, so a refused step changes nothing. An episode that
         the table refuses is lost; the others that end in this step are kept.
-
-        Args:
-            observations: What each agent saw.
-            responses: What each agent did; none for agents whose episode ended.
 
         Raises:
             PreconditionError: A second ``INITIAL``, a missing response or reward, or keys that
@@ -485,11 +464,7 @@ class MemoryTableProxy:
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Go on where `state_dict` was taken; without ``load_hparams`` nothing is loaded.
-
-        Raises:
-            CheckpointError: ``state_dict`` is not a state of such a proxy.
-        """
+        """Go on where `state_dict` was taken; without ``load_hparams`` nothing is loaded."""
         if not load_hparams:
             return
         try:

@@ -37,13 +37,7 @@ from cadenza.learn.memory.segment_tree import ArraySumTree
 
 @dataclass(frozen=True, slots=True)
 class RowMove:
-    """Rows that go to another place.
-
-    Attributes:
-        source: First row in the old ring.
-        target: First row in the new ring.
-        count: Number of rows.
-    """
+    """Rows that go from a place in the old ring to one in the new."""
 
     source: int
     target: int
@@ -162,13 +156,7 @@ class WindowCounts:
         return max(self._episodes, default=0)
 
     def tree(self, length: int, usable: IndexArray, live: Callable[[], IndexArray]) -> WindowTree:
-        """Return the tree for ``length``, built if there is none yet.
-
-        Args:
-            length: Rows per window.
-            usable: Usable steps by slot.
-            live: Returns the slots in use; asked only when the tree is built.
-        """
+        """Return the tree for ``length``, built from usable steps by slot if there is none yet."""
         tree = self._trees.get(length)
         if tree is None:
             tree = self._trees[length] = WindowTree(length, usable, live())
@@ -179,13 +167,8 @@ class WindowCounts:
 class EpisodeSlots:
     """Facts by slot; a slot is a small number that one stored episode holds.
 
-    Attributes:
-        start: First row.
-        steps: Transitions of the episode, L.
-        usable: Steps that windows may use, at most L.
-        rows: Rows that the episode occupies.
-        serial: Number of the arrival, never used twice.
-        identity: Episode id.
+    First row, transitions L, steps that windows may use, rows that the episode occupies, number of
+    its arrival (never used twice), and its id.
     """
 
     start: IndexArray
@@ -313,16 +296,7 @@ class EpisodeRing:
     def add(
         self, identity: int, steps: int, *, usable: int | None = None, rows: int | None = None
     ) -> int:
-        """Give a new episode its rows.
-
-        Args:
-            identity: Id that no stored episode has.
-            steps: Transitions, L >= 1.
-            usable: Steps that windows may use; L if None.
-            rows: Rows it needs, at least L; L if None.
-
-        Returns:
-            The episode's first row.
+        """Give a new episode its rows, return the first; unless told otherwise it needs and uses L.
 
         Raises:
             PreconditionError: The id is stored already.
@@ -431,11 +405,7 @@ class EpisodeRing:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the places that `state_dict` described; the ring must have its capacity.
-
-        Raises:
-            CheckpointError: ``state`` is malformed.
-        """
+        """Take over the places that `state_dict` described; the ring must have its capacity."""
         try:
             self._load(state)
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
@@ -503,12 +473,7 @@ class EpisodeRows(EpisodeRing):
     """Finds rows for episodes, and windows in them; arguments as for `EpisodeRing`."""
 
     def draw_windows(self, rng: np.random.Generator, count: int, length: int) -> IndexArray:
-        """Return the first rows of ``count`` windows, uniform over all that fit, shape (n,).
-
-        Args:
-            rng: Only source of randomness.
-            count: Number of windows, n; the same one may come twice.
-            length: Rows per window, T.
+        """Return the first rows of ``count`` windows, uniform over all that fit, with repetition.
 
         Raises:
             NoWindowError: No episode is long enough.

@@ -24,11 +24,6 @@ _SUM_TOLERANCE: Final = 1e-5
 class SegmentTree:
     """An array whose ranges are reduced in O(log n).
 
-    Args:
-        capacity: Number of items, a power of two.
-        operation: Associative function of two items.
-        neutral_element: Item that ``operation`` leaves everything else unchanged with.
-
     Raises:
         SegmentTreeError: ``capacity`` is no positive power of two.
     """
@@ -69,14 +64,9 @@ class SegmentTree:
         return index
 
     def reduce(self, start: int = 0, end: int | None = None) -> Any:
-        """Return the operation over the items ``[start, end)``, in their order.
+        """Return the operation over the items ``[start, end)``, in their order; neutral if empty.
 
-        Args:
-            start: First item.
-            end: One past the last item; None is the capacity, a negative one counts from it.
-
-        Returns:
-            The reduction; the neutral element of an empty range.
+        None is the capacity, and a negative ``end`` counts from it.
 
         Raises:
             SegmentTreeError: The range is not inside the array.
@@ -103,11 +93,7 @@ class SegmentTree:
 
 
 class SumSegmentTree(SegmentTree):
-    """Sums of ranges.
-
-    Args:
-        capacity: Number of items, a power of two.
-    """
+    """Sums of ranges."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity, lambda a, b: a + b, 0.0)
@@ -139,11 +125,7 @@ class SumSegmentTree(SegmentTree):
 
 
 class MinSegmentTree(SegmentTree):
-    """Minima of ranges.
-
-    Args:
-        capacity: Number of items, a power of two.
-    """
+    """Minima of ranges."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity, min, math.inf)
@@ -244,14 +226,7 @@ class ArraySumTree(_ArrayTree):
     _neutral = 0.0
 
     def find(self, sums: NDArray[Any]) -> tuple[IndexArray, NDArray[Any]]:
-        """Return, for each running sum in [0, total), the item it falls into and what is left.
-
-        Args:
-            sums: Shape (n,), in the tree's dtype.
-
-        Returns:
-            Items and rests ``sum - (sum of the items before)``, each of shape (n,).
-        """
+        """Return the items that sums in [0, total) fall into, and what is left of them, (n,)."""
         nodes, rest = self._nodes, sums.copy()
         at = np.ones(len(sums), np.int64)
         level = self._leaves

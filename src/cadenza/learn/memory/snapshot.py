@@ -34,12 +34,7 @@ IdPolicy: TypeAlias = Literal["keep", "remap"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: array == is ambiguous
 class StoredRows:
-    """Rows of one stored column for every episode, one episode after the other.
-
-    Attributes:
-        rows: Shape (R, *column.shape) in the column's dtype.
-        counts: Rows per episode, int64, shape (E,), summing to R.
-    """
+    """Rows of one stored column, (R, *shape), episode after episode, and rows per episode, (E,)."""
 
     rows: NDArray[Any]
     counts: NDArray[np.int64]
@@ -55,18 +50,10 @@ class StoredRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # eq=False: array == is ambiguous
 class TableSnapshot:
-    """A table's episodes and settings.
+    """A table's episodes, from the oldest to the newest, and settings.
 
-    Attributes:
-        columns: Every column, the virtual ones too, in declared order.
-        length_key: Column that defines the length of an episode.
-        maxlen: Most transitions the table may hold.
-        identities: Episode ids from the oldest to the newest, E of them, all different.
-        stored: Rows by name of the columns that hold data, in declared order.
-        sampler_type: Class name of the sample strategy.
-        ejector_type: Class name of the ejection strategy.
-        sampler_state: What the sampler's ``state()`` gave.
-        ejector_state: What the ejector's ``state()`` gave.
+    Rows are there for the columns that hold data, in declared order; strategies by class name and
+    ``state()``.
     """
 
     columns: tuple[Column, ...]
@@ -106,12 +93,7 @@ class TableSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ContentMark:
-    """An instant in a table's life.
-
-    Attributes:
-        place: Object that is replaced with the whole content.
-        next_serial: Number of the first episode that arrives after it.
-    """
+    """An instant in a table's life: what goes with its content, and the next arrival's number."""
 
     place: object
     next_serial: int
@@ -119,15 +101,10 @@ class ContentMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableChanges:
-    """What happened to a table since a `ContentMark`.
+    """What happened to a table since a `ContentMark`: what came and is still there, and what is.
 
-    Attributes:
-        added: The episodes that arrived since and are still there.
-        added_serials: Their numbers of arrival, ascending.
-        identities: Ids of all episodes, from the oldest to the newest.
-        serials: Numbers of arrival of all episodes, ascending.
-        is_whole: ``added`` is everything: there was no mark, or the content was replaced.
-        mark: This instant.
+    Serials are numbers of arrival, ascending; identities go from the oldest to the newest. With
+    ``is_whole`` the added ones are all: there was no mark, or the content was replaced.
     """
 
     added: TableSnapshot
@@ -146,15 +123,7 @@ def take_snapshot(
     *,
     first_serial: int = 0,
 ) -> TableSnapshot:
-    """Return a copy of all episodes, with the settings of their table.
-
-    Args:
-        contents: The episodes.
-        maxlen: The table's limit.
-        sampler: The table's sampler.
-        ejector: The table's ejector.
-        first_serial: Episodes that arrived before this number are left out.
-    """
+    """Return a copy of the episodes from arrival ``first_serial`` on, with settings."""
     layout, rows = contents.layout, contents.rows
     slots = rows.live_slots()
     slots = slots[rows.slots.serial[slots] >= first_serial]
@@ -238,11 +207,7 @@ def _add_episodes(
 
 
 def _require_counts(column: StoredColumn, counts: IndexArray, steps: IndexArray) -> None:
-    """Raise unless every episode has a right number of rows of ``column``.
-
-    Raises:
-        ConfigurationError: One has not.
-    """
+    """Raise unless every episode has a right number of rows of ``column``."""
     if len(counts) != len(steps):
         raise ConfigurationError(
             f"snapshot: expected rows of {len(steps)} episodes in column {column.field.name!r}, "
@@ -309,11 +274,6 @@ def load_contents_state(
     empty_contents: Callable[[int], EpisodeContents],
 ) -> EpisodeContents:
     """Return the content that `contents_state` described.
-
-    Args:
-        layout: The table's columns.
-        state: What `contents_state` gave.
-        empty_contents: Returns an empty content with that many rows.
 
     Raises:
         CheckpointError: It is no such state, or of a table with other columns.

@@ -10,13 +10,9 @@ only have the list interface work in a table too.
 ``Coverage``:  seldom sampled episodes first. With c_i the windows sampled from episode i so far,
                sampling weight (windows of i) (c_i + 1)^(-alpha), ejection weight
                (steps of i) (c_i + 1)^alpha, so well covered episodes go first; ``alpha`` = 0 is
-               uniform. Renewing the weights takes O(log E) per sampled episode. They are renewed
-               when an episode comes or goes, and while nothing changes, once as many windows were
-               sampled as transitions are stored (one pass over the memory). Renewing at each draw
-               levels the counts sooner, so it prefers new episodes less: 204 episodes sampled 25.1
-               times each, then 204 new ones and as many draws again, alpha = 1: by
-               dc_old / dc_new = (c_new + 1) / (c_old + 1), 74 % of the draws go to new episodes,
-               against 88 % when weights are renewed once per pass.
+               uniform. Weights are renewed when an episode comes or goes, and while nothing
+               changes, once as many windows were sampled as transitions are stored; at each draw
+               would level the counts sooner, and so prefer new episodes less.
 
 Axes: n = number of windows, T = rows per window, E = episodes, S = slots.
 """
@@ -42,45 +38,31 @@ _EJECTION_ROUNDS: Final = 4
 
 
 class Strategy:
-    """Follows the episodes of one memory and owns the randomness of its choices.
-
-    Args:
-        seed: Root seed of the strategy's generator.
-    """
+    """Follows the episodes of one memory, of a table if ``attached``, and owns its randomness."""
 
     def __init__(self, *, seed: int = 0) -> None:
         stream = derive_substream(f"learn.memory.{self._purpose}", root_seed=seed)
         self._rng = stream.default_rng()
         self._rows = EpisodeRows()
-        self._attached = False
+        self.attached = False
         self._in_simple_import = False
 
     #: Part of the stream's name; strategies for one purpose and seed draw the same numbers.
     _purpose = "strategy"
 
-    @property
-    def attached(self) -> bool:
-        """Whether the strategy follows a table."""
-        return self._attached
-
     def attach(self, rows: EpisodeRows) -> None:
         """Follow the episodes in ``rows``, which a table keeps, instead of own ones."""
         self._rows = rows
-        self._attached = True
+        self.attached = True
 
     def track(self, identity: int, sequence_length: int) -> None:
-        """Count an episode in.
-
-        Args:
-            identity: Id that no tracked episode has.
-            sequence_length: Its transitions.
-        """
-        if not self._attached:
+        """Count an episode of so many transitions in, under an id that no tracked episode has."""
+        if not self.attached:
             self._rows.add(identity, sequence_length)
 
     def forget(self, identity: int) -> None:
         """Count an episode out."""
-        if not self._attached:
+        if not self.attached:
             self._rows.remove(identity)
 
     def on_sample(
@@ -89,17 +71,11 @@ class Strategy:
         transition_count: int,
         advantages: ArrayLike | None = None,
     ) -> None:
-        """Learn which windows were sampled, and how surprising they were.
-
-        Args:
-            ids_and_offsets: The windows.
-            transition_count: Rows per window, T.
-            advantages: One number per window for prioritised strategies, shape (n,).
-        """
+        """Learn which windows were sampled and, (n,), how surprising they were."""
 
     def post_import(self) -> None:
         """Forget negative ids and give every other episode the id ``-id - 1``."""
-        if self._attached:
+        if self.attached:
             return
         rows = self._rows
         episodes = [
@@ -126,7 +102,7 @@ class Strategy:
 
     def clear(self) -> None:
         """Forget every episode; the generator goes on."""
-        if not self._attached:
+        if not self.attached:
             self._rows.clear()
 
     def drop_all(self) -> None:
@@ -152,15 +128,7 @@ class SampleStrategy(Strategy, ABC):
 
     @abstractmethod
     def sample(self, count: int, transition_count: int) -> Sequence[SamplePoint]:
-        """Return windows to sample.
-
-        Args:
-            count: Number of windows, n.
-            transition_count: Rows per window, T.
-
-        Returns:
-            ``count`` times (id, start, start + T).
-        """
+        """Return ``count`` windows of ``transition_count`` rows T as (id, start, start + T)."""
 
     def sample_rows(self, count: int, transition_count: int) -> IndexArray:
         """Return the first rows of windows to sample, shape (n,); see `sample`."""
@@ -179,11 +147,7 @@ class SampleStrategy(Strategy, ABC):
     def update_priorities(
         self, sample_ids: NDArray[np.int64], priorities: NDArray[np.float64]
     ) -> int:
-        """Take over priorities of sampled windows; only prioritised strategies can.
-
-        Raises:
-            ConfigurationError: Always, here.
-        """
+        """Take over priorities of sampled windows; only prioritised strategies can."""
         del sample_ids, priorities
         raise ConfigurationError(
             "update_priorities: expected a table with a PrioritizedSampleStrategy, got one with a "
@@ -244,18 +208,12 @@ def eject_weighted(
     draw: Callable[[int], IndexArray],
     weights: Callable[[IndexArray], NDArray[np.float64]],
 ) -> list[int]:
-    """Return ids of different episodes, drawn one after the other, that cover ``count``.
+    """Return ids of different episodes, drawn one by one, that cover ``count`` transitions.
 
-    Drawing again what was drawn before is skipped; when most of the weight is drawn already, the
-    rest is put in the same random order at once: sorting E / w with E exponential is drawing
-    without repetition in proportion to w (Efraimidis and Spirakis, 2006).
-
-    Args:
-        rows: The episodes.
-        count: Transitions to cover.
-        rng: Source of randomness of the rest's order.
-        draw: Returns that many slots, with repetition, in proportion to their weights.
-        weights: Returns the weights of slots.
+    ``draw`` returns slots in proportion to ``weights``; those drawn before are skipped. When most
+    of the weight is drawn already, the rest is put in the same random order at once: sorting E / w
+    with E exponential is drawing without repetition in proportion to w (Efraimidis and Spirakis,
+    2006).
 
     Raises:
         InputError: There are not so many transitions.
@@ -317,7 +275,7 @@ class FifoStrategyBase(Strategy):
         """
         episodes = _read_episodes(state)
         super().load_state(state)
-        if not self._attached:
+        if not self.attached:
             self._rows.clear()
             for identity, length in episodes:
                 self._rows.add(identity, length)
@@ -337,7 +295,6 @@ class FifoSampleStrategy(FifoStrategyBase, SampleStrategy):
         per_episode: One window from each episode, starting again after the newest. Otherwise each
             episode gives as many windows side by side as fit, before the next one is used.
         random_offset: Windows start anywhere in their episode; always so with ``per_episode``.
-        seed: Root seed of the offsets.
     """
 
     def __init__(
@@ -398,11 +355,7 @@ class FifoEjectionStrategy(FifoStrategyBase, EjectionStrategy):
 
 
 def _read_episodes(state: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Return ids and lengths in the order of arrival.
-
-    Raises:
-        CheckpointError: ``state`` is malformed.
-    """
+    """Return ids and lengths in the order of arrival."""
     try:
         lengths = {int(identity): int(length) for identity, length in state["sequence_lengths"]}
         episodes = [(int(identity), lengths[identity]) for identity in state["identities"]]
@@ -469,10 +422,6 @@ _MOST_OUTDATED: Final = 64
 
 class CoverageBasedStrategy(Strategy):
     """Counts how often each episode was sampled.
-
-    Args:
-        alpha: How strongly the count matters, >= 0.
-        seed: Root seed of the strategy's generator.
 
     Raises:
         ConfigurationError: ``alpha`` is negative or not finite.
@@ -623,7 +572,6 @@ class CoverageBasedSampleStrategy(CoverageBasedStrategy, SampleStrategy):
         renew_while_sampling: Each call renews the weights of the episodes it sampled. Otherwise
             that waits until an episode comes or goes, or until as many windows were sampled as
             transitions are stored, so new episodes are preferred for longer.
-        seed: Root seed of the draws.
     """
 
     def __init__(
@@ -664,12 +612,7 @@ class CoverageBasedSampleStrategy(CoverageBasedStrategy, SampleStrategy):
 
 
 class CoverageBasedEjectionStrategy(CoverageBasedStrategy, EjectionStrategy):
-    """Ejects often sampled episodes first.
-
-    Args:
-        alpha: 0 is uniform; the larger, the more well covered episodes are preferred.
-        seed: Root seed of the draws.
-    """
+    """Ejects often sampled episodes first."""
 
     def sample(self, count: int) -> Sequence[int]:
         """Return ids of episodes with at least ``count`` transitions; see `EjectionStrategy`.

@@ -103,19 +103,11 @@ class ArrayMemoryTable:
     Thread-safe: any thread may add, sample, store or restore.
 
     Args:
-        columns: What an episode consists of; targets before the virtual columns that read them.
         maxlen: Most transitions to hold; the ejector makes room for more.
         sampler: Chooses windows; `UniformSampleStrategy` if None.
         ejector: Chooses episodes to remove; `FifoEjectionStrategy` if None.
-        length_key: Column with one row per transition.
-        adaptors: Change each sampled batch, in their order.
-        device: Where batches go.
         seed: Root seed of the default strategies; strategies that are passed in have their own.
-        name: Name in checkpoints.
         check_finite: Refuse episodes with NaN or infinity, which spoil all weights.
-
-    Attributes:
-        adaptors: As given; may be changed.
 
     Raises:
         ConfigurationError: The columns contradict each other, ``maxlen`` is below 1, or a
@@ -272,11 +264,8 @@ class ArrayMemoryTable:
     def add_sequence(self, identity: int, sequence: Mapping[str, Any]) -> None:
         """Add a finished episode; old ones go if there is no room.
 
-        Everything is checked before anything changes.
-
-        Args:
-            identity: Id that no stored episode has; any integer.
-            sequence: Values by column name: L rows, of columns with next values L + 1.
+        Everything is checked before anything changes. Columns have L rows, of those with next
+        values L + 1.
 
         Raises:
             UnknownKeyError: A key is no column of the table.
@@ -346,15 +335,8 @@ class ArrayMemoryTable:
     def sample(self, count: int, sequence_length: int) -> SampleResult:
         """Return ``count`` windows of ``sequence_length`` consecutive steps of one episode each.
 
-        No two results share memory.
-
-        Args:
-            count: Number of windows, n >= 1.
-            sequence_length: Steps per window, T >= 1.
-
-        Returns:
-            Tensors by column name, of shape (B, *shape), or (n, *shape) for one value per window;
-            then what the adaptors make of them.
+        Tensors by column are (B, *shape), or (n, *shape) for one value per window; then the
+        adaptors change them. No two results share memory.
 
         Raises:
             InputError: ``count`` or ``sequence_length`` is below 1.
@@ -402,14 +384,9 @@ class ArrayMemoryTable:
         return starts
 
     def update_priorities(self, sample_ids: torch.Tensor, priorities: torch.Tensor) -> int:
-        """Tell a prioritised sampler how surprising sampled windows were.
+        """Tell a prioritised sampler how surprising windows with these ids, (n,), were.
 
-        Args:
-            sample_ids: ``sample_ids`` of a batch, shape (n,).
-            priorities: Non-negative numbers, e.g. absolute TD errors, shape (n,).
-
-        Returns:
-            How many windows are still stored; the others are passed over.
+        Return how many are still stored; the others are passed over.
 
         Raises:
             InputError: The shapes differ, or a priority is negative or not finite.
@@ -429,13 +406,7 @@ class ArrayMemoryTable:
     ) -> bool:
         """Replace ``<path>.zip`` by a file with the whole content; adding goes on meanwhile.
 
-        Args:
-            path: File without its extension.
-            version: Format; None means the latest.
-            compress: Deflate the rows.
-
-        Returns:
-            True.
+        Only the latest version is written; ``compress`` deflates the rows.
 
         Raises:
             ConfigurationError: ``version`` is not the latest: others are only read.
@@ -461,18 +432,14 @@ class ArrayMemoryTable:
             allow_pickle: Accept the legacy format, which is a pickle.
             id_policy: ``keep`` the ids of the file, or ``remap`` them to -1, -2, ..., so that
                 collectors, which count from 0, never meet them.
-            max_unpacked_bytes: Most bytes a compressed file may unpack to; None allows 1 GiB or
-                64 times its size on disk, whichever is more.
-
-        Returns:
-            True.
+            max_unpacked_bytes: Most bytes that a compressed file may unpack to; None allows 1 GiB
+                or 64 times its size on disk, whichever is more.
 
         Raises:
             FileNotFoundError: There is no such file.
             IntegrityError: The file is damaged.
             InputError: It holds NaN or infinity; a table with ``check_finite=False`` takes it.
-            ConfigurationError: It does not suit the table, or is a pickle and those are not
-                allowed.
+            ConfigurationError: It does not suit the table, or is a pickle that is not allowed.
         """
         options = ReadOptions(
             columns=self.columns,
@@ -495,11 +462,7 @@ class ArrayMemoryTable:
             return take_snapshot(self._contents, self._maxlen, self._sampler, self._ejector)
 
     def changes_since(self, mark: ContentMark | None) -> TableChanges:
-        """Return the episodes that came after ``mark``, and which are stored now.
-
-        Args:
-            mark: From the changes before; None, or one from before a restore, gives everything.
-        """
+        """Return the episodes after ``mark``, and which are stored now; None gives all."""
         with self._lock:
             rows = self._contents.rows
             is_whole = mark is None or mark.place is not rows
@@ -583,17 +546,7 @@ class ArrayMemoryTable:
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Go on where `state_dict` was taken; after an error nothing has changed.
-
-        Args:
-            state_dict: What `state_dict` gave, of a table with the same columns.
-            load_network: Without effect: a table has no network.
-            load_optimizer: Without effect: a table has no optimiser.
-            load_hparams: Load at all.
-
-        Raises:
-            CheckpointError: It is no such state, or of a table with other columns.
-        """
+        """Go on where `state_dict` was taken; after an error nothing has changed."""
         del load_network, load_optimizer
         if not load_hparams:
             return
@@ -617,11 +570,7 @@ def _is_type(strategy: Strategy, name: str) -> bool:
 
 
 def _checked_identity(identity: object) -> int:
-    """Return ``identity`` as a Python integer.
-
-    Raises:
-        InputError: It is none.
-    """
+    """Return ``identity`` as a Python integer."""
     if type(identity) is int:
         return identity
     if isinstance(identity, bool) or not isinstance(identity, Integral):

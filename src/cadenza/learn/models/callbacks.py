@@ -31,6 +31,7 @@ from cadenza.core.types import AgentId, DictObservation, DictResponse, EpisodeSt
 from cadenza.learn.callback import BatchCallback, Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.callbacks.loss import LossCallback, observed_input
+from cadenza.learn.configs import SHARED_DEFAULTS
 from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.models.hold_out import HoldOut
 from cadenza.learn.models.model import DynamicModel
@@ -48,11 +49,7 @@ class LossProgressError(CadenzaError, RuntimeError):
 
 
 def falling_trend_p_value(values: Sequence[float]) -> float:
-    """Return the chance of a trend at least as falling as that of ``values`` if there is none.
-
-    Args:
-        values: In the order of time, finite.
-    """
+    """Return the chance of a trend as falling as that of finite ``values`` if there is none."""
     count = len(values)
     falls = sum(values[j] < values[i] for i in range(count) for j in range(i + 1, count))
     rises = sum(values[j] > values[i] for i in range(count) for j in range(i + 1, count))
@@ -77,10 +74,6 @@ class LossProgressCheck(LoggingMixin, BatchCallback):
     """Ends training after ``num_bp`` steps: as a success if the model's errors fell, else raising.
 
     Args:
-        model: The dynamics model.
-        num_bp: Steps of the check, >= 10.
-        data_group: Group the batch is read from.
-        input_key: Observation that is modelled.
         generator: Draws the model's predictions, on its device; None makes one seeded 0.
 
     Raises:
@@ -119,14 +112,7 @@ class LossProgressCheck(LoggingMixin, BatchCallback):
         actions: Tensor,
         rewards: Tensor,
     ) -> None:
-        """Measure the model's mean absolute errors on a batch.
-
-        Args:
-            observation: Arrays of shape (B, D) by name.
-            next_observation: Arrays of shape (B, D) by name.
-            actions: Shape (B, A).
-            rewards: Shape (B, 1).
-        """
+        """Measure the model's mean absolute errors on a batch: (B, D), (B, A) and (B, 1)."""
         with torch.no_grad():
             next_obs, reward = self.model.sample(
                 action=actions, observation=observation[self._input_key], rng=self._rng
@@ -161,24 +147,11 @@ class LossProgressCheck(LoggingMixin, BatchCallback):
         state["generator"] = self._rng.get_state()
         return state
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
-        load_hparams: bool = True,
-    ) -> None:
-        """Go on where `state_dict` was taken (with ``load_hparams``).
-
-        Raises:
-            CheckpointKeyError: A part is missing.
-        """
-        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
-        if not load_hparams:
-            return
-        require_parts("LossProgressCheck", state_dict, ("errors", "generator"))
-        self._errors = {kind: list(state_dict["errors"][kind]) for kind in self._errors}
-        self._rng.set_state(state_dict["generator"].cpu())
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        super()._load_rest(state)
+        require_parts("LossProgressCheck", state, ("errors", "generator"))
+        self._errors = {kind: list(state["errors"][kind]) for kind in self._errors}
+        self._rng.set_state(state["generator"].cpu())
 
     def _note(self, kind: str, error: Tensor) -> None:
         """Log and remember one error."""
@@ -197,16 +170,8 @@ class LossProgressCheck(LoggingMixin, BatchCallback):
 class ModelLoss(LossCallback):
     """Steps the optimiser of a dynamics model once per batch.
 
-    Args:
-        model: The dynamics model.
-        opt: Optimiser over its parameters.
-        lr_schedule: Learning-rate schedule, or None.
-        max_grad_norm: Largest gradient norm.
-        name: Name in logs and checkpoints.
-        data_group: Group the batch is read from.
-        input_key: Observation that is modelled.
-        hold_out: Keeps data out of training, stops it early and picks elites; None trains always,
-            on everything.
+    ``hold_out`` keeps data out of training, stops it early and picks elites; without it the model
+    is always trained, on everything. Other arguments are those of `LossCallback`.
 
     Raises:
         InputError: ``hold_out`` is given and the model wraps no ensemble.
@@ -218,7 +183,7 @@ class ModelLoss(LossCallback):
         model: DynamicModel,
         opt: optim.Optimizer,
         lr_schedule: optim.lr_scheduler.LRScheduler | None = None,
-        max_grad_norm: float = 10.0,
+        max_grad_norm: float = SHARED_DEFAULTS.max_gradient_norm,
         name: str = "dynamic_model",
         data_group: str = "default",
         input_key: str = "obs",
@@ -248,13 +213,8 @@ class ModelLoss(LossCallback):
     ) -> None:
         """Do one optimiser step, unless the hold-out says to rest.
 
-        Args:
-            observation: Arrays of shape (B, D) by name.
-            next_observation: Arrays of shape (B, D) by name.
-            actions: Shape (B, A).
-            rewards: Shape (B, 1).
-            masks: 0 where the transition ended its episode, shape (B, 1); needed by a termination
-                model only.
+        Arrays are (B, D), (B, A) and (B, 1); masks, 0 where the transition ended its episode, are
+        needed by a termination model only.
         """
         if self.hold_out is None:
             super().backward(observation, next_observation, actions, rewards, masks)
@@ -306,29 +266,16 @@ class ModelLoss(LossCallback):
             state["hold_out"] = self.hold_out.state_dict()
         return state
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
-        load_hparams: bool = True,
-    ) -> None:
-        """Take over what `state_dict` returned; the hold-out comes with ``load_hparams``.
-
-        Raises:
-            CheckpointError: A part is missing or does not fit.
-        """
-        rest = dict(state_dict)
-        hold_out = rest.pop("hold_out", None)
-        super().load_state_dict(rest, load_network, load_optimizer, load_hparams)
-        if self.hold_out is None or not load_hparams:
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        super()._load_rest(state)
+        if self.hold_out is None:
             return
-        if hold_out is None:
+        if state.get("hold_out") is None:
             raise CheckpointError(
-                f"{self.name}: expected 'hold_out' in the loaded state, got {sorted(state_dict)}; "
-                "the saved run trained without one, so load with load_hparams=False."
+                f"{self.name}: expected 'hold_out' in the loaded state, got {sorted(state)}; the "
+                "saved run trained without one, so load with load_hparams=False."
             )
-        self.hold_out.load_state_dict(hold_out, self.model.device)
+        self.hold_out.load_state_dict(state["hold_out"], self.model.device)
 
     def _modelled(self, observation: dict[str, Tensor]) -> Tensor:
         """Return the observation that is modelled, shape (B, D)."""
@@ -359,9 +306,6 @@ class BatchSampler(LoggingMixin, BatchCallback):
     Args:
         dataloader: Loader of simulated batches; its data group must be ``rl_data_group``.
         prob_scheduler: p by number of batches seen.
-        data_group: Group of the real batch.
-        rl_data_group: Group that the policy's losses read.
-        generator: Draws the choices; None makes one seeded 0.
     """
 
     def __init__(
@@ -434,24 +378,11 @@ class BatchSampler(LoggingMixin, BatchCallback):
         state["generator"] = self._rng.get_state()
         return state
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
-        load_hparams: bool = True,
-    ) -> None:
-        """Go on where `state_dict` was taken (with ``load_hparams``).
-
-        Raises:
-            CheckpointKeyError: A part is missing.
-        """
-        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
-        if not load_hparams:
-            return
-        require_parts("BatchSampler", state_dict, ("batches", "generator"))
-        self._counter = int(state_dict["batches"])
-        self._rng.set_state(state_dict["generator"].cpu())
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        super()._load_rest(state)
+        require_parts("BatchSampler", state, ("batches", "generator"))
+        self._counter = int(state["batches"])
+        self._rng.set_state(state["generator"].cpu())
 
 
 def _copied(value: Any) -> Any:
@@ -495,19 +426,12 @@ class ModelBasedCollector(LoggingMixin, BatchCallback):
 
     Args:
         model_env: The simulator; its ``num_envs`` equals the rows of the real batch.
-        agent: The policy.
-        memory: Where simulated episodes go.
         rollout_scheduler: Length of a rollout by number of batches, rounded down; below 1 there is
             none. It may fall as well as rise.
         num_bp_to_retain_buffer: Batches whose transitions the memory has room for. It grows with
             the length of the rollouts, and keeps its size when they get shorter.
-        data_group: Group of the real batch.
-        input_key: Observation that the rollouts start from.
         collect_interval: Batches between rollouts; the memory then has room for
             ``num_bp_to_retain_buffer`` rollouts.
-
-    Raises:
-        InputError: A number is below one.
     """
 
     def __init__(
@@ -592,22 +516,9 @@ class ModelBasedCollector(LoggingMixin, BatchCallback):
         state["model_env"] = self.model_env.state_dict()
         return state
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
-        load_hparams: bool = True,
-    ) -> None:
-        """Go on where `state_dict` was taken (with ``load_hparams``).
-
-        Raises:
-            CheckpointKeyError: A part is missing.
-        """
-        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
-        if not load_hparams:
-            return
-        require_parts("ModelBasedCollector", state_dict, ("batches", "model_env"))
-        self._counter = int(state_dict["batches"])
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        super()._load_rest(state)
+        require_parts("ModelBasedCollector", state, ("batches", "model_env"))
+        self._counter = int(state["batches"])
         self._capacity = 0  # the next batch makes room again, if the memory has lost it
-        self.model_env.load_state_dict(state_dict["model_env"])
+        self.model_env.load_state_dict(state["model_env"])

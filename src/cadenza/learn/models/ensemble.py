@@ -42,11 +42,7 @@ FILE_NAME: Final = "model.pt"
 
 
 def save_module(path: str | Path, states: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write state dicts by name to the file ``path``, or to ``model.pt`` in the folder ``path``.
-
-    Raises:
-        StorageError: The file system refused.
-    """
+    """Write state dicts by name to the file ``path``, or to ``model.pt`` in the folder ``path``."""
     atomic_write_bytes(_file_of(path), serialise(states))
 
 
@@ -55,13 +51,8 @@ def load_module(
 ) -> list[str]:
     """Load the state dicts of the file into ``modules``; after an error some may be loaded.
 
-    Args:
-        path: What `save_module` was given.
-        modules: Module by the name of its state dict.
-        optional: Names a file may lack; their modules stay as they are.
-
-    Returns:
-        The names that were loaded.
+    Return the names that were loaded; modules of ``optional`` names that the file lacks stay as
+    they are.
 
     Raises:
         CheckpointError: The file is missing, damaged, or of another model.
@@ -118,13 +109,9 @@ _LARGEST_WEIGHT: Final = 9
 
 
 def row_keys(*columns: Tensor) -> Tensor:
-    """Return one 64-bit key per row, equal for equal rows.
+    """Return one 64-bit key per row, (B,) int64, equal for equal rows.
 
-    Args:
-        columns: Arrays of shape (B, ...), read as float32; together they are the row.
-
-    Returns:
-        Shape (B,), int64.
+    The columns, (B, ...) each, are read as float32; together they are the row.
 
     Raises:
         InputError: No column, or columns with different numbers of rows.
@@ -142,15 +129,7 @@ def row_keys(*columns: Tensor) -> Tensor:
 
 
 def uniform_draws(keys: Tensor, *, stream: int) -> Tensor:
-    """Return a number in [0, 1) per key, independent between streams.
-
-    Args:
-        keys: Shape (B,), int64, from `row_keys`.
-        stream: Which draw of the row, any integer.
-
-    Returns:
-        Shape (B,), float64.
-    """
+    """Return a number in [0, 1) per key, (B,) float64, independent between streams."""
     word = _mix(keys + _signed(_splitmix(stream)))
     return _shift_right(word, 64 - _MANTISSA_BITS).to(torch.float64) / (1 << _MANTISSA_BITS)
 
@@ -161,19 +140,11 @@ def holdout_mask(keys: Tensor, *, fraction: float, seed: int) -> Tensor:
 
 
 def bootstrap_weights(keys: Tensor, *, members: int, seed: int) -> Tensor:
-    """Return how often each row occurs in each member's resampled data set.
+    """Return how often each row occurs in each member's resampled data set, (E, B) float32.
 
     A row occurs Binomial(n, 1/n) times in a bootstrap sample of n rows: Poisson(1) for large n.
 
     Source: online bagging, Oza and Russell, AISTATS 2001.
-
-    Args:
-        keys: Shape (B,), int64, from `row_keys`.
-        members: E.
-        seed: Another seed gives other data sets.
-
-    Returns:
-        Shape (E, B), float32, whole numbers >= 0.
     """
     thresholds = torch.tensor(_poisson_thresholds(), dtype=torch.float64, device=keys.device)
     draws = torch.stack(
@@ -241,10 +212,6 @@ def truncated_normal_init(m: nn.Module, *, generator: torch.Generator | None = N
     """Draw the weights of a linear layer from N(0, s^2) cut at 2 s, s = 1 / (2 sqrt(I)); biases 0.
 
     Other modules are left alone, so it can be given to `torch.nn.Module.apply`.
-
-    Args:
-        m: A `torch.nn.Linear` or `EnsembleLinearLayer`.
-        generator: Source of the draws, on the CPU; None is `default_generator`.
     """
     if not isinstance(m, nn.Linear | EnsembleLinearLayer):
         return
@@ -256,14 +223,7 @@ def truncated_normal_init(m: nn.Module, *, generator: torch.Generator | None = N
 
 
 class EnsembleLinearLayer(nn.Module):
-    """One linear layer per member, applied together: y_e = x_e W_e + b_e.
-
-    Args:
-        num_members: E, >= 1.
-        in_size: I, >= 1.
-        out_size: O, >= 1.
-        generator: Draws the weights (`truncated_normal_init`); None is `default_generator`.
-    """
+    """One linear layer per member, applied together: y_e = x_e W_e + b_e."""
 
     def __init__(
         self,
@@ -287,11 +247,7 @@ class EnsembleLinearLayer(nn.Module):
         truncated_normal_init(self, generator=generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return shape (E, B, O).
-
-        Args:
-            x: Shape (E, B, I) or, the same rows for every member, (1, B, I).
-        """
+        """Return (E, B, O) for (E, B, I) or, the same rows for every member, (1, B, I)."""
         rows = x.expand(self.num_members, -1, -1)
         return torch.baddbmm(self.bias, rows, self.weight)
 
@@ -301,13 +257,7 @@ class EnsembleLinearLayer(nn.Module):
 
 
 def gaussian_nll(mean: Tensor, logvar: Tensor, target: Tensor) -> Tensor:
-    """Return 1/2 (ln v + (y - m)^2 / v) without its constant, v floored at 1e-6.
-
-    Args:
-        mean: m, any shape.
-        logvar: ln v before the floor, as ``mean``.
-        target: y, as ``mean``.
-    """
+    """Return 1/2 (ln v + (y - m)^2 / v) without its constant, v floored at 1e-6."""
     logvar = logvar.clamp(min=math.log(VARIANCE_FLOOR))
     return 0.5 * (logvar + (target - mean).square() * torch.exp(-logvar))
 
@@ -322,12 +272,6 @@ class EnsembleOfGaussian(nn.Module):
     """Members that share inputs and learn from (resampled) equal data.
 
     Args:
-        in_size: I, >= 1.
-        out_size: O, >= 1.
-        device: Where the parameters live.
-        num_layers: Hidden layers, >= 1.
-        ensemble_size: E, >= 1.
-        hidden_size: H, >= 1.
         learn_logvar_bounds: Train the bounds of the log-variance.
         deterministic: `sample` returns means.
         propagation: ``"average"`` samples from the Gaussian with the members' mean mean and mean
@@ -388,19 +332,12 @@ class EnsembleOfGaussian(nn.Module):
         self.to(self.device)
 
     def default_forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return every member's mean and log-variance, each (E, B, O).
-
-        Args:
-            x: Shape (B, I), or (E, B, I) with other rows for each member.
-        """
+        """Return every member's mean and log-variance, (E, B, O) each, for (B, I) or (E, B, I)."""
         rows = x if x.ndim == 3 else x.unsqueeze(0)
         return self._heads(self.mean_and_logvar(self.hidden_layers(rows)))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the elites' mean mean and mean log-variance, each (B, O).
-
-        Args:
-            x: Shape (B, I).
+        """Return the elites' mean mean and mean log-variance, each (B, O), for (B, I).
 
         Raises:
             InputError: ``x`` has another shape.
@@ -414,11 +351,8 @@ class EnsembleOfGaussian(nn.Module):
     ) -> tuple[Tensor, dict[str, Any]]:
         """Return the negative log-likelihood of the module's header, and an empty dict.
 
-        Args:
-            model_in: Shape (B, I).
-            target: Shape (B, O).
-            row_keys_in: Keys of the rows before normalisation, shape (B,), int64; with bootstrap
-                they say which rows are the same transition. None hashes ``model_in``.
+        With bootstrap, keys of the rows before normalisation, (B,) int64, say which are the same
+        transition; None hashes ``model_in``.
 
         Raises:
             InputError: ``model_in`` or ``target`` has another shape.
@@ -449,10 +383,8 @@ class EnsembleOfGaussian(nn.Module):
     ) -> Tensor:
         """Return one prediction per row, shape (B, O).
 
-        Args:
-            model_input: Shape (B, I).
-            rng: Draws the members (``propagation="random"``) and the noise; on the model's device.
-            members: Member of each row, shape (B,), int64, instead of ``propagation``.
+        ``rng``, on the model's device, draws the members (``propagation="random"``) and the noise;
+        ``members``, (B,) int64, are those of the rows instead.
 
         Raises:
             InputError: ``model_input`` has another shape.
@@ -477,12 +409,7 @@ class EnsembleOfGaussian(nn.Module):
         return self.elites[places]
 
     def member_errors(self, model_in: Tensor, target: Tensor) -> Tensor:
-        """Return each member's mean squared error of the mean, shape (E,), without gradient.
-
-        Args:
-            model_in: Shape (B, I), B >= 1.
-            target: Shape (B, O).
-        """
+        """Return each member's mean squared error of the mean, shape (E,), without gradient."""
         with torch.no_grad():
             mean, _ = self.default_forward(model_in)
             return (mean - target.unsqueeze(0)).square().mean(dim=(1, 2))
@@ -509,9 +436,6 @@ class EnsembleOfGaussian(nn.Module):
     def save(self, save_dir: str | Path) -> None:
         """Write the parameters as ``{"state_dict": ...}``.
 
-        Args:
-            save_dir: A file, or a folder, which then gets ``model.pt``.
-
         Raises:
             StorageError: The file system refused.
         """
@@ -526,10 +450,7 @@ class EnsembleOfGaussian(nn.Module):
         load_module(load_dir, {"state_dict": self})
 
     def _rows_by_member(self, x: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and log-variance of row b under member ``members[b]``, each (B, O).
-
-        Rows are grouped by member, so each passes one network instead of all.
-        """
+        """Return mean and log-variance of row b under member ``members[b]``, each (B, O)."""
         order = torch.argsort(members, stable=True)
         counts = torch.bincount(members, minlength=self.ensemble_size)
         firsts = torch.cumsum(counts, dim=0) - counts

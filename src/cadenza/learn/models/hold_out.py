@@ -37,9 +37,6 @@ class HoldOut:
         patience: Judgements without improvement that end a round, >= 1.
         rest: Steps without training after a round; None rests for ever.
         seed: Which transitions are held out.
-
-    Raises:
-        InputError: A number is out of range.
     """
 
     def __init__(
@@ -84,11 +81,7 @@ class HoldOut:
         return self._keys.numel()
 
     def keep(self, transition: Transition) -> Tensor:
-        """Store the rows that are held out and return which ones train, bool, shape (B,).
-
-        Args:
-            transition: Observations (B, D), next observations (B, D), actions (B, A), rewards.
-        """
+        """Store the rows that are held out and return which ones train, bool, shape (B,)."""
         keys = row_keys(*transition)
         held = holdout_mask(keys, fraction=self.fraction, seed=self.seed)
         if bool(held.any()):
@@ -176,15 +169,7 @@ class HoldOut:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
-        """Go on where `state_dict` was taken.
-
-        Args:
-            state: From `state_dict`.
-            device: Where the model lives.
-
-        Raises:
-            CheckpointKeyError: A part is missing.
-        """
+        """Go on where `state_dict` was taken."""
         require_parts("HoldOut", state, self.state_dict())
         self._rows = [row.to(device) for row in state["rows"]]
         self._keys = state["keys"].to(device)

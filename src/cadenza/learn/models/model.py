@@ -24,7 +24,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -59,10 +59,7 @@ class Normalizer(nn.Module):
     """Maps columns to mean 0 and spread 1; the identity until the first `update_stats`.
 
     The statistics are buffers: they move, save and load with the module that holds this one, also
-    into a fresh object that has not seen data.
-
-    Args:
-        eps: Smallest spread, in data units.
+    into a fresh object. ``eps`` is the smallest spread, in data units.
     """
 
     mean: Tensor
@@ -85,10 +82,7 @@ class Normalizer(nn.Module):
         return (self.squared_deviation / rows).sqrt().clamp(min=self.eps)
 
     def update_stats(self, data: Tensor) -> None:
-        """Merge the rows of ``data`` into the statistics.
-
-        Args:
-            data: Shape (B, D), B >= 1.
+        """Merge the rows of ``data``, (B, D), into the statistics.
 
         Raises:
             InputError: Another shape than that, other columns than before, or not finite.
@@ -114,11 +108,7 @@ class Normalizer(nn.Module):
         self._merge(batch_mean, batch_deviation, rows.shape[0])
 
     def normalize(self, val: Tensor, update_state: bool = False) -> Tensor:
-        """Return ``(val - mean) / std``, in the type of ``val``.
-
-        Args:
-            val: Shape (..., D); (B, D) with ``update_state``.
-            update_state: Merge ``val`` into the statistics first.
+        """Return ``(val - mean) / std``, (..., D), in the type of ``val``.
 
         Raises:
             InputError: The last axis has another size than the data seen before.
@@ -199,19 +189,7 @@ def _accumulator_dtype(device: torch.device) -> torch.dtype:
 
 
 class DeterministicModel(nn.Module):
-    """Linear, batch norm, ReLU, repeated; then linear. Weights start at N(0, 0.001^2).
-
-    Args:
-        in_size: I, >= 1.
-        out_size: O, >= 1.
-        device: Where the parameters live.
-        hidden_size: H, >= 1.
-        num_hidden_layers: Hidden layers, >= 1.
-        seed: Fixes the initial weights.
-
-    Raises:
-        InputError: A size is below one.
-    """
+    """Linear, batch norm, ReLU, repeated; then linear. Weights start at N(0, 0.001^2)."""
 
     def __init__(
         self,
@@ -249,10 +227,6 @@ class DeterministicModel(nn.Module):
     def loss(self, model_in: Tensor, target: Tensor) -> tuple[Tensor, dict[str, Any]]:
         """Return the mean squared error, a scalar, and an empty dict.
 
-        Args:
-            model_in: Shape (B, I).
-            target: Shape (B, O).
-
         Raises:
             InputError: ``target`` has another shape.
         """
@@ -265,12 +239,7 @@ class DeterministicModel(nn.Module):
         return functional.mse_loss(prediction, target), {}
 
     def sample(self, model_input: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the prediction, shape (B, O), with batch norm frozen; nothing is drawn.
-
-        Args:
-            model_input: Shape (B, I).
-            rng: Not needed by a network without noise.
-        """
+        """Return the prediction, shape (B, O), with batch norm frozen; nothing is drawn."""
         del rng
         with evaluation_mode(self):
             return self(model_input)
@@ -284,15 +253,7 @@ DEFAULT_HIDDEN_LAYERS: Final = 2
 class TerminationModel(nn.Module):
     """A small classifier of final transitions.
 
-    Args:
-        in_size: I = 2 * observation size + action size (observation as the dynamics model sees it).
-        device: Where the parameters live.
-        hidden_size: Units per hidden layer.
-        num_hidden_layers: Hidden layers, >= 1.
-        seed: Fixes the initial weights.
-
-    Raises:
-        InputError: A size is below one.
+    Its inputs are 2 observations wide, as the dynamics model sees them, and an action.
     """
 
     def __init__(
@@ -323,9 +284,6 @@ class TerminationModel(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return logits, shape (B, 1).
 
-        Args:
-            x: Shape (B, I).
-
         Raises:
             InputError: ``x`` has another shape.
         """
@@ -337,12 +295,7 @@ class TerminationModel(nn.Module):
         return self.net(x)
 
     def loss(self, x: Tensor, terminated: Tensor) -> Tensor:
-        """Return the mean cross-entropy in nats.
-
-        Args:
-            x: Shape (B, I).
-            terminated: 1 where the transition ended its episode, else 0, shape (B,) or (B, 1).
-        """
+        """Return the mean cross-entropy in nats; ``terminated`` is 1 where one was final."""
         logits = self(x)
         labels = terminated.reshape(logits.shape).to(logits)
         return functional.binary_cross_entropy_with_logits(logits, labels)
@@ -351,32 +304,14 @@ class TerminationModel(nn.Module):
 _logger = logging.getLogger(__name__)
 
 
-class TransitionNetwork(Protocol):
-    """What `DynamicModel` asks of the module it wraps; rows are (B, I) in, (B, O) out."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where the parameters live."""
-        ...
-
-    def loss(self, model_in: Tensor, target: Tensor) -> tuple[Tensor, dict[str, Any]]:
-        """Return the training loss, a scalar, and numbers about it."""
-        ...
-
-    def sample(self, model_input: Tensor, rng: torch.Generator) -> Tensor:
-        """Return one prediction per row."""
-        ...
-
-
 class DynamicModel(nn.Module):
     """Wraps a network so that it learns changes of observations, in normalised units.
 
     The normalisers are submodules: they are part of ``state_dict`` and of saved files.
 
     Args:
-        model: The network: an ensemble, `DeterministicModel`, or any module with the methods of
-            `TransitionNetwork`.
-        learned_rewards: The last output column is the reward.
+        model: The network: an ensemble, or any module with ``device``, ``loss`` and ``sample`` as
+            `DeterministicModel` has them.
         obs_process_fn: Applied to observations before they enter the model; a module is trained
             and saved along.
         no_delta_list: Observation columns whose target is the next value itself, not the change.
@@ -400,12 +335,8 @@ class DynamicModel(nn.Module):
         self.termination_model = termination_model
         self.input_normalizer = Normalizer()
         self.target_normalizer = Normalizer()
-        self.device = self._network.device
-
-    @property
-    def _network(self) -> TransitionNetwork:
-        """The wrapped module, seen through what is asked of it."""
-        return cast("TransitionNetwork", self.model)
+        self._network: Any = model
+        self.device: torch.device = self._network.device
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return the wrapped network's output for the normalised rows ``x``, (B, D + A)."""
@@ -421,13 +352,8 @@ class DynamicModel(nn.Module):
     ) -> tuple[Tensor, dict[str, Any]]:
         """Return the network's loss on a batch, and numbers about it; updates the normalisers.
 
-        Args:
-            obs: Shape (B, D).
-            next_obs: Shape (B, D).
-            action: Shape (B, A).
-            reward: Shape (B, 1) or (B,).
-            terminated: 1 where the transition ended its episode, (B, 1) or (B,); needed with a
-                termination model, otherwise not read.
+        Arrays are (B, D), (B, A) and (B, 1) or (B,); ``terminated``, 1 where the transition ended
+        its episode, is needed with a termination model.
 
         Raises:
             InputError: A shape does not fit, or ``terminated`` is needed and absent.
@@ -458,13 +384,8 @@ class DynamicModel(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Return simulated next observations (B, D) and rewards (B, 1), or None if not learned.
 
-        Batch norm and dropout are frozen meanwhile.
-
-        Args:
-            action: Shape (B, A).
-            observation: Shape (B, D).
-            rng: Draws the prediction; on the model's device.
-            members: Ensemble member of each row, shape (B,), int64; None lets the model choose.
+        Batch norm and dropout are frozen meanwhile. ``members``, (B,) int64, are the rows' ensemble
+        members; None lets the model choose.
 
         Raises:
             InputError: The network's prediction is not two-dimensional, or ``members`` is given and
@@ -494,11 +415,6 @@ class DynamicModel(nn.Module):
     ) -> Tensor:
         """Return the probability that a transition ends its episode, shape (B,).
 
-        Args:
-            action: Shape (B, A).
-            observation: Shape (B, D).
-            next_obs: Shape (B, D).
-
         Raises:
             InputError: There is no termination model.
         """
@@ -520,10 +436,6 @@ class DynamicModel(nn.Module):
     def get_model_input(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return [processed obs | action], shape (B, D + A), not normalised.
 
-        Args:
-            obs: Shape (B, D).
-            action: Shape (B, A).
-
         Raises:
             InputError: The numbers of rows differ.
         """
@@ -540,12 +452,6 @@ class DynamicModel(nn.Module):
         self, obs: Tensor, next_obs: Tensor, action: Tensor, reward: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return normalised inputs (B, D + A) and targets (B, O), after updating the statistics.
-
-        Args:
-            obs: Shape (B, D).
-            next_obs: Shape (B, D).
-            action: Shape (B, A).
-            reward: Shape (B, 1) or (B,).
 
         Raises:
             InputError: A shape does not fit.

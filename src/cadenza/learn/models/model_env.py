@@ -53,8 +53,6 @@ class ModelEnv:
         termination_fn: Next observations (E, D) to done flags (E,) or (E, 1); None draws ends from
             the model's termination model.
         reward_fn: (actions, next observations) to rewards; None takes the model's.
-        generator: Draws predictions, on the model's device; None makes one seeded 0.
-        input_key: Name of the observation array.
         fixed_members: Every episode keeps one elite member of the ensemble for its whole life
             (TS-inf of PETS, arXiv:1805.12114), instead of what the ensemble does by itself.
 
@@ -97,11 +95,7 @@ class ModelEnv:
         self._members: Tensor | None = None
 
     def reset(self, initial_obs_batch: Tensor, len_rollout: int) -> None:
-        """Put every environment into its start state.
-
-        Args:
-            initial_obs_batch: Shape (E, D).
-            len_rollout: Steps after which episodes are interrupted, >= 1.
+        """Put every environment into its start state, (E, D), for ``len_rollout`` steps.
 
         Raises:
             InputError: Another number of rows than ``num_envs``, or ``len_rollout`` < 1.
@@ -123,14 +117,10 @@ class ModelEnv:
     def step(
         self, actions: NDArray[Any] | Tensor
     ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
-        """Advance every environment by one step.
+        """Advance every environment by actions, (E, A).
 
-        Args:
-            actions: Shape (E, A).
-
-        Returns:
-            Next observations (E, D), rewards, done flags (E,) and
-            ``{"reached_max_len": (E,)}``, 1 from the last step of the rollout on.
+        Return next observations (E, D), rewards, done flags (E,) and ``{"reached_max_len": (E,)}``,
+        1 from the last step of the rollout on.
 
         Raises:
             NotReadyError: There was no `reset`.
@@ -167,12 +157,6 @@ class ModelEnv:
 
         An episode that ended (done: TERMINAL, else rollout over: INTERRUPTED) is followed by one
         under a new id that starts, and really is, in the environment's start state.
-
-        Args:
-            actions: ``list_data["actions"]`` (A,) by agent id.
-
-        Returns:
-            Observations by agent id, and an empty dict.
 
         Raises:
             NotReadyError: There was no `dict_reset`.
@@ -214,11 +198,7 @@ class ModelEnv:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken.
-
-        Raises:
-            CheckpointKeyError: A part is missing.
-        """
+        """Go on where `state_dict` was taken."""
         require_parts("ModelEnv", state, self.state_dict())
         self.rng.set_state(state["generator"].cpu())
         self._next_id = int(state["next_id"])

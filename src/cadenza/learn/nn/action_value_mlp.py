@@ -19,17 +19,7 @@ from cadenza.learn.nn.layers import apply_layers, relu_mlp
 
 
 class ActionValueMlp(nn.Module):
-    """ReLU perceptron on the observation and action side by side; one value per row.
-
-    Args:
-        observation_dim: O, >= 1.
-        action_dim: A, >= 1.
-        hidden_dims: Widths of the hidden layers.
-        generator: Source of the initial weights; None draws from the package's own.
-
-    Raises:
-        InputError: A width is below one.
-    """
+    """ReLU perceptron on the observation and action side by side; one value per row."""
 
     def __init__(
         self,
@@ -50,11 +40,7 @@ class ActionValueMlp(nn.Module):
         self.q = relu_mlp(observation_dim + action_dim, hidden_dims, 1, generator=generator)
 
     def forward(self, action: Tensor, obs: Tensor) -> Tensor:
-        """Return values, shape (B, 1), of ``action``, shape (B, A), in ``obs``, shape (B, O).
-
-        Raises:
-            InputError: A shape differs.
-        """
+        """Return values, shape (B, 1), of ``action``, shape (B, A), in ``obs``, shape (B, O)."""
         rows = obs.shape[0] if obs.ndim else 0
         if obs.shape != (rows, self.obs_dim) or action.shape != (rows, self.action_dim):
             raise InputError(
@@ -66,15 +52,7 @@ class ActionValueMlp(nn.Module):
 
 
 class SharedEncoderActionValueNet(nn.Module):
-    """An `ActionValueMlp` on the output of an encoder that other networks share.
-
-    Args:
-        shared_enc: Maps an observation to shape (B, ``encoder_out_dim``).
-        encoder_out_dim: Width of the encoding, >= 1.
-        action_dim: A, >= 1.
-        hidden_dims: Widths of the hidden layers.
-        generator: Source of the initial weights; None draws from the package's own.
-    """
+    """An `ActionValueMlp` on the output, ``encoder_out_dim`` wide, of a shared encoder."""
 
     def __init__(
         self,
@@ -98,26 +76,12 @@ class SharedEncoderActionValueNet(nn.Module):
 
 
 def dueling_values(state_value: Tensor, advantages: Tensor) -> Tensor:
-    """Return Q, shape (B, A), from V, shape (B, 1), and advantages, shape (B, A).
-
-    The mean advantage is taken out, so V is the mean of the action values.
-    """
+    """Return Q, (B, A), from V, (B, 1), and advantages, (B, A), whose mean is taken out."""
     return state_value + advantages - advantages.mean(dim=1, keepdim=True)
 
 
 class DiscreteQMlp(nn.Module):
-    """ReLU perceptron with one value per action.
-
-    Args:
-        observation_dim: O, >= 1.
-        num_actions: A, >= 1.
-        hidden_dims: Widths of the hidden layers, at least one.
-        dueling: Split the last layer into a state value and advantages.
-        generator: Source of the initial weights; None draws from the package's own.
-
-    Raises:
-        InputError: A width is below one or there is no hidden layer.
-    """
+    """ReLU perceptron with one value per action; ``dueling`` splits the last layer in two."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ Units:   images in [-1, 1] or [0, 1]; the noise is sized for either.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -35,14 +35,7 @@ def rand_uniform(
     *,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Return uniform draws in [minval, maxval) on the generator's device.
-
-    Args:
-        minval: Lower end.
-        maxval: Upper end.
-        shape: Shape of the result.
-        generator: Only source of randomness; None is `default_generator`.
-    """
+    """Return uniform draws in [minval, maxval), on the generator's device."""
     generator = default_generator() if generator is None else generator
     draws = torch.rand(tuple(shape), generator=generator, device=generator.device)
     return minval + (maxval - minval) * draws
@@ -52,14 +45,12 @@ class ImageAugmentor:
     """Adds noise to, and cuts a rectangle out of, images; in place.
 
     Args:
-        device: Device of the images.
         use_fast_augment: Cut the same rectangle out of every image of a batch.
         use_noise_aug: Add N(0, 0.015^2) noise to a batch with probability 1/4.
         use_per_image_mask_size: Draw a size for every image (without ``use_fast_augment``, which
             draws everything once).
         min_mask_relative_size: Smallest side of the rectangle, as a fraction of the image's.
         max_mask_relative_size: Largest side.
-        generator: Draws everything, on ``device``; None is a fresh one seeded 0.
 
     Raises:
         InputError: The relative sizes are not 0 <= min <= max <= 1.
@@ -92,10 +83,7 @@ class ImageAugmentor:
 
     @torch.no_grad()
     def __call__(self, image: Tensor) -> Tensor:
-        """Change ``image`` in place and return it; clone first what must survive.
-
-        Args:
-            image: Floating point, shape (B, X, Y, C).
+        """Change floating-point images, (B, X, Y, C), in place and return them.
 
         Raises:
             InputError: Another shape, or integers.
@@ -139,12 +127,7 @@ IMAGES: Final = "images"
 def soft_update_from_to(
     source_params: Iterable[Tensor], target_params: Iterable[Tensor], tau: float
 ) -> None:
-    """Move each target a share ``tau`` of the way to its source, in place.
-
-    Args:
-        source_params: Tensors, any number.
-        target_params: As many tensors of the same shapes.
-        tau: In [0, 1].
+    """Move each target the share ``tau`` in [0, 1] of the way to its source, in place.
 
     Raises:
         InputError: The numbers of tensors differ.
@@ -176,13 +159,7 @@ class TrainedParameters(list[Tensor]):
 class CurlNetwork(nn.Module):
     """Everything CURL trains or keeps: encoder, projection, bilinear form, and slow copies.
 
-    Args:
-        encoder: Images to features.
-        target_encoder: Its slow copy.
-        feature_size: Size of one image's features.
-        latent_size: Z with a projection; without, Z is ``feature_size``.
-        use_projection: Map features to latents by a linear layer and a ReLU.
-        generator: Draws the projection and W, on the CPU.
+    Z is ``latent_size`` with a projection, a linear layer and a ReLU, else ``feature_size``.
     """
 
     def __init__(
@@ -234,26 +211,11 @@ class CurlLoss(LossCallback):
     """Trains an encoder contrastively on ``observation["images"]``.
 
     Args:
-        encoder_model: The encoder; share it with the networks that use it.
         target_encoder_model: An encoder of equal sizes; becomes the slow copy.
-        device: Where the work is done.
-        learning_rate: Adam's rate.
-        learning_rate_start_frac: Factor on the rate at the start.
-        learning_rate_end_frac: Factor at the end.
-        learning_rate_steps: Steps from start to end.
-        max_grad_norm: Largest gradient norm.
-        data_group: Group the batch is read from.
         desired_zdim: Z of the projection; without one, Z is the encoder's output size.
-        tau: Rate of the slow copies.
-        use_noise_aug: Add noise to images.
-        temperature: Divides the logits.
         use_temperature_variant: False leaves the logits undivided.
-        use_per_image_mask_size: Cut out a rectangle of another size for every image.
-        use_fast_augment: Cut out one rectangle per batch.
-        use_projection_layer: Project features to ``desired_zdim``.
         augment_anchor_and_pos: False compares augmented with plain images.
         log_images: Keep the first image, plain and augmented, for the loggers.
-        seed: Fixes initial weights and augmentations.
 
     Raises:
         InputError: ``temperature`` or ``desired_zdim`` is not positive.
@@ -352,23 +314,10 @@ class CurlLoss(LossCallback):
         """Return logs, networks, slow copies, W, optimiser, schedule and generator."""
         return {**super().state_dict(), "augmentor": self.augmentor.generator.get_state()}
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
-        load_hparams: bool = True,
-    ) -> None:
-        """Take over what `state_dict` returned; the generator comes with ``load_hparams``.
-
-        Raises:
-            CheckpointKeyError: A part is missing.
-        """
-        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
-        if not load_hparams:
-            return
-        require_parts(self.name, state_dict, ("augmentor",))
-        self.augmentor.generator.set_state(state_dict["augmentor"].cpu())
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        super()._load_rest(state)
+        require_parts(self.name, state, ("augmentor",))
+        self.augmentor.generator.set_state(state["augmentor"].cpu())
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:

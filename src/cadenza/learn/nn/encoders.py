@@ -36,14 +36,7 @@ Network: TypeAlias = Literal["mlp", "cnn", "dict"] | nn.Module
 
 
 class ObservationEncoder(nn.Module):
-    """Gives flat observations their shape, and takes their features.
-
-    Args:
-        space: Space of one observation.
-        features: Takes observations in their shape; returns (B, F).
-
-    Attributes:
-        width: F.
+    """Gives flat observations of ``space`` their shape, and takes ``features`` (B, F) of them.
 
     Raises:
         ConfigurationError: ``features`` returns something else.
@@ -69,12 +62,7 @@ class ObservationEncoder(nn.Module):
 
 
 class ImageFeatures(nn.Module):
-    """Convolutions and one layer.
-
-    Args:
-        space: Box of rank 3.
-        generator: Source of the initial weights.
-    """
+    """Convolutions and one layer, for a Box of rank 3."""
 
     def __init__(self, space: AnyBox, generator: torch.Generator) -> None:
         super().__init__()
@@ -101,12 +89,7 @@ class ImageFeatures(nn.Module):
 
 
 class DictFeatures(nn.Module):
-    """Features of every part, side by side.
-
-    Args:
-        space: Space of the dict.
-        generator: Source of the initial weights.
-    """
+    """Features of every part, side by side."""
 
     def __init__(self, space: spaces.Dict, generator: torch.Generator) -> None:
         super().__init__()
@@ -132,10 +115,7 @@ def encoder_factory(
 ) -> Callable[[], ObservationEncoder] | None:
     """Return what makes the encoder of one network; None if flat observations are features already.
 
-    Args:
-        network: What was asked for; None chooses by ``space``.
-        space: Space of one observation.
-        generator: Source of the initial weights.
+    Without ``network``, the kind of ``space`` decides.
 
     Raises:
         ConfigurationError: ``network`` has another name or does not fit ``space``.

@@ -40,17 +40,10 @@ _HEAD_PARAMETERS: Final = 3
 
 
 def actor_mean(parameters: Sequence[Tensor], observations: Tensor) -> Tensor:
-    """Return the mean actions of the plain policy that ``parameters`` describe.
+    """Return the mean actions, (B, A), of the policy whose `GaussianActor.parameters` these are.
 
     The values are those of `GaussianActor.forward`; for one row, calling its modules takes two and
     a half times as long.
-
-    Args:
-        parameters: Tensors in the order of `GaussianActor.parameters`.
-        observations: Shape (B, O).
-
-    Returns:
-        Shape (B, A).
     """
     x = _layer_norm(observations, parameters[0], parameters[1])
     head = len(parameters) - _HEAD_PARAMETERS
@@ -71,9 +64,6 @@ class GaussianActor(nn.Module):
     """Policy whose state dict is interchangeable with HARL's.
 
     Args:
-        observation_dim: O, >= 1.
-        action_dim: A, >= 1.
-        hidden_sizes: Width of each hidden layer, at least one.
         generator: CPU generator that initialises the weights, advanced as HARL's construction
             advances the global one.
         max_standard_deviation: σ_max, in units of the action, > 0.
@@ -121,11 +111,9 @@ class GaussianActor(nn.Module):
         *,
         max_standard_deviation: float = MAX_STANDARD_DEVIATION,
     ) -> "GaussianActor":
-        """Return an actor of the sizes that ``state`` implies, holding its weights.
+        """Return an actor of the sizes that ``state``, ours or HARL's without recurrence, implies.
 
-        Args:
-            state: State dict of this class or of HARL's stochastic policy without recurrence.
-            max_standard_deviation: σ_max it was trained with; no weight shows it.
+        No weight shows the σ_max it was trained with.
 
         Raises:
             CheckpointError: A weight is missing, superfluous or of the wrong shape.

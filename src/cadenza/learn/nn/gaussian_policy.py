@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
-from cadenza.learn.nn.encoding import NoisyModule, let_noise_go_on
 from cadenza.learn.nn.initialization import initialised_linear, xavier_uniform_init_
-from cadenza.learn.nn.layers import apply_layers, relu_mlp
+from cadenza.learn.nn.layers import NoisyModule, apply_layers, let_noise_go_on, relu_mlp
 
 #: Bound of |μ|: tanh(5) = 0.9999, so no action is out of reach. Outside, μ has no gradient.
 MAX_MEAN: Final = 5.0
@@ -35,13 +34,7 @@ _LOG_TWO: Final = math.log(2.0)
 
 
 def squashed_log_probability(u: Tensor, epsilon: Tensor, log_std: Tensor) -> Tensor:
-    """Return log π(tanh u) summed over actions, shape (B, 1).
-
-    Args:
-        u: Draws μ + σ ε before the squashing, shape (B, A).
-        epsilon: The standard normal draws in them, shape (B, A).
-        log_std: ln σ, shape (B, A).
-    """
+    """Return log π(tanh u) summed over actions, (B, 1), for u = μ + σ ε, (B, A)."""
     normal = -0.5 * epsilon * epsilon - log_std - _HALF_LOG_TWO_PI
     squash = 2.0 * (_LOG_TWO - u - nn.functional.softplus(-2.0 * u))
     return (normal - squash).sum(-1, keepdim=True)
@@ -60,10 +53,7 @@ class BasePolicy(nn.Module):
         return actions
 
     def infer(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return pre-actions and decisions for the encoder output ``x``; for acting, not training.
-
-        A policy that returns its log-probability too (training mode) gives the same pair.
-        """
+        """Return pre-actions and decisions for the encoder output ``x``, for acting."""
         out: Tensor | tuple[Tensor, ...] = self(x)
         pre_actions = out[0] if isinstance(out, tuple) else out
         return pre_actions, self.post_process(pre_actions)
@@ -72,15 +62,8 @@ class BasePolicy(nn.Module):
 class GaussianPolicyHead(NoisyModule):
     """Mean and spread from features, and the squashed draw.
 
-    Args:
-        hidden_dim: H, >= 1.
-        action_dim: A, >= 1.
-        generator: Source of the noise ε; None makes one that belongs to this head, seeded 0. With
-            the initial weights it shares nothing.
-        init_generator: Source of the initial weights; None draws from the package's own.
-
-    Raises:
-        InputError: A width is below one.
+    ``generator`` is the source of the noise; None makes one that belongs to this head, seeded 0,
+    which shares nothing with the initial weights.
     """
 
     def __init__(
@@ -107,14 +90,9 @@ class GaussianPolicyHead(NoisyModule):
     def forward(self, x: Tensor, epsilon: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """Draw an action in training mode; decide without chance in evaluation mode.
 
-        Args:
-            x: Features, shape (B, H).
-            epsilon: Standard normal noise, shape (B, A). Training mode draws it when None;
-                evaluation mode takes None as zero, which gives tanh(μ).
-
-        Returns:
-            Training mode: actions (B, A), differentiable through the draw, and log-probabilities
-            (B, 1). Evaluation mode: actions (B, A) only.
+        Features are (B, H). Training mode returns actions (B, A), differentiable through the draw,
+        and log-probabilities (B, 1), evaluation mode actions only. Noise ``epsilon``, (B, A), is
+        drawn if it is None in training, and zero in evaluation, which gives tanh(μ).
         """
         mean = apply_layers([self.mean], x)
         if not self.training and epsilon is None:
@@ -135,18 +113,7 @@ class GaussianPolicyHead(NoisyModule):
 
 
 class GaussianMlpPolicy(nn.Module):
-    """ReLU perceptron and `GaussianPolicyHead`.
-
-    Args:
-        observation_dim: Width of the observation, >= 1.
-        action_dim: A, >= 1.
-        hidden_dims: Widths of the hidden layers, at least one.
-        generator: Source of the noise, see `GaussianPolicyHead`.
-        init_generator: Source of the initial weights; None draws from the package's own.
-
-    Raises:
-        InputError: A width is below one or there is no hidden layer.
-    """
+    """ReLU perceptron and `GaussianPolicyHead`."""
 
     def __init__(
         self,

@@ -37,14 +37,9 @@ def default_generator() -> torch.Generator:
 def ortho_init_(
     m: nn.Module, gain: float = math.sqrt(2.0), *, generator: torch.Generator | None = None
 ) -> None:
-    """Make the weights of a linear or 2-D convolution layer orthogonal and its bias zero.
+    """Make a linear or 2-D convolution layer's weights orthogonal, times ``gain``, its bias zero.
 
     Made for ``module.apply``: other modules are left alone.  Source: arXiv:1312.6120.
-
-    Args:
-        m: Any module.
-        gain: Factor on the orthonormal rows or columns.
-        generator: Source of the draws.
     """
     if isinstance(m, nn.Linear | nn.Conv2d):
         nn.init.orthogonal_(m.weight, gain=gain, generator=_chosen(generator))
@@ -56,12 +51,7 @@ def xavier_uniform_init_(
 ) -> None:
     """Draw a linear layer's weights uniformly in ±gain·sqrt(6 / (inputs + outputs)), bias zero.
 
-    Source: Glorot and Bengio, AISTATS 2010, equation 16.
-
-    Args:
-        m: Any module; other than linear ones are left alone.
-        gain: Factor on the bound.
-        generator: Source of the draws.
+    Other modules are left alone.  Source: Glorot and Bengio, AISTATS 2010, equation 16.
     """
     if isinstance(m, nn.Linear):
         nn.init.xavier_uniform_(m.weight, gain=gain, generator=_chosen(generator))
@@ -94,16 +84,7 @@ def truncated_normal_(
     *,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Fill ``tensor`` with normal draws, redrawing those more than 2 std away from the mean.
-
-    Args:
-        tensor: Filled in place.
-        mean: Mean of the distribution before truncation.
-        std: Standard deviation before truncation, > 0.
-        generator: Source of the draws.
-
-    Returns:
-        ``tensor`` itself.
+    """Fill ``tensor`` with normal draws, redrawing those more than 2 std off the mean; return it.
 
     Raises:
         InputError: ``std`` is not positive.
@@ -135,13 +116,7 @@ DEFAULT_LINEAR_SLOPE: Final = math.sqrt(5.0)
 
 
 def default_linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
-    """Return a layer with torch's default initialisation, drawn from ``generator``.
-
-    Args:
-        inputs: I.
-        outputs: O.
-        generator: CPU generator; advanced by O·I + O uniform draws.
-    """
+    """Return a layer with torch's default initialisation: O·I + O uniform draws."""
     layer = _empty_linear(inputs, outputs)
     nn.init.kaiming_uniform_(layer.weight, a=DEFAULT_LINEAR_SLOPE, generator=generator)
     bound = 1.0 / math.sqrt(inputs)
@@ -152,18 +127,12 @@ def default_linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.
 def orthogonal_linear(
     inputs: int, outputs: int, *, gain: float, generator: torch.Generator
 ) -> nn.Linear:
-    """Return a layer with orthogonal weights and zero bias.
+    """Return a layer with orthogonal weights, times ``gain``, and zero bias.
 
     The default initialisation is drawn first and overwritten: code that initialises a finished
     ``torch.nn.Linear`` consumes those draws too, and only so do later draws agree with it.
 
     Source: arXiv:1312.6120.
-
-    Args:
-        inputs: I.
-        outputs: O.
-        gain: Factor on the orthonormal rows or columns.
-        generator: CPU generator; advanced by the default draws and the O·I normal draws.
     """
     layer = default_linear(inputs, outputs, generator)
     nn.init.orthogonal_(layer.weight, gain=gain, generator=generator)

@@ -1,14 +1,17 @@
-"""Stacks of layers: perceptrons with ReLU, and convolutional encoders of images and sequences.
+"""Building blocks of networks: stacks of layers, what stands around them, and modules that draw.
 
 ReLU:    x_{i+1} = max(0, W_i x_i + b_i); a linear layer may come last.
 Size:    x' = floor((x - k + 2 p) / s) + 1 per axis and convolution.
-Axes:    B = batch, X, Y = image axes, L = length, C = channels.
+Noise:   the state of a module's generator is saved as torch's extra state, so a resumed run draws
+         on as an unbroken one. Weights from elsewhere have none; after `let_noise_go_on` they load
+         strictly all the same, and the noise goes on where it is.
+Axes:    B = batch, O = observation, X, Y = image axes, L = length, C = channels.
 """
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,12 +36,7 @@ def relu_mlp(
 ) -> nn.Sequential:
     """Return linear, ReLU, linear, ReLU, ... with orthogonal weights and zero biases.
 
-    Args:
-        inputs: Width of the input, >= 1.
-        hidden_dims: Widths of the hidden layers, at least one unless ``outputs`` is given.
-        outputs: Width of the linear layer at the end, of gain 1; None ends with the last ReLU.
-        generator: Source of the initial weights; None draws from the package's own
-            (`initialization.default_generator`).
+    It ends with the last ReLU, or with a linear layer of gain 1 and ``outputs`` units.
 
     Raises:
         InputError: A width is below one or there is no layer.
@@ -86,18 +84,10 @@ def conv_output_size(
 
 
 class Conv2dEncoder(nn.Module):
-    """Convolutions with one activation each, orthogonally initialised.
+    """Convolutions, with one entry per layer, and one activation each, orthogonally initialised.
 
-    Args:
-        input_shape: (X, Y, C), or (C, X, Y) without ``channels_last``.
-        channels: Output channels per layer.
-        kernels: Kernel size per layer.
-        strides: Stride per layer.
-        padding: Padding per layer.
-        channels_last: Images come as (B, X, Y, C).
-        activation: Module, or what makes one.
-        flatten: Return vectors instead of feature maps.
-        generator: Draws the weights; None is `default_generator`.
+    Images come as (B, X, Y, C), without ``channels_last`` as (B, C, X, Y); ``flatten`` returns
+    vectors instead of feature maps.
 
     Raises:
         InputError: Lists of different lengths, or an image too small for the layers.
@@ -136,11 +126,7 @@ class Conv2dEncoder(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return features, shape (B, size), or (B, C, X, Y) without ``flatten``.
-
-        Args:
-            obs: Images, shape (B, X, Y, C), or (B, C, X, Y) without ``channels_last``.
-        """
+        """Return features, shape (B, size), or (B, C, X, Y) without ``flatten``."""
         images = obs.permute(0, 3, 1, 2) if self._channels_last else obs
         features = self.layers(images)
         return features.flatten(start_dim=1) if self._flatten else features
@@ -153,17 +139,8 @@ class Conv2dEncoder(nn.Module):
 class Conv1dEncoder(nn.Module):
     """Convolutions over a sequence with one activation each, with torch's default initialisation.
 
-    Args:
-        input_shape: (L, C), or (C, L) without ``channels_last``.
-        channels: Output channels per layer.
-        kernels: Kernel size per layer.
-        strides: Stride per layer.
-        padding: Padding per layer.
-        activation: Module, or what makes one.
-        flatten: Return vectors instead of feature sequences.
-        name: Names the submodule that holds the layers.
-        channels_last: Sequences come as (B, L, C).
-        generator: Draws the weights; None is `default_generator`.
+    Sequences come as (B, L, C), without ``channels_last`` as (B, C, L); ``name`` names the
+    submodule that holds the layers.
 
     Raises:
         InputError: Lists of different lengths, or a sequence too short for the layers.
@@ -204,11 +181,7 @@ class Conv1dEncoder(nn.Module):
         self.add_module(name, nn.Sequential(*layers))
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return features, shape (B, size), or (B, C, L) without ``flatten``.
-
-        Args:
-            obs: Sequences, shape (B, L, C), or (B, C, L) without ``channels_last``.
-        """
+        """Return features, shape (B, size), or (B, C, L) without ``flatten``."""
         rows = obs.permute(0, 2, 1) if self._channels_last else obs
         features = self.get_submodule(self._name)(rows)
         return features.flatten(start_dim=1) if self._flatten else features
@@ -240,3 +213,73 @@ def _check_output(owner: str, inputs: Sequence[int], outputs: Sequence[int]) -> 
             f"{owner}: expected an input large enough for the layers, got {tuple(inputs)} "
             f"(channels first), which leaves {tuple(outputs)}; use fewer or smaller strides."
         )
+
+
+#: Makes a module that maps flat observations, (B, O), to features, (B, ``module.width``).
+EncoderFactory = Callable[[], nn.Module]
+Network = TypeVar("Network", bound=nn.Module)
+
+
+def with_encoder(
+    make: EncoderFactory | None, observation_dim: int, build: Callable[[int], Network]
+) -> tuple[Network, list[nn.Module]]:
+    """Return what ``build`` makes of a width, and the encoder before it, if there is one."""
+    if make is None:
+        return build(observation_dim), []
+    encoder = make()
+    return build(int(cast("Any", encoder).width)), [encoder]
+
+
+class EncodedNetwork(nn.Module):
+    """A network that sees the features of an encoder of ``obs``; other arguments pass."""
+
+    def __init__(self, encoder: nn.Module, network: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.network = network
+
+    def forward(self, *inputs: Any, obs: Tensor, **options: Any) -> Any:
+        """Return what the network does for the features of ``obs``."""
+        return self.network(*inputs, obs=self.encoder(obs), **options)
+
+
+class Decision(nn.Module):
+    """A function as the last layer of a policy."""
+
+    def __init__(self, decide: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.decide = decide
+
+    def forward(self, output: Tensor) -> Tensor:
+        """Return the actions."""
+        return self.decide(output)
+
+
+#: What torch appends to a module's path for state that is neither parameter nor buffer.
+EXTRA_STATE: Final = "_extra_state"
+
+
+class NoisyModule(nn.Module):
+    """Base of modules that draw; without a generator, each makes one on the CPU, seeded 0."""
+
+    def __init__(self, generator: torch.Generator | None) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(0) if generator is None else generator
+
+    def get_extra_state(self) -> Tensor:
+        """Return the generator's state, for `torch.nn.Module.state_dict`."""
+        return self.generator.get_state()
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Continue the draws where `get_extra_state` was taken."""
+        self.generator.set_state(state.cpu())
+
+
+def let_noise_go_on(module: nn.Module) -> None:
+    """Let weights without a generator's state load strictly; the constructor calls this."""
+    module.register_load_state_dict_pre_hook(_complete)  # pyright: ignore[reportUnknownMemberType] -- torch leaves it untyped
+
+
+def _complete(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: object) -> None:
+    """Give ``state_dict``, torch's copy of what is loaded, the module's own extra state."""
+    state_dict.setdefault(prefix + EXTRA_STATE, module.get_extra_state())

@@ -28,9 +28,9 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
-from cadenza.learn.nn.encoding import EncoderFactory, with_encoder
 from cadenza.learn.nn.gaussian_policy import squashed_log_probability
 from cadenza.learn.nn.initialization import default_linear, orthogonal_linear
+from cadenza.learn.nn.layers import EncoderFactory, with_encoder
 
 HIDDEN_GAIN: Final = math.sqrt(2.0)
 #: First actions are almost uniform, or have almost zero mean.
@@ -69,11 +69,7 @@ class ActionHead(Protocol):
 
 
 class CategoricalHead(nn.Module):
-    """One of K choices.
-
-    Args:
-        choices: K, >= 1.
-    """
+    """One of K choices."""
 
     def __init__(self, choices: int) -> None:
         super().__init__()
@@ -101,12 +97,7 @@ class CategoricalHead(nn.Module):
 
 
 class DiagonalGaussianHead(nn.Module):
-    """Independent normal components whose spread is a parameter of its own.
-
-    Args:
-        components: A, >= 1.
-        initial_log_std: First value of log σ, in log units of the action.
-    """
+    """Independent normal components; log σ, in log units of the action, is a parameter."""
 
     def __init__(self, components: int, initial_log_std: float = 0.0) -> None:
         super().__init__()
@@ -137,15 +128,7 @@ class DiagonalGaussianHead(nn.Module):
 
 
 class SquashedGaussianHead(nn.Module):
-    """Independent normal components squashed by tanh.
-
-    Args:
-        components: A, >= 1.
-        initial_log_std: First value of log σ, in log units of the pre-action.
-
-    Raises:
-        InputError: ``components`` is below one.
-    """
+    """Independent normal components squashed by tanh; log σ is that of the pre-action."""
 
     def __init__(self, components: int, initial_log_std: float = 0.0) -> None:
         super().__init__()
@@ -182,18 +165,7 @@ class SquashedGaussianHead(nn.Module):
 
 
 class TanhMlp(nn.Module):
-    """Tanh layers and a linear output, orthogonal weights, zero biases.
-
-    Args:
-        inputs: Width of a row, >= 1.
-        hidden_sizes: Width of each hidden layer.
-        outputs: Width of the result, >= 1.
-        output_gain: Gain of the last layer.
-        generator: CPU generator of the weights.
-
-    Raises:
-        InputError: A width is below one.
-    """
+    """Tanh layers and a linear output of gain ``output_gain``, orthogonal weights, zero biases."""
 
     def __init__(
         self,
@@ -228,20 +200,8 @@ class TanhMlp(nn.Module):
 class Policy(nn.Module):
     """A policy, and the state value that judges it if there is to be one.
 
-    Args:
-        observation_dim: O, what the actor sees.
-        head: Distribution of the actions.
-        hidden_sizes: Widths of the hidden layers of each trunk.
-        generator: CPU generator of the weights; the actor's draws come first.
-        critic_dim: S, what the critic sees; None makes no critic.
-        encoder: Makes what comes before each trunk; None lets them see the observation.
-
-    Attributes:
-        actor: Maps observations, (B, O), to what ``head`` takes.
-        head: As given.
-
-    Raises:
-        InputError: A width is below one.
+    The generator draws the weights of the actor first; without ``critic_dim`` there is no critic.
+    ``actor`` maps observations, (B, O), to what ``head`` takes.
     """
 
     def __init__(
@@ -278,16 +238,7 @@ class Policy(nn.Module):
 
 
 class ValueCritic(nn.Module):
-    """The critic of HAPPO: as `TanhMlp`, but with torch's default initialisation.
-
-    Args:
-        observation_dim: O, >= 1.
-        hidden_sizes: Widths of the hidden layers, >= 1.
-        generator: CPU generator that initialises the weights.
-
-    Raises:
-        InputError: A size is below one.
-    """
+    """The critic of HAPPO: as `TanhMlp`, but with torch's default initialisation."""
 
     def __init__(
         self, observation_dim: int, *, hidden_sizes: Sequence[int], generator: torch.Generator
