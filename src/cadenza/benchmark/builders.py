@@ -83,7 +83,14 @@ class BackgroundRobots:
         return two_seats(obs, self.agent_uids), info
 
     def step(self, action: ActionDict) -> tuple[Any, Any, Any, Any, Mapping[str, Any]]:
-        """Advance one step; the background robots act on the last observation."""
+        """Advance one step; the background robots act on the last observation.
+
+        Args:
+            action: Actions of ego and partner.
+
+        Raises:
+            NotReadyError: No episode was started.
+        """
         obs, reward, terminated, truncated, info = self._env.step(self._all_actions(action))
         self._obs = obs
         return two_seats(obs, self.agent_uids), reward, terminated, truncated, info
@@ -206,7 +213,12 @@ def build_env(
 
 
 def require_player(task: TaskSpec, class_name: str) -> None:
-    """Raise unless a partner plays ``task``: its card names the task or none, or the reverse."""
+    """Raise unless a partner plays ``task``: its card names the task or none, or the task names it.
+
+    Raises:
+        ConfigurationError: The partner is one of other tasks.
+        UnknownNameError: The class is not registered.
+    """
 
     def plays(name: str) -> bool:
         declared = partner_card(name).tasks
@@ -251,7 +263,16 @@ def partner_spec(partner_config: PartnerConfig, **extra: str) -> PartnerSpec:
 
 
 def code_digest(task: TaskSpec, partners: Iterable[str]) -> str:
-    """Return the digest of the code that plays ``task``, plug-ins included."""
+    """Return the digest of the code that plays ``task``, plug-ins included.
+
+    Args:
+        task: The task.
+        partners: Classes of its partners.
+
+    Raises:
+        ConfigurationError: The task's factory does not exist.
+        UnknownNameError: The class of a partner is not registered.
+    """
     return source_digest(task.load_factory(), *map(partner_class, partners))
 
 
@@ -277,7 +298,18 @@ def build_safety_driver(
 def build_batched_safety_driver(
     env: Any, safety_config: SafetyConfig
 ) -> "BatchedSafetyDriver | None":
-    """Return the safety driver of the batch that will be stepped; None without a filter."""
+    """Build the safety driver of a batch of environments, the one that will be stepped.
+
+    Args:
+        env: Batch with the safety hooks.
+        safety_config: Settings of the filter.
+
+    Returns:
+        The driver; None if the filter is disabled.
+
+    Raises:
+        ConfigurationError: The filter is enabled for a task without the hooks.
+    """
     if not safety_config.enabled:
         return None
     from cadenza.safety.batched.driver import BatchedSafetyDriver

@@ -163,7 +163,11 @@ def encode_journal(episodes: Sequence[EpisodeResult], *, genesis: str) -> bytes:
 
 
 def build_bundle_files(request: BundleRequest) -> dict[str, bytes]:
-    """Return every file of the bundle by name; a pure function of ``request``."""
+    """Return every file of the bundle by name; a pure function of ``request``.
+
+    Raises:
+        InputError: The episodes do not allow the requested statistics.
+    """
     plan = request.plan
     files: dict[str, bytes] = {PLAN_NAME: plan.to_bytes()}
     for seed in plan.seeds:

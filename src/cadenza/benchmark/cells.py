@@ -226,7 +226,11 @@ class EvaluationPlan(PlanModel):
 
     @classmethod
     def from_bytes(cls, data: bytes, *, source: str = PLAN_NAME) -> "EvaluationPlan":
-        """Return the plan that ``data`` holds."""
+        """Return the plan that ``data`` holds.
+
+        Raises:
+            IntegrityError: ``data`` is not the canonical form of a plan.
+        """
         content = parse_json_object(data, source=source)
         try:
             plan = cls.model_validate(content)
@@ -280,7 +284,12 @@ def initial_state_seed(seed: int, episode: int) -> int:
 
 
 def store_plan(folder: Path, plan: EvaluationPlan) -> None:
-    """Write ``plan`` into ``folder``, or check that the folder already holds the same plan."""
+    """Write ``plan`` into ``folder``, or check that the folder already holds the same plan.
+
+    Raises:
+        ConfigurationError: The folder holds another plan.
+        StorageError: The file system refused.
+    """
     path = folder / PLAN_NAME
     if not path.exists():
         atomic_write_bytes(path, plan.to_bytes())
@@ -319,7 +328,11 @@ def cell_path(folder: Path, key: str) -> Path:
 
 
 def write_cell(folder: Path, key: str, cell: Cell, episodes: Sequence[EpisodeResult]) -> None:
-    """Store a finished cell in one durable step."""
+    """Store a finished cell in one durable step.
+
+    Raises:
+        StorageError: The file system refused; an earlier file is unchanged.
+    """
     lines = [episode_line(episode) for episode in episodes]
     body = b"".join([_header_line(key, cell) + b"\n", *lines])
     data = body + _closing_line(body, len(episodes)) + b"\n"
@@ -350,7 +363,11 @@ def read_cell(folder: Path, key: str, plan: EvaluationPlan) -> list[EpisodeResul
 def check_cell_episodes(
     plan: EvaluationPlan, cell: Cell, episodes: Sequence[EpisodeResult]
 ) -> None:
-    """Raise unless ``episodes`` are exactly the planned ones of ``cell``, in order."""
+    """Raise unless ``episodes`` are exactly the planned ones of ``cell``, in order.
+
+    Raises:
+        IntegrityError: An episode is missing, foreign, or started from another state than planned.
+    """
     indices = range(cell.first_episode, cell.first_episode + cell.n_episodes)
     expected = [
         (cell.seed, plan.episode_idx(cell, i), initial_state_seed(cell.seed, i)) for i in indices

@@ -56,7 +56,12 @@ class LinkConfig(BaseModel):
     ordering: Ordering = Field(default="freshest")
 
     def to_profile(self) -> DegradationProfile:
-        """Return what the link does."""
+        """Return what the link does.
+
+        Raises:
+            ConfigurationError: There is no such preset.
+            InputError: A value is out of range.
+        """
         if self.profile not in URLLC_3GPP_R17:
             known = ", ".join(URLLC_3GPP_R17)
             raise ConfigurationError(

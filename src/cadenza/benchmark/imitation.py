@@ -91,7 +91,11 @@ class TaughtSeat(EgoGymEnv):
         return outcome
 
     def expert_action(self) -> NDArray[Any]:
-        """Return what the expert would do now, (A,)."""
+        """Return what the expert would do now, (A,).
+
+        Raises:
+            NotReadyError: There is no expert, or `reset` was never called.
+        """
         return _told(self._wanted)
 
     def _ask(self) -> None:
@@ -147,7 +151,11 @@ class TaughtBatch(EgoVectorEnv):
         return getattr(self, name)(*arguments)
 
     def expert_action(self) -> NDArray[Any]:
-        """Return what the experts would do now, (E, A)."""
+        """Return what the experts would do now, (E, A).
+
+        Raises:
+            NotReadyError: There is no expert, or `reset` was never called.
+        """
         return _told(self._wanted)
 
     def has_wrapper_attr(self, name: str) -> list[bool]:
@@ -257,7 +265,11 @@ def _label(player: PartnerConfig) -> str:
 
 
 def find_expert(name: str, seat: EgoSeat) -> EgoPolicy:
-    """Return the expert called ``name`` for an ego's seat."""
+    """Return the expert called ``name`` for an ego's seat.
+
+    Raises:
+        UnknownNameError: No registry knows the name; lists the known ones.
+    """
     if name in EXPERTS:
         return LawPolicy(seat, EXPERTS[name].law)
     if name in list_registered():

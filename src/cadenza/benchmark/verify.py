@@ -142,7 +142,11 @@ def content_checks(case: BundleUnderTest) -> list[CheckResult]:
 
 
 def read_journal(data: bytes, *, genesis: str, source: str) -> list[EpisodeResult]:
-    """Return the episodes of a journal whose chain is whole."""
+    """Return the episodes of a journal whose chain is whole.
+
+    Raises:
+        IntegrityError: A line is torn, foreign, out of order or not an episode.
+    """
     lines = data.split(b"\n")
     if lines.pop() != b"":
         raise IntegrityError(f"{source}: expected the last line to end, got a torn line.")

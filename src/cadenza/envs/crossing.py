@@ -351,7 +351,11 @@ class CrossingEnv(gym.Env[dict[str, Any], dict[str, Any]]):
 
 
 def crossing_uids(owner: str, num_robots: int, uids: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the uids of ``num_robots`` robots, checked, or the default ones."""
+    """Return the uids of ``num_robots`` robots, checked, or the default ones.
+
+    Raises:
+        InputError: ``num_robots`` is outside 2 ... 8, or ``uids`` are not that many distinct names.
+    """
     count = checked_integer(owner, "num_robots", num_robots, low=MIN_ROBOTS)
     if count > MAX_ROBOTS:
         raise InputError(

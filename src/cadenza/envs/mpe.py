@@ -196,7 +196,11 @@ class MPECooperativePushEnv(gym.Env[dict[str, Any], dict[str, Any]]):
         return _state(landmarks, *self._position[own], *self._velocity[own], *seen[:2])
 
     def landmark_positions(self) -> FloatArray:
-        """Return the landmarks, shape (2, 2)."""
+        """Return the landmarks, shape (2, 2).
+
+        Raises:
+            NotReadyError: `reset` was never called.
+        """
         if self._landmarks is None:
             raise NotReadyError(f"{_OWNER}: expected landmarks, got none yet; call reset().")
         return np.array(self._landmarks).reshape(N_LANDMARKS, 2)

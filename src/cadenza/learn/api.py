@@ -360,7 +360,11 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Continue where `state_dict` was taken; the switches are the engine's, all or nothing."""
+        """Continue where `state_dict` was taken; the switches are the engine's, all or nothing.
+
+        Raises:
+            CheckpointError: The state is of another version, incomplete or of other sizes.
+        """
         require_version(self.name, state_dict, STATE_VERSION)
         rest = dict(state_dict)
         with complete_state(self.name, "an agent of these sizes"):

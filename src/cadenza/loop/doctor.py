@@ -287,7 +287,11 @@ def _refusal(address: str) -> str | None:
 
 
 def store_check(location: Path | str) -> Check:
-    """Return how the store at a path or URL is, or raise; nothing in it changes."""
+    """Return how the store at a path or URL is; nothing in it changes.
+
+    Raises:
+        CadenzaError: It does not answer, is damaged, or is of a newer version.
+    """
     from cadenza.loop.store.database import shown, url_of
     from cadenza.loop.store.jobstore import JobStore
 

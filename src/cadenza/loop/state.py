@@ -142,7 +142,15 @@ def spent_of(state: LoopState, config: LoopConfig) -> float:
 
 
 def needed(value: _Value | None, what: str) -> _Value:
-    """Return what an earlier step of the cycle made, called ``what`` if it is not there."""
+    """Return what an earlier step of the cycle made.
+
+    Args:
+        value: What the state holds.
+        what: What it is, for the message.
+
+    Raises:
+        AssertionError: It is not there: the steps were done in another order.
+    """
     if value is None:
         raise AssertionError(f"expected {what} from an earlier step, got None")
     return value

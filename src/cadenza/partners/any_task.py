@@ -62,7 +62,11 @@ class RandomActions(_AnyTaskPartner, DrawingPartner):
     )
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
-        """Return a uniform draw, (A,), or (N, A) for a batch of states."""
+        """Return a uniform draw, (A,), or (N, A) for a batch of states.
+
+        Raises:
+            InputError: The bound space is not bounded.
+        """
         del deterministic  # it has no preferred action
         low, high = self._bounds()
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
@@ -106,7 +110,11 @@ class ConstantAction(_AnyTaskPartner):
 
 @register_partner("partner_ablated_zero")
 class PartnerAblatedZero(PartnerBase):
-    """Always acts with zeros."""
+    """Always acts with zeros.
+
+    Raises:
+        ConfigurationError: The option ``action_dim`` is missing or no integer >= 1.
+    """
 
     card: ClassVar[PartnerCard | None] = PartnerCard(
         summary="Always acts with zeros (ablation).",
@@ -124,7 +132,12 @@ class PartnerAblatedZero(PartnerBase):
         """Do nothing: no episode differs from another."""
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
-        """Return zeros, (action_dim,), or (N, action_dim) for N states."""
+        """Return zeros, (action_dim,), or (N, action_dim) for N states.
+
+        Args:
+            obs: Only the number of rows is read.
+            deterministic: Without effect: there is nothing to draw.
+        """
         del deterministic
         state = find_state(obs, self._uid)
         rows = () if state is None else state.shape[:-1]
@@ -211,7 +224,15 @@ class ArmSwayPartner(FamilyPartner):
         self._steps[row] = 0.0
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
-        """Return the next action of the swing, (A,), or (N, A) for N states."""
+        """Return the next action of the swing.
+
+        Args:
+            obs: Nested observation; only the number of rows of the robot's own state is read.
+            deterministic: Without effect: nothing is drawn.
+
+        Returns:
+            Action, shape (A,), or (N, A) for a state of shape (N, D).
+        """
         del deterministic
         state = find_state(obs, self._uid)
         rows = None if state is None or state.ndim == 1 else len(state)

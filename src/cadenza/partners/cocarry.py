@@ -69,7 +69,14 @@ class View:
 
 
 def read_view(state: NDArray[Any]) -> View:
-    """Return what a task view, (N, 20), tells the laws."""
+    """Return what a task view tells the laws.
+
+    Args:
+        state: (N, 20).
+
+    Raises:
+        InputError: The layout is another one, or a number is not finite.
+    """
     if state.ndim != 2 or state.shape[1] != len(VIEW_SCALE):
         raise InputError(
             f"co-carry view: expected states of {len(VIEW_SCALE)} numbers, got shape "
@@ -97,7 +104,13 @@ def in_step(gap: FloatArray, band: Any) -> FloatArray:
 
 
 def path_point(path: NDArray[np.int64], way: FloatArray, run: FloatArray) -> FloatArray:
-    """Return the points that lie ``run`` (N,), m, along paths from 0 to ``way``, (N, 3), m."""
+    """Return the points that lie ``run`` along paths from 0 to ``way``, (N, 3).
+
+    Args:
+        path: Index in `PATHS`, (N,).
+        way: (N, 3), m.
+        run: (N,), m.
+    """
     whole = length(way)[:, 0]
     share = np.minimum(run / np.maximum(whole, MIN_LENGTH), 1.0)
     point = way * share[:, None]

@@ -199,7 +199,11 @@ class PartnerBase:
 
 
 def require_no_training_surface(cls: type) -> None:
-    """Raise if instances of ``cls`` would offer a name of `_FORBIDDEN_ATTRS`."""
+    """Raise if instances of ``cls`` would offer a name of `_FORBIDDEN_ATTRS`.
+
+    Raises:
+        TypeError: Some class in the method resolution order defines one; cites ADR-009.
+    """
     for owner in cls.__mro__:
         offered = sorted(_FORBIDDEN_ATTRS.intersection(vars(owner)))
         if offered:

@@ -98,7 +98,11 @@ def code_of(class_name: str) -> dict[str, str]:
 
 
 def outside_modules(class_names: Iterable[str]) -> tuple[str, ...]:
-    """Return the modules beside this package that define these partners, for other processes."""
+    """Return the modules beside this package that define these partners, for other processes.
+
+    Raises:
+        UnknownNameError: A name is not registered.
+    """
     modules = {partner_class(name).__module__ for name in class_names}
     return tuple(sorted(module for module in modules if not module.startswith("cadenza.")))
 

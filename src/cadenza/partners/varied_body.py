@@ -100,7 +100,11 @@ class VariedBodyPartner(PartnerBase):
         return getattr(self._inner, "stratum", None)
 
     def bind(self, action_space: Any) -> None:
-        """Bind both partners; see `PartnerBase.bind`."""
+        """Bind both partners; see `PartnerBase.bind`.
+
+        Raises:
+            InputError: The space is not a Box of rank 1: a choice has no size to cut or to hold.
+        """
         super().bind(action_space)
         if self.chooses:
             raise InputError(
@@ -131,7 +135,11 @@ class VariedBodyPartner(PartnerBase):
             self._underway[:, row] = 0.0
 
     def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
-        """Return what the robot does, (A,) or (N, A)."""
+        """Return what the robot does, (A,) or (N, A).
+
+        Raises:
+            InputError: ``reach`` is below 1 and no action space is bound.
+        """
         wanted = self._cut(self._decided(obs, deterministic))
         decided = np.atleast_2d(wanted)
         if len(self._age) != len(decided):
@@ -145,7 +153,11 @@ class VariedBodyPartner(PartnerBase):
         return self.checked(done if wanted.ndim == 2 else done[0])
 
     def intention(self, obs: Mapping[str, Any]) -> Float32Array:
-        """Return what the robot would do here if nothing were late or lost, (A,) or (N, A)."""
+        """Return what the robot would do here if nothing were late or lost, (A,) or (N, A).
+
+        Raises:
+            InputError: As `act`.
+        """
         return self.checked(self._cut(self._decided(obs, True)))
 
     def _decided(self, obs: Mapping[str, Any], deterministic: bool) -> Float32Array:

@@ -178,7 +178,15 @@ def tangential_allowance(
     dt: float,
     kappa: float = 1.0,
 ) -> float:
-    """Return tau, m/s: closing speed a turn of the tangential velocity may add in one step."""
+    """Return tau, m/s: closing speed a turn of the tangential velocity may add in one step.
+
+    Args:
+        tangential_speed: t, m/s.
+        relative_accel: A, bound on the relative acceleration, m/s^2.
+        next_distance: R, lower bound of the distance after the step, m, > 0.
+        dt: Control step, s.
+        kappa: See `PairParameters.kappa`.
+    """
     # Compared rather than by min(): several times shorter on the hot path.
     change = relative_accel * dt
     reversed_, most = 0.5 * tangential_speed / kappa, change - tangential_speed
@@ -240,7 +248,12 @@ class PairParameters:
 
 
 def braking_meets_row(pair: Any, contact_distance: Any) -> Any:
-    """Return whether full braking meets the row in every state of the safe set."""
+    """Return whether full braking meets the row in every state of the safe set.
+
+    Args:
+        pair: `PairParameters`, or its tensors.
+        contact_distance: D, m; a number, or a tensor.
+    """
     turn = pair.relative_accel**2 * pair.dt**3 if pair.plant == "zoh" else 0.0
     room = (2.0 * contact_distance / pair.alpha) ** 0.5 - 0.5 * pair.dt
     spare = (pair.alpha * pair.dt) ** 2 - (turn / (16.0 * contact_distance)) ** 2
@@ -393,7 +406,15 @@ class StaleLevel(NamedTuple):
 def staleness(
     age_s: float, partner_accel: float, dt: float, distance: float, contact_distance: float
 ) -> Staleness:
-    """Return the uncertainty that an age leaves."""
+    """Return the uncertainty that an age leaves.
+
+    Args:
+        age_s: A, s.
+        partner_accel: a_p, m/s^2.
+        dt: Control step, s.
+        distance: Distance to the extrapolated centre, m.
+        contact_distance: Sum of the radii and the safety margin, m, > 0.
+    """
     velocity = partner_accel * age_s
     position = 0.5 * velocity * (age_s + dt)
     sine = min(1.0, position / max(distance, contact_distance))
@@ -441,7 +462,16 @@ def stale_row_level(
     pair: PairParameters,
     uncertainty: Staleness,
 ) -> StaleLevel:
-    """Return the level of a row that covers every state of the uncertainty."""
+    """Return the level of a row that covers every state of the uncertainty.
+
+    Args:
+        distance: r to the extrapolated centre, m.
+        contact_distance: D, m.
+        closing_speed: w at the extrapolated state, m/s.
+        tangential_speed: t there, m/s.
+        pair: The pair's constants, ``alpha`` already derated.
+        uncertainty: What the age leaves open.
+    """
     closing = worst_closing_speed(closing_speed, tangential_speed, uncertainty)
     tangential = worst_tangential_speed(
         closing_speed, tangential_speed, pair.relative_accel * pair.dt, uncertainty
@@ -521,7 +551,17 @@ def wae_level(
     gamma: float,
     power: CbfPower = 1,
 ) -> tuple[float, float]:
-    """Return b at lambda = 0, m/s^2, and h, m/s; gamma in 1/s for k = 1, s/m^2 for k = 3."""
+    """Return b at lambda = 0, m/s^2, and h, m/s.
+
+    Args:
+        distance: r, m.
+        contact_distance: D, m.
+        closing_speed: w, m/s.
+        tangential_speed: t, m/s.
+        alpha: Relative braking the pair is credited with, m/s^2, > 0.
+        gamma: Gain of the class-K function, 1/s for k = 1 and s/m^2 for k = 3.
+        power: k.
+    """
     if distance < COINCIDENT_DISTANCE:
         return COINCIDENT_LEVEL, -contact_distance
     excess = distance - contact_distance

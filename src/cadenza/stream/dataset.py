@@ -248,7 +248,14 @@ class OnlineDataset(IterableDataset["TensorDict"]):
 
     @staticmethod
     def collate_fn(batch: "Sequence[TensorDict]") -> "TensorDict":
-        """Stack n chunks of equal shape [c] to [n, c]; for a loader in item mode."""
+        """Stack chunks; for a loader in item mode.
+
+        Args:
+            batch: n chunks of equal shape [c].
+
+        Returns:
+            Batch of shape [n, c].
+        """
         stack = cast("Callable[[Sequence[TensorDict]], TensorDict]", torch.stack)
         return stack(tuple(batch))
 

@@ -150,7 +150,11 @@ def construction(owner: str) -> Generator[None]:
 
 
 def require_parallel(owner: str, num_envs: int) -> None:
-    """Raise unless this machine can step ``num_envs`` scenes in one simulation."""
+    """Raise unless this machine can step ``num_envs`` scenes in one simulation.
+
+    Raises:
+        ChamberEnvCompatibilityError: More than one, and PhysX finds no CUDA.
+    """
     if num_envs > 1 and not torch_cuda_available():
         raise ChamberEnvCompatibilityError(
             f"{owner}: expected num_envs = 1 without CUDA, got {num_envs}: PhysX steps one scene "

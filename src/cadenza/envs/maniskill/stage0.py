@@ -187,7 +187,12 @@ class Stage0TrainingEnv(ForwardingWrapper):
         episode_length: int = DEFAULT_EPISODE_LENGTH,
         root_seed: int = 0,
     ) -> None:
-        """Wrap ``env``, whose robots have a ``state`` and one Box action each."""
+        """Wrap ``env``, whose robots have a ``state`` and one Box action each.
+
+        Raises:
+            InputError: ``agent_uids`` are empty or unknown, or a number is out of range.
+            ObservationLayoutError: The action space is no Dict of Boxes.
+        """
         super().__init__(env)
         owner = type(self).__name__
         robots = sub_spaces(env.action_space)
@@ -230,7 +235,14 @@ class Stage0TrainingEnv(ForwardingWrapper):
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Advance by one control step."""
+        """Advance by one control step.
+
+        Args:
+            action: One array (A,) for each of ``agent_uids``; other keys are ignored.
+
+        Raises:
+            InputError: One of them is missing, or see the env inside.
+        """
         for uid in self.agent_uids:
             if uid not in action:
                 raise InputError(missing_uid_message(type(self).__name__, action, uid))

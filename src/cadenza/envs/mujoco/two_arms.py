@@ -60,7 +60,11 @@ Flags = NDArray[np.bool_]
 
 
 def require_choices(options: Any, **kinds: Any) -> None:
-    """Raise unless each of some options is one that its `Literal` names."""
+    """Raise unless each of some options is one that its `Literal` names.
+
+    Raises:
+        InputError: One is not.
+    """
     for name, kind in kinds.items():
         if getattr(options, name) not in get_args(kind):
             raise InputError(

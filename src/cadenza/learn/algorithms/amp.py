@@ -29,7 +29,16 @@ from cadenza.learn.nn.layers import relu_mlp
 
 
 class Discriminator(nn.Module):
-    """ReLU perceptron with one unbounded output per row: near 1 for real, near -1 for made."""
+    """ReLU perceptron with one unbounded output per row: near 1 for real, near -1 for made.
+
+    Args:
+        input_dim: K, >= 1.
+        hidden_dims: Widths of the hidden layers.
+        generator: Source of the initial weights; None draws from the package's own.
+
+    Raises:
+        InputError: A width is below one.
+    """
 
     def __init__(
         self,
@@ -48,7 +57,15 @@ class Discriminator(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DiscriminatorOutcome:
-    """Loss of one batch, the terms it is made of, and the scores, (B, 1) and (B', 1)."""
+    """Loss of one batch, and what it is made of.
+
+    Attributes:
+        positive: mean (D(x⁺) - 1)².
+        negative: mean (D(x⁻) + 1)².
+        gradient: w times the gradient penalty.
+        positive_scores: D(x⁺), shape (B, 1).
+        negative_scores: D(x⁻), shape (B', 1).
+    """
 
     positive: Tensor
     negative: Tensor
@@ -100,7 +117,11 @@ def discriminator_outcome(
 
 
 def discriminator_scores(discriminator: nn.Module, rows: Tensor) -> Tensor:
-    """Return the discriminator's output, shape (B, 1)."""
+    """Return the discriminator's output, shape (B, 1).
+
+    Raises:
+        InputError: It has another shape.
+    """
     scores: Tensor = discriminator(rows)
     if scores.shape != (rows.shape[0], 1):
         raise InputError(
@@ -168,7 +189,14 @@ SHAPED_BY: Final = "shaped_by"
 
 
 class RewardShaper(LoggingMixin, Callback):
-    """Adds a weighted bonus to the rewards of a batch and logs it; a subclass says which."""
+    """Adds a weighted bonus to the rewards of a batch and logs it; a subclass says which.
+
+    Args:
+        discriminator: What the bonus comes from.
+        weight: Factor on the bonus.
+        data_group: Group of the batch.
+        name: Name in messages and checkpoints; two shapers of one batch need two names.
+    """
 
     #: First part of the log keys.
     LOG_PREFIX: ClassVar[str]

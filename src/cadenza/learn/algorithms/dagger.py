@@ -43,7 +43,12 @@ RATES: Final = ((0.0, 1.0), (0.7, 0.3), (0.9, 0.1))
 
 
 def imitation_loss(output: Tensor, actions: Tensor) -> Tensor:
-    """Return L, a scalar: f(x) (B, A) beside actions, or logits (B, K) beside choices (B,)."""
+    """Return L, a scalar.
+
+    Args:
+        output: f(x), (B, A), or logits, (B, K).
+        actions: The expert's, (B, A) in [−1, 1], or its choices, (B,) int64.
+    """
     if actions.is_floating_point():
         return (output - actions).square().mean()
     return nn.functional.cross_entropy(output, actions)
@@ -120,7 +125,11 @@ class Demonstrations:
         return {"obs": self.observations.clone(), "actions": self.actions.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over stored rows."""
+        """Take over stored rows.
+
+        Raises:
+            CheckpointError: They are of other widths.
+        """
         for mine, theirs in ((self._observations, state["obs"]), (self._actions, state["actions"])):
             if (mine.shape[1:], mine.dtype) != (theirs.shape[1:], theirs.dtype):
                 raise CheckpointError(

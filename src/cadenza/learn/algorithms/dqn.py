@@ -183,7 +183,17 @@ class QTarget(DeferredLogging, Callback):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Take over what `state_dict` returned."""
+        """Take over what `state_dict` returned.
+
+        Args:
+            state_dict: State of a target like this one.
+            load_network: Take the target network.
+            load_optimizer: Without effect; a target has none.
+            load_hparams: Take logs and the number of steps.
+
+        Raises:
+            CheckpointKeyError: The target network or the number of steps is missing.
+        """
         require_parts("dqn.QTarget", state_dict, ("network_state_dict", "steps"))
         if load_network:
             self.target_q_net.load_state_dict(state_dict["network_state_dict"])

@@ -87,20 +87,49 @@ class _ConditionedPerceptron(nn.Module, ABC):
 
 
 class FullyConnectedEncoder(_ConditionedPerceptron):
-    """ReLU perceptron of [data (B, X) | condition (B, C)] with two outputs."""
+    """ReLU perceptron of [data | condition] with two outputs.
+
+    Args:
+        input_size: X, >= 1.
+        output_size: Z, >= 1.
+        device: Where the parameters live.
+        hidden_sizes: Units per hidden layer, at least one layer.
+        condition_size: C; 0 takes no condition.
+        generator: Draws the weights; None is `default_generator`.
+
+    Raises:
+        InputError: A size is out of range.
+    """
 
     def _add_outputs(self, features: int, generator: torch.Generator | None) -> None:
         self.mean = _output_layer(features, self.output_size, generator)
         self.log_std = _output_layer(features, self.output_size, generator)
 
     def forward(self, data: Tensor, condition: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return mean and log standard deviation, each (B, Z)."""
+        """Return mean and log standard deviation, each (B, Z).
+
+        Args:
+            data: Shape (B, X).
+            condition: Shape (B, C), or None where C = 0.
+        """
         features = self._features(data, condition)
         return self.mean(features), self.log_std(features)
 
 
 class FullyConnectedDecoder(_ConditionedPerceptron):
-    """ReLU perceptron of [latent | condition]; a tanh keeps its output in [-1, 1]."""
+    """ReLU perceptron of [latent | condition]; a tanh keeps its output in [-1, 1].
+
+    Args:
+        latent_size: Z, >= 1.
+        output_size: X, >= 1.
+        device: Where the parameters live.
+        hidden_sizes: Units per hidden layer, at least one layer.
+        condition_size: C; 0 takes no condition.
+        generator: Draws the weights; None is `default_generator`.
+
+    Raises:
+        InputError: A size is out of range.
+    """
 
     def __init__(
         self,
@@ -120,7 +149,12 @@ class FullyConnectedDecoder(_ConditionedPerceptron):
         self.out = _output_layer(features, self.output_size, generator)
 
     def forward(self, latent: Tensor, condition: Tensor | None = None) -> Tensor:
-        """Return data, shape (B, X), in [-1, 1]."""
+        """Return data, shape (B, X), in [-1, 1].
+
+        Args:
+            latent: Shape (B, Z).
+            condition: Shape (B, C), or None where C = 0.
+        """
         return torch.tanh(self.out(self._features(latent, condition)))
 
 
@@ -134,7 +168,12 @@ def _size(module: nn.Module, name: str) -> int:
 
 
 def kl_to_standard_normal(mu: Tensor, log_std: Tensor) -> Tensor:
-    """Return the mean KL(N(mu, e^(2 log_std)) | N(0, 1)) over rows, nats; both are (B, Z)."""
+    """Return the mean over rows of KL(N(mu, e^(2 log_std)) | N(0, 1)), a scalar, in nats.
+
+    Args:
+        mu: Shape (B, Z).
+        log_std: Shape (B, Z).
+    """
     per_row = 0.5 * (torch.exp(2.0 * log_std) + mu.square() - 1.0 - 2.0 * log_std).sum(dim=1)
     return per_row.mean()
 
@@ -195,7 +234,12 @@ class VariationalAutoencoder(NoisyModule):
     def forward(
         self, x: Tensor, condition: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return x_hat (like ``x``), mean (B, Z), log standard deviation (B, Z), latent (B, Z)."""
+        """Return x_hat (like ``x``), mean (B, Z), log standard deviation (B, Z), latent (B, Z).
+
+        Args:
+            x: Shape (B, X).
+            condition: Shape (B, C), or None.
+        """
         mu, log_std = self.encoder(x, condition)
         noise = torch.randn(
             mu.shape, generator=self.generator, device=self.generator.device, dtype=mu.dtype
@@ -207,7 +251,14 @@ class VariationalAutoencoder(NoisyModule):
     def loss(
         self, x: Tensor, x_hat: Tensor, mu: Tensor, log_std: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of the module's header, for (B, X) and (B, Z), and its two parts."""
+        """Return the loss of the module's header and its two parts.
+
+        Args:
+            x: Shape (B, X).
+            x_hat: Shape (B, X).
+            mu: Shape (B, Z).
+            log_std: Shape (B, Z).
+        """
         restore_loss = functional.mse_loss(x_hat, x)
         divergence = kl_to_standard_normal if self.exact_kl else kl_upper_form
         kl_loss = divergence(mu, log_std)
@@ -322,13 +373,29 @@ class DecoderWrapper(_FrozenPart):
         self.freeze()
 
     def forward(self, latent: Tensor, observation: Tensor | None = None) -> Tensor:
-        """Return decoded actions (B, X) of latents (B, Z) in the policy's range."""
+        """Return decoded actions, shape (B, X).
+
+        Args:
+            latent: In the policy's range, shape (B, Z).
+            observation: Shape (B, O), or None for a decoder without condition.
+        """
         condition = None if observation is None else self.condition_fn(observation)
         return self.decoder(latent * self.latent_multiplier, condition)
 
 
 class EncoderWrapper(_FrozenPart):
-    """A frozen encoder that returns the mean latent of an action."""
+    """A frozen encoder that returns the mean latent of an action.
+
+    Args:
+        encoder: Encoder of a trained auto-encoder.
+        condition_fn: Observation (B, O) to condition, or to None.
+
+    Attributes:
+        action_size: X.
+        latent_size: Z.
+        condition_size: Columns of the condition.
+        device: Where the encoder lives.
+    """
 
     def __init__(self, encoder: nn.Module, condition_fn: Condition) -> None:
         super().__init__()
@@ -341,7 +408,12 @@ class EncoderWrapper(_FrozenPart):
         self.freeze()
 
     def forward(self, action: Tensor, observation: Tensor | None = None) -> Tensor:
-        """Return mean latents in the auto-encoder's range, shape (B, Z)."""
+        """Return mean latents in the auto-encoder's range, shape (B, Z).
+
+        Args:
+            action: Shape (B, X).
+            observation: Shape (B, O), or None for an encoder without condition.
+        """
         condition = None if observation is None else self.condition_fn(observation)
         mean, _ = self.encoder(action, condition)
         return mean

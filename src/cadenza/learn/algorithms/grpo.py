@@ -59,7 +59,16 @@ class GRPOBatch(Transitions):
 def rollout_mask(
     boundaries: NDArray[np.bool_], valid: NDArray[np.bool_], *, truncate_at_first_done: bool
 ) -> NDArray[np.bool_]:
-    """Return which steps count, (T, N): valid ones, and with the switch none after a first end."""
+    """Return which steps count, shape (T, N).
+
+    Args:
+        boundaries: Whether a step ended its episode, in either way, (T, N).
+        valid: Whether its action was executed, (T, N).
+        truncate_at_first_done: Drop what follows the first end of an episode.
+
+    Raises:
+        InputError: The shapes differ.
+    """
     require_shape("rollout_mask: valid", valid, boundaries.shape)
     if not truncate_at_first_done:
         return valid.copy()

@@ -72,7 +72,14 @@ class ActorBatch(Transitions):
 
 
 class ActorUpdate(NamedTuple):
-    """Detached results of one actor step; ``ratio`` is ρ, (B, 1), the norm that before clipping."""
+    """Detached results of one actor step; reading a value synchronises with the device.
+
+    Attributes:
+        policy_loss: L_π, scalar.
+        entropy: Scalar, nats.
+        gradient_norm: Global norm before clipping, scalar.
+        ratio: ρ before the step, shape (B, 1).
+    """
 
     policy_loss: Tensor
     entropy: Tensor
@@ -81,7 +88,13 @@ class ActorUpdate(NamedTuple):
 
 
 def gaussian_log_prob(actions: Tensor, mean: Tensor, standard_deviation: Tensor) -> Tensor:
-    """Return the log-density of actions (B, A) per dimension; deviations are (A,) or (B, A)."""
+    """Return the log-density per dimension, shape (B, A).
+
+    Args:
+        actions: Shape (B, A).
+        mean: Shape (B, A).
+        standard_deviation: Shape (A,) or (B, A), > 0.
+    """
     variance = standard_deviation**2
     log_deviation = standard_deviation.log()
     return -((actions - mean) ** 2) / (2 * variance) - log_deviation - _LOG_SQRT_2PI

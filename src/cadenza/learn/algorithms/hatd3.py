@@ -164,7 +164,11 @@ class HATD3Learner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
+        """Continue where `state_dict` was taken.
+
+        Raises:
+            CheckpointError: The state is of another version, incomplete or of other sizes.
+        """
         require_version("HATD3Learner", state, STATE_VERSION)
         with complete_state("HATD3Learner", "a team of these sizes"):
             for name, module in self._modules():

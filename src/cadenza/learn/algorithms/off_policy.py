@@ -410,7 +410,12 @@ class CallbackLearner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
+        """Continue where `state_dict` was taken.
+
+        Raises:
+            CheckpointError: The state is of another algorithm or version, incomplete, or of other
+                sizes.
+        """
         found = (state.get("version"), state.get("algorithm"))
         if found != (STATE_VERSION, self._name):
             raise CheckpointError(

@@ -350,7 +350,11 @@ class OnPolicyLearner(ABC, Generic[Config]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
+        """Continue where `state_dict` was taken.
+
+        Raises:
+            CheckpointError: The state has another version or other sizes, or is incomplete.
+        """
         owner = type(self).__name__
         require_version(owner, state, self.STATE_VERSION)
         with complete_state(owner, "a learner of these sizes"):

@@ -255,7 +255,11 @@ class AlphaLoss(LossCallback):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Take over what `state_dict` returned; ln α always, in place, since others share it."""
+        """Take over what `state_dict` returned; ln α always, in place, since others share it.
+
+        Raises:
+            KeyError: ``network_state_dict`` is missing.
+        """
         rest = dict(state_dict)
         saved: Tensor = rest.pop("network_state_dict")
         schedule = rest.pop("target_entropy_schedule", None)
@@ -390,7 +394,11 @@ class QTarget(DeferredLogging, Callback):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Take over what `state_dict` returned."""
+        """Take over what `state_dict` returned.
+
+        Raises:
+            CheckpointError: The target networks are missing.
+        """
         if load_network:
             networks = state_dict.get("network_state_dict", {})
             if set(networks) != {"q1t", "q2t"}:

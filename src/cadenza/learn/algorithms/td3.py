@@ -43,7 +43,14 @@ _DEFAULTS: Final = TD3Config()
 
 
 def smoothed_actions(actions: Tensor, epsilon: Tensor, std: float, clip: float) -> Tensor:
-    """Return actions + std epsilon, (B, A), the noise within clip, all within [-1, 1]."""
+    """Return ``actions`` with bounded noise, kept in [-1, 1].
+
+    Args:
+        actions: Shape (B, A), in [-1, 1].
+        epsilon: Standard normal draws, shape (B, A).
+        std: Standard deviation of the noise.
+        clip: Bound of the noise's absolute value.
+    """
     return (actions + (std * epsilon).clamp(-clip, clip)).clamp(-1.0, 1.0)
 
 
@@ -52,7 +59,17 @@ OUTPUT_GAIN: Final = 0.01
 
 
 class DeterministicMlpPolicy(nn.Module):
-    """ReLU perceptron and a tanh."""
+    """ReLU perceptron and a tanh.
+
+    Args:
+        observation_dim: O, >= 1.
+        action_dim: A, >= 1.
+        hidden_dims: Widths of the hidden layers.
+        init_generator: Source of the initial weights; None draws from the package's own.
+
+    Raises:
+        InputError: A width is below one.
+    """
 
     def __init__(
         self,
@@ -173,7 +190,14 @@ class QTarget(DeferredLogging, Callback):
         masks: Tensor,
         next_policy_noise: Tensor | None = None,
     ) -> dict[str, dict[str, Tensor]]:
-        """Write ``q_target``, shape (B, 1), into the data group; arguments as for `sac.QTarget`."""
+        """Write ``q_target``, shape (B, 1), into the data group.
+
+        Args:
+            next_observation: State after every rollout (n rows; after every step if T = 1).
+            rewards: Shape (B, 1).
+            masks: 0 where a step ended its episode for good, shape (B, 1).
+            next_policy_noise: Standard normal draws for the target actions, (n, A); None draws.
+        """
         actions: Tensor = self.targets["pi"](**next_observation)
         epsilon = next_policy_noise
         if epsilon is None:
@@ -219,7 +243,11 @@ class QTarget(DeferredLogging, Callback):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Take over what `state_dict` returned."""
+        """Take over what `state_dict` returned.
+
+        Raises:
+            CheckpointError: The target networks or the generator are missing.
+        """
         networks = state_dict.get("network_state_dict", {})
         if set(networks) != set(self.targets) or "generator" not in state_dict:
             raise CheckpointError(

@@ -222,7 +222,12 @@ class LoggingMixin:
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Take over logs (with ``load_hparams``) and give the rest to the parent."""
+        """Take over logs (with ``load_hparams``) and give the rest to the parent.
+
+        Raises:
+            CheckpointKeyError: The logs are missing in ``state_dict``.
+            MixinOrderError: No class behind the mixin takes a state.
+        """
         rest = dict(state_dict)
         if load_hparams:
             self.scalar_logs = LazyScalars(_part(rest, "scalar_logs"))

@@ -201,7 +201,18 @@ class LossCallback(DeferredLogging, Callback):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Take over what `state_dict` returned."""
+        """Take over what `state_dict` returned.
+
+        Args:
+            state_dict: State of a loss like this one.
+            load_network: Take the network's parameters and buffers.
+            load_optimizer: Take optimiser and learning-rate schedule.
+            load_hparams: Take the logs.
+
+        Raises:
+            CheckpointKeyError: A part is missing.
+            CheckpointError: A part does not fit, e.g. other parameter names or shapes.
+        """
         rest = dict(state_dict)
         for name, part in self._parts():
             wanted = load_network if name == _NETWORK else load_optimizer

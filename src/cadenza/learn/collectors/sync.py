@@ -176,7 +176,12 @@ class GymCollector(LoggingMixin, Callback):
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Go on where `state_dict` was taken; nothing happens without ``load_hparams``."""
+        """Go on where `state_dict` was taken; nothing happens without ``load_hparams``.
+
+        Raises:
+            CheckpointKeyError: ``state_dict`` is of another object.
+            CheckpointError: Other environments than those saved.
+        """
         if load_hparams:
             require_parts(self.name, state_dict, _STATE_KEYS)
         rest = {key: value for key, value in state_dict.items() if key not in _STATE_KEYS}

@@ -95,7 +95,11 @@ class CRUDStorage(Generic[T]):
         self._next_handle = 0
 
     def create_with_data(self, data: bytes | bytearray) -> StorageItem[T]:
-        """Create a file with the given content."""
+        """Create a file with the given content.
+
+        Raises:
+            StorageError: As `create_with_saver`.
+        """
 
         def save(path: str) -> None:
             atomic_write_bytes(Path(path), bytes(data))

@@ -268,7 +268,11 @@ class TransitionMemory:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
+        """Continue where `state_dict` was taken.
+
+        Raises:
+            CheckpointError: The state is incomplete or of another number of environments.
+        """
         try:
             opened = [Episode.from_state_dict(entry) for entry in state["open"]]
             identity = int(state["next_identity"])

@@ -464,7 +464,11 @@ class MemoryTableProxy:
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Go on where `state_dict` was taken; without ``load_hparams`` nothing is loaded."""
+        """Go on where `state_dict` was taken; without ``load_hparams`` nothing is loaded.
+
+        Raises:
+            CheckpointError: ``state_dict`` is not a state of such a proxy.
+        """
         if not load_hparams:
             return
         try:

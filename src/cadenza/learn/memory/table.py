@@ -546,7 +546,17 @@ class ArrayMemoryTable:
         load_optimizer: bool = True,
         load_hparams: bool = True,
     ) -> None:
-        """Go on where `state_dict` was taken; after an error nothing has changed."""
+        """Go on where `state_dict` was taken; after an error nothing has changed.
+
+        Args:
+            state_dict: What `state_dict` gave, of a table with the same columns.
+            load_network: Without effect: a table has no network.
+            load_optimizer: Without effect: a table has no optimiser.
+            load_hparams: Load at all.
+
+        Raises:
+            CheckpointError: It is no such state, or of a table with other columns.
+        """
         del load_network, load_optimizer
         if not load_hparams:
             return

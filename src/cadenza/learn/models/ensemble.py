@@ -42,7 +42,11 @@ FILE_NAME: Final = "model.pt"
 
 
 def save_module(path: str | Path, states: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write state dicts by name to the file ``path``, or to ``model.pt`` in the folder ``path``."""
+    """Write state dicts by name to the file ``path``, or to ``model.pt`` in the folder ``path``.
+
+    Raises:
+        StorageError: The file system refused.
+    """
     atomic_write_bytes(_file_of(path), serialise(states))
 
 
@@ -129,7 +133,15 @@ def row_keys(*columns: Tensor) -> Tensor:
 
 
 def uniform_draws(keys: Tensor, *, stream: int) -> Tensor:
-    """Return a number in [0, 1) per key, (B,) float64, independent between streams."""
+    """Return a number in [0, 1) per key, independent between streams.
+
+    Args:
+        keys: Shape (B,), int64, from `row_keys`.
+        stream: Which draw of the row, any integer.
+
+    Returns:
+        Shape (B,), float64.
+    """
     word = _mix(keys + _signed(_splitmix(stream)))
     return _shift_right(word, 64 - _MANTISSA_BITS).to(torch.float64) / (1 << _MANTISSA_BITS)
 
@@ -247,7 +259,11 @@ class EnsembleLinearLayer(nn.Module):
         truncated_normal_init(self, generator=generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (E, B, O) for (E, B, I) or, the same rows for every member, (1, B, I)."""
+        """Return shape (E, B, O).
+
+        Args:
+            x: Shape (E, B, I) or, the same rows for every member, (1, B, I).
+        """
         rows = x.expand(self.num_members, -1, -1)
         return torch.baddbmm(self.bias, rows, self.weight)
 
@@ -257,7 +273,13 @@ class EnsembleLinearLayer(nn.Module):
 
 
 def gaussian_nll(mean: Tensor, logvar: Tensor, target: Tensor) -> Tensor:
-    """Return 1/2 (ln v + (y - m)^2 / v) without its constant, v floored at 1e-6."""
+    """Return 1/2 (ln v + (y - m)^2 / v) without its constant, v floored at 1e-6.
+
+    Args:
+        mean: m, any shape.
+        logvar: ln v before the floor, as ``mean``.
+        target: y, as ``mean``.
+    """
     logvar = logvar.clamp(min=math.log(VARIANCE_FLOOR))
     return 0.5 * (logvar + (target - mean).square() * torch.exp(-logvar))
 
@@ -332,7 +354,11 @@ class EnsembleOfGaussian(nn.Module):
         self.to(self.device)
 
     def default_forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return every member's mean and log-variance, (E, B, O) each, for (B, I) or (E, B, I)."""
+        """Return every member's mean and log-variance, each (E, B, O).
+
+        Args:
+            x: Shape (B, I), or (E, B, I) with other rows for each member.
+        """
         rows = x if x.ndim == 3 else x.unsqueeze(0)
         return self._heads(self.mean_and_logvar(self.hidden_layers(rows)))
 
@@ -409,7 +435,12 @@ class EnsembleOfGaussian(nn.Module):
         return self.elites[places]
 
     def member_errors(self, model_in: Tensor, target: Tensor) -> Tensor:
-        """Return each member's mean squared error of the mean, shape (E,), without gradient."""
+        """Return each member's mean squared error of the mean, shape (E,), without gradient.
+
+        Args:
+            model_in: Shape (B, I), B >= 1.
+            target: Shape (B, O).
+        """
         with torch.no_grad():
             mean, _ = self.default_forward(model_in)
             return (mean - target.unsqueeze(0)).square().mean(dim=(1, 2))

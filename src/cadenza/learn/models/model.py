@@ -189,7 +189,19 @@ def _accumulator_dtype(device: torch.device) -> torch.dtype:
 
 
 class DeterministicModel(nn.Module):
-    """Linear, batch norm, ReLU, repeated; then linear. Weights start at N(0, 0.001^2)."""
+    """Linear, batch norm, ReLU, repeated; then linear. Weights start at N(0, 0.001^2).
+
+    Args:
+        in_size: I, >= 1.
+        out_size: O, >= 1.
+        device: Where the parameters live.
+        hidden_size: H, >= 1.
+        num_hidden_layers: Hidden layers, >= 1.
+        seed: Fixes the initial weights.
+
+    Raises:
+        InputError: A size is below one.
+    """
 
     def __init__(
         self,
@@ -239,7 +251,12 @@ class DeterministicModel(nn.Module):
         return functional.mse_loss(prediction, target), {}
 
     def sample(self, model_input: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the prediction, shape (B, O), with batch norm frozen; nothing is drawn."""
+        """Return the prediction, shape (B, O), with batch norm frozen; nothing is drawn.
+
+        Args:
+            model_input: Shape (B, I).
+            rng: Not needed by a network without noise.
+        """
         del rng
         with evaluation_mode(self):
             return self(model_input)
@@ -295,7 +312,12 @@ class TerminationModel(nn.Module):
         return self.net(x)
 
     def loss(self, x: Tensor, terminated: Tensor) -> Tensor:
-        """Return the mean cross-entropy in nats; ``terminated`` is 1 where one was final."""
+        """Return the mean cross-entropy in nats.
+
+        Args:
+            x: Shape (B, I).
+            terminated: 1 where the transition ended its episode, else 0, shape (B,) or (B, 1).
+        """
         logits = self(x)
         labels = terminated.reshape(logits.shape).to(logits)
         return functional.binary_cross_entropy_with_logits(logits, labels)

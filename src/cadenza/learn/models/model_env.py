@@ -198,7 +198,11 @@ class ModelEnv:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Go on where `state_dict` was taken.
+
+        Raises:
+            CheckpointKeyError: A part is missing.
+        """
         require_parts("ModelEnv", state, self.state_dict())
         self.rng.set_state(state["generator"].cpu())
         self._next_id = int(state["next_id"])

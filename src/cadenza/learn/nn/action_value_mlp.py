@@ -19,7 +19,17 @@ from cadenza.learn.nn.layers import apply_layers, relu_mlp
 
 
 class ActionValueMlp(nn.Module):
-    """ReLU perceptron on the observation and action side by side; one value per row."""
+    """ReLU perceptron on the observation and action side by side; one value per row.
+
+    Args:
+        observation_dim: O, >= 1.
+        action_dim: A, >= 1.
+        hidden_dims: Widths of the hidden layers.
+        generator: Source of the initial weights; None draws from the package's own.
+
+    Raises:
+        InputError: A width is below one.
+    """
 
     def __init__(
         self,
@@ -40,7 +50,11 @@ class ActionValueMlp(nn.Module):
         self.q = relu_mlp(observation_dim + action_dim, hidden_dims, 1, generator=generator)
 
     def forward(self, action: Tensor, obs: Tensor) -> Tensor:
-        """Return values, shape (B, 1), of ``action``, shape (B, A), in ``obs``, shape (B, O)."""
+        """Return values, shape (B, 1), of ``action``, shape (B, A), in ``obs``, shape (B, O).
+
+        Raises:
+            InputError: A shape differs.
+        """
         rows = obs.shape[0] if obs.ndim else 0
         if obs.shape != (rows, self.obs_dim) or action.shape != (rows, self.action_dim):
             raise InputError(
@@ -52,7 +66,15 @@ class ActionValueMlp(nn.Module):
 
 
 class SharedEncoderActionValueNet(nn.Module):
-    """An `ActionValueMlp` on the output, ``encoder_out_dim`` wide, of a shared encoder."""
+    """An `ActionValueMlp` on the output of an encoder that other networks share.
+
+    Args:
+        shared_enc: Maps an observation to shape (B, ``encoder_out_dim``).
+        encoder_out_dim: Width of the encoding, >= 1.
+        action_dim: A, >= 1.
+        hidden_dims: Widths of the hidden layers.
+        generator: Source of the initial weights; None draws from the package's own.
+    """
 
     def __init__(
         self,
@@ -81,7 +103,18 @@ def dueling_values(state_value: Tensor, advantages: Tensor) -> Tensor:
 
 
 class DiscreteQMlp(nn.Module):
-    """ReLU perceptron with one value per action; ``dueling`` splits the last layer in two."""
+    """ReLU perceptron with one value per action.
+
+    Args:
+        observation_dim: O, >= 1.
+        num_actions: A, >= 1.
+        hidden_dims: Widths of the hidden layers, at least one.
+        dueling: Split the last layer into a state value and advantages.
+        generator: Source of the initial weights; None draws from the package's own.
+
+    Raises:
+        InputError: A width is below one or there is no hidden layer.
+    """
 
     def __init__(
         self,

@@ -35,7 +35,14 @@ def rand_uniform(
     *,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Return uniform draws in [minval, maxval), on the generator's device."""
+    """Return uniform draws in [minval, maxval) on the generator's device.
+
+    Args:
+        minval: Lower end.
+        maxval: Upper end.
+        shape: Shape of the result.
+        generator: Only source of randomness; None is `default_generator`.
+    """
     generator = default_generator() if generator is None else generator
     draws = torch.rand(tuple(shape), generator=generator, device=generator.device)
     return minval + (maxval - minval) * draws

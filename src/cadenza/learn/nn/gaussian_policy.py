@@ -34,7 +34,13 @@ _LOG_TWO: Final = math.log(2.0)
 
 
 def squashed_log_probability(u: Tensor, epsilon: Tensor, log_std: Tensor) -> Tensor:
-    """Return log π(tanh u) summed over actions, (B, 1), for u = μ + σ ε, (B, A)."""
+    """Return log π(tanh u) summed over actions, shape (B, 1).
+
+    Args:
+        u: Draws μ + σ ε before the squashing, shape (B, A).
+        epsilon: The standard normal draws in them, shape (B, A).
+        log_std: ln σ, shape (B, A).
+    """
     normal = -0.5 * epsilon * epsilon - log_std - _HALF_LOG_TWO_PI
     squash = 2.0 * (_LOG_TWO - u - nn.functional.softplus(-2.0 * u))
     return (normal - squash).sum(-1, keepdim=True)

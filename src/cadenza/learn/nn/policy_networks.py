@@ -128,7 +128,15 @@ class DiagonalGaussianHead(nn.Module):
 
 
 class SquashedGaussianHead(nn.Module):
-    """Independent normal components squashed by tanh; log σ is that of the pre-action."""
+    """Independent normal components squashed by tanh.
+
+    Args:
+        components: A, >= 1.
+        initial_log_std: First value of log σ, in log units of the pre-action.
+
+    Raises:
+        InputError: ``components`` is below one.
+    """
 
     def __init__(self, components: int, initial_log_std: float = 0.0) -> None:
         super().__init__()
@@ -165,7 +173,18 @@ class SquashedGaussianHead(nn.Module):
 
 
 class TanhMlp(nn.Module):
-    """Tanh layers and a linear output of gain ``output_gain``, orthogonal weights, zero biases."""
+    """Tanh layers and a linear output, orthogonal weights, zero biases.
+
+    Args:
+        inputs: Width of a row, >= 1.
+        hidden_sizes: Width of each hidden layer.
+        outputs: Width of the result, >= 1.
+        output_gain: Gain of the last layer.
+        generator: CPU generator of the weights.
+
+    Raises:
+        InputError: A width is below one.
+    """
 
     def __init__(
         self,
@@ -238,7 +257,16 @@ class Policy(nn.Module):
 
 
 class ValueCritic(nn.Module):
-    """The critic of HAPPO: as `TanhMlp`, but with torch's default initialisation."""
+    """The critic of HAPPO: as `TanhMlp`, but with torch's default initialisation.
+
+    Args:
+        observation_dim: O, >= 1.
+        hidden_sizes: Widths of the hidden layers, >= 1.
+        generator: CPU generator that initialises the weights.
+
+    Raises:
+        InputError: A size is below one.
+    """
 
     def __init__(
         self, observation_dim: int, *, hidden_sizes: Sequence[int], generator: torch.Generator

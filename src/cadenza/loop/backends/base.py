@@ -100,7 +100,12 @@ class OwnPrograms(Protocol):
 
 
 def make_backend(config: LoopConfig) -> Backend:
-    """Return the back end of a run, or raise `ConfigurationError` or `MissingExtraError`."""
+    """Return the back end of a run.
+
+    Raises:
+        ConfigurationError: Its settings do not fit it.
+        MissingExtraError: There is no LeRobot environment.
+    """
     if config.backend == "lerobot":
         from cadenza.loop.backends.lerobot import LeRobotBackend as Made
     else:

@@ -210,7 +210,15 @@ def read_rules(path: Path) -> Rules:
 
 
 def parse_rules(content: object, *, source: str) -> Rules:
-    """Return the rules that ``content`` gives by name; errors as `read_rules`."""
+    """Return the rules that ``content`` gives; see `read_rules`.
+
+    Args:
+        content: Rules by name.
+        source: How messages call the content.
+
+    Raises:
+        ConstitutionError: See `read_rules`.
+    """
     try:
         return Rules.model_validate(content)
     except ValidationError as error:
@@ -257,12 +265,20 @@ class Constitution:
 
     @classmethod
     def from_yaml(cls, path: Path | str) -> Self:
-        """Return the constitution of the file ``path``; errors as `read_rules`."""
+        """Return the constitution of the file ``path``.
+
+        Raises:
+            ConstitutionError: The file is missing or malformed, or names an unknown rule.
+        """
         return cls(read_rules(Path(path)))
 
     @classmethod
     def from_rules(cls, rules: dict[str, Any]) -> Self:
-        """Return the constitution of ``rules``, a parsed file; errors as the constructor."""
+        """Return the constitution of ``rules``, a parsed file.
+
+        Raises:
+            ConstitutionError: They are malformed, or name an unknown rule.
+        """
         return cls(rules)
 
     def with_suites(self, suites: Mapping[str, int]) -> "Constitution":

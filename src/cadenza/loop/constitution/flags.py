@@ -97,7 +97,11 @@ class Flag:
 
 
 def require_plain_words(command: Sequence[object]) -> tuple[str, ...]:
-    """Return ``command`` as words that mean the same to every program, or refuse it."""
+    """Return ``command`` as words that mean the same to every program.
+
+    Raises:
+        ConstitutionError: It is empty or too long, or a word is no text or has control characters.
+    """
     if isinstance(command, str | bytes) or not command:
         raise denied(
             "empty_command", f"expected a program and its arguments, got {quoted(command)}"

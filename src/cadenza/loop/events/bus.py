@@ -70,7 +70,11 @@ class Event:
             ) from error
 
     def payload_json(self) -> str:
-        """Return the payload as ASCII JSON; an `EventError` beyond `MAX_PAYLOAD_BYTES`."""
+        """Return the payload as ASCII JSON.
+
+        Raises:
+            EventError: It is longer than `MAX_PAYLOAD_BYTES`.
+        """
         text = json.dumps(self.payload, allow_nan=False)
         if len(text) > MAX_PAYLOAD_BYTES:
             raise EventError(
@@ -150,7 +154,11 @@ class LogFile:
         return os.pread(self._descriptor, self._length - start, start)
 
     def append(self, lines: bytes) -> None:
-        """Append finished lines, durably; after an `EventLogError` those before stay intact."""
+        """Append finished lines; they are durable when this returns.
+
+        Raises:
+            EventLogError: The file system refused; the lines before stay intact.
+        """
         written = 0
         try:
             while written < len(lines):
@@ -319,7 +327,11 @@ class EventBus:
 
 
 def last_seq(log: LogFile, path: Path) -> int:
-    """Return the number of the log's last event, 0 for none, or raise `EventLogError`."""
+    """Return the number of the log's last event; 0 for an empty log.
+
+    Raises:
+        EventLogError: The last line is no event.
+    """
     line = log.last_line()
     if line is None:
         return 0

@@ -64,7 +64,11 @@ class Hosts(ABC):
     """Where hosts run; unless overridden, there is room for each and it starts with the lock."""
 
     def require_room(self, device: Device) -> None:  # noqa: B027 - there is room
-        """Raise `JobHostError` if a host for ``device`` can never start here."""
+        """Raise unless a host for ``device`` can start here, now or later.
+
+        Raises:
+            JobHostError: There is no room for it, and there never will be.
+        """
 
     def obstacle(self, device: Device, *, waited_s: float) -> str | None:  # noqa: ARG002 - none
         """Return what keeps a host, on its way for ``waited_s``, from starting; None if unknown."""
@@ -76,7 +80,11 @@ class Hosts(ABC):
 
     @abstractmethod
     def start(self, folder: AttemptFolder, lock: AttemptLock, device: Device) -> None:
-        """Start the host that does what ``folder`` requests, or raise `JobHostError`."""
+        """Start the host that does what ``folder`` requests; it is in charge from now on.
+
+        Raises:
+            JobHostError: It could not be started.
+        """
 
     @abstractmethod
     def kill(self, folder: AttemptFolder, attempt: int) -> bool:
@@ -329,7 +337,11 @@ SILENT_S: Final = 600.0
 
 
 def job_folder(spec: JobSpec) -> Path:
-    """Return ``jobs/<stage>`` beside a job's log; an `InputError` for a stage that is no name."""
+    """Return the folder of a job's attempts: ``jobs/<stage>`` beside its log.
+
+    Raises:
+        InputError: The stage cannot name a folder.
+    """
     if re.fullmatch(NAME_PATTERN, spec.key.stage) is None:
         raise InputError(
             f"stage {spec.key.stage!r}: expected letters, digits, '.', '_' and '-', at most 100; "

@@ -46,7 +46,11 @@ _SERVER_ERRORS: Final = 500
 
 
 def load_package(name: str) -> ModuleType:
-    """Import the official package of a service, or raise `LLMPackageMissingError`."""
+    """Import the official package of a service.
+
+    Raises:
+        LLMPackageMissingError: It is not installed.
+    """
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -136,7 +140,11 @@ class ServiceClient(ABC):
     _counts: ClassVar[tuple[str, str]]
 
     def __init__(self, provider: str, model: str) -> None:
-        """Import the package, or raise `LLMPackageMissingError`; nothing is sent."""
+        """Import the package; nothing is sent.
+
+        Raises:
+            LLMPackageMissingError: It is not installed.
+        """
         self._package = load_package(self._package_name)
         self.provider = provider
         self.model = model
@@ -154,7 +162,11 @@ class ServiceClient(ABC):
         """Return the keys that the client may send; empty texts do not count."""
 
     def ask(self, question: Question) -> Answer:
-        """Return the reply to one call, or raise `LLMCallError`."""
+        """Return the reply to one call.
+
+        Raises:
+            LLMCallError: There is none.
+        """
         secrets = [secret for secret in self._secrets() if secret]
         base_error = getattr(self._package, self._base_error)
         document = fetch(lambda: self._send(question), self._package, base_error, secrets)
@@ -170,7 +182,11 @@ class ServiceClient(ABC):
     def complete(
         self, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
     ) -> str:
-        """Return the reply, or raise `LLMCallError`; wrap in `GuardedLLM` for no errors."""
+        """Return the reply to one call; wrap in `GuardedLLM` for retries and no errors.
+
+        Raises:
+            LLMCallError: There is no usable reply.
+        """
         answer = self.ask(
             Question(prompt=prompt, system=system, max_tokens=max_tokens, timeout_s=_TIMEOUT_S)
         )

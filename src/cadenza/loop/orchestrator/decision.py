@@ -137,7 +137,11 @@ class SequentialPlan:
         return (self.alpha / ((cycle + 1) * (cycle + 2)) / looks,) * looks
 
     def looks_left(self, look: int) -> int:
-        """Return how many looks of the plan may follow look ``look``, counted from 0."""
+        """Return how many looks may follow look ``look``, counted from 0.
+
+        Raises:
+            InputError: The plan has no such look.
+        """
         looks = len(self.sizes)
         if not 0 <= look < looks:
             raise InputError(f"SequentialPlan: expected a look in 0..{looks - 1}, got {look}.")

@@ -317,7 +317,15 @@ _TEXT_CHARS: Final = 200
 
 
 def pooled_report(latest: EvalReport, outcomes: Sequence[EpisodeOutcome]) -> EvalReport:
-    """Return one report on all episodes of a policy; an `InputError` without any."""
+    """Return one report on all episodes of a policy.
+
+    Args:
+        latest: Report of the last look; gives everything that is no count.
+        outcomes: Episodes of all looks in the order played, the last look's included.
+
+    Raises:
+        InputError: There is no episode.
+    """
     if not outcomes:
         raise InputError(
             f"{latest.checkpoint}: expected an evaluation with its episodes, got none; nothing is "
@@ -376,7 +384,11 @@ def _cut(value: Any, most: int) -> Any:
 
 
 def mean_value(outcomes: Sequence[EpisodeOutcome], metric: Metric) -> float:
-    """Return the mean success or score; an `InputError` without episodes that all have it."""
+    """Return the mean success or score.
+
+    Raises:
+        InputError: There is no episode, or one without a score.
+    """
     values = [
         float(outcome.success) if metric == "success" else outcome.score for outcome in outcomes
     ]

@@ -395,7 +395,14 @@ class Outages:
         pause_s: float,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """Wait for the store of ``session``, in pauses of ``pause_s``, until asked to stop."""
+        """Wait for the store of ``session``.
+
+        Args:
+            session: The controller's session.
+            stop: Says whether the run is asked to stop, which ends the wait.
+            pause_s: Pause between two questions to the store, s.
+            patience_s: Longest time that one step may wait, s.
+        """
         self._session = session
         self._stop = stop
         self._pause_s = pause_s

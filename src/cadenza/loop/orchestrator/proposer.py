@@ -74,7 +74,11 @@ class Plan(BaseModel):
 
 
 def parsed_json(reply: str, brackets: Literal["{}", "[]"]) -> Any:
-    """Return the JSON between the outermost brackets, or raise `InputError` without any."""
+    """Return the JSON between the first opening and the last closing bracket.
+
+    Raises:
+        InputError: There is none.
+    """
     start, end = reply.find(brackets[0]), reply.rfind(brackets[1])
     if not 0 <= start < end or len(reply) > MAX_REPLY_CHARS:
         raise InputError(f"expected JSON between {brackets[0]} and {brackets[1]}, got none")
@@ -85,7 +89,11 @@ def parsed_json(reply: str, brackets: Literal["{}", "[]"]) -> Any:
 
 
 def strict_plan(reply: str) -> Plan:
-    """Return the plan that a reply holds, or raise `InputError` with the problems."""
+    """Return the plan that a reply holds.
+
+    Raises:
+        InputError: The reply does not fit the schema; the message lists the problems.
+    """
     document = parsed_json(reply, "{}")
     try:
         return Plan.model_validate(document)

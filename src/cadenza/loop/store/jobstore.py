@@ -126,7 +126,11 @@ class JobStore:
         return bool(self._rows(select(Run.id).where(Run.id == run_id)))
 
     def get_run(self, run_id: str) -> Row:
-        """Return one run, or raise `UnknownRowError` without it."""
+        """Return one run.
+
+        Raises:
+            UnknownRowError: There is no such run.
+        """
         rows = self._rows(select(Run.__table__).where(Run.id == run_id))
         if not rows:
             raise unknown_run(run_id)
@@ -183,7 +187,11 @@ class JobStore:
         self._apply(owner[0]["run_id"], changes.attach_eval(checkpoint_id, json.dumps(eval_report)))
 
     def bless(self, run_id: str, checkpoint_id: int) -> None:
-        """Make a policy the only blessed one of its run; an `UnknownRowError` without it."""
+        """Make a policy the only blessed one of its run.
+
+        Raises:
+            UnknownRowError: The run has no such policy.
+        """
         self._apply(run_id, changes.bless(checkpoint_id))
 
     def checkpoints_for(self, run_id: str) -> list[Row]:

@@ -163,7 +163,17 @@ class StepInput(NamedTuple):
 
 
 class EgoRowsBatch(NamedTuple):
-    """Rows before lambda."""
+    """Rows before lambda.
+
+    Attributes:
+        a: Row vectors on the ego's action, shape (B, N, n).
+        level: Right-hand sides at lambda = 0, shape (B, N), m/s^2.
+        h: Barrier values at the best estimate of the state, shape (B, N), m/s.
+        margin: Free distance less the safety margin, shape (B, N), m.
+        time_left: Time until the margin is used up at today's speed, shape (B, N), s.
+        uncovered: The certificate does not cover the step, shape (B,).
+        outside: A state is outside the safe set, shape (B,).
+    """
 
     a: Tensor  # Row vectors on the ego's action, shape (B, N, d)
     level: Tensor  # Right-hand sides at lambda = 0, shape (B, N), m/s^2

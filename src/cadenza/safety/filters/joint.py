@@ -117,7 +117,16 @@ class JointAgent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointRule:
-    """How rows are built, the same for every pair and step."""
+    """How rows are built, the same for every pair and step.
+
+    Attributes:
+        level: Function behind every row.
+        gamma: Rate at which overlap is undone, 1/s, or gain of the classical row.
+        plant: How the plant integrates one control step.
+        margin_m: Distance kept in addition to the radii, m.
+        dt: Control step, s.
+        declared_alpha: Credit agents with what they declare, whatever their box reaches.
+    """
 
     level: LevelFunction
     gamma: float

@@ -308,7 +308,19 @@ def make_result(
     torque: FloatArray | None = None,
     extra_names: tuple[str, ...] = (),
 ) -> OSCBFResult:
-    """Return the record of a solve, whose slack lists barriers, ``extra_names``, then the cone."""
+    """Return the record of one solve.
+
+    Args:
+        answer: What the programme gave; its slack lists the barriers, then ``extra_names``, then
+            the cone.
+        barriers: The rows of the rules.
+        cone: The speed limit, if any.
+        conflicting: Joints whose limits contradict each other.
+        q_dot: Joint velocities after the step, shape (n,).
+        q_ddot: Joint accelerations, shape (n,).
+        torque: Torques, shape (n,).
+        extra_names: Names of hard rows after the barriers.
+    """
     slack = answer.slack
 
     def sizes() -> dict[str, Any]:

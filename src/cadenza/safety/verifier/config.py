@@ -265,7 +265,24 @@ def load_verifier_config(path: Path | None, overrides: Mapping[str, Any]) -> Ver
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One row: everything that its episodes have in common."""
+    """One row: everything that its episodes have in common.
+
+    Attributes:
+        kind: What is played.
+        dim: Cartesian dimension d.
+        plant: Simulated plant.
+        filter_plant: Plant the filter assumes.
+        dt: Control step, s.
+        delay: Age of the partners' numbers: "none", "fixed" or "varying".
+        partners: Number of partners N.
+        episodes: Number of episodes.
+        horizon: Steps per episode.
+        ego_accel: Half width of the ego's box and its capacity, m/s^2.
+        partner_accel: Bound on each partner's acceleration, m/s^2.
+        max_age_s: Largest age, s; 0 without delay.
+        pieces: How often the partners decide within one control step.
+        passive: The filter's claim is about the ego's own speed at contacts.
+    """
 
     kind: Kind  # What is played
     dim: int  # Cartesian dimension d
