@@ -350,6 +350,7 @@ class StepConstants:
     authority: EgoAuthority
     of_pairs: PairConstants
     box: tuple[list[float], list[float]]
+    rows: list[tuple[str, tuple[str, str], PairParameters]]  # partner, pair and its parameters
 
 
 def pair_constants(

@@ -429,7 +429,8 @@ class EgoOnlyCBFQP:
             InputError: The action is malformed.
         """
         pairs, box, ego = constants.pairs, constants.box, agents.get(constants.pairs.ego_uid)
-        parameters, keys, count = constants.of_pairs.parameters, pairs.keys, len(pairs.keys)
+        keys, count = pairs.keys, len(pairs.keys)
+        lambda_, predicted = ({}, None) if given is None else given
         if not (type(ego) is AgentSnapshot and ego.age_s == 0.0 and len(agents) == count + 1):
             return None
         p_ego, v_ego = ego.position_numbers, ego.velocity_numbers
@@ -442,13 +443,13 @@ class EgoOnlyCBFQP:
         wanted: list[float] = []
         margins = np.empty(count)
         uncertified, violated = not constants.of_pairs.covered, False
-        for j, uid in enumerate(pairs.partners):
-            partner, pair = agents.get(uid), parameters[j]
+        for j, (uid, key, pair) in enumerate(constants.rows):
+            partner = agents.get(uid)
             if not (type(partner) is AgentSnapshot and partner.age_s == 0.0):
                 return None
             p, v = partner.position_numbers, partner.velocity_numbers
-            if given is not None:
-                value, ahead = given[0].get(keys[j]), given[1].get(uid)
+            if predicted is not None:
+                value, ahead = lambda_.get(key), predicted.get(uid)
                 if not (
                     type(value) is float
                     and -MAX_MAGNITUDE <= value <= MAX_MAGNITUDE
@@ -551,7 +552,10 @@ class EgoOnlyCBFQP:
         )
         c, size = bounds.action_linf_component, model.action_dim
         box = ([-c] * size, [c] * size)
-        constants = StepConstants(pairs, bounds, dt, contacts, declared, authority, of_pairs, box)
+        rows = list(zip(pairs.partners, pairs.keys, of_pairs.parameters, strict=True))
+        constants = StepConstants(
+            pairs, bounds, dt, contacts, declared, authority, of_pairs, box, rows
+        )
         self._constants = constants
         holds = of_pairs.lasting and contacts is None and declared is None and size == 2
         self.lasting = constants if holds and self._options.ordinary else None

@@ -149,8 +149,8 @@ def nearest_in_closed_form(
     x, feasible = project_one_row(u, a[worst], b[worst], lower, upper)
     if feasible and len(b) > 1:
         for j, row in enumerate(a):
-            missed = residual(row, b[j], x)
-            if missed > 0.0 and j != worst and missed > ROUNDING * (1.0 + abs(b[j])):
+            missed = residual(row, b[j], x) if j != worst else 0.0
+            if missed > 0.0 and missed > ROUNDING * (1.0 + abs(b[j])):
                 return None, True
     return x, feasible
 
