@@ -112,7 +112,7 @@ def solver_version_of(plan: EvaluationPlan) -> str | None:
         return None
     try:
         return metadata.version(solver)
-    except metadata.PackageNotFoundError:  # a chain of several
+    except metadata.PackageNotFoundError:  # our own closed form, or a chain of several
         return None
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog, nnls
 
-from cadenza.safety.solvers import SolveStatus, make_solver, project_one_row
+from cadenza.safety.solvers import SolveStatus, make_solver
 from tests.campaigns import size
 
 #: Halves: small enough to keep rows from being almost, but not quite, parallel.
@@ -73,7 +73,8 @@ def check_all(names, problem, limit, tolerance=1e-10):
     answers = {name: make_solver(name).run(P, q, A, b, -bound, bound) for name in names}
     for name, answer in answers.items():
         if empty:
-            assert answer.status is SolveStatus.INFEASIBLE, name
+            assert answer.status in (SolveStatus.INFEASIBLE, SolveStatus.MAX_ITER), name
+            assert answer.status is SolveStatus.INFEASIBLE or name == "piqp"
             continue
         assert answer.status is SolveStatus.OPTIMAL, name
         assert answer.x == pytest.approx(answers[names[0]].x, abs=tolerance), name
@@ -84,23 +85,14 @@ def check_all(names, problem, limit, tolerance=1e-10):
 
 @settings(max_examples=size(70, 200), deadline=None)
 @given(problem=problems(rows=(0, 1)), limit=st.sampled_from([1.5, 4.0, FREE]))
-def test_one_row_closed_form_equals_daqp_and_quadprog(problem, limit):
-    _, q, A, b = problem
-    n = len(q)
-    bound = [limit] * n
-    row, level = (A[0].tolist(), float(b[0])) if len(b) else ([0.0] * n, 0.0)
-    x, feasible = project_one_row((-q).tolist(), row, level, [-limit] * n, bound)
-    check_all(["daqp", "quadprog", "auto"], (np.ones(n), q, A, b), limit)
-    other = make_solver("daqp").run(np.ones(n), q, A, b, -np.array(bound), np.array(bound))
-    if is_empty(A, b, limit) is not None:
-        assert feasible is (other.status is SolveStatus.OPTIMAL)
-        assert not feasible or x == pytest.approx(other.x, abs=1e-10)
+def test_one_row_closed_form_equals_daqp_and_quadprog_in_any_metric(problem, limit):
+    check_all(["closed_form", "daqp", "quadprog", "auto"], problem, limit)
 
 
 @settings(max_examples=size(30, 60), deadline=None)
 @given(problem=problems(rows=(0, 5)), limit=st.sampled_from([1.5, 4.0, FREE]))
 def test_every_method_finds_the_same_optimum(problem, limit):
-    check_all(["quadprog", "daqp", "auto"], problem, limit)
+    check_all(["quadprog", "daqp", "auto", "clarabel", "osqp", "piqp"], problem, limit)
 
 
 @settings(max_examples=size(30, 60), deadline=None)
@@ -113,24 +105,8 @@ def test_every_method_finds_the_same_optimum_of_a_full_cost(problem, seed, limit
     n = len(problem[0])
     M = np.random.default_rng(seed).normal(size=(n, n))
     check_all(
-        ["quadprog", "daqp", "auto"],
+        ["quadprog", "daqp", "auto", "clarabel", "osqp", "piqp"],
         (M @ M.T + 0.3 * np.eye(n), *problem[1:]),
         limit,
         tolerance=1e-9,
     )
-
-
-@settings(max_examples=size(30, 60), deadline=None)
-@given(problem=problems(rows=(0, 5)), limit=st.sampled_from([1.5, 4.0, FREE]))
-def test_clarabel_comes_close_to_the_optimum_without_missing_a_row(problem, limit):
-    P, q, A, b = problem
-    bound = np.full(len(q), limit)
-    exact, close = (
-        make_solver(name).run(P, q, A, b, -bound, bound) for name in ("daqp", "clarabel")
-    )
-    if close.status is SolveStatus.OPTIMAL:
-        assert close.x == pytest.approx(exact.x, abs=1e-5)
-        G, h = stacked(A, b, limit)
-        assert (G @ close.x <= h + 1e-9 * (1.0 + np.abs(h))).all()
-    elif is_empty(A, b, limit) is False:
-        assert is_empty(A, b - 1e-6, limit) is not False  # no room inside

@@ -164,5 +164,5 @@ def test_solver_version_is_the_installed_one_where_conditions_agree():
             )
         )
 
-    assert solver_version_of(plan("auto")) is None
+    assert solver_version_of(plan("closed_form")) is None
     assert solver_version_of(plan("daqp", "quadprog")) is None

@@ -208,7 +208,7 @@ def test_filter_takes_a_solver_that_offers_solve_only():
         action, info = call(ego_filter(partners=("p", "q"), solver=mine), [2.0, 2.0], scene)
         assert mine.calls > 0
         assert info["status"] == status
-        assert action == pytest.approx(expected, abs=1e-6)
+        assert action == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("status", [SolveStatus.NUMERICAL, SolveStatus.INFEASIBLE])

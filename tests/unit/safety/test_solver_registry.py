@@ -10,6 +10,7 @@ from cadenza.core.errors import ConfigurationError, InputError, MissingExtraErro
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.solvers import SUPPORTED_SOLVERS, SolveStatus, make_solver
 
+GENERAL = [name for name in SUPPORTED_SOLVERS if name != "closed_form"]
 #: x_0 <= -1 and x_0 >= 1.
 CONTRADICTION = (
     np.eye(2),
@@ -33,7 +34,9 @@ def run(solver, P, q, A, b, lower=-2.0, upper=2.0, **options):
 
 
 def test_registry_names_its_solvers():
-    assert set(SUPPORTED_SOLVERS) == {"auto", "daqp", "quadprog", "clarabel"}
+    assert set(SUPPORTED_SOLVERS) == {
+        *("auto", "closed_form", "daqp", "quadprog", "piqp", "clarabel", "osqp")
+    }
     for name in SUPPORTED_SOLVERS:
         assert make_solver(name).name == name
         assert make_solver(name) is not make_solver(name)
@@ -44,7 +47,7 @@ def test_registry_unknown_name_is_refused_with_the_known_ones():
         make_solver("cvxopt")
 
 
-@pytest.mark.parametrize("name", ["quadprog", "clarabel"])
+@pytest.mark.parametrize("name", ["quadprog", "piqp", "osqp"])
 def test_registry_missing_library_names_the_extra(monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtraError, match=r"cadenza\[solvers\]"):
@@ -70,7 +73,7 @@ def test_run_shapes_that_do_not_fit_are_refused(name, which):
         make_solver(name).run(*problem)
 
 
-@pytest.mark.parametrize("name", SUPPORTED_SOLVERS)
+@pytest.mark.parametrize("name", GENERAL)
 def test_run_bad_numbers_are_named_so(name):
     solver = make_solver(name)
     for broken in (
@@ -88,7 +91,7 @@ def test_run_bad_numbers_are_named_so(name):
     assert concave.status is SolveStatus.BAD_INPUT
 
 
-@pytest.mark.parametrize("name", SUPPORTED_SOLVERS)
+@pytest.mark.parametrize("name", GENERAL)
 def test_run_cold_answers_do_not_depend_on_the_past(name):
     rng = np.random.default_rng(2)
     problems = [
@@ -105,7 +108,7 @@ def test_run_cold_answers_do_not_depend_on_the_past(name):
         assert again.iterations == fresh[k].iterations
 
 
-@pytest.mark.parametrize("name", SUPPORTED_SOLVERS)
+@pytest.mark.parametrize("name", GENERAL)
 def test_run_warm_start_changes_no_answer_and_survives_another_dimension(name):
     rng = np.random.default_rng(7)
     warm = make_solver(name)
@@ -131,7 +134,7 @@ def test_solve_raises_on_a_contradiction_and_writes_nothing_to_the_terminal(name
 def test_filters_import_no_solver_library_but_daqp():
     code = (
         "import sys, cadenza.safety.cbf_qp;"
-        "print({'clarabel', 'quadprog', 'scipy'} & set(sys.modules))"
+        "print({'clarabel', 'osqp', 'piqp', 'quadprog', 'scipy'} & set(sys.modules))"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

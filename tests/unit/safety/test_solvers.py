@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from cadenza.core.errors import MissingExtraError
+from cadenza.core.errors import InputError, MissingExtraError
 from cadenza.safety.solvers import (
+    ClosedFormSolver,
     DaqpSolver,
     QPSolution,
     SolveStatus,
@@ -10,6 +11,7 @@ from cadenza.safety.solvers import (
     make_solver,
     registry,
 )
+from cadenza.safety.solvers.libraries import ApproximateSolver, Guess
 
 
 def solve(q, A, b, lower=-1.0, upper=1.0, solver=None):
@@ -68,6 +70,74 @@ def test_largest_residual_is_relative_to_the_level():
     assert largest_residual(A[:0], b[:0], np.zeros(2)) == -np.inf
 
 
+# The closed form.
+
+
+FREE = 1e30
+
+
+def closed_form(P, q, A, b, lower=-FREE, upper=FREE):
+    n = len(q)
+    return ClosedFormSolver().run(
+        np.array(P, float),
+        np.array(q, float),
+        np.array(A, float).reshape(len(b), n),
+        np.array(b, float),
+        np.full(n, lower),
+        np.full(n, upper),
+    )
+
+
+def test_solver_accepts_a_diagonal_matrix_and_no_rows():
+    solution = closed_form(np.diag([2.0, 1.0]), [-1.0, -9.0], [], [], -4.0, 4.0)
+    assert solution.x == pytest.approx([0.5, 4.0])
+    assert solution.residual == -np.inf
+
+
+@pytest.mark.parametrize(("P", "q"), [([0.0], [1.0]), ([-1.0], [1.0]), ([np.nan], [1.0])])
+def test_solver_reports_a_cost_that_is_not_positive(P, q):
+    assert closed_form(P, q, [[1]], [0.0]).status is SolveStatus.BAD_INPUT
+
+
+def test_solver_refuses_problems_without_a_closed_form():
+    with pytest.raises(InputError, match=r"got 2 rows; use make_solver\('auto'\)"):
+        closed_form([1.0], [0.0], [[1], [-1]], [1.0, 1.0], -1.0, 1.0)
+    with pytest.raises(InputError, match="expected a diagonal cost"):
+        closed_form([[2.0, 1.0], [1.0, 2.0]], [0.0, 0.0], [[1, 1]], [1.0])
+
+
+# Refinement of a guess.
+
+
+class Claims(ApproximateSolver):
+    """Says what it is told to; the base class finds out what is true."""
+
+    name = "claims"
+
+    def __init__(self, x, status=SolveStatus.OPTIMAL):
+        self._x, self._status = np.array(x, float), status
+
+    def guess(self, problem, *, warm_start):
+        return Guess(self._x, np.ones(problem.h.shape[0]), self._status, 4)
+
+
+def guessed(solver, b):
+    free = np.full(1, 1e30)
+    return solver.run(np.ones(1), np.zeros(1), np.array([[1.0], [-1.0]]), np.array(b), -free, free)
+
+
+@pytest.mark.parametrize("x", [[np.nan], [0.0]], ids=["no number", "nothing to find"])
+def test_a_false_claim_is_reported_as_numerical(x):
+    solution = guessed(Claims(x), [-1.0, -1.0])  # no x is <= -1 and >= 1
+    assert (solution.status, solution.iterations) == (SolveStatus.NUMERICAL, 4)
+
+
+def test_a_guess_that_ran_out_of_iterations_counts_if_it_leads_to_the_optimum():
+    solution = guessed(Claims([5.0], SolveStatus.MAX_ITER), [4.0, -1.0])  # 1 <= x <= 4
+    assert (solution.status, solution.x.tolist()) == (SolveStatus.OPTIMAL, [1.0])
+    assert guessed(Claims([5.0], SolveStatus.MAX_ITER), [-1.0, -1.0]).status is SolveStatus.MAX_ITER
+
+
 # Which method `auto` takes.
 
 
@@ -76,6 +146,7 @@ TWO_ROWS = (
     *(np.ones(2), -np.ones(2), np.eye(2), np.array([0.25, -0.5])),
     *(np.full(2, -2.0), np.full(2, 2.0)),
 )
+ONE_ROW = (*TWO_ROWS[:2], np.array([[1.0, 0.0]]), np.array([0.25]), *TWO_ROWS[4:])
 
 
 class Fake:
@@ -103,6 +174,19 @@ def auto(monkeypatch):
     return build
 
 
+def test_auto_takes_the_closed_form_for_one_row(auto):
+    solver, daqp = auto(DaqpSolver=SolveStatus.OPTIMAL)
+    assert solver.run(*ONE_ROW).x.tolist() == [0.25, 1.0]
+    assert daqp.calls == []
+
+
+def test_auto_takes_daqp_for_one_row_of_a_full_cost_and_for_more_rows(auto):
+    solver, daqp = auto(DaqpSolver=SolveStatus.OPTIMAL)
+    for problem in ((np.array([[2.0, 1.0], [1.0, 2.0]]), *ONE_ROW[1:]), TWO_ROWS):
+        assert solver.run(*problem, warm_start=True).x.tolist() == [7.0, 7.0]
+    assert daqp.calls == [True, True]
+
+
 @pytest.mark.parametrize("status", [SolveStatus.INFEASIBLE, SolveStatus.BAD_INPUT])
 def test_auto_believes_an_answer_that_no_method_can_better(auto, status):
     solver, _, other = auto(DaqpSolver=status, QuadprogSolver=SolveStatus.OPTIMAL)
@@ -127,10 +211,15 @@ def test_auto_asks_clarabel_without_quadprog(auto, monkeypatch):
     monkeypatch.setattr(registry, "QuadprogSolver", missing)
     solution = auto(DaqpSolver=SolveStatus.NUMERICAL)[0].run(*TWO_ROWS)
     assert solution.status is SolveStatus.OPTIMAL
-    assert solution.x == pytest.approx([0.25, -0.5], abs=1e-8)
+    assert solution.x == pytest.approx([0.25, -0.5], abs=1e-12)
 
 
 def test_auto_reports_the_first_failure_when_all_fail(auto):
     others = dict.fromkeys(("QuadprogSolver", "ClarabelSolver"), SolveStatus.NUMERICAL)
     solver, *_ = auto(DaqpSolver=SolveStatus.MAX_ITER, **others)
     assert solver.run(*TWO_ROWS).status is SolveStatus.MAX_ITER
+
+
+def test_auto_asks_daqp_when_the_closed_form_is_refused(auto):
+    solver, _ = auto(ClosedFormSolver=SolveStatus.NUMERICAL)
+    assert solver.run(*ONE_ROW).x == pytest.approx([0.25, 1.0], abs=1e-14)

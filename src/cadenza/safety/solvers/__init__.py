@@ -7,7 +7,7 @@ May import:  `core`, `cadenza.safety.errors`.  Must not import: the filters.
 Adding one:  its class, one line in `registry`, then the contract tests of the registered solvers.
 """
 
-from cadenza.safety.solvers.closed_form import project_one_row
+from cadenza.safety.solvers.closed_form import ClosedFormSolver, project_one_row
 from cadenza.safety.solvers.daqp_solver import DaqpSolver
 from cadenza.safety.solvers.interface import (
     RESIDUAL_TOLERANCE,
@@ -19,6 +19,8 @@ from cadenza.safety.solvers.interface import (
 )
 from cadenza.safety.solvers.libraries import (
     ClarabelSolver,
+    OSQPSolver,
+    PIQPSolver,
     QuadprogSolver,
     as_solver,
 )
@@ -30,7 +32,10 @@ __all__ = [
     "SUPPORTED_SOLVERS",
     "AutoSolver",
     "ClarabelSolver",
+    "ClosedFormSolver",
     "DaqpSolver",
+    "OSQPSolver",
+    "PIQPSolver",
     "QPSolution",
     "QPSolver",
     "QuadprogSolver",

@@ -6,16 +6,17 @@ from typing import Final
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError, MissingExtraError
+from cadenza.safety.solvers.closed_form import ClosedFormSolver, in_closed_form
 from cadenza.safety.solvers.daqp_solver import DaqpSolver
 from cadenza.safety.solvers.interface import QPSolution, QPSolver, SolverBase, SolveStatus
-from cadenza.safety.solvers.libraries import ClarabelSolver, QuadprogSolver
+from cadenza.safety.solvers.libraries import ClarabelSolver, OSQPSolver, PIQPSolver, QuadprogSolver
 
 #: What another method may still settle; infeasible problems and bad numbers stay what they are.
 _WORTH_ANOTHER: Final = (SolveStatus.MAX_ITER, SolveStatus.NUMERICAL)
 
 
 class AutoSolver(SolverBase):
-    """DAQP; quadprog and Clarabel, if installed, when it fails.
+    """Closed form for one row, else DAQP; quadprog and Clarabel, if installed, when it fails.
 
     Not safe to share between threads.
     """
@@ -23,8 +24,9 @@ class AutoSolver(SolverBase):
     name = "auto"
 
     def __init__(self) -> None:
-        self._first = DaqpSolver()
-        self._others: list[QPSolver] | None = None
+        self._closed_form = ClosedFormSolver()
+        self._chain: list[QPSolver] = [DaqpSolver()]
+        self._complete = False
 
     def run(
         self,
@@ -42,26 +44,38 @@ class AutoSolver(SolverBase):
         Returns:
             The first answer that is optimal, or certain to have no better; else DAQP's.
         """
-        first = self._first.run(P, q, A, b, lower, upper, warm_start=warm_start)
+        if in_closed_form(P, b):
+            solution = self._closed_form.run(P, q, A, b, lower, upper)
+            if solution.status not in _WORTH_ANOTHER:
+                return solution
+        first = self._chain[0].run(P, q, A, b, lower, upper, warm_start=warm_start)
         if first.status not in _WORTH_ANOTHER:
             return first
-        if self._others is None:  # built once they are needed, those whose packages are installed
-            self._others = []
-            for other in (QuadprogSolver, ClarabelSolver):
-                with contextlib.suppress(MissingExtraError):
-                    self._others.append(other())
-        for solver in self._others:
+        self._add_fallbacks()
+        for solver in self._chain[1:]:
             solution = solver.run(P, q, A, b, lower, upper)
             if solution.status not in _WORTH_ANOTHER:
                 return solution
         return first
 
+    def _add_fallbacks(self) -> None:
+        """Build the fallbacks once they are needed, those whose packages are installed."""
+        if self._complete:
+            return
+        for fallback in (QuadprogSolver, ClarabelSolver):
+            with contextlib.suppress(MissingExtraError):
+                self._chain.append(fallback())
+        self._complete = True
+
 
 _CLASSES: Final[dict[str, Callable[[], QPSolver]]] = {
     "auto": AutoSolver,
+    "closed_form": ClosedFormSolver,
     "daqp": DaqpSolver,
     "quadprog": QuadprogSolver,
+    "piqp": PIQPSolver,
     "clarabel": ClarabelSolver,
+    "osqp": OSQPSolver,
 }
 
 #: Names `make_solver` takes.
