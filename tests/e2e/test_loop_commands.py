@@ -6,6 +6,7 @@ One is a process, the others run in this one.
 import pytest
 
 from cadenza.loop.processes import readable, this_process
+from cadenza.loop.store import changes
 from tests.e2e.commands import REPOSITORY, cadenza
 from tests.e2e.in_process import here
 from tests.loop_runs import REASON, RUN, begun_run
@@ -79,7 +80,7 @@ def asking(runs):
     """Folder of a run that waits for an answer."""
     with begun_run(runs / "runs", run_id="asking") as store:
         lease = store.leases.acquire("asking", "someone", ttl_s=60.0)
-        store.approvals.request(lease, 0, "promote", timeout_s=3000.0)
+        store.apply(lease, changes.request_approval(0, "promote", timeout_s=3000.0))
         store.leases.release(lease)
     return runs
 
