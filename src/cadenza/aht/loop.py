@@ -11,7 +11,7 @@ Seeds:     the first episode takes the run's seed itself, episode k >= 1 the int
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,9 +142,10 @@ def run_vector_loop(parts: LoopParts, state: LoopState, obs: Observation) -> Non
         if ended:
             if station is not None:
                 station.begin_rows(ended)
-            successes = _batch_success(info, count)
+            flags = info.get("success")
+            flags = None if flags is None else batch_of("success", flags, count, np.bool_).tolist()
             for row in ended:
-                state.finish_episode(row, successes[row])
+                state.finish_episode(row, None if flags is None else flags[row])
             state.episode_index = reset_partner_rows(
                 partner, ended, parts.config.seed, state.episode_index
             )
@@ -245,10 +246,3 @@ def _evaluate(parts: LoopParts, evaluator: Evaluator, state: LoopState) -> None:
 def _crossed(every: int, frames: int, step: int) -> bool:
     """Return whether the last ``step`` frames reached a multiple of ``every``; 0 never."""
     return every > 0 and frames // every > (frames - step) // every
-
-
-def _batch_success(info: Mapping[str, Any], count: int) -> list[bool | None]:
-    flags = info.get("success")
-    if flags is None:
-        return [None] * count
-    return cast("list[bool | None]", batch_of("success", flags, count, np.bool_).tolist())

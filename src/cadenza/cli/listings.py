@@ -2,7 +2,7 @@
 
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -189,16 +189,11 @@ def film(
 ) -> None:
     """Play one episode and write pictures of it."""
     with typed_exits():
+        import yaml
+
         from cadenza.benchmark.films import film as make
 
-        options = dict(_option(text) for text in option or [])
+        pairs = [text.partition("=") for text in option or []]
+        options = {name: yaml.safe_load(value) for name, _, value in pairs}
         result = make(out, task=task, ego=ego, partner=partner, seed=seed, options=options)
         print_text(f"{out}: {result['steps']} steps, success {result['info'].get('success')}")
-
-
-def _option(text: str) -> tuple[str, Any]:
-    """Return name and value of ``name=value``, the value read as YAML."""
-    import yaml
-
-    name, _, value = text.partition("=")
-    return name, yaml.safe_load(value)

@@ -76,7 +76,12 @@ def status(
                 print_json({"runs": [one.model_dump(mode="json") for one in statuses]})
         else:
             statuses = show_until_the_end(look, workdir, store) if watch else look()
-            _print_statuses(statuses, workdir, store)
+            if not statuses:
+                print_text("no runs yet")
+            for one in statuses:
+                if one is not statuses[0]:
+                    print_text("")
+                print_status(one, workdir, store)
 
 
 @loop_app.command()
@@ -218,12 +223,3 @@ def _print_checks(checks: "Sequence[Check]") -> None:
         f"{sum(check.level == level for check in checks)} {_MARKS[level]}" for level in _MARKS
     )
     print_table("Loop runs on this machine", ("", "what", "found"), rows, note=counts)
-
-
-def _print_statuses(statuses: "Sequence[RunStatus]", workdir: Path, store: str | None) -> None:
-    if not statuses:
-        print_text("no runs yet")
-    for one in statuses:
-        if one is not statuses[0]:
-            print_text("")
-        print_status(one, workdir, store)

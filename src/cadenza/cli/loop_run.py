@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from cadenza.loop.contracts.records import JobKey
     from cadenza.loop.events import Event
     from cadenza.loop.jobs.outcomes import JobProgress
-    from cadenza.loop.jobs.terms import StopLevel
     from cadenza.loop.orchestrator.assembly import LoopAssembly
     from cadenza.loop.status_report import Outlook, RunStatus
 
@@ -323,7 +322,8 @@ def _work(
     from cadenza.loop.orchestrator.assembly import build_loop
     from cadenza.loop.status_report import run_status
 
-    with StopSignals(_tell_level) as stop:
+    # Called inside the signal's handler, so nothing is buffered.
+    with StopSignals(lambda level: os.write(2, _STOPPING[level - 1])) as stop:
         display = LoopDisplay(quiet=quiet)
         with build_loop(settings, run_id, stop=stop, on_progress=display.on_progress) as loop:
             if not quiet:
@@ -472,8 +472,3 @@ def _tell(line: str) -> None:
     with suppress(OSError):  # the terminal is gone
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
-
-
-def _tell_level(level: "StopLevel") -> None:
-    """Say what a signal does; called inside its handler, so nothing is buffered."""
-    os.write(2, _STOPPING[level - 1])

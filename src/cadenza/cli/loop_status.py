@@ -285,7 +285,9 @@ def sum_lines(status: "RunStatus") -> list[str]:
     """Return what a run used, and where it left what it learned."""
     lines = [_spending(status), _model(status)]
     if status.knowledge_pages:
-        lines.append(_pages(status.knowledge_pages))
+        pages = [Path(page) for page in status.knowledge_pages]
+        names = ", ".join("/".join(page.parts[-2:]) for page in pages)
+        lines.append(plain(f"knowledge: {names} in {pages[0].parent.parent}"))
     return [line for line in lines if line]
 
 
@@ -427,12 +429,6 @@ def _model(status: "RunStatus") -> str:
 
 def _of(limit: float | None) -> str:
     return "" if limit is None else f" (at most {limit:g})"
-
-
-def _pages(pages: tuple[str, ...]) -> str:
-    """Return the pages by their folder and their names within it, ``<kind>/<name>.md``."""
-    names = ", ".join("/".join(Path(page).parts[-2:]) for page in pages)
-    return plain(f"knowledge: {names} in {Path(pages[0]).parent.parent}")
 
 
 #: Pause between two looks, s.

@@ -21,7 +21,7 @@ _EXPORTS: Final = {
     "GMMChunkSampler": "chunk_samplers",
     "OnlineDataEngine": "engine",
     "OnlineDataEngineCfg": "config",
-    "OnlineDataEngineState": "engine_state",
+    "OnlineDataEngineState": "slots",
     "OnlineDataWorkerError": "engine",
     "OnlineDataset": "dataset",
     "StaleDataError": "back_pressure",

@@ -1,5 +1,6 @@
 """A package's lazy names: listed at once, imported at first use."""
 
+import importlib
 import sys
 from types import ModuleType
 
@@ -33,3 +34,9 @@ def test_lazy_names_are_listed_beside_the_package_s_own(package):
 def test_other_names_are_refused(package):
     with pytest.raises(AttributeError, match="module 'offering' has no attribute 'question'"):
         _ = package.question
+
+
+@pytest.mark.parametrize("room", ["", ".aht", ".envs", ".safety", ".stream"])
+def test_every_lazy_name_of_a_room_can_be_taken(room: str) -> None:
+    package = importlib.import_module(f"cadenza{room}")
+    assert all(getattr(package, name) is not None for name in package.__all__)

@@ -172,7 +172,7 @@ def _cell(condition_id: str, episodes: Sequence[EpisodeResult]) -> Cell:
         contact=rate_estimate(group_by_seed(contacts)) if len(contacts) == len(episodes) else None,
         n_contacts=sum(e.contact is True for e in episodes),
         episode_return=_mean(returns),
-        seed_return=_seed_means(returns),
+        seed_return=tuple(cluster_means(group_by_seed(returns or ())).tolist()),
         distances=np.sort(np.array(distances, dtype=np.float64)),
         intervention_share=_mean(shares, bounds=(0.0, 1.0)),
         intervention_mean=_mean_intervention(episodes),
@@ -245,11 +245,6 @@ def _mean(
     if values is None:
         return None
     return mean_estimate(group_by_seed(values), method=StudentT(), bounds=bounds)
-
-
-def _seed_means(values: list[tuple[int, float]] | None) -> tuple[float, ...]:
-    """Return the mean of each seed."""
-    return () if values is None else tuple(cluster_means(group_by_seed(values)).tolist())
 
 
 def _mean_intervention(episodes: Iterable[EpisodeResult]) -> float | None:

@@ -395,6 +395,10 @@ def render_report(view: ReportView) -> str:
         InputError: Two episodes of one condition share partner, seed, index and initial state.
     """
     numbers = analyse(view)
+    by_kind: dict[str, list[str]] = {"measured": [], "not_measured": [], "caution": []}
+    for statement in view.statements:
+        by_kind[statement.kind].append(statement.text)
+    by_kind["caution"] += numbers.cautions
     environment = _environment()
     style, script = _asset(environment, "style.css"), _asset(environment, "player.js")
     return environment.get_template("report.html.j2").render(
@@ -403,7 +407,7 @@ def render_report(view: ReportView) -> str:
         tiles=headline_tiles(view, numbers),
         sections=build_sections(view, numbers),
         badge=_badge(view),
-        statements=_statements(view, numbers),
+        statements=by_kind,
         methods=tuple(ESTIMATORS.items()),
         condition_css=condition_css(view),
         player_data=player_data(view) if view.rollouts else None,
@@ -412,7 +416,8 @@ def render_report(view: ReportView) -> str:
         estimates_uri=data_uri(estimates_csv(view, numbers)),
         style=style,
         script=script,
-        policy=_policy(style, script),
+        policy=f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; "
+        f"script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'",
     )
 
 
@@ -435,14 +440,6 @@ def _asset(environment: Environment, name: str) -> Markup:
     return Markup(source)  # noqa: S704 -- a file of this package
 
 
-def _policy(style: str, script: str) -> str:
-    """Return the content security policy that allows exactly these two texts."""
-    return (
-        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; "
-        f"script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'"
-    )
-
-
 def _hash(text: str) -> str:
     """Return the policy's name for ``text``."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
@@ -458,15 +455,6 @@ def _badge(view: ReportView) -> dict[str, str]:
     if failed:
         return {"state": "bad", "text": f"Verification failed: {failed} of {total} checks"}
     return {"state": "good", "text": f"Verified: {plural(total, 'check')} passed"}
-
-
-def _statements(view: ReportView, numbers: Numbers) -> dict[str, Any]:
-    """Return the plain sentences by kind; cautions of the statistics come last."""
-    by_kind: dict[str, list[str]] = {"measured": [], "not_measured": [], "caution": []}
-    for statement in view.statements:
-        by_kind[statement.kind].append(statement.text)
-    by_kind["caution"] += numbers.cautions
-    return by_kind
 
 
 # Raw data inside the page: CSV as data URIs, nothing to fetch.

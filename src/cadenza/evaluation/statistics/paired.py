@@ -140,7 +140,8 @@ def paired_comparison(
         clusters, method=method, confidence=confidence, bounds=bounds, design="paired-cluster"
     )
     differences = np.array([pair.difference for pair in pairs])
-    if _all_pairs_agree(pairs):
+    outcomes = {value for pair in pairs for value in (pair.treatment, pair.baseline)}
+    if pairs and outcomes <= {0.0, 1.0} and all_equal(differences):  # every pair agrees
         estimate = _exact(estimate, float(differences[0]), len(pairs))
     return PairedComparison(
         difference=estimate,
@@ -172,13 +173,6 @@ def _match(treatment: Mapping[PairKey, float], baseline: Mapping[PairKey, float]
         unmatched_treatment=len(treatment) - len(common),
         unmatched_baseline=len(baseline) - len(common),
     )
-
-
-def _all_pairs_agree(pairs: tuple[Pair, ...]) -> bool:
-    """Return whether the outcomes are 0 or 1 and every pair has the same difference."""
-    outcomes = {value for pair in pairs for value in (pair.treatment, pair.baseline)}
-    differences = np.array([pair.difference for pair in pairs])
-    return bool(pairs) and outcomes <= {0.0, 1.0} and all_equal(differences)
 
 
 def _exact(estimate: Estimate, difference: float, n_pairs: int) -> Estimate:

@@ -88,7 +88,9 @@ class LeRobotWriter:
             ConfigurationTypeError: An argument is of another type.
             StorageError: ``root`` exists, or nothing can be written beside it.
         """
-        self._limits = _checked_limits(fps, chunks_size, data_files_size_in_mb)
+        limits = {"fps": fps, "chunks_size": chunks_size}
+        limits["data_files_size_in_mb"] = data_files_size_in_mb
+        self._limits = {n: checked_integer(f"LeRobotWriter.{n}", v) for n, v in limits.items()}
         self.features = _checked_features(features)
         self.root = checked_path("LeRobotWriter.root", root)
         if robot_type is not None:
@@ -284,13 +286,6 @@ def _exists(root: Path) -> StorageError:
         f"{root}: expected a folder that does not exist yet, got one that does; choose another "
         "name or move the old dataset away",
     )
-
-
-def _checked_limits(fps: int, chunks_size: int, data_files_size_in_mb: int) -> dict[str, int]:
-    """Return the numbers of the description, by their names there."""
-    limits = {"fps": fps, "chunks_size": chunks_size}
-    limits["data_files_size_in_mb"] = data_files_size_in_mb
-    return {name: checked_integer(f"LeRobotWriter.{name}", n) for name, n in limits.items()}
 
 
 def _checked_features(features: Sequence[Feature]) -> tuple[Feature, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.proportions import wilson_interval
-from cadenza.evaluation.report.analysis import Numbers, Row
+from cadenza.evaluation.report.analysis import Numbers
 from cadenza.evaluation.report.figures.outcomes import (
     Figure,
     LegendEntry,
@@ -55,7 +55,8 @@ class Series:
 
 def distance_figure(view: ReportView, numbers: Numbers) -> Figure | None:
     """Return histogram and cumulative share over all partners, or ``None`` without distances."""
-    series = _series(view, numbers.overall)
+    cells = zip(condition_css(view), numbers.overall.cells, strict=True)
+    series = [Series(css=css, values=np.empty(0) if c is None else c.distances) for css, c in cells]
     if not any(s.values.size for s in series):
         return None
     contact = view.contact_distance_m
@@ -76,15 +77,6 @@ def distance_figure(view: ReportView, numbers: Numbers) -> Figure | None:
         description=smallest + ".",
         legend=tuple(e for e in condition_legend(view, seeds=False) if e.css != "interval"),
     )
-
-
-def _series(view: ReportView, row: Row) -> list[Series]:
-    """Return the distances of one row, one entry per condition."""
-    empty = np.empty(0)
-    return [
-        Series(css=css, values=empty if cell is None else cell.distances)
-        for css, cell in zip(condition_css(view), row.cells, strict=True)
-    ]
 
 
 def _limits(series: Sequence[Series], contact: float | None) -> tuple[float, float]:

@@ -251,7 +251,9 @@ def difference_figure(numbers: Numbers, metric: MetricName, *, better_high: bool
     ]
     if not rows:
         return None
-    low, high = _symmetric_range(rows)
+    values = [*_values(rows), 0.0]
+    margin = 0.14 * max(max(values) - min(values), 0.02)
+    low, high = min(values) - margin, max(values) + margin
     rates = metric != "return"
     nouns = {"success": "success", "contact": "contacts", "return": "return"}
     unit = " (percentage points)" if rates else ""
@@ -364,13 +366,6 @@ def _data_range(rows: Sequence[DotRow]) -> tuple[float, float]:
     low, high = min(values), max(values)
     margin = 0.06 * (high - low) or 0.5
     return low - margin, high + margin
-
-
-def _symmetric_range(rows: Sequence[DotRow]) -> tuple[float, float]:
-    """Return ends that hold every number and zero, reaching a little beyond on both sides."""
-    values = [*_values(rows), 0.0]
-    reach = max(max(values) - min(values), 0.02)
-    return min(values) - 0.14 * reach, max(values) + 0.14 * reach
 
 
 def _describe(rows: Sequence[DotRow]) -> str:
