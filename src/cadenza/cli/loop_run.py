@@ -1,6 +1,7 @@
 """`cadenza loop run`, `resume` and `demo`: the commands that work on a run until it ends.
 
-A person sees one line per event, and now and then a line that says how the job at work stands.
+A person sees one line per event, and a bar for the job at work; where stderr is no terminal there
+is no bar, instead a line says now and then how the job stands.
 """
 
 import logging
@@ -32,6 +33,8 @@ from cadenza.cli.loop_status import (
 from cadenza.cli.output import AsJson, ExitCode, print_json, print_text, typed_exits
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
     from cadenza.loop.config import LoopConfig
     from cadenza.loop.contracts.records import JobKey
     from cadenza.loop.events import Event
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
 _LINE_EVERY_S: Final = 30.0
 #: Time without output of a job that is worth a word, s.
 _QUIET_S: Final = 60.0
+#: Events after which no job is at work.
+_JOB_ENDS: Final = ("job_finished", "constitution_denied", "run_finished", "run_failed")
 
 
 class LoopDisplay:
@@ -53,6 +58,8 @@ class LoopDisplay:
         """Show what is told, or nothing if ``quiet``."""
         self._quiet = quiet
         self._loop: LoopAssembly | None = None
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
         self._next_line = 0.0
         self._told_of_disk = False
 
@@ -62,15 +69,24 @@ class LoopDisplay:
         self._loop = loop
         self._next_line = time.monotonic() + _LINE_EVERY_S
         loop.bus.subscribe(self.on_event)
+        if not self._quiet and sys.stderr.isatty():
+            self._bar = _new_bar()
+            self._bar.start()
         warnings, logger = _Warnings(self._write), logging.getLogger("cadenza")
         logger.addHandler(warnings)
         try:
             yield
         finally:
             logger.removeHandler(warnings)
+            if self._bar is not None:
+                with suppress(OSError):  # the terminal is gone
+                    self._remove_task(self._bar)
+                    self._bar.stop()
 
     def on_event(self, event: "Event") -> None:
         """Print an event."""
+        if event.kind in _JOB_ENDS and self._bar is not None:
+            self._remove_task(self._bar)
         self._say(event_line(event.cycle, event.stage, event.kind, event.payload))
         if event.kind == "job_started":
             self._next_line = time.monotonic() + _LINE_EVERY_S
@@ -83,7 +99,11 @@ class LoopDisplay:
 
     def on_progress(self, progress: "JobProgress") -> None:
         """Show how a job stands."""
-        if not self._quiet and time.monotonic() >= self._next_line:
+        if self._quiet:
+            return
+        if self._bar is not None:
+            self._move_bar(self._bar, progress)
+        elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _LINE_EVERY_S
             outlook = self._outlook(progress.key, progress.attempt_s)
             self._say(f"[cycle {progress.key.cycle}] {_standing(progress, outlook)}")
@@ -109,17 +129,44 @@ class LoopDisplay:
         jobs = self._loop.store.jobs.of_run(key.run_id)
         return JobEstimates(jobs, folder=self._loop.folder).outlook(key, elapsed_s)
 
+    def _move_bar(self, bar: "Progress", progress: "JobProgress") -> None:
+        outlook = self._outlook(progress.key, progress.attempt_s)
+        done = outlook.done
+        if done is None and outlook.left_s is not None:
+            done = progress.attempt_s / max(progress.attempt_s + outlook.left_s, 1e-9)
+        description = f"cycle {progress.key.cycle} {progress.key.stage}"
+        total = None if done is None else 1.0
+        completed, detail = done or 0.0, _times(progress, outlook.left_s)
+        if self._task is None:
+            self._task = bar.add_task(description, total=total, completed=0, detail=detail)
+        bar.update(
+            self._task, description=description, total=total, completed=completed, detail=detail
+        )
+
+    def _remove_task(self, bar: "Progress") -> None:
+        if self._task is not None:
+            bar.remove_task(self._task)
+            self._task = None
+
     def _say(self, line: str) -> None:
         if not self._quiet:
             self._write(line)
 
     def _write(self, line: str) -> None:
         """Show a line; that nobody can see it, as a terminal is gone, ends nothing."""
-        _tell(plain(line))
+        with suppress(OSError):
+            self._print(line)
+
+    def _print(self, line: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(plain(line), markup=False, highlight=False, soft_wrap=True)
+        else:
+            sys.stderr.write(f"{plain(line)}\n")
+            sys.stderr.flush()
 
 
 class _Warnings(logging.Handler):
-    """Prints warnings as lines, those of a job with its name."""
+    """Prints warnings as lines, so that they do not break the bar."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
@@ -133,6 +180,18 @@ class _Warnings(logging.Handler):
             key = incident["key"]
             what = f"[cycle {key['cycle']}] {key['stage']}, attempt {incident['attempt']}"
         self._write_line(f"{what}: {record.getMessage()}")
+
+
+def _new_bar() -> "Progress":
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[detail]}", style="dim"),
+    )
+    return Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2)
 
 
 def _times(progress: "JobProgress", left_s: float | None) -> str:

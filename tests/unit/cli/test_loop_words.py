@@ -230,6 +230,13 @@ def test_without_a_terminal_lines_tell_events_and_the_time_left(run, tmp_path, m
     assert "at work" not in seldom
 
 
+def test_a_terminal_gets_a_bar_with_the_time_left(run, tmp_path, monkeypatch):
+    text = shown_by(Terminal(), run[0], tmp_path, monkeypatch)
+    assert "cycle 1 train" in text
+    assert "30 s, about 1 min 10 s left" in text
+    assert '[cycle 1] train/job_finished {"exit_code": 0}' in text
+
+
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
 def test_a_terminal_that_is_closed_ends_nothing(run, tmp_path, monkeypatch, stream):
     class Closable(stream):

@@ -19,6 +19,7 @@ from cadenza.evaluation.report.analysis import Cell, Numbers, Row, analyse
 from cadenza.evaluation.report.figures.episodes import (
     distance_figure,
     learning_figure,
+    trajectory_figure,
 )
 from cadenza.evaluation.report.figures.outcomes import (
     Figure,
@@ -350,6 +351,7 @@ def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
     candidates = (
         _section(
             "watch",
+            figures=[trajectory_figure(view)],
             player=bool(view.rollouts),
             words=words,
             note=view.rollouts_note,
@@ -375,7 +377,7 @@ def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
         _section("safety", tables=[safety_table(view, numbers)]),
         _section("further", tables=words_only, fold="Show the tables"),
     )
-    return tuple(s for s in candidates if s.figures or s.tables or s.player)
+    return tuple(s for s in candidates if s.figures or s.tables)
 
 
 #: What each estimator does, for the method note.

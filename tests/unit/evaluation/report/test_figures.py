@@ -11,13 +11,14 @@ from cadenza.evaluation.report.analysis import analyse
 from cadenza.evaluation.report.figures.episodes import (
     distance_figure,
     learning_figure,
+    trajectory_figure,
 )
 from cadenza.evaluation.report.figures.outcomes import (
     difference_figure,
     return_figure,
     success_figure,
 )
-from cadenza.evaluation.report.view import EvaluationPoint, LearningCurve
+from cadenza.evaluation.report.view import EvaluationPoint, LearningCurve, extent_of
 from tests.unit.evaluation.report.sample_view import sample_view
 from tests.unit.evaluation.report.svg_tree import parse_svg
 
@@ -221,6 +222,30 @@ def test_learning_figure_draws_returns_and_evaluations_at_their_steps():
         ends = sorted(share(float(line.attrib[end])) / 100 for end in ("y1", "y2"))
         assert ends == pytest.approx(wilson_interval(point.n_success, 10), abs=0.003)
     assert "goes from 0.50 to 1.50; last held-out success 100.0\u00a0%" in words(svg)
+
+
+def test_trajectories_show_every_run_where_it_went(view):
+    figure, extent = trajectory_figure(view), extent_of(view.rollouts)
+    contacts = sum(r.contact_index is not None for r in view.rollouts)
+    assert len(elements(figure.svg, "hit")) == contacts > 0
+    assert "Late braker, without filter: contact at" in words(figure.svg)
+    floors = {box(e)[:2]: box(e)[2] for e in elements(figure.svg, "floor")}
+    labels = [(float(e.attrib["x"]), e.text) for e in elements(figure.svg, "label strong")]
+    runs = {(r.partner_id, r.condition_id): r for r in view.rollouts}
+    assert len(floors) == len(runs) == 10
+    for (left, label), partner in zip(labels, view.partners, strict=True):
+        assert label == partner.label
+        tops = sorted(top for x, top in floors if x == left)
+        for top, condition in zip(tops, view.conditions, strict=True):
+            run, size = runs[partner.partner_id, condition.condition_id], floors[left, top]
+            unit = (extent.x_high - extent.x_low) / size
+            for role in ("ego", "partner"):
+                paths = [corners(e) for e in elements(figure.svg, f"trail {role}")]
+                middle = np.array([left, top]) + size / 2
+                (path,) = [p for p in paths if (abs(p - middle) <= size / 2 + 0.02).all()]
+                ends = (path[[0, -1]] - [left, top + size]) * [unit, -unit]
+                wanted = np.array([run.frames[i][role] for i in (0, -1)])
+                np.testing.assert_allclose(ends, wanted - [extent.x_low, extent.y_low], atol=0.05)
 
 
 def test_difference_figure_marks_zero_and_says_which_side_is_better(numbers):
