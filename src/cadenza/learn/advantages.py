@@ -2,15 +2,13 @@
 
 Equations:  δ_t = r_t + γ · next_value_t − V_t
             A_t = δ_t + γ λ (1 − boundary_t) A_{t+1},   A past the end = 0
-Sources:    arXiv:1506.02438, section 3; time limits are no ends: arXiv:1712.00378; scan:
-            W. D. Hillis and G. L. Steele, Data parallel algorithms, CACM 29(12), 1986.
+Sources:    arXiv:1506.02438, section 3; time limits are no ends: arXiv:1712.00378; scan: Hillis and
+            Steele, Data parallel algorithms, CACM 29(12), 1986.
 Axes:       T = step, N = parallel environment.
 Scan:       x_t = b_t + c_t x_{t+1}: after round k, x_t holds the terms of 2^k steps and p_t the
             product of their c, |c| <= 1:  x_t += p_t x_{t + 2^k},  p_t *= p_{t + 2^k}.
-Limits:     accumulated in float64, returned in float32. Scan and single steps round differently,
-            1e-15 of the largest sum. The scan takes 0.03 instead of 3 ms for one environment and
-            2048 steps, but for 4096 environments ten times as long: log2(T) passes over a table
-            that is larger than the cache cost more than they save.
+Limits:     accumulated in float64, returned in float32. The scan is a hundred times faster for one
+            environment and 2048 steps, but ten times slower for 4096 environments.
 """
 
 from typing import Any, Final

@@ -98,11 +98,9 @@ class Worlds(Protocol):
 class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
     """An algorithm with its environments, its networks and everything it has learned.
 
-    Args:
-        env: Gymnasium id, function that makes an environment, environment or vector environment.
-        seed: Root of every random stream, >= 0.
-        num_envs: How many environments are made and stepped together.
-        **config: Settings; see the class of `config`.
+    ``env`` is a Gymnasium id, a function that makes an environment, an environment or a vector
+    environment; ``seed`` the root of every random stream; ``num_envs`` how many environments are
+    made and stepped together. All else are settings; see the class of ``config``.
 
     Raises:
         ConfigurationError: A setting is unknown or out of range, or the environment's spaces are of
@@ -241,10 +239,8 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
     def save(self, path: str | Path, *, memory: bool = True) -> Path:
         """Write everything the future depends on, atomically, with a checksum beside it.
 
-        Args:
-            path: File; its folder is made.
-            memory: Write the replay memory, too; an agent that is loaded without goes on with an
-                empty one and new episodes.
+        Without ``memory`` the replay memory is left out; an agent that is loaded from there goes on
+        with an empty one and new episodes.
 
         Raises:
             InputError: ``path`` is a folder.
@@ -419,7 +415,6 @@ class SteppedAgent(Agent[Config]):
     def _step(self) -> None:
         """Take one step in every environment and remember it."""
 
-    @abstractmethod
     def _forget_episodes(self) -> None:
         """Begin new episodes with the next step, and forget those that have not ended."""
 
@@ -435,8 +430,29 @@ class SteppedAgent(Agent[Config]):
 class ReplayLoop(SteppedAgent[ReplayConfig]):
     """Takes a step, then learns from batches of its memory as often as that step calls for."""
 
+    learner: Any  # with a state
     memory: TransitionMemory
     _due: int = 0  # updates that the last step calls for
+
+    def _forget_episodes(self) -> None:
+        super()._forget_episodes()
+        self.memory.drop_open_episodes()
+
+    def _learned_state(self) -> dict[str, Any]:
+        return {
+            "learner": self.learner.state_dict(),
+            "memory": self.memory.state_dict(),
+            "due": self._due,
+        }
+
+    def _without_memory(self, learned: dict[str, Any]) -> dict[str, Any]:
+        return learned | {"memory": None, "due": 0}
+
+    def _load_learned_state(self, state: Mapping[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        if state["memory"] is not None:
+            self.memory.load_state_dict(state["memory"])
+        self._due = int(state["due"])
 
     def _batches(self) -> Generator[dict[str, Any]]:
         config = self.config
@@ -459,6 +475,10 @@ class RolloutLoop(SteppedAgent[RolloutLoopConfig]):
 
     learner: Any  # with `update`, as `OnPolicyLearner` has
     _buffer: OnPolicyBuffer
+
+    def _forget_episodes(self) -> None:
+        super()._forget_episodes()
+        self._buffer.clear()
 
     def _rollout_is_complete(self) -> bool:
         return self._buffer.full
@@ -535,13 +555,10 @@ class SoloAgent(SteppedAgent[Config]):
     def evaluate(
         self, episodes: int = 20, *, env: EnvLike | None = None, seed: int = 0
     ) -> Evaluation:
-        """Play greedy episodes that no training sees.
+        """Play greedy episodes that no training sees; equal ``seed`` gives equal episodes.
 
-        Args:
-            episodes: How many, >= 1.
-            env: Where, other than those it learns in: an environment, an id, or a function that
-                makes one; None makes one like those it learned in.
-            seed: Root of the episodes' seeds; equal seeds give equal episodes.
+        They are played in ``env``: an environment other than those it learns in, an id, or a
+        function that makes one; None makes one like those it learned in.
 
         Raises:
             InputError: ``episodes`` is below 1, or there is no way to make an environment.
@@ -589,7 +606,7 @@ class SoloAgent(SteppedAgent[Config]):
         self._returns[step.boundaries] = 0.0
 
     def _forget_episodes(self) -> None:
-        """Begin new episodes with the next step."""
+        super()._forget_episodes()
         self._rows = None
         self._returns[:] = 0.0
 

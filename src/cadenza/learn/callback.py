@@ -13,7 +13,7 @@ import functools
 import inspect
 import warnings
 from abc import ABCMeta
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar, cast
 
@@ -247,8 +247,8 @@ class Callback(metaclass=CallbackMeta):
     def load_state_dict(
         self,
         state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
+        load_network: bool = True,  # noqa: ARG002 -- for callbacks that have one
+        load_optimizer: bool = True,  # noqa: ARG002 -- for callbacks that have one
         load_hparams: bool = True,
     ) -> None:
         """Take over what `state_dict` returned.
@@ -260,8 +260,12 @@ class Callback(metaclass=CallbackMeta):
         Raises:
             AttributeError: A mixin that has a state stands behind this class in the bases.
         """
-        del state_dict, load_network, load_optimizer, load_hparams
         self._require_front_mixins()
+        if load_hparams:
+            self._load_rest(state_dict)
+
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        """Take over from ``state`` what is neither network nor optimiser."""
 
     def _require_front_mixins(self) -> None:
         """Let a mixin say so if its state is hidden, because it comes behind this class."""

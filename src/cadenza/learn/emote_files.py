@@ -42,12 +42,9 @@ def emote_weights(state: Mapping[str, Any]) -> dict[str, Any]:
 def read_emote_checkpoint(path: str | Path, *, max_bytes: int | None = None) -> dict[str, Any]:
     """Return the content of a file that Emote's ``Checkpointer`` wrote, or ``torch.save`` there.
 
-    Its state dicts have our names, so that networks and losses load them.
-
-    Args:
-        path: The file.
-        max_bytes: Largest file to accept, packed and unpacked. None: any size, but nothing that
-            unpacks to more than it has on disk (archives of torch are not compressed).
+    Its state dicts have our names, so that networks and losses load them. ``max_bytes`` is the most
+    to accept, packed and unpacked; None: any size, but nothing that unpacks to more than it has on
+    disk (archives of torch are not compressed).
 
     Raises:
         CheckpointError: Too large, damaged, or with more than tensors and plain values.

@@ -51,9 +51,6 @@ class HookSignature:
     """What a hook's signature asks for.
 
     Attributes:
-        function: The hook as its author wrote it.
-        name: Name of the hook.
-        parameters: Names to look up, in order, without the object itself.
         positional: How many of ``parameters``, from the first, may be passed by position.
         required: Those of ``parameters`` that have no default.
         takes_state: The hook has ``**kwargs`` and gets everything.

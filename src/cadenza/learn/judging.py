@@ -23,14 +23,9 @@ SELECTION_SEED: Final = 2_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Returns of greedy episodes, and an interval for their mean.
+    """Returns and lengths of greedy episodes, and Student's 95 % interval for the mean return.
 
-    Attributes:
-        returns: Undiscounted return of every episode.
-        lengths: Steps of every episode.
-        mean: Mean return.
-        low: Lower end of Student's 95 % interval; None if all returns are the same or there is one.
-        high: Upper end.
+    Without an interval, if all returns are the same or there is one, its ends are None.
     """
 
     returns: tuple[float, ...]

@@ -253,12 +253,6 @@ def named_outputs(
     A mapping is taken by name, a sequence by place, where one result more than names means that the
     second is the log-probability, which is left out. A single result is given to each name.
 
-    Args:
-        owner: Who asks, for messages.
-        result: What the policy returned.
-        names: Names of the outputs, in order.
-        uses_logprobs: Whether there may be a log-probability.
-
     Raises:
         UnknownNameError: A mapping lacks a name.
         InputError: Another number of outputs.

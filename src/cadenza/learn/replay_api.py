@@ -78,10 +78,6 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
             seed=self.seed,
         )
 
-    def _forget_episodes(self) -> None:
-        super()._forget_episodes()
-        self.memory.drop_open_episodes()
-
     def _step(self) -> None:
         """Take one step in every environment and remember it."""
         if self._rows is None:
@@ -146,21 +142,13 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         return self.learner.greedy
 
     def _learned_state(self) -> dict[str, Any]:
-        return {
-            "learner": self.learner.state_dict(),
-            "memory": self.memory.state_dict(),
-            "due": self._due,
-            **self._episodes(),
-        }
+        return {**super()._learned_state(), **self._episodes()}
 
     def _without_memory(self, learned: dict[str, Any]) -> dict[str, Any]:
-        return learned | {"memory": None, "envs": None, "due": 0}
+        return super()._without_memory(learned) | {"envs": None}
 
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
-        self.learner.load_state_dict(state["learner"])
-        if state["memory"] is not None:
-            self.memory.load_state_dict(state["memory"])
-        self._due = int(state["due"])
+        super()._load_learned_state(state)
         self._load_episodes(state)
 
 

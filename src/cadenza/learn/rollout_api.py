@@ -93,10 +93,6 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
         require_finite(f"{self.name}: observations", rows)
         return self.learner.scale(rows, learn=learn)
 
-    def _forget_episodes(self) -> None:
-        super()._forget_episodes()
-        self._buffer.clear()
-
     def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
         decided = self.learner.act(self._seen(rows, learn=False), deterministic=deterministic)
         return self._port.to_env(decided)

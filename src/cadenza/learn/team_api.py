@@ -89,13 +89,9 @@ class TeamSteps:
                     f"{uid!r}, got {space}; build the environment with num_envs > 1."
                 )
         self.observation_dims = tuple(int(space.shape[1]) for space in states)
+        self.joint_dim = sum(self.observation_dims)  # S
         self.action_dims = tuple(int(space.shape[1]) for space in actions)
         self.bounds = [(space.low[0], space.high[0]) for space in actions]
-
-    @property
-    def joint_dim(self) -> int:
-        """S, the width of the joint state."""
-        return sum(self.observation_dims)
 
     def split_state(self, joint: NDArray[Any]) -> list[NDArray[Any]]:
         """Return each robot's columns of a joint state, (..., O_i)."""
@@ -231,7 +227,7 @@ class TeamAgent(SteppedAgent[Config]):
         return super().learn(steps, **options)
 
     def _forget_episodes(self) -> None:
-        """Begin new episodes with the next step."""
+        super()._forget_episodes()
         self._joint = None
         self._returns[:] = 0.0
 
@@ -358,10 +354,6 @@ class RolloutTeam(TeamAgent[TeamConfig], RolloutLoop[TeamConfig]):
             self._judged(step.final_states),
         )
         self._count(step)
-
-    def _forget_episodes(self) -> None:
-        super()._forget_episodes()
-        self._buffer.clear()
 
     def _learned_state(self) -> dict[str, Any]:
         return {"learner": self.learner.state_dict(), "scaler": self._scaler.state_dict()}
@@ -558,25 +550,8 @@ class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
     def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
         return self.learner.update(TeamBatch.of(batch["default"]))
 
-    def _forget_episodes(self) -> None:
-        super()._forget_episodes()
-        self.memory.drop_open_episodes()
-
-    def _learned_state(self) -> dict[str, Any]:
-        return {
-            "learner": self.learner.state_dict(),
-            "memory": self.memory.state_dict(),
-            "due": self._due,
-        }
-
-    def _without_memory(self, learned: dict[str, Any]) -> dict[str, Any]:
-        return learned | {"memory": None, "due": 0}
-
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
-        self.learner.load_state_dict(state["learner"])
-        if state["memory"] is not None:
-            self.memory.load_state_dict(state["memory"])
-        self._due = int(state["due"])
+        super()._load_learned_state(state)
         self._forget_episodes()
 
 

@@ -178,9 +178,7 @@ class Trainer:
     def train(self, shutdown_signal: Callable[[], bool] | None = None) -> None:
         """Train until the loader is exhausted, a callback stops it, or something fails.
 
-        Args:
-            shutdown_signal: Asked after every batch arrives; True stops before that batch is
-                trained on.
+        ``shutdown_signal`` is asked after every batch arrives; True stops before it is trained on.
 
         Raises:
             TrainingStartError: A `restore_state` or `begin_training` failed.

@@ -81,12 +81,10 @@ def confusion_reward(right_scores: Tensor, left_scores: Tensor) -> Tensor:
 class ActionSymmetryDiscriminatorLoss(AdversarialLoss):
     """Trains a discriminator to tell right-side actions (+1) from left-side actions (-1).
 
-    Arguments not named here are those of `LossCallback`.
+    Both maps take the actions of one side, (B, k), in the same order and sign. Other arguments are
+    those of `LossCallback`.
 
     Args:
-        discriminator: Maps the actions of one side, (B, k), to (B, 1).
-        right_action_map_fn: Takes the right side's actions.
-        left_action_map_fn: Takes the left side's, in the order and sign of the right's.
         grad_loss_weight: Weight of the gradient penalty, on right-side actions.
     """
 

@@ -292,11 +292,7 @@ class DiscriminatorLoss(AdversarialLoss):
         self._input_key = input_key
 
     def loss(self, imitation_batch: Mapping[str, Any], policy_batch: Mapping[str, Any]) -> Tensor:
-        """Return the discriminator's loss.
-
-        Args:
-            imitation_batch: ``observation`` and ``next_observation`` of the reference, positive.
-            policy_batch: The same of the policy, negative.
+        """Return the loss on transitions of the reference, which are positive, and the policy's.
 
         Raises:
             InputError: States and successors differ in shape, or the discriminator's output is not

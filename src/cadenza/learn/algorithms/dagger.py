@@ -29,8 +29,8 @@ from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.configs import DAggerConfig
 from cadenza.learn.loaded_state import generator_state, set_generator_state
-from cadenza.learn.nn.encoding import Decision, EncoderFactory, with_encoder
 from cadenza.learn.nn.initialization import default_linear
+from cadenza.learn.nn.layers import Decision, EncoderFactory, with_encoder
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.running_normalizer import EPSILON
 

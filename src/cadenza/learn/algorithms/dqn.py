@@ -16,6 +16,7 @@ Grid:      every component takes one of K evenly spaced values from −1 to 1; a
 
 import copy
 import itertools
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -43,7 +44,7 @@ from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.configs import SHARED_DEFAULTS, DQNConfig
 from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.nn.action_value_mlp import DiscreteQMlp
-from cadenza.learn.nn.encoding import Decision, EncoderFactory, NoisyModule
+from cadenza.learn.nn.layers import Decision, EncoderFactory, NoisyModule
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.optimizers import adam
 
@@ -103,8 +104,6 @@ class QTarget(DeferredLogging, Callback):
     Args:
         q_net: Q-network; called with the observation's entries as keywords, returns (n, A).
         target_q_tau: Part of the way the target network moves at an update, in (0, 1]; 1 copies.
-        roll_length: T, rows per rollout in the batch.
-        double: Let ``q_net`` choose the next action and the target network value it.
         target_period: Steps between updates of the target network. The classic hard update is
             ``target_q_tau=1.0`` with a period of hundreds of steps.
 
@@ -197,15 +196,13 @@ class QLoss(LossCallback):
     """Regression of the Q-values of the actions taken towards ``q_target``.
 
     Rows of a prioritised memory are weighted by its ``sample_weights``; the memory learns the mean
-    absolute error of every rollout after the step (arXiv:1511.05952).
-
-    Arguments not named here are those of `LossCallback`.
+    absolute error of every rollout after the step (arXiv:1511.05952). Arguments not named here are
+    those of `LossCallback`.
 
     Args:
         q: Q-network; called with the observation's entries as keywords, returns (B, A).
         huber_delta: Error above which the loss grows linearly; None: the squared error.
-        prioritized_memory: Table that the batches come from, if it has priorities; None updates
-            none.
+        prioritized_memory: Table that the batches come from, if it has priorities.
 
     Raises:
         ConfigurationError: ``huber_delta`` is not above zero.
@@ -370,21 +367,12 @@ class EpsilonSchedule(LoggingMixin, Callback):
         state["exploration"] = self.policy.get_extra_state()
         return state
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
-        load_hparams: bool = True,
-    ) -> None:
-        """Take over what `state_dict` returned."""
-        rest = dict(state_dict)
-        schedule, exploration = rest.pop("schedule"), rest.pop("exploration")
-        if load_hparams:
-            self.schedule.load_state_dict(schedule)
-            self.policy.epsilon = self.schedule.value
-            self.policy.set_extra_state(exploration)
-        super().load_state_dict(rest, load_network, load_optimizer, load_hparams)
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        super()._load_rest(state)
+        require_parts(self.name, state, ("schedule", "exploration"))
+        self.schedule.load_state_dict(state["schedule"])
+        self.policy.epsilon = self.schedule.value
+        self.policy.set_extra_state(state["exploration"])
 
 
 #: Most choices; beyond it a network with one output per choice learns next to nothing.
@@ -408,6 +396,9 @@ def action_grid(components: int, bins: int) -> Float32Array:
 
 class DQNLearner(CallbackLearner):
     """DQN assembled from its callbacks, on ``choices``, (C, A) in [−1, 1]; see `action_grid`."""
+
+    action_width = 1  # the index of a choice
+    action_dtype: type[np.generic] = np.int64
 
     def __init__(
         self,
@@ -438,16 +429,6 @@ class DQNLearner(CallbackLearner):
         )
         target = QTarget(q_net=q, gamma=config.gamma, target_q_tau=config.tau, double=config.double)
         self.run([[loss]], target)
-
-    @property
-    def action_width(self) -> int:
-        """1: the index of a choice."""
-        return 1
-
-    @property
-    def action_dtype(self) -> type[np.generic]:
-        """Element type of stored actions."""
-        return np.int64
 
     def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
         """Return ε-greedy choices, (N, 1) int64."""

@@ -30,9 +30,8 @@ from cadenza.learn.callbacks.loss import LossCallback, observed_input
 from cadenza.learn.configs import SHARED_DEFAULTS
 from cadenza.learn.memory.proxy import MemoryTableProxy
 from cadenza.learn.memory.table import ArrayMemoryTable
-from cadenza.learn.nn.encoding import NoisyModule, let_noise_go_on
 from cadenza.learn.nn.initialization import initialised_linear, normal_init_
-from cadenza.learn.nn.layers import relu_mlp
+from cadenza.learn.nn.layers import NoisyModule, let_noise_go_on, relu_mlp
 
 
 class _ConditionedPerceptron(nn.Module, ABC):

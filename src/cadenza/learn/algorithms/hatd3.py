@@ -245,6 +245,8 @@ class HATD3Learner:
 class CentralTD3Learner:
     """One robot of HATD3: it sees the first columns of the joint state, the critics all."""
 
+    action_dtype: type[np.generic] = np.float32
+
     def __init__(
         self,
         *,
@@ -256,7 +258,7 @@ class CentralTD3Learner:
     ) -> None:
         config = config or HATD3Config()
         self._batch_size = config.batch_size
-        self._action_dim = action_dim
+        self.action_width = action_dim
         self._learner = HATD3Learner(
             columns=[(0, observation_dim)],
             joint_dim=joint_dim,
@@ -265,16 +267,6 @@ class CentralTD3Learner:
             seed=seed,
         )
         self.greedy = self._learner.actors[0]
-
-    @property
-    def action_width(self) -> int:
-        """A."""
-        return self._action_dim
-
-    @property
-    def action_dtype(self) -> type[np.generic]:
-        """Element type of stored actions."""
-        return np.float32
 
     def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
         """Return actions with noise, in [−1, 1], (N, A), for joint states (N, S)."""

@@ -25,7 +25,7 @@ from cadenza.learn.models.callbacks import ModelLoss
 from cadenza.learn.models.ensemble import EnsembleOfGaussian
 from cadenza.learn.models.hold_out import HoldOut
 from cadenza.learn.models.model import DynamicModel, TerminationModel
-from cadenza.learn.nn.encoding import EncoderFactory
+from cadenza.learn.nn.layers import EncoderFactory
 from cadenza.learn.trainer import Trainer
 
 

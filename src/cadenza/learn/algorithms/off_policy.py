@@ -31,7 +31,7 @@ from cadenza.learn.configs import CompilableConfig
 from cadenza.learn.injection import SIGNATURE, HookSignature, data_group_of
 from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.builder import TransitionMemory
-from cadenza.learn.nn.encoding import EncodedNetwork, EncoderFactory, Network, with_encoder
+from cadenza.learn.nn.layers import EncodedNetwork, EncoderFactory, Network, with_encoder
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.optimizers import FusedAdam, adam_
 from cadenza.learn.trainer import PlannedHook, Trainer
@@ -135,17 +135,10 @@ class UpdateStep(Callback):
         """Return the mode; the parts have states of their own."""
         return {"mode": self.mode}
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
-        load_hparams: bool = True,
-    ) -> None:
-        """Compare the mode, with ``load_hparams``."""
-        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
-        found = state_dict["mode"]
-        if load_hparams and found != self.mode:
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        """Compare the mode."""
+        found = state["mode"]
+        if found != self.mode:
             raise CheckpointError(
                 f"UpdateStep: expected a run whose updates are {self.mode}, got {found}; go on in "
                 "that mode, for every mode rounds in its own way."
@@ -267,19 +260,13 @@ STATE_VERSION: Final = 2
 class ReplayLearner(Protocol):
     """Acts on flat observations and learns from a memory; actions are in [−1, 1]."""
 
+    #: W, and the element type of stored actions.
+    action_width: int
+    action_dtype: type[np.generic]
+
     @property
     def greedy(self) -> nn.Module:
         """The policy without chance: (B, O) to actions in [−1, 1], (B, A), or to choices, (B,)."""
-        ...
-
-    @property
-    def action_width(self) -> int:
-        """W."""
-        ...
-
-    @property
-    def action_dtype(self) -> type[np.generic]:
-        """Element type of stored actions."""
         ...
 
     def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:
@@ -441,6 +428,8 @@ class CallbackLearner:
 class BoxLearner(CallbackLearner):
     """Base of learners whose actions are vectors in [−1, 1]."""
 
+    action_dtype: type[np.generic] = np.float32
+
     def __init__(
         self,
         name: str,
@@ -452,21 +441,11 @@ class BoxLearner(CallbackLearner):
         encoder: EncoderFactory | None,
     ) -> None:
         super().__init__(name, observation_dim, config, seed=seed, encoder=encoder)
-        self._action_dim = action_dim
-
-    @property
-    def action_width(self) -> int:
-        """A."""
-        return self._action_dim
-
-    @property
-    def action_dtype(self) -> type[np.generic]:
-        """Element type of stored actions."""
-        return np.float32
+        self.action_width = action_dim
 
     def random_actions(self, rows: int) -> NDArray[Any]:
         """Return uniform actions in [−1, 1], (``rows``, A)."""
-        drawn = torch.rand((rows, self._action_dim), generator=self.noise)
+        drawn = torch.rand((rows, self.action_width), generator=self.noise)
         return (drawn * 2.0 - 1.0).numpy()
 
     def to_unit(self, stored: NDArray[Any]) -> Float32Array:

@@ -47,7 +47,7 @@ from cadenza.learn.loaded_state import (
     require_version,
     set_generator_state,
 )
-from cadenza.learn.nn.encoding import Decision, EncoderFactory
+from cadenza.learn.nn.layers import Decision, EncoderFactory
 from cadenza.learn.nn.policy_networks import (
     ActionHead,
     CategoricalHead,

@@ -48,8 +48,8 @@ from cadenza.learn.callbacks.logging_mixin import DeferredLogging
 from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.configs import SHARED_DEFAULTS, HLGaussConfig, SACConfig
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
-from cadenza.learn.nn.encoding import Decision, EncoderFactory
 from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy, squashed_mean
+from cadenza.learn.nn.layers import Decision, EncoderFactory
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.optimizers import FusedAdam, adam
 from cadenza.learn.proxies import AgentProxy, GenericAgentProxy
@@ -102,17 +102,10 @@ class QLoss(CriticLoss[nn.Module]):
 
 
 class PolicyLoss(LossCallback):
-    """Makes the policy choose actions of high soft value.
+    """Makes the policy choose actions of high soft value; with ``q2``, of the smaller of both.
 
     Of the critics, only parameters that ``opt`` trains itself (a shared encoder, say) learn.
-
-    Arguments not named here are those of `LossCallback`.
-
-    Args:
-        pi: Policy.
-        ln_alpha: ln α, shared with the other losses.
-        q: Critic.
-        q2: Second critic; the smaller of both values counts.
+    ``ln_alpha`` is shared with the other losses; other arguments are those of `LossCallback`.
     """
 
     def __init__(
@@ -180,7 +173,6 @@ class AlphaLoss(LossCallback):
     Arguments not named here are those of `LossCallback`.
 
     Args:
-        pi: Policy.
         ln_alpha: ln α, a leaf tensor that ``opt`` trains.
         n_actions: A; the target entropy is -A nats unless ``t_entropy`` is given.
         max_alpha: Cap of α, applied after every batch. The default is the original engine's.
@@ -305,11 +297,7 @@ class QTarget(DeferredLogging, Callback):
     Without ``q1t`` and ``q2t``, copies of the critics are their targets.
 
     Args:
-        pi: Policy.
         ln_alpha: ln α, the weight of the entropy; shared with the other losses.
-        q1: First critic.
-        q2: Second critic.
-        gamma: Discount per step.
         target_q_tau: Share that the targets move towards the critics per batch.
         roll_length: T, the rollout length of the batch.
         use_terminal_masking: Whether a final state is worth 0. Off by default, as in the original

@@ -208,16 +208,12 @@ Critic = TypeVar("Critic", bound=nn.Module)
 class CriticLoss(LossCallback, Generic[Critic]):
     """Distance between a critic and ``q_target``; a subclass says which, in `rows`.
 
-    Rollouts of a prioritised memory are weighted by its ``sample_weights``.
-
-    Arguments not named here are those of `LossCallback`.
+    Rollouts of a prioritised memory are weighted by its ``sample_weights``. Arguments not named
+    here are those of `LossCallback`.
 
     Args:
         prioritized_memory: Table that the batches come from, if it has priorities; it is told the
             error of every rollout. Give it to one of two critics.
-
-    Attributes:
-        q_network: The critic.
     """
 
     def __init__(

@@ -34,9 +34,8 @@ from cadenza.learn.callbacks.logging_mixin import DeferredLogging
 from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.configs import TD3Config
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
-from cadenza.learn.nn.encoding import EncoderFactory, NoisyModule
 from cadenza.learn.nn.initialization import xavier_uniform_init_
-from cadenza.learn.nn.layers import apply_layers, relu_mlp
+from cadenza.learn.nn.layers import EncoderFactory, NoisyModule, apply_layers, relu_mlp
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.optimizers import adam
 
@@ -110,11 +109,8 @@ class QTarget(DeferredLogging, Callback):
 
     Args:
         pi: Policy, returning actions in [-1, 1].
-        gamma: Discount per step.
-        target_q_tau: Share that the targets move per update.
         roll_length: T, the rollout length of the batch.
         target_noise: Standard deviation of the noise on target actions.
-        noise_clip: Bound of that noise.
         policy_delay: Batches per update of the targets, >= 1.
         generator: Source of the noise; None makes one seeded 0. Its state is in the state dict.
 
@@ -243,9 +239,6 @@ class PolicyLoss(LossCallback):
     """Makes the policy choose actions of high value, in every ``policy_delay``-th step.
 
     The critic ``q`` learns nothing here. Arguments not named are those of `LossCallback`.
-
-    Args:
-        pi: Policy, returning actions in [-1, 1].
 
     Raises:
         InputError: ``policy_delay`` is below one.

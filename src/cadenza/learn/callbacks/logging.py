@@ -11,7 +11,7 @@ Threads:  collectors log while loggers read, so everything is copied before it i
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
@@ -274,18 +274,10 @@ class JsonlLogger(Callback):
         """Return the length of the file, after making it durable."""
         return {"offset": self._offset if self._sink is None else self._sink.offset()}
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,  # noqa: ARG002 -- every restoree has it
-        load_optimizer: bool = True,  # noqa: ARG002 -- every restoree has it
-        load_hparams: bool = True,
-    ) -> None:
-        """Take over the length, with ``load_hparams``; the file is cut when training begins."""
-        if not load_hparams:
-            return
-        require_parts(self.name, state_dict, ("offset",))
-        self._offset = state_dict["offset"]
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        """Take over the length; the file is cut when training begins."""
+        require_parts(self.name, state, ("offset",))
+        self._offset = state["offset"]
 
 
 def _summary(values: NDArray[Any]) -> dict[str, Any]:

@@ -33,7 +33,8 @@ from cadenza.learn.proxies import AgentProxy, MemoryProxy, RebindableAgent
 class SampleInsertRatio:
     """Makes whoever runs ahead wait for the other.
 
-    Inserts before the first sample are free: they fill the memory.
+    ``inserted`` counts transitions, ``sampled`` rows. Inserts before the first sample are free:
+    they fill the memory.
     """
 
     def __init__(self, samples_per_insert: float, *, tolerance: float = 0.0) -> None:
@@ -52,33 +53,23 @@ class SampleInsertRatio:
         self._target = samples_per_insert
         self._tolerance = tolerance
         self._changed = threading.Condition()
-        self._inserted = 0
-        self._sampled = 0
+        self.inserted = 0
+        self.sampled = 0
         self._free: int | None = None
         self._is_closed = False
-
-    @property
-    def inserted(self) -> int:
-        """Transitions inserted so far."""
-        return self._inserted
-
-    @property
-    def sampled(self) -> int:
-        """Rows sampled so far."""
-        return self._sampled
 
     def insert(self, count: int) -> None:
         """Count ``count`` inserted transitions."""
         with self._changed:
-            self._inserted += count
+            self.inserted += count
             self._changed.notify_all()
 
     def sample(self, count: int) -> None:
         """Count ``count`` sampled rows."""
         with self._changed:
             if self._free is None:
-                self._free = self._inserted
-            self._sampled += count
+                self._free = self.inserted
+            self.sampled += count
             self._changed.notify_all()
 
     def wait_to_insert(self, timeout_s: float | None = None) -> bool:
@@ -99,14 +90,14 @@ class SampleInsertRatio:
         """Begin again after `close`, with free inserts until the next sample."""
         with self._changed:
             self._is_closed = False
-            self._inserted = self._sampled = 0
+            self.inserted = self.sampled = 0
             self._free = None
 
     def _ahead(self) -> float:
         """Return by how many rows inserting is ahead of sampling."""
         if self._free is None:
             return 0.0
-        return self._target * (self._inserted - self._free) - self._sampled
+        return self._target * (self.inserted - self._free) - self.sampled
 
     def _wait(self, is_due: Callable[[], bool], timeout_s: float | None) -> bool:
         with self._changed:
@@ -308,7 +299,9 @@ class ThreadedGymCollector(GymCollector):
         self._join_timeout_s = join_timeout_s
         self._noise_seed = noise_seed
         self._batch_size_key = batch_size_key
-        self._snapshots = PolicySnapshots(agent.policy)
+        #: The versions of the policy, and which of them acted last in the thread.
+        self.snapshots = PolicySnapshots(agent.policy)
+        self.acting_version = 0
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._stepping = threading.Lock()
@@ -317,18 +310,7 @@ class ThreadedGymCollector(GymCollector):
         self._ended_returns: deque[float] = deque()
         self._failure: BaseException | None = None
         self._failure_raised = False
-        self._acting_version = 0
         self._state_at_end: dict[str, Any] | None = None
-
-    @property
-    def acting_version(self) -> int:
-        """Version of the policy that acted last in the thread."""
-        return self._acting_version
-
-    @property
-    def snapshots(self) -> PolicySnapshots:
-        """The versions of the policy."""
-        return self._snapshots
 
     def shutdown_signal(self) -> bool:
         """Raise what stopped the thread, if anything did; otherwise return False.
@@ -349,7 +331,7 @@ class ThreadedGymCollector(GymCollector):
         if self._ratio is not None:
             self._ratio.open()
         self._may_step.set()
-        self._snapshots.publish()
+        self.snapshots.publish()
         self._agent, actor = self._acting_parts()
         self._thread = threading.Thread(
             target=self._collect, args=(actor,), name=self.name, daemon=True
@@ -360,10 +342,10 @@ class ThreadedGymCollector(GymCollector):
     def _acting_parts(self) -> tuple[AgentProxy, SnapshotActor]:
         """Return an agent for the thread, and what keeps its policy up to date."""
         if isinstance(self._live_agent, RebindableAgent):
-            actor = self._snapshots.actor(noise_seed=self._noise_seed)
+            actor = self.snapshots.actor(noise_seed=self._noise_seed)
             return self._live_agent.with_policy(actor.network), actor
         agent = copy_of_agent(self._live_agent)
-        return agent, self._snapshots.actor_of(agent.policy, noise_seed=self._noise_seed)
+        return agent, self.snapshots.actor_of(agent.policy, noise_seed=self._noise_seed)
 
     @Callback.keys_from_member(batch_size="_batch_size_key")
     def begin_batch(self, batch_size: int) -> dict[str, Any]:
@@ -382,7 +364,7 @@ class ThreadedGymCollector(GymCollector):
     def end_batch(self, bp_step: int) -> None:
         """Publish the policy if it is time."""
         if bp_step % self._publish_every == 0:
-            self._snapshots.publish()
+            self.snapshots.publish()
 
     def end_cycle(self) -> None:
         """Let collection rest until the next batch begins."""
@@ -462,7 +444,7 @@ class ThreadedGymCollector(GymCollector):
         if not self._may_step.wait(_POLL_S):
             return
         with self._stepping:
-            self._acting_version = actor.refresh()
+            self.acting_version = actor.refresh()
             count = self.collect_data()
         if self._ratio is not None:
             self._ratio.insert(count)

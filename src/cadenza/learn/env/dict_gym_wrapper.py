@@ -161,16 +161,11 @@ class DictGymWrapper:
     def dict_step(
         self, responses: Mapping[AgentId, DictResponse], *, max_episode_steps: int | None = None
     ) -> tuple[dict[AgentId, DictObservation], dict[str, float]]:
-        """Step every environment.
+        """Step every environment by ``list_data["actions"]`` of the agents whose episodes go on.
 
-        Args:
-            responses: ``list_data["actions"]`` of every agent whose episode goes on.
-            max_episode_steps: An episode that goes on after so many steps is ``INTERRUPTED``; its
-                environment is reset, and the next agent's ``INITIAL`` comes in the same step.
-
-        Returns:
-            Observations by agent id, and ``{"reward": mean return of the episodes that ended in
-            this step}``, empty if none did.
+        An episode that goes on after ``max_episode_steps`` is ``INTERRUPTED``; its environment is
+        reset, and the next agent's ``INITIAL`` comes in the same step. Return observations by agent
+        id, and ``{"reward": mean return of the episodes that ended}``, empty if none did.
 
         Raises:
             NotReadyError: No `dict_reset` before.

@@ -49,11 +49,7 @@ class Environments:
     """The environments a learner trains in, and how to make one more to judge it in.
 
     Attributes:
-        vector: Them all; observations are flat arrays.
         id: Gymnasium's id of each, if it was made by id.
-        space: Space of one observation, before it is flattened.
-        action_space: Space of one action.
-        can_make: Whether `make` can make one more.
 
     Raises:
         ConfigurationError: ``source`` is something else, or ready while ``count`` is given.

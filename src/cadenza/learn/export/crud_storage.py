@@ -64,8 +64,6 @@ class CRUDStorage(Generic[T]):
     """Owns a set of files in one folder.
 
     Args:
-        directory: Folder of the files; created if missing.
-        prefix: Start of every file name.
         extension: End of every file name, without the dot.
         keep_last: Delete the oldest items beyond this number after each creation; None keeps all.
 

@@ -25,7 +25,6 @@ from torch import nn
 from cadenza import __version__
 from cadenza.core.errors import (
     CadenzaError,
-    CheckpointKeyError,
     ConfigurationError,
     InputError,
     NotReadyError,
@@ -36,6 +35,7 @@ from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.export.crud_storage import CRUDStorage, StorageItem, StorageItemHandle
+from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.proxies import AgentProxy
 
 if TYPE_CHECKING:
@@ -302,22 +302,10 @@ class OnnxExporter(LoggingMixin, Callback):
         """Return logs and the number of the next export."""
         return {**super().state_dict(), "version": self._version}
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
-        load_hparams: bool = True,
-    ) -> None:
-        """Take over what `state_dict` returned."""
-        if load_hparams:
-            if "version" not in state_dict:
-                raise CheckpointKeyError(
-                    f"OnnxExporter.load_state_dict: expected 'version', got {sorted(state_dict)}; "
-                    "load the state of an OnnxExporter."
-                )
-            self._version = int(state_dict["version"])
-        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        super()._load_rest(state)
+        require_parts("OnnxExporter", state, ("version",))
+        self._version = int(state["version"])
 
     def _drained(self) -> list[QueuedExport]:
         """Remove and return all waiting requests, oldest first."""

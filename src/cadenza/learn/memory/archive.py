@@ -10,11 +10,12 @@ table keeps its own.
 """
 
 import hashlib
+import io
 import logging
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -95,24 +96,14 @@ class ArchiveWriter:
 
 def _npy_chunks(array: NDArray[Any]) -> Iterable[bytes]:
     """Yield the npy file of ``array`` without a second copy of it."""
-    header = _BytesList()
+    header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         header, {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}
     )
-    yield from header.parts
+    yield header.getvalue()
     rows_at_once = max(1, _CHUNK_BYTES // max(1, array[:1].nbytes))
     for start in range(0, len(array), rows_at_once):
         yield np.ascontiguousarray(array[start : start + rows_at_once]).tobytes()
-
-
-class _BytesList:
-    """Keeps what is written."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-
-    def write(self, data: bytes) -> None:
-        self.parts.append(data)
 
 
 class ArchiveReader:
@@ -250,23 +241,17 @@ class _Hashed:
 
     def discard(self, size: int) -> None:
         """Read ``size`` bytes and forget them."""
-        self._take(size, lambda _data, _done: None)
+        for start in range(0, size, _CHUNK_BYTES):
+            self.fill(np.empty(min(_CHUNK_BYTES, size - start), np.uint8))
 
     def fill(self, target: NDArray[np.uint8]) -> None:
         """Read exactly as many bytes as ``target`` has, into it."""
-
-        def copy(data: bytes, done: int) -> None:
-            target[done : done + len(data)] = np.frombuffer(data, np.uint8)
-
-        self._take(len(target), copy)
-
-    def _take(self, size: int, use: Callable[[bytes, int], None]) -> None:
         done = 0
-        while done < size:
-            data = self.read(min(_CHUNK_BYTES, size - done))
+        while done < len(target):
+            data = self.read(min(_CHUNK_BYTES, len(target) - done))
             if not data:
-                raise EOFError(f"the data end {size - done} bytes too early")
-            use(data, done)
+                raise EOFError(f"the data end {len(target) - done} bytes too early")
+            target[done : done + len(data)] = np.frombuffer(data, np.uint8)
             done += len(data)
 
     def hexdigest(self) -> str:

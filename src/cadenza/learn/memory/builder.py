@@ -55,8 +55,6 @@ class DictMemoryTable(ArrayMemoryTable):
         use_terminal_column: Add a tag column ``terminal`` and let it resolve ``masks``; see
             `TerminalAdaptor`. Its values come from `MemoryTableProxy` with ``use_terminal``.
         obs_keys: Columns that go into ``observation``; ``next_<key>`` of each must be there too.
-        columns: All other columns, and those. The list is not changed.
-        options: Further keywords of `ArrayMemoryTable`, such as ``storage``.
     """
 
     def __init__(
@@ -93,11 +91,6 @@ class DictObsMemoryTable(DictMemoryTable):
     """Transitions for one-step targets: every row has its next observation.
 
     Arguments not named are those of `DictMemoryTable`.
-
-    Args:
-        spaces: Shapes and types of actions, rewards and observations.
-        dones_dtype: Type of ``dones``.
-        masks_dtype: Type of ``masks``.
     """
 
     def __init__(

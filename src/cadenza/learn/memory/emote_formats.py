@@ -115,10 +115,6 @@ class _RestrictedUnpickler(pickle.Unpickler):
 def load_plain_pickle(stream: IO[bytes], *, source: str) -> dict[Any, Any]:
     """Return the dictionary that a pickle holds.
 
-    Args:
-        stream: The pickle.
-        source: How messages call it.
-
     Raises:
         IntegrityError: It is damaged, no dictionary, or holds more than plain data.
     """

@@ -272,10 +272,6 @@ class SegmentedFile:
 
     The first write of each object is whole, whatever is there: only the table that wrote a segment
     knows what its episodes are now.
-
-    Args:
-        path: File without its extension.
-        compress: Deflate the rows.
     """
 
     def __init__(self, path: str | Path, *, compress: bool = False) -> None:
@@ -349,11 +345,6 @@ def is_index(archive: ArchiveReader) -> bool:
 
 def read_index(archive: ArchiveReader, options: ReadOptions, file: Path) -> TableSnapshot:
     """Return the content of an index and its segments.
-
-    Args:
-        archive: The index.
-        options: What the table accepts.
-        file: Where the index lies.
 
     Raises:
         IntegrityError: The index or a segment is damaged, missing, or was changed.
@@ -477,13 +468,7 @@ def write_snapshot(
 ) -> None:
     """Replace ``<path>.zip`` by a file with the content of ``snapshot``, mode 0644.
 
-    Killed at any point, the old file is still there.
-
-    Args:
-        snapshot: What to write.
-        path: File without its extension.
-        version: Format; None means the latest.
-        compress: Deflate the rows.
+    Killed at any point, the old file is still there. ``version`` None means the latest.
 
     Raises:
         ConfigurationError: ``version`` is not the latest.
@@ -502,12 +487,9 @@ def read_snapshot(
     options: ReadOptions,
     override_version: TableSerializationVersion | None = None,
 ) -> TableSnapshot:
-    """Return the content of ``<path>.zip``, checked completely.
+    """Return the content of ``<path>.zip``, checked completely, in the format that it says itself.
 
-    Args:
-        path: File without its extension.
-        options: What the table accepts.
-        override_version: Format to assume; None looks into the file.
+    ``override_version`` is the format to assume instead.
 
     Raises:
         FileNotFoundError: There is no such file.

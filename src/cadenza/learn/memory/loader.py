@@ -20,7 +20,6 @@ from weakref import WeakSet
 from cadenza.core.errors import ConfigurationError, NotReadyError
 from cadenza.core.timing import TimedBlock
 from cadenza.learn.callback import Callback
-from cadenza.learn.memory.column import NoWindowError
 from cadenza.learn.memory.table import MemoryTable
 from cadenza.learn.trainer import TrainingShutdownException
 
@@ -106,16 +105,6 @@ _POLL_S: Final = 0.01
 Batch = dict[str, Any]
 
 
-class _Batches(Iterator[Batch]):
-    """Makes one batch per ``next``; after a refusal the next call simply tries again."""
-
-    def __init__(self, produce: Callable[[], Batch]) -> None:
-        self._produce = produce
-
-    def __next__(self) -> Batch:
-        return self._produce()
-
-
 class MemoryLoader:
     """Samples one table again and again.
 
@@ -166,7 +155,7 @@ class MemoryLoader:
         the same iterator may be asked again later.
         """
         if self._prefetch == 0:
-            return _Batches(self._sample)
+            return iter(self._sample, None)  # after a refusal, the next call tries again
         prefetcher = Prefetcher(self._sample, depth=self._prefetch)
         self._prefetchers.add(prefetcher)
         return prefetcher
@@ -177,17 +166,9 @@ class MemoryLoader:
             prefetcher.close()
 
     def _sample(self) -> Batch:
-        deadline = time.monotonic() + self._ready_timeout_s
         self.wait_until_ready()
-        while True:
-            try:
-                with self.timer:
-                    sampled = self.memory_table.sample(self.rollout_count, self.rollout_length)
-                break
-            except NoWindowError:  # enough transitions, but all episodes are too short
-                if time.monotonic() >= deadline:
-                    raise
-            time.sleep(_POLL_S)
+        with self.timer:
+            sampled = self.memory_table.sample(self.rollout_count, self.rollout_length)
         rows = self.rollout_count * self.rollout_length
         data: Batch = {**sampled, self.size_key: rows}
         return {self.data_group: data, self.size_key: rows}
@@ -255,7 +236,7 @@ class JointMemoryLoader:
                 short; no loader has drawn then.
         """
         iterators = [iter(loader) for loader in self._loaders]
-        return _Batches(lambda: self._join(iterators))
+        return iter(lambda: self._join(iterators), None)
 
     def close(self) -> None:
         """Stop the threads of all iterators that prefetch."""

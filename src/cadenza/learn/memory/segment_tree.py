@@ -24,11 +24,6 @@ _SUM_TOLERANCE: Final = 1e-5
 class SegmentTree:
     """An array whose ranges are reduced in O(log n).
 
-    Args:
-        capacity: Number of items, a power of two.
-        operation: Associative function of two items.
-        neutral_element: Item that ``operation`` leaves everything else unchanged with.
-
     Raises:
         SegmentTreeError: ``capacity`` is no positive power of two.
     """

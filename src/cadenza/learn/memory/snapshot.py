@@ -101,15 +101,10 @@ class ContentMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableChanges:
-    """What happened to a table since a `ContentMark`.
+    """What happened to a table since a `ContentMark`: what came and is still there, and what is.
 
-    Attributes:
-        added: The episodes that arrived since and are still there.
-        added_serials: Their numbers of arrival, ascending.
-        identities: Ids of all episodes, from the oldest to the newest.
-        serials: Numbers of arrival of all episodes, ascending.
-        is_whole: ``added`` is everything: there was no mark, or the content was replaced.
-        mark: This instant.
+    Serials are numbers of arrival, ascending; identities go from the oldest to the newest. With
+    ``is_whole`` the added ones are all: there was no mark, or the content was replaced.
     """
 
     added: TableSnapshot

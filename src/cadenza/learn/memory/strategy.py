@@ -10,13 +10,9 @@ only have the list interface work in a table too.
 ``Coverage``:  seldom sampled episodes first. With c_i the windows sampled from episode i so far,
                sampling weight (windows of i) (c_i + 1)^(-alpha), ejection weight
                (steps of i) (c_i + 1)^alpha, so well covered episodes go first; ``alpha`` = 0 is
-               uniform. Renewing the weights takes O(log E) per sampled episode. They are renewed
-               when an episode comes or goes, and while nothing changes, once as many windows were
-               sampled as transitions are stored (one pass over the memory). Renewing at each draw
-               levels the counts sooner, so it prefers new episodes less: 204 episodes sampled 25.1
-               times each, then 204 new ones and as many draws again, alpha = 1: by
-               dc_old / dc_new = (c_new + 1) / (c_old + 1), 74 % of the draws go to new episodes,
-               against 88 % when weights are renewed once per pass.
+               uniform. Weights are renewed when an episode comes or goes, and while nothing
+               changes, once as many windows were sampled as transitions are stored; at each draw
+               would level the counts sooner, and so prefer new episodes less.
 
 Axes: n = number of windows, T = rows per window, E = episodes, S = slots.
 """
@@ -42,36 +38,31 @@ _EJECTION_ROUNDS: Final = 4
 
 
 class Strategy:
-    """Follows the episodes of one memory and owns the randomness of its choices."""
+    """Follows the episodes of one memory, of a table if ``attached``, and owns its randomness."""
 
     def __init__(self, *, seed: int = 0) -> None:
         stream = derive_substream(f"learn.memory.{self._purpose}", root_seed=seed)
         self._rng = stream.default_rng()
         self._rows = EpisodeRows()
-        self._attached = False
+        self.attached = False
         self._in_simple_import = False
 
     #: Part of the stream's name; strategies for one purpose and seed draw the same numbers.
     _purpose = "strategy"
 
-    @property
-    def attached(self) -> bool:
-        """Whether the strategy follows a table."""
-        return self._attached
-
     def attach(self, rows: EpisodeRows) -> None:
         """Follow the episodes in ``rows``, which a table keeps, instead of own ones."""
         self._rows = rows
-        self._attached = True
+        self.attached = True
 
     def track(self, identity: int, sequence_length: int) -> None:
         """Count an episode of so many transitions in, under an id that no tracked episode has."""
-        if not self._attached:
+        if not self.attached:
             self._rows.add(identity, sequence_length)
 
     def forget(self, identity: int) -> None:
         """Count an episode out."""
-        if not self._attached:
+        if not self.attached:
             self._rows.remove(identity)
 
     def on_sample(
@@ -84,7 +75,7 @@ class Strategy:
 
     def post_import(self) -> None:
         """Forget negative ids and give every other episode the id ``-id - 1``."""
-        if self._attached:
+        if self.attached:
             return
         rows = self._rows
         episodes = [
@@ -111,7 +102,7 @@ class Strategy:
 
     def clear(self) -> None:
         """Forget every episode; the generator goes on."""
-        if not self._attached:
+        if not self.attached:
             self._rows.clear()
 
     def drop_all(self) -> None:
@@ -284,7 +275,7 @@ class FifoStrategyBase(Strategy):
         """
         episodes = _read_episodes(state)
         super().load_state(state)
-        if not self._attached:
+        if not self.attached:
             self._rows.clear()
             for identity, length in episodes:
                 self._rows.add(identity, length)
@@ -304,7 +295,6 @@ class FifoSampleStrategy(FifoStrategyBase, SampleStrategy):
         per_episode: One window from each episode, starting again after the newest. Otherwise each
             episode gives as many windows side by side as fit, before the next one is used.
         random_offset: Windows start anywhere in their episode; always so with ``per_episode``.
-        seed: Root seed of the offsets.
     """
 
     def __init__(
@@ -432,10 +422,6 @@ _MOST_OUTDATED: Final = 64
 
 class CoverageBasedStrategy(Strategy):
     """Counts how often each episode was sampled.
-
-    Args:
-        alpha: How strongly the count matters, >= 0.
-        seed: Root seed of the strategy's generator.
 
     Raises:
         ConfigurationError: ``alpha`` is negative or not finite.
@@ -586,7 +572,6 @@ class CoverageBasedSampleStrategy(CoverageBasedStrategy, SampleStrategy):
         renew_while_sampling: Each call renews the weights of the episodes it sampled. Otherwise
             that waits until an episode comes or goes, or until as many windows were sampled as
             transitions are stored, so new episodes are preferred for longer.
-        seed: Root seed of the draws.
     """
 
     def __init__(

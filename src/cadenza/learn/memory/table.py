@@ -432,18 +432,14 @@ class ArrayMemoryTable:
             allow_pickle: Accept the legacy format, which is a pickle.
             id_policy: ``keep`` the ids of the file, or ``remap`` them to -1, -2, ..., so that
                 collectors, which count from 0, never meet them.
-            max_unpacked_bytes: Most bytes a compressed file may unpack to; None allows 1 GiB or
-                64 times its size on disk, whichever is more.
-
-        Returns:
-            True.
+            max_unpacked_bytes: Most bytes that a compressed file may unpack to; None allows 1 GiB
+                or 64 times its size on disk, whichever is more.
 
         Raises:
             FileNotFoundError: There is no such file.
             IntegrityError: The file is damaged.
             InputError: It holds NaN or infinity; a table with ``check_finite=False`` takes it.
-            ConfigurationError: It does not suit the table, or is a pickle and those are not
-                allowed.
+            ConfigurationError: It does not suit the table, or is a pickle that is not allowed.
         """
         options = ReadOptions(
             columns=self.columns,

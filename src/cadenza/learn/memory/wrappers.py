@@ -34,8 +34,6 @@ class LoggingProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
     is the number of finished episodes.
 
     Args:
-        inner: A `MemoryTableProxy` or a wrapper around one.
-        writer: Gets the numbers, e.g. ``torch.utils.tensorboard.SummaryWriter``.
         log_interval: Calls of `add` between two writes, >= 1.
 
     Raises:
@@ -85,14 +83,10 @@ class LoggingProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
     def get_report(
         self, keys: Iterable[str]
     ) -> tuple[dict[str, int | float | list[float]], dict[str, list[float]]]:
-        """Return what is known under ``keys``; unknown keys are left out.
+        """Return what is known under ``histogram:<key>``, keys of windows, and ``inf_step``.
 
-        Args:
-            keys: ``histogram:<key>``, keys of windows, and ``inf_step``.
-
-        Returns:
-            Means of histograms and windows, sums of windows as ``<key>/cumulative`` and the number
-            of observations as ``inf_step``; and the numbers in each window.
+        That is means of histograms and windows, sums of windows as ``<key>/cumulative``, the number
+        of observations as ``inf_step``; and the numbers in each window.
         """
         values: dict[str, int | float | list[float]] = {}
         lists: dict[str, list[float]] = {}
@@ -191,15 +185,10 @@ class MemoryExporterProxyWrapper(LoggingMixin, MemoryTableProxyWrapper):
     one durable step: a reader, or a run killed half-way, finds the old export or the new one.
 
     Args:
-        memory: A `MemoryTableProxy` or a wrapper around one.
         target_memory_name: First part of the file name, for the importer.
         inf_steps_per_memory_export: Calls of `add` between exports.
-        experiment_root_path: Folder of the file.
-        min_time_per_export: Least time between exports, s.
-        compress: Deflate the rows.
         incremental: Write only the episodes that are new since the last export, into files beside
             (``<name>_export.segments``).
-        clock: Monotonic time, s.
 
     Raises:
         ConfigurationError: An interval is negative.

@@ -74,7 +74,6 @@ class LossProgressCheck(LoggingMixin, BatchCallback):
     """Ends training after ``num_bp`` steps: as a success if the model's errors fell, else raising.
 
     Args:
-        num_bp: Steps of the check, >= 10.
         generator: Draws the model's predictions, on its device; None makes one seeded 0.
 
     Raises:
@@ -148,20 +147,11 @@ class LossProgressCheck(LoggingMixin, BatchCallback):
         state["generator"] = self._rng.get_state()
         return state
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
-        load_hparams: bool = True,
-    ) -> None:
-        """Go on where `state_dict` was taken (with ``load_hparams``)."""
-        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
-        if not load_hparams:
-            return
-        require_parts("LossProgressCheck", state_dict, ("errors", "generator"))
-        self._errors = {kind: list(state_dict["errors"][kind]) for kind in self._errors}
-        self._rng.set_state(state_dict["generator"].cpu())
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        super()._load_rest(state)
+        require_parts("LossProgressCheck", state, ("errors", "generator"))
+        self._errors = {kind: list(state["errors"][kind]) for kind in self._errors}
+        self._rng.set_state(state["generator"].cpu())
 
     def _note(self, kind: str, error: Tensor) -> None:
         """Log and remember one error."""
@@ -180,11 +170,8 @@ class LossProgressCheck(LoggingMixin, BatchCallback):
 class ModelLoss(LossCallback):
     """Steps the optimiser of a dynamics model once per batch.
 
-    Arguments not named here are those of `LossCallback`.
-
-    Args:
-        hold_out: Keeps data out of training, stops it early and picks elites; None trains always,
-            on everything.
+    ``hold_out`` keeps data out of training, stops it early and picks elites; without it the model
+    is always trained, on everything. Other arguments are those of `LossCallback`.
 
     Raises:
         InputError: ``hold_out`` is given and the model wraps no ensemble.
@@ -279,25 +266,16 @@ class ModelLoss(LossCallback):
             state["hold_out"] = self.hold_out.state_dict()
         return state
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
-        load_hparams: bool = True,
-    ) -> None:
-        """Take over what `state_dict` returned; the hold-out comes with ``load_hparams``."""
-        rest = dict(state_dict)
-        hold_out = rest.pop("hold_out", None)
-        super().load_state_dict(rest, load_network, load_optimizer, load_hparams)
-        if self.hold_out is None or not load_hparams:
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        super()._load_rest(state)
+        if self.hold_out is None:
             return
-        if hold_out is None:
+        if state.get("hold_out") is None:
             raise CheckpointError(
-                f"{self.name}: expected 'hold_out' in the loaded state, got {sorted(state_dict)}; "
-                "the saved run trained without one, so load with load_hparams=False."
+                f"{self.name}: expected 'hold_out' in the loaded state, got {sorted(state)}; the "
+                "saved run trained without one, so load with load_hparams=False."
             )
-        self.hold_out.load_state_dict(hold_out, self.model.device)
+        self.hold_out.load_state_dict(state["hold_out"], self.model.device)
 
     def _modelled(self, observation: dict[str, Tensor]) -> Tensor:
         """Return the observation that is modelled, shape (B, D)."""
@@ -400,20 +378,11 @@ class BatchSampler(LoggingMixin, BatchCallback):
         state["generator"] = self._rng.get_state()
         return state
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
-        load_hparams: bool = True,
-    ) -> None:
-        """Go on where `state_dict` was taken (with ``load_hparams``)."""
-        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
-        if not load_hparams:
-            return
-        require_parts("BatchSampler", state_dict, ("batches", "generator"))
-        self._counter = int(state_dict["batches"])
-        self._rng.set_state(state_dict["generator"].cpu())
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        super()._load_rest(state)
+        require_parts("BatchSampler", state, ("batches", "generator"))
+        self._counter = int(state["batches"])
+        self._rng.set_state(state["generator"].cpu())
 
 
 def _copied(value: Any) -> Any:
@@ -547,18 +516,9 @@ class ModelBasedCollector(LoggingMixin, BatchCallback):
         state["model_env"] = self.model_env.state_dict()
         return state
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
-        load_hparams: bool = True,
-    ) -> None:
-        """Go on where `state_dict` was taken (with ``load_hparams``)."""
-        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
-        if not load_hparams:
-            return
-        require_parts("ModelBasedCollector", state_dict, ("batches", "model_env"))
-        self._counter = int(state_dict["batches"])
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        super()._load_rest(state)
+        require_parts("ModelBasedCollector", state, ("batches", "model_env"))
+        self._counter = int(state["batches"])
         self._capacity = 0  # the next batch makes room again, if the memory has lost it
-        self.model_env.load_state_dict(state_dict["model_env"])
+        self.model_env.load_state_dict(state["model_env"])

@@ -10,7 +10,7 @@ Units:   images in [-1, 1] or [0, 1]; the noise is sized for either.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -211,13 +211,9 @@ class CurlLoss(LossCallback):
     """Trains an encoder contrastively on ``observation["images"]``.
 
     Args:
-        encoder_model: The encoder; share it with the networks that use it.
         target_encoder_model: An encoder of equal sizes; becomes the slow copy.
         desired_zdim: Z of the projection; without one, Z is the encoder's output size.
-        tau: Rate of the slow copies.
-        temperature: Divides the logits.
         use_temperature_variant: False leaves the logits undivided.
-        use_projection_layer: Project features to ``desired_zdim``.
         augment_anchor_and_pos: False compares augmented with plain images.
         log_images: Keep the first image, plain and augmented, for the loggers.
 
@@ -318,19 +314,10 @@ class CurlLoss(LossCallback):
         """Return logs, networks, slow copies, W, optimiser, schedule and generator."""
         return {**super().state_dict(), "augmentor": self.augmentor.generator.get_state()}
 
-    def load_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        load_network: bool = True,
-        load_optimizer: bool = True,
-        load_hparams: bool = True,
-    ) -> None:
-        """Take over what `state_dict` returned; the generator comes with ``load_hparams``."""
-        super().load_state_dict(state_dict, load_network, load_optimizer, load_hparams)
-        if not load_hparams:
-            return
-        require_parts(self.name, state_dict, ("augmentor",))
-        self.augmentor.generator.set_state(state_dict["augmentor"].cpu())
+    def _load_rest(self, state: Mapping[str, Any]) -> None:
+        super()._load_rest(state)
+        require_parts(self.name, state, ("augmentor",))
+        self.augmentor.generator.set_state(state["augmentor"].cpu())
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:

@@ -28,9 +28,9 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.core.errors import InputError
-from cadenza.learn.nn.encoding import EncoderFactory, with_encoder
 from cadenza.learn.nn.gaussian_policy import squashed_log_probability
 from cadenza.learn.nn.initialization import default_linear, orthogonal_linear
+from cadenza.learn.nn.layers import EncoderFactory, with_encoder
 
 HIDDEN_GAIN: Final = math.sqrt(2.0)
 #: First actions are almost uniform, or have almost zero mean.
