@@ -169,8 +169,13 @@ _UPSTREAM_OPTIONS: Final = (
     "tau_brake",
     "clamp_floor_ratio",
 )
+#: Options whose objects no file can hold, as types of what a file can.
+_NAMED: Final[dict[str, Any]] = {"budget_split": str | None}
 _OWN_OPTIONS: Final[dict[str, Any]] = {
-    name: (hint, Field(default=getattr(SafetyOptions(), name), json_schema_extra=extension()))
+    name: (
+        _NAMED.get(name, hint),
+        Field(default=getattr(SafetyOptions(), name), json_schema_extra=extension()),
+    )
     for name, hint in get_type_hints(SafetyOptions).items()
     if name not in _UPSTREAM_OPTIONS
 }

@@ -78,20 +78,14 @@ class Worlds(Protocol):
     """The environments of an agent, for what all kinds of agents need of them."""
 
     can_make: bool
+    #: Gymnasium's id of each, if it was made by id.
+    id: str | None
+    #: Them all.
+    vector: Any
 
     @property
     def spaces(self) -> str:
         """What is observed and done, in words."""
-        ...
-
-    @property
-    def id(self) -> str | None:
-        """Gymnasium's id of each, if it was made by id."""
-        ...
-
-    @property
-    def vector(self) -> Any:
-        """Them all."""
         ...
 
 
@@ -140,8 +134,6 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
         self._show: Callable[[], None] = lambda: None  # moves the progress bar of a training
         self.envs = self._environments(env, num_envs)
         self._build()
-
-    # ------------------------------------------------------------------------------- training
 
     def learn(
         self,
@@ -233,8 +225,6 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
     def mean_return(self) -> float:
         """Mean return of the last training episodes, at most 100; NaN before the first ended."""
         return float(np.mean(self._recent)) if self._recent else math.nan
-
-    # --------------------------------------------------------------------------- saving, exporting
 
     def save(self, path: str | Path, *, memory: bool = True) -> Path:
         """Write everything the future depends on, atomically, with a checksum beside it.
@@ -340,8 +330,6 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
             ) from error
         return agent
 
-    # ------------------------------------------------------------------------------------- state
-
     def state_dict(self) -> dict[str, Any]:
         """Return everything the future depends on: tensors and JSON scalars."""
         return {
@@ -376,8 +364,6 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
             self.steps, self.updates, self._samples, self.target_steps = map(int, counts)
             self.best_return = best
             self._recent = deque([float(value) for value in recent], maxlen=RECENT_EPISODES)
-
-    # ------------------------------------------------------------------------- what a family fills
 
     @abstractmethod
     def _environments(self, env: Any, count: int | None) -> Worlds:

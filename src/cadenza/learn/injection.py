@@ -66,19 +66,11 @@ class HookSignature:
     member_keys: Mapping[str, str]
 
     @classmethod
-    def of_method(cls, function: Callable[..., Any], name: str) -> "HookSignature":
-        """Read the signature of a method whose first parameter is the object."""
-        return cls._read(function, name, list(inspect.signature(function).parameters.values())[1:])
-
-    @classmethod
-    def of_callable(cls, function: Callable[..., Any], name: str) -> "HookSignature":
-        """Read the signature of anything that is called without the object."""
-        return cls._read(function, name, list(inspect.signature(function).parameters.values()))
-
-    @classmethod
-    def _read(
-        cls, function: Callable[..., Any], name: str, parameters: list[inspect.Parameter]
+    def of(
+        cls, function: Callable[..., Any], name: str, *, is_method: bool = True
     ) -> "HookSignature":
+        """Read a signature; the first parameter of a method is the object."""
+        parameters = list(inspect.signature(function).parameters.values())[int(is_method) :]
         named = [p for p in parameters if p.kind in (*_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)]
         return cls(
             function=function,
@@ -151,7 +143,7 @@ def injected(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     The wrapper acts only when it is the object's own method. Reached through ``super()`` it calls
     ``function`` as written. Functions with ``**kwargs`` come back unchanged.
     """
-    signature = HookSignature.of_method(function, name)
+    signature = HookSignature.of(function, name)
     if signature.takes_state:
         return function
 

@@ -10,11 +10,7 @@ from cadenza.core.errors import CheckpointError, CheckpointKeyError
 
 
 def require_parts(owner: str, state: Mapping[str, Any], parts: Collection[str]) -> None:
-    """Raise unless ``state`` has every part.
-
-    Raises:
-        CheckpointKeyError: A part is missing.
-    """
+    """Raise `CheckpointKeyError` unless ``state`` has every part."""
     missing = [part for part in parts if part not in state]
     if missing:
         raise CheckpointKeyError(
@@ -24,11 +20,7 @@ def require_parts(owner: str, state: Mapping[str, Any], parts: Collection[str]) 
 
 
 def require_version(owner: str, state: Mapping[str, Any], version: int) -> None:
-    """Raise unless ``state`` has the layout ``version``.
-
-    Raises:
-        CheckpointError: It is of another version, or of something else.
-    """
+    """Raise `CheckpointError` unless ``state`` has the layout ``version``."""
     if state.get("version") != version:
         raise CheckpointError(
             f"{owner}: expected a state of version {version}, got {state.get('version')!r}; load "
@@ -38,11 +30,7 @@ def require_version(owner: str, state: Mapping[str, Any], version: int) -> None:
 
 @contextmanager
 def complete_state(owner: str, kind: str) -> Generator[None]:
-    """Load within it; what an incomplete or foreign state raises becomes one error.
-
-    Raises:
-        CheckpointError: Something was missing or of other sizes.
-    """
+    """Load within it; what an incomplete or foreign state raises becomes a `CheckpointError`."""
     try:
         yield
     except CheckpointError:
@@ -66,11 +54,7 @@ def generator_state(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def set_generator_state(rng: np.random.Generator, state: Mapping[str, Any]) -> None:
-    """Make ``rng`` continue where `generator_state` was taken.
-
-    Raises:
-        CheckpointError: ``state`` is incomplete or of another kind of generator.
-    """
+    """Make ``rng`` continue where `generator_state` was taken, or raise `CheckpointError`."""
     expected = type(rng.bit_generator).__name__
     try:
         if state["bit_generator"] != expected:

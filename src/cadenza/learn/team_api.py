@@ -4,8 +4,7 @@
     print(team.evaluate(episodes=100))
 
 A team has one shared reward. What every robot sees, side by side, is the joint state that central
-critics learn from. A batch of environments keeps no state of its own, so that a resumed run begins
-new episodes, with the stream ``learn.<algorithm>.env.<steps>``.
+critics learn from. A resumed run begins new episodes, of ``learn.<algorithm>.env.<steps>``.
 
 Axes:  N = environments, n = robots, O_i, A_i = state and action of robot i, S = Σ O_i = joint
        state, K = environments that a time limit cut off.

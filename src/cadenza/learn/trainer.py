@@ -112,14 +112,15 @@ class PlannedHook:
         """Return the plan for one hook, or None if the callback does not override it."""
         if name in vars(callback):  # set on the instance
             function = vars(callback)[name]
-            return cls(callback, name, HookSignature.of_callable(function, name), function, None)
+            signature = HookSignature.of(function, name, is_method=False)
+            return cls(callback, name, signature, function, None)
         function = getattr(type(callback), name)
         function = getattr(type(callback), getattr(function, FORWARDS, name))
         if function in _DECLARATIONS:
             return None
         signature: HookSignature | None = getattr(function, SIGNATURE, None)
         group = data_group_of(callback) if signature is not None else None
-        signature = signature or HookSignature.of_method(function, name)
+        signature = signature or HookSignature.of(function, name)
         bound = signature.function.__get__(callback, type(callback))
         return cls(callback, name, signature, bound, group)
 
@@ -189,7 +190,7 @@ class Trainer:
         self._started.clear()
         try:
             self._begin()
-            self._run(shutdown_signal or _never)
+            self._run(shutdown_signal or (lambda: False))
         except TrainingShutdownException as stop:
             _logger.info("Training stops: %s", stop)
             self._end(stop)
@@ -297,7 +298,3 @@ def _plan(callbacks: Iterable[Callback], name: str) -> list[PlannedHook]:
     """Return the overridden hooks called ``name``, in order."""
     hooks = (PlannedHook.of(callback, name) for callback in callbacks)
     return [hook for hook in hooks if hook is not None]
-
-
-def _never() -> bool:
-    return False

@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from markupsafe import Markup
 
@@ -222,8 +222,17 @@ def _known(
         )
 
 
-def extent_of(rollouts: Sequence[Rollout]) -> list[float]:
-    """Return low x, low y, high x, high y of a square around every robot and goal, m."""
+class Extent(NamedTuple):
+    """Part of the plane that every picture shows, m."""
+
+    x_low: float
+    y_low: float
+    x_high: float
+    y_high: float
+
+
+def extent_of(rollouts: Sequence[Rollout]) -> Extent:
+    """Return the smallest square that holds every robot and goal, with a small margin."""
     points: list[Point] = []
     for rollout in rollouts:
         for frame in (*rollout.frames, rollout.goals):
@@ -232,7 +241,7 @@ def extent_of(rollouts: Sequence[Rollout]) -> list[float]:
     xs, ys = [x for x, _ in points], [y for _, y in points]
     half = max(max(xs) - min(xs), max(ys) - min(ys)) / 2 + 1.3 * radius
     x, y = (max(xs) + min(xs)) / 2, (max(ys) + min(ys)) / 2
-    return [x - half, y - half, x + half, y + half]
+    return Extent(x - half, y - half, x + half, y + half)
 
 
 def robot_roles(rollout: Rollout, ego_uid: str) -> dict[str, str]:

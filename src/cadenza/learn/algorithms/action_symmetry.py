@@ -115,11 +115,7 @@ class ActionSymmetryDiscriminatorLoss(AdversarialLoss):
         self._left_action_map = left_action_map_fn
 
     def loss(self, actions: Tensor) -> Tensor:
-        """Return the discriminator's loss for ``actions``, shape (B, A).
-
-        Raises:
-            InputError: The discriminator's output is not one score per row.
-        """
+        """Return the discriminator's loss for ``actions``, shape (B, A)."""
         return self._loss_of(self._right_action_map(actions), self._left_action_map(actions))
 
 
@@ -155,11 +151,7 @@ class ActionSymmetryAMPReward(RewardShaper):
         shaped_by: tuple[str, ...] = (),
         task_rewards: Tensor | None = None,
     ) -> dict[str, Any]:
-        """Return the batch's new rewards, for actions (B, A) and rewards (B, 1).
-
-        Raises:
-            ConfigurationError: This shaper has seen the batch before.
-        """
+        """Return the batch's new rewards, for actions (B, A) and rewards (B, 1)."""
         right = discriminator_scores(self._discriminator, self._right_action_map(actions))
         left = discriminator_scores(self._discriminator, self._left_action_map(actions))
         confusion = confusion_reward(right, left)

@@ -393,11 +393,7 @@ class AMPReward(RewardShaper):
         shaped_by: tuple[str, ...] = (),
         task_rewards: Tensor | None = None,
     ) -> dict[str, Any]:
-        """Return the batch's new rewards, (B, 1); next observations are (n, ...) or (B, ...).
-
-        Raises:
-            ConfigurationError: This shaper has seen the batch before.
-        """
+        """Return the batch's new rewards, (B, 1); next observations are (n, ...) or (B, ...)."""
         state = observation[self._observation_key]
         successor = next_states(
             state, next_observation[self._observation_key], self._rollout_length

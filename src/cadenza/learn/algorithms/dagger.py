@@ -3,16 +3,14 @@
 Round r collects states s with a mixture of both, asks the expert for its action a* at each of them,
 and fits the policy to all states of all rounds:
     driver:      the expert with probability β_r = d^r, else the policy; drawn for each environment
-                 as a round or an episode begins
+                 as a round or an episode begins, so that the policy is seen to drift
     continuous:  L = mean (f(x) − a*)²,  a = clip(f(x), −1, 1)
     choices:     L = mean −log softmax(f(x))_{a*},  a = argmax f(x)
     inputs:      x = clip((s − m) / σ, −8, 8), m and σ of round 0
+Each fit continues the last one's, instead of beginning anew.
 Source:      arXiv:1011.0686, algorithm 3.1; noise on executed actions: arXiv:1703.09327.
 Axes:        N = environments, B = batch, R = states so far, O = observation, A = action components,
              K = choices.
-Departures:  the driver is drawn for a stretch of steps, not for each, so that the policy is seen to
-             drift; each fit continues the last one's, instead of beginning anew.
-Front door:  `cadenza.learn.imitation_api.DAgger`.
 """
 
 from collections.abc import Mapping, Sequence

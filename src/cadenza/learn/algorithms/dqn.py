@@ -147,11 +147,7 @@ class QTarget(DeferredLogging, Callback):
     def begin_batch(
         self, next_observation: dict[str, Tensor], rewards: Tensor, masks: Tensor
     ) -> dict[str, Any]:
-        """Return ``q_target``, shape (B, 1), for the group; arguments as for `sac.QTarget`.
-
-        Raises:
-            InputError: The shapes do not fit the rollout length.
-        """
+        """Return ``q_target``, shape (B, 1), for the group; arguments as for `sac.QTarget`."""
         with torch.no_grad():
             online_q = self.q_net(**next_observation) if self._double else None
             values = next_values(self.target_q_net(**next_observation), online_q)
@@ -270,11 +266,7 @@ class QLoss(LossCallback):
         return weighted_mean(rows, sample_weights)
 
     def end_batch(self, sample_ids: Tensor | None = None) -> None:
-        """Tell a prioritised memory how far off its rollouts, with these ids (n,), were.
-
-        Raises:
-            InputError: The batch has no ids, so it does not come from a prioritised memory.
-        """
+        """Tell a prioritised memory how far off its rollouts, with these ids (n,), were."""
         if self._errors is not None:
             report_errors(self._prioritized_memory, sample_ids, self._errors)
 

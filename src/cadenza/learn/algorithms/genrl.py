@@ -5,11 +5,10 @@ done as points of the space; a policy's outputs and the stored latents live in o
 
 Model:    (m, s) = encoder(x, c),  z = m + e^s * noise,  x_hat = decoder(z, c).
 Loss:     mean (x - x_hat)^2 + beta KL, with
-          KL = mean_i [ sum_j (e^s + m^2 / 2 - s) ] - Z   (default),
-          KL = mean_i [ 1/2 sum_j (e^(2 s) + m^2 - 1 - 2 s) ]   (``exact_kl``).
-Source:   Kingma and Welling, arXiv:1312.6114, appendix B: the exact form. The default keeps the
-          meaning of beta in the engine this package follows; it has the same minimum
-          (m = 0, s = 0) and half the curvature in s.
+          KL = mean_i [ sum_j (e^s + m^2 / 2 - s) ] - Z   (default, of the original engine),
+          KL = mean_i [ 1/2 sum_j (e^(2 s) + m^2 - 1 - 2 s) ]   (``exact_kl``);
+          both have their minimum at m = 0, s = 0, the default half the curvature in s.
+Source:   Kingma and Welling, arXiv:1312.6114, appendix B: the exact form.
 Axes:     B = rows, X = data (action) columns, Z = latent columns, C = condition columns,
           O = observation columns, K = agents.
 """
@@ -305,11 +304,7 @@ class VAELoss(LossCallback):
         self._conditioning_func = conditioning_func
 
     def loss(self, observation: dict[str, Tensor], actions: Tensor) -> Tensor:
-        """Return the auto-encoder's loss on ``actions`` (B, X).
-
-        Raises:
-            InputError: The observation lacks ``input_key``.
-        """
+        """Return the auto-encoder's loss on ``actions`` (B, X)."""
         seen = observed_input("VAELoss", observation, self._input_key)
         condition = self._conditioning_func(seen)
         restored, mu, log_std, _ = self.vae(actions, condition)

@@ -11,13 +11,10 @@ Equations, for environment i of group g at step t, with m = 1 where a step count
 Source:      arXiv:2402.03300, section 4.1, equations 3 and 4.
 Axes:        T = step, N = environment, M = members of a group, G = N / M groups, B = batch,
              O = observation, A = action components.
-Groups:      environments g M ... g M + M − 1 form group g. Each is seeded with the seed of its
-             group, and their first observations must be equal to the bit: a learner that ranks
-             returns within a group would otherwise credit its actions with a lucky start.
-Limits:      states that differ without showing it in the first observation pass. Without a tail
-             value a cut-off episode is worth what was collected of it: fair while the members of a
-             group are cut at the same step.
-Front door:  `cadenza.learn.rollout_api.GRPO`.
+Groups:      environments g M ... g M + M − 1 form group g, are seeded alike, and must have first
+             observations equal to the bit; states that differ without showing it there pass.
+Limits:      without a tail value a cut-off episode is worth what was collected of it: fair while
+             the members of a group are cut at the same step.
 """
 
 import copy
@@ -143,11 +140,7 @@ def reset_groups(steps: VectorSteps, seeds: Sequence[int], group_size: int) -> N
 
 
 def require_equal_starts(observations: NDArray[Any], group_size: int) -> None:
-    """Raise unless the observations (N, ...) within each group are equal to the bit.
-
-    Raises:
-        GroupResetError: Two members differ.
-    """
+    """Raise `GroupResetError` unless observations (N, ...) are bitwise equal within each group."""
     flat = observations.reshape(len(observations) // group_size, group_size, -1)
     differs = (flat != flat[:, :1]).any(axis=-1)  # (G, M)
     if not differs.any():
@@ -187,7 +180,7 @@ class GRPOLearner(OnPolicyLearner[GRPOConfig]):
     def __init__(self, config: GRPOConfig, **sizes: Unpack[Sizes]) -> None:
         super().__init__(config, **sizes)
         self.reference = _frozen(self.network) if config.kl_coefficient > 0.0 else None
-        self.tail_value: TailValue = _zero_value
+        self.tail_value: TailValue = lambda rows: np.zeros(len(rows), np.float32)
 
     def update(self, buffer: OnPolicyBuffer, *, done: int = 0, total: int = 1) -> dict[str, float]:
         """Learn from ``buffer`` and clear it, see `OnPolicyLearner`; groups are adjacent rows."""
@@ -248,7 +241,3 @@ class GRPOLearner(OnPolicyLearner[GRPOConfig]):
 
 def _frozen(network: Policy) -> Policy:
     return copy.deepcopy(network).requires_grad_(False)
-
-
-def _zero_value(rows: Float32Array) -> Float32Array:
-    return np.zeros(len(rows), np.float32)

@@ -5,14 +5,12 @@ dimension of its action, and robots in a random order i_1 ... i_n:
     M_1 = 1,   M_{m+1} = M_m · ρ_{i_m} after that robot's own update
     robot i_m minimises L_π of `cadenza.learn.algorithms.on_policy` with factor M_m, less k times
     its entropy mean_B[ Σ_d entropy_d ];  clip the global gradient norm;  Adam
-Each robot thus improves on what the robots before it have already changed, and the joint return
-does not fall as long as each step does what its surrogate says. With one robot M = 1, which is PPO.
+With one robot M = 1, which is PPO.
 Source:      arXiv:2109.11251, lemma 1 and algorithm 4; arXiv:2304.09870, section 4.
 Axes:        n = transitions of the rollout, B = batch, O_i, A_i = state and action of robot i,
              S = what the critic sees.
 Limits:      every operation runs in HARL's order, so that results agree with it bit for bit on the
              CPU; exp(Σ_d(ℓ_d − ℓ_old,d)) would be the same number with different rounding.
-Front door:  `cadenza.learn.team_api.HAPPO`; `cadenza.aht.ego_ppo` for one robot beside a partner.
 """
 
 import math
@@ -238,9 +236,6 @@ class HAPPOLearner:
 
         Where the buffer holds the means that actions were drawn around, the old log-densities are
         bitwise those of the single steps.
-
-        Raises:
-            InputError: An observation is not finite, or the step left finite numbers.
         """
         config = self.config
         optimizers = [*self.optimizers, self.critic_optimizer]

@@ -1,9 +1,8 @@
 """What a loop needs of an off-policy algorithm, and a base for those made of callbacks.
 
-`UpdateStep` does one update as a whole: what a target and its losses do one by one, in fewer and
-larger pieces. The losses of a stage are evaluated together, before any of them steps, and
-differentiated in one pass; the target belongs to the first stage. Compiled, a stage is one function
-of `torch.compile`.
+`UpdateStep` does what a target and its losses do one by one, in fewer and larger pieces: the losses
+of a stage are evaluated together, before any of them steps, and differentiated in one pass; the
+target belongs to the first stage. Compiled, a stage is one function of `torch.compile`.
 
 Results:  float32 and not compiled, bitwise those of the callbacks one by one. Another mode rounds
           otherwise, so a checkpoint of one mode is refused in another.

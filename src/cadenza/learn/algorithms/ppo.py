@@ -2,12 +2,10 @@
 
 Equations, with return R and value V; the rest in `cadenza.learn.algorithms.on_policy`:
     L_V = mean[ ℓ(V − R) ]; with a clip range d the larger of ℓ(V − R) and ℓ(V' − R),
-          V' = V_old + clip(V − V_old, −d, d)
+    V' = V_old + clip(V − V_old, −d, d)
 Source:      arXiv:1707.06347; advantages arXiv:1506.02438; implementation choices arXiv:2006.05990.
 Axes:        N = rows per step, B = batch, O = observation, S = critic observation, A = action
              components.
-Front door:  `cadenza.learn.rollout_api.PPO`, and with a central critic
-             `cadenza.learn.team_api.MAPPO`.
 """
 
 from collections.abc import Mapping

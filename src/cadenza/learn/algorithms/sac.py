@@ -12,9 +12,7 @@ Axes:       B = n·T rows of a batch: n rollouts of T steps, rollout-major; N = 
             O = observation, A = action.
 Nets:       observations are dicts; a critic is called ``q(actions, **observation)``, a policy
             ``pi(**observation) -> (actions, log_probabilities)``.
-Order:      list the callbacks as `QLoss`, `QLoss`, `PolicyLoss`, `AlphaLoss`, `QTarget`; the target
-            runs first in `begin_batch`, where it writes ``q_target`` into the data group that the
-            losses read.
+Order:      list the callbacks as `QLoss`, `QLoss`, `PolicyLoss`, `AlphaLoss`, `QTarget`.
 """
 
 import copy

@@ -114,11 +114,7 @@ def soft_update_from_to(source: nn.Module, target: nn.Module, tau: float) -> Non
 
 
 class TargetNetworks:
-    """Target networks that follow their sources together; pairs of (source, target).
-
-    Raises:
-        InputError: A pair differs in layout.
-    """
+    """Target networks that follow their sources together; pairs of (source, target)."""
 
     def __init__(self, *pairs: tuple[nn.Module, nn.Module]) -> None:
         self._pairs = pairs
@@ -128,11 +124,7 @@ class TargetNetworks:
 
     @torch.no_grad()
     def soft_update(self, tau: float) -> None:
-        """Move every target the share ``tau`` towards its source; see `soft_update_from_to`.
-
-        Raises:
-            InputError: ``tau`` is outside [0, 1].
-        """
+        """Move every target the share ``tau`` towards its source; see `soft_update_from_to`."""
         if not 0.0 <= tau <= 1.0:
             raise InputError(f"soft update: expected tau in [0, 1], got {tau}.")
         # listed anew: parameters may have been replaced, e.g. by `load_state_dict(assign=True)`
@@ -183,9 +175,7 @@ def weighted_mean(rows: Tensor, sample_weights: Tensor | None) -> Tensor:
 def report_errors(
     memory: PrioritizedMemory | None, sample_ids: Tensor | None, errors: Tensor
 ) -> None:
-    """Tell a prioritised memory the absolute errors (B, 1) of its rollouts by id, (n,).
-
-    Nothing happens without a memory.
+    """Tell a memory the absolute errors (B, 1) of its rollouts by id, (n,), if there is one.
 
     Raises:
         InputError: The batch has no ids, so it does not come from a prioritised memory.
@@ -260,9 +250,6 @@ class CriticLoss(LossCallback, Generic[Critic]):
 
         Actions are (B, A), ``q_target`` (B, 1), weights and ids of the rollouts of a prioritised
         memory (n,).
-
-        Raises:
-            InputError: The critic returns another shape than (B, 1).
         """
         predictions, losses = self.rows(observation, actions, q_target)
         if predictions.shape != q_target.shape:

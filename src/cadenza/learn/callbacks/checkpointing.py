@@ -1,10 +1,9 @@
 """Saving a training and going on with it later, exactly.
 
-A `Checkpointer` saves the state of everything it is given plus the process-wide random generators;
-a `CheckpointLoader` gives it back, and training goes on with the step after the saved one. On a CPU
-a run of 2N steps and a run of N steps that is killed and resumed for N more give equal bits, if all
-objects with a state are among the restorees. The package draws from none of the process-wide
-generators, but layers of a user's network (dropout, say) and environments may.
+A `Checkpointer` saves the state of everything it is given plus the process-wide random generators,
+which users' layers and environments may draw from; a `CheckpointLoader` gives it back, and training
+goes on with the step after the saved one. On a CPU a run of 2N steps and a run of N steps that is
+killed and resumed for N more give equal bits, if all objects with a state are among the restorees.
 
 File:      ``checkpoint_<index>.tar``, a torch archive of tensors and plain values, with a JSON
            manifest ``checkpoint_<index>.tar.json`` (format, versions, SHA-256).
@@ -18,7 +17,7 @@ import platform
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, cast
@@ -66,12 +65,7 @@ def existing_indices(folder: Path) -> list[int]:
 def write_checkpoint(
     folder: Path, index: int, content: Mapping[str, Any], run: RunContext | None
 ) -> Path:
-    """Write ``content`` (see the module's header) durably, over an older one of its index.
-
-    Raises:
-        CheckpointError: ``content`` holds something other than tensors and plain values.
-        StorageError: The file system refused; an older checkpoint is still loadable.
-    """
+    """Write ``content`` (see the module's header) durably, over an older one of its index."""
     training = content["training_state"]
     metadata = CheckpointMetadata(
         run_id=folder.resolve().parent.name if run is None else run.run_id,
@@ -101,10 +95,6 @@ def read_checkpoint(
     """Return the content of a checkpoint after checking it.
 
     ``max_bytes`` None accepts any size, but nothing that unpacks to more than it has on disk.
-
-    Raises:
-        CheckpointNotFoundError: There is no such file.
-        CheckpointError: Truncated, changed, foreign or newer than this package.
     """
     path = checkpoint_path(folder, index)
     if not path.is_file():
@@ -129,11 +119,7 @@ def read_checkpoint(
 
 
 def prune_checkpoints(folder: Path, newest: int, keep_last: int) -> list[int]:
-    """Delete all but the last ``keep_last`` checkpoints up to ``newest``; return their indices.
-
-    Raises:
-        StorageError: The file system refused.
-    """
+    """Delete all but the last ``keep_last`` checkpoints up to ``newest``; return their indices."""
     removed = [index for index in existing_indices(folder) if index <= newest - keep_last]
     for index in removed:
         remove_checkpoint(checkpoint_path(folder, index))
@@ -157,25 +143,6 @@ def _checked(content: dict[str, Any], path: Path) -> dict[str, Any]:
 
 #: Stands for the newest checkpoint in a folder.
 LATEST: Final = "latest"
-
-
-class BackgroundWriter:
-    """Runs one job at a time in a thread; `submit` and `wait` raise what the last job raised."""
-
-    def __init__(self, name: str) -> None:
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
-        self._job: Future[None] | None = None
-
-    def submit(self, job: Callable[[], None]) -> None:
-        """Wait for the last job, then start this one."""
-        self.wait()
-        self._job = self._executor.submit(job)
-
-    def wait(self) -> None:
-        """Wait for the last job and raise its error, if any."""
-        job, self._job = self._job, None
-        if job is not None:
-            job.result()
 
 
 def cpu_snapshot(value: Any) -> Any:
@@ -240,7 +207,6 @@ class Checkpointer(Callback):
         keep_last: int | None = None,
         save_at_end: bool = False,
         asynchronous: bool = False,
-        persistent_keys: Sequence[str] = ("inf_step",),
         run: RunContext | None = None,
     ) -> None:
         """Choose what is saved, where and how often.
@@ -256,7 +222,6 @@ class Checkpointer(Callback):
             save_at_end: Also save when training ends cleanly, unless the last step is saved.
             asynchronous: Copy the state, then write it in a thread while training goes on. A
                 failure is raised at the next checkpoint or at the end.
-            persistent_keys: Further keys of the training state to save, where present.
             run: Origin of the run, for the manifest.
 
         Raises:
@@ -279,8 +244,8 @@ class Checkpointer(Callback):
         self._next_index = checkpoint_index
         self._keep_last = keep_last
         self._save_at_end = save_at_end
-        self._writer = BackgroundWriter("checkpoint") if asynchronous else None
-        self._persistent_keys = tuple(persistent_keys)
+        self._executor = ThreadPoolExecutor(1, "checkpoint") if asynchronous else None
+        self._writing: Future[None] | None = None
         self._run = run
         self._saved_step: int | None = None
         self._done: dict[str, Any] | None = None
@@ -329,11 +294,10 @@ class Checkpointer(Callback):
             if is_clean and self._done is not None and self._done["bp_step"] != self._saved_step:
                 self._save(self._done)
         finally:
-            if self._writer is not None:
-                self._writer.wait()
+            self._finish_writing()
 
     def _training_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        keys = ("bp_step", "bp_samples", *self._persistent_keys)
+        keys = ("bp_step", "bp_samples", "inf_step")
         return {key: state[key] for key in keys if key in state}
 
     def _save(self, training_state: dict[str, Any]) -> dict[str, Any]:
@@ -348,14 +312,20 @@ class Checkpointer(Callback):
             "training_state": {**training_state, **written},
             "generator_states": global_generator_states(),
         }
-        if self._writer is None:
+        self._finish_writing()
+        if self._executor is None:
             self._publish(index, content)
         else:
-            snapshot = cpu_snapshot(content)
-            self._writer.submit(lambda: self._publish(index, snapshot))
+            self._writing = self._executor.submit(self._publish, index, cpu_snapshot(content))
         self._next_index = index + 1
         self._saved_step = training_state["bp_step"]
         return written
+
+    def _finish_writing(self) -> None:
+        """Wait for a checkpoint that is being written, and raise its error, if any."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def _publish(self, index: int, content: dict[str, Any]) -> None:
         write_checkpoint(self._folder, index, content, self._run)
@@ -537,9 +507,6 @@ def set_global_generator_states(states: Mapping[str, Any]) -> None:
     """Give the process-wide generators the states that `global_generator_states` returned.
 
     CUDA states are given back to as many devices as there are.
-
-    Raises:
-        CheckpointError: ``states`` is malformed.
     """
     try:
         python, legacy = states["python"], states["numpy"]

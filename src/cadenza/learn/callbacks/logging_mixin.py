@@ -61,7 +61,11 @@ class LazyScalars(MutableMapping[str, float]):
     def __setitem__(self, key: str, value: Scalar) -> None:
         """Keep a number, or a copy of a tensor of one element."""
         if isinstance(value, torch.Tensor):
-            _require_one_element(key, value.numel())
+            if value.numel() != 1:
+                raise InputError(
+                    f"log key {key!r}: expected one number, got a tensor of {value.numel()} "
+                    "elements; log its mean."
+                )
             is_near = value.device.type == "cpu"
             self._values[key] = value.item() if is_near else value.detach().clone()
         else:
@@ -294,13 +298,6 @@ def _part(state: dict[str, Any], name: str) -> Any:
         ) from error
 
 
-def _require_one_element(key: str, count: int) -> None:
-    if count != 1:
-        raise InputError(
-            f"log key {key!r}: expected one number, got a tensor of {count} elements; log its mean."
-        )
-
-
 def _number(key: str, value: object) -> float:
     """Return one number as a Python number."""
     try:
@@ -350,11 +347,7 @@ class DeferredLogging(LoggingMixin):
 
     @contextmanager
     def logs_deferred(self) -> Generator[None]:
-        """Do the log calls of the block after it; none of them if it raises.
-
-        Raises:
-            InputError: A value does not fit its call.
-        """
+        """Do the log calls of the block after it; none of them if it raises."""
         waiting: list[tuple[Callable[..., None], str, Any]] = []
         self._waiting = waiting
         try:

@@ -82,15 +82,11 @@ class GymCollector(LoggingMixin, Callback):
         self._warmup_steps = warmup_steps
         self._max_episode_steps = max_episode_steps
         self._observations: dict[AgentId, DictObservation] = {}
-        self._inf_step = 0
+        #: Transitions collected so far, those of the warm-up included.
+        self.inf_step = 0
         self._is_restored = False
         if name is not None:
             self.name = name
-
-    @property
-    def inf_step(self) -> int:
-        """Transitions collected so far, those of the warm-up included."""
-        return self._inf_step
 
     def collect_data(self) -> int:
         """Act once in every environment and remember it; return the transitions made.
@@ -109,7 +105,7 @@ class GymCollector(LoggingMixin, Callback):
         following, info = self._env.dict_step(responses, max_episode_steps=self._max_episode_steps)
         self._memory.add(self._observations, responses)
         self._observations = following
-        self._inf_step += len(responses)
+        self.inf_step += len(responses)
         if "reward" in info:
             self._log_episodes(info["reward"])
         if self._render:
@@ -139,15 +135,15 @@ class GymCollector(LoggingMixin, Callback):
     def begin_training(self) -> dict[str, Any]:
         """Try one step and warm up, or go on where the checkpoint was written."""
         if self._is_restored and self._env.is_reset:
-            return {"inf_step": self._inf_step}
+            return {"inf_step": self.inf_step}
         if self._is_restored:
             self._interrupt_running()
             self._observations = self._env.dict_reset()
-            return {"inf_step": self._inf_step}
+            return {"inf_step": self.inf_step}
         self._env.dict_step(self._agent(self._env.dict_reset()))
         self._observations = self._env.dict_reset()
         self.collect_multiple(self._warmup_steps)
-        return {"inf_step": self._inf_step}
+        return {"inf_step": self.inf_step}
 
     def end_training(self) -> None:
         """Forget that the state came from a checkpoint, so that a new training starts anew."""
@@ -161,7 +157,7 @@ class GymCollector(LoggingMixin, Callback):
         return super().state_dict() | {
             "environment": self._env.state_dict(),
             "observations": observations_state(self._observations),
-            "inf_step": self._inf_step,
+            "inf_step": self.inf_step,
             "policy_noise": {
                 key: value
                 for key, value in self._policy.state_dict().items()
@@ -189,7 +185,7 @@ class GymCollector(LoggingMixin, Callback):
         if load_hparams:
             self._env.load_state_dict(state_dict["environment"])
             self._observations = observations_from_state(state_dict["observations"])
-            self._inf_step = int(state_dict["inf_step"])
+            self.inf_step = int(state_dict["inf_step"])
             self._policy.load_state_dict(state_dict["policy_noise"], strict=False)
             self._is_restored = True
 
@@ -251,7 +247,7 @@ class SimpleGymCollector(GymCollector):
         """Collect if it is time, and count transitions."""
         if bp_step % self._bp_steps_per_inf == 0:
             self.collect_multiple(self._calls_per_inf)
-        return {"inf_step": self._inf_step}
+        return {"inf_step": self.inf_step}
 
 
 def observations_state(observations: Mapping[AgentId, DictObservation]) -> list[dict[str, Any]]:

@@ -1,8 +1,7 @@
 """Collection in a thread of its own, beside the training loop.
 
-For simulators that are slow or wait for something outside: batches are trained on while the next
-transitions are made. The order in which both happen depends on the machine, so runs are not
-reproducible; use `SimpleGymCollector` where that matters.
+For simulators that are slow or wait for something outside. Runs are not reproducible; use
+`SimpleGymCollector` where that matters.
 
 Pace:      with I transitions inserted and S rows sampled since the first sample, and a target of r
            rows per transition, inserting waits while r I > S + tolerance, and sampling waits while
@@ -10,7 +9,6 @@ Pace:      with I transitions inserted and S rows sampled since the first sample
            (the sample-to-insert limiter of Reverb, arXiv:2102.04736, section 3.4).
 Policies:  the trainer publishes versioned copies; an actor takes over the newest between two steps,
            so nobody ever acts with half-updated weights.
-Agents:    may be written without a thought of threads: a copy with a policy of its own acts.
 """
 
 import copy
@@ -112,11 +110,7 @@ _ADVICE: Final = (
 
 
 def copy_of_agent(agent: AgentProxy) -> AgentProxy:
-    """Return a deep copy of ``agent``, which acts with a policy of its own.
-
-    Raises:
-        ConfigurationError: It cannot be copied, or its copy acts with the same weights.
-    """
+    """Return a deep copy of ``agent``, which acts with a policy of its own."""
     kind = type(agent).__name__
     try:
         copied = copy.deepcopy(agent)
@@ -249,7 +243,6 @@ class ThreadedGymCollector(GymCollector):
         ratio: SampleInsertRatio | None = None,
         pause_every: int | None = None,
         join_timeout_s: float = 30.0,
-        noise_seed: int = 0,
         batch_size_key: str = "batch_size",
         max_episode_steps: int | None = None,
         name: str | None = None,
@@ -267,7 +260,6 @@ class ThreadedGymCollector(GymCollector):
             ratio: Keeps collection and training in step; None lets each run as fast as it can.
             pause_every: Steps between pauses, the interval of the checkpoints; None never pauses.
             join_timeout_s: How long `end_training` waits for the thread.
-            noise_seed: Seed of the exploration noise in the thread.
             batch_size_key: State key of the number of rows in a batch.
             max_episode_steps: See `GymCollector`.
             name: Name in logs and checkpoints.
@@ -297,7 +289,6 @@ class ThreadedGymCollector(GymCollector):
         self._publish_every = publish_every
         self._ratio = ratio
         self._join_timeout_s = join_timeout_s
-        self._noise_seed = noise_seed
         self._batch_size_key = batch_size_key
         #: The versions of the policy, and which of them acted last in the thread.
         self.snapshots = PolicySnapshots(agent.policy)
@@ -342,10 +333,10 @@ class ThreadedGymCollector(GymCollector):
     def _acting_parts(self) -> tuple[AgentProxy, SnapshotActor]:
         """Return an agent for the thread, and what keeps its policy up to date."""
         if isinstance(self._live_agent, RebindableAgent):
-            actor = self.snapshots.actor(noise_seed=self._noise_seed)
+            actor = self.snapshots.actor()
             return self._live_agent.with_policy(actor.network), actor
         agent = copy_of_agent(self._live_agent)
-        return agent, self.snapshots.actor_of(agent.policy, noise_seed=self._noise_seed)
+        return agent, self.snapshots.actor_of(agent.policy)
 
     @Callback.keys_from_member(batch_size="_batch_size_key")
     def begin_batch(self, batch_size: int) -> dict[str, Any]:
@@ -359,7 +350,7 @@ class ThreadedGymCollector(GymCollector):
             while not self._stop.is_set() and not self._ratio.wait_to_sample(_POLL_S):
                 pass
             self.shutdown_signal()
-        return {"inf_step": self._inf_step}
+        return {"inf_step": self.inf_step}
 
     def end_batch(self, bp_step: int) -> None:
         """Publish the policy if it is time."""

@@ -247,7 +247,8 @@ class VectorSteps:
             if self.mode is AutoresetMode.SAME_STEP:
                 final = _final_observations(info, cut, observations)
             else:
-                observations = self._reset_ended(boundaries)
+                first, _ = self.envs.reset(options={"reset_mask": boundaries.copy()})
+                observations = np.asarray(first)
         return VectorStep(
             observations=observations,
             rewards=np.asarray(rewards, dtype=np.float64),
@@ -271,10 +272,6 @@ class VectorSteps:
         """Bring every environment back to where `state_dict` was taken."""
         restore_replay_states(self.envs, state["replays"])
         self._restarting = np.array(state["restarting"], dtype=np.bool_)
-
-    def _reset_ended(self, ended: NDArray[np.bool_]) -> NDArray[Any]:
-        observations, _ = self.envs.reset(options={"reset_mask": ended.copy()})
-        return np.asarray(observations)
 
 
 def _final_observations(

@@ -209,14 +209,16 @@ class CRUDStorage(Generic[T]):
             return True
 
     def _publish(self, draft: Path) -> StorageItem[T]:
-        """Give ``draft`` the next free name and register it."""
+        """Give ``draft`` the next free name, register it, and delete what is too many."""
         with self._lock:
             handle, now = self._next_handle, datetime.now(UTC)
             while not _link_if_free(draft, self._directory / self._file_name(handle, now)):
                 handle += 1
             fsync_folder(self._directory)
             item = self._register(handle, self._directory / self._file_name(handle, now), now)
-            self._delete_oldest()
+            surplus = 0 if self._keep_last is None else len(self._items) - self._keep_last
+            for oldest in list(self._items)[: max(0, surplus)]:
+                Path(self._items.pop(oldest).filepath).unlink(missing_ok=True)
             return item
 
     def _register(self, handle: int, path: Path, timestamp: datetime) -> StorageItem[T]:
@@ -225,12 +227,6 @@ class CRUDStorage(Generic[T]):
         item = self._items[key] = StorageItem(key, timestamp, str(path))
         self._next_handle = max(self._next_handle, handle + 1)
         return item
-
-    def _delete_oldest(self) -> None:
-        """Delete items until ``keep_last`` remain; the caller holds the lock."""
-        surplus = 0 if self._keep_last is None else len(self._items) - self._keep_last
-        for handle in list(self._items)[: max(0, surplus)]:
-            Path(self._items.pop(handle).filepath).unlink(missing_ok=True)
 
     def _file_name(self, handle: int, timestamp: datetime) -> str:
         time = timestamp.astimezone().strftime(_TIME_FORMAT)

@@ -5,9 +5,8 @@ The training thread owns the policy, so only it exports. Other threads queue a r
 and while a memory warms up. A request ends in a file or in an exception, never in silence.
 
 File:    inputs in the proxy's order, then ``epsilon`` if asked for; one output per output name;
-         the row axis is dynamic and called ``N``.
-Checked: before a file appears under its name, ONNX Runtime has computed it on random inputs and
-         agreed with the policy to `onnx_graph.TOLERANCE`.
+         the row axis is dynamic and called ``N``. Before a file appears under its name, ONNX
+         Runtime has computed it on random inputs and agreed with the policy.
 """
 
 import contextlib
@@ -101,11 +100,7 @@ class QueuedExport:
 
 
 def as_text(metadata: Metadata) -> dict[str, str]:
-    """Return ``metadata`` with its values as text.
-
-    Raises:
-        MetadataKeyError: A name is no text.
-    """
+    """Return ``metadata`` with its values as text."""
     for key in metadata:
         if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- users err
             raise MetadataKeyError(
@@ -163,11 +158,7 @@ class OnnxExporter(LoggingMixin, Callback):
         self._owner = threading.get_ident()
 
     def add_metadata(self, key: str, value: Any) -> None:
-        """Store ``value``, as text, in every file from now on.
-
-        Raises:
-            MetadataKeyError: ``key`` is no text.
-        """
+        """Store ``value``, as text, in every file from now on."""
         with self._lock:
             self._metadata |= as_text({key: value})
 
@@ -250,11 +241,7 @@ class OnnxExporter(LoggingMixin, Callback):
         return request.block_until_complete()
 
     def write(self, metadata: Mapping[str, str]) -> StorageItem[Any]:
-        """Trace, check and store the policy as it is now; `QueuedExport` calls this.
-
-        Raises:
-            StorageError: The file system refused.
-        """
+        """Trace, check and store the policy as it is now; `QueuedExport` calls this."""
         scope = self._timers.scope
         with scope("create"):
             with scope("policycopy"):

@@ -74,11 +74,7 @@ class PolicySignature:
 
 
 def require_onnx() -> None:
-    """Raise unless the packages of the extra are installed.
-
-    Raises:
-        MissingExtraError: At least one is absent.
-    """
+    """Raise `MissingExtraError` unless the packages of the extra are installed."""
     absent = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if absent:
         raise MissingExtraError(
@@ -99,11 +95,7 @@ class DeclaredOutputs(nn.Module):
         self._names = tuple(outputs)
 
     def forward(self, *inputs: Tensor) -> Tensors:
-        """Return one tensor (N, ...) per declared output.
-
-        Raises:
-            OnnxExportError: The policy returns other results than declared.
-        """
+        """Return one tensor (N, ...) per declared output."""
         # One result under two names needs two nodes in the graph.
         try:
             outputs = named_outputs("policy in evaluation mode", self.policy(*inputs), self._names)
@@ -153,12 +145,7 @@ def trace_policy(
 
 
 def write_policy(policy: nn.Module, signature: PolicySignature, path: Path) -> Path:
-    """Write ``policy`` as an ONNX file once ONNX Runtime has agreed with it; return ``path``.
-
-    Raises:
-        OnnxExportError: As `trace_policy` and `check_parity`.
-        StorageError: The file system refused.
-    """
+    """Write ``policy`` as an ONNX file once ONNX Runtime has agreed with it; return ``path``."""
     generator = torch.Generator().manual_seed(0)
     graph = trace_policy(
         policy.eval(), signature, opset=OPSET, generator=generator

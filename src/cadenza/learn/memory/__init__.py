@@ -5,7 +5,7 @@ Start at:    `cadenza.learn.memory.table.ArrayMemoryTable` (stores and samples),
              `MemoryTableProxy` (builds episodes from steps) and `MemoryLoader` (endless batches).
 Promise:     a window never crosses an episode's end; no two batches share memory; the same seed and
              the same episodes give the same batches, also after a resume.
-May import:  `core` and `learn.generator_state`.
+May import:  `core` and `learn.loaded_state`.
 Layout:      `table` keeps episodes in an `arena`; `ring` gives out its rows and finds windows in
              them; `column` and `layout` say what columns mean; strategies choose windows and
              ejected episodes; `files` writes and reads files.

@@ -1,7 +1,6 @@
 """Zip files of arrays, read without trusting them, and what files of memories say about themselves.
 
-An archive is never extracted; its entries are read by exact name. Whatever is wrong with it (cut
-off, damaged, overlapping, unpacking to far too much, other entries than expected) is one
+An archive is never extracted; its entries are read by exact name. Whatever is wrong with it is one
 `IntegrityError` that names the file and the entry.
 
 A header that differs from the table in what rows mean (columns, shapes, types) is an error. One
@@ -131,11 +130,7 @@ class ArchiveReader:
             )
 
     def read_bytes(self, name: str, *, max_bytes: int) -> bytes:
-        """Return the content of a small entry.
-
-        Raises:
-            IntegrityError: The entry is missing, larger than ``max_bytes`` or damaged.
-        """
+        """Return the content of a small entry, of at most ``max_bytes``."""
         with self._open(name) as entry:
             data = entry.read(max_bytes + 1)
             if len(data) > max_bytes:
@@ -154,9 +149,6 @@ class ArchiveReader:
         """Return the rows of an array of exactly this type and shape, without the first ``skip``.
 
         A first size of -1 accepts any; ``sha256`` is that of the whole entry.
-
-        Raises:
-            IntegrityError: The array is another one, or damaged.
         """
         with self._open(name) as entry:
             source = _Hashed(entry)
@@ -198,9 +190,10 @@ class ArchiveReader:
         fits = len(found) == len(shape) and found[1:] == shape[1:] and shape[0] in (-1, found[0])
         if found_dtype != dtype or not fits or (fortran_order and len(found) > 1):
             order = " in Fortran order" if fortran_order else ""
+            wanted = str(shape).replace("(-1", "(any", 1)
             self.refuse(
-                f"entry {name!r}: expected {dtype} of shape {_any_rows(shape)}, got {found_dtype} "
-                f"of shape {found}{order}."
+                f"entry {name!r}: expected {dtype} of shape {wanted}, got {found_dtype} of shape "
+                f"{found}{order}."
             )
         return found
 
@@ -218,10 +211,6 @@ class ArchiveReader:
             raise IntegrityError(
                 f"{self.source}: entry {name!r}: expected readable data, got an error: {error}."
             ) from error
-
-
-def _any_rows(shape: tuple[int, ...]) -> str:
-    return str(shape).replace("(-1", "(any", 1)
 
 
 class _Hashed:
@@ -265,10 +254,6 @@ def open_archive(path: Path, *, max_unpacked_bytes: int | None) -> Generator[Arc
 
     Entries may unpack to ``max_unpacked_bytes``; None allows 1 GiB or 64 times the size on disk,
     whichever is more.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        IntegrityError: The directory is not one of an honest archive.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: expected a stored memory, got no such file.")
@@ -362,11 +347,6 @@ class FileHeader:
     columns: Mapping[str, ColumnHeader]
     table: TableSnapshot
 
-    @property
-    def identities(self) -> tuple[int, ...]:
-        """Episode ids from the oldest to the newest."""
-        return self.table.identities
-
     def with_rows(
         self, options: ReadOptions, identities: tuple[int, ...], stored: Mapping[str, StoredRows]
     ) -> TableSnapshot:
@@ -378,11 +358,7 @@ class FileHeader:
 def read_settings(
     record: Mapping[str, Any], source: str, options: ReadOptions, *, ids: str
 ) -> TableSnapshot:
-    """Return what ``record``, whose key ``ids`` holds the episodes, says about a table.
-
-    Raises:
-        IntegrityError: A setting is missing or of another type.
-    """
+    """Return what ``record``, whose key ``ids`` holds the episodes, says about a table."""
     return TableSnapshot(
         columns=tuple(options.columns),
         length_key=take(record, "length_key", str, source),
@@ -397,11 +373,7 @@ def read_settings(
 
 
 def take(record: Mapping[str, Any], key: str, kind: type[T], source: str) -> T:
-    """Return ``record[key]`` if it is a ``kind``; booleans are no integers.
-
-    Raises:
-        IntegrityError: The field is missing or of another type.
-    """
+    """Return ``record[key]`` if it is a ``kind``; booleans are no integers."""
     value = record.get(key)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         got = "nothing" if key not in record else f"{type(value).__name__} {str(value)[:60]!r}"
@@ -424,11 +396,7 @@ def take_optional_state(
 
 
 def take_identities(record: Mapping[str, Any], key: str, source: str) -> tuple[int, ...]:
-    """Return ``record[key]`` as different integers.
-
-    Raises:
-        IntegrityError: It is something else.
-    """
+    """Return ``record[key]`` as different integers."""
     values = cast("list[object]", take(record, key, list, source))
     if not all(type(value) is int for value in values):
         raise IntegrityError(f"{source}: expected {key!r} to hold integers only, got others.")
@@ -439,12 +407,7 @@ def take_identities(record: Mapping[str, Any], key: str, source: str) -> tuple[i
 
 
 def check_columns(header: FileHeader, options: ReadOptions) -> None:
-    """Compare the stored columns of a file with those of the table that reads it.
-
-    Raises:
-        ConfigurationError: The stored columns, their shapes or types differ.
-        IntegrityError: A column's description is malformed.
-    """
+    """Raise `ConfigurationError` unless the stored columns of a file are those of the table."""
     mine = options.stored_columns()
     theirs = {name for name, column in header.columns.items() if column.is_stored}
     if theirs != mine.keys():
@@ -499,11 +462,7 @@ def warn_about_settings(header: FileHeader, options: ReadOptions) -> None:
 
 
 def first_kept(lengths: "NDArray[np.int64]", maxlen: int, source: str) -> int:
-    """Return the index of the oldest episode that is kept: the newest that fit together stay.
-
-    Raises:
-        ConfigurationError: Not even the newest episode fits.
-    """
+    """Return the index of the oldest episode that is kept: the newest that fit together stay."""
     if len(lengths) and lengths[-1] > maxlen:
         raise ConfigurationError(
             f"{source}: expected episodes of at most {maxlen} transitions, the table's maxlen, got "

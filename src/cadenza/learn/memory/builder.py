@@ -2,16 +2,13 @@
 
 A sample of n windows of T steps gives B = n T rows, rollout-major:
 
-    ================  ================================================================
-    ``actions``       (B, *a)
-    ``rewards``       (B, 1), or the shape of ``spaces.rewards``
-    ``dones``         (B, 1): 1 at the last step of an episode, or of a part of a long one
-    ``masks``         (B, 1): 0 where values must not bootstrap, else 1
-    ``observation``   by key, (B, *s)
+    ``actions``           (B, *a);  ``rewards``  (B, 1), or the shape of ``spaces.rewards``
+    ``dones``             (B, 1): 1 at the last step of an episode, or of a part of a long one
+    ``masks``             (B, 1): 0 where values must not bootstrap, else 1
+    ``observation``       by key, (B, *s)
     ``next_observation``  by key: 1-step table (B, *s), the observation after each row;
-                      N-step table (n, *s), the observation after each window
-    ``terminal``      (n,), only with ``use_terminal_column``; see `TerminalAdaptor`
-    ================  ================================================================
+                          N-step table (n, *s), the observation after each window
+    ``terminal``          (n,), only with ``use_terminal_column``; see `TerminalAdaptor`
 
 `TransitionMemory` is for loops that step environments in lock step and hand over transitions. Each
 environment's running episode enters the table in parts. The samples know which ends were final

@@ -1,11 +1,9 @@
 """What a table stores per step: its columns, and the storages and mappers that give them meaning.
 
-`BaseStorage` and `TagStorage` are dictionaries by episode id on their own; a table keeps its rows
-elsewhere and shows them to mappers through the same interface, as ``storage[identity]``. The
-mappers define what a virtual column means: ``mapper(storage, shape, dtype)[identity][index]``. A
-table computes the ones below as index arithmetic and asks any other mapper window by window.
-
-The memory's errors each also derive from the built-in that callers of Emote's memory catch.
+`BaseStorage` and `TagStorage` are dictionaries by episode id on their own; a table shows its rows
+to mappers through the same interface. The mappers define what a virtual column means:
+``mapper(storage, shape, dtype)[identity][index]``. A table computes the ones below as index
+arithmetic and asks any other mapper window by window.
 
 Axes: n = number of windows in a sample, T = rows per window, B = n T rows, rollout-major
       (row = window T + t), L = transitions of an episode (for a mapper, rows of its target column),

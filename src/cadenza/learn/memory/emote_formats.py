@@ -1,20 +1,15 @@
 """Reading the memories that Emote wrote; ours are in `files`.
 
-Version 1 is a zip file with
-    ``version``            ASCII ``1``
-    ``configuration.json`` strategy types and states, length key, maxlen, ids, columns, part keys
-    per stored column      ``<name>.ranges.npy``, int64 (E, 3): id, first row, number of rows
-                           ``<name>.npy``, (R, *shape): the rows of all episodes
+Version 1 is a zip file with ``version`` (ASCII ``1``), ``configuration.json`` (strategy types and
+states, length key, maxlen, ids, columns, part keys) and per stored column ``<name>.ranges.npy``,
+int64 (E, 3): id, first row, number of rows, and ``<name>.npy``, (R, *shape): the rows of all.
 
 The legacy format before it has ``data.pickle`` (strategies, length key, maxlen, columns, lengths by
 id, filled flag) and, per column, ``<name>.npy``: a pickled dictionary from id to rows, bare or in
 the object array that ``np.save`` makes of it. Pickles can name any code, so `load_plain_pickle`
 runs none: only containers, numbers, text and numpy arrays come alive. Objects of the package that
-wrote them become `Inert`: dictionaries that remember class name and state, and do nothing. Any
-other class or function is refused before it is imported. Even so, pickles are only read if the
-caller allows them.
-
-Limits: version 1 has no checksums beyond the zip's own CRC.
+wrote them become `Inert`; any other class or function is refused before it is imported. Even so,
+pickles are only read if the caller allows them.
 """
 
 import io
@@ -113,11 +108,7 @@ class _RestrictedUnpickler(pickle.Unpickler):
 
 
 def load_plain_pickle(stream: IO[bytes], *, source: str) -> dict[Any, Any]:
-    """Return the dictionary that a pickle holds.
-
-    Raises:
-        IntegrityError: It is damaged, no dictionary, or holds more than plain data.
-    """
+    """Return the dictionary that a pickle holds."""
     try:
         value: object = _RestrictedUnpickler(stream).load()
     except _ERRORS as error:
@@ -143,12 +134,7 @@ def _entries(column: str) -> tuple[str, str]:
 
 
 def read_v1(archive: ArchiveReader, options: ReadOptions) -> TableSnapshot:
-    """Return the content of a version 1 file.
-
-    Raises:
-        IntegrityError: The file is damaged.
-        ConfigurationError: It does not suit the table.
-    """
+    """Return the content of a version 1 file."""
     data = archive.read_bytes(_CONFIGURATION, max_bytes=MAX_JSON_BYTES)
     record = parse_json_object(data, source=f"{archive.source}: {_CONFIGURATION}")
     header = _header(record, archive, options)
@@ -158,7 +144,7 @@ def read_v1(archive: ArchiveReader, options: ReadOptions) -> TableSnapshot:
     archive.require_entries(
         [VERSION_ENTRY, _CONFIGURATION, *(entry for name in stored for entry in _entries(name))]
     )
-    ranges = {name: _read_ranges(archive, name, header.identities) for name in stored}
+    ranges = {name: _read_ranges(archive, name, header.table.identities) for name in stored}
     dropped = first_kept(ranges[options.length_key][:, 1], options.maxlen, archive.source)
     parts: dict[str, StoredRows] = {}
     for name, column in stored.items():
@@ -166,7 +152,7 @@ def read_v1(archive: ArchiveReader, options: ReadOptions) -> TableSnapshot:
             archive, name, numpy_dtype(column.dtype), tuple(column.shape), ranges[name], dropped
         )
         parts[name] = StoredRows(rows=rows, counts=ranges[name][dropped:, 1].copy())
-    return header.with_rows(options, header.identities[dropped:], parts)
+    return header.with_rows(options, header.table.identities[dropped:], parts)
 
 
 def _header(
@@ -239,10 +225,6 @@ def read_legacy(archive: ArchiveReader, options: ReadOptions) -> TableSnapshot:
 
     Every id becomes ``-id - 1``, so that it cannot meet the id of a new agent; episodes that have
     a negative id were themselves imported and stay out.
-
-    Raises:
-        ConfigurationError: Pickles are not allowed.
-        IntegrityError: The file is damaged, does not suit the table, or holds more than data.
     """
     if not options.allow_pickle:
         raise ConfigurationError(

@@ -1,24 +1,18 @@
 """Reading and writing the files of memory tables.
 
-Every file is ``<path>.zip``. Writing replaces it in one durable step. Reading checks the whole
-file against the table that asks before it hands anything over, so a bad file never half-replaces a
-table. We write version 2, with checksums and ids of any size; older ones are in `emote_formats`.
+Every file is ``<path>.zip``. Reading checks the whole file against the table that asks before it
+hands anything over. We write version 2; older ones are in `emote_formats`.
 
-Whole:    the zip file has, in this order,
-              ``version``                 ASCII ``2``
-              per stored column i         ``columns/<i>.counts.npy``, int64 (E,): rows per episode
-                                          ``columns/<i>.npy``, (R, *shape): rows of all episodes
-              ``manifest.json``           everything else, with the SHA-256 of each entry above
-              ``manifest.sha256``         SHA-256 of ``manifest.json``, hex
-          The manifest is canonical JSON (sorted keys), so equal tables give equal bytes.
-Pieces:   an index and segments, so that an export writes only what is new. ``<path>.zip`` is the
-          index: ``version`` (``2``), ``index`` (``1``), ``manifest.json`` and ``manifest.sha256``
-          as in a whole file, without rows. Its manifest also lists segments.
-          ``<path>.segments/<16 hex>.zip`` are segments: whole version 2 files, never changed.
-          Per segment the index has its file name, the SHA-256 of its manifest, and the positions of
-          the episodes that were stored when the index was written.
+Whole:    in this order ``version`` (ASCII ``2``); per stored column i ``columns/<i>.counts.npy``,
+          int64 (E,), rows per episode, and ``columns/<i>.npy``, (R, *shape), rows of all episodes;
+          ``manifest.json``, canonical JSON of everything else, with the SHA-256 of each entry;
+          ``manifest.sha256``, its SHA-256 in hex.
+Pieces:   an export that writes only what is new: ``<path>.zip`` is an index, with ``index`` (``1``)
+          instead of rows, and ``<path>.segments/<16 hex>.zip`` are segments, whole files that never
+          change. Per segment the index has its file name, the SHA-256 of its manifest, and the
+          positions of the episodes that were stored when the index was written.
 Promise:  the index is replaced after the segments it lists are durable, and segments that it no
-          longer lists are removed after that; killed at any point, the index on disk is whole.
+          longer lists are removed after that; killed at any point, the file on disk is whole.
 """
 
 import enum
@@ -125,23 +119,14 @@ def _column_record(column: Column, checksums: Mapping[str, str] | None) -> dict[
 
 
 def read_v2(archive: ArchiveReader, options: ReadOptions) -> TableSnapshot:
-    """Return the content of a version 2 file that holds its rows itself.
-
-    Raises:
-        IntegrityError: The file is damaged, or was changed after it was written.
-        ConfigurationError: It does not suit the table.
-    """
+    """Return the content of a version 2 file that holds its rows itself."""
     header, checksums = read_header(archive, read_manifest(archive), options)
     warn_about_settings(header, options)
     return read_rows(archive, options, header, checksums, maxlen=options.maxlen)
 
 
 def read_manifest(archive: ArchiveReader) -> dict[str, Any]:
-    """Return the manifest, whose checksum is right.
-
-    Raises:
-        IntegrityError: The file is damaged, or was changed after it was written.
-    """
+    """Return the manifest, whose checksum is right."""
     data = archive.read_bytes(MANIFEST, max_bytes=MAX_JSON_BYTES)
     seal = archive.read_bytes(SEAL, max_bytes=64)
     if seal != sha256_bytes(data).encode():
@@ -166,11 +151,7 @@ def read_rows(
     *,
     maxlen: int,
 ) -> TableSnapshot:
-    """Return the rows of the newest episodes that fit into ``maxlen`` transitions.
-
-    Raises:
-        IntegrityError: The file is damaged.
-    """
+    """Return the rows of the newest episodes that fit into ``maxlen`` transitions."""
     positions = {name: index for index, name in enumerate(checksums)}
     names = [entry for index in positions.values() for entry in _entries(index)]
     archive.require_entries([VERSION_ENTRY, MANIFEST, SEAL, *names])
@@ -178,7 +159,7 @@ def read_rows(
         name: archive.read_array(
             _entries(positions[name])[0],
             dtype=np.dtype(np.int64),
-            shape=(len(header.identities),),
+            shape=(len(header.table.identities),),
             sha256=checksums[name]["counts_sha256"],
         )
         for name in checksums
@@ -199,18 +180,13 @@ def read_rows(
             sha256=checksums[name]["rows_sha256"],
         )
         parts[name] = StoredRows(rows=rows, counts=counts[name][dropped:].copy())
-    return header.with_rows(options, header.identities[dropped:], parts)
+    return header.with_rows(options, header.table.identities[dropped:], parts)
 
 
 def read_header(
     archive: ArchiveReader, manifest: Mapping[str, Any], options: ReadOptions
 ) -> tuple[FileHeader, dict[str, Mapping[str, str]]]:
-    """Return what the manifest says about the table, and the checksums by stored column.
-
-    Raises:
-        IntegrityError: The manifest is malformed.
-        ConfigurationError: Its columns do not suit the table.
-    """
+    """Return what the manifest says about the table, and the checksums by stored column."""
     source = archive.source
     columns: dict[str, ColumnHeader] = {}
     checksums: dict[str, Mapping[str, str]] = {}
@@ -246,13 +222,7 @@ _MODE: Final = 0o644
 
 @dataclass(frozen=True, slots=True, eq=False)  # eq=False: array == is ambiguous
 class _Segment:
-    """One segment on disk.
-
-    Attributes:
-        name: File name.
-        manifest_sha256: SHA-256 of its manifest.
-        serials: Numbers of arrival of its episodes, ascending.
-    """
+    """A segment on disk: file name, SHA-256 of its manifest, and numbers of arrival, ascending."""
 
     name: str
     manifest_sha256: str
@@ -288,7 +258,9 @@ class SegmentedFile:
             StorageError: The file system refused; the files hold what they held before.
         """
         changes = table.changes_since(self._mark)
-        if self._is_wasteful(changes):
+        written = sum(len(segment.serials) for segment in self._segments)
+        live = len(changes.serials) - len(changes.added_serials)
+        if len(self._segments) >= MAX_SEGMENTS or written > 2 * live:
             changes = table.changes_since(None)
         segments = [] if changes.is_whole else list(self._segments)
         if len(changes.added_serials):
@@ -313,13 +285,10 @@ class SegmentedFile:
             add_manifest(archive, manifest)
         self._segments = [segment for segment, _ in listed]
         self._mark = changes.mark
-        self._remove_others()
-
-    def _is_wasteful(self, changes: TableChanges) -> bool:
-        """Return whether the segments are too many, or mostly of episodes that are gone."""
-        written = sum(len(segment.serials) for segment in self._segments)
-        live = len(changes.serials) - len(changes.added_serials)
-        return len(self._segments) >= MAX_SEGMENTS or written > 2 * live
+        names = {segment.name for segment in self._segments}
+        for file in self._folder.glob("*.zip"):
+            if _SEGMENT_NAME.fullmatch(file.name) and file.name not in names:
+                file.unlink(missing_ok=True)
 
     def _add_segment(self, changes: TableChanges) -> _Segment:
         name = f"{secrets.token_hex(8)}.zip"
@@ -330,13 +299,6 @@ class SegmentedFile:
             digest = sha256_bytes(archive.read_bytes(MANIFEST, max_bytes=MAX_JSON_BYTES))
         return _Segment(name, digest, changes.added_serials)
 
-    def _remove_others(self) -> None:
-        """Delete segments that the index no longer lists."""
-        listed = {segment.name for segment in self._segments}
-        for file in self._folder.glob("*.zip"):
-            if _SEGMENT_NAME.fullmatch(file.name) and file.name not in listed:
-                file.unlink(missing_ok=True)
-
 
 def is_index(archive: ArchiveReader) -> bool:
     """Return whether a version 2 file keeps its rows in segments."""
@@ -344,12 +306,7 @@ def is_index(archive: ArchiveReader) -> bool:
 
 
 def read_index(archive: ArchiveReader, options: ReadOptions, file: Path) -> TableSnapshot:
-    """Return the content of an index and its segments.
-
-    Raises:
-        IntegrityError: The index or a segment is damaged, missing, or was changed.
-        ConfigurationError: It does not suit the table.
-    """
+    """Return the content of an index and its segments."""
     manifest = read_manifest(archive)
     header, _ = read_header(archive, manifest, options)
     warn_about_settings(header, options)
@@ -370,8 +327,8 @@ def read_index(archive: ArchiveReader, options: ReadOptions, file: Path) -> Tabl
         if room <= 0:
             break
     identities = tuple(identity for part in parts for identity in part.identities)
-    first = len(header.identities) - len(identities) if len(parts) < len(records) else 0
-    if identities != header.identities[max(first, 0) :]:
+    first = len(header.table.identities) - len(identities) if len(parts) < len(records) else 0
+    if identities != header.table.identities[max(first, 0) :]:
         archive.refuse("expected segments with the ids of the index, got others.")
     joined = header.with_rows(options, identities, _joined(options, parts))
     dropped = first_kept(joined.lengths(), options.maxlen, archive.source)

@@ -242,12 +242,7 @@ class SequenceRows(NamedTuple):
 def checked_sequence(
     layout: TableLayout, sequence: Mapping[str, Any], *, finite: bool = False
 ) -> SequenceRows:
-    """Return ``sequence`` as rows; keys of virtual columns are ignored.
-
-    Raises:
-        UnknownKeyError: A key is no column of the table.
-        InputError: A column is missing, or has another length, shape or type than it should.
-    """
+    """Return ``sequence`` as rows; keys of virtual columns are ignored."""
     stored, key = layout.stored, layout.length_key
     if sequence.keys() != stored.keys():
         _require_columns(layout, sequence)
@@ -287,11 +282,7 @@ def checked_sequence(
 
 
 def require_finite_rows(name: str, array: NDArray[Any]) -> None:
-    """Raise if ``array`` holds NaN or infinity.
-
-    Raises:
-        InputError: It does.
-    """
+    """Raise `InputError` if ``array`` holds NaN or infinity."""
     # A finite sum of squares is proof enough; else `require_finite` tells NaN from overflow.
     if array.dtype.kind in "fc" and not isfinite(np.vdot(array, array)):
         require_finite(name, array)

@@ -1,11 +1,9 @@
 """Endless batches from tables, in the shape the trainer wants.
 
 A batch of `MemoryLoader` is ``{data_group: columns, size_key: rows}`` with ``rows = n T``. With
-``prefetch`` a background thread samples ahead: a `Prefetcher` gives what its producer gives, in
-order; at most ``depth`` finished values wait. The thread ends when the prefetcher is closed or
-nobody holds it any more. An error of the producer arrives at the ``next`` call that would have got
-the value. `MemoryWarmup` waits before training until a collector in another thread has filled the
-memory.
+``prefetch`` a background thread samples ahead, in order; an error of the producer arrives at the
+``next`` call that would have got the value. `MemoryWarmup` waits before training until a collector
+in another thread has filled the memory.
 """
 
 import queue

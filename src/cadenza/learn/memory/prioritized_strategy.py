@@ -51,17 +51,12 @@ class PrioritizedSampleStrategy(SampleStrategy):
         super().__init__(seed=seed)
         if not 0.0 < epsilon < float("inf"):
             raise ConfigurationError(f"epsilon: expected a finite number > 0, got {epsilon}.")
-        self._alpha = checked_alpha(alpha)
+        self.alpha = checked_alpha(alpha)
         self._epsilon = float(epsilon)
         self.beta = beta
         self._max_priority = 1.0
         self._remembered: dict[int, NDArray[np.float32]] = {}
         self._start_on(self._rows)
-
-    @property
-    def alpha(self) -> float:
-        """How strongly priorities matter."""
-        return self._alpha
 
     @property
     def beta(self) -> float:
@@ -129,11 +124,7 @@ class PrioritizedSampleStrategy(SampleStrategy):
         self._remembered.clear()
 
     def sample(self, count: int, transition_count: int) -> Sequence[SamplePoint]:
-        """Return ``count`` windows; see `SampleStrategy.sample`.
-
-        Raises:
-            NoWindowError: No episode is long enough.
-        """
+        """Return ``count`` windows; see `SampleStrategy.sample`."""
         return self._rows.points(self.sample_rows(count, transition_count), transition_count)
 
     def sample_rows(self, count: int, transition_count: int) -> IndexArray:
@@ -162,11 +153,7 @@ class PrioritizedSampleStrategy(SampleStrategy):
         transition_count: int,
         advantages: ArrayLike | None = None,
     ) -> None:
-        """Take the absolute ``advantages``, (n,), as the windows' priorities; None changes nothing.
-
-        Raises:
-            InputError: A window is not stored, or the advantages are malformed.
-        """
+        """Take the absolute ``advantages``, (n,), as the windows' priorities, if there are any."""
         if advantages is not None:
             rows = self._rows.rows_of(ids_and_offsets, transition_count)
             self._set_priorities(rows, np.abs(np.asarray(advantages, np.float64)))
@@ -210,7 +197,7 @@ class PrioritizedSampleStrategy(SampleStrategy):
             self._minima.set_many(fits, masses)
 
     def _masses(self, priorities: NDArray[np.float32]) -> NDArray[np.float64]:
-        return priorities.astype(np.float64) ** self._alpha
+        return priorities.astype(np.float64) ** self.alpha
 
     def _place(self, identity: int) -> tuple[int, int]:
         """Return an episode's first row and usable steps."""
@@ -243,7 +230,7 @@ class PrioritizedSampleStrategy(SampleStrategy):
         parts = [self._priority[start : start + usable] for start, usable in places]
         joined = np.concatenate([np.zeros(0, np.float32), *parts]).astype("<f4")
         return {
-            "alpha": self._alpha,
+            "alpha": self.alpha,
             "beta": self._beta,
             "epsilon": self._epsilon,
             "max_priority": self._max_priority,
@@ -254,11 +241,7 @@ class PrioritizedSampleStrategy(SampleStrategy):
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` gave, for tracked episodes and for those that come next.
-
-        Raises:
-            CheckpointError: ``state`` is malformed.
-        """
+        """Take over what `state` gave, for tracked episodes and for those that come next."""
         try:
             remembered = _read_priorities(state)
             alpha, epsilon = float(state["alpha"]), float(state["epsilon"])
@@ -271,7 +254,7 @@ class PrioritizedSampleStrategy(SampleStrategy):
                 f"{error!r}."
             ) from error
         super().load_state(state)
-        self._alpha, self._epsilon, self._beta = alpha, epsilon, beta
+        self.alpha, self._epsilon, self._beta = alpha, epsilon, beta
         self._max_priority, self._remembered = highest, remembered
         for identity in self._rows.identities():
             start, usable = self._place(identity)

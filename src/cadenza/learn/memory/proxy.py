@@ -79,11 +79,7 @@ class Episode:
 
     @staticmethod
     def from_state_dict(state: Mapping[str, Any]) -> "Episode":
-        """Return the episode whose `state_dict` was taken.
-
-        Raises:
-            CheckpointError: ``state`` is not such a state.
-        """
+        """Return the episode whose `state_dict` was taken."""
         episode = Episode()
         try:
             for key, values in state.items():

@@ -1,15 +1,13 @@
 """Where the episodes of a memory lie among its rows, and which windows fit into them.
 
-An episode occupies consecutive rows of a ring of N rows. Rows are handed out in the order of
-arrival; a hole at the ring's end is left rather than splitting an episode. ``remaining[row]`` is
-the number of steps that a window starting at this row may have, 0 where none may start, so a window
-of T rows never leaves its episode if ``remaining[row] >= T``.
+An episode occupies consecutive rows of a ring of N rows, handed out in the order of arrival; a hole
+at the ring's end is left rather than splitting an episode. ``remaining[row]`` is the number of
+steps that a window starting at this row may have, 0 where none may start.
 
 Moves:   when the free rows are scattered, or too few, all episodes are moved to the front of a new
          ring; everything that keeps data per row is told (`RowListener`).
 Counts:  an episode with ``usable`` steps has ``max(0, usable - T + 1)`` windows. Totals are kept
-         for each T in use and change in O(1) per episode; the tree over episodes is only built for
-         a T whose windows are rare, and then changes in O(log E).
+         for each T in use and change in O(1) per episode.
 Draws:   row uniform in the used part of the ring, rejected unless its window fits; this is exactly
          uniform over all windows, in O(1) per window whatever N is. Where few rows can start a
          window, `WindowTree` finds one in O(log E) instead.
@@ -312,7 +310,13 @@ class EpisodeRing:
         usable = steps if usable is None else usable
         rows = steps if rows is None else rows
         start = self._take_rows(rows)
-        slot = self._take_slot()
+        if self._free_slots:
+            slot = self._free_slots.pop()
+        else:
+            slot = self._slot_count
+            self._slot_count += 1
+            if slot == len(self.slots.start):
+                self.slots.grow()
         facts = self.slots
         facts.start[slot] = start
         facts.steps[slot] = steps
@@ -337,14 +341,6 @@ class EpisodeRing:
         self.remaining[start : start + usable] = 0
         self._free_slots.append(slot)
         self.windows.remove(slot, usable)
-
-    def _take_slot(self) -> int:
-        if self._free_slots:
-            return self._free_slots.pop()
-        if self._slot_count == len(self.slots.start):
-            self.slots.grow()
-        self._slot_count += 1
-        return self._slot_count - 1
 
     def _take_rows(self, rows: int) -> int:
         """Return the first of ``rows`` free consecutive rows after the newest episode."""
@@ -473,11 +469,7 @@ class EpisodeRows(EpisodeRing):
     """Finds rows for episodes, and windows in them; arguments as for `EpisodeRing`."""
 
     def draw_windows(self, rng: np.random.Generator, count: int, length: int) -> IndexArray:
-        """Return the first rows of ``count`` windows, uniform over all that fit, with repetition.
-
-        Raises:
-            NoWindowError: No episode is long enough.
-        """
+        """Return the first rows of ``count`` windows, drawn uniformly from all that fit."""
         total = self.require_windows(length)
         low, high = self._span()
         span = high - low

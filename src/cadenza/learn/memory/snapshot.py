@@ -152,11 +152,7 @@ def contents_of(
     new_contents: Callable[[], EpisodeContents],
     maxlen: int,
 ) -> EpisodeContents:
-    """Return the newest episodes of ``snapshot`` that fit together into ``maxlen`` transitions.
-
-    Raises:
-        ConfigurationError: An episode has a wrong number of rows of a column.
-    """
+    """Return the newest episodes of ``snapshot`` that fit together into ``maxlen`` transitions."""
     counts = {name: part.counts for name, part in snapshot.stored.items()}
     steps = snapshot.lengths()
     for name, column in layout.stored.items():
@@ -221,15 +217,12 @@ def _require_counts(column: StoredColumn, counts: IndexArray, steps: IndexArray)
     )
     if wrong.any():
         index = int(np.argmax(wrong))
+        more = f"{column.least_extra} to {column.most_extra} rows more than transitions"
         raise ConfigurationError(
             f"snapshot: expected column {column.field.name!r} to have "
-            f"{'at least 1 row' if column.is_tag else _range(column)} in every episode, got "
-            f"{counts[index]} in episode number {index} of {steps[index]} transitions."
+            f"{'at least 1 row' if column.is_tag else f'{more} (at least 1)'} in every episode, "
+            f"got {counts[index]} in episode number {index} of {steps[index]} transitions."
         )
-
-
-def _range(column: StoredColumn) -> str:
-    return f"{column.least_extra} to {column.most_extra} rows more than transitions (at least 1)"
 
 
 def _row_indices(starts: IndexArray, counts: IndexArray) -> IndexArray:
@@ -273,11 +266,7 @@ def load_contents_state(
     state: Mapping[str, Any],
     empty_contents: Callable[[int], EpisodeContents],
 ) -> EpisodeContents:
-    """Return the content that `contents_state` described.
-
-    Raises:
-        CheckpointError: It is no such state, or of a table with other columns.
-    """
+    """Return the content that `contents_state` described."""
     places = read_field(state, "places")
     contents = empty_contents(int(read_field(places, "capacity")))
     contents.rows.load_state_dict(places)
@@ -311,11 +300,7 @@ def load_contents_state(
 
 
 def read_field(state: Mapping[str, Any], key: str) -> Any:
-    """Return ``state[key]``.
-
-    Raises:
-        CheckpointError: It is missing.
-    """
+    """Return ``state[key]``, or raise `CheckpointError` if it is missing."""
     try:
         return state[key]
     except (KeyError, TypeError) as error:

@@ -92,11 +92,7 @@ class Strategy:
         return {"generator": generator_state(self._rng)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` gave; a file without a generator leaves this one as it is.
-
-        Raises:
-            CheckpointError: The generator's state is malformed.
-        """
+        """Take over what `state` gave; a file without a generator leaves this one as it is."""
         if "generator" in state:
             set_generator_state(self._rng, state["generator"])
 
@@ -128,7 +124,11 @@ class SampleStrategy(Strategy, ABC):
 
     @abstractmethod
     def sample(self, count: int, transition_count: int) -> Sequence[SamplePoint]:
-        """Return ``count`` windows of ``transition_count`` rows T as (id, start, start + T)."""
+        """Return ``count`` windows of ``transition_count`` rows T as (id, start, start + T).
+
+        Raises:
+            NoWindowError: No episode is long enough.
+        """
 
     def sample_rows(self, count: int, transition_count: int) -> IndexArray:
         """Return the first rows of windows to sample, shape (n,); see `sample`."""
@@ -162,7 +162,11 @@ class EjectionStrategy(Strategy, ABC):
 
     @abstractmethod
     def sample(self, count: int) -> Sequence[int]:
-        """Return ids of different episodes that together have at least ``count`` transitions."""
+        """Return ids of different episodes that together have at least ``count`` transitions.
+
+        Raises:
+            InputError: There are not so many transitions.
+        """
 
     def on_sample_rows(self, rows: IndexArray, transition_count: int) -> None:
         """Learn which windows the table sampled; see `on_sample`."""
@@ -190,11 +194,7 @@ def watches_samples(strategy: SampleStrategy | EjectionStrategy) -> bool:
 
 
 def require_coverable(rows: EpisodeRows, count: int) -> None:
-    """Raise unless the episodes have ``count`` transitions to eject.
-
-    Raises:
-        InputError: They have fewer.
-    """
+    """Raise `InputError` unless the episodes have ``count`` transitions to eject."""
     if count > rows.steps:
         raise InputError(
             f"eject: expected at most {rows.steps} transitions (all that are stored), got {count}."
@@ -214,9 +214,6 @@ def eject_weighted(
     of the weight is drawn already, the rest is put in the same random order at once: sorting E / w
     with E exponential is drawing without repetition in proportion to w (Efraimidis and Spirakis,
     2006).
-
-    Raises:
-        InputError: There are not so many transitions.
     """
     require_coverable(rows, count)
     if count <= 0:
@@ -241,11 +238,7 @@ def eject_weighted(
 
 
 def require_free(strategy: Strategy, role: str) -> None:
-    """Raise unless no table uses ``strategy`` yet.
-
-    Raises:
-        ConfigurationError: It follows a table already.
-    """
+    """Raise `ConfigurationError` if ``strategy`` follows a table already."""
     if strategy.attached:
         raise ConfigurationError(
             f"ArrayMemoryTable: expected the table's own {role}, got a {type(strategy).__name__} "
@@ -268,11 +261,7 @@ class FifoStrategyBase(Strategy):
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` gave; in a table the episodes themselves come from the table.
-
-        Raises:
-            CheckpointError: ``state`` is malformed.
-        """
+        """Take over what `state` gave; in a table the episodes themselves come from the table."""
         episodes = _read_episodes(state)
         super().load_state(state)
         if not self.attached:
@@ -305,11 +294,7 @@ class FifoSampleStrategy(FifoStrategyBase, SampleStrategy):
         self._random_offset = random_offset or per_episode
 
     def sample(self, count: int, transition_count: int) -> Sequence[SamplePoint]:
-        """Return ``count`` windows; see `SampleStrategy.sample`.
-
-        Raises:
-            NoWindowError: No episode is long enough.
-        """
+        """Return ``count`` windows; see `SampleStrategy.sample`."""
         self._rows.require_windows(transition_count)
         windows = self._windows(transition_count)
         points = [next(windows) for _ in range(count)]
@@ -338,11 +323,7 @@ class FifoEjectionStrategy(FifoStrategyBase, EjectionStrategy):
     """Ejects the oldest episodes."""
 
     def sample(self, count: int) -> Sequence[int]:
-        """Return ids of the oldest episodes that cover ``count``; see `EjectionStrategy`.
-
-        Raises:
-            InputError: There are not so many transitions.
-        """
+        """Return ids of the oldest episodes that cover ``count``; see `EjectionStrategy`."""
         require_coverable(self._rows, count)
         chosen: list[int] = []
         covered = 0
@@ -385,11 +366,7 @@ class UniformSampleStrategy(UniformStrategyBase, SampleStrategy):
     """
 
     def sample(self, count: int, transition_count: int) -> Sequence[SamplePoint]:
-        """Return ``count`` windows; see `SampleStrategy.sample`.
-
-        Raises:
-            NoWindowError: No episode is long enough.
-        """
+        """Return ``count`` windows; see `SampleStrategy.sample`."""
         return self._rows.points(self.sample_rows(count, transition_count), transition_count)
 
     def sample_rows(self, count: int, transition_count: int) -> IndexArray:
@@ -401,11 +378,7 @@ class UniformEjectionStrategy(UniformStrategyBase, EjectionStrategy):
     """Ejects the episodes of uniformly drawn transitions."""
 
     def sample(self, count: int) -> Sequence[int]:
-        """Return ids of episodes with at least ``count`` transitions; see `EjectionStrategy`.
-
-        Raises:
-            InputError: There are not so many transitions.
-        """
+        """Return ids of episodes with at least ``count`` transitions; see `EjectionStrategy`."""
         require_coverable(self._rows, count)
         return eject_weighted(self._rows, count, self._rng, self._draw, self._weights)
 
@@ -429,7 +402,7 @@ class CoverageBasedStrategy(Strategy):
 
     def __init__(self, alpha: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(seed=seed)
-        self._alpha = checked_alpha(alpha)
+        self.alpha = checked_alpha(alpha)
         self._remembered: dict[int, tuple[int, int]] = {}
         self._live = True
         self._forget_weights()
@@ -440,11 +413,6 @@ class CoverageBasedStrategy(Strategy):
         self._counts = np.zeros(len(self._rows.slots.start), np.int64)
         self._weighed = self._counts.copy()  # counts that the weights are computed from
         self._tree: ArraySumTree | None = None
-
-    @property
-    def alpha(self) -> float:
-        """How strongly the count matters."""
-        return self._alpha
 
     def counts(self) -> dict[int, int]:
         """Return the windows sampled so far by episode id, oldest first."""
@@ -499,14 +467,10 @@ class CoverageBasedStrategy(Strategy):
             self._weighed[slots].tolist(),
         )
         counts = [list(entry) for entry in zip(*columns, strict=True)]
-        return {"alpha": self._alpha, "counts": counts, **(super().state() or {})}
+        return {"alpha": self.alpha, "counts": counts, **(super().state() or {})}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` gave, for tracked episodes and for those that come next.
-
-        Raises:
-            CheckpointError: ``state`` is malformed.
-        """
+        """Take over what `state` gave, for tracked episodes and for those that come next."""
         try:
             alpha = checked_alpha(float(state["alpha"]))
             counts = {int(i): (int(count), int(known)) for i, count, known in state["counts"]}
@@ -516,7 +480,7 @@ class CoverageBasedStrategy(Strategy):
                 f"{sorted(state)}: {error!r}."
             ) from error
         super().load_state(state)
-        self._alpha, self._remembered = alpha, counts
+        self.alpha, self._remembered = alpha, counts
         self._tree = None
         for identity in self._rows.identities():
             slot = self._rows.slot(identity)
@@ -552,7 +516,7 @@ class CoverageBasedStrategy(Strategy):
     def _weights(self, slots: IndexArray) -> NDArray[np.float64]:
         """Return the weights of ``slots``."""
         steps = self._rows.slots.steps[slots].astype(np.float64)
-        return steps * (self._weighed[slots] + 1.0) ** self._alpha
+        return steps * (self._weighed[slots] + 1.0) ** self.alpha
 
     def _weight_tree(self) -> ArraySumTree:
         """Return the weights of all episodes by slot."""
@@ -584,14 +548,10 @@ class CoverageBasedSampleStrategy(CoverageBasedStrategy, SampleStrategy):
     def _weights(self, slots: IndexArray) -> NDArray[np.float64]:
         usable = self._rows.slots.usable[slots]
         windows = np.maximum(usable - self._length + 1, 0).astype(np.float64)
-        return windows * (self._weighed[slots] + 1.0) ** -self._alpha
+        return windows * (self._weighed[slots] + 1.0) ** -self.alpha
 
     def sample(self, count: int, transition_count: int) -> Sequence[SamplePoint]:
-        """Return ``count`` windows; see `SampleStrategy.sample`.
-
-        Raises:
-            NoWindowError: No episode is long enough.
-        """
+        """Return ``count`` windows; see `SampleStrategy.sample`."""
         return self._rows.points(self.sample_rows(count, transition_count), transition_count)
 
     def sample_rows(self, count: int, transition_count: int) -> IndexArray:
@@ -600,7 +560,7 @@ class CoverageBasedSampleStrategy(CoverageBasedStrategy, SampleStrategy):
         rows.require_windows(transition_count)
         if transition_count != self._length:
             self._length, self._tree = transition_count, None
-        if self._alpha == 0.0:
+        if self.alpha == 0.0:
             starts = rows.draw_windows(self._rng, count, transition_count)
             slots = rows.slot_of_row[starts].astype(np.int64)
         else:
@@ -615,16 +575,12 @@ class CoverageBasedEjectionStrategy(CoverageBasedStrategy, EjectionStrategy):
     """Ejects often sampled episodes first."""
 
     def sample(self, count: int) -> Sequence[int]:
-        """Return ids of episodes with at least ``count`` transitions; see `EjectionStrategy`.
-
-        Raises:
-            InputError: There are not so many transitions.
-        """
+        """Return ids of episodes with at least ``count`` transitions; see `EjectionStrategy`."""
         require_coverable(self._rows, count)
         return eject_weighted(self._rows, count, self._rng, self._draw, self._weights)
 
     def _draw(self, count: int) -> IndexArray:
-        if self._alpha == 0.0:
+        if self.alpha == 0.0:
             return self._rows.draw_steps(self._rng, count)
         return self._weight_tree().draw(self._rng, count)
 
@@ -646,11 +602,7 @@ class CoverageBasedEjectionStrategy(CoverageBasedStrategy, EjectionStrategy):
 
 
 def checked_alpha(alpha: float) -> float:
-    """Return the exponent of a strategy's weights, or raise unless it is finite and >= 0.
-
-    Raises:
-        ConfigurationError: It is not.
-    """
+    """Return the exponent of a strategy's weights if it is finite and >= 0."""
     if not 0.0 <= alpha < float("inf"):
         raise ConfigurationError(f"alpha: expected a finite number >= 0, got {alpha}.")
     return float(alpha)

@@ -36,6 +36,7 @@ from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.models.hold_out import HoldOut
 from cadenza.learn.models.model import DynamicModel
 from cadenza.learn.models.model_env import ModelEnv
+from cadenza.learn.proxies import MemoryProxy
 from cadenza.learn.trainer import TrainingShutdownException
 
 #: Windows of a check; each is averaged over num_bp // 10 batches.
@@ -129,7 +130,11 @@ class LossProgressCheck(LoggingMixin, BatchCallback):
             TrainingShutdownException: The check passed.
         """
         for kind, errors in self._errors.items():
-            means = self._window_means(errors)
+            size = self._window
+            means = [
+                math.fsum(errors[i * size : (i + 1) * size]) / size
+                for i in range(min(WINDOWS, len(errors) // size))
+            ]
             p_value = falling_trend_p_value(means) if means else 0.0
             if p_value > SIGNIFICANCE:
                 raise LossProgressError(
@@ -157,14 +162,6 @@ class LossProgressCheck(LoggingMixin, BatchCallback):
         """Log and remember one error."""
         self.log_scalar(f"mbrl/{kind}_pred_err", error)
         self._errors[kind].append(float(error))
-
-    def _window_means(self, errors: Sequence[float]) -> list[float]:
-        """Return the mean error of each of the ten windows."""
-        size = self._window
-        return [
-            math.fsum(errors[i * size : (i + 1) * size]) / size
-            for i in range(min(WINDOWS, len(errors) // size))
-        ]
 
 
 class ModelLoss(LossCallback):
@@ -402,16 +399,8 @@ _logger = logging.getLogger(__name__)
 Agent = Callable[[dict[AgentId, DictObservation]], dict[AgentId, DictResponse]]
 
 
-class GrowingMemory(Protocol):
+class GrowingMemory(MemoryProxy, Protocol):
     """What the collector asks of a memory; `MemoryTableProxy` has it."""
-
-    def add(
-        self,
-        observations: Mapping[AgentId, DictObservation],
-        responses: Mapping[AgentId, DictResponse],
-    ) -> None:
-        """Store one step of every agent."""
-        ...
 
     def resize(self, new_size: int) -> None:
         """Let the memory hold ``new_size`` transitions."""
@@ -482,11 +471,7 @@ class ModelBasedCollector(LoggingMixin, BatchCallback):
         self.obs = {}
 
     def get_batch(self, observation: dict[str, Tensor]) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride] -- hooks name what they read
-        """Return the observations that rollouts start from, shape (E, D).
-
-        Raises:
-            InputError: The batch lacks ``input_key``.
-        """
+        """Return the observations that rollouts start from, shape (E, D)."""
         return observed_input("ModelBasedCollector", observation, self._input_key)
 
     def collect_sample(self) -> None:

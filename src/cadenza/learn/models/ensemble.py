@@ -4,19 +4,13 @@ Loss:     sum_e [ mean_{b,d} 1/2 (ln v + (y - m)^2 / v) ] + 0.01 (sum_d max_d - 
           v = exp(logvar), logvar soft-clamped to [min_d, max_d].
 Source:   PETS, arXiv:1805.12114, section 4 and appendix A.1; MBPO, arXiv:1906.08253 (elites).
 Axes:     E = members, B = rows, I = inputs, O = outputs, H = hidden units.
-Units:    those of the data; `cadenza.learn.models.model.DynamicModel` normalises both sides.
 
-A replay loader hands out the same transition again and again, in other batches and places. A choice
-that must stay with a transition (is it held out? how often does it occur in the resampled data set
-of member e?) is therefore drawn from a hash of its content: equal rows get equal draws in every
-batch, on every machine, after every resume, with nothing to store.
+A choice that must stay with a transition, which comes again and again in other batches (is it held
+out? how often does it occur in the resampled data set of member e?), is drawn from a hash of its
+content: equal rows get equal draws in every batch and after every resume, with nothing to store.
 
 Hash:     h(row) = mix(sum_j bits(row_j) * c_j mod 2^64); ``mix`` and the odd constants ``c_j`` are
-          SplitMix64 (Steele, Lea, Flood, OOPSLA 2014, fig. 16). Rows that are equal in every bit
-          share their draws; not a cryptographic hash.
-Files:    parameters of a model are one torch archive ``{"state_dict": {...}, ...}``. Only tensors
-          and plain values are read back, and a file is replaced in one step, so a crash leaves the
-          old one.
+          SplitMix64 (Steele, Lea, Flood, OOPSLA 2014, fig. 16).
 """
 
 import math
@@ -360,7 +354,8 @@ class EnsembleOfGaussian(nn.Module):
             x: Shape (B, I), or (E, B, I) with other rows for each member.
         """
         rows = x if x.ndim == 3 else x.unsqueeze(0)
-        return self._heads(self.mean_and_logvar(self.hidden_layers(rows)))
+        mean, logvar = self.mean_and_logvar(self.hidden_layers(rows)).chunk(2, dim=-1)
+        return mean, soft_clamp(logvar, self.min_logvar, self.max_logvar)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the elites' mean mean and mean log-variance, each (B, O), for (B, I).
@@ -493,11 +488,6 @@ class EnsembleOfGaussian(nn.Module):
         back = torch.argsort(order)
         rows = (sorted_members[back], places[back])
         return mean[rows], logvar[rows]
-
-    def _heads(self, output: Tensor) -> tuple[Tensor, Tensor]:
-        """Split the last layer's output into mean and bounded log-variance."""
-        mean, logvar = output.chunk(2, dim=-1)
-        return mean, soft_clamp(logvar, self.min_logvar, self.max_logvar)
 
     def _require_rows(self, method: str, x: Tensor) -> None:
         """Raise unless ``x`` is (B, I)."""

@@ -93,7 +93,9 @@ class HoldOut:
         if self._rested is not None:
             self._rested += 1
             if self.rest is not None and self._rested >= self.rest:
-                self._start_round()
+                self._best, self._best_parameters = [], {}
+                self._steps = self._stale = 0
+                self._rested = None
             return
         self._steps += 1
         if self._steps % self.interval == 0 and len(self) > 0:
@@ -128,7 +130,11 @@ class HoldOut:
         self._copy_members(model, better)
         self._stale = 0 if any(better) else self._stale + 1
         if self._stale >= self.patience:
-            self._end_round(model)
+            with torch.no_grad():
+                for name, parameter in model.ensemble.member_parameters().items():
+                    parameter.copy_(self._best_parameters[name])
+            model.ensemble.set_elites(torch.tensor(self._best, device=model.device))
+            self._rested = 0
 
     def _copy_members(self, model: DynamicModel, better: list[bool]) -> None:
         """Copy the parameters of the members that got better aside."""
@@ -140,20 +146,6 @@ class HoldOut:
                 self._best_parameters[name] = value.clone()
             else:
                 kept[chosen] = value[chosen]
-
-    def _end_round(self, model: DynamicModel) -> None:
-        """Bring the best versions back and rest."""
-        with torch.no_grad():
-            for name, parameter in model.ensemble.member_parameters().items():
-                parameter.copy_(self._best_parameters[name])
-        model.ensemble.set_elites(torch.tensor(self._best, device=model.device))
-        self._rested = 0
-
-    def _start_round(self) -> None:
-        """Forget the last round's best and train again."""
-        self._best, self._best_parameters = [], {}
-        self._steps = self._stale = 0
-        self._rested = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumed run needs."""

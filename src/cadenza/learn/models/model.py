@@ -3,17 +3,14 @@
 Inputs:       [obs | action], each column normalised.
 Targets:      [next_obs - obs | reward], normalised; columns in ``no_delta_list`` are ``next_obs``.
 Network:      an ensemble, or `DeterministicModel` with the loss mean_{b,d} (f(x_b)_d - y_bd)^2.
-Normaliser:   n = n_a + n_b,  d = m_b - m_a,
-              m = m_a + d n_b / n,
-              S = S_a + S_b + d^2 n_a n_b / n,
-              sigma = max(sqrt(S / n), eps);
+Normaliser:   n = n_a + n_b,  d = m_b - m_a,  m = m_a + d n_b / n,
+              S = S_a + S_b + d^2 n_a n_b / n,  sigma = max(sqrt(S / n), eps);
               every row weighs the same however long ago it came.
 Termination:  the probability that a transition ends its episode, from
               x = [normalised observation and action | normalised change of the observation], with
               the loss mean_b BCE(logit(x_b), terminated_b), so calibrated on the data.
 Sources:      PETS, arXiv:1805.12114; MBPO, arXiv:1906.08253; Chan, Golub, LeVeque, "Updating
-              formulae and a pairwise algorithm for computing sample variances", 1979, eq. (1.4);
-              the population spread, so one row is enough.
+              formulae and a pairwise algorithm for computing sample variances", 1979, eq. (1.4).
 Axes:         B = rows, D = observation columns, A = action columns, I = inputs, O = outputs,
               H = hidden units.
 Limits:       batch norm needs two rows or more while training.
@@ -92,7 +89,8 @@ class Normalizer(nn.Module):
                 f"Normalizer.update_stats: expected data of shape (rows >= 1, columns), got "
                 f"{tuple(data.shape)}; flatten each row and skip empty batches."
             )
-        rows = data.detach().to(_accumulator_dtype(data.device))
+        is_apple = data.device.type == "mps"  # without float64
+        rows = data.detach().to(torch.float32 if is_apple else torch.float64)
         batch_mean = rows.mean(dim=0)
         batch_deviation = (rows - batch_mean).square().sum(dim=0)
         if not bool(torch.isfinite(batch_deviation).all()):
@@ -108,11 +106,7 @@ class Normalizer(nn.Module):
         self._merge(batch_mean, batch_deviation, rows.shape[0])
 
     def normalize(self, val: Tensor, update_state: bool = False) -> Tensor:
-        """Return ``(val - mean) / std``, (..., D), in the type of ``val``.
-
-        Raises:
-            InputError: The last axis has another size than the data seen before.
-        """
+        """Return ``(val - mean) / std``, (..., D), in the type of ``val``."""
         if update_state:
             self.update_stats(val)
         if not self._has_data:
@@ -121,11 +115,7 @@ class Normalizer(nn.Module):
         return (val - self.mean.to(val)) / self.std.to(val)
 
     def denormalize(self, val: Tensor) -> Tensor:
-        """Return ``val * std + mean``, shape (..., D), in the type of ``val``.
-
-        Raises:
-            InputError: The last axis has another size than the data seen before.
-        """
+        """Return ``val * std + mean``, shape (..., D), in the type of ``val``."""
         if not self._has_data:
             return val
         self._require_columns("denormalize", val)
@@ -183,25 +173,8 @@ class Normalizer(nn.Module):
         )
 
 
-def _accumulator_dtype(device: torch.device) -> torch.dtype:
-    """Return the widest float the device sums in; Apple GPUs have no float64."""
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
 class DeterministicModel(nn.Module):
-    """Linear, batch norm, ReLU, repeated; then linear. Weights start at N(0, 0.001^2).
-
-    Args:
-        in_size: I, >= 1.
-        out_size: O, >= 1.
-        device: Where the parameters live.
-        hidden_size: H, >= 1.
-        num_hidden_layers: Hidden layers, >= 1.
-        seed: Fixes the initial weights.
-
-    Raises:
-        InputError: A size is below one.
-    """
+    """Linear, batch norm, ReLU, repeated; then linear. Weights start at N(0, 0.001^2)."""
 
     def __init__(
         self,
@@ -251,12 +224,7 @@ class DeterministicModel(nn.Module):
         return functional.mse_loss(prediction, target), {}
 
     def sample(self, model_input: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the prediction, shape (B, O), with batch norm frozen; nothing is drawn.
-
-        Args:
-            model_input: Shape (B, I).
-            rng: Not needed by a network without noise.
-        """
+        """Return the prediction, shape (B, O), with batch norm frozen; nothing is drawn."""
         del rng
         with evaluation_mode(self):
             return self(model_input)
@@ -312,12 +280,7 @@ class TerminationModel(nn.Module):
         return self.net(x)
 
     def loss(self, x: Tensor, terminated: Tensor) -> Tensor:
-        """Return the mean cross-entropy in nats.
-
-        Args:
-            x: Shape (B, I).
-            terminated: 1 where the transition ended its episode, else 0, shape (B,) or (B, 1).
-        """
+        """Return the mean cross-entropy in nats; ``terminated`` is 1 where one was final."""
         logits = self(x)
         labels = terminated.reshape(logits.shape).to(logits)
         return functional.binary_cross_entropy_with_logits(logits, labels)
@@ -357,8 +320,12 @@ class DynamicModel(nn.Module):
         self.termination_model = termination_model
         self.input_normalizer = Normalizer()
         self.target_normalizer = Normalizer()
-        self._network: Any = model
-        self.device: torch.device = self._network.device
+        self.device = torch.device(self._network.device)
+
+    @property
+    def _network(self) -> Any:
+        """The wrapped module, whose further methods its type does not show."""
+        return self.model
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return the wrapped network's output for the normalised rows ``x``, (B, D + A)."""
@@ -473,11 +440,7 @@ class DynamicModel(nn.Module):
     def process_batch(
         self, obs: Tensor, next_obs: Tensor, action: Tensor, reward: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return normalised inputs (B, D + A) and targets (B, O), after updating the statistics.
-
-        Raises:
-            InputError: A shape does not fit.
-        """
+        """Return normalised inputs (B, D + A) and targets (B, O), after updating the statistics."""
         model_in, target = self._rows(obs, next_obs, action, reward)
         return (
             self.input_normalizer.normalize(model_in, True),
@@ -490,9 +453,6 @@ class DynamicModel(nn.Module):
         """Return each ensemble member's mean squared error in normalised units, shape (E,).
 
         Statistics are left alone; arguments as for `process_batch`.
-
-        Raises:
-            InputError: A shape does not fit, or the network is no ensemble.
         """
         model_in, target = self._rows(obs, next_obs, action, reward)
         with evaluation_mode(self):

@@ -4,7 +4,7 @@ Axes:  E = simulated environments, D = observation columns, A = action columns.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -147,8 +147,7 @@ class ModelEnv:
         """Start fresh episodes under new ids; arguments and errors as for `reset`."""
         self.reset(obs, len_rollout)
         self._ids = [self._new_id() for _ in range(self.num_envs)]
-        rows = self._as_rows(obs)
-        return {agent: self._initial_of(rows[i]) for i, agent in enumerate(self._ids)}
+        return dict(zip(self._ids, map(self._initial_of, _as_rows(obs)), strict=True))
 
     def dict_step(
         self, actions: Mapping[AgentId, DictResponse]
@@ -166,7 +165,7 @@ class ModelEnv:
         next_obs, rewards, dones, info = self.step(self._stacked(actions))
         is_over = info["reached_max_len"] > 0
         ended = dones | is_over
-        rows, starts = self._as_rows(next_obs), self._as_rows(initial)
+        rows, starts = _as_rows(next_obs), _as_rows(initial)
         pay = rewards.reshape(-1).cpu().numpy()
         done_flags, ended_flags = dones.cpu().numpy(), ended.cpu().numpy()
         observations: dict[AgentId, DictObservation] = {}
@@ -182,7 +181,12 @@ class ModelEnv:
             if ended_flags[i]:
                 self._ids[i] = self._new_id()
                 observations[self._ids[i]] = self._initial_of(starts[i])
-        self._restart(ended, initial, next_obs)
+        self._current = torch.where(ended.unsqueeze(1), initial, next_obs)
+        if self._members is not None and self._learned is not None:
+            fresh = self._learned.ensemble.draw_members(self.num_envs, self.rng)
+            self._members = torch.where(ended, fresh, self._members)
+        if self._time >= self.len_rollout:
+            self._time = 0
         return observations, {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -260,26 +264,13 @@ class ModelEnv:
         if self._learned is not None and self.termination_fn is None:
             chance = self._learned.termination_probability(action, current, next_obs)
             return torch.rand(chance.shape, generator=self.rng, device=self.device) < chance
-        flags = self._flags(next_obs)
+        flags = cast("TermFnType", self.termination_fn)(next_obs)
         if flags.numel() != self.num_envs:
             raise InputError(
                 f"ModelEnv: expected termination_fn to return one flag for each of "
                 f"{self.num_envs} environments, got shape {tuple(flags.shape)}."
             )
         return flags.reshape(-1).to(torch.bool)
-
-    def _flags(self, next_obs: Tensor) -> Tensor:
-        """Return what the termination function says."""
-        return torch.zeros(0) if self.termination_fn is None else self.termination_fn(next_obs)
-
-    def _restart(self, ended: Tensor, initial: Tensor, next_obs: Tensor) -> None:
-        """Put the environments whose episodes ended back into their start states."""
-        self._current = torch.where(ended.unsqueeze(1), initial, next_obs)
-        if self._members is not None and self._learned is not None:
-            fresh = self._learned.ensemble.draw_members(self.num_envs, self.rng)
-            self._members = torch.where(ended, fresh, self._members)
-        if self._time >= self.len_rollout:
-            self._time = 0
 
     def _stacked(self, actions: Mapping[AgentId, DictResponse]) -> NDArray[np.float32]:
         """Return the actions in the order of the environments, shape (E, A)."""
@@ -310,11 +301,12 @@ class ModelEnv:
             array_data={self.input_key: row},
         )
 
-    def _as_rows(self, observations: Tensor) -> NDArray[Any]:
-        """Return observations as an array of its own, shape (E, D)."""
-        return observations.detach().cpu().numpy().copy()
-
     def _new_id(self) -> AgentId:
         """Return an agent id that was never used."""
         self._next_id += 1
         return self._next_id - 1
+
+
+def _as_rows(observations: Tensor) -> NDArray[Any]:
+    """Return observations as an array of its own, shape (E, D)."""
+    return observations.detach().cpu().numpy().copy()

@@ -1,9 +1,7 @@
 """Initial weights, drawn from an explicit `torch.Generator`.
 
 Called without one, every function here draws from one generator that belongs to this package and
-starts at seed 0 in each process: two nets built one after the other differ, a script run twice
-builds the same nets, and torch's global generator is neither read nor moved. Pass a generator to be
-independent of what else a program builds.
+starts at seed 0 in each process; torch's global generator is neither read nor moved.
 
 `default_linear` and `orthogonal_linear` make the draws of a plain ``torch.nn.Linear`` from their
 generator, in its order: seeded alike, they give bitwise the weights that ``torch.manual_seed`` and

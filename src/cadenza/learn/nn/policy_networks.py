@@ -11,11 +11,10 @@ Source:  orthogonal weights with gains √2, 0.01 and 1 and zero biases: arXiv:2
          arXiv:2005.12729, whose ablations single them out. Squashing: arXiv:1812.05905, appendix C;
          the expectation by Gauss–Hermite quadrature.
 Axes:    B = batch, O = observation, S = critic observation, A = action components, K = choices.
-Limits:  flat observations; the spread of continuous actions does not depend on the state; samples
-         that are not squashed are not clipped either, so the caller clips them to the action space.
-         Of squashed ones the pre-action u stands for the action everywhere, so that no tanh has to
-         be undone; the caller squashes it for the environment. Densities are those of tanh(u): the
-         constant for stretching [−1, 1] to other bounds is left out, and cancels in every ratio.
+Limits:  samples are not clipped; of squashed ones the pre-action u stands for the action
+         everywhere, so that no tanh has to be undone. The caller clips or squashes for the
+         environment. The constant for stretching [−1, 1] to other bounds is left out, and cancels
+         in every ratio.
 """
 
 import math
