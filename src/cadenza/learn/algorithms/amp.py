@@ -393,7 +393,19 @@ class AMPReward(RewardShaper):
         shaped_by: tuple[str, ...] = (),
         task_rewards: Tensor | None = None,
     ) -> dict[str, Any]:
-        """Return the batch's new rewards, (B, 1); next observations are (n, ...) or (B, ...)."""
+        """Return the batch's new rewards.
+
+        Args:
+            observation: Each entry (B, ...).
+            next_observation: Each entry (n, ...) or (B, ...).
+            rewards: Shape (B, 1).
+            shaped_by: Names of the shapers that the batch has seen.
+            task_rewards: Rewards before the first of them.
+
+        Raises:
+            ConfigurationError: This shaper has seen the batch before.
+            InputError: The shapes do not fit together.
+        """
         state = observation[self._observation_key]
         successor = next_states(
             state, next_observation[self._observation_key], self._rollout_length

@@ -147,7 +147,16 @@ class QTarget(DeferredLogging, Callback):
     def begin_batch(
         self, next_observation: dict[str, Tensor], rewards: Tensor, masks: Tensor
     ) -> dict[str, Any]:
-        """Return ``q_target``, shape (B, 1), for the group; arguments as for `sac.QTarget`."""
+        """Return ``q_target``, shape (B, 1), for the group.
+
+        Args:
+            next_observation: State after each rollout, each entry (n, ...).
+            rewards: Shape (B, 1).
+            masks: 0 where an episode ended, else 1; shape (B, 1).
+
+        Raises:
+            InputError: The shapes do not fit the rollout length.
+        """
         with torch.no_grad():
             online_q = self.q_net(**next_observation) if self._double else None
             values = next_values(self.target_q_net(**next_observation), online_q)
@@ -266,7 +275,14 @@ class QLoss(LossCallback):
         return weighted_mean(rows, sample_weights)
 
     def end_batch(self, sample_ids: Tensor | None = None) -> None:
-        """Tell a prioritised memory how far off its rollouts, with these ids (n,), were."""
+        """Tell a prioritised memory how far off its rollouts were.
+
+        Args:
+            sample_ids: Ids of the rollouts of the batch, shape (n,).
+
+        Raises:
+            InputError: The batch has no ids, so it does not come from a prioritised memory.
+        """
         if self._errors is not None:
             report_errors(self._prioritized_memory, sample_ids, self._errors)
 

@@ -304,7 +304,11 @@ class VAELoss(LossCallback):
         self._conditioning_func = conditioning_func
 
     def loss(self, observation: dict[str, Tensor], actions: Tensor) -> Tensor:
-        """Return the auto-encoder's loss on ``actions`` (B, X)."""
+        """Return the auto-encoder's loss on ``actions`` (B, X).
+
+        Raises:
+            InputError: The observation lacks ``input_key``.
+        """
         seen = observed_input("VAELoss", observation, self._input_key)
         condition = self._conditioning_func(seen)
         restored, mu, log_std, _ = self.vae(actions, condition)

@@ -140,7 +140,15 @@ def reset_groups(steps: VectorSteps, seeds: Sequence[int], group_size: int) -> N
 
 
 def require_equal_starts(observations: NDArray[Any], group_size: int) -> None:
-    """Raise `GroupResetError` unless observations (N, ...) are bitwise equal within each group."""
+    """Raise unless the observations within each group are equal to the bit.
+
+    Args:
+        observations: Shape (N, ...).
+        group_size: M; divides N.
+
+    Raises:
+        GroupResetError: Two members differ.
+    """
     flat = observations.reshape(len(observations) // group_size, group_size, -1)
     differs = (flat != flat[:, :1]).any(axis=-1)  # (G, M)
     if not differs.any():

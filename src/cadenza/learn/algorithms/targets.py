@@ -114,7 +114,14 @@ def soft_update_from_to(source: nn.Module, target: nn.Module, tau: float) -> Non
 
 
 class TargetNetworks:
-    """Target networks that follow their sources together; pairs of (source, target)."""
+    """Target networks that follow their sources together.
+
+    Args:
+        pairs: Source and target of equal layout.
+
+    Raises:
+        InputError: A pair differs in layout.
+    """
 
     def __init__(self, *pairs: tuple[nn.Module, nn.Module]) -> None:
         self._pairs = pairs
@@ -124,7 +131,11 @@ class TargetNetworks:
 
     @torch.no_grad()
     def soft_update(self, tau: float) -> None:
-        """Move every target the share ``tau`` towards its source; see `soft_update_from_to`."""
+        """Move every target the share ``tau`` towards its source; see `soft_update_from_to`.
+
+        Raises:
+            InputError: ``tau`` is outside [0, 1].
+        """
         if not 0.0 <= tau <= 1.0:
             raise InputError(f"soft update: expected tau in [0, 1], got {tau}.")
         # listed anew: parameters may have been replaced, e.g. by `load_state_dict(assign=True)`

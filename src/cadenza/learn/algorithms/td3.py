@@ -302,7 +302,11 @@ class PolicyLoss(LossCallback):
         self.policy_delay = policy_delay
 
     def backward(self, *args: Any, **kwargs: Any) -> None:
-        """Step the policy if it is its turn."""
+        """Step the policy if it is its turn.
+
+        Raises:
+            InputError: The state has no ``bp_step``.
+        """
         if "bp_step" not in kwargs:
             raise InputError(
                 f"{self.name}: expected 'bp_step' in the state, got {sorted(kwargs)}; it says "

@@ -65,7 +65,18 @@ def existing_indices(folder: Path) -> list[int]:
 def write_checkpoint(
     folder: Path, index: int, content: Mapping[str, Any], run: RunContext | None
 ) -> Path:
-    """Write ``content`` (see the module's header) durably, over an older one of its index."""
+    """Write a checkpoint durably, over an older one of the same index.
+
+    Args:
+        folder: Where checkpoints are.
+        index: Number of the checkpoint.
+        content: As described in the module's header.
+        run: Origin of the run, for the manifest.
+
+    Raises:
+        CheckpointError: ``content`` holds something other than tensors and plain values.
+        StorageError: The file system refused; an older checkpoint is still loadable.
+    """
     training = content["training_state"]
     metadata = CheckpointMetadata(
         run_id=folder.resolve().parent.name if run is None else run.run_id,
@@ -119,7 +130,11 @@ def read_checkpoint(
 
 
 def prune_checkpoints(folder: Path, newest: int, keep_last: int) -> list[int]:
-    """Delete all but the last ``keep_last`` checkpoints up to ``newest``; return their indices."""
+    """Delete all but the last ``keep_last`` checkpoints up to ``newest``; return their indices.
+
+    Raises:
+        StorageError: The file system refused.
+    """
     removed = [index for index in existing_indices(folder) if index <= newest - keep_last]
     for index in removed:
         remove_checkpoint(checkpoint_path(folder, index))

@@ -347,7 +347,11 @@ class DeferredLogging(LoggingMixin):
 
     @contextmanager
     def logs_deferred(self) -> Generator[None]:
-        """Do the log calls of the block after it; none of them if it raises."""
+        """Do the log calls of the block after it; none of them if it raises.
+
+        Raises:
+            InputError: A value does not fit its call.
+        """
         waiting: list[tuple[Callable[..., None], str, Any]] = []
         self._waiting = waiting
         try:

@@ -134,7 +134,11 @@ class LossCallback(DeferredLogging, Callback):
         self.note_step(loss, norm)
 
     def require_finite(self, *figures: Tensor) -> None:
-        """Raise `InputError` unless loss and norm of gradients are finite; see `backward`."""
+        """Refuse ``figures``, loss and norm of gradients, unless all are finite.
+
+        Raises:
+            InputError: See `backward`.
+        """
         _, schedule = self._stepped()
         may_look = figures[0].is_cpu or schedule.last_epoch % _LOOK_EVERY == 0
         if may_look and not math.isfinite(sum(map(float, figures))):

@@ -110,7 +110,16 @@ _ADVICE: Final = (
 
 
 def copy_of_agent(agent: AgentProxy) -> AgentProxy:
-    """Return a deep copy of ``agent``, which acts with a policy of its own."""
+    """Return a deep copy of ``agent`` whose policy is its own.
+
+    Args:
+        agent: Keeps its policy in itself or in something that it holds.
+
+    Raises:
+        ConfigurationError: It cannot be copied; or the copy's ``policy`` is not a module inside
+            the copy; or the copy still reaches the policy of ``agent``, for instance from a
+            function that was made around it.
+    """
     kind = type(agent).__name__
     try:
         copied = copy.deepcopy(agent)

@@ -185,7 +185,11 @@ def replay_states(vector_env: VectorEnv[Any, Any, Any]) -> list[dict[str, Any]] 
 def restore_replay_states(
     vector_env: VectorEnv[Any, Any, Any], states: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Bring every environment back to where `replay_states` was taken."""
+    """Bring every environment back to where `replay_states` was taken.
+
+    Raises:
+        CheckpointError: As `ReplayableEnv.restore_replay_state`, or they are no `ReplayableEnv`s.
+    """
     call = _replay_call(vector_env)
     if call is None:
         raise CheckpointError(

@@ -100,7 +100,11 @@ class QueuedExport:
 
 
 def as_text(metadata: Metadata) -> dict[str, str]:
-    """Return ``metadata`` with its values as text."""
+    """Return ``metadata`` with its values as text.
+
+    Raises:
+        MetadataKeyError: A name is no text.
+    """
     for key in metadata:
         if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- users err
             raise MetadataKeyError(
@@ -158,7 +162,11 @@ class OnnxExporter(LoggingMixin, Callback):
         self._owner = threading.get_ident()
 
     def add_metadata(self, key: str, value: Any) -> None:
-        """Store ``value``, as text, in every file from now on."""
+        """Store ``value``, as text, in every file from now on.
+
+        Raises:
+            MetadataKeyError: ``key`` is no text.
+        """
         with self._lock:
             self._metadata |= as_text({key: value})
 
@@ -241,7 +249,12 @@ class OnnxExporter(LoggingMixin, Callback):
         return request.block_until_complete()
 
     def write(self, metadata: Mapping[str, str]) -> StorageItem[Any]:
-        """Trace, check and store the policy as it is now; `QueuedExport` calls this."""
+        """Trace, check and store the policy as it is now; `QueuedExport` calls this.
+
+        Raises:
+            OnnxExportError: As `export`.
+            StorageError: The file system refused.
+        """
         scope = self._timers.scope
         with scope("create"):
             with scope("policycopy"):

@@ -124,7 +124,11 @@ class PrioritizedSampleStrategy(SampleStrategy):
         self._remembered.clear()
 
     def sample(self, count: int, transition_count: int) -> Sequence[SamplePoint]:
-        """Return ``count`` windows; see `SampleStrategy.sample`."""
+        """Return ``count`` windows; see `SampleStrategy.sample`.
+
+        Raises:
+            NoWindowError: No episode is long enough.
+        """
         return self._rows.points(self.sample_rows(count, transition_count), transition_count)
 
     def sample_rows(self, count: int, transition_count: int) -> IndexArray:
@@ -153,7 +157,16 @@ class PrioritizedSampleStrategy(SampleStrategy):
         transition_count: int,
         advantages: ArrayLike | None = None,
     ) -> None:
-        """Take the absolute ``advantages``, (n,), as the windows' priorities, if there are any."""
+        """Take the absolute ``advantages`` as the windows' priorities.
+
+        Args:
+            ids_and_offsets: Windows of stored episodes.
+            transition_count: Rows per window, T.
+            advantages: One number per window, shape (n,); None changes nothing.
+
+        Raises:
+            InputError: A window is not stored, or the advantages are malformed.
+        """
         if advantages is not None:
             rows = self._rows.rows_of(ids_and_offsets, transition_count)
             self._set_priorities(rows, np.abs(np.asarray(advantages, np.float64)))
@@ -241,7 +254,11 @@ class PrioritizedSampleStrategy(SampleStrategy):
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` gave, for tracked episodes and for those that come next."""
+        """Take over what `state` gave, for tracked episodes and for those that come next.
+
+        Raises:
+            CheckpointError: ``state`` is malformed.
+        """
         try:
             remembered = _read_priorities(state)
             alpha, epsilon = float(state["alpha"]), float(state["epsilon"])

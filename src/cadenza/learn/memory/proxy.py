@@ -79,7 +79,11 @@ class Episode:
 
     @staticmethod
     def from_state_dict(state: Mapping[str, Any]) -> "Episode":
-        """Return the episode whose `state_dict` was taken."""
+        """Return the episode whose `state_dict` was taken.
+
+        Raises:
+            CheckpointError: ``state`` is not such a state.
+        """
         episode = Episode()
         try:
             for key, values in state.items():

@@ -106,7 +106,15 @@ class Normalizer(nn.Module):
         self._merge(batch_mean, batch_deviation, rows.shape[0])
 
     def normalize(self, val: Tensor, update_state: bool = False) -> Tensor:
-        """Return ``(val - mean) / std``, (..., D), in the type of ``val``."""
+        """Return ``(val - mean) / std``, in the type of ``val``.
+
+        Args:
+            val: Shape (..., D); (B, D) with ``update_state``.
+            update_state: Merge ``val`` into the statistics first.
+
+        Raises:
+            InputError: The last axis has another size than the data seen before.
+        """
         if update_state:
             self.update_stats(val)
         if not self._has_data:
@@ -115,7 +123,11 @@ class Normalizer(nn.Module):
         return (val - self.mean.to(val)) / self.std.to(val)
 
     def denormalize(self, val: Tensor) -> Tensor:
-        """Return ``val * std + mean``, shape (..., D), in the type of ``val``."""
+        """Return ``val * std + mean``, shape (..., D), in the type of ``val``.
+
+        Raises:
+            InputError: The last axis has another size than the data seen before.
+        """
         if not self._has_data:
             return val
         self._require_columns("denormalize", val)
@@ -174,7 +186,19 @@ class Normalizer(nn.Module):
 
 
 class DeterministicModel(nn.Module):
-    """Linear, batch norm, ReLU, repeated; then linear. Weights start at N(0, 0.001^2)."""
+    """Linear, batch norm, ReLU, repeated; then linear. Weights start at N(0, 0.001^2).
+
+    Args:
+        in_size: I, >= 1.
+        out_size: O, >= 1.
+        device: Where the parameters live.
+        hidden_size: H, >= 1.
+        num_hidden_layers: Hidden layers, >= 1.
+        seed: Fixes the initial weights.
+
+    Raises:
+        InputError: A size is below one.
+    """
 
     def __init__(
         self,
@@ -224,7 +248,12 @@ class DeterministicModel(nn.Module):
         return functional.mse_loss(prediction, target), {}
 
     def sample(self, model_input: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the prediction, shape (B, O), with batch norm frozen; nothing is drawn."""
+        """Return the prediction, shape (B, O), with batch norm frozen; nothing is drawn.
+
+        Args:
+            model_input: Shape (B, I).
+            rng: Not needed by a network without noise.
+        """
         del rng
         with evaluation_mode(self):
             return self(model_input)
@@ -280,7 +309,12 @@ class TerminationModel(nn.Module):
         return self.net(x)
 
     def loss(self, x: Tensor, terminated: Tensor) -> Tensor:
-        """Return the mean cross-entropy in nats; ``terminated`` is 1 where one was final."""
+        """Return the mean cross-entropy in nats.
+
+        Args:
+            x: Shape (B, I).
+            terminated: 1 where the transition ended its episode, else 0, shape (B,) or (B, 1).
+        """
         logits = self(x)
         labels = terminated.reshape(logits.shape).to(logits)
         return functional.binary_cross_entropy_with_logits(logits, labels)
@@ -440,7 +474,17 @@ class DynamicModel(nn.Module):
     def process_batch(
         self, obs: Tensor, next_obs: Tensor, action: Tensor, reward: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return normalised inputs (B, D + A) and targets (B, O), after updating the statistics."""
+        """Return normalised inputs (B, D + A) and targets (B, O), after updating the statistics.
+
+        Args:
+            obs: Shape (B, D).
+            next_obs: Shape (B, D).
+            action: Shape (B, A).
+            reward: Shape (B, 1) or (B,).
+
+        Raises:
+            InputError: A shape does not fit.
+        """
         model_in, target = self._rows(obs, next_obs, action, reward)
         return (
             self.input_normalizer.normalize(model_in, True),
