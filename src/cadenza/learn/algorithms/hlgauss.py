@@ -3,16 +3,17 @@
 Equations, with bin edges e_0 ... e_b and centres c_i:
     value     Q = Σ_i softmax(logits)_i c_i
     hl_gauss  p_i = (F(e_{i+1}) - F(e_i)) / (F(e_b) - F(e_0)),  F the normal CDF around the target
+    two_hot   all mass on the two centres around the target, so that Σ p_i c_i is the target
     loss      Σ_i -p_i log softmax(logits)_i, averaged over rows
-Source:  arXiv:2403.03950, section 3.1.
+Source:  arXiv:2403.03950 (HL-Gauss: section 3.1; two-hot: section 2.2).
 Axes:    B = batch, b = bins.
-Limits:  targets are clamped into [e_0, e_b].
+Limits:  targets are clamped into [e_0, e_b] (two-hot: between the outer centres).
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor, nn, optim
@@ -22,6 +23,8 @@ from cadenza.learn.algorithms.targets import CriticLoss, Observations, Prioritiz
 from cadenza.learn.configs import HLGaussConfig
 from cadenza.learn.nn.layers import apply_layers, relu_mlp
 
+#: How a target value becomes a distribution over bins.
+TargetEncoding = Literal["hl_gauss", "two_hot"]
 #: Smallest mass inside the support that is divided by; float32's smallest normal number.
 _MIN_MASS: Final = torch.finfo(torch.float32).tiny
 _DEFAULTS: Final = HLGaussConfig()
@@ -36,6 +39,25 @@ def hl_gauss_probabilities(target: Tensor, edges: Tensor, sigma: float) -> Tenso
     cdf = torch.erf((edges - inside) / (math.sqrt(2.0) * sigma))  # (B, b + 1), up to constants
     mass = (cdf[:, -1:] - cdf[:, :1]).clamp_min(_MIN_MASS)
     return (cdf[:, 1:] - cdf[:, :-1]) / mass
+
+
+def two_hot_probabilities(target: Tensor, centers: Tensor) -> Tensor:
+    """Return the two-point distribution on ``centers`` whose mean is the target.
+
+    Args:
+        target: Shape (B, 1); clamped between the outer centres.
+        centers: Equidistant, rising, shape (b,), b >= 2.
+
+    Returns:
+        Shape (B, b); rows sum to 1.
+    """
+    width = (centers[-1] - centers[0]) / (len(centers) - 1)
+    position = ((target.float() - centers[0]) / width).clamp(0.0, len(centers) - 1.0)
+    lower = position.floor().clamp_max(len(centers) - 2.0)
+    share = position - lower  # of the upper centre, in [0, 1]
+    probabilities = torch.zeros(len(target), len(centers), device=target.device)
+    probabilities.scatter_(1, lower.long(), 1.0 - share)
+    return probabilities.scatter_(1, lower.long() + 1, share)
 
 
 def soft_cross_entropy(logits: Tensor, probabilities: Tensor) -> Tensor:
@@ -129,16 +151,42 @@ class HLGaussLoss(nn.Module):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss, shape (), of ``logits`` (B, b) for the values ``target`` (B, 1)."""
-        if logits.shape != (len(target), self.num_bins) or target.shape != (len(target), 1):
-            raise InputError(
-                f"HLGaussLoss: expected logits (B, {self.num_bins}) and target (B, 1), got "
-                f"{tuple(logits.shape)} and {tuple(target.shape)}."
-            )
+        _require_rows("HLGaussLoss", logits, target, self.num_bins)
         return soft_cross_entropy(logits, self.transform_to_probs(target)).mean()
 
     def transform_to_probs(self, target: Tensor) -> Tensor:
         """Return the soft labels, shape (B, b), of ``target``, shape (B, 1)."""
         return hl_gauss_probabilities(target, self.support, self.sigma)
+
+
+class TwoHotLoss(nn.Module):
+    """Cross-entropy between bins and the two bins around the target.
+
+    Args:
+        min_value: Lower end of the support.
+        max_value: Upper end, > ``min_value``.
+        num_bins: b, >= 2.
+
+    Raises:
+        InputError: The support is empty.
+    """
+
+    centers: Tensor
+
+    def __init__(self, min_value: float, max_value: float, num_bins: int) -> None:
+        super().__init__()
+        edges = _bin_edges(min_value, max_value, num_bins)
+        self.num_bins = num_bins
+        self.register_buffer("centers", (edges[:-1] + edges[1:]) / 2)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the loss, shape (), of ``logits`` (B, b) for the values ``target`` (B, 1)."""
+        _require_rows("TwoHotLoss", logits, target, self.num_bins)
+        return soft_cross_entropy(logits, self.transform_to_probs(target)).mean()
+
+    def transform_to_probs(self, target: Tensor) -> Tensor:
+        """Return the soft labels, shape (B, b), of ``target``, shape (B, 1)."""
+        return two_hot_probabilities(target, self.centers)
 
 
 class QLoss(CriticLoss[QNet]):
@@ -147,7 +195,11 @@ class QLoss(CriticLoss[QNet]):
     Arguments not named here are those of `LossCallback`.
 
     Args:
-        smoothing_ratio: σ in bin widths; the default is the paper's choice.
+        smoothing_ratio: σ in bin widths (HL-Gauss only; the default is the paper's choice).
+        target_encoding: How a target becomes a distribution.
+
+    Raises:
+        InputError: Unknown ``target_encoding``.
     """
 
     def __init__(
@@ -162,6 +214,7 @@ class QLoss(CriticLoss[QNet]):
         data_group: str = "default",
         log_per_param_weights: bool = False,
         log_per_param_grads: bool = False,
+        target_encoding: TargetEncoding = "hl_gauss",
         prioritized_memory: PrioritizedMemory | None = None,
     ) -> None:
         super().__init__(
@@ -176,8 +229,17 @@ class QLoss(CriticLoss[QNet]):
             prioritized_memory=prioritized_memory,
         )
         low, high, bins = q.min_value, q.max_value, q.num_bins
-        sigma = smoothing_ratio * (high - low) / bins
-        self.classification_loss = HLGaussLoss(low, high, bins, sigma).to(q.centers.device)
+        if target_encoding == "hl_gauss":
+            encoding: HLGaussLoss | TwoHotLoss = HLGaussLoss(
+                low, high, bins, smoothing_ratio * (high - low) / bins
+            )
+        elif target_encoding == "two_hot":
+            encoding = TwoHotLoss(low, high, bins)
+        else:
+            raise InputError(
+                f"QLoss: expected target_encoding 'hl_gauss' or 'two_hot', got {target_encoding!r}."
+            )
+        self.classification_loss = encoding.to(q.centers.device)
 
     def rows(
         self, observation: Observations, actions: Tensor, q_target: Tensor
@@ -195,3 +257,11 @@ def _bin_edges(min_value: float, max_value: float, num_bins: int) -> Tensor:
             f"{min_value}, {max_value} and {num_bins}."
         )
     return torch.linspace(min_value, max_value, num_bins + 1)
+
+
+def _require_rows(owner: str, logits: Tensor, target: Tensor, num_bins: int) -> None:
+    if logits.shape != (len(target), num_bins) or target.shape != (len(target), 1):
+        raise InputError(
+            f"{owner}: expected logits (B, {num_bins}) and target (B, 1), got "
+            f"{tuple(logits.shape)} and {tuple(target.shape)}."
+        )

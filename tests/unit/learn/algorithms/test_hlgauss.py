@@ -90,8 +90,14 @@ def test_q_loss_smooths_by_the_ratio_of_the_bin_width():
     assert loss.scalar_logs["training/q_prediction"] == 0.0
 
 
+def test_q_loss_with_two_hot_targets_moves_two_bins_up():
+    loss, net = q_loss([0.0] * 4, target_encoding="two_hot")
+    loss.backward(default=data_with(0.0))
+    assert net.logit_net.logits.tolist() == pytest.approx([-0.25, 0.25, 0.25, -0.25], abs=1e-6)
+
+
 def test_each_row_of_a_classification_has_a_loss_of_its_own():
-    loss, _ = q_loss([0.0, 1.0, 2.0, -1.0], smoothing_ratio=1e-3)
+    loss, _ = q_loss([0.0, 1.0, 2.0, -1.0], target_encoding="two_hot")
     rows = data_with(0.25) | {"q_target": torch.tensor([[0.25], [-0.75]])}
     actions, observations = rows["actions"], rows["observation"]
     values, losses = loss.rows(observations, actions, rows["q_target"])
