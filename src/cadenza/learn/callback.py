@@ -195,9 +195,12 @@ class Callback(metaclass=CallbackMeta):
     Attributes:
         cycle: Steps between calls of `begin_cycle` and `end_cycle`; None or 0: never called.
         name: Name of the class; used for checkpoints and messages.
+        overwrites: State keys (``"group/key"`` inside a group) that a strict trainer lets this
+            callback write although another callback has written them in the same step.
         ends_first: Its `end_training` runs before that of the other callbacks.
     """
 
+    overwrites: frozenset[str] = frozenset()
     ends_first: bool = False
 
     def __init__(self, cycle: int | None = None) -> None:

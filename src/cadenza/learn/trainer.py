@@ -14,7 +14,7 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from cadenza.core.errors import CadenzaError, PreconditionError
+from cadenza.core.errors import CadenzaError, ConfigurationError, PreconditionError
 from cadenza.core.types import WeakReference
 from cadenza.learn.callback import HOOKS, BatchCallback, Callback
 from cadenza.learn.injection import (
@@ -146,15 +146,34 @@ class PlannedHook:
 
 
 class Trainer:
-    """Runs callbacks over the batches of a loader."""
+    """Runs callbacks over the batches of a loader.
+
+    Attributes:
+        callbacks: The callbacks, sorted by `Callback.order`.
+        dataloader: Where batches come from; iterated once.
+        state: What callbacks share.
+        writers: With ``trace``: who wrote each key last, e.g. ``"default/q_target"`` to
+            ``"QTarget.begin_batch"``.
+    """
 
     def __init__(
         self,
         callbacks: Sequence[Callback],
         dataloader: Iterable[Mapping[str, Any]],
         batch_size_key: str = "batch_size",
+        *,
+        strict: bool = False,
+        trace: bool = False,
     ) -> None:
         """Sort the callbacks and plan their calls.
+
+        Args:
+            callbacks: What does the work.
+            dataloader: Yields dicts that are merged into the state.
+            batch_size_key: Key of the number of rows of a batch.
+            strict: Refuse two callbacks that write the same key in one step, unless the second
+                names it in its ``overwrites``.
+            trace: Record in ``writers`` who wrote which key.
 
         Raises:
             PreconditionError: An element of ``callbacks`` is no callback.
@@ -168,7 +187,11 @@ class Trainer:
         self.callbacks = sorted(callbacks, key=lambda callback: callback.order)
         self.dataloader = dataloader
         self.state = StateDict()
+        self.writers: dict[str, str] = {}
         self._batch_size_key = batch_size_key
+        self._strict = strict
+        self._trace = trace
+        self._written: dict[str, PlannedHook] = {}
         self._started: set[int] = set()
         cyclic = [c for c in self.callbacks if c.cycle is not None and c.cycle > 0]
         self._plan = {
@@ -250,6 +273,7 @@ class Trainer:
             )
         state["bp_step"] = step
         state["bp_samples"] += state[self._batch_size_key]
+        self._written.clear()
 
     def _train_step(self, step: int) -> None:
         for hook in self._plan["begin_cycle"]:
@@ -267,8 +291,25 @@ class Trainer:
         result = hook(self.state, *args)
         if not result:
             return
+        if self._strict or self._trace:
+            self._note_writes(hook, result)
         rest = merge_into_group(result, hook.group, self.state)
         self.state.write(rest, in_step=hook.name in _STEP_HOOKS)
+
+    def _note_writes(self, hook: PlannedHook, result: Mapping[str, Any]) -> None:
+        """Record the keys that a hook writes; with ``strict``, refuse undeclared conflicts."""
+        for key in _written_keys(result):
+            before = self._written.get(key)
+            is_conflict = before is not None and before.callback is not hook.callback
+            if self._strict and is_conflict and key not in hook.callback.overwrites:
+                raise ConfigurationError(
+                    f"{hook.label}: expected to be the only writer of {key!r} in step "
+                    f"{self.state['bp_step']}, got {cast('PlannedHook', before).label} before it; "
+                    "rename the key or add it to the callback's 'overwrites'."
+                )
+            self._written[key] = hook
+            if self._trace:
+                self.writers[key] = hook.label
 
     def _end(self, ending: BaseException | None) -> None:
         """Run `end_training` of every started callback; failures do not stop the others."""
@@ -298,3 +339,12 @@ def _plan(callbacks: Iterable[Callback], name: str) -> list[PlannedHook]:
     """Return the overridden hooks called ``name``, in order."""
     hooks = (PlannedHook.of(callback, name) for callback in callbacks)
     return [hook for hook in hooks if hook is not None]
+
+
+def _written_keys(result: Mapping[str, Any]) -> Iterable[str]:
+    """Return the keys a result writes, ``"group/key"`` for those inside groups."""
+    for key, value in result.items():
+        if isinstance(value, Mapping):
+            yield from (f"{key}/{inner}" for inner in cast("Mapping[str, Any]", value))
+        else:
+            yield key

@@ -89,6 +89,12 @@ def test_one_row_closed_form_equals_daqp_and_quadprog_in_any_metric(problem, lim
     check_all(["closed_form", "daqp", "quadprog", "auto"], problem, limit)
 
 
+@settings(max_examples=size(70, 200), deadline=None)
+@given(problem=problems(rows=(2, 2)))
+def test_two_rows_closed_form_equals_daqp_and_quadprog_in_any_metric(problem):
+    check_all(["closed_form", "daqp", "quadprog", "auto"], problem, FREE)
+
+
 @settings(max_examples=size(30, 60), deadline=None)
 @given(problem=problems(rows=(0, 5)), limit=st.sampled_from([1.5, 4.0, FREE]))
 def test_every_method_finds_the_same_optimum(problem, limit):

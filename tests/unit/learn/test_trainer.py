@@ -1,6 +1,7 @@
 import pytest
 
-from cadenza.learn import Callback, Trainer, TrainingShutdownException
+from cadenza.core.errors import ConfigurationError
+from cadenza.learn import BatchCallback, Callback, Trainer, TrainingShutdownException
 from cadenza.learn.injection import HookReturnError, MissingStateKeyError
 from cadenza.learn.trainer import TrainingStartError
 
@@ -296,6 +297,46 @@ def test_generator_that_the_loader_makes_is_closed_and_the_callers_own_is_not():
     Trainer([stop], own).train()
     assert closed == [True]
     assert next(own) == {"batch_size": 1}
+
+
+# --- who writes what -----------------------------------------------------------------------------
+
+
+def test_strict_trainer_refuses_two_writers_of_one_key():
+    first, second = Reward("default"), Reward("default")
+    first.name, second.name = "first", "second"
+    with pytest.raises(
+        ConfigurationError,
+        match=r"second\.begin_batch: .* writer of 'default/shaped' in step 1, got first\.begin_ba",
+    ):
+        Trainer([first, second], batches(1, default={}), strict=True).train()
+
+
+def test_strict_trainer_accepts_declared_overwrites_and_other_keys():
+    first, second, third = Reward("default"), Reward("default"), Reward("default", "other")
+    second.overwrites = frozenset({"default/shaped"})
+    trainer = Trainer([first, second, third], batches(3, default={}), strict=True)
+    trainer.train()
+    assert trainer.state["default"] == {"shaped": 1, "other": 1}
+
+
+def test_trace_says_who_wrote_a_key_last():
+    class Fields(BatchCallback):
+        data_group = "default"
+
+        def get_batch(self):
+            return {"default": {"doubled": 2}, "count": 1}
+
+    trainer = Trainer([Reward("default"), Fields()], batches(1, default={}), trace=True)
+    trainer.train()
+    assert trainer.writers == {
+        "default/shaped": "Reward.begin_batch",
+        "default/doubled": "Fields.begin_batch",
+        "count": "Fields.begin_batch",
+    }
+    silent = Trainer([Reward("default")], batches(1, default={}))
+    silent.train()
+    assert silent.writers == {}
 
 
 # --- a loop of one's own -------------------------------------------------------------------------

@@ -148,8 +148,11 @@ def table_gap(state: ArmState, height: float = 0.0) -> float:
 def obstacle_gap(state: ArmState, obstacle: Obstacle) -> float:
     """Return the smallest gap between a moving sphere and an obstacle, m."""
     moving = arm().movable_spheres
-    distance, _ = obstacle.shape.signed_distance(state.sphere_centers[moving])
-    return float((distance - arm().sphere_radii[moving]).min())
+    shape, centers = obstacle.shape, state.sphere_centers[moving]
+    axis = shape.end - shape.start
+    share = np.clip((centers - shape.start) @ axis / max(axis @ axis, 1e-12), 0.0, 1.0)
+    distance = np.linalg.norm(centers - shape.start - np.outer(share, axis), axis=1)
+    return float((distance - shape.radius - arm().sphere_radii[moving]).min())
 
 
 def table(height: float = 0.0, priority: Priority = CALM) -> HalfSpaceRule:

@@ -100,8 +100,10 @@ def test_solver_reports_a_cost_that_is_not_positive(P, q):
 
 
 def test_solver_refuses_problems_without_a_closed_form():
-    with pytest.raises(InputError, match=r"got 2 rows; use make_solver\('auto'\)"):
+    with pytest.raises(InputError, match=r"two rows without, got 2 rows with bounds"):
         closed_form([1.0], [0.0], [[1], [-1]], [1.0, 1.0], -1.0, 1.0)
+    with pytest.raises(InputError, match=r"got 3 rows without bounds; use make_solver\('auto'\)"):
+        closed_form([1.0], [0.0], [[1], [-1], [1]], [1.0, 1.0, 1.0])
     with pytest.raises(InputError, match="expected a diagonal cost"):
         closed_form([[2.0, 1.0], [1.0, 2.0]], [0.0, 0.0], [[1, 1]], [1.0])
 

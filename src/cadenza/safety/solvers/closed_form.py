@@ -2,6 +2,8 @@
 
 One row:   min |x - u|^2   subject to   a @ x <= b,  lower <= x <= upper
            Search over the breakpoints of a piecewise linear function; no tolerance, no limit.
+Two rows:  min |x - u|^2   subject to   a_1 @ x <= b_1,  a_2 @ x <= b_2
+           One of four sets of active rows satisfies the optimality conditions.
 Metric:    for (x - u)^T W (x - u) with W diagonal, scale component k by sqrt(W_k) first;
            `ClosedFormSolver` does so.
 Axes:      n variables.
@@ -9,6 +11,7 @@ Axes:      n variables.
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -16,6 +19,7 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 from cadenza.safety.solvers.interface import (
     ROUNDING,
+    UNBOUNDED,
     QPSolution,
     SolverBase,
     SolveStatus,
@@ -49,15 +53,17 @@ class ClosedFormSolver(SolverBase):
         """Return the minimiser; see `QPSolver.run`.
 
         Raises:
-            InputError: A problem without a closed form: a cost that is not diagonal, or two
-                rows.
+            InputError: A problem without a closed form: a cost that is not diagonal, two rows
+                with bounds, or more rows.
         """
         del warm_start  # nothing is iterated
         n, m = q.shape[0], b.shape[0]
         weights = P if P.ndim == 1 else _diagonal_of(P)
-        if m > 1:
+        bounded = bool(np.any(np.abs(lower) < UNBOUNDED) or np.any(np.abs(upper) < UNBOUNDED))
+        if m > 2 or (m == 2 and bounded):
             raise InputError(
-                f"closed_form: expected one row and bounds, got {m} rows; use make_solver('auto')."
+                "closed_form: expected one row with bounds or two rows without, got "
+                f"{m} rows {'with' if bounded else 'without'} bounds; use make_solver('auto')."
             )
         if not is_finite(weights, q, A, b, lower, upper) or not bool(np.all(weights > 0.0)):
             return failure(n, SolveStatus.BAD_INPUT)
@@ -82,8 +88,13 @@ def _solve_scaled(
     u: list[float] = (-q / scale).tolist()
     rows: list[list[float]] = (A / scale).tolist()
     levels: list[float] = b.tolist()
-    row, level = (rows[0], levels[0]) if rows else ([0.0] * len(u), 0.0)
-    x, feasible = project_one_row(u, row, level, (lower * scale).tolist(), (upper * scale).tolist())
+    if len(levels) == 2:
+        x, feasible = project_two_rows(u, rows, levels)
+    else:
+        row, level = (rows[0], levels[0]) if rows else ([0.0] * len(u), 0.0)
+        low: list[float] = (lower * scale).tolist()
+        high: list[float] = (upper * scale).tolist()
+        x, feasible = project_one_row(u, row, level, low, high)
     return np.array(x) / scale, feasible
 
 
@@ -99,6 +110,11 @@ def _diagonal_of(P: FloatArray) -> FloatArray:
             "closed_form: expected a diagonal cost, got a full matrix; use make_solver('auto')."
         )
     return diagonal
+
+
+#: Squared sine of the angle between two rows below which they count as parallel: float64 leaves
+#: the directions of unit vectors uncertain by about 1e-16 each.
+_PARALLEL: Final = 1e-30
 
 
 def project_one_row(
@@ -195,3 +211,59 @@ def _project_inside(
         if not lower[k] < x_k < upper[k]:
             return None
     return x
+
+
+def project_two_rows(
+    u: Sequence[float], a: Sequence[Sequence[float]], b: Sequence[float]
+) -> tuple[list[float], bool]:
+    """Return the point closest to ``u`` that meets two rows, without bounds.
+
+    With unit rows, residuals r_j = a_j @ u - b_j and c = a_1 @ a_2, the candidates are u,
+    u - r_1 a_1, u - r_2 a_2, and u - y_1 a_1 - y_2 a_2 with (1 - c^2) y_1 = r_1 - c r_2. The
+    first that meets both rows with y >= 0 is the answer.
+
+    Args:
+        u: Nominal point, n numbers.
+        a: Two rows of n numbers.
+        b: Two right-hand sides.
+
+    Returns:
+        The projection and True; or, when no point meets both rows, ``u`` and False.
+    """
+    point = list(u)
+    rows: list[tuple[list[float], float]] = []
+    for row, level in zip(a, b, strict=True):
+        length = math.hypot(*row)
+        if length > 0.0:
+            rows.append(([a_k / length for a_k in row], level / length))
+        elif level < 0.0:  # 0 @ x <= b with b < 0
+            return point, False
+    residuals = [_dot(row, point) - level for row, level in rows]
+    room = [ROUNDING * (1.0 + abs(level)) for _, level in rows]
+    if all(residual <= 0.0 for residual in residuals):
+        return point, True
+    if len(rows) == 1:
+        return _moved(point, rows[0][0], residuals[0]), True
+    (first, _), (second, _) = rows
+    c = _dot(first, second)
+    if residuals[0] > 0.0 and residuals[1] - c * residuals[0] <= room[1]:
+        return _moved(point, first, residuals[0]), True
+    if residuals[1] > 0.0 and residuals[0] - c * residuals[1] <= room[0]:
+        return _moved(point, second, residuals[1]), True
+    # The part of the second row that is orthogonal to the first; its square is 1 - c^2 without
+    # the cancellation.
+    across = [s_k - c * f_k for f_k, s_k in zip(first, second, strict=True)]
+    sine_squared = _dot(across, across)
+    if sine_squared < _PARALLEL:
+        return point, False
+    y_second = (residuals[1] - c * residuals[0]) / sine_squared
+    return _moved(_moved(point, first, residuals[0]), across, y_second), True
+
+
+def _dot(a: Sequence[float], x: Sequence[float]) -> float:
+    return math.fsum([a_k * x_k for a_k, x_k in zip(a, x, strict=True)])
+
+
+def _moved(u: list[float], direction: list[float], length: float) -> list[float]:
+    """Return u - length * direction."""
+    return [u_k - length * d_k for u_k, d_k in zip(u, direction, strict=True)]
