@@ -2,6 +2,8 @@
 
 Run id, scheme 2:  SHA-256 of canonical JSON {scheme, seed, run_kind, config_fingerprint, git_sha,
                    git_dirty, diff_hash, pyproject_hash, lock_hash, packages}, first 16 hex digits.
+Run id, scheme 1:  SHA-256 of ``repr((seed, git_sha, pyproject_hash, run_kind[, fingerprint]))``;
+                   kept to recognise old ids (`legacy_run_id`).
 Promise:           the git state is read once per process and root, so a checkout that moves during
                    a long run cannot change the ids of its later parts.
 Source digest:     every Python file of the package except the folders that only start runs or
@@ -162,6 +164,21 @@ def compute_run_metadata(
     facts |= {"config_fingerprint": config_fingerprint}
     run_id = sha256_bytes(canonical_json({"scheme": RUN_ID_SCHEME, **facts}))[:16]
     return RunContext(run_id=run_id, extra=_checked_extra(extra or {}), **facts)
+
+
+def legacy_run_id(
+    *,
+    seed: int,
+    git_sha: str,
+    pyproject_hash: str,
+    run_kind: str,
+    config_fingerprint: str | None = None,
+) -> str:
+    """Return the id that scheme 1 gives, as archived runs carry it."""
+    material: tuple[int | str, ...] = (int(seed), git_sha, pyproject_hash, run_kind)
+    if config_fingerprint is not None:
+        material = (*material, config_fingerprint)
+    return sha256_bytes(repr(material).encode("utf-8"))[:16]
 
 
 def pyproject_hash(repo_root: Path) -> str:

@@ -5,6 +5,7 @@ Refused:  text that is not UTF-8, a key that stands twice in one mapping (YAML w
 Places:   lines and columns count from 1.
 """
 
+import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,19 +16,75 @@ import yaml
 from cadenza.core.errors import ConfigurationError, did_you_mean
 from cadenza.core.shipped_configs import shipped_configs
 
+
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    """What a complaint of the parser means.
+
+    Attributes:
+        pattern: Beginning of the complaint.
+        got: What is wrong; ``{0}`` is the group of the pattern.
+        advice: What to do.
+        at_opening: Whether the place where a bracket or quotation mark was opened says more.
+    """
+
+    pattern: str
+    got: str
+    advice: str
+    at_opening: bool = False
+
+
+_TROUBLES: Final = (
+    _Trouble(
+        "mapping values are not", "a ': ' where none may be", "quote the value, or align the line"
+    ),
+    _Trouble(r"found character '\\t'", "a tab", "indent with spaces"),
+    _Trouble(r"found character '(.)'", "a value that begins with '{0}'", "put it in quotes"),
+    _Trouble(
+        "found unexpected end of stream", "quotes without an end", "close them", at_opening=True
+    ),
+    _Trouble(
+        r"expected ',' or '([\]}])'", "a bracket without its '{0}'", "close it", at_opening=True
+    ),
+    _Trouble(
+        r"expected the node content, but found '<stream end>'",
+        "a bracket without an end",
+        "close it",
+        at_opening=True,
+    ),
+    _Trouble(
+        "expected <block end>", "a line that fits none above", "align it with those it belongs to"
+    ),
+    _Trouble("could not find expected ':'", "a line without ': '", "write 'key: value'"),
+    _Trouble("found undefined alias '(.*)'", "the alias '*{0}' of nothing", "quote the value"),
+    _Trouble("second occurrence", "the name of an earlier anchor", "take another name"),
+    _Trouble("expected '<document start>'", "text after the end", "remove it"),
+    _Trouble("but found another document", "a second document", "keep one, without '---'"),
+    _Trouble("could not determine .* tag '(.*)'", "the tag '{0}'", "remove the tag"),
+    _Trouble("found unhashable key", "a list or mapping as a key", "put the key in quotes"),
+)
 #: How messages call the tags of plain values.
 _TAG: Final = "tag:yaml.org,2002:"
 
 
 @dataclass(frozen=True, slots=True)
 class YamlDocument:
-    """What a YAML file holds, None for an empty one, and where in it."""
+    """What a YAML file holds, and where in it.
+
+    Attributes:
+        content: Plain values; None for an empty file.
+    """
 
     content: Any
     _root: yaml.Node | None
 
     def place(self, path: Sequence[str | int], *, of_key: bool = False) -> str:
-        """Return ``line L, column C`` of a value or key, or of the innermost part there is."""
+        """Return ``line L, column C`` of a value, or of the innermost part of its path there is.
+
+        Args:
+            path: Keys and indices from the root.
+            of_key: Whether to return the place of the last key instead of its value's.
+        """
         node, mark = self._root, None
         for number, part in enumerate(path):
             found = _child(node, part)
@@ -123,6 +180,13 @@ def _sentence(error: yaml.YAMLError, text: str) -> str:
     mark, problem = error.problem_mark, str(error.problem)
     if isinstance(error, _ValueProblem):
         return f"{_place(mark)}: expected YAML, got {problem}; {error.note}."
+    for trouble in _TROUBLES:
+        match = re.match(trouble.pattern, problem)
+        if match is not None:
+            if trouble.at_opening and error.context_mark is not None:
+                mark = error.context_mark
+            got = trouble.got.format(*match.groups())
+            return f"{_place(mark)}: expected YAML, got {got}; {trouble.advice}."
     return f"{_place(mark)}: expected YAML, got an error: {problem}; correct that place."
 
 

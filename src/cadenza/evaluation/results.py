@@ -19,7 +19,7 @@ from pydantic import (
 
 from cadenza.core.errors import InputError, IntegrityError
 from cadenza.core.files import canonical_json
-from cadenza.core.strict_json import parse_json_object
+from cadenza.core.strict_json import MAX_JSON_BYTES, parse_json_object
 
 #: Version of the result archive; independent of the packet and safety-report versions.
 SCHEMA_VERSION: Final = 3
@@ -482,7 +482,8 @@ def load_run_archive(path: Path) -> SpikeRun | ResultBundle:
         pydantic.ValidationError: The object has the wrong shape for its kind.
     """
     try:
-        data = parse_json_object(path.read_bytes(), source=str(path))
+        with path.open("rb") as file:
+            data = parse_json_object(file.read(MAX_JSON_BYTES + 1), source=str(path))
     except IntegrityError as error:
         raise InputError(f"{error} Restore the file.") from error
     version = data.get("schema_version")

@@ -189,6 +189,14 @@ class CarryingLaw:
         self._since = np.zeros(rows)
         self._steps = np.zeros((MAX_LAG + 1, rows, 3))
 
+    def grown(self, traits: Traits) -> "CarryingLaw":
+        """Return the law of more rows; those that are played here go on."""
+        known, longer = len(self.role), CarryingLaw(traits)
+        for name in ("role", "_fresh", "_way", "_origin", "_since"):
+            getattr(longer, name)[:known] = getattr(self, name)
+        longer._steps[:, :known] = self._steps
+        return longer
+
     def restart(self, row: int) -> None:
         """Begin an episode in ``row`` with the traits that stand there now."""
         self.role[row] = self.traits.role[row]
@@ -252,17 +260,25 @@ class CoCarryPartner(TraitPartner):
         """Role of the episode of a scalar partner; None before the first."""
         return self.strata[0] if self.strata else None
 
+    def reset(self, *, seed: int | None = None) -> None:
+        """Start a new episode; see `PartnerBase.reset`."""
+        super().reset(seed=seed)
+        self._law = None
+
     def reset_row(self, row: int, *, seed: int) -> None:
         """Start a new episode in one row; see `PartnerBase.reset_row`."""
         super().reset_row(row, seed=seed)
-        if self._law is not None and self._law.traits is self._traits:
-            self._law.restart(row)
+        law, traits = self._law, self._traits
+        if law is not None and traits is not None:
+            if law.traits is not traits:
+                self._law = law = law.grown(traits)
+            law.restart(row)
 
     def actions(self, states: NDArray[Any]) -> FloatArray:
         """Return the steps of N grips over `GRIP_STEP`, (N, 3), for states (N, 20)."""
         view, traits = read_view(states), self.traits(len(states))
         if self._law is None or self._law.traits is not traits:
-            self._law = CarryingLaw(traits)
+            self._law = CarryingLaw(traits) if self._law is None else self._law.grown(traits)
         return self._law.act(view) / GRIP_STEP
 
 

@@ -4,6 +4,7 @@ Errors name class, key and range.
 """
 
 import math
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -215,8 +216,9 @@ def member(family: type[TraitPartner], name: str, *options: NumberOption) -> Cal
             "number_options": options,
             "draw_traits": staticmethod(draw),
         }
-        title = "".join(part.title() for part in name.split("_"))
-        register_partner(name)(type(title, (family,), own))
+        title = "".join(part.title() for part in name.split("_")).replace("Cocarry", "CoCarry")
+        kind = register_partner(name)(type(title, (family,), own))
+        setattr(sys.modules[draw.__module__], title, kind)  # where pickle looks for it
         return draw
 
     return record

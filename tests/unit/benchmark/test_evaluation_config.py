@@ -102,7 +102,7 @@ def test_configuration_that_fits_nothing_is_refused_before_any_episode(tmp_path,
     ("text", "message"),
     [
         ("- a\n- b\n", "expected a YAML mapping, got list"),
-        ("a: [", "line 1, column 5: expected YAML, got an error"),
+        ("a: [", "expected YAML, got a bracket"),
         (None, "expected a YAML file, got none"),
     ],
 )

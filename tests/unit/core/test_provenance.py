@@ -13,6 +13,7 @@ from cadenza.core.provenance import (
     GitState,
     compute_run_metadata,
     git_state,
+    legacy_run_id,
 )
 
 EMPTY_DIGEST = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -50,6 +51,15 @@ def fresh_state(root) -> GitState:
 def run_id(root, **changes) -> str:
     git_state.cache_clear()
     return compute_run_metadata(**{"seed": 0, "run_kind": "k", "repo_root": root, **changes}).run_id
+
+
+def test_legacy_run_id_equals_the_published_values():
+    facts = {"seed": 0, "git_sha": "unknown", "pyproject_hash": EMPTY_DIGEST}
+    assert legacy_run_id(**facts, run_kind="ego_aht_happo") == "fa00d05415410601"
+    assert (
+        legacy_run_id(**facts, run_kind="ego_aht_happo", config_fingerprint="48aa451e7544199a")
+        == "ce53c070c24263b6"
+    )
 
 
 def test_run_id_follows_its_documented_formula(tmp_path):

@@ -1,5 +1,7 @@
 """What the partners of co-carry do, on states whose answer is a hand calculation."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -220,3 +222,22 @@ def test_row_keeps_its_episode_when_the_batch_grows():
 def test_state_of_another_task_is_refused():
     with pytest.raises(InputError, match="expected states of 20 numbers, got shape"):
         partner("cocarry_leader").act({"agent": {"partner": {"state": np.zeros(10)}}})
+
+
+def test_row_that_grows_a_batch_leaves_the_lags_of_the_others():
+    def play(grows):
+        played = partner("cocarry_lagged_leader")
+        played.reset_row(0, seed=3)
+        played.reset_row(1, seed=4)
+        for time in (0.0, 0.05, 0.1):
+            played.actions(np.stack([state(time=time)] * 2))
+        if grows:
+            played.reset_row(2, seed=5)
+        return played.actions(np.stack([state(time=0.15)] * (3 if grows else 2)))[:2]
+
+    assert np.array_equal(play(grows=True), play(grows=False))
+
+
+def test_member_can_be_sent_to_another_process():
+    again = pickle.loads(pickle.dumps(partner("cocarry_leader")))  # noqa: S301 -- our own bytes
+    assert type(again).__name__ == "CoCarryLeader"
