@@ -229,12 +229,13 @@ def test_row_that_grows_a_batch_leaves_the_lags_of_the_others():
         played = partner("cocarry_lagged_leader")
         played.reset_row(0, seed=3)
         played.reset_row(1, seed=4)
-        for time in (0.0, 0.05, 0.1):
-            played.actions(np.stack([state(time=time)] * 2))
+        for tick in range(60):
+            played.actions(np.stack([state(time=0.05 * tick)] * 2))
         if grows:
             played.reset_row(2, seed=5)
-        return played.actions(np.stack([state(time=0.15)] * (3 if grows else 2)))[:2]
+        return played.actions(np.stack([state(time=3.0)] * (3 if grows else 2)))[:2]
 
+    assert np.abs(play(grows=False)).min(axis=0).max() > 0.0  # both are on their way
     assert np.array_equal(play(grows=True), play(grows=False))
 
 
