@@ -30,6 +30,7 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.safety.bounds import MAX_BOUND, MIN_BOUND, Bounds
 from cadenza.safety.budget_split import (
     BudgetSplitStrategy,
+    delivered_fractions,
     shared_authority,
 )
 from cadenza.safety.cbf import PairParameters, Plant, braking_meets_row, derated
@@ -474,11 +475,13 @@ def _shared_constants(
         measure_authority(model, state, bounds)
         for model, state in zip(partners, states, strict=True)
     ]
+    own, other = delivered_fractions(strategy)
     split = [_shared(strategy, ego, partner, base) for partner in theirs]
     return PairConstants(
         [pair for pair, _ in split],
         [share for _, share in split],
-        covered=covered and all(their.certified for their in theirs),
+        # A ramp reaches the speed that the row asks for, but moves the ball later.
+        covered=covered and own == other == 1.0 and all(their.certified for their in theirs),
         lasting=ego.jacobian is None and all(their.jacobian is None for their in theirs),
     )
 

@@ -5,6 +5,7 @@ from cadenza.safety.budget_split import (
     SUPPORTED_STRATEGIES,
     BudgetSplitStrategy,
     ProportionalBudgetSplit,
+    RelativeDegreeAwareBudgetSplit,
     make_budget_split,
     shared_authority,
 )
@@ -27,6 +28,13 @@ def test_proportional_split_by_hand():
     assert ProportionalBudgetSplit().split(2.0, 2.0) == (0.5, 0.5)
 
 
+def test_relative_degree_split_counts_a_ramping_agent_by_half():
+    # Degree 3 delivers alpha / 2 within a step: weights 2 and 3 / 2 of 2 + 1.5.
+    split = RelativeDegreeAwareBudgetSplit(2, 3).split(2.0, 3.0)
+    assert split == pytest.approx((2.0 / 3.5, 1.5 / 3.5))
+    assert RelativeDegreeAwareBudgetSplit(4, 2).split(3.0, 1.0) == pytest.approx((0.5, 0.5))
+
+
 @pytest.mark.parametrize("name", SUPPORTED_STRATEGIES)
 def test_every_listed_strategy_can_be_made_and_swaps_with_its_agents(name):
     strategy = make_budget_split(name)
@@ -39,8 +47,11 @@ def test_every_listed_strategy_can_be_made_and_swaps_with_its_agents(name):
     ("make", "message"),
     [
         (lambda: make_budget_split("equal"), r"one of \('proportional',\), got 'equal'"),
+        (lambda: RelativeDegreeAwareBudgetSplit(float("nan")), "whole degrees >= 2"),
+        (lambda: RelativeDegreeAwareBudgetSplit(2, 101), "<= 100"),
         (lambda: ProportionalBudgetSplit().split("x", 1.0), "expected authorities > 0"),
-        (lambda: ProportionalBudgetSplit().split(1.0, -1.0), "expected authorities > 0"),
+        (lambda: RelativeDegreeAwareBudgetSplit(1, 2), "expected whole degrees >= 2.* got 1 and 2"),
+        (lambda: RelativeDegreeAwareBudgetSplit().split(1.0, -1.0), "expected authorities > 0"),
         (lambda: shared_authority(ProportionalBudgetSplit(), 0.0, 1.0), "cannot cooperate"),
     ],
 )
@@ -64,6 +75,9 @@ def test_shared_authority_is_the_sum_only_for_proportional_shares():
     # Half each: the weak agent brakes with 1 at most, so the pair counts for 2.
     assert shared_authority(EqualSplit(), 3.0, 1.0) == (2.0, 0.5)
     assert shared_authority(EqualSplit(), 1.0, 3.0) == (2.0, 0.5)
+    # A ramping agent counts by half: 3 + 1 / 2.
+    alpha, share = shared_authority(RelativeDegreeAwareBudgetSplit(2, 3), 3.0, 1.0)
+    assert (alpha, share) == pytest.approx((3.5, 3.0 / 3.5))
 
 
 # In the filter. Box 2, ego capacity 2, partner 1: alpha = 3, shares 2/3 and 1/3. dt = 0.1.
@@ -96,6 +110,21 @@ def test_filter_keeps_its_share_of_the_row():
     action, info = call(sharing(), [2.0, 0.0], facing(1.4), dt=0.1)
     assert action[0] == pytest.approx(expected, abs=1e-12)
     assert (info["status"], info["uncertified"]) == ("optimal", False)
+
+
+def test_filter_that_ramps_commands_what_delivers_its_share():
+    # Ego of degree 3: phi = 1/2, alpha = 2 / 2 + 1 = 2, share 1/2, so the command takes all of it.
+    split = RelativeDegreeAwareBudgetSplit(3, 2)
+    action, info = call(sharing(split), [2.0, 0.0], facing(1.1), dt=0.1)
+    assert action[0] == pytest.approx(level(2.0, w=1.1), abs=1e-12)
+    assert info["uncertified"] is True
+    # Its partner of degree 2 is asked for its own half only, and is not covered either.
+    split = RelativeDegreeAwareBudgetSplit(2, 3)
+    action, info = call(sharing(split, (1.0, 2.0)), [2.0, 0.0], facing(1.1), dt=0.1)
+    assert action[0] == pytest.approx(0.5 * level(2.0, w=1.1), abs=1e-12)
+    assert info["uncertified"] is True
+    _, info = call(sharing(RelativeDegreeAwareBudgetSplit()), [2.0, 0.0], facing(1.4), dt=0.1)
+    assert info["uncertified"] is False
 
 
 def test_filter_that_shares_ignores_forecasts_and_lambda_still_tightens():
@@ -133,6 +162,7 @@ def test_filter_classical_row_can_be_shared_too():
         ({"prediction_error": 0.1}, "leave prediction_error out"),
         ({"max_age_s": 0.1}, "do not keep the same row"),
         ({"split": "fair"}, "budget_split: expected one of"),
+        ({"split": "relative_degree_aware"}, "take RelativeDegreeAwareBudgetSplit"),
     ],
 )
 def test_filter_split_beside_an_option_that_contradicts_it_is_refused(options, message):

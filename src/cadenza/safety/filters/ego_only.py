@@ -26,6 +26,7 @@ from cadenza.safety.authority import (
     pair_constants,
 )
 from cadenza.safety.bounds import Bounds
+from cadenza.safety.budget_split import delivered_fractions
 from cadenza.safety.cbf import (
     CERTIFICATE_TOLERANCE,
     OVERLAP_TOLERANCE,
@@ -550,6 +551,10 @@ class EgoOnlyCBFQP:
             self._options,
             dt=dt,
         )
+        if self._options.strategy is not None and authority.bias is not None:
+            # The share is that of a command which arrives in part; the bias acts in full.
+            own, _ = delivered_fractions(self._options.strategy)
+            authority = replace(authority, bias=tuple(b / own for b in authority.bias))
         c, size = bounds.action_linf_component, model.action_dim
         box = ([-c] * size, [c] * size)
         rows = list(zip(pairs.partners, pairs.keys, of_pairs.parameters, strict=True))

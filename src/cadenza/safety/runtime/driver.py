@@ -110,7 +110,7 @@ class SafetyDriver:
 
     @property
     def telemetry(self) -> RuntimeTelemetry:
-        """Counters of the run and the episode, and the reasons for braking."""
+        """Counters of the run and the episode, and brakes counted by reason."""
         return self._runtime.telemetry
 
     def drives(self, env: object) -> bool:

@@ -253,7 +253,7 @@ class SafetyRuntime:
 
     @property
     def telemetry(self) -> RuntimeTelemetry:
-        """Counters of the run and the episode, and the reasons for braking."""
+        """Counters of the run and the episode, and brakes counted by reason."""
         return self._telemetry
 
     def begin_run(self, seed: int) -> None:
