@@ -154,6 +154,12 @@ def is_gone(owner: str) -> bool:
     return pid is not None and str(start_ticks(pid)) != owner.rpartition("/")[2]
 
 
+def is_frozen(owner: str) -> bool:
+    """Return whether ``owner`` is known to be alive and stopped (SIGSTOP, Ctrl-Z, a debugger)."""
+    pid = _pid_here(owner)
+    return pid is not None and not is_gone(owner) and is_held(pid)
+
+
 def _pid_here(owner: str) -> int | None:
     """Return the number of a process of this machine; None for other machines and odd names."""
     machine, _, process = owner.rpartition("/")[0].rpartition("/")

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ from cadenza.loop.knowledge import lint
 from cadenza.loop.knowledge.observations import Observation, measurement, plain_name
 from cadenza.loop.knowledge.pages import (
     Page,
+    claimed_name,
     load_page,
     locked,
     page_path,
@@ -61,12 +63,15 @@ class KnowledgeAgent:
         max_prompt_chars: int = _MAX_PROMPT_CHARS,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         seed: int | None = None,
+        origin: Callable[[], str] | None = None,
     ) -> None:
         """Keep pages below ``root``, created when something is first written.
 
         ``llm`` writes lessons, None derives them from the observations alone; to keep to
         ``max_prompt_chars`` the page in its prompt is cut. ``clock`` is for observations that come
-        without a time. Runs of one ``seed`` do not replicate each other.
+        without a time. Runs of one ``seed`` do not replicate each other. ``origin``, asked when
+        there is something to tell, tells a run from one of its id in another store; None if ids are
+        unique.
         """
         self.root = Path(root)
         self.bus = bus
@@ -74,6 +79,7 @@ class KnowledgeAgent:
         self._clock = clock
         self._max_tokens = max_tokens
         self._seed = seed
+        self._origin = origin
         self._page_chars = min(_MAX_PAGE_CHARS, max_prompt_chars - _MAX_OTHER_CHARS)
 
     def ingest(
@@ -88,7 +94,8 @@ class KnowledgeAgent:
     ) -> list[Path]:
         """Write what a cycle observed into the pages of policy, task and run.
 
-        Repeating an ingest of the same run and cycle changes nothing. The task page is that of the
+        Repeating an ingest of the same run and cycle changes nothing. A run whose id another run
+        had first has a digest behind its id in the pages. The task page is that of the
         report's suite; ``at`` is when the decision was made, Unix seconds, now if None. Returned
         are the pages of the policy and of the task.
 
@@ -109,10 +116,12 @@ class KnowledgeAgent:
             decision=plain_name(decision).replace(",", "_"),
             seed=self._seed,
         )
+        name = self._name_of(run_id, seen)
+        seen = replace(seen, run=plain_name(name))
         subjects = (
             Subject("policy", policy),
             Subject("task", report.task_suite),
-            Subject("experiment", run_id),
+            Subject("experiment", name),
         )
         # asked before the folder is locked: a model takes minutes, other runs write meanwhile
         replies = [self._lessons(subject, seen) for subject in subjects]
@@ -130,6 +139,15 @@ class KnowledgeAgent:
         findings = lint.findings(self.root)
         self.bus.emit(Event(_LINT_RUN, "knowledge", "lint_report", payload={"findings": findings}))
         return findings
+
+    def _name_of(self, run_id: str, seen: Observation) -> str:
+        """Return the name of the run in the pages."""
+        if self._origin is None:
+            return run_id
+        origin, subject = self._origin(), Subject("experiment", run_id)
+        with locked(self.root):
+            taken = has_observation(self._page(self._path(subject)), subject, seen)
+            return claimed_name(self.root, run_id, origin, taken=taken)
 
     def _page(self, path: Path) -> Page:
         """Return a page as it is now; an empty one for none, or for one that is no page."""

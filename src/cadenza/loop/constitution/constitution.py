@@ -10,9 +10,10 @@ Limits:  what a folder of local data lacks, LeRobot fetches from the hub under t
 """
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal, Self, cast
 
 from pydantic import (
@@ -235,6 +236,12 @@ _LOG = logging.getLogger(__name__)
 
 #: Every program there is; a file of rules chooses among them.
 PROGRAMS: Final = {program.words: program for program in (*NATIVE_PROGRAMS, *LEROBOT_PROGRAMS)}
+#: Programs that run other programs or code; refused under a rule of their own, for clear messages.
+_INTERPRETERS: Final = re.compile(
+    r"(?:|a|ba|c|da|fi|k|mk|pw|power|s|tc|wi|z)sh|powershell|fish|cmd|busybox|i?python|pypy?|py"
+    r"|perl|php|ruby|node|deno|bun|tclsh|env|exec|nohup|nice|setsid|stdbuf|strace|sudo|doas|time"
+    r"|timeout|watch|xargs|pipx?|uvx?|torchrun|accelerate"
+)
 
 
 class Constitution:
@@ -392,6 +399,7 @@ class Constitution:
             )
 
     def _find(self, words: tuple[str, ...]) -> tuple[Program, tuple[str, ...]]:
+        _require_bare_name(words[0])
         if words[0] not in {program[0] for program in self._programs}:
             raise denied("unknown_program", f"expected a known program, got {quoted(words[0])}")
         allowed = self.rules.allowed_programs
@@ -465,6 +473,16 @@ class Constitution:
 def _one_of(names: Sequence[str] | None) -> str:
     """Return what a rule that lists names expects."""
     return f"one of {list(names)}" if names else "an entry in the file of rules, which has none"
+
+
+def _require_bare_name(program: str) -> None:
+    if not program.isascii():
+        raise denied("look_alike", f"expected a program in ASCII, got {quoted(program)}")
+    if "/" in program or "\\" in program or program.startswith((".", "~")):
+        raise denied("program_path", f"expected a bare name, got the path {quoted(program)}")
+    stem = PurePosixPath(program.lower()).name.removesuffix(".exe").rstrip("0123456789.")
+    if _INTERPRETERS.fullmatch(stem):
+        raise denied("interpreter", f"expected no interpreter or wrapper, got {quoted(program)}")
 
 
 def _paths(

@@ -29,6 +29,8 @@ from cadenza.loop.errors import EventError, EventLogError, EventLogHeldError
 SCHEMA: Final = 1
 #: Longest payload, bytes of JSON: a command that lists 100 000 episodes has a tenth of it.
 MAX_PAYLOAD_BYTES: Final = 1 << 23
+#: Deepest nesting of a payload; what contains itself is deeper.
+_MAX_DEPTH: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +55,7 @@ class Event:
         if not math.isfinite(self.ts):
             raise EventError(f"Event.ts: expected finite Unix seconds, got {self.ts}.")
         object.__setattr__(self, "ts", float(self.ts))
-        object.__setattr__(self, "payload", self._plain_payload())
-
-    def _plain_payload(self) -> dict[str, Any]:
-        """Return the payload as it comes back from JSON."""
-        place = f"Event.payload of {self.stage}/{self.kind}"
-        if not isinstance(cast("object", self.payload), Mapping):
-            kind = type(self.payload).__name__
-            raise EventError(f"{place}: expected a mapping, got {kind}.")
-        try:
-            return json.loads(json.dumps(dict(self.payload), allow_nan=False, default=_plain))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise EventError(
-                f"{place}: expected text, finite numbers, lists and mappings, got: {error}; "
-                "convert it first."
-            ) from error
+        object.__setattr__(self, "payload", _strict_mapping(self.payload, "payload", 0))
 
     def payload_json(self) -> str:
         """Return the payload as ASCII JSON.
@@ -82,15 +70,6 @@ class Event:
                 f"bytes of JSON, got {len(text)}; write large results to a file and name it."
             )
         return text
-
-
-def _plain(value: object) -> object:
-    """Return what JSON can express of a value that it does not know itself."""
-    if isinstance(value, os.PathLike):
-        return os.fsdecode(cast("os.PathLike[str]", value))
-    if isinstance(value, Mapping):
-        return dict(cast("Mapping[object, object]", value))
-    raise TypeError(type(value).__name__)
 
 
 def event_line(event: Event, *, seq: int, mono: float) -> bytes:
@@ -111,6 +90,41 @@ def event_line(event: Event, *, seq: int, mono: float) -> bytes:
         "mono": mono,
     }
     return json.dumps(fields, allow_nan=False).encode("ascii") + b"\n"
+
+
+def _strict(value: object, place: str, depth: int) -> Any:
+    """Return ``value`` with plain JSON types, or refuse it by its ``place``."""
+    if depth > _MAX_DEPTH:
+        raise EventError(f"Event.{place}: expected at most {_MAX_DEPTH} levels of nesting.")
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            if not math.isfinite(value):
+                raise EventError(f"Event.{place}: expected a finite number, got {value}.")
+            return float(value)
+        case os.PathLike():
+            return os.fsdecode(cast("os.PathLike[str]", value))
+        case Mapping():
+            return _strict_mapping(cast("Mapping[object, object]", value), place, depth)
+        case list() | tuple():
+            items = enumerate(cast("list[object]", value))
+            return [_strict(item, f"{place}[{index}]", depth + 1) for index, item in items]
+        case _:
+            raise EventError(
+                f"Event.{place}: expected text, numbers, lists and mappings, got "
+                f"{type(value).__name__}; convert it first."
+            )
+
+
+def _strict_mapping(value: object, place: str, depth: int) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise EventError(f"Event.{place}: expected a mapping, got {type(value).__name__}.")
+    entries = cast("Mapping[object, object]", value)
+    for key in entries:
+        if not isinstance(key, str):
+            raise EventError(f"Event.{place}: expected text as keys, got {key!r}.")
+    return {str(key): _strict(item, f"{place}.{key}", depth + 1) for key, item in entries.items()}
 
 
 #: Bytes read at once while looking for a line end from the back.

@@ -281,7 +281,9 @@ class AttemptFolder:
         document, path = self._document(name), self.path / name
         if document is None:
             return None
-        given = {"memory_kills": 0, **document}  # older hosts do not count them
+        given = {"memory_kills": 0, **document}  # older hosts do not count them, or say null
+        if given["memory_kills"] is None:
+            given["memory_kills"] = 0
         return kind(
             **{one.name: _entry(given, one.name, _TYPES[one.name], path) for one in fields(kind)}
         )

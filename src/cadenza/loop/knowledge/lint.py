@@ -2,7 +2,8 @@
 
 Contradictions:  runs that kept one policy on one suite and disagree beyond their intervals; a
                  lesson that says the opposite of the newest significant change within a run, or
-                 calls a policy best where another one's last success is significantly higher.
+                 calls a policy best where another one's last success is significantly higher; two
+                 lessons of one page that say opposite things of the same name.
 Staleness:       a page without an observation for `STALE_DAYS` before the newest of all pages; a
                  day of change before its newest observation; runs that do not exist.
 """
@@ -99,6 +100,10 @@ def _contradictions(page: Page, seen: Observations) -> Iterator[str]:
     lessons = [line for line in page.section(LESSONS).split("\n") if line.strip()]
     for lesson in lessons:
         yield from _contradicted_by_observations(lesson, outcomes)
+    for name in sorted(seen.names()):
+        claims = {claim for lesson in lessons if _names(lesson, name) and (claim := _claim(lesson))}
+        if len(claims) > 1:
+            yield f"contradiction: lessons say that {name} gains and that it loses"
 
 
 def _contradicted_by_observations(

@@ -273,6 +273,11 @@ class Observations:
             by_pair.setdefault((suite, policy), []).append(outcome)
         return by_pair
 
+    def names(self) -> set[str]:
+        """Return the suites and policies."""
+        observed = (*self.rows, *self.listed)
+        return {name for one in observed for name in (one.suite, one.policy)}
+
     def runs(self) -> tuple[str, ...]:
         """Return the runs, in order of their first observation."""
         named = [*(row.run for row in self.rows), *(seen.run for seen in self.listed)]

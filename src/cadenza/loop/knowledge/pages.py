@@ -5,6 +5,9 @@ Page:   YAML front matter between ``---`` lines, then Markdown in sections. Read
         says so. Writing and reading again gives the same page.
 Files:  a page belongs to the name in its front matter. Two names may have one slug: another name of
         the same slug gets a file with a digest of the name at its end, and keeps it.
+Runs:   run ids are unique within a store only. The first run of an id gets the id as its name; a
+        run of that id in another store gets the id and a digest of its own origin, and keeps it.
+        Who was first is kept in a hidden file of the folder.
 """
 
 import fcntl
@@ -23,6 +26,7 @@ import yaml
 from cadenza.core.errors import StorageError
 from cadenza.core.files import (
     atomic_write_bytes,
+    atomic_write_text,
     confined_path,
     make_folder,
     remove_temporaries,
@@ -274,7 +278,8 @@ proposers; nothing is decided by them.
 
 - `tasks/`, `policies/`: YAML front matter between `---` lines (`name`, `type`, `status`,
   `provenance`, `updated`), then `## Observations` and `## Lessons`.
-- `experiments/`: one page per run, with a table of its cycles.
+- `experiments/`: one page per run, with a table of its cycles. A run of another store whose id
+  was taken has a digest behind its id; `.runs/` holds who was first.
 - `status` is `observed-once`; `replicated` once two runs or more of different seeds, each with
   enough episodes, kept the same policy on the same suite and all agree; or `human-confirmed`,
   which only a person sets, and which keeps programs from changing status and lessons.
@@ -385,4 +390,34 @@ def page_path(root: Path, folder: str, name: str, owner: Callable[[Path], str | 
 
 
 def _digits(name: str) -> str:
-    return sha256_bytes(name.encode("utf-8", "replace"))[:_DIGEST_DIGITS]
+    return _digest(name)[:_DIGEST_DIGITS]
+
+
+def _digest(text: str) -> str:
+    return sha256_bytes(text.encode("utf-8", "replace"))
+
+
+#: Folder of the claims, below the folder of the pages.
+_CLAIMS: Final = ".runs"
+#: What claims a name for pages that were written by nobody known.
+_UNKNOWN: Final = "-"
+#: Hexadecimal digits of a claim's file name.
+_FILE_DIGITS: Final = 32
+
+
+def claimed_name(root: Path, run_id: str, origin: str, *, taken: bool) -> str:
+    """Return the name of a run in the pages, claiming its id if nobody did; call under the lock.
+
+    ``origin`` tells the run from others of its id, and is equal whenever it goes on. ``taken`` says
+    that the pages hold what this run is about to tell: without a claim, another run of its id
+    wrote them. A link that leads out of the folder is a `StorageError`.
+    """
+    path = confined_path(root, f"{_CLAIMS}/{_digest(run_id)[:_FILE_DIGITS]}")
+    own = _digest(origin)
+    data = read_bounded(path)
+    if data is None:
+        claim = _UNKNOWN if taken else own
+        atomic_write_text(path, f"{claim}\n")
+    else:
+        claim = data.decode("utf-8", "replace").strip()
+    return run_id if claim == own else f"{run_id}~{_digits(origin)}"

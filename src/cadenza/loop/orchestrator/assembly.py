@@ -133,6 +133,9 @@ def build_loop(
     def lease() -> Lease:
         return made[0].lease
 
+    def origin() -> str:  # the store keeps it, wherever it is moved
+        return f"{run_id} {store.get_run(run_id)['created_at']!r}"
+
     try:
         llm = _language_model(
             config, StoreReplies(store.replies, lease), lambda: made[0].asked_to_stop()
@@ -143,7 +146,7 @@ def build_loop(
             bus,
             **_agents(config, rules, stack, bus),
             proposer=_proposer(config, run_id, bus, llm, schedule_of(config, rules)),
-            knowledge_agent=_knowledge(config, bus, llm),
+            knowledge_agent=_knowledge(config, bus, llm, origin),
             open_jobs=jobs,
             stop=stop,
             uses_gpu=_uses_gpu(stack),
@@ -271,7 +274,9 @@ def _proposer(
     )
 
 
-def _knowledge(config: LoopConfig, bus: EventBus, llm: LLMClient) -> KnowledgeWriter | None:
+def _knowledge(
+    config: LoopConfig, bus: EventBus, llm: LLMClient, origin: Callable[[], str]
+) -> KnowledgeWriter | None:
     if not config.knowledge.enabled:
         return None
     from cadenza.loop.agents.knowledge_agent import KnowledgeAgent
@@ -283,6 +288,7 @@ def _knowledge(config: LoopConfig, bus: EventBus, llm: LLMClient) -> KnowledgeWr
         max_prompt_chars=_prompt_chars(config),
         max_tokens=config.llm_calls.max_reply_tokens,
         seed=config.seed,
+        origin=origin,
     )
 
 

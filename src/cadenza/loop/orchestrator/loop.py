@@ -8,6 +8,7 @@ events where it left them.
 import logging
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -23,6 +24,7 @@ from cadenza.loop.errors import (
     BudgetExceededError,
     DuplicateRunError,
     EventLogHeldError,
+    LeaseHeldError,
     StaleLeaseError,
     StaleStateError,
     StopRequestedError,
@@ -48,7 +50,7 @@ from cadenza.loop.orchestrator.steps import (
     RunSession,
     Workers,
 )
-from cadenza.loop.processes import is_gone, this_process
+from cadenza.loop.processes import is_frozen, is_gone, readable, this_process
 from cadenza.loop.resuming import initial_reference, placed, require_place
 from cadenza.loop.state import STOP_REQUESTED, LoopState, RunSummary, summarize
 from cadenza.loop.store import changes
@@ -451,11 +453,39 @@ def take(store: JobStore, run_id: str, log_path: Path, *, ttl_s: float) -> Lease
         EventLogHeldError: One that shows no sign of life still holds the log; nothing was changed.
         EventLogError: The file system refused.
     """
-    holder = store.leases.holder(run_id)
-    if holder is None or is_gone(holder):
-        try:
+    row, holder = store.get_run(run_id), store.leases.holder(run_id)
+    owner = row["lease_owner"]
+    try:
+        if holder is None or is_gone(holder):
             LogFile(log_path).close()
-        except EventLogHeldError:
-            if store.leases.holder(run_id) in (None, holder):  # else taken, with its log, meanwhile
-                raise
-    return store.leases.acquire(run_id, this_process(), ttl_s=ttl_s, to_work=True)
+        return store.leases.acquire(run_id, this_process(), ttl_s=ttl_s, to_work=True)
+    except EventLogHeldError as error:
+        if store.get_run(run_id)["lease_epoch"] != row["lease_epoch"]:
+            return take(store, run_id, log_path, ttl_s=ttl_s)  # taken, with its log, meanwhile
+        if owner is None or is_gone(owner):
+            raise
+        raise EventLogHeldError(_who_has_it(row, owner, "event log", ttl_s)) from error
+    except LeaseHeldError as error:
+        if owner is None or not is_frozen(owner):
+            raise
+        raise LeaseHeldError(_who_has_it(row, owner, "lease", ttl_s)) from error
+
+
+def _who_has_it(row: Row, owner: str, what: str, ttl_s: float) -> str:
+    """Return who holds a run without a sign of life, since when, and what to do."""
+    renewed = None if row["lease_expires_at"] is None else row["lease_expires_at"] - ttl_s
+    since = "" if renewed is None else f", silent since {_utc(renewed)}"
+    if is_frozen(owner):
+        pid = owner.split("/")[-2]
+        state = " and is stopped (SIGSTOP, Ctrl-Z)"
+        remedy = f"let it go on with `kill -CONT {pid}`, or end it with `kill -KILL {pid}`"
+    else:
+        state, remedy = "", "see there whether it hangs, and end it"
+    return (
+        f"run {row['id']!r}: expected a free {what}, got one that {readable(owner)} "
+        f"holds{since}{state}; {remedy}, then resume the run."
+    )
+
+
+def _utc(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

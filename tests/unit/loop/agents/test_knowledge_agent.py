@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import yaml
 
@@ -96,6 +98,25 @@ def test_two_runs_that_agree_replicate_and_a_third_may_undo_it(root, bus):
     # 2 of 40 against 20 of 40: the intervals are far apart
     seeded("c", 3, 0.05)
     assert meta(root, "policies/bc.md")["status"] == "observed-once"
+
+
+def test_runs_of_one_id_in_two_stores_are_told_apart(root, bus):
+    def of_store(origin):
+        return KnowledgeAgent(root, bus, clock=lambda: NOW, origin=lambda: origin)
+
+    for _ in range(2):  # the second time as repeated steps
+        for cycle in range(2):
+            ingest(of_store("one"), run="demo", cycle=cycle, success=0.9)
+            ingest(of_store("two"), run="demo", cycle=cycle, success=0.3)
+    text = (root / "tasks/crossing.md").read_text()
+    assert [text.count(f"· success {percent}.0%") for percent in (90, 30)] == [2, 2]
+    assert text.count("· run demo · ") == 2
+    named = sorted(meta(root, path)["name"] for path in everything(root) if "experiments" in path)
+    assert named[0] == "demo"
+    assert re.fullmatch("demo~[0-9a-f]{8}", named[1])
+    told = [f["problem"] for f in of_store("two").lint()]
+    assert len(told) == 2  # on the pages of policy and task
+    assert all(f"runs demo and {named[1]} disagree" in problem for problem in told)
 
 
 def test_what_a_person_confirmed_stays(root, bus):

@@ -89,11 +89,11 @@ def collect(*more, without=()):
 
 EVASIONS = [
     # programs
-    ("unknown_program", ["python", "-m", "lerobot.scripts.train"]),
-    ("unknown_program", ["/usr/bin/lerobot-train", *train()[1:]]),
+    ("interpreter", ["python", "-m", "lerobot.scripts.train"]),
+    ("program_path", ["/usr/bin/lerobot-train", *train()[1:]]),
     ("unknown_program", ["lerobot-train.py", *train()[1:]]),
-    ("unknown_program", ["lerobot‐train", *train()[1:]]),  # U+2010 HYPHEN
-    ("unknown_program", ["cаdenza", "job", "train"]),  # Cyrillic a
+    ("look_alike", ["lerobot‐train", *train()[1:]]),  # U+2010 HYPHEN
+    ("look_alike", ["cаdenza", "job", "train"]),  # Cyrillic a
     ("forbidden_commands", ["lerobot-record", "--steps=1"]),
     ("unknown_subcommand", ["cadenza", "loop", "run"]),
     # words

@@ -46,6 +46,17 @@ def test_documents_of_odd_values_are_refused(folder, name, change, message):
         folder.read_request() if name == "request" else folder.read_end(2)
 
 
+def test_kills_that_nobody_counted_are_none(folder):
+    folder.write_end(AttemptEnd(attempt=2, exit_code=0, duration_s=1.0, reason="finished"))
+    path = folder.path / "end.json"
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(document | {"memory_kills": None}))
+    assert folder.read_end(2).memory_kills == 0
+    del document["memory_kills"]
+    path.write_text(json.dumps(document))
+    assert folder.read_end(2).memory_kills == 0
+
+
 @pytest.mark.parametrize(
     ("exit_code", "reason", "memory_kills", "kind", "problem"),
     [

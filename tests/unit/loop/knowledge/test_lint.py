@@ -85,6 +85,15 @@ def test_lesson_against_the_newest_change_is_told(root, ingest, lesson, contradi
     assert all("went 20.0% to 80.0%" in problem for problem in found)
 
 
+def test_lessons_that_contradict_each_other_are_told(root, ingest):
+    ingest("a", 0, 0.5)
+    with_lessons(root, "tasks/crossing.md", "More data improves bc.", "bc drops with more data.")
+    told = "contradiction: lessons say that bc gains and that it loses"
+    assert problems(root, "tasks/crossing.md") == [told]
+    with_lessons(root, "tasks/crossing.md", "More data improves bc.", "bc does not drop.")
+    assert problems(root, "tasks/crossing.md") == []
+
+
 def test_best_that_is_not_best_is_told(root, ingest):
     ingest("a", 0, 0.3)
     ingest("a", 1, 0.9, policy="bc_large")
