@@ -159,27 +159,42 @@ class RuntimeConfig(FrozenModel):
     deterministic_torch: bool = True
 
 
-#: Safety options that upstream has, too.
-_UPSTREAM_OPTIONS: Final = (
-    "saturation_threshold",
-    "cbf_gamma",
-    "lambda_safe",
-    "n_warmup_steps",
-    "predictor_kind",
-    "tau_brake",
-    "clamp_floor_ratio",
+class UpstreamSafety(FrozenModel):
+    """Settings of the filter that upstream has, too; see `SafetyConfig`."""
+
+    enabled: bool = False
+    saturation_threshold: float = Field(default=0.9, gt=0.0, le=1.0)
+    cbf_gamma: float = Field(default=5.0, gt=0.0)
+    lambda_safe: float = Field(default=0.0, le=0.0)
+    n_warmup_steps: int = Field(default=50, ge=0)
+    predictor_kind: str = "constant_velocity"
+    tau_brake: float = Field(default=0.100, gt=0.0)
+    clamp_floor_ratio: float = Field(default=0.7, gt=0.0, le=1.0)
+
+
+#: Our own options of the filter, in the order that fingerprints and sealed plans have.
+_OWN_OPTIONS: Final = (
+    *("margin_m", "miss_rate", "eta", "conformal_rule", "integral_gain", "eta_decay"),
+    *("dtaci_steps", "target_loss", "lambda_max", "horizon_steps", "lambda_start"),
+    *("partner_memory", "prediction_error", "on_bad_input", "max_age_s", "latency_floor"),
+    *("comm_tick_s", "age_jump_s", "barrier", "compat", "cbf_power", "budget_split", "rate_limit"),
+    *("multi_partner", "contact_speed", "solver", "brake_stopping", "brake_latency_s"),
+    "brake_hysteresis",
 )
-#: Options whose objects no file can hold, as types of what a file can.
-_NAMED: Final[dict[str, Any]] = {"budget_split": str | None}
-_OWN_OPTIONS: Final[dict[str, Any]] = {
-    name: (
-        _NAMED.get(name, hint),
-        Field(default=getattr(SafetyOptions(), name), json_schema_extra=extension()),
-    )
-    for name, hint in get_type_hints(SafetyOptions).items()
-    if name not in _UPSTREAM_OPTIONS
+#: Types of what a file holds, where the runtime takes objects, and of what only sealed plans hold.
+_OWN_TYPES: Final[dict[str, Any]] = {
+    **get_type_hints(SafetyOptions),
+    "budget_split": str | None,
+    "integral_gain": Literal[0.0],
 }
-OptionFields = create_model("OptionFields", __base__=FrozenModel, **_OWN_OPTIONS)
+_OWN_FIELDS: Final[dict[str, Any]] = {
+    name: (
+        _OWN_TYPES[name],
+        Field(default=getattr(SafetyOptions(), name, 0.0), json_schema_extra=extension()),
+    )
+    for name in _OWN_OPTIONS
+}
+OptionFields = create_model("OptionFields", __base__=UpstreamSafety, **_OWN_FIELDS)
 
 
 class SafetyConfig(OptionFields):
@@ -206,14 +221,6 @@ class SafetyConfig(OptionFields):
             ``enabled``.
     """
 
-    enabled: bool = False
-    saturation_threshold: float = Field(default=0.9, gt=0.0, le=1.0)
-    cbf_gamma: float = Field(default=5.0, gt=0.0)
-    lambda_safe: float = Field(default=0.0, le=0.0)
-    n_warmup_steps: int = Field(default=50, ge=0)
-    predictor_kind: str = "constant_velocity"
-    tau_brake: float = Field(default=0.100, gt=0.0)
-    clamp_floor_ratio: float = Field(default=0.7, gt=0.0, le=1.0)
     intervention_penalty: float = Field(default=0.0, ge=0.0, json_schema_extra=extension())
 
     def to_options(self) -> SafetyOptions:
@@ -222,7 +229,7 @@ class SafetyConfig(OptionFields):
         Raises:
             ConfigurationError: A value is out of range, or without effect beside another.
         """
-        names = (*_UPSTREAM_OPTIONS, *_OWN_OPTIONS)
+        names = SafetyOptions.__dataclass_fields__
         return SafetyOptions(**{name: getattr(self, name) for name in names})
 
     @model_validator(mode="after")
