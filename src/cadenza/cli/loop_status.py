@@ -83,15 +83,15 @@ def open_store(workdir: Path, store: str | None, *, upgrade: bool = False) -> "J
     return JobStore(location)
 
 
-def command(verb: str, run_id: str, workdir: Path, store: str | None, *more: str) -> str:
-    """Return a command line to copy: ``cadenza loop <verb> <run_id>`` with the same store.
+def command(verb: str, run_id: str | None, workdir: Path, store: str | None, *more: str) -> str:
+    """Return a command line to copy: ``cadenza loop <verb> [<run_id>]`` with the same store.
 
     A password in the store's URL is hidden; the command then takes it from where libpq does.
     """
     import os
     import shlex
 
-    words = ["cadenza", "loop", verb, run_id]
+    words = ["cadenza", "loop", verb, *([] if run_id is None else [run_id])]
     if workdir != Path("runs"):
         words += ["--workdir", str(workdir)]
     if store is not None and store != os.environ.get("CADENZA_STORE"):
@@ -433,8 +433,8 @@ def _of(limit: float | None) -> str:
 
 #: Pause between two looks, s.
 _PAUSE_S: Final = 2.0
-#: Newest cycles of a run that a screen shows.
-_SHOWN_CYCLES: Final = 6
+#: Newest cycles of a run that a screen shows, by how much is left out.
+_CYCLES: Final = (None, 4, 1, 0)
 
 
 def looks(
@@ -467,16 +467,27 @@ def watch(
     console = Console() if console is None else console
     worked: set[str] = set()
     statuses: Sequence[RunStatus] = ()
-    with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
+    with Live(console=console, auto_refresh=False) as live:
         for statuses in looks(look, pause_s=pause_s):
             worked.update(one.run_id for one in statuses if may_change(one))
-            live.update(screen(statuses, workdir, store), refresh=True)
+            live.update(screen(statuses, workdir, store, console=console), refresh=True)
         live.transient = True  # what is stopped half-way stays; the end is told in full
     return [one for one in statuses if one.run_id in worked] or statuses
 
 
-def screen(statuses: "Sequence[RunStatus]", workdir: Path, store: str | None) -> "Group":
-    """Return runs at work, the newest first, and below them the others: a screen may be short."""
+def screen(
+    statuses: "Sequence[RunStatus]", workdir: Path, store: str | None, *, console: "Console"
+) -> "Group":
+    """Return what fits on the screen; what has no room is left out, the past before the present."""
+    frames = [_frame(statuses, workdir, store, level=level) for level in range(len(_CYCLES))]
+    fitting = (one for one in frames if len(console.render_lines(one)) < console.height)
+    return next(fitting, frames[-1])
+
+
+def _frame(
+    statuses: "Sequence[RunStatus]", workdir: Path, store: str | None, *, level: int
+) -> "Group":
+    """Return runs at work, newest first, then the others; the higher the level, the less of all."""
     from rich.console import Group
     from rich.text import Text
 
@@ -484,7 +495,15 @@ def screen(statuses: "Sequence[RunStatus]", workdir: Path, store: str | None) ->
     for one in filter(may_change, reversed(statuses)):
         told = (*present_lines(one, workdir, store), *controller_lines(one, workdir, store))
         parts += [Text(headline(one), style="bold"), *map(Text, told)]
-        if one.cycles:
-            parts.append(make_table("", cycle_columns(one), cycle_rows(one)[-_SHOWN_CYCLES:]))
+        rows = cycle_rows(one)[::-1][: _CYCLES[level]][::-1]
+        if rows:
+            parts.append(make_table("", cycle_columns(one), rows))
+        if level == 0:
+            parts += map(Text, (*past_lines(one), *sum_lines(one)))
     others = [one for one in reversed(statuses) if not may_change(one)]
-    return Group(*parts, *(Text(headline(one), style="dim") for one in others))
+    below = [headline(one) for one in others]
+    if level > 0:
+        more = f"{len(others)} more runs; " if others else ""
+        all_of_it = command("status", None, workdir, store)
+        below = [f"{more}shortened to this screen, all of it: {all_of_it}"]
+    return Group(*parts, *(Text(line, style="dim") for line in below))

@@ -1,5 +1,6 @@
 """The `cadenza` command: the application and its list of commands."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -97,8 +98,21 @@ def options(
 
 def main() -> None:
     """Entry point of the console script."""
+    _fill_standard_streams()
     try:
         app()
     except OSError as error:  # commands report their own; what is left is Typer printing its help
         sys.stderr.write(f"error: stdout: expected to print the help, got '{error.strerror}'\n")
         sys.exit(ExitCode.STORAGE)
+
+
+def _fill_standard_streams() -> None:
+    """Open /dev/null where a standard stream is closed.
+
+    The next file would get its number, and a library's message to stderr would land in it.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one

@@ -17,6 +17,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum, unique
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO, TypeAlias
 
 import typer
@@ -255,6 +256,7 @@ def typed_exits(
     """
     try:
         with _termination_raises():
+            _require_current_folder()
             yield
     except typer.Exit:
         raise
@@ -300,6 +302,17 @@ def _message_of(error: BaseException, code: ExitCode, go_on: str) -> str:
     else:
         text = str(error) or type(error).__name__
     return text
+
+
+def _require_current_folder() -> None:
+    """Raise if the current folder was deleted: numeric libraries then end the process at import."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise StorageError(
+            error.errno or errno.ENOENT,
+            "current folder: expected one that exists, got a deleted one; change to another folder",
+        ) from error
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from cadenza.core.errors import IntegrityError, StorageError
 #: Bytes read at once while hashing.
 _CHUNK_BYTES: Final = 1 << 20
 #: Ending of the files a write leaves behind when its process is killed.
-_TEMPORARY_SUFFIX: Final = ".cadenza-tmp"
+TEMPORARY_SUFFIX: Final = ".cadenza-tmp"
 #: Longest file name that common file systems take.
 _MAX_NAME_BYTES: Final = 255
 
@@ -44,7 +44,7 @@ def atomic_writer(path: Path, *, mode: int | None = None) -> Generator[BinaryIO]
     Raises:
         StorageError: The file system refused (disk full, read-only).
     """
-    temporary = _temporary_for(path)
+    temporary = temporary_for(path)
     try:
         make_folder(path.parent)
         try:
@@ -66,9 +66,9 @@ def atomic_writer(path: Path, *, mode: int | None = None) -> Generator[BinaryIO]
         ) from error
 
 
-def _temporary_for(path: Path) -> Path:
+def temporary_for(path: Path) -> Path:
     """Return an unused name beside ``path``: hidden, and told by that of ``path`` if it fits."""
-    ending = f".{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}"
+    ending = f".{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
     named = f".{path.name}{ending}"
     return path.parent / (named if len(os.fsencode(named)) <= _MAX_NAME_BYTES else ending)
 
@@ -113,7 +113,7 @@ def require_writable(folder: Path) -> None:
     Raises:
         StorageError: The file system refused: ``folder`` is a file, read-only, full.
     """
-    probe = folder / f".{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}"
+    probe = folder / f".{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
     try:
         make_folder(folder)
         try:
@@ -149,7 +149,7 @@ def remove_temporaries(folder: Path, *, prefixes: tuple[str, ...] = ("",)) -> in
     """
     hidden = tuple(f".{prefix}" for prefix in prefixes)
     leftovers = [
-        path for path in folder.glob(f".*{_TEMPORARY_SUFFIX}") if path.name.startswith(hidden)
+        path for path in folder.glob(f".*{TEMPORARY_SUFFIX}") if path.name.startswith(hidden)
     ]
     for leftover in leftovers:
         leftover.unlink(missing_ok=True)

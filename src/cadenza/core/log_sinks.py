@@ -7,6 +7,7 @@ import fcntl
 import logging
 import os
 import sys
+import time
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -38,6 +39,12 @@ SINK_ERRORS: Final = (
     TypeError,
     ValueError,
 )
+
+
+#: Start of an event file's name; then come the second of its making, host, process and a number.
+_EVENT_FILE: Final = "events.out.tfevents."
+#: How often a sink that must not begin in this second looks at the clock, s.
+_POLL_S: Final = 0.01
 
 
 class LogSink(Protocol):
@@ -269,6 +276,8 @@ class TensorboardSink:
                 "TensorboardSink: expected the tensorboard package, got none; "
                 "install it with: pip install 'cadenza[tensorboard]'"
             ) from error
+        if resume_step is not None:
+            _wait_out_the_second_of_the_newest_file(folder)
         self._writer: Any = SummaryWriter(log_dir=str(folder), purge_step=resume_step)
 
     def write(self, event: Mapping[str, Any]) -> None:
@@ -287,6 +296,17 @@ class TensorboardSink:
     def close(self) -> None:
         """Write what is buffered and close the event file."""
         self._writer.close()
+
+
+def _wait_out_the_second_of_the_newest_file(folder: Path) -> None:
+    """Wait until a new event file gets another second than those in ``folder``.
+
+    TensorBoard reads files by name, and those of one second in no order that can be relied on.
+    """
+    names = (path.name.removeprefix(_EVENT_FILE) for path in folder.glob(f"{_EVENT_FILE}*"))
+    seconds = [int(second) for name in names if (second := name.partition(".")[0]).isdecimal()]
+    while int(time.time()) in seconds:
+        time.sleep(_POLL_S)
 
 
 class WandbSettings(Protocol):

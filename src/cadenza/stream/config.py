@@ -465,6 +465,41 @@ def _check_environment(cfg: OnlineDataEngineCfg) -> None:
         raise _refused(
             "buffer_size", f"at least num_envs = {cfg.num_envs} episodes", cfg.buffer_size
         )
+    _check_sensors(gym.get("sensor", []))
+    _check_observations(gym.get("env", {}).get("observations", {}))
+
+
+def _check_sensors(sensors: object) -> None:
+    place = "gym_config['sensor']"
+    if not isinstance(sensors, list | tuple) or not all(
+        isinstance(entry, Mapping) for entry in cast("list[Any]", sensors)
+    ):
+        raise _refused(place, "a list of mappings", cast("object", sensors))
+    for number, sensor in enumerate(cast("list[Mapping[str, Any]]", sensors)):
+        for key in ("height", "width"):
+            size = sensor.get(key, 1)
+            if not is_whole(size) or size < 1:
+                raise _refused(f"{place}[{number}][{key!r}]", "an integer >= 1", size)
+
+
+def _check_observations(functors: object) -> None:
+    place = "gym_config['env']['observations']"
+    _check_mapping(place, functors)
+    for key, functor in cast("Mapping[str, Any]", functors).items():
+        _check_mapping(f"{place}[{key!r}]", functor)
+        if functor.get("mode") != "add":
+            continue
+        extra = functor.get("extra", {})
+        _check_mapping(f"{place}[{key!r}]['extra']", extra)
+        shape = extra.get("shape")
+        if shape is not None and not _is_shape(shape):
+            raise _refused(f"{place}[{key!r}]['extra']['shape']", "a list of integers >= 1", shape)
+
+
+def _is_shape(shape: object) -> bool:
+    return isinstance(shape, list | tuple) and all(
+        is_whole(size) and size >= 1 for size in cast("list[object]", shape)
+    )
 
 
 def _check_policy(cfg: OnlineDataEngineCfg) -> None:

@@ -23,7 +23,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
 from cadenza.core.errors import ConfigurationError, InputError
@@ -261,6 +261,8 @@ class Worlds:
                 f"{env.metadata.get('autoreset_mode')!r}; make it with gymnasium.make_vec."
             ) from error
         self._due = np.zeros(env.num_envs, np.bool_)
+        if isinstance(env.unwrapped, SyncVectorEnv):  # which makes a truth value of any word
+            env.unwrapped.envs = [_PlainEndings(one) for one in env.unwrapped.envs]
 
     def reset(self, seed: int | None) -> Arrays:
         """Begin an episode in every environment and return the observations by field."""
@@ -312,6 +314,16 @@ class Worlds:
         for name, array in named_arrays(final).items():
             changed[name][rows] = array[rows]
         return changed
+
+
+class _PlainEndings(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """One environment whose endings are truth values."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step it."""
+        seen, reward, ended, cut, infos = self.env.step(action)
+        ends = bool(truths("terminated", ended)), bool(truths("truncated", cut))
+        return seen, reward, *ends, infos
 
 
 def truths(name: str, values: Any) -> BoolArray:

@@ -26,6 +26,7 @@ def test_folder_of_a_killed_writer_is_a_dataset_or_not_there(tmp_path: Path) -> 
         if not root.exists():
             write(root)
         assert files(root) == expected
+    assert not list(tmp_path.glob(".*"))
     assert made[0] > 0  # some were killed before there was a folder
     assert json.loads(expected["meta/info.json"])["total_frames"] == 3
     assert pq.read_table(tmp_path / "0" / "data").num_rows == 3

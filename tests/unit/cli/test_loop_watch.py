@@ -31,25 +31,39 @@ def small(height, *, file=None):
     return Console(file=file or io.StringIO(), force_terminal=True, width=100, height=height)
 
 
-def lines_of(statuses, workdir):
-    shown = small(60).render_lines(screen(statuses, workdir, None), pad=False)
+def lines_of(statuses, workdir, height):
+    console = small(height)
+    frame = screen(statuses, workdir, None, console=console)
+    shown = console.render_lines(frame, pad=False)
     return ["".join(part.text for part in line).rstrip() for line in shown]
 
 
-def test_runs_at_work_come_first_with_their_job_and_those_that_ended_below(runs):
+@pytest.mark.parametrize("height", [60, 12, 6])
+def test_a_run_at_work_is_on_the_screen_with_its_job_and_fits(runs, height):
     workdir, store = runs
-    lines = lines_of(all_statuses(store, workdir=workdir), workdir)
+    lines = lines_of(all_statuses(store, workdir=workdir), workdir, height)
+    assert len(lines) < height
     assert lines[0].startswith(f"Run {RUN}: running, begun ")
     assert lines[1].startswith(JOB)
     assert lines[2].startswith("controller: ")
-    ended = [line.partition(": ")[0] for line in lines if line.startswith("Run old-")]
-    assert ended == ["Run old-2", "Run old-1", "Run old-0"]
+
+
+def test_what_has_ended_is_told_where_there_is_room_and_counted_where_there_is_none(runs):
+    workdir, store = runs
+    statuses = all_statuses(store, workdir=workdir)
+    text = "\n".join(lines_of(statuses, workdir, 60))
+    assert [text.index(f"Run old-{n}: finished") for n in (2, 1, 0)] == sorted(
+        text.index(f"Run old-{n}: finished") for n in range(3)
+    )
+    assert "shortened" not in text
+    hint = "3 more runs; shortened to this screen, all of it: cadenza loop status"
+    assert hint in "\n".join(lines_of(statuses, workdir, 12))
 
 
 def test_several_runs_at_work_share_the_screen_newest_first(runs):
     workdir, store = runs
     begun_run(workdir, run_id="newer", owner=this_process()).close()
-    text = "\n".join(lines_of(all_statuses(store, workdir=workdir), workdir))
+    text = "\n".join(lines_of(all_statuses(store, workdir=workdir), workdir, 14))
     assert 0 <= text.index("Run newer: running") < text.index(f"Run {RUN}: running")
     assert text.count(JOB) == 2
 

@@ -3,6 +3,7 @@ import io
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 
@@ -84,6 +85,23 @@ def test_sigterm_ends_the_body_with_its_own_code_and_restores_the_handler(capsys
     assert left == [True]
     assert "--resume" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_deleted_current_folder_is_a_message(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(typer.Exit) as ended, typed_exits():
+        pytest.fail("the body ran")
+    assert ended.value.exit_code == ExitCode.STORAGE
+    assert "current folder: expected one that exists, got a deleted one" in capsys.readouterr().err
+
+
+def test_next_file_does_not_get_the_number_of_a_closed_stderr():
+    look = "import os, cadenza.cli.main as m; m.app = lambda: print(os.readlink('/proc/self/fd/2'))"
+    line = f'exec "{sys.executable}" -c "{look}; m.main()" 2>&-'
+    ran = subprocess.run(["/bin/sh", "-c", line], stdout=subprocess.PIPE, text=True, check=True)
+    assert ran.stdout == f"{os.devnull}\n"
 
 
 def test_typed_exits_outside_the_main_thread_leaves_signals_alone():

@@ -1,5 +1,6 @@
 import os
 import sys
+import time
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -92,6 +93,22 @@ def test_tensorboard_sink_resumed_hides_later_steps_of_the_killed_run(tmp_path):
     found = EventAccumulator(str(tmp_path))
     found.Reload()
     assert [point.step for point in found.Scalars("e/v")] == [1, 2]
+
+
+def test_tensorboard_sink_resumed_within_a_second_is_read_behind_the_killed_run(tmp_path):
+    sink = TensorboardSink(tmp_path)
+    sink.write({"event": "e", "step": 1, "v": 1.0})
+    sink.write({"event": "e", "step": 2, "v": 1.0})
+    sink.close()
+    (file,) = tmp_path.iterdir()
+    # Of all files of one second this one is read last.
+    file.rename(file.with_name(f"events.out.tfevents.{int(time.time())}.~"))
+    sink = TensorboardSink(tmp_path, resume_step=2)
+    sink.write({"event": "e", "step": 2, "v": 5.0})
+    sink.close()
+    found = EventAccumulator(str(tmp_path))
+    found.Reload()
+    assert [(point.step, point.value) for point in found.Scalars("e/v")] == [(1, 1.0), (2, 5.0)]
 
 
 def test_tensorboard_sink_without_the_package_names_the_extra(tmp_path, monkeypatch):

@@ -120,8 +120,23 @@ def test_settings_that_cannot_work_are_refused(settings, told) -> None:
         ({"id": "A", "num_envs": 0}, "gym_config\\['num_envs'\\]: expected an integer >= 1"),
         ({"id": "A", "max_episode_steps": 0}, "expected an integer >= 1"),
         ({"id": "A", "kwargs": [1]}, r"gym_config\['kwargs'\]: expected a mapping, got \[1\]"),
+        ({"id": "A", "sensor": 3}, r"gym_config\['sensor'\]: expected a list of mappings, got 3"),
         ({3: 4}, r"gym_config: expected keys that are strings, got \[3\]"),
         ({"id": 3}, r"gym_config\['id'\]: expected the name of a registered environment, got 3"),
+        (
+            {"id": "A", "sensor": [{}, {"height": "480"}]},
+            r"gym_config\['sensor'\]\[1\]\['height'\]: expected an integer >= 1, got '480'",
+        ),
+        ({"id": "A", "env": {"observations": [1]}}, r"\['observations'\]: expected a mapping"),
+        ({"id": "A", "env": {"observations": {"a": 3}}}, r"\['a'\]: expected a mapping, got 3"),
+        (
+            {"id": "A", "env": {"observations": {"a": {"mode": "add", "extra": 3}}}},
+            r"\['a'\]\['extra'\]: expected a mapping, got 3",
+        ),
+        (
+            {"id": "A", "env": {"observations": {"a": {"mode": "add", "extra": {"shape": 3}}}}},
+            r"\['extra'\]\['shape'\]: expected a list of integers >= 1, got 3",
+        ),
     ],
 )
 def test_environments_that_cannot_be_made_are_refused(gym, told) -> None:

@@ -187,6 +187,20 @@ def test_words_and_other_numbers_are_no_endings(monkeypatch, told, which: str) -
         worlds.step(np.zeros((1, 1), np.float32))
 
 
+@pytest.mark.parametrize("told", ["no", 0.5, None])
+def test_endings_of_one_environment_are_refused_before_gymnasium_converts_them(
+    monkeypatch, told
+) -> None:
+    def step(env: CountingEnv, action):
+        return env.observation(), 0.0, told, False, {}
+
+    monkeypatch.setattr(CountingEnv, "step", step)
+    worlds = Worlds(counting(2, [5]))
+    worlds.reset(seed=0)
+    with pytest.raises(InputError, match=r"expected truth values in terminated, got .*; correct"):
+        worlds.step(np.zeros((2, 1), np.float32))
+
+
 def test_numbers_0_and_1_are_endings(monkeypatch) -> None:
     worlds = Worlds(counting(2, [5]))
     worlds.reset(seed=0)

@@ -2,19 +2,21 @@
 
 Durability:  the folder appears with the first flush, in one step; then every file appears whole,
              and the description last, so that what it describes is there whenever a process is
-             killed. Episodes since the last `LeRobotWriter.flush` are lost then.
+             killed. Episodes since the last `LeRobotWriter.flush` are lost then; a draft of the
+             folder is removed by its next writer.
 Limits:      images are embedded in the data files; there are no videos.
 
 Axes:  L = steps of an episode.
 """
 
 import errno
+import fcntl
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -24,7 +26,14 @@ from numpy.typing import NDArray
 
 from cadenza.core.checks import checked_integer, checked_path, require_instance
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError, StorageError
-from cadenza.core.files import atomic_write_text, fsync_folder, require_writable
+from cadenza.core.files import (
+    TEMPORARY_SUFFIX,
+    atomic_write_text,
+    fsync_folder,
+    make_folder,
+    require_writable,
+    temporary_for,
+)
 from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.bridges.lerobot_features import IMAGE, INDEX_COLUMNS, Feature
 from cadenza.stream.bridges.lerobot_files import (
@@ -264,20 +273,46 @@ class LeRobotWriter:
 def new_folder(root: Path) -> Generator[Path]:
     """Yield a draft that becomes the folder ``root``, in one durable step, if the block succeeds.
 
+    Its writer holds a lock on it; drafts of ``root`` that nobody holds are removed.
+
     Raises:
         StorageError: The file system refused, or there is such a folder by then.
     """
-    draft = root.parent / f".{secrets.token_hex(8)}.cadenza-tmp"
-    try:
-        yield draft
-        draft.rename(root)
-        fsync_folder(root.parent)
-    except OSError as error:
-        if isinstance(error, StorageError):
+    draft = temporary_for(root)
+    with ExitStack() as held:
+        try:
+            _remove_left_drafts(root)
+            make_folder(root.parent)
+            draft.mkdir()
+            held.callback(shutil.rmtree, draft, ignore_errors=True)
+            lock = os.open(draft, os.O_RDONLY | os.O_DIRECTORY)
+            held.callback(os.close, lock)
+            with suppress(OSError):  # a file system that has no locks; nothing is swept there
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield draft
+            draft.rename(root)
+            fsync_folder(root.parent)
+        except StorageError:
             raise
-        raise _exists(root) from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        except OSError as error:
+            if error.errno in {errno.EEXIST, errno.ENOTEMPTY}:
+                raise _exists(root) from error
+            raise StorageError(
+                error.errno,
+                f"{root}: expected to create this folder, got '{error.strerror}'; choose another "
+                "one",
+            ) from error
+
+
+def _remove_left_drafts(root: Path) -> None:
+    """Remove what killed writers of ``root`` left; an empty draft may be about to be locked."""
+    for draft in root.parent.glob(f".{escape(root.name)}.{'?' * 16}{TEMPORARY_SUFFIX}"):
+        with suppress(OSError), ExitStack() as held:
+            lock = os.open(draft, os.O_RDONLY | os.O_DIRECTORY)
+            held.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if any(draft.iterdir()):
+                shutil.rmtree(draft)
 
 
 def _exists(root: Path) -> StorageError:

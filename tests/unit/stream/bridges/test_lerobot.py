@@ -1,7 +1,10 @@
 """A written LeRobotDataset, read with PyArrow: every value, number, statistic and file."""
 
+import errno
 import io
 import json
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -250,6 +253,44 @@ def test_folder_of_another_dataset_is_refused_and_left_alone(tmp_path: Path) -> 
         with pytest.raises(StorageError, match="expected a folder that does not exist yet"):
             refused()
     assert [path.name for path in tmp_path.rglob("*")] == ["ds", "own.txt"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
+def test_refused_folder_tells_the_error_of_the_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    writer = LeRobotWriter(tmp_path / "ds", FEATURES, fps=30)
+    writer.add(new_episodes()[0], "go")
+
+    def refuse(path: Path, target: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refuse)
+        with pytest.raises(StorageError, match=f"got '{os.strerror(number)}'") as refused:
+            writer.flush()
+    assert refused.value.errno == number
+    assert list(tmp_path.iterdir()) == []
+    writer.close()
+    assert info(tmp_path / "ds")["total_episodes"] == 1
+
+
+def test_drafts_of_killed_writers_of_the_same_folder_are_removed(tmp_path: Path) -> None:
+    def draft(name: str) -> Path:
+        (tmp_path / name / "data").mkdir(parents=True)
+        return tmp_path / name
+
+    ending = f"{'0' * 16}.cadenza-tmp"
+    killed = draft(f".d[s].{ending}")
+    others = [draft(name) for name in (f".ds.{ending}", f".d[s].x.{ending}", f".{ending}")]
+    with lerobot.new_folder(tmp_path / "d[s]") as at_work:
+        (at_work / "own").touch()
+        write(tmp_path / "d[s]", new_episodes()[:1])
+        assert (at_work / "own").exists()
+        assert not killed.exists()
+        shutil.rmtree(tmp_path / "d[s]")
+    assert [path.name for path in (tmp_path / "d[s]").iterdir()] == ["own"]
+    assert all(path.exists() for path in others)
 
 
 def _write_two_of_which_one_lacks_a_field(root: Path) -> None:
