@@ -7,7 +7,11 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from cadenza.stream.batches import allocate_chunks, chunk_fields, torch_dtype
@@ -63,17 +67,42 @@ def trajectories(
     return Episodes(values, lengths, fields)
 
 
+def spaces_alone(num_envs: int, fields: Sequence[Field]) -> VectorEnv:
+    """Return environments that nobody steps, with the spaces of ``fields``."""
+    observed: dict = {}
+    for field in fields:
+        high = 1 if field.dtype == "bool" else 100
+        box = spaces.Box(0, high, field.shape, np.dtype(field.dtype))
+        if field.kind == "state":
+            *folders, name = field.name.removeprefix("obs.").split(".")
+            inner = observed
+            for folder in folders:
+                inner = inner.setdefault(folder, {})
+            inner[name] = box
+        elif field.name == "actions":
+            actions = box
+    worlds = VectorEnv()
+    worlds.num_envs = num_envs
+    worlds.single_observation_space = _nested(observed)
+    worlds.single_action_space = actions
+    worlds.observation_space = batch_space(worlds.single_observation_space, num_envs)
+    worlds.action_space = batch_space(actions, num_envs)
+    return worlds
+
+
+def _nested(entries: dict) -> spaces.Dict:
+    return spaces.Dict({k: _nested(v) if isinstance(v, dict) else v for k, v in entries.items()})
+
+
 def filled_engine(episodes: Episodes) -> OnlineDataEngine:
     """Return our engine with ``episodes``; it serves as one whose producers are idle."""
-    entries = {f.name: {"shape": f.shape, "dtype": f.dtype} for f in episodes.fields}
-    observed = {
-        f.name.removeprefix("obs."): entries[f.name] for f in episodes.fields if f.kind == "state"
-    }
-    spaces = {"observations": observed, "actions": entries["actions"]}
     cfg = OnlineDataEngineCfg(
         buffer_size=len(episodes.lengths),
         max_episode_steps=STEPS,
-        gym_config={"factory": "perf.stream_stores:nothing", "spaces": spaces},
+        gym_config={
+            "factory": "perf.stream_stores:spaces_alone",
+            "kwargs": {"fields": episodes.fields},
+        },
         mode="continuous",
     )
     engine = OnlineDataEngine(cfg)
