@@ -161,6 +161,17 @@ def _output_layer(features: int, outputs: int, generator: torch.Generator | None
     return initialised_linear(features, outputs, gain=1.0, generator=generator)
 
 
+def _require_attributes(module: nn.Module, role: str) -> None:
+    """Raise `InputError` unless ``module`` has what encoders and decoders have."""
+    needed = ("device", "input_size", "output_size", "condition_size")
+    missing = [name for name in needed if not hasattr(module, name)]
+    if missing:
+        raise InputError(
+            f"{role}: expected a module with the attributes {', '.join(needed)}, got "
+            f"{type(module).__name__} without {', '.join(missing)}."
+        )
+
+
 def _size(module: nn.Module, name: str) -> int:
     """Return one size of an encoder or decoder."""
     return int(getattr(module, name))
@@ -196,7 +207,7 @@ class VariationalAutoencoder(NoisyModule):
             restoration, and training may never leave a decoder that ignores its latent.
 
     Raises:
-        InputError: The sizes of encoder and decoder differ.
+        InputError: The sizes of encoder and decoder differ, or an attribute is missing.
     """
 
     def __init__(
@@ -212,6 +223,8 @@ class VariationalAutoencoder(NoisyModule):
         init_generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(generator)
+        _require_attributes(encoder, "encoder")
+        _require_attributes(decoder, "decoder")
         latents, inputs = _size(encoder, "output_size"), _size(decoder, "input_size")
         if latents != inputs:
             raise InputError(
@@ -362,6 +375,7 @@ class DecoderWrapper(_FrozenPart):
         latent_multiplier: float = LATENT_MULTIPLIER,
     ) -> None:
         super().__init__()
+        _require_attributes(decoder, "decoder")
         self.decoder = decoder
         self.condition_fn = condition_fn
         self.latent_multiplier = latent_multiplier
@@ -398,6 +412,7 @@ class EncoderWrapper(_FrozenPart):
 
     def __init__(self, encoder: nn.Module, condition_fn: Condition) -> None:
         super().__init__()
+        _require_attributes(encoder, "encoder")
         self.encoder = encoder
         self.condition_fn = condition_fn
         self.action_size = _size(encoder, "input_size")

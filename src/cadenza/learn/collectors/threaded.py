@@ -12,10 +12,13 @@ Policies:  the trainer publishes versioned copies; an actor takes over the newes
 """
 
 import copy
+import gc
 import logging
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from types import FunctionType, ModuleType
 from typing import Any, Final
 
 import torch
@@ -128,19 +131,53 @@ def copy_of_agent(agent: AgentProxy) -> AgentProxy:
             f"ThreadedGymCollector: expected an agent with with_policy(), or one that can be "
             f"copied, got {kind}: {error}. {_ADVICE}"
         ) from error
-    if _storages(copied.policy) & _storages(agent.policy):
+    reached = _reachable(copied)
+    if id(copied.policy) not in reached or not _is_apart(reached.values(), agent.policy):
         raise ConfigurationError(
             f"ThreadedGymCollector: expected an agent with with_policy(), or one whose copy has a "
-            f"policy of its own, got {kind}, whose copy acts with the policy that is trained. "
-            f"{_ADVICE}"
+            f"policy of its own inside, got {kind}, whose copy still has parts of the policy that "
+            f"is trained, or makes its policy anew. {_ADVICE}"
         )
     return copied
 
 
-def _storages(policy: nn.Module) -> set[int]:
-    """Return where the memory of its weights begins."""
-    tensors = _tensors(policy).values()
-    return {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()}
+def _is_apart(things: Iterable[object], policy: nn.Module) -> bool:
+    """Return whether neither ``policy`` nor memory of its tensors is among ``things``."""
+    live = {id(module) for module in policy.modules()}
+    storages = {_storage(tensor) for tensor in (*policy.parameters(), *policy.buffers())} - {0}
+    return not any(
+        id(thing) in live or (isinstance(thing, torch.Tensor) and _storage(thing) in storages)
+        for thing in things
+    )
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    """Return where the memory of a tensor begins; 0 if it has none."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _reachable(root: object) -> dict[int, object]:
+    """Return what ``root`` holds, directly or not, by id; kept alive, so that ids stay unique."""
+    found: dict[int, object] = {}
+    waiting = [root]
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) not in found:
+            found[id(thing)] = thing
+            waiting.extend(_held_by(thing))
+    return found
+
+
+def _held_by(thing: object) -> list[object]:
+    """Return what an object refers to by itself: not by its class, nor by a module's globals."""
+    if isinstance(thing, type | ModuleType):
+        return []
+    if isinstance(thing, FunctionType):
+        named = (thing.__kwdefaults__ or {}).values()
+        return [*(thing.__closure__ or ()), *(thing.__defaults__ or ()), *named]
+    if isinstance(thing, weakref.ReferenceType):
+        return [thing()]
+    return gc.get_referents(thing)
 
 
 class PolicySnapshots:

@@ -18,6 +18,7 @@ from weakref import WeakSet
 from cadenza.core.errors import ConfigurationError, NotReadyError
 from cadenza.core.timing import TimedBlock
 from cadenza.learn.callback import Callback
+from cadenza.learn.memory.column import NoWindowError
 from cadenza.learn.memory.table import MemoryTable
 from cadenza.learn.trainer import TrainingShutdownException
 
@@ -164,9 +165,17 @@ class MemoryLoader:
             prefetcher.close()
 
     def _sample(self) -> Batch:
+        deadline = time.monotonic() + self._ready_timeout_s
         self.wait_until_ready()
-        with self.timer:
-            sampled = self.memory_table.sample(self.rollout_count, self.rollout_length)
+        while True:
+            try:
+                with self.timer:
+                    sampled = self.memory_table.sample(self.rollout_count, self.rollout_length)
+                break
+            except NoWindowError:  # enough transitions, but all episodes are too short
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_POLL_S)
         rows = self.rollout_count * self.rollout_length
         data: Batch = {**sampled, self.size_key: rows}
         return {self.data_group: data, self.size_key: rows}

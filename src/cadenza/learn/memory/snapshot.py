@@ -152,11 +152,21 @@ def contents_of(
     new_contents: Callable[[], EpisodeContents],
     maxlen: int,
 ) -> EpisodeContents:
-    """Return the newest episodes of ``snapshot`` that fit together into ``maxlen`` transitions."""
+    """Return the newest episodes of ``snapshot`` that fit together into ``maxlen`` transitions.
+
+    Raises:
+        ConfigurationError: The snapshot's rows do not suit the columns, or its ids the rows.
+    """
+    _require_same_columns(snapshot, layout)
     counts = {name: part.counts for name, part in snapshot.stored.items()}
     steps = snapshot.lengths()
     for name, column in layout.stored.items():
         _require_counts(column, counts[name], steps)
+    if len(snapshot.identities) != len(steps) or len(set(snapshot.identities)) != len(steps):
+        raise ConfigurationError(
+            f"snapshot: expected {len(steps)} different ids, got {len(snapshot.identities)} of "
+            f"which {len(set(snapshot.identities))} are different."
+        )
     first = len(steps) - int(np.searchsorted(np.cumsum(steps[::-1]), maxlen, side="right"))
     contents = new_contents()
     starts = _add_episodes(contents, snapshot.identities, counts, steps, first)
@@ -200,6 +210,27 @@ def _add_episodes(
             extra = [int(counts[name][index] - steps[index]) for name in layout.flexible]
             contents.set_extra(rows.slot(identities[index]), extra)
     return rows.slots.start[rows.live_slots()]
+
+
+def _require_same_columns(snapshot: TableSnapshot, layout: TableLayout) -> None:
+    """Raise unless the snapshot has rows of exactly the stored columns."""
+    if snapshot.length_key != layout.length_key and snapshot.length_key not in layout.stored:
+        raise ConfigurationError(
+            f"snapshot: expected the length column {layout.length_key!r}, got "
+            f"{snapshot.length_key!r}."
+        )
+    if snapshot.stored.keys() != layout.stored.keys():
+        raise ConfigurationError(
+            f"snapshot: expected rows of the columns {sorted(layout.stored)}, got "
+            f"{sorted(snapshot.stored)}; load it into a table with the same columns."
+        )
+    for name, column in layout.stored.items():
+        rows, field = snapshot.stored[name].rows, column.field
+        if rows.shape[1:] != field.shape or rows.dtype != field.dtype:
+            raise ConfigurationError(
+                f"snapshot: expected column {name!r} of shape {field.shape} and type "
+                f"{field.dtype}, got {rows.shape[1:]} and {rows.dtype}."
+            )
 
 
 def _require_counts(column: StoredColumn, counts: IndexArray, steps: IndexArray) -> None:

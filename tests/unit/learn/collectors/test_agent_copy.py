@@ -1,6 +1,7 @@
 """Agents that may act in another thread as deep copies, and those that may not."""
 
 import threading
+import weakref
 
 import pytest
 import torch
@@ -35,15 +36,46 @@ class ClassWide(Agent):
         pass
 
 
+class Renewing(Agent):
+    """Wraps its network anew whenever it is asked for the policy."""
+
+    def __init__(self):
+        self.network = nn.Linear(2, 2)
+
+    @property
+    def policy(self):
+        return nn.Sequential(self.network)
+
+
 def closing_over(hold):
     """Return an agent that is given what ``hold`` makes of its policy."""
     policy = nn.Linear(2, 2)
     return Agent(policy, held=hold(policy))
 
 
-def test_copy_that_would_share_the_policy_is_refused():
-    with pytest.raises(ConfigurationError, match=r"a policy of its own, got ClassWide, whose"):
-        copy_of_agent(ClassWide())
+def defaulting(policy):
+    def call(obs, *, network=policy):
+        return network(obs)
+
+    return call
+
+
+REFUSED = {
+    "policy of the class": ClassWide,
+    "policy made anew": Renewing,
+    "function around the policy": lambda: closing_over(lambda policy: lambda obs: policy(obs)),
+    "function around a weight": lambda: closing_over(lambda p: (lambda w: lambda: w)(p.weight)),
+    "function around a view": lambda: closing_over(lambda p: (lambda w: lambda: w)(p.weight.data)),
+    "default argument": lambda: closing_over(defaulting),
+    "positional default": lambda: closing_over(lambda policy: lambda obs, p=policy: p(obs)),
+    "weak reference": lambda: closing_over(weakref.ref),
+}
+
+
+@pytest.mark.parametrize("make", REFUSED.values(), ids=REFUSED)
+def test_copy_that_would_share_the_policy_is_refused(make):
+    with pytest.raises(ConfigurationError, match=r"a policy of its own inside, got \w+, whose"):
+        copy_of_agent(make())
 
 
 COPIED = {

@@ -125,8 +125,10 @@ def test_sizes_of_encoder_and_decoder_must_fit():
     encoder = FullyConnectedEncoder(3, 2, "cpu", [4])
     with pytest.raises(InputError, match=r"expected decoder.input_size = 2 .* got 5"):
         VariationalAutoencoder(encoder, FullyConnectedDecoder(5, 3, "cpu", [4]), "cpu")
-    with pytest.raises(AttributeError, match="no attribute 'input_size'"):
+    with pytest.raises(InputError, match="decoder: expected a module with the attributes"):
         VariationalAutoencoder(encoder, nn.Linear(2, 3), "cpu")
+    with pytest.raises(InputError, match=r"encoder: .* Linear without device"):
+        VariationalAutoencoder(nn.Linear(3, 2), FullyConnectedDecoder(2, 3, "cpu", [4]), "cpu")
 
 
 @pytest.mark.parametrize("kind", [FullyConnectedEncoder, FullyConnectedDecoder])

@@ -73,6 +73,26 @@ def test_waiting_loader_goes_on_when_what_it_lacks_arrives(stored, count, length
     adder.join()
 
 
+class Plain:
+    """A table of somebody else's: it cannot say beforehand whether it has a window."""
+
+    def __init__(self, memory):
+        self.size, self.full, self.sample = memory.size, memory.full, memory.sample
+
+
+def test_waiting_loader_asks_a_table_that_cannot_say_again():
+    memory = filled(3)
+    proxy = MemoryTableProxy(memory, use_terminal=True)
+    play(proxy, 1, 3)
+    batches = iter(loader(Plain(memory), count=1, length=5, ready_timeout_s=PATIENCE_S))
+    adder = threading.Timer(0.05, lambda: play(proxy, 9, 5))
+    adder.start()
+    assert next(batches)["batch_size"] == 5
+    adder.join()
+    with pytest.raises(NotReadyError, match="expected an episode of at least 6 steps"):
+        next(iter(loader(Plain(memory), count=1, length=6, ready_timeout_s=0.03)))
+
+
 def test_loader_without_a_long_enough_episode_gives_up():
     memory = filled(3)
     play(MemoryTableProxy(memory, use_terminal=True), 1, 3)

@@ -94,7 +94,15 @@ def test_snapshots_that_do_not_fit_are_refused_and_change_nothing():
     ten = StoredRows(rows=np.zeros((10, 3)), counts=np.array([5, 5]))
     one = StoredRows(rows=np.zeros((4, 3)), counts=np.array([4]))
     tags = StoredRows(rows=np.zeros(1, np.int64), counts=np.array([1, 0]))
+    wide = StoredRows(rows=np.zeros((7, 4)), counts=np.array([4, 3]))
+    without = {name: part for name, part in stored.items() if name != "obs"}
     cases = [
+        (replace(snapshot, length_key="nothing"), "expected the length column 'actions'"),
+        (replace(snapshot, stored=without), r"expected rows of the columns .*'obs'.*, got"),
+        (
+            replace(snapshot, stored={**stored, "obs": wide}),
+            r"column 'obs' of shape \(3,\) and type float64, got \(4,\) and float64",
+        ),
         (
             replace(snapshot, stored={**stored, "obs": ten}),
             "column 'obs' to have 1 to 1 rows more .*, got 5 in episode number 0 of 3",
@@ -104,6 +112,7 @@ def test_snapshots_that_do_not_fit_are_refused_and_change_nothing():
             replace(snapshot, stored={**stored, "tag": tags}),
             "column 'tag' to have at least 1 row .*, got 0 in episode number 1",
         ),
+        (replace(snapshot, identities=(4, 4)), "2 different ids, got 2 of which 1"),
     ]
     table = filled([4])
     for spoilt, message in cases:
