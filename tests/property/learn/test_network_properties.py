@@ -63,6 +63,7 @@ NO_NETWORKS = {
     "Deployed",
     "EncodedNetwork",
     "HLGaussLoss",
+    "TwoHotLoss",
     "InputScale",
     "NoisyModule",
     "Normalizer",
