@@ -250,6 +250,13 @@ def test_load_archive_goes_by_kind_and_version_not_by_shape(tmp_path, change):
         load_run_archive(write(tmp_path, {**BUNDLE, **change}))
 
 
+def test_load_archive_that_is_too_large_is_refused_without_being_read_whole(tmp_path, monkeypatch):
+    for module in ("core.strict_json", "evaluation.results"):
+        monkeypatch.setattr(f"cadenza.{module}.MAX_JSON_BYTES", 10)
+    with pytest.raises(InputError, match="expected at most 10 bytes of JSON, got 11"):
+        load_run_archive(write(tmp_path, BUNDLE))  # 11: one byte more than may be read
+
+
 SAFETY = {
     "control_timestep_s": 0.05,
     "overlapping_steps": 1,
