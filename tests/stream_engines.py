@@ -72,12 +72,15 @@ def all_run(engine: OnlineDataEngine) -> bool:
 
 
 @contextmanager
-def nothing_left() -> Generator[None]:
-    """Fail if the block leaves a producer running or a file in shared memory."""
+def nothing_left(has_failed: Callable[[], bool] = lambda: False) -> Generator[None]:
+    """Fail if the block leaves a producer running or a file in shared memory.
+
+    A test that ``has_failed`` may: its frames are kept for the report, with the arrays in them.
+    """
     files, processes = _shared_files(), _producers()
     yield
     eventually(lambda: _producers() <= processes, "producers are left")
-    eventually(lambda: _holds_only(files), "blocks of shared memory are left")
+    eventually(lambda: has_failed() or _holds_only(files), "blocks of shared memory are left")
 
 
 def eventually(condition: Callable[[], object], what: str, pause_s: float = 0.02) -> None:

@@ -79,7 +79,7 @@ def may_publish(store: SlotStore, rules: FlowRules, published: int) -> bool:
     words = store.words
     waited_for = _is_waited_for(store, rules, published)
     # The first fill must not wait for readers, who wait for it.
-    may_wait = rules.high_water is not None and is_first_fill_complete(store, rules)
+    may_wait = rules.high_water is not None and published >= rules.buffer_size
     if may_wait and not waited_for and unread_episodes(store) >= (rules.high_water or 0):
         return False
     if published < rules.buffer_size or published < int(words[StreamWords.TO_FILL]):

@@ -68,11 +68,13 @@ class EpisodeRunner:
         may_publish: Callable[[int], bool],
         reuse: Reuse,
         max_attempts: int,
+        spare_unread: bool = False,
     ) -> None:
         """Play ``worlds``.
 
         ``may_publish`` tells whether another episode may be published, see `SlotStore.publish`; at
-        most ``max_attempts`` per environment may be dropped in a row.
+        most ``max_attempts`` per environment may be dropped in a row. ``reuse`` and
+        ``spare_unread`` as of `SlotStore.take_slot`.
         """
         self._store = store
         self._producer = producer
@@ -81,6 +83,7 @@ class EpisodeRunner:
         self._counters = counters
         self._may_publish = may_publish
         self._reuse: Reuse = reuse
+        self._spare_unread = spare_unread
         self._max_attempts = max_attempts
         self._dropped_in_a_row = 0
         self.policy_version = 0
@@ -150,7 +153,9 @@ class EpisodeRunner:
             del self._ended[row]
             self._dropped_in_a_row = 0
         for row, (state, before) in self._next.items():
-            slot = self._store.take_slot(self._producer, reuse=self._reuse)
+            slot = self._store.take_slot(
+                self._producer, reuse=self._reuse, spare_unread=self._spare_unread
+            )
             writer = self._writers[row] = EpisodeWriter(self._store, slot, before=before)
             self._versions[row] = self.policy_version
             writer.start(state)
@@ -333,6 +338,7 @@ class _Producer:
             may_publish=self._may_publish,
             reuse=self._order["reuse"],
             max_attempts=int(self._order["max_attempts"]),
+            spare_unread=self._rules.high_water is not None,
         )
         seed: int | None = self._seed("environment")
         while not self._is_closing():

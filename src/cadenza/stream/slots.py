@@ -6,10 +6,11 @@ Protocol of a slot (a sequence lock):
 Nobody waits, and a process that dies in the middle leaves nothing locked: an odd version is a slot
 that nobody reads.
 
-Producers share no lock either: two that want the same slot see each other's claim, and each tries
-its next; a count is the sum of a column in which every producer writes its own row. A producer says
-that it publishes before it counts what is published and who else says so: several never publish
-more than may be. Drawing processes claim their rows, and ask for fills, under the file's lock.
+Producers share no lock either: two that want the same slot see each other's claim, give way, and
+try again; past the claim of one that died each tries its next. A count is the sum of a column in
+which every producer writes its own row. A producer says that it publishes before it counts what is
+published and who else says so: several never publish more than may be. Drawing processes claim
+their rows, and ask for fills, under the file's lock.
 
 Axes:  S = slots, T = steps that a slot can hold.
 """
@@ -19,6 +20,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum, unique
+from itertools import product
 from typing import Any, Final, Literal, Self
 
 import numpy as np
@@ -40,6 +42,10 @@ PASSED_OVER_DRAWS: Final = 8
 #: Episodes begun after it, per slot, after which ``reuse="most_drawn"`` replaces an episode however
 #: seldom it is drawn.
 AGED_FILLS: Final = 4
+#: Tries for a slot that another producer claims as well, and the wait between the first of them, s.
+#: Producers of higher numbers wait longer. That makes 0.2 s in all, after which the other is dead.
+_CONTESTS: Final = 30
+_YIELD_S: Final = 2e-5
 #: Largest count; counters stay there instead of becoming negative.
 LARGEST: Final = 2**63 - 1
 #: Value of ``slot.success`` while nobody has judged the episode.
@@ -175,13 +181,19 @@ class SlotStore:
             with suppress(OSError):  # a file system that cannot: with the last process
                 self.file.map.madvise(mmap.MADV_REMOVE, begin)
 
-    def take_slot(self, producer: int, *, reuse: Reuse = "oldest") -> int:
+    def take_slot(
+        self, producer: int, *, reuse: Reuse = "oldest", spare_unread: bool = False
+    ) -> int:
         """Give the slot that readers miss least to ``producer`` and close it for them.
 
         That is an empty one, else by ``reuse`` the one published longest ago, or the one that most
         chunks were drawn from (of several the older one). The latter takes the oldest of those that
         draws pass over (see `passed_over`) or that are older than `AGED_FILLS` fills first:
         otherwise they, from which little or nothing is drawn, would never leave.
+
+        ``spare_unread`` takes the ones that draws want and nothing was drawn from last of all. Age
+        alone does not spare them: a producer that the system held up while it published opens an
+        episode whose number is older than those that others published meanwhile.
 
         Raises:
             ConfigurationError: ``reuse`` is none of the two.
@@ -206,13 +218,24 @@ class SlotStore:
                 begun_since = self.published() - self.number // self.layout.producers
                 first = self.passed_over() | (begun_since > AGED_FILLS * self.layout.slots)
                 order += [-np.where(first, 0, self.draws)[free], ~first[free]]
+            if spare_unread:
+                order.append(((self.draws == 0) & ~self.passed_over())[free])
             order.append(self.length[free] > 0)
-            for slot in free[np.lexsort(order)].tolist():
-                if self._take(slot, int(versions[slot]), producer):
+            ranked = free[np.lexsort(order)].tolist()
+            for slot, attempt in product(ranked, range(_CONTESTS)):
+                taken = self._take(slot, int(versions[slot]), producer)
+                if taken:
                     return slot
+                if taken is False:  # the ranks are old
+                    break
+                time.sleep(attempt * (attempt + producer) * _YIELD_S)
 
-    def _take(self, slot: int, version: int, producer: int) -> bool:
-        """Take ``slot`` unless it was taken since its ``version``; return whether it was taken."""
+    def _take(self, slot: int, version: int, producer: int) -> bool | None:
+        """Take ``slot`` unless it was taken since its ``version``.
+
+        Returns:
+            Whether it was taken; None if another producer claims it, too, and may get it or not.
+        """
         claims = self.producers["claim"]
         claims[producer] = slot + 1
         full_fence()
@@ -228,7 +251,7 @@ class SlotStore:
             self.written_at_ns[slot] = 0
         full_fence()
         claims[producer] = 0
-        return is_mine
+        return None if is_contested else is_mine
 
     def begin_episode(self, slot: int) -> int:
         """Return a number for the episode that the owner of ``slot`` begins; nobody else has it."""

@@ -171,6 +171,7 @@ def test_producers_pause_at_high_water_after_the_first_fill(store) -> None:
     fill(store, 3)
     assert unread_episodes(store) == 3
     assert may_go_on(store, continuous)
+    assert not may_publish(store, continuous, 3 + 1)  # another publishes the last of the fill
     fill(store, 4)
     assert not may_go_on(store, continuous)
     store.draws[:3] = 1

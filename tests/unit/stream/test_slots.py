@@ -1,7 +1,9 @@
 """Episodes through the store: written, read in chunks, replaced, never seen unfinished."""
 
 import itertools
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -37,6 +39,23 @@ def test_slot_that_a_stopped_producer_was_taking_is_left_to_it() -> None:
     assert [store.take_slot(0), store.take_slot(0)] == [1, 2]
     store.drop_leases(1)  # it was killed
     assert store.take_slot(0) == 0
+
+
+def test_producers_that_want_the_same_slot_leave_the_worse_ones_alone(monkeypatch) -> None:
+    monkeypatch.setattr("cadenza.stream.slots.full_fence", lambda: time.sleep(0))  # others' turn
+    producers = 3
+    together = threading.Barrier(producers)
+
+    def take(producer: int) -> int:
+        together.wait()
+        return store.take_slot(producer)
+
+    with ThreadPoolExecutor(producers) as pool:
+        for _ in range(30):
+            store = new_store(slots=2 * producers, producers=producers)
+            unread = {write_episode(store, 1) for _ in range(producers)}
+            taken = set(pool.map(take, range(producers)))
+            assert taken == set(range(2 * producers)) - unread
 
 
 def test_episode_of_a_stopped_producer_is_none_of_the_others_places() -> None:
@@ -85,6 +104,26 @@ def test_most_drawn_episode_is_replaced_first_when_told() -> None:
     store.draws[slots[1]] = 0
     assert store.take_slot(0, reuse="most_drawn") == slots[1]  # empty ones come first
     assert store.take_slot(0) == slots[0]
+
+
+def test_episode_of_a_producer_that_was_held_up_is_spared_until_it_was_read() -> None:
+    store = new_store(slots=4, producers=2)
+    held_up, quick = (EpisodeWriter(store, store.take_slot(p)) for p in (0, 1))
+    for writer in (held_up, quick):
+        fill(writer, 1, 0.0)
+
+    def while_others_publish(_: int) -> bool:
+        quick.publish()
+        for _ in range(2):
+            fill(again := EpisodeWriter(store, store.take_slot(1)), 1, 0.0)
+            again.publish()
+        store.draws[store.length > 0] = 1  # what has come so far was read
+        return True
+
+    assert held_up.publish(may_publish=while_others_publish) == 0
+    assert store.number[held_up.slot] == store.number[store.number >= 0].min()
+    assert store.take_slot(0, spare_unread=True) == quick.slot
+    assert store.take_slot(0) == held_up.slot
 
 
 def test_episodes_that_draws_pass_over_are_replaced_before_the_most_drawn() -> None:
