@@ -47,14 +47,8 @@ from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.configs import FrozenModel, OffPolicyConfig, OnPolicyConfig
-from cadenza.learn.env.making import (
-    ActionCodec,
-    Environments,
-    EnvLike,
-    VectorStep,
-    VectorSteps,
-    flat_rows,
-)
+from cadenza.learn.env.making import Environments, EnvLike, flat_rows
+from cadenza.learn.env.stepping import ActionCodec, VectorStep, VectorSteps
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.judging import BestPolicy, Evaluation, evaluate_policy
 from cadenza.learn.loaded_state import complete_state, require_version

@@ -23,7 +23,8 @@ from cadenza.core.seeding import derive_substream
 from cadenza.learn.algorithms.dagger import DAggerLearner
 from cadenza.learn.api import Deployed, SoloAgent
 from cadenza.learn.configs import DAggerConfig
-from cadenza.learn.env.making import ActionCodec, EnvLike
+from cadenza.learn.env.making import EnvLike
+from cadenza.learn.env.stepping import ActionCodec
 from cadenza.learn.nn.encoders import Network, is_box, is_image
 
 #: Observations, (N, *shape), or flat rows, (N, O), if they are no arrays, to actions as the

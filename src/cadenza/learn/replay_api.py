@@ -28,7 +28,7 @@ from cadenza.learn.configs import (
     SACConfig,
     TD3Config,
 )
-from cadenza.learn.env.making import ActionCodec
+from cadenza.learn.env.stepping import ActionCodec
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.encoders import is_image
 

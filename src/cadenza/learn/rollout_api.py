@@ -25,7 +25,7 @@ from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffe
 from cadenza.learn.algorithms.ppo import PPOLearner
 from cadenza.learn.api import Deployed, RolloutLoop, SoloAgent
 from cadenza.learn.configs import GRPOConfig, OnPolicyAgentConfig, PPOConfig
-from cadenza.learn.env.making import ActionCodec, VectorStep
+from cadenza.learn.env.stepping import ActionCodec, VectorStep
 from cadenza.learn.running_normalizer import RewardScaler
 
 RolloutConfig = TypeVar("RolloutConfig", bound=OnPolicyAgentConfig)

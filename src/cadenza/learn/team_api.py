@@ -33,7 +33,7 @@ from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffe
 from cadenza.learn.algorithms.ppo import PPOLearner
 from cadenza.learn.api import Config, Deployed, Evaluation, ReplayLoop, RolloutLoop, SteppedAgent
 from cadenza.learn.configs import ActorCriticConfig, HAPPOConfig, HATD3Config, PPOConfig
-from cadenza.learn.env.making import ActionCodec
+from cadenza.learn.env.stepping import ActionCodec
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.memory.builder import TransitionMemory

@@ -16,7 +16,7 @@ from cadenza.learn import Trainer
 from cadenza.learn.collectors.sync import SimpleGymCollector
 from cadenza.learn.env.dict_gym_wrapper import DictGymWrapper
 from cadenza.learn.env.hit_the_middle import HitTheMiddle
-from cadenza.learn.env.replayable import ReplayableEnv
+from cadenza.learn.env.stepping import ReplayableEnv
 from cadenza.learn.memory import MemoryLoader, MemoryTableProxy
 from cadenza.learn.memory.builder import DictObsMemoryTable
 from cadenza.learn.models import (

@@ -13,7 +13,7 @@ import cadenza
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.learn.algorithms.dagger import CLIP, InputScale, imitation_loss, rate_share
 from cadenza.learn.configs import DAggerConfig
-from cadenza.learn.env.making import ActionCodec
+from cadenza.learn.env.stepping import ActionCodec
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from tests.unit.learn.test_api import IMAGE, MIXED, Camera, Watch, assert_same
 

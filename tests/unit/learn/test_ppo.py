@@ -12,8 +12,7 @@ from cadenza.learn.algorithms.on_policy import policy_terms
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.algorithms.ppo import PPOLearner, normalized, value_error
 from cadenza.learn.configs import PPOConfig
-from cadenza.learn.env.making import ActionCodec
-from cadenza.learn.env.replayable import ReplayableEnv
+from cadenza.learn.env.stepping import ActionCodec, ReplayableEnv
 from tests.unit.learn.counting_envs import CountingEnv
 from tests.unit.learn.sign_envs import SignEnv
 

@@ -5,8 +5,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, NotReadyError
-from cadenza.learn.env.making import VectorSteps
-from cadenza.learn.env.replayable import ReplayableEnv
+from cadenza.learn.env.stepping import ReplayableEnv, VectorSteps
 from tests.unit.learn.counting_envs import CountingEnv
 
 ACTION = np.array([5, 5])

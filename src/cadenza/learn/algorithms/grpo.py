@@ -39,7 +39,7 @@ from cadenza.learn.algorithms.on_policy import (
 )
 from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.configs import GRPOConfig
-from cadenza.learn.env.making import VectorSteps
+from cadenza.learn.env.stepping import VectorSteps
 from cadenza.learn.nn.policy_networks import Policy
 
 #: Rows of last observations, (B, O), to the values that continue their returns, (B,).

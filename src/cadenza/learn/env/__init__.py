@@ -18,7 +18,7 @@ _EXPORTS: Final = {
     "FrameStack": "wrappers",
     "HitTheMiddle": "hit_the_middle",
     "LazyFrames": "wrappers",
-    "ReplayableEnv": "replayable",
+    "ReplayableEnv": "stepping",
     "ScaledFloatFrame": "wrappers",
     "WarpFrame": "wrappers",
     "make_vision_box2d_env": "wrappers",

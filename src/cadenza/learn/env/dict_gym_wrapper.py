@@ -24,7 +24,7 @@ from cadenza.core.types import (
     EpisodeState,
     MetaData,
 )
-from cadenza.learn.env.replayable import replay_states, restore_replay_states
+from cadenza.learn.env.stepping import replay_states, restore_replay_states
 
 _ACTIONS: Final = "actions"
 #: Metadata names of finished episodes; loggers average them.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cadenza.core.errors import InputError, MissingExtraError
 from cadenza.core.extras import load_extra
-from cadenza.learn.env.replayable import ReplayableEnv
+from cadenza.learn.env.stepping import ReplayableEnv
 
 #: Largest value of a pixel.
 _WHITE: Final = 255

@@ -22,8 +22,7 @@ from cadenza.learn.algorithms.grpo import (
 from cadenza.learn.algorithms.on_policy import k3_divergence, policy_terms
 from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffer, Outcome
 from cadenza.learn.configs import GRPOConfig
-from cadenza.learn.env.making import VectorSteps
-from cadenza.learn.env.replayable import ReplayableEnv
+from cadenza.learn.env.stepping import ReplayableEnv, VectorSteps
 from tests.campaigns import size
 from tests.unit.learn.counting_envs import CountingEnv
 from tests.unit.learn.sign_envs import SignEnv

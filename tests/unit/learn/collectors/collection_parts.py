@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from cadenza.learn.env.dict_gym_wrapper import DictGymWrapper
-from cadenza.learn.env.replayable import ReplayableEnv
+from cadenza.learn.env.stepping import ReplayableEnv
 from cadenza.learn.proxies import GenericAgentProxy
 from tests.unit.learn.env.counting_env import CountingEnv, vector
 

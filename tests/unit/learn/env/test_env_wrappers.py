@@ -6,7 +6,7 @@ import pytest
 from gymnasium import spaces
 
 from cadenza.core.errors import InputError
-from cadenza.learn.env.replayable import ReplayableEnv
+from cadenza.learn.env.stepping import ReplayableEnv
 from cadenza.learn.env.wrappers import (
     FrameStack,
     ScaledFloatFrame,

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from cadenza.core.errors import CheckpointError
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.learn.env.dict_gym_wrapper import DictGymWrapper
-from cadenza.learn.env.replayable import ReplayableEnv, replay_states, restore_replay_states
+from cadenza.learn.env.stepping import ReplayableEnv, replay_states, restore_replay_states
 from tests.campaigns import size
 from tests.unit.learn.env.counting_env import MODES, VECTOR_CLASSES, CountingEnv, vector
 

@@ -1,0 +1,469 @@
+"""Environments as learners step them, and what a checkpoint needs to bring them back exactly.
+
+Brought back: a simulator's inner state cannot be saved in general, but how it came about can: the
+         seed of the running episode and the actions since its start. Doing them again, at most one
+         episode, gives a deterministic environment back bit for bit (`ReplayableEnv`).
+Stepped: `VectorSteps` says the same thing in every autoreset mode.
+           same step:  the returned observation already belongs to the next episode.
+           next step:  the step after an episode's end ignores its action and returns the next
+                       episode's first observation: its row is not valid.
+           disabled:   ended environments are reset here, with a mask; otherwise as same step.
+Acted:   `ActionCodec` turns a decision u into an action of a Box with bounds low and high:
+           clipped:   a = min(max(u, low), high)
+           unit:      a = low + (u + 1) / 2 · (high − low)
+           squashed:  unit of tanh(u)
+Axes:    N = environments, K = environments that a time limit cut off in this step, A = action
+         components.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, NotReadyError
+from cadenza.core.seeding import derive_substream
+from cadenza.learn.loaded_state import require_parts
+from cadenza.learn.nn.encoders import AnySpace
+
+#: Parts of a replay state.
+_KEYS: Final = ("index", "root_seed", "episode", "actions", "ended", "observation_sha256")
+_ACTION_SPACES: Final = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+class ReplayableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Seeds every episode by its number and records the actions of the running one.
+
+    Put it outermost: wrappers around it are not brought back. Episode n of environment i depends on
+    ``(root_seed, i, n)`` and its actions only; with a group, on ``(root_seed, group, n)``.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        *,
+        root_seed: int,
+        index: int,
+        group: int | None = None,
+    ) -> None:
+        """Wrap ``env``, the environment ``index`` of a vector environment.
+
+        It is deterministic: equal seeds and actions give equal episodes. Environments of one
+        ``group`` begin their n-th episodes alike; None gives each episodes of its own.
+
+        Raises:
+            InputError: Actions that are no single array of numbers, or negative numbers.
+        """
+        if not isinstance(env.action_space, _ACTION_SPACES):
+            raise InputError(
+                "ReplayableEnv: expected an action space of one array (Box, Discrete, "
+                f"MultiDiscrete, MultiBinary), got {env.action_space}; flatten the actions first."
+            )
+        super().__init__(env)
+        self._index = index
+        self._stream = index if group is None else group
+        self._root_seed = root_seed
+        self._episode = -1
+        self._actions: list[NDArray[Any]] = []
+        self._ended = False
+        self._resets_on_step = False
+        self._observation: Any = None
+        self._episode_seed(0)  # refuses negative numbers now
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start the next episode; a seed starts the sequence anew. Options could not be repeated.
+
+        Raises:
+            InputError: ``options`` hold anything.
+        """
+        if options:
+            raise InputError(
+                f"ReplayableEnv.reset: expected no options, got {sorted(options)}; set them in the "
+                "environment's constructor."
+            )
+        if seed is not None:
+            self._root_seed, self._episode = seed, -1
+        self._episode += 1
+        return self._begin()
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step and record.
+
+        After `restore_replay_state` of an episode that had ended, the first step is the reset that
+        was still to come: gymnasium's next-step autoreset, whose vector environments do not save
+        that they owe it.
+        """
+        if self._resets_on_step:
+            observation, info = self.reset()
+            return observation, 0.0, False, False, info
+        return self._step(np.array(action))
+
+    def replay_state(self) -> dict[str, Any]:
+        """Return what brings the environment back: plain numbers, strings and lists.
+
+        Raises:
+            NotReadyError: No `reset` before.
+        """
+        if self._episode < 0:
+            raise NotReadyError("ReplayableEnv.replay_state: expected reset() first; call it once.")
+        taken = [number for action in self._actions for number in action.reshape(-1).tolist()]
+        return {
+            "index": self._index,
+            "root_seed": self._root_seed,
+            "episode": self._episode,
+            "actions": taken,
+            "ended": self._ended,
+            "observation_sha256": _digest(self._observation),
+        }
+
+    def restore_replay_state(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Do the recorded episode again up to where `replay_state` was taken.
+
+        Of the states of all environments of a vector environment, each takes its own by index.
+
+        Raises:
+            CheckpointError: The states lack this environment, or the replay came out differently:
+                the environment is not deterministic, or not the one that was saved.
+        """
+        own = state if isinstance(state, Mapping) else self._own(state)
+        require_parts("ReplayableEnv", own, _KEYS)
+        if own["index"] != self._index:
+            raise CheckpointError(
+                f"ReplayableEnv: expected the state of environment {self._index}, got that of "
+                f"{own['index']}; make the environments in the same order as before."
+            )
+        self._root_seed, self._episode = int(own["root_seed"]), int(own["episode"])
+        self._begin()
+        for action in self._recorded(own["actions"]):
+            self._step(action)
+        self._resets_on_step = self._ended
+        if self._ended != own["ended"] or _digest(self._observation) != own["observation_sha256"]:
+            raise CheckpointError(
+                f"ReplayableEnv {self._index}: expected the replay of episode {self._episode} to "
+                f"reach the saved observation after {len(self._actions)} actions, got another one; "
+                "the environment is not deterministic or has other parameters than when it was "
+                "saved. Restore without the environments to begin new episodes."
+            )
+
+    def _own(self, states: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        for state in states:
+            if state.get("index") == self._index:
+                return state
+        raise CheckpointError(
+            f"ReplayableEnv: expected a state of environment {self._index} among {len(states)}, "
+            "got none; make as many environments as when the checkpoint was written."
+        )
+
+    def _recorded(self, numbers: Sequence[float]) -> NDArray[Any]:
+        """Return recorded actions, (T, *action shape), in the type of the action space."""
+        shape = cast("tuple[int, ...]", self.env.action_space.shape)
+        return np.array(numbers, self.env.action_space.dtype).reshape(-1, *shape)
+
+    def _episode_seed(self, episode: int) -> int:
+        name = f"learn.env.{self._stream}.episode.{episode}"
+        return derive_substream(name, root_seed=self._root_seed).integer_seed()
+
+    def _begin(self) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment with the seed of the current episode."""
+        self._actions = []
+        self._ended = self._resets_on_step = False
+        observation, info = self.env.reset(seed=self._episode_seed(self._episode))
+        self._observation = observation
+        return observation, info
+
+    def _step(self, action: NDArray[Any]) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        recorded = action.astype(self.env.action_space.dtype)
+        self._actions.append(recorded)
+        given = recorded if recorded.ndim else recorded[()]
+        observation, reward, terminated, truncated, info = self.env.step(given)
+        self._observation = observation
+        self._ended = bool(terminated or truncated)
+        return observation, reward, bool(terminated), bool(truncated), info
+
+
+def replay_states(vector_env: VectorEnv[Any, Any, Any]) -> list[dict[str, Any]] | None:
+    """Return the replay state of every environment, or None if they are not `ReplayableEnv`s."""
+    call = _replay_call(vector_env)
+    return None if call is None else [dict(state) for state in call("replay_state")]
+
+
+def restore_replay_states(
+    vector_env: VectorEnv[Any, Any, Any], states: Sequence[Mapping[str, Any]]
+) -> None:
+    """Bring every environment back to where `replay_states` was taken.
+
+    Raises:
+        CheckpointError: As `ReplayableEnv.restore_replay_state`, or they are no `ReplayableEnv`s.
+    """
+    call = _replay_call(vector_env)
+    if call is None:
+        raise CheckpointError(
+            "restore_replay_states: expected environments in a ReplayableEnv, as when the "
+            f"checkpoint was written, got {vector_env}; wrap each of them."
+        )
+    vector_env.reset()  # forgets which environments owe an autoreset
+    call("restore_replay_state", list(states))
+
+
+def _replay_call(vector_env: VectorEnv[Any, Any, Any]) -> Callable[..., Any] | None:
+    """Return what calls a method of every environment; None if they are not `ReplayableEnv`s."""
+    call = getattr(vector_env.unwrapped, "call", None)
+    # Asking first, because a worker process dies of a failed call.
+    if call is None or not all(call("has_wrapper_attr", "replay_state")):
+        return None
+    return call
+
+
+def _digest(observation: Any) -> str:
+    """Return the SHA-256 of an observation: arrays, numbers, strings, and mappings or tuples."""
+    digest = hashlib.sha256()
+    for part in _parts(observation):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _parts(value: Any) -> Iterator[bytes]:
+    """Yield names, types and contents of the arrays in ``value``."""
+    if isinstance(value, Mapping):
+        for key, item in sorted(cast("Mapping[str, Any]", value).items()):
+            yield str(key).encode()
+            yield from _parts(item)
+    elif isinstance(value, tuple):
+        for item in cast("tuple[Any, ...]", value):
+            yield from _parts(item)
+    else:
+        array = np.ascontiguousarray(value)
+        yield f"{array.dtype.str}{array.shape}".encode()
+        yield array.tobytes()
+
+
+class VectorStep(NamedTuple):
+    """Result of one step.
+
+    What the next action is decided on, (N, ...), float64 rewards, whether the task or anything
+    ended the episode, whether the action was executed, (N,) each, the rows that a time limit alone
+    ended, (K,), and their last observations, (K, ...).
+    """
+
+    observations: NDArray[Any]
+    rewards: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    boundaries: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
+    cut: NDArray[np.int64]
+    final_observations: NDArray[Any]
+
+
+class VectorSteps:
+    """Drives one vector environment.
+
+    Raises:
+        ConfigurationError: ``envs`` does not say how it resets.
+    """
+
+    def __init__(self, envs: VectorEnv[Any, Any, Any]) -> None:
+        mode = envs.metadata.get("autoreset_mode")
+        if not isinstance(mode, AutoresetMode):
+            raise ConfigurationError(
+                "VectorSteps: expected envs.metadata['autoreset_mode'] to be a gymnasium "
+                f"AutoresetMode, got {mode!r}; use gymnasium.make_vec or a vector environment of "
+                "gymnasium 1.1 or later."
+            )
+        self.envs = envs
+        self.mode = mode
+        self._restarting: NDArray[np.bool_] | None = None
+
+    def reset(self, seed: int | Sequence[int] | None) -> NDArray[Any]:
+        """Begin every episode, with one seed or one for each; return observations, (N, ...)."""
+        untyped: Any = self.envs  # gymnasium's base class does not mention a seed for each
+        observations, _ = untyped.reset(seed=list(seed) if isinstance(seed, Sequence) else seed)
+        self._restarting = np.zeros(self.envs.num_envs, dtype=np.bool_)
+        return np.asarray(observations)
+
+    def step(self, actions: NDArray[Any]) -> VectorStep:
+        """Advance every environment by one step.
+
+        Raises:
+            NotReadyError: `reset` was never called.
+            InputError: An environment that resets itself keeps its last observation to itself.
+        """
+        restarting = self._restarting
+        if restarting is None:
+            raise NotReadyError("VectorSteps.step: expected reset() before the first step.")
+        observations, rewards, terminated, truncated, info = self.envs.step(actions)
+        observations = np.asarray(observations)
+        ends = np.asarray(terminated, dtype=np.bool_)
+        boundaries = ends | np.asarray(truncated, dtype=np.bool_)
+        cut = np.flatnonzero(boundaries & ~ends)
+        final = observations[cut]
+        if self.mode is AutoresetMode.NEXT_STEP:
+            self._restarting = boundaries
+        elif boundaries.any():
+            if self.mode is AutoresetMode.SAME_STEP:
+                final = _final_observations(info, cut, observations)
+            else:
+                first, _ = self.envs.reset(options={"reset_mask": boundaries.copy()})
+                observations = np.asarray(first)
+        return VectorStep(
+            observations=observations,
+            rewards=np.asarray(rewards, dtype=np.float64),
+            terminated=ends,
+            boundaries=boundaries,
+            valid=~restarting,
+            cut=cut,
+            final_observations=final,
+        )
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Return how to bring every environment back to where it is; None if it cannot be."""
+        if self._restarting is None:
+            return None
+        replays = replay_states(self.envs)
+        if replays is None:
+            return None
+        return {"replays": replays, "restarting": self._restarting.tolist()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Bring every environment back to where `state_dict` was taken."""
+        restore_replay_states(self.envs, state["replays"])
+        self._restarting = np.array(state["restarting"], dtype=np.bool_)
+
+
+def _final_observations(
+    info: dict[str, Any], cut: NDArray[np.int64], observations: NDArray[Any]
+) -> NDArray[Any]:
+    """Return the last observations of the environments ``cut``, (K, ...)."""
+    if not len(cut):
+        return observations[cut]
+    finals = info.get("final_obs")
+    if finals is None:
+        raise InputError(
+            "VectorSteps.step: expected info['final_obs'] of the environments that a time limit "
+            f"ended ({cut.tolist()}), got {sorted(info)}; use autoreset_mode=NEXT_STEP."
+        )
+    return np.stack([np.asarray(finals[row]) for row in cut])
+
+
+#: Most combinations of several discrete choices that are numbered as one.
+MAX_COMBINATIONS: Final = 4_096
+
+Actions = TypeVar("Actions", NDArray[Any], torch.Tensor)
+
+
+def _counts(space: Any) -> list[int]:
+    """Return how many values each part of a MultiDiscrete or MultiBinary has; else nothing."""
+    if isinstance(space, spaces.MultiBinary):
+        return [2] * math.prod(space.shape)
+    is_several = isinstance(space, spaces.MultiDiscrete)
+    return np.ravel(cast("Any", space).nvec).tolist() if is_several else []
+
+
+class ActionCodec:
+    """Turns decisions into actions of one space.
+
+    Args:
+        space: Discrete, Box of rank 1 or more, or MultiDiscrete or MultiBinary, whose combinations
+            are numbered as choices.
+        squash: Decisions reach a Box through tanh instead of being clipped to it.
+        unit: Decisions for a Box are in [−1, 1].
+
+    Raises:
+        ConfigurationError: A space of another kind, or one that cannot be squashed into.
+    """
+
+    def __init__(
+        self,
+        space: AnySpace,
+        *,
+        owner: str = "ActionCodec",
+        squash: bool = False,
+        unit: bool = False,
+    ) -> None:
+        self.choices: int | None = None
+        self.components: int | None = None
+        self._combinations: NDArray[Any] | None = None
+        self._space: Any = space
+        self._squash, self._scales = squash, squash or unit
+        if isinstance(space, spaces.Discrete):
+            self.choices = int(space.n)
+        elif isinstance(space, spaces.Box) and np.issubdtype(self._space.dtype, np.floating):
+            self.components = int(np.prod(space.shape))
+        elif (counts := _counts(space)) and math.prod(counts) <= MAX_COMBINATIONS:
+            self.choices = math.prod(counts)
+            rows = np.stack(np.unravel_index(np.arange(self.choices), counts), axis=1)
+            shaped = rows.reshape(-1, *self._space.shape) + getattr(self._space, "start", 0)
+            self._combinations = shaped.astype(self._space.dtype)  # (choices, *space.shape)
+        else:
+            raise ConfigurationError(
+                f"{owner}: expected a Discrete or a real Box action space, or a MultiDiscrete or "
+                f"MultiBinary one of at most {MAX_COMBINATIONS} combinations, got {space}; wrap "
+                "every environment in gymnasium.wrappers.TransformAction."
+            )
+        if (squash or (unit and self.choices is None)) and not (
+            self.components is not None and self._space.is_bounded()
+        ):
+            raise ConfigurationError(
+                f"{owner}: expected a Box with finite bounds for "
+                f"{'squashed ' if squash else ''}actions, got {space}; "
+                f"{'switch squash_actions off' if squash else 'use PPO, or TransformAction'}."
+            )
+
+    def to_env(self, actions: Actions) -> Actions:
+        """Return actions (N, *space.shape) for decisions, (N,) or (N, A), in NumPy or in torch."""
+        if self._combinations is not None:
+            table: Any = self._combinations
+            table = torch.tensor(table) if isinstance(actions, torch.Tensor) else table
+            return table[actions]
+        if self.choices is not None:
+            return actions + int(self._space.start)
+        shaped: Any = actions.reshape(actions.shape[0], *self._space.shape)
+        if isinstance(actions, torch.Tensor):
+            low, high = (torch.tensor(end) for end in (self._space.low, self._space.high))
+            tanh, clip, kind = torch.tanh, torch.clamp, low.dtype
+        else:
+            low, high = self._space.low, self._space.high
+            tanh, clip, kind = np.tanh, np.clip, self._space.dtype
+        if self._squash:
+            shaped = tanh(shaped)
+        if self._scales:
+            shaped = low + 0.5 * (shaped + 1.0) * (high - low)
+        inside: Any = clip(shaped, low, high)
+        return cast(
+            "Actions", inside.to(kind) if isinstance(inside, torch.Tensor) else inside.astype(kind)
+        )
+
+    def from_env(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Return the decisions that `to_env` turns into ``actions``, which a Box clips first.
+
+        They are choices, (N,) int64, or numbers in [−1, 1] of a scaled Box, (N, A) float32.
+
+        Raises:
+            InputError: An action is none of the choices.
+        """
+        if self.choices is None:
+            low, high = self._space.low, self._space.high
+            unit = 2.0 * (np.clip(actions, low, high) - low) / (high - low) - 1.0
+            return unit.reshape(len(actions), -1).astype(np.float32)
+        if self._combinations is None:
+            shifted = np.asarray(actions) - int(self._space.start)
+            known = (shifted >= 0) & (shifted < self.choices)
+            found: NDArray[Any] = shifted.astype(np.int64)
+        else:
+            table = self._combinations.reshape(self.choices, -1)
+            rows = np.asarray(actions).reshape(len(actions), 1, -1)
+            same = (rows == table).all(axis=-1)  # (N, choices)
+            known, found = same.any(axis=1), same.argmax(axis=1)
+        if not known.all():
+            raise InputError(
+                f"ActionCodec: expected actions of {self._space}, got {actions[~known][0]}."
+            )
+        return found
