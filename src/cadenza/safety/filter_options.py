@@ -6,7 +6,7 @@ filter that exists changes what it does.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypedDict
 
 from cadenza.core.checks import is_real
 from cadenza.core.errors import ConfigurationError
@@ -76,6 +76,29 @@ class RowOptions:
     rate_limit: RateLimit = "off"
     multi_partner: MultiPartner = "rows"
     contact_speed: float = 0.0
+
+
+class RowKeywords(TypedDict, total=False):
+    """Keywords for editors and type checkers: the fields of `RowOptions`, and the plant."""
+
+    cbf_gamma: float
+    margin_m: float
+    prediction_error: float | None
+    barrier: Barrier
+    compat: Compat | None
+    cbf_power: CbfPower
+    max_age_s: float
+    budget_split: BudgetSplitStrategy | str | None
+    rate_limit: RateLimit
+    multi_partner: MultiPartner
+    contact_speed: float
+    plant: Plant
+
+
+class EgoOnlyKeywords(RowKeywords, total=False):
+    """The same for all fields of `EgoOnlyOptions`."""
+
+    on_infeasible: OnInfeasible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,13 @@
 import math
 from dataclasses import fields
+from typing import get_type_hints
 
 import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.bounds import Bounds
+from cadenza.safety.filter_options import EgoOnlyKeywords, EgoOnlyOptions
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.runtime import SafetyRuntime
 from cadenza.safety.snapshot import AgentSnapshot
@@ -241,3 +243,7 @@ def test_rate_limit_hard_also_holds_the_braking_action():
         assert first[limit].braked
     assert first["off"].action.tolist() == first["soft"].action.tolist() == [-2.0, 0.0]
     assert first["hard"].action == pytest.approx([-0.3, 0.0])
+
+
+def test_keywords_for_editors_are_the_options() -> None:
+    assert get_type_hints(EgoOnlyKeywords) == get_type_hints(EgoOnlyOptions)

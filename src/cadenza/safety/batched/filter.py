@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -56,7 +56,7 @@ from cadenza.safety.cbf import (
     braking_meets_row,
 )
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.filter_options import EgoOnlyOptions
+from cadenza.safety.filter_options import EgoOnlyOptions, RowKeywords
 from cadenza.safety.filters.arguments import MAX_DT, MIN_DT
 from cadenza.safety.filters.ego_only import AGE_ROUNDING
 from cadenza.safety.filters.projection import FEASIBILITY_ROOM, SLACK_WEIGHT
@@ -273,7 +273,7 @@ class BatchedEgoFilter:
         dt: float,
         fixed_shape: bool | None = None,
         validate: bool = True,
-        **options: Any,
+        **options: Unpack[RowKeywords],
     ) -> None:
         if not MIN_DT <= dt <= MAX_DT:
             raise ConfigurationError(

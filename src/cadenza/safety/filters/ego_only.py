@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, Final, cast
+from typing import Any, Final, Unpack, cast
 
 import numpy as np
 
@@ -42,7 +42,7 @@ from cadenza.safety.cbf import (
 )
 from cadenza.safety.control_models.double_integrator import DoubleIntegratorControlModel
 from cadenza.safety.errors import ConcertoSafetyInfeasible
-from cadenza.safety.filter_options import EgoOnlyOptions
+from cadenza.safety.filter_options import EgoOnlyKeywords, EgoOnlyOptions
 from cadenza.safety.filters.arguments import (
     require_action,
     require_call,
@@ -275,7 +275,7 @@ class EgoOnlyCBFQP:
         *,
         control_models: Mapping[str, AgentControlModel],
         solver: QPSolver | None = None,
-        **options: Any,
+        **options: Unpack[EgoOnlyKeywords],
     ) -> None:
         require_models(control_models)
         self._options = EgoOnlyOptions(**options)
