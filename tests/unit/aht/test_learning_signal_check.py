@@ -136,6 +136,8 @@ def test_slope_plot_shows_curve_and_trend(tmp_path):
     assert pixels.shape == (540, 960, 3)  # 4.5 in and 8 in at 120 dots per inch
     accent = (pixels == [0xC2, 0x41, 0x0C]).all(axis=2)
     assert accent.any(axis=0).mean() > 0.5  # the trend line spans most of the width
+    rows, columns = np.nonzero(accent)
+    assert np.polyfit(columns, rows, 1)[0] < -0.2  # and rises; rows are counted from the top
     assert content["run_id"] == "run0123"
     assert content["per_episode_ego_rewards"] == noisy.per_episode_ego_rewards
     assert content["report"]["status"] == "passed"
