@@ -275,3 +275,17 @@ def test_a_job_gets_no_secret_of_its_controller(bench, tmp_path, monkeypatch):
     assert variables["HF_HUB_OFFLINE"] == "1"
     assert not variables.keys() & {*secrets}
     assert "secret" not in variables.values()
+
+
+def test_job_that_leaves_no_trace_is_told_of_once(bench, tmp_path):
+    told, go = [], tmp_path / "go"
+
+    def note(incident):
+        told.append((incident.kind, incident.message))
+        go.touch()
+
+    spec = spec_of(tmp_path, UNTIL + "time.sleep(1)", str(go))
+    bench.runner(silent_s=0.1, on_incident=note).run(spec)
+    assert 1 <= len(told) <= 2  # its result ends a silence, and another may begin
+    assert {kind for kind, _ in told} == {"silent"}
+    assert "it may hang; jobs.silent_limit_s ends such attempts" in told[0][1]
