@@ -29,8 +29,8 @@ from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat, load_policy
 from cadenza.benchmark.stream_tasks import EXPERTS, EgoVectorEnv, LawPolicy, make_batch
 from cadenza.benchmark.tasks import OptionValue, get_task
 from cadenza.core.checkpoints import LOCAL_URI_SCHEME, CheckpointMetadata, save_checkpoint
-from cadenza.core.checks import is_whole
-from cadenza.core.errors import ConfigurationError, InputError, NotReadyError, UnknownNameError
+from cadenza.core.checks import whole_number
+from cadenza.core.errors import ConfigurationError, NotReadyError, UnknownNameError
 from cadenza.core.proportions import clopper_pearson_interval
 from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.seeding import INTEGER_SEED_BOUND, derive_substream
@@ -560,8 +560,7 @@ class BestSuccess(Callback):
     ) -> None:
         super().__init__()
         for key, value in (("every", every), ("episodes", episodes)):
-            if not is_whole(value) or value < 1:
-                raise InputError(f"BestSuccess: expected {key}, an int >= 1, got {value!r}.")
+            whole_number(f"BestSuccess.{key}", value, least=1)
         self._order = ORDER_CHECKPOINT
         self._agent, self.file = agent, Path(file)
         self._policy: Policy = agent.predict if policy is None else policy
