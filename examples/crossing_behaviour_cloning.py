@@ -20,13 +20,11 @@ import typer
 from cadenza.benchmark.cells import PolicyChoice
 from cadenza.benchmark.evaluation_run import EvaluationConfig, PartnerChoice, run_evaluation
 from cadenza.benchmark.jobs.cloning import LEARNING_RATE, Clone, cloning_loss, state_moments
+from cadenza.benchmark.policies import save_policy
 from cadenza.benchmark.stream_tasks import stream_config, stream_partners
 from cadenza.benchmark.tasks import get_task
-from cadenza.core.checkpoints import LOCAL_URI_SCHEME, CheckpointMetadata, save_checkpoint
-from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.judging import Evaluation
-from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY
 from cadenza.partners.registry import partner_card
 from cadenza.stream import OnlineDataEngine, OnlineDataset
 
@@ -66,28 +64,6 @@ def clone_expert(seed: int, updates: int) -> Clone:
         return clone
 
 
-def save(clone: Clone, seed: int, updates: int, out: Path) -> str:
-    """Save the clone under ``out`` and return its address."""
-    context = compute_run_metadata(
-        seed=seed, run_kind="behaviour_cloning", repo_root=Path(__file__).parents[1]
-    )
-    address = f"{LOCAL_URI_SCHEME}policy.pt"
-    save_checkpoint(
-        state_dict={MLP_POLICY_KEY: clone.portable(-BOUND, BOUND).state_dict()},
-        uri=address,
-        metadata=CheckpointMetadata(
-            run_id=context.run_id,
-            seed=seed,
-            step=updates,
-            git_sha=context.git_sha,
-            pyproject_hash=context.pyproject_hash,
-            extra={"task": TASK},
-        ),
-        artifacts_root=out,
-    )
-    return address
-
-
 def evaluate(address: str, episodes: int, out: Path) -> list[float]:
     """Play the clone beside every partner, with the filter and without; return the scored ones."""
     met = {partner.class_name for partner in stream_partners(TASK)}
@@ -120,8 +96,8 @@ def main(
     rates: list[float] = []
     for root in range(seed, seed + seeds):
         folder = out / f"seed_{root}"
-        folder.mkdir(parents=True, exist_ok=True)
-        address = save(clone_expert(root, updates), root, updates, folder)
+        policy = clone_expert(root, updates).portable(-BOUND, BOUND)
+        address = save_policy(policy, folder / "policy.pt", seed=root, step=updates, task=TASK)
         successes = evaluate(address, episodes, folder)
         rates.append(100.0 * sum(successes) / len(successes))
         print(f"seed {root}: {rates[-1]:.1f} % of {len(successes)} succeed", flush=True)
