@@ -7,23 +7,24 @@ single steps; here the memory hands out rollouts, the learning rate falls, and o
 size one: left as they are, the angle drowns.
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
+import typer
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from harness import Outcome, Run, main
 from numpy.typing import NDArray
 
 from cadenza.core.schedules import LinearSchedule
 from cadenza.learn import Trainer
 from cadenza.learn.algorithms.dqn import EpsilonGreedyPolicy, EpsilonSchedule, QLoss, QTarget
-from cadenza.learn.callbacks import BackPropStepsTerminator
+from cadenza.learn.callbacks import BackPropStepsTerminator, TerminalLogger
 from cadenza.learn.collectors.sync import SimpleGymCollector
 from cadenza.learn.env.dict_gym_wrapper import DictGymWrapper
-from cadenza.learn.judging import evaluate_policy
+from cadenza.learn.judging import Evaluation, evaluate_policy
 from cadenza.learn.memory import MemoryLoader, MemoryTableProxy
 from cadenza.learn.memory.builder import DictObsNStepMemoryTable
 from cadenza.learn.nn.action_value_mlp import DiscreteQMlp
@@ -43,50 +44,33 @@ def make_env() -> gymnasium.Env[Any, Any]:
     )
 
 
-class ReportingMemory(MemoryTableProxy):
-    """Reports the mean return of every 20 episodes on their way into the memory."""
-
-    def __init__(self, run: Run, table: Any) -> None:
-        super().__init__(table, minimum_length_threshold=ROLLOUT_LENGTH, use_terminal=True)
-        self._run, self._steps = run, 0
-        self._returns: list[float] = []
-
-    def add(self, observations: Mapping[Any, Any], responses: Mapping[Any, Any]) -> None:
-        """Store, count and report."""
-        super().add(observations, responses)
-        self._steps += len(responses)
-        ended = [seen.metadata for seen in observations.values() if seen.metadata is not None]
-        self._returns += [metadata.info["episode/reward"] for metadata in ended]
-        if len(self._returns) >= 20:
-            self._run.report(self._steps, float(np.mean(self._returns)))
-            self._returns.clear()
-
-
-def train(run: Run) -> Outcome:
-    """Train one seed and judge the last policy greedily."""
-    updates = max(1, run.steps * UPDATES_PER_COLLECT // ENVS)
-    weights = torch.Generator().manual_seed(run.seed)
-    noise = torch.Generator().manual_seed(run.seed + 1_000)
+def train(seed: int, steps: int) -> Callable[[NDArray[np.float32]], int]:
+    """Train one seed and return what the last policy does greedily."""
+    updates = max(1, steps * UPDATES_PER_COLLECT // ENVS)
+    weights = torch.Generator().manual_seed(seed)
+    noise = torch.Generator().manual_seed(seed + 1_000)
     env = DictGymWrapper(SyncVectorEnv([make_env] * ENVS, autoreset_mode=AutoresetMode.SAME_STEP))
-    env.dict_reset(seed=run.seed)
+    env.dict_reset(seed=seed)
     q_net = DiscreteQMlp(4, 2, [256, 256], generator=weights)
     policy = EpsilonGreedyPolicy(q_net, generator=noise)
     agent = GenericAgentProxy(
         policy, "cpu", ("obs",), ("actions",), uses_logprobs=False, spaces=env.dict_space
     )
     table = DictObsNStepMemoryTable(
-        spaces=env.dict_space, use_terminal_column=True, maxlen=50_000, device="cpu", seed=run.seed
+        spaces=env.dict_space, use_terminal_column=True, maxlen=50_000, device="cpu", seed=seed
     )
+    memory = MemoryTableProxy(table, minimum_length_threshold=ROLLOUT_LENGTH, use_terminal=True)
     collector = SimpleGymCollector(
         env,
         agent,
-        ReportingMemory(run, table),
+        memory,
         render=False,
         warmup_steps=250,
         bp_steps_per_inf=UPDATES_PER_COLLECT,
     )
     optimizer = torch.optim.Adam(q_net.parameters(), lr=1e-3)
     decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 1e-3, total_iters=updates)
+    loss = QLoss(name="q", q=q_net, opt=optimizer, lr_schedule=decay)
     callbacks = [
         EpsilonSchedule(policy, LinearSchedule(1.0, 0.05, 5_000)),
         collector,
@@ -98,18 +82,27 @@ def train(run: Run) -> Outcome:
             roll_length=ROLLOUT_LENGTH,
             double=True,
         ),
-        QLoss(name="q", q=q_net, opt=optimizer, lr_schedule=decay),
+        loss,
+        TerminalLogger([collector, loss], log_interval=5_000),
         BackPropStepsTerminator(updates),
     ]
     Trainer(callbacks, MemoryLoader(table, ROLLOUTS, ROLLOUT_LENGTH, "batch_size")).train()
     policy.eval()
+    return lambda observation: int(policy(torch.as_tensor(observation)[None]).item())
 
-    def greedy(observation: NDArray[np.float32]) -> int:
-        return int(policy(torch.as_tensor(observation)[None]).item())
 
-    judged = evaluate_policy(greedy, make_env(), run.episodes, seed=run.seed)
-    return Outcome(returns=judged.returns, env_steps=collector.inf_step, updates=updates)
+def main(seed: int = 0, seeds: int = 1, steps: int = 50_000, episodes: int = 100) -> None:
+    """Train every seed and judge its last policy."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")  # what TerminalLogger writes
+    torch.set_num_threads(1)  # networks are small: threads would wait for one another
+    means: list[float] = []
+    for root in range(seed, seed + seeds):
+        judged = evaluate_policy(train(root, steps), make_env(), episodes, seed=root)
+        means.append(judged.mean)
+        print(f"seed {root}: {judged}", flush=True)
+    if seeds > 1:
+        print(f"over seeds: {Evaluation.of(means, [])}")
 
 
 if __name__ == "__main__":
-    main(train, name="cartpole_dqn", steps=50_000, smoke_steps=400, episodes=100)
+    typer.run(main)

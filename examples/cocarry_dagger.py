@@ -8,55 +8,42 @@ and is judged beside each kind on episodes of its own. ``--steps`` counts enviro
 Needs `pip install 'cadenza[mujoco]'`.
 """
 
-import sys
+from pathlib import Path
 
-from harness import Outcome, Run, main
+import torch
+import typer
 
 import cadenza
-from cadenza.benchmark.imitation import imitation_batch, success_by_partner
-from cadenza.learn import Callback
+from cadenza.benchmark.imitation import Successes, imitation_batch, success_by_partner
+from cadenza.learn.judging import Evaluation
 
 TASK = "cocarry_mj"
-EXPERT = "cocarry_reference"
 ROLES = ("cocarry_leader", "cocarry_shared", "cocarry_follower")
 
 
-class Curve(Callback):
-    """Reports the loss after every round."""
-
-    def __init__(self, run: Run, agent: cadenza.DAgger) -> None:
-        super().__init__()
-        self._run, self._agent = run, agent
-
-    def end_batch(self) -> None:
-        """Add a point after the last update of a round."""
-        if self._agent.updates % self._agent.config.updates == 0:
-            self._run.report(self._agent.steps, self._agent.scalar_logs["training/loss"])
-
-
-def train(run: Run) -> Outcome:
-    """Train one seed and judge it beside every kind of partner."""
-    small = {"round_length": 10, "updates": 5} if run.smoke else {}
-    envs = imitation_batch(
-        TASK, 3 if run.smoke else 25, expert=EXPERT, partners=ROLES, root_seed=run.seed
-    )
-    agent = cadenza.DAgger(envs, seed=run.seed, **small)
-    agent.learn(run.steps, callbacks=[Curve(run, agent)], progress=False)
-    agent.save(run.out / "agent")
-    roles = ROLES[: run.episodes]
-    judged = success_by_partner(agent.predict, TASK, roles, episodes=run.episodes // len(roles))
-    for role, successes in judged.items():
-        sys.stderr.write(f"seed {run.seed}, {role}: {successes}\n")
-    returns = [float(won) for successes in judged.values() for won in successes.won]
-    return Outcome(returns=returns, env_steps=agent.steps, updates=agent.updates)
+def main(
+    seed: int = 0,
+    seeds: int = 1,
+    steps: int = 25_000,
+    episodes: int = 50,
+    out: Path = Path("runs/examples/cocarry_dagger"),
+) -> None:
+    """Train every seed and judge it beside every kind of partner."""
+    torch.set_num_threads(1)  # networks are small: threads would wait for one another
+    rates: list[float] = []
+    for root in range(seed, seed + seeds):
+        envs = imitation_batch(TASK, 25, expert="cocarry_reference", partners=ROLES, root_seed=root)
+        agent = cadenza.DAgger(envs, seed=root).learn(steps)
+        agent.save(out / f"seed_{root}" / "agent")
+        judged = success_by_partner(agent.predict, TASK, ROLES, episodes=episodes)
+        for role, successes in judged.items():
+            print(f"seed {root}, {role}: {successes}", flush=True)
+        all_roles = sum(judged.values(), Successes(()))
+        print(f"seed {root}: {all_roles}", flush=True)
+        rates.append(100.0 * all_roles.count / len(all_roles.won))
+    if seeds > 1:
+        print(f"success over seeds, %: {Evaluation.of(rates, [])}")
 
 
 if __name__ == "__main__":
-    main(
-        train,
-        name="cocarry_dagger",
-        steps=25_000,
-        smoke_steps=60,
-        episodes=150,
-        measure="squared error of imitated actions",
-    )
+    typer.run(main)

@@ -9,8 +9,9 @@ much the first set is better: the paired difference with its exact 95 % interval
 Needs `pip install 'cadenza[mujoco]'`.
 """
 
-import argparse
 from typing import Any
+
+import typer
 
 import cadenza
 from cadenza.benchmark.imitation import Successes, imitation_batch, success_by_partner
@@ -27,11 +28,6 @@ SETS: dict[str, list[Any]] = {
 }
 
 
-def solved(policy: Any, episodes: int) -> dict[str, Successes]:
-    """Return what an ego solves beside each held-out partner."""
-    return success_by_partner(policy, TASK, HELD_OUT_HARD, episodes=episodes)
-
-
 def line(name: str, judged: dict[str, Successes], best: Successes | None = None) -> Successes:
     """Print one row of the table; return the successes beside all partners."""
     counts = [f"{each.count:4d}" for each in judged.values()]
@@ -44,26 +40,20 @@ def line(name: str, judged: dict[str, Successes], best: Successes | None = None)
     return total
 
 
-def main() -> None:
-    """Train and judge every set."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=15_000, help="environment steps of each ego")
-    parser.add_argument("--episodes", type=int, default=100, help="beside each held-out partner")
-    parser.add_argument("--smoke", action="store_true", help="only show that it runs")
-    options = parser.parse_args()
-    small = {"round_length": 10, "updates": 5} if options.smoke else {}
-    steps, episodes = (60, 1) if options.smoke else (options.steps, options.episodes)
+def main(seed: int = 0, steps: int = 15_000, episodes: int = 100) -> None:
+    """Train and judge every set; ``steps`` of each ego, ``episodes`` beside each partner."""
     print(f"{'learned beside':28s} {', '.join(HELD_OUT_HARD)}, all; first set minus this one")
     best: Successes | None = None
     for name, partners in SETS.items():
-        envs = imitation_batch(TASK, 25, expert=EXPERT, partners=partners, root_seed=options.seed)
-        agent = cadenza.DAgger(envs, seed=options.seed, **small).learn(steps, progress=False)
+        envs = imitation_batch(TASK, 25, expert=EXPERT, partners=partners, root_seed=seed)
+        agent = cadenza.DAgger(envs, seed=seed).learn(steps, progress=False)
         envs.close()
-        total = line(name, solved(agent.predict, episodes), best)
+        judged = success_by_partner(agent.predict, TASK, HELD_OUT_HARD, episodes=episodes)
+        total = line(name, judged, best)
         best = best or total
-    line("the expert itself", solved(EXPERT, episodes), best)
+    expert = success_by_partner(EXPERT, TASK, HELD_OUT_HARD, episodes=episodes)
+    line("the expert itself", expert, best)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -10,21 +10,21 @@ of partners, as is the law alone. ``--steps`` counts environment steps. Needs
 `pip install 'cadenza[mujoco]'`.
 """
 
-import sys
 import time
 from collections import defaultdict
+from pathlib import Path
 
-from harness import Outcome, Run, main
+import torch
+import typer
 
 import cadenza
 from cadenza.benchmark.imitation import BestSuccess, Successes, imitation_batch, success_by_partner
 from cadenza.benchmark.scripted_egos import carry
-from cadenza.envs.residual import ResidualActions
+from cadenza.envs.residual import Law, ResidualActions
 from cadenza.partners.cocarry import HELD_OUT_EASY, HELD_OUT_HARD
 
 TASK = "cocarry_mj"
-FOLLOWER = "cocarry_follower"
-STRATA = ("cocarry_leader", "cocarry_shared", FOLLOWER)
+STRATA = ("cocarry_leader", "cocarry_shared", "cocarry_follower")
 #: Largest correction, in actions.
 SHARE = 0.5
 SETTINGS = {
@@ -41,55 +41,55 @@ COPIES = 32
 EVERY = 16 * COPIES * 128
 VALIDATION = 25
 
-#: Successes of all seeds, by partner.
-total: defaultdict[str, Successes] = defaultdict(lambda: Successes(()))
 
-
-def train(run: Run) -> Outcome:
-    """Train one seed, and judge its best agent and the law beside every kind of partner."""
+def train(seed: int, steps: int, folder: Path) -> Law:
+    """Train one seed and return the law with its best correction."""
     began = time.perf_counter()
-    envs = imitation_batch(
-        TASK, COPIES, expert=None, partners=STRATA, root_seed=run.seed, training=1
-    )
+    envs = imitation_batch(TASK, COPIES, expert=None, partners=STRATA, root_seed=seed, training=1)
     worlds = ResidualActions(envs, carry, share=SHARE)
-    agent = cadenza.PPO(worlds, seed=run.seed, **SETTINGS)
+    agent = cadenza.PPO(worlds, seed=seed, **SETTINGS)
 
-    def report(steps: int, won: Successes) -> None:
-        run.report(steps, 100.0 * won.count / len(won.won))
-        run.say(f"{steps} steps, validation {won}, {time.perf_counter() - began:.0f} s")
+    def report(done: int, won: Successes) -> None:
+        spent = time.perf_counter() - began
+        print(f"seed {seed}, {done} steps, validation {won}, {spent:.0f} s", flush=True)
 
     best = BestSuccess(
         agent,
-        run.out / "best",
+        folder / "best",
         TASK,
         STRATA,
         every=EVERY,
-        episodes=min(run.episodes, VALIDATION),
+        episodes=VALIDATION,
         policy=worlds.policy(agent.predict),
         report=report,
     )
-    agent.learn(run.steps, callbacks=best, progress=False)
-    run.say(f"trained in {time.perf_counter() - began:.0f} s, best after {best.best_steps} steps")
-    kept = worlds.policy(cadenza.PPO.load(best.file, worlds).predict)
-    families = STRATA[2:] if run.smoke else (*STRATA, *HELD_OUT_EASY, *HELD_OUT_HARD)
-    judged: dict[str, Successes] = {}
-    for name, policy in (("the law", carry), ("corrected", kept)):
-        judged = success_by_partner(policy, TASK, families, episodes=run.episodes)
-        for family, successes in judged.items():
-            total[f"{family}, {name}"] += successes
-            run.say(f"{family}, {name}: {successes}")
-    returns = [float(won) for won in judged[FOLLOWER].won]
-    return Outcome(returns=returns, env_steps=agent.steps, updates=agent.updates)
+    agent.learn(steps, callbacks=best)
+    spent = time.perf_counter() - began
+    print(f"seed {seed}, {spent:.0f} s, best after {best.best_steps} steps", flush=True)
+    return worlds.policy(cadenza.PPO.load(best.file, worlds).predict)
+
+
+def main(
+    seed: int = 0,
+    seeds: int = 1,
+    steps: int = 600_000,
+    episodes: int = 50,
+    out: Path = Path("runs/examples/cocarry_residual_ppo"),
+) -> None:
+    """Train every seed, and judge its best agent and the law beside every kind of partner."""
+    torch.set_num_threads(1)  # networks are small: threads would wait for one another
+    total: defaultdict[str, Successes] = defaultdict(lambda: Successes(()))
+    families = (*STRATA, *HELD_OUT_EASY, *HELD_OUT_HARD)
+    for root in range(seed, seed + seeds):
+        policies = {"the law": carry, "corrected": train(root, steps, out / f"seed_{root}")}
+        for name, policy in policies.items():
+            judged = success_by_partner(policy, TASK, families, episodes=episodes)
+            for family, successes in judged.items():
+                total[f"{family}, {name}"] += successes
+                print(f"seed {root}, {family}, {name}: {successes}", flush=True)
+    for family, successes in total.items():
+        print(f"all seeds, {family}: {successes}")
 
 
 if __name__ == "__main__":
-    main(
-        train,
-        name="cocarry_residual_ppo",
-        steps=600_000,
-        smoke_steps=40,
-        episodes=50,
-        measure="validation episodes that succeed (%)",
-    )
-    for family, successes in total.items():
-        sys.stderr.write(f"all seeds, {family}: {successes}\n")
+    typer.run(main)

@@ -9,11 +9,12 @@ judged beside every stratum and every held-out family of partners, most of which
 ``--steps`` counts environment steps. Needs `pip install 'cadenza[mujoco]'`.
 """
 
-import sys
 import time
 from collections import defaultdict
+from pathlib import Path
 
-from harness import Outcome, Run, main
+import torch
+import typer
 
 import cadenza
 from cadenza.benchmark.imitation import BestSuccess, Successes, imitation_batch, success_by_partner
@@ -30,59 +31,54 @@ STEPS_PER_UPDATE = 2
 EVERY = 2_000
 VALIDATION = 50
 
-#: Successes of all seeds, by partner.
-total: defaultdict[str, Successes] = defaultdict(lambda: Successes(()))
 
-
-def train(run: Run) -> Outcome:
-    """Train one seed, and judge its best agent beside every kind of partner."""
-    clocks = time.perf_counter(), time.process_time()
+def train(seed: int, steps: int, folder: Path) -> cadenza.SAC:
+    """Train one seed and return its best agent."""
+    wall, cpu = time.perf_counter(), time.process_time()
     envs = imitation_batch(
         TASK,
         COPIES,
         expert=None,
         partners=[LEADER],
-        root_seed=run.seed,
+        root_seed=seed,
         training=1,
         reward="proximity",
     )
-    small = {"warmup_steps": 20} if run.smoke else {}
-    agent = cadenza.SAC(envs, seed=run.seed, train_every=STEPS_PER_UPDATE, **SETTINGS, **small)
+    agent = cadenza.SAC(envs, seed=seed, train_every=STEPS_PER_UPDATE, **SETTINGS)
 
-    def report(steps: int, won: Successes) -> None:
-        run.report(steps, 100.0 * won.count / len(won.won))
-        run.say(f"{steps} steps, validation {won}, CPU {time.process_time() - clocks[1]:.0f} s")
+    def report(done: int, won: Successes) -> None:
+        spent = time.process_time() - cpu
+        print(f"seed {seed}, {done} steps, validation {won}, CPU {spent:.0f} s", flush=True)
 
     best = BestSuccess(
-        agent,
-        run.out / "best",
-        TASK,
-        [LEADER],
-        every=EVERY,
-        episodes=min(run.episodes, VALIDATION),
-        report=report,
+        agent, folder / "best", TASK, [LEADER], every=EVERY, episodes=VALIDATION, report=report
     )
-    agent.learn(run.steps, callbacks=best, progress=False)
-    wall, cpu = time.perf_counter() - clocks[0], time.process_time() - clocks[1]
-    run.say(f"trained in {wall:.0f} s ({cpu:.0f} s of CPU), best after {best.best_steps} steps")
-    kept = cadenza.SAC.load(best.file, envs)
-    families = STRATA[:1] if run.smoke else (*STRATA, *HELD_OUT_EASY, *HELD_OUT_HARD)
-    judged = success_by_partner(kept.predict, TASK, families, episodes=run.episodes)
-    for family, successes in judged.items():
-        total[family] += successes
-        run.say(f"{family}: {successes}")
-    returns = [float(won) for won in judged[LEADER].won]
-    return Outcome(returns=returns, env_steps=agent.steps, updates=agent.updates)
+    agent.learn(steps, callbacks=best)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    print(f"seed {seed}, {wall:.0f} s ({cpu:.0f} s of CPU), best after {best.best_steps} steps")
+    return cadenza.SAC.load(best.file, envs)
+
+
+def main(
+    seed: int = 0,
+    seeds: int = 1,
+    steps: int = 10_000,
+    episodes: int = 100,
+    out: Path = Path("runs/examples/cocarry_sac"),
+) -> None:
+    """Train every seed, and judge its best agent beside every kind of partner."""
+    torch.set_num_threads(1)  # networks are small: threads would wait for one another
+    total: defaultdict[str, Successes] = defaultdict(lambda: Successes(()))
+    families = (*STRATA, *HELD_OUT_EASY, *HELD_OUT_HARD)
+    for root in range(seed, seed + seeds):
+        agent = train(root, steps, out / f"seed_{root}")
+        judged = success_by_partner(agent.predict, TASK, families, episodes=episodes)
+        for family, successes in judged.items():
+            total[family] += successes
+            print(f"seed {root}, {family}: {successes}", flush=True)
+    for family, successes in total.items():
+        print(f"all seeds, {family}: {successes}")
 
 
 if __name__ == "__main__":
-    main(
-        train,
-        name="cocarry_sac",
-        steps=10_000,
-        smoke_steps=40,
-        episodes=100,
-        measure="validation episodes that succeed (%)",
-    )
-    for family, successes in total.items():
-        sys.stderr.write(f"all seeds, {family}: {successes}\n")
+    typer.run(main)

@@ -3,7 +3,7 @@
     python examples/cooperative_push.py
 
 Robots that stand still get about -66 per episode, robots that each drive to a landmark of their own
-about -15. `scores.py` trains MAPPO, HAPPO and HATD3 to the end.
+about -15. `perf/scores.py` trains MAPPO, HAPPO and HATD3 to the end.
 """
 
 import cadenza

@@ -14,10 +14,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+import typer
 from gymnasium.wrappers import TransformReward
-from harness import Outcome, Run, main
 from numpy.typing import NDArray
-from scores import Curve
 from torch import Tensor
 
 import cadenza
@@ -92,20 +91,16 @@ def action_space(memory: Any, batch: int, updates: int, seed: int) -> DecoderWra
     return DecoderWrapper(vae.decoder, whole_observation)
 
 
-def train(run: Run) -> Outcome:
+def main(seed: int = 0, steps: int = 15_000, episodes: int = 20) -> None:
     """Do the three stages; judge the last one greedily."""
-    vae_updates = 50 if run.smoke else 5_000
-    first = cadenza.SAC(lander, seed=run.seed, **SETTINGS).learn(run.steps, progress=False)
-    decoder = action_space(first.memory, 256, vae_updates, run.seed)
-    last = cadenza.SAC(lambda: LatentActions(lander(), decoder), seed=run.seed + 1, **SETTINGS)
-    last.learn(run.steps, callbacks=[Curve(run, last, REWARD_SCALE)], progress=False)
+    torch.set_num_threads(1)  # networks are small: threads would wait for one another
+    first = cadenza.SAC(lander, seed=seed, **SETTINGS).learn(steps)
+    decoder = action_space(first.memory, batch=256, updates=5_000, seed=seed)
+    last = cadenza.SAC(lambda: LatentActions(lander(), decoder), seed=seed + 1, **SETTINGS)
+    last.learn(steps)
     judge = LatentActions(gymnasium.make("LunarLanderContinuous-v3"), decoder)
-    return Outcome(
-        returns=last.evaluate(run.episodes, env=judge, seed=run.seed).returns,
-        env_steps=first.steps + last.steps,
-        updates=first.updates + vae_updates + last.updates,
-    )
+    print(last.evaluate(episodes, env=judge, seed=seed))
 
 
 if __name__ == "__main__":
-    main(train, name="lunar_lander_genrl", steps=15_000, smoke_steps=1_100, episodes=20)
+    typer.run(main)

@@ -8,21 +8,22 @@ episodes are unread, so there is one update per environment step and no episode 
 episodes arrive depends on the machine, so equal seeds do not give equal bits here.
 """
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
+import typer
 from gymnasium.vector import SyncVectorEnv, VectorEnv
-from harness import Outcome, Run, main
 from numpy.typing import NDArray
 from torch import nn
 
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.learn import Callback, Trainer
 from cadenza.learn.algorithms.sac import QLoss, soft_actor_critic
-from cadenza.learn.callbacks import BackPropStepsTerminator
+from cadenza.learn.callbacks import BackPropStepsTerminator, TerminalLogger
 from cadenza.learn.configs import SACConfig
 from cadenza.learn.judging import evaluate_policy
 from cadenza.learn.memory import MemoryLoader
@@ -82,24 +83,22 @@ class StreamActor:
 
 
 class PublishWeights(Callback):
-    """Sends the policy's weights to the producers, and reports the newest episodes' returns."""
+    """Sends the policy's weights to the producers."""
 
-    def __init__(
-        self, run: Run, engine: OnlineDataEngine, policy: nn.Module, feeder: StreamToMemory
-    ) -> None:
+    def __init__(self, engine: OnlineDataEngine, policy: nn.Module) -> None:
         super().__init__(cycle=EPISODE_STEPS)
-        self._run, self._engine, self._policy, self._feeder = run, engine, policy, feeder
+        self._engine, self._policy = engine, policy
 
-    def end_cycle(self, bp_step: int) -> None:
-        """Send and report."""
+    def end_cycle(self) -> None:
+        """Send the weights."""
         self._engine.publish_policy(self._policy.state_dict())
-        returns = list(self._feeder.windowed_scalar["stream/return"])[-20:]
-        self._run.report(WARMUP_STEPS + bp_step, float(np.mean(returns)))
 
 
-def train(run: Run) -> Outcome:
-    """Train one seed and judge it greedily."""
-    generator = torch.Generator().manual_seed(run.seed)
+def main(seed: int = 0, steps: int = 10_000, episodes: int = 50) -> None:
+    """Train one policy and judge it greedily."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")  # what TerminalLogger writes
+    torch.set_num_threads(1)  # networks are small: threads would wait for one another
+    generator = torch.Generator().manual_seed(seed)
     policy = new_policy(generator)
     critics = [
         ActionValueMlp(OBSERVATIONS, ACTIONS, CONFIG.hidden_sizes, generator=generator)
@@ -124,9 +123,9 @@ def train(run: Run) -> Outcome:
         use_terminal_column=True,
         maxlen=CONFIG.memory_size,
         device="cpu",
-        seed=run.seed,
+        seed=seed,
     )
-    updates = run.steps - WARMUP_STEPS
+    updates = steps - WARMUP_STEPS
     engine_config = OnlineDataEngineCfg(
         buffer_size=8,
         max_episode_steps=EPISODE_STEPS,
@@ -135,7 +134,7 @@ def train(run: Run) -> Outcome:
         producers=2,
         mode="continuous",
         high_water=4,
-        seed=run.seed,
+        seed=seed,
     )
     with OnlineDataEngine(engine_config) as engine:
         feeder = StreamToMemory(
@@ -149,7 +148,8 @@ def train(run: Run) -> Outcome:
         callbacks = [
             *algorithm,
             feeder,
-            PublishWeights(run, engine, policy, feeder),
+            PublishWeights(engine, policy),
+            TerminalLogger([feeder], log_interval=1_000),
             BackPropStepsTerminator(updates),
         ]
         Trainer(callbacks, MemoryLoader(table, CONFIG.batch_size, 1, "batch_size")).train()
@@ -159,9 +159,8 @@ def train(run: Run) -> Outcome:
     def greedy(observation: NDArray[np.float32]) -> NDArray[np.float32]:
         return policy(torch.as_tensor(observation)[None])[0].numpy()
 
-    judged = evaluate_policy(greedy, pendulum(), run.episodes, seed=run.seed)
-    return Outcome(returns=judged.returns, env_steps=table.size(), updates=updates)
+    print(evaluate_policy(greedy, pendulum(), episodes, seed=seed))
 
 
 if __name__ == "__main__":
-    main(train, name="stream_to_memory", steps=10_000, smoke_steps=1_500, episodes=50)
+    typer.run(main)

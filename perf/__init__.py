@@ -1,1 +1,4 @@
-"""Speed, measured beside public peers in one process; `make bench` runs every module here."""
+"""Speed and scores, measured beside public peers.
+
+`make bench` runs every ``bench_`` module; `scores.py` trains, for minutes to hours.
+"""

@@ -25,21 +25,18 @@ from numpy.typing import NDArray
 
 from cadenza.aht.config import EnvConfig, PartnerConfig
 from cadenza.benchmark.builders import build_env, build_partner, require_player
-from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat, load_policy
+from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat, load_policy, save_policy
 from cadenza.benchmark.stream_tasks import EXPERTS, EgoVectorEnv, LawPolicy, make_batch
 from cadenza.benchmark.tasks import OptionValue, get_task
-from cadenza.core.checkpoints import LOCAL_URI_SCHEME, CheckpointMetadata, save_checkpoint
-from cadenza.core.checks import is_whole
-from cadenza.core.errors import ConfigurationError, InputError, NotReadyError, UnknownNameError
+from cadenza.core.checks import whole_number
+from cadenza.core.errors import ConfigurationError, NotReadyError, UnknownNameError
 from cadenza.core.proportions import clopper_pearson_interval
-from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.seeding import INTEGER_SEED_BOUND, derive_substream
 from cadenza.core.types import Observation
 from cadenza.envs.adapters import EgoGymEnv
 from cadenza.evaluation.statistics.paired_outcomes import paired_outcome_interval
 from cadenza.learn.callback import ORDER_CHECKPOINT, Callback
 from cadenza.learn.imitation_api import DAgger
-from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY
 from cadenza.partners.interface import FrozenPartner
 from cadenza.partners.registry import list_registered
 
@@ -472,9 +469,11 @@ def imitate(
     if spec.has_success:
         players = partners or [spec.seen_partner]
         judged = success_by_partner(agent.predict, task, players, episodes=episodes)
-    return Imitation(
-        agent=agent, policy=_save_policy(agent, task, out), resumed_from=before, judged=judged
-    )
+    space: Any = agent.envs.action_space
+    policy = agent.learner.policy(space.low, space.high)
+    path = out / "policy.pt"
+    save_policy(policy, path, seed=agent.seed, step=agent.steps, algorithm=agent.name, task=task)
+    return Imitation(agent=agent, policy=path, resumed_from=before, judged=judged)
 
 
 class _Keep(Callback):
@@ -488,24 +487,6 @@ class _Keep(Callback):
         """Save after the last update of a round."""
         if self._agent.updates % self._agent.config.updates == 0:
             self._agent.save(self._file)
-
-
-def _save_policy(agent: DAgger, task: str, out: Path) -> Path:
-    """Write the greedy policy as `load_policy` reads it; return its path."""
-    space: Any = agent.envs.action_space
-    return save_checkpoint(
-        state_dict={MLP_POLICY_KEY: agent.learner.policy(space.low, space.high).state_dict()},
-        uri=f"{LOCAL_URI_SCHEME}policy.pt",
-        metadata=CheckpointMetadata(
-            run_id=out.name,
-            seed=agent.seed,
-            step=agent.steps,
-            git_sha=GIT_SHA_UNKNOWN,
-            pyproject_hash=GIT_SHA_UNKNOWN,
-            extra={"algorithm": agent.name, "task": task},
-        ),
-        artifacts_root=out,
-    )
 
 
 #: Experiment seed of the validation episodes: neither a training's nor that of a final evaluation.
@@ -560,8 +541,7 @@ class BestSuccess(Callback):
     ) -> None:
         super().__init__()
         for key, value in (("every", every), ("episodes", episodes)):
-            if not is_whole(value) or value < 1:
-                raise InputError(f"BestSuccess: expected {key}, an int >= 1, got {value!r}.")
+            whole_number(f"BestSuccess.{key}", value, least=1)
         self._order = ORDER_CHECKPOINT
         self._agent, self.file = agent, Path(file)
         self._policy: Policy = agent.predict if policy is None else policy

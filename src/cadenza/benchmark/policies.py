@@ -21,9 +21,16 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array
-from cadenza.core.checkpoints import LOCAL_URI_SCHEME, load_checkpoint, read_metadata
+from cadenza.core.checkpoints import (
+    LOCAL_URI_SCHEME,
+    CheckpointMetadata,
+    load_checkpoint,
+    read_metadata,
+    save_checkpoint,
+)
 from cadenza.core.errors import CheckpointError, InputError, UnknownNameError
 from cadenza.core.plug_ins import PlugIns
+from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.seeding import derive_substream
 from cadenza.core.types import Observation
 from cadenza.learn.nn.gaussian_actor import (
@@ -181,6 +188,34 @@ def load_policy(
     if portable is not None:
         return PortablePolicy(MlpPolicy.from_state_dict(portable), seat, source=source)
     return ActorPolicy(actor_from_checkpoint(payload, source=source), seat, source=source)
+
+
+def save_policy(policy: MlpPolicy, path: Path, *, seed: int, step: int, **facts: str) -> str:
+    """Write a policy as `load_policy` reads it, and return its address in the folder of ``path``.
+
+    Args:
+        policy: Plays from the ego's state.
+        path: File to write; the name of its folder is that of the run.
+        seed: Of the training.
+        step: Steps or updates of the training.
+        **facts: Further facts of the training; of its ``task``, other tasks refuse the policy.
+    """
+    address = f"{LOCAL_URI_SCHEME}{path.name}"
+    metadata = CheckpointMetadata(
+        run_id=path.parent.name,
+        seed=seed,
+        step=step,
+        git_sha=GIT_SHA_UNKNOWN,
+        pyproject_hash=GIT_SHA_UNKNOWN,
+        extra=facts,
+    )
+    save_checkpoint(
+        state_dict={MLP_POLICY_KEY: policy.state_dict()},
+        uri=address,
+        metadata=metadata,
+        artifacts_root=path.parent,
+    )
+    return address
 
 
 def actor_from_checkpoint(payload: Mapping[str, Any], *, source: str) -> GaussianActor:

@@ -26,7 +26,7 @@ from cadenza.comm.packets import (
     spoken,
 )
 from cadenza.comm.profiles import DegradationProfile
-from cadenza.core.checks import is_whole
+from cadenza.core.checks import whole_number
 from cadenza.core.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -93,12 +93,9 @@ class FixedFormatCommChannel:
     """
 
     def __init__(self, *, schema_version: int = SCHEMA_VERSION) -> None:
-        if not is_whole(schema_version) or schema_version < 1:
-            raise InputError(
-                "FixedFormatCommChannel: expected schema_version to be an integer >= 1, got "
-                f"{schema_version!r}."
-            )
-        self.schema_version = schema_version
+        self.schema_version = whole_number(
+            "FixedFormatCommChannel.schema_version", schema_version, least=1
+        )
         self._clock = AoIClock()
 
     def reset(self, *, seed: int | None = None) -> None:

@@ -3,8 +3,9 @@
 A real number is Python's, NumPy's or a fraction; truth values, complex numbers, text and entries
 under a mask are none, and neither is an integer beyond the range of floats.
 
-``checked_...`` and ``require_...`` refuse settings: one of another type is a
-`ConfigurationTypeError`, one out of range a `ConfigurationError`; ``name`` is how messages call it.
+``real_...`` and ``whole_number`` refuse arguments with an `InputError`. ``checked_...`` and
+``require_...`` refuse settings: one of another type is a `ConfigurationTypeError`, one out of range
+a `ConfigurationError`. ``name`` is how messages call it.
 """
 
 import numbers
@@ -47,6 +48,17 @@ def real_number(name: str, value: object) -> float:
     if not is_real(value):
         raise InputError(f"{name}: expected a number, got {shown(value)}.")
     return float(value)
+
+
+def whole_number(name: str, value: object, *, least: int) -> int:
+    """Return a whole number >= ``least`` as a plain integer.
+
+    Raises:
+        InputError: It is none, or too small.
+    """
+    if not is_whole(value) or value < least:
+        raise InputError(f"{name}: expected an integer >= {least}, got {shown(value)}.")
+    return int(value)
 
 
 def real_array(name: str, values: object) -> NDArray[Any]:

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array, FloatArray
+from cadenza.core.checks import whole_number
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.seeding import derive_substream
 from cadenza.envs.backends import NumpyBackend
@@ -43,7 +44,6 @@ from cadenza.envs.crossing_motion import (
 )
 from cadenza.envs.inputs import (
     checked_agent_uids,
-    checked_integer,
     checked_render_mode,
     planar_action,
 )
@@ -130,8 +130,8 @@ class CrossingEnv(gym.Env[dict[str, Any], dict[str, Any]]):
         self.agent_uids = crossing_uids(_OWNER, num_robots, agent_uids)
         self.num_robots = len(self.agent_uids)
         self.ego_uid, self.partner_uid = self.agent_uids[:2]
-        self.episode_length = checked_integer(_OWNER, "episode_length", episode_length, low=1)
-        self.root_seed = checked_integer(_OWNER, "root_seed", root_seed, low=0)
+        self.episode_length = whole_number(f"{_OWNER}.episode_length", episode_length, least=1)
+        self.root_seed = whole_number(f"{_OWNER}.root_seed", root_seed, least=0)
         self.render_mode = checked_render_mode(_OWNER, render_mode)
         self.acceleration_limits = acceleration_limits(self.agent_uids)
         self.action_space = planar_action_space(self.acceleration_limits)
@@ -168,7 +168,7 @@ class CrossingEnv(gym.Env[dict[str, Any], dict[str, Any]]):
             name = f"{self._episode_name}.auto.{self._auto_episodes}"
             self._auto_episodes += 1
         else:
-            index = checked_integer(_OWNER, "seed", seed, low=0)
+            index = whole_number(f"{_OWNER}.seed", seed, least=0)
             name = self._episode_name = f"{STREAM}.episode.{index}"
             self._auto_episodes = 0
         self.np_random = derive_substream(name, root_seed=self.root_seed).default_rng()
@@ -356,7 +356,7 @@ def crossing_uids(owner: str, num_robots: int, uids: tuple[str, ...] | None) -> 
     Raises:
         InputError: ``num_robots`` is outside 2 ... 8, or ``uids`` are not that many distinct names.
     """
-    count = checked_integer(owner, "num_robots", num_robots, low=MIN_ROBOTS)
+    count = whole_number(f"{owner}.num_robots", num_robots, least=MIN_ROBOTS)
     if count > MAX_ROBOTS:
         raise InputError(
             f"{owner}: expected num_robots <= {MAX_ROBOTS} (the circle has room for no more), "

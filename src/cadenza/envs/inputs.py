@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray, require_finite
+from cadenza.core.checks import whole_number
 from cadenza.core.errors import CadenzaError, InputError
 
 
@@ -49,16 +50,9 @@ def checked_agent_uids(owner: str, uids: object, *, low: int, high: int) -> tupl
     return entries
 
 
-def checked_integer(owner: str, name: str, value: object, *, low: int) -> int:
-    """Return ``value`` as an int that is at least ``low``."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
-        raise InputError(f"{owner}: expected {name} to be an integer >= {low}, got {value!r}.")
-    return int(cast("int", value))
-
-
 def checked_seed(owner: str, seed: object) -> int:
     """Return ``seed``, an episode's index, as an int in [0, 2^62)."""
-    value = checked_integer(owner, "seed", seed, low=0)
+    value = whole_number(f"{owner}.seed", seed, least=0)
     if value >= _SEED_BOUND:
         raise InputError(f"{owner}: expected seed < 2^62, got {value}.")
     return value

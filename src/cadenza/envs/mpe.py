@@ -24,12 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array, FloatArray
+from cadenza.core.checks import whole_number
 from cadenza.core.errors import NotReadyError
 from cadenza.core.seeding import derive_substream
 from cadenza.envs.backends import Precision, array_backend
 from cadenza.envs.inputs import (
     checked_agent_uids,
-    checked_integer,
     checked_render_mode,
     planar_action,
 )
@@ -96,8 +96,8 @@ class MPECooperativePushEnv(gym.Env[dict[str, Any], dict[str, Any]]):
         """
         self.agent_uids = checked_agent_uids(_OWNER, agent_uids, low=2, high=2)
         self.ego_uid, self.partner_uid = self.agent_uids
-        self.episode_length = checked_integer(_OWNER, "episode_length", episode_length, low=1)
-        self.root_seed = checked_integer(_OWNER, "root_seed", root_seed, low=0)
+        self.episode_length = whole_number(f"{_OWNER}.episode_length", episode_length, least=1)
+        self.root_seed = whole_number(f"{_OWNER}.root_seed", root_seed, least=0)
         self.render_mode = checked_render_mode(_OWNER, render_mode)
         self.action_space = planar_action_space(dict.fromkeys(self.agent_uids, VELOCITY_BOUND))
         self.observation_space = state_observation_space(self.agent_uids, STATE_DIM)
@@ -123,7 +123,7 @@ class MPECooperativePushEnv(gym.Env[dict[str, Any], dict[str, Any]]):
         """
         del options
         if seed is not None:
-            index = checked_integer(_OWNER, "seed", seed, low=0)
+            index = whole_number(f"{_OWNER}.seed", seed, least=0)
             name = f"{STREAM}.episode.{index}"
             self.np_random = derive_substream(name, root_seed=self.root_seed).default_rng()
         draws = self.np_random.uniform(-POSITION_BOUND, POSITION_BOUND, LAYOUT_DRAWS).tolist()

@@ -24,9 +24,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array
+from cadenza.core.checks import whole_number
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.seeding import derive_substream
-from cadenza.envs.inputs import ChamberEnvCompatibilityError, checked_integer, missing_uid_message
+from cadenza.envs.inputs import ChamberEnvCompatibilityError, missing_uid_message
 
 #: Family of the streams of seeded episodes, up to the seed.
 EPISODE_STREAM: Final = "env.parallel.episode."
@@ -137,10 +138,8 @@ class ParallelTask(gym.Env[dict[str, Any], dict[str, NDArray[Any]]]):
         self.parallel_env = env
         self.agent_uids = agent_uids
         self.ego_uid, self.partner_uid = agent_uids
-        self.root_seed = checked_integer("ParallelTask", "root_seed", root_seed, low=0)
-        self.episode_length = checked_integer(
-            "ParallelTask", "episode_length", episode_length, low=1
-        )
+        self.root_seed = whole_number("ParallelTask.root_seed", root_seed, least=0)
+        self.episode_length = whole_number("ParallelTask.episode_length", episode_length, least=1)
         self.team_reward = team_reward
         self.render_mode = render_mode
         modes = [] if render_mode is None else [render_mode]

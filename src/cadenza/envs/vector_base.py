@@ -23,10 +23,11 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from cadenza.core.checks import whole_number
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.envs.backends import ArrayBackend
 from cadenza.envs.batched_streams import counter_uniforms, named_uniforms
-from cadenza.envs.inputs import checked_integer, checked_seeds
+from cadenza.envs.inputs import checked_seeds
 from cadenza.envs.spaces import planar_action_space, state_observation_space
 
 Autoreset = Literal["same_step", "next_step"]
@@ -58,7 +59,7 @@ class VectorOptions:
 
     def __post_init__(self) -> None:
         for name, low in (("num_envs", 1), ("episode_length", 1), ("root_seed", 0)):
-            checked_integer("VectorOptions", name, getattr(self, name), low=low)
+            whole_number(f"VectorOptions.{name}", getattr(self, name), least=low)
         if self.autoreset not in _MODES:
             raise InputError(
                 "VectorOptions: expected autoreset 'same_step' or 'next_step', "
@@ -102,7 +103,7 @@ class EpisodeBatch(gym.vector.VectorEnv[dict[str, Any], dict[str, Any], Any]):
     def _open(self, num_envs: int, states: gym.spaces.Dict, actions: gym.spaces.Dict) -> None:
         """Take the number of copies and the spaces of one."""
         self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
-        self.num_envs = checked_integer(self.owner, "num_envs", num_envs, low=1)
+        self.num_envs = whole_number(f"{self.owner}.num_envs", num_envs, least=1)
         self.single_observation_space, self.single_action_space = states, actions
         self.action_space = batch_space(actions, self.num_envs)
         self.observation_space = batch_space(states, self.num_envs)

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import Float32Array
+from cadenza.core.checks import whole_number
 from cadenza.core.errors import InputError
 from cadenza.envs.inputs import (
     ChamberEnvCompatibilityError,
     ObservationLayoutError,
-    checked_integer,
 )
 from cadenza.envs.spaces import sub_spaces
 
@@ -177,8 +177,8 @@ class PerAgentActionRepeatWrapper(ForwardingWrapper):
                     f"PerAgentActionRepeatWrapper: expected uids of the action space "
                     f"{list(known)}, got {uid!r}."
                 )
-            self._repeat[uid] = checked_integer(
-                "PerAgentActionRepeatWrapper", f"action_repeat[{uid!r}]", count, low=1
+            self._repeat[uid] = whole_number(
+                f"PerAgentActionRepeatWrapper.action_repeat[{uid!r}]", count, least=1
             )
         self._remaining: dict[str, int] = {}
         self._held: dict[str, Any] = {}

@@ -36,7 +36,7 @@ from cadenza.core.checkpoints import (
     load_checkpoint,
     save_checkpoint,
 )
-from cadenza.core.checks import is_whole
+from cadenza.core.checks import checked_integer, checked_optional_integer, is_whole
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.core.progress import ProgressReport, progress_bar
 from cadenza.core.provenance import GIT_SHA_UNKNOWN
@@ -112,13 +112,8 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
     ) -> None:
         super().__init__()
         self.config: Config = cast("Any", self.Config(**config))
-        for key, value, least in (
-            ("seed", seed, 0),
-            ("num_envs", 1 if num_envs is None else num_envs, 1),
-        ):
-            if not is_whole(value) or value < least:
-                raise ConfigurationError(f"{key}: expected an int >= {least}, got {value!r}.")
-        self.seed = int(seed)
+        self.seed = checked_integer("seed", seed, least=0)
+        checked_optional_integer("num_envs", num_envs)
         self.steps: int = 0
         self.updates: int = 0
         self.target_steps: int = 0

@@ -9,8 +9,7 @@ from typing import Any, Final, Protocol, Self
 import gymnasium
 import numpy as np
 
-from cadenza.core.checks import is_whole
-from cadenza.core.errors import InputError
+from cadenza.core.checks import whole_number
 from cadenza.core.proportions import student_quantile
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.callback import ORDER_CHECKPOINT, Callback
@@ -68,8 +67,7 @@ def evaluate_policy(
     Raises:
         InputError: ``episodes`` is below 1.
     """
-    if not is_whole(episodes) or episodes < 1:
-        raise InputError(f"evaluate: expected episodes, an int >= 1, got {episodes!r}.")
+    episodes = whole_number("evaluate.episodes", episodes, least=1)
     returns, lengths = [0.0] * episodes, [0] * episodes
     for episode in range(episodes):
         stream = derive_substream(f"learn.evaluation.episode.{episode}", root_seed=seed)
@@ -111,8 +109,7 @@ class BestPolicy(Callback):
     def __init__(self, agent: Judged, folder: str | Path, *, every: int, episodes: int) -> None:
         super().__init__()
         for key, value in (("evaluate_every", every), ("evaluation_episodes", episodes)):
-            if not is_whole(value) or value < 1:
-                raise InputError(f"learn: expected {key}, an int >= 1, got {value!r}.")
+            whole_number(f"learn.{key}", value, least=1)
         self._order = ORDER_CHECKPOINT
         self._agent, self._folder = agent, Path(folder)
         self._every, self._episodes = every, episodes

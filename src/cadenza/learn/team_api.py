@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array, FloatArray, require_finite, require_shape
-from cadenza.core.checks import is_whole
+from cadenza.core.checks import whole_number
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.spaces import BoxSpace
@@ -267,8 +267,7 @@ class TeamAgent(SteppedAgent[Config]):
             InputError: ``episodes`` is below 1, ``env`` has another number of environments, or
                 there is no way to make one.
         """
-        if not is_whole(episodes) or episodes < 1:
-            raise InputError(f"evaluate: expected episodes, an int >= 1, got {episodes!r}.")
+        episodes = whole_number("evaluate.episodes", episodes, least=1)
         if env is not None and env.num_envs != episodes:
             raise InputError(
                 f"evaluate: expected a batch of episodes = {episodes} environments, got "

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
-from cadenza.core.checks import is_whole
+from cadenza.core.checks import whole_number
 from cadenza.core.device import generator_fault
 from cadenza.core.errors import DataPendingError, InputError
 from cadenza.core.seeding import derive_substream
@@ -165,14 +165,13 @@ def _check_source(generator: object, timeout: object) -> None:
 def _checked_size(size: tuple[int, int], longest: int) -> tuple[int, int]:
     """Return (n, c) as plain integers; callers may not be typed."""
     n, c = size
-    for name, value in (("batch_size", n), ("chunk_size", c)):
-        if not is_whole(value) or value < 1:
-            raise InputError(f"sample_batch: expected {name} to be an int >= 1, got {value!r}.")
+    n = whole_number("sample_batch.batch_size", n, least=1)
+    c = whole_number("sample_batch.chunk_size", c, least=1)
     if c > longest:
         raise InputError(
             f"sample_batch: expected chunk_size <= max_episode_steps = {longest}, got {c}."
         )
-    return int(n), int(c)
+    return n, c
 
 
 class WorkerDraws(ChunkSource):

@@ -54,9 +54,9 @@ def test_chunk_longer_than_an_episode_may_be_is_refused(engine) -> None:
 
 @pytest.mark.parametrize("size", [0, True])
 def test_sizes_that_count_nothing_are_refused(engine, size) -> None:
-    with pytest.raises(InputError, match="expected batch_size to be an int >= 1"):
+    with pytest.raises(InputError, match="batch_size: expected an integer >= 1"):
         engine.sample_batch(size, 1)
-    with pytest.raises(InputError, match="expected chunk_size to be an int >= 1"):
+    with pytest.raises(InputError, match="chunk_size: expected an integer >= 1"):
         engine.sample_batch(1, size)
 
 

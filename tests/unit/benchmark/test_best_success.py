@@ -68,5 +68,5 @@ def test_broken_training_is_not_judged(tmp_path):
 
 
 def test_judgements_need_a_rhythm(tmp_path):
-    with pytest.raises(InputError, match="expected every, an int >= 1, got 0"):
+    with pytest.raises(InputError, match="every: expected an integer >= 1, got 0"):
         BestSuccess(Pupil(()), tmp_path, "crossing", ["crossing_wanderer"], every=0)

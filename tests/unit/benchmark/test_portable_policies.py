@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.benchmark.policies import EgoSeat, PortablePolicy, load_policy
-from cadenza.core.checkpoints import CheckpointMetadata, save_checkpoint
+from cadenza.benchmark.policies import EgoSeat, PortablePolicy, load_policy, save_policy
+from cadenza.core.checkpoints import read_metadata
 from cadenza.core.errors import CheckpointError
-from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
-
-URI = "local://artifacts/policy.pt"
+from cadenza.learn.nn.mlp_policy import MlpPolicy
 
 
 def policy():
@@ -29,15 +27,9 @@ def seat(observation_dim=2):
 
 
 def test_checkpoint_with_a_portable_policy_plays(tmp_path):
-    save_checkpoint(
-        state_dict={MLP_POLICY_KEY: policy().state_dict()},
-        uri=URI,
-        metadata=CheckpointMetadata(
-            run_id="r", seed=0, step=1, git_sha="g", pyproject_hash="p", sha256=""
-        ),
-        artifacts_root=tmp_path,
-    )
-    loaded = load_policy(URI, seat=seat(), artifacts_root=tmp_path)
+    address = save_policy(policy(), tmp_path / "policy.pt", seed=0, step=1, task="crossing")
+    assert read_metadata(uri=address, artifacts_root=tmp_path).extra == {"task": "crossing"}
+    loaded = load_policy(address, seat=seat(), artifacts_root=tmp_path)
     loaded.reset(seed=3)
     obs = {"agent": {"ego": {"state": np.array([-1.5, 9.0], np.float32)}}}
     assert loaded.act(obs).tolist() == [-0.5]

@@ -369,7 +369,7 @@ def test_picture_shows_the_goal_in_red_once_a_limit_is_broken():
     ("options", "problem"),
     [
         ({"condition": "alone"}, "expected condition to be one of matched"),
-        ({"partner_delay": -1}, "expected partner_delay to be an integer >= 0"),
+        ({"partner_delay": -1}, "partner_delay: expected an integer >= 0"),
         ({"bar_mass": 0.0}, "expected bar_mass > 0"),
         ({"physics_step_s": 0.004}, "expected physics_step_s to divide 0.01 s"),
     ],

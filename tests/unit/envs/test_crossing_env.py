@@ -178,12 +178,12 @@ def test_env_satisfies_the_loop_protocol_and_gymnasium_checker():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_robots": 1}, "num_robots to be an integer >= 2, got 1"),
+        ({"num_robots": 1}, "num_robots: expected an integer >= 2, got 1"),
         ({"num_robots": 9}, "num_robots <= 8"),
         ({"num_robots": 3, "agent_uids": ("a", "b")}, "3-tuple"),
         ({"agent_uids": ("a", "a")}, "distinct"),
-        ({"episode_length": 0}, "episode_length to be an integer >= 1, got 0"),
-        ({"root_seed": -1}, "root_seed to be an integer >= 0"),
+        ({"episode_length": 0}, "episode_length: expected an integer >= 1, got 0"),
+        ({"root_seed": -1}, "root_seed: expected an integer >= 0"),
         ({"render_mode": "human"}, "render_mode None or 'rgb_array'"),
     ],
 )

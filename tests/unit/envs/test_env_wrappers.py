@@ -116,7 +116,7 @@ def test_action_repeat_does_not_hold_an_action_the_env_refused():
 @pytest.mark.parametrize(
     ("counts", "message"),
     [
-        ({"a": 0}, r"action_repeat\['a'\] to be an integer >= 1, got 0"),
+        ({"a": 0}, r"action_repeat\['a'\]: expected an integer >= 1, got 0"),
         ({"a": True}, "integer >= 1, got True"),
         ({"ghost": 2}, r"uids of the action space \['a', 'b'\], got 'ghost'"),
     ],

@@ -104,8 +104,8 @@ def test_env_satisfies_the_loop_protocol_and_gymnasium_checker():
         ({"agent_uids": ("ego", "ego")}, "distinct"),
         ({"agent_uids": ("a", "b", "c")}, "2-tuple"),
         ({"agent_uids": ("a", "")}, "non-empty"),
-        ({"episode_length": 0}, "episode_length to be an integer >= 1, got 0"),
-        ({"root_seed": -1}, "root_seed to be an integer >= 0, got -1"),
+        ({"episode_length": 0}, "episode_length: expected an integer >= 1, got 0"),
+        ({"root_seed": -1}, "root_seed: expected an integer >= 0, got -1"),
         ({"render_mode": "human"}, "render_mode None or 'rgb_array', got 'human'"),
     ],
 )
@@ -116,7 +116,7 @@ def test_construction_with_bad_argument_names_it(arguments, message):
 
 @pytest.mark.parametrize("seed", [-1, 1.5, True])
 def test_reset_with_bad_seed_names_it(seed):
-    with pytest.raises(ValueError, match="seed to be an integer >= 0"):
+    with pytest.raises(ValueError, match="seed: expected an integer >= 0"):
         MPECooperativePushEnv().reset(seed=seed)
 
 

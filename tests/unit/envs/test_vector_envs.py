@@ -96,9 +96,9 @@ def test_philox_layouts_are_reproducible_and_another_stream(vector):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_envs": 0}, "num_envs to be an integer >= 1, got 0"),
-        ({"num_envs": 1, "episode_length": 0}, "episode_length to be an integer >= 1"),
-        ({"num_envs": 1, "root_seed": -1}, "root_seed to be an integer >= 0"),
+        ({"num_envs": 0}, "num_envs: expected an integer >= 1, got 0"),
+        ({"num_envs": 1, "episode_length": 0}, "episode_length: expected an integer >= 1"),
+        ({"num_envs": 1, "root_seed": -1}, "root_seed: expected an integer >= 0"),
         ({"num_envs": 1, "autoreset": "never"}, "autoreset 'same_step' or 'next_step', got 'never"),
         ({"num_envs": 1, "rng": "mt19937"}, "rng 'substream' or 'philox', got 'mt19937'"),
         ({"num_envs": 1, "agent_uids": ("a", "a")}, "distinct"),
@@ -113,7 +113,7 @@ def test_construction_with_bad_argument_names_it(vector, arguments, message):
 @pytest.mark.parametrize("vector", VECTORS)
 @pytest.mark.parametrize(
     ("seed", "message"),
-    [(-1, "seed to be an integer >= 0"), ([1], "2 seeds, got 1"), (2**62, r"seed < 2\^62")],
+    [(-1, "seed: expected an integer >= 0"), ([1], "2 seeds, got 1"), (2**62, r"seed < 2\^62")],
 )
 def test_reset_with_bad_seed_names_it(vector, seed, message):
     with pytest.raises(InputError, match=message):

@@ -482,7 +482,7 @@ REFUSED = [
     (lambda: cadenza.HAPPO("Pendulum-v1"), ConfigurationError, "a batch of a task with several"),
     (lambda: cadenza.MAPPO(lambda: None), ConfigurationError, "from a number of environments"),
     (lambda: cadenza.HATD3(pushes(3), num_envs=7), ConfigurationError, "beside a ready batch"),
-    (lambda: cadenza.HAPPO(pushes).evaluate(0), InputError, "episodes, an int >= 1"),
+    (lambda: cadenza.HAPPO(pushes).evaluate(0), InputError, "episodes: expected an integer >= 1"),
     (lambda: cadenza.HAPPO(pushes).evaluate(5, env=pushes(3)), InputError, "got 3; each plays one"),
     (lambda: cadenza.MAPPO(pushes).predict(np.zeros(3)), InputError, r"shape \(1, 20\)"),
     (lambda: cadenza.MAPPO(pushes).predict(np.full(20, np.nan)), InputError, "finite"),

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+REPOSITORY = Path(__file__).parents[3]
+SCRIPTS = [*(REPOSITORY / "examples").glob("*.py"), REPOSITORY / "perf" / "scores.py"]
 EXTRAS = {
     r"HalfCheetah": "mujoco",
     r"LunarLander|CarRacing": "box2d",
@@ -15,8 +16,8 @@ EXTRAS = {
 
 @pytest.mark.parametrize(("pattern", "extra"), EXTRAS.items())
 def test_examples_that_need_an_extra_name_it(pattern, extra):
-    texts = {path.name: path.read_text(encoding="utf-8") for path in EXAMPLES.glob("*.py")}
-    texts["scores.py"] += (EXAMPLES / "scores.yaml").read_text(encoding="utf-8")
+    texts = {path.name: path.read_text(encoding="utf-8") for path in SCRIPTS}
+    texts["scores.py"] += (REPOSITORY / "perf" / "scores.yaml").read_text(encoding="utf-8")
     needing = {name: text for name, text in texts.items() if re.search(pattern, text)}
     assert needing
     hint = f"pip install 'cadenza[{extra}]'"
@@ -24,6 +25,6 @@ def test_examples_that_need_an_extra_name_it(pattern, extra):
 
 
 def test_hints_name_extras_only():
-    for path in EXAMPLES.glob("*.py"):
+    for path in SCRIPTS:
         for target in re.findall(r"pip install ([^`\n]+)", path.read_text(encoding="utf-8")):
             assert re.fullmatch(r"'cadenza\[[a-z0-9-]+\]'", target), path.name

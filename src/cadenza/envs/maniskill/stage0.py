@@ -15,11 +15,11 @@ from typing import Any, Final, TypeAlias
 import gymnasium as gym
 import numpy as np
 
+from cadenza.core.checks import whole_number
 from cadenza.core.errors import InputError
 from cadenza.envs.inputs import (
     ChamberEnvCompatibilityError,
     ObservationLayoutError,
-    checked_integer,
     missing_uid_message,
 )
 from cadenza.envs.maniskill.simulator import (
@@ -207,8 +207,8 @@ class Stage0TrainingEnv(ForwardingWrapper):
                 f"{owner}: expected agent_uids among {sorted(robots)}, got {agent_uids!r}."
             )
         self.agent_uids = tuple(agent_uids)
-        self.episode_length = checked_integer(owner, "episode_length", episode_length, low=1)
-        self.root_seed = checked_integer(owner, "root_seed", root_seed, low=0)
+        self.episode_length = whole_number(f"{owner}.episode_length", episode_length, least=1)
+        self.root_seed = whole_number(f"{owner}.root_seed", root_seed, least=0)
         self._idle = {
             uid: np.zeros(space.shape or (), np.float32)
             for uid, space in robots.items()

@@ -5,7 +5,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from cadenza.envs.inputs import checked_integer, vector_action
+from cadenza.core.checks import whole_number
+from cadenza.envs.inputs import vector_action
 from cadenza.envs.maniskill.base_env import BaseEnv, sapien
 from cadenza.envs.maniskill.simulator import name_robots_plainly
 
@@ -40,7 +41,7 @@ class Stage0SmokeEnv(BaseEnv):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start an episode; every ``seed`` >= 0 gives the same."""
         if seed is not None and not isinstance(seed, list):  # a list is ManiSkill's own first reset
-            seed = checked_integer(_OWNER, "seed", seed, low=0)
+            seed = whole_number(f"{_OWNER}.seed", seed, least=0)
         return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:

@@ -23,9 +23,10 @@ import numpy as np
 import torch
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.checks import whole_number
 from cadenza.core.extras import load_extra
 from cadenza.core.seeding import derive_substream
-from cadenza.envs.inputs import checked_integer, vector_action
+from cadenza.envs.inputs import vector_action
 from cadenza.envs.maniskill.base_env import BaseEnv, sapien
 from cadenza.envs.maniskill.panda_partner import PandaPartner
 from cadenza.envs.maniskill.simulator import name_robots_plainly
@@ -208,7 +209,7 @@ class Stage1PickPlaceEnv(BaseEnv):
         """
         if not isinstance(seed, list):  # a list is ManiSkill's own first reset
             if seed is not None:
-                seed = checked_integer(_OWNER, "seed", seed, low=0)
+                seed = whole_number(f"{_OWNER}.seed", seed, least=0)
             chosen: Any = (options or {}).get("env_idx", range(self.num_envs))
             self._open_streams([int(i) for i in chosen], seed)
         return super().reset(seed=seed, options=options)

@@ -13,9 +13,9 @@ import gymnasium as gym
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.core.checks import is_real
+from cadenza.core.checks import is_real, whole_number
 from cadenza.core.errors import InputError
-from cadenza.envs.inputs import ObservationLayoutError, checked_integer
+from cadenza.envs.inputs import ObservationLayoutError
 from cadenza.envs.maniskill.simulator import (
     choose_render_backend,
     construction,
@@ -409,9 +409,9 @@ def make_stage1_pickplace_env(
             needs images where nothing can be rendered.
     """
     condition = resolve_condition(condition_id)
-    episode_length = checked_integer(_OWNER, "episode_length", episode_length, low=1)
-    root_seed = checked_integer(_OWNER, "root_seed", root_seed, low=0)
-    num_envs = checked_integer(_OWNER, "num_envs", num_envs, low=1)
+    episode_length = whole_number(f"{_OWNER}.episode_length", episode_length, least=1)
+    root_seed = whole_number(f"{_OWNER}.root_seed", root_seed, least=0)
+    num_envs = whole_number(f"{_OWNER}.num_envs", num_envs, least=1)
     sigma = force_torque_noise_sigma
     if not (is_real(sigma) and 0.0 <= sigma < math.inf):
         raise InputError(f"{_OWNER}: expected force_torque_noise_sigma >= 0 N, got {sigma!r}.")

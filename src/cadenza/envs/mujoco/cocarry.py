@@ -34,8 +34,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.checks import whole_number
 from cadenza.core.errors import InputError
-from cadenza.envs.inputs import checked_integer
 from cadenza.envs.mujoco.arm_guard import Guarding
 from cadenza.envs.mujoco.cocarry_rules import (
     DWELL,
@@ -237,7 +237,7 @@ width="64" height="384"/></asset>
             reward=Reward,
             guard=Guarding,
         )
-        checked_integer("CoCarryOptions", "partner_delay", self.partner_delay, low=0)
+        whole_number("CoCarryOptions.partner_delay", self.partner_delay, least=0)
         for name in (
             "bar_length",
             "bar_mass",

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.checks import whole_number
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.envs.batched_streams import named_uniforms
 from cadenza.envs.inputs import (
     checked_action,
     checked_agent_uids,
-    checked_integer,
     checked_render_mode,
     checked_seed,
 )
@@ -279,8 +279,8 @@ class TwoArms(Generic[CopiesT]):
         self.options = task.default_options() if options is None else options
         self.agent_uids = checked_agent_uids(owner, agent_uids, low=2, high=2)
         self.ego_uid, self.partner_uid = self.agent_uids
-        self.episode_length = checked_integer(owner, "episode_length", episode_length, low=1)
-        self.root_seed = checked_integer(owner, "root_seed", root_seed, low=0)
+        self.episode_length = whole_number(f"{owner}.episode_length", episode_length, least=1)
+        self.root_seed = whole_number(f"{owner}.root_seed", root_seed, least=0)
         dims, sizes = task.sizes(self.options)
         states: dict[str, gym.Space[Any]] = {
             uid: gym.spaces.Dict({"state": gym.spaces.Box(-np.inf, np.inf, (dim,), np.float32)})
@@ -449,7 +449,7 @@ class VectorTwoArmEnv(TwoArms[CopiesT], EpisodeBatch):
         """
         self.owner = type(self).__name__
         self._open(num_envs, *self._take(options, agent_uids, episode_length, root_seed))
-        threads = checked_integer(self.owner, "threads", threads, low=1)
+        threads = whole_number(f"{self.owner}.threads", threads, least=1)
         simulations = ManySimulations(self.options.xml(), num_envs, threads=threads)
         self._copies = self.task(self.options, num_envs, simulations)
 
