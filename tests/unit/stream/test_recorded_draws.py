@@ -349,6 +349,13 @@ def test_recordings_wait_for_the_disk_once_at_their_end(
     assert set(synced) == {tmp_path, *(tmp_path / name for name in files)}
 
 
+def test_episodes_are_numbered_as_they_come(tmp_path: Path) -> None:
+    record(tmp_path, MIXED)
+    names = sorted(path.name for path in (tmp_path / "episodes").iterdir())
+    assert len(names) > 3
+    assert names == [f"{number:08d}.bin" for number in range(len(names))]
+
+
 def test_episodes_that_always_go_are_given_up(tmp_path: Path) -> None:
     store = new_store()
     write_episode(store, 6, np.random.default_rng(9))

@@ -2,6 +2,8 @@
 
 import copy
 import json
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from cadenza.loop.scripts.collect_rollouts import tensors_of
 from cadenza.loop.scripts.files import difference
-from cadenza.loop.scripts.merge_datasets import chosen
+from cadenza.loop.scripts.merge_datasets import chosen, reduced
 
 INFO: dict[str, Any] = {
     "codebase_version": "v3.0",
@@ -107,3 +109,20 @@ def test_datasets_differ_in_what_lerobot_compares(other, expected):
     assert (found is None) == (expected is None)
     labels = expected is not None and ("robot_type" in expected or "names" in expected)
     assert (difference(INFO, other, labels=False) is None) == (labels or expected is None)
+
+
+def test_blend_leaves_out_features_that_only_one_dataset_has(tmp_path, monkeypatch):
+    rollouts = copy.deepcopy(INFO)
+    del rollouts["features"]["next.reward"]
+    own, other = dataset(tmp_path / "own"), dataset(tmp_path / "other", rollouts)
+    removed = []
+    tools = SimpleNamespace(remove_feature=lambda *of: removed.append(of))
+    known = SimpleNamespace(LeRobotDataset=lambda name, *, root: root)
+    monkeypatch.setitem(sys.modules, "lerobot", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "lerobot.datasets", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "lerobot.datasets.dataset_tools", tools)
+    monkeypatch.setitem(sys.modules, "lerobot.datasets.lerobot_dataset", known)
+    assert reduced(other, to=own, out=tmp_path / "out") == other
+    assert not removed
+    reduced(own, to=other, out=tmp_path / "out")
+    assert removed == [(own, ["next.reward"], tmp_path / "out", "local/few")]
