@@ -68,7 +68,6 @@ from cadenza.safety.filters.projection import (
     FEASIBILITY_ROOM,
     SLACK_WEIGHT,
     PairRows,
-    Solution,
     granted,
     nearest_in_closed_form,
     solve_rows,
@@ -76,7 +75,7 @@ from cadenza.safety.filters.projection import (
 from cadenza.safety.passive import PASSIVE_MET, PassiveScene, passive_action
 from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
-from cadenza.safety.solvers import DaqpSolver, SolveStatus
+from cadenza.safety.solvers import DaqpSolver
 
 #: What a message adds to the range of all numbers.
 _WANTED: Final = {
@@ -588,27 +587,25 @@ class BatchedEgoFilter:
     def _solve_one_by_one(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor | None) -> _Solution:
         """Solve one environment after the other."""
         c, n, as_given = self._bounds.action_linf_component, u.shape[1], self._options.upstream
-        box, solver, none = ([-c] * n, [c] * n), DaqpSolver(), torch.zeros_like(rows.level)
-        answers: list[Solution] = []
-        statuses: list[int] = []
-        columns = (u, none if wanted is None else wanted, *rows[:5])
-        for u_i, wanted_i, *rows_i in zip(*(numbers_of(x) for x in columns), strict=True):
-            used, b = granted(wanted_i, rows_i[0], rows_i[1], box, as_given)
-            x, solved = nearest_in_closed_form(u_i, rows_i[0], b, *box)
-            if x is not None and solved:
-                answer = Solution(x, SolveStatus.OPTIMAL, used, b, True)
-            else:
-                answer = solve_rows(u_i, PairRows(*rows_i), wanted_i, box, solver, as_given)
-            if answer.proved and answer.x == u_i:
-                answer.x = u_i
-            statuses.append(INACTIVE if answer.x is u_i else code_of(answer.status))
-            answers.append(answer)
+        box, solver = ([-c] * n, [c] * n), DaqpSolver()
+        none = torch.zeros_like(rows.level) if wanted is None else wanted
+        lists = [numbers_of(x) for x in (u, none, *rows[:5])]
+        found: list[tuple[list[float], int, list[float], list[float]]] = []
+        for i, (u_i, wanted_i, a, level) in enumerate(zip(*lists[:4], strict=True)):
+            used, b = granted(wanted_i, a, level, box, as_given)
+            x, solved = nearest_in_closed_form(u_i, a, b, *box)
+            code = OPTIMAL
+            if x is None or not solved:
+                pairs = PairRows(*(values[i] for values in lists[2:]))
+                answer = solve_rows(u_i, pairs, wanted_i, box, solver, as_given)
+                x, used, b, code = answer.x, answer.lambda_, answer.b, code_of(answer.status)
+            if code == OPTIMAL and x == u_i:
+                x, code = u_i, INACTIVE
+            found.append((x, code, used, b))
+        x, codes, used, b = zip(*found, strict=True)
+        status = u.new_tensor(codes, dtype=torch.int8)
         return _Solution(
-            u=u.new_tensor([answer.x for answer in answers]),
-            status=u.new_tensor(statuses, dtype=torch.int8),
-            lambda_=u.new_tensor([answer.lambda_ for answer in answers]),
-            b=u.new_tensor([answer.b for answer in answers]),
-            proved=u.new_tensor([answer.proved for answer in answers], dtype=torch.bool),
+            u.new_tensor(x), status, u.new_tensor(used), u.new_tensor(b), status < INFEASIBLE
         )
 
     def _is_fixed(self, u: Tensor) -> bool:
@@ -665,7 +662,10 @@ class BatchedEgoFilter:
         """
         if self._radial_accel is None:
             return solution
-        braked = (solution.status == INFEASIBLE) & ~(rows.uncovered | rows.outside)
+        lost = solution.status == INFEASIBLE
+        if not self._is_fixed(solution.u) and not bool(lost.any()):
+            return solution
+        braked = lost & ~(rows.uncovered | rows.outside)
         radial = -self._radial_accel * rows.a[:, 0]
         u = torch.where(braked.unsqueeze(1), radial, solution.u)
         return solution._replace(u=u, proved=solution.proved | braked)

@@ -50,14 +50,12 @@ def scene_of(agents: AgentBatch, ego_uid: str, partner_uids: tuple[str, ...]) ->
         )
     ego = agents.uids.index(ego_uid)
     partners = [agents.uids.index(uid) for uid in partner_uids]
-    positions = torch.as_tensor(agents.positions)
-    velocities = torch.as_tensor(agents.velocities)
     return Scene(
-        ego_position=positions[:, ego],
-        ego_velocity=velocities[:, ego],
+        ego_position=torch.as_tensor(agents.positions[:, ego]),
+        ego_velocity=torch.as_tensor(agents.velocities[:, ego]),
         ego_radius=float(agents.radii[ego]),
-        partner_positions=positions[:, partners],
-        partner_velocities=velocities[:, partners],
+        partner_positions=torch.as_tensor(agents.positions[:, partners]),
+        partner_velocities=torch.as_tensor(agents.velocities[:, partners]),
         partner_radii=torch.as_tensor(agents.radii[partners]),
     )
 
