@@ -2,7 +2,7 @@
 
 The same rows, hierarchy and flags as `cadenza.safety.filters.ego_only.EgoOnlyCBFQP`, environment by
 environment; in float64 the same actions to 1e-12 where the rows can be met, and to 1e-8 where the
-least violation is returned.
+least violation is returned. On a CPU its code solves small batches and the hard rows of large ones.
 
 Axes:     B environments, N partners, d Cartesian dimensions, which are those of the action.
 Units:    actions in m/s^2, everything else SI.
@@ -176,17 +176,7 @@ class StepInput(NamedTuple):
 
 
 class EgoRowsBatch(NamedTuple):
-    """Rows before lambda.
-
-    Attributes:
-        a: Row vectors on the ego's action, shape (B, N, n).
-        level: Right-hand sides at lambda = 0, shape (B, N), m/s^2.
-        h: Barrier values at the best estimate of the state, shape (B, N), m/s.
-        margin: Free distance less the safety margin, shape (B, N), m.
-        closing: Closing speeds, shape (B, N), m/s.
-        uncovered: The certificate does not cover the step, shape (B,).
-        outside: A state is outside the safe set, shape (B,).
-    """
+    """Rows before lambda; the first five fields are those of `PairRows`."""
 
     a: Tensor  # Row vectors on the ego's action, shape (B, N, d)
     level: Tensor  # Right-hand sides at lambda = 0, shape (B, N), m/s^2
@@ -557,10 +547,9 @@ class BatchedEgoFilter:
         """Solve with lambda as tight as each row allows, then without it if the rows conflict."""
         if self._are_few(u, rows):
             return self._solve_one_by_one(u, rows, wanted)
-        if wanted is None:
-            return self._project(u, rows, torch.zeros_like(rows.level), None)
-        if self._options.upstream:
-            return self._project(u, rows, wanted, None)
+        if wanted is None or self._options.upstream:
+            given = torch.zeros_like(rows.level) if wanted is None else wanted
+            return self._project(u, rows, given, None)
         # As `filters.projection.feasible_lambda`; the box is symmetric.
         lowest = -(rows.a.abs() * self._bounds.action_linf_component).sum(-1)
         tightest = lowest - rows.level + FEASIBILITY_ROOM
@@ -575,17 +564,16 @@ class BatchedEgoFilter:
         return solution.where(again, self._project(u, rows, used.clamp_min(0.0), again))
 
     def _are_few(self, u: Tensor, rows: EgoRowsBatch) -> bool:
-        """Return whether to solve as the filter of one environment does, with its very code.
+        """Return whether to solve with the very code of the filter of one environment.
 
-        Not with gradients, not for float32, whose rounding that code does not allow for, and not
-        where bad numbers may be left.
+        It follows no gradients, makes no allowance for float32's rounding and expects good numbers.
         """
-        numbers = u.dtype == torch.float64 and self._validate and not self._is_fixed(u)
+        plain = u.dtype == torch.float64 and not u.is_cuda and not self._is_fixed(u)
         tracked = torch.is_grad_enabled() and any(x.requires_grad for x in (u, rows.a, rows.level))
-        return numbers and not tracked and 0 < u.shape[0] <= FEW
+        return plain and self._validate and not tracked and 0 < u.shape[0] <= FEW
 
     def _solve_one_by_one(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor | None) -> _Solution:
-        """Solve one environment after the other."""
+        """Solve one environment after the other; most end in closed form."""
         c, n, as_given = self._bounds.action_linf_component, u.shape[1], self._options.upstream
         box, solver = ([-c] * n, [c] * n), DaqpSolver()
         none = torch.zeros_like(rows.level) if wanted is None else wanted

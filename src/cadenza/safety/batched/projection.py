@@ -343,7 +343,8 @@ class _Stages:
         n, m = problems.u.shape[0], problems.b.shape[0]
         by_faces = m <= MAX_FACE_ROWS.get(n, 0)
         # Faces judge float32 rows by their own rounding, which the scalar search does not.
-        few = problems.u.dtype == torch.float64 and problems.u.shape[1] <= _FEW_LEFT
+        exact = problems.u.dtype == torch.float64 and not problems.u.is_cuda
+        few = exact and problems.u.shape[1] <= _FEW_LEFT
         if self.compact and (few or not by_faces):
             return _one_by_one(problems)
         if by_faces:

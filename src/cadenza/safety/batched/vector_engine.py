@@ -346,13 +346,9 @@ class VectorEngine:
             return np.zeros(self._shape[:2]), scored
         ego = (scene.ego_position, scene.ego_velocity)
         contact = scene.ego_radius + self._filter.options.margin_m + scene.partner_radii
-        positions, velocities = (
-            torch.stack((torch.as_tensor(forecast), actual))
-            for forecast, actual in (
-                (memory.forecast, scene.partner_positions),
-                (memory.forecast_velocity, scene.partner_velocities),
-            )
-        )
+        then, speed = torch.as_tensor(memory.forecast), torch.as_tensor(memory.forecast_velocity)
+        positions = torch.stack((then, scene.partner_positions))
+        velocities = torch.stack((speed, scene.partner_velocities))
         h = self._filter.barrier_values(ego, (positions, velocities), contact).numpy()
         scores = h[0] - h[1]
         updated = next_lambda(

@@ -53,16 +53,6 @@ class RowSet:
     h: list[float]
     time_left: list[float]
 
-    @property
-    def first(self) -> int:
-        """Index of the most urgent row."""
-        return min(range(len(self.b)), key=lambda j: (self.h[j], self.time_left[j], j))
-
-    @property
-    def weights(self) -> list[float]:
-        """Weight of each row's squared violation: SLACK_WEIGHT (1 + 1 s / time left)."""
-        return [SLACK_WEIGHT * (1.0 + 1.0 / max(time, 1e-3)) for time in self.time_left]
-
 
 def residual(row: list[float], level: float, x: list[float]) -> float:
     """Return row @ x - level."""
@@ -125,7 +115,8 @@ def project(
     """
     x, status = nearest(u, rows.a, rows.b, lower, upper, solver)
     if x is None:
-        x = least_violation(u, rows.a, rows.b, rows.first, rows.weights, (lower, upper), solver)
+        ranks = ranked(rows.h, rows.time_left)
+        x = least_violation(u, rows.a, rows.b, *ranks, (lower, upper), solver)
     return x, status
 
 
@@ -192,6 +183,12 @@ def nearest(
     return None, solution.status
 
 
+def ranked(h: list[float], time_left: list[float]) -> tuple[int, list[float]]:
+    """Return the most urgent row and the weights rho_j = SLACK_WEIGHT (1 + 1 s / time left)."""
+    first = min(range(len(h)), key=lambda j: (h[j], time_left[j], j))
+    return first, [SLACK_WEIGHT * (1.0 + 1.0 / max(time, 1e-3)) for time in time_left]
+
+
 def least_violation(
     u: list[float],
     a: list[list[float]],
@@ -204,7 +201,7 @@ def least_violation(
     """Return the action that serves the row ``first`` and the others as well as it then can.
 
     Where no action meets that one, it fixes all components that it sees. The others get explicit
-    slack s_j: cost 1/2 |x - u|^2 + 1/2 sum_j rho_j s_j^2 with the weights rho_j.
+    slack s_j: cost 1/2 |x - u|^2 + 1/2 sum_j rho_j s_j^2 with ``weights`` rho_j.
     """
     (lower, upper), n, m = box, len(u), len(b)
     alone, feasible = project_one_row(u, a[first], b[first], lower, upper)
@@ -309,8 +306,7 @@ def solve_rows(
         b = [level + used[j] for j, level in enumerate(rows.level)]
         x, status = nearest(u, rows.a, b, lower, upper, solver)
     if x is None:
-        row_set = RowSet(rows.a, b, rows.h, rows.time_left)
-        x = least_violation(u, rows.a, b, row_set.first, row_set.weights, box, solver)
+        x = least_violation(u, rows.a, b, *ranked(rows.h, rows.time_left), box, solver)
     return Solution(x, status, used, b, status is SolveStatus.OPTIMAL)
 
 
