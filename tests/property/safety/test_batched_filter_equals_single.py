@@ -39,7 +39,11 @@ CASES: dict[str, tuple[dict[str, Any], frozenset[str]]] = {
         frozenset({"ages", "lambda"}),
     ),
     "shared rows": ({"budget_split": "proportional"}, frozenset({"lambda"})),
+    "passive": ({"multi_partner": "passive", "contact_speed": 0.1}, frozenset({"lambda"})),
 }
+#: How often the scenes are repeated in one batch: small batches are solved one by one, large ones
+#: together.
+COPIES = (1, 12)
 
 
 @dataclass
@@ -74,7 +78,7 @@ class Crowd:
             for k, uid in enumerate(self.uids)
         }
 
-    def batch(self, options: dict[str, Any], **arguments: Any) -> BatchedStep:
+    def batch(self, options: dict[str, Any], copies: int = 1) -> BatchedStep:
         models = self.models()
         guard = BatchedEgoFilter(
             ego_model=models["ego"],
@@ -87,18 +91,19 @@ class Crowd:
             "lambda_": self.lambda_ if "lambda" in self.with_ else None,
             "age_s": self.ages if "ages" in self.with_ else None,
         }
+
+        def repeated(values: np.ndarray) -> torch.Tensor:
+            return torch.tensor(np.concatenate([values] * copies))
+
         return guard.filter(
-            torch.tensor(self.nominal),
-            torch.tensor(self.ego_position),
-            torch.tensor(self.ego_velocity),
-            torch.tensor(self.positions),
-            torch.tensor(self.velocities),
+            repeated(self.nominal),
+            repeated(self.ego_position),
+            repeated(self.ego_velocity),
+            repeated(self.positions),
+            repeated(self.velocities),
             EGO_RADIUS,
             self.radii.tolist(),
-            **{
-                name: None if value is None else torch.tensor(value)
-                for name, value in given.items()
-            },
+            **{name: None if value is None else repeated(value) for name, value in given.items()},
         )
 
     def single(self, i: int, options: dict[str, Any]) -> tuple[np.ndarray, FilterInfo] | None:
@@ -125,13 +130,16 @@ class Crowd:
             return None
 
 
+@pytest.mark.parametrize("copies", COPIES)
 @pytest.mark.parametrize("case", CASES)
 @given(seed=st.integers(0, 10**6), partners=st.integers(1, 5), dim=st.sampled_from([2, 3]))
 @settings(max_examples=8, deadline=None)
-def test_batch_equals_single_filter(case: str, seed: int, partners: int, dim: int) -> None:
+def test_batch_equals_single_filter(
+    case: str, copies: int, seed: int, partners: int, dim: int
+) -> None:
     options, with_ = CASES[case]
-    crowd = Crowd(partners, dim, with_, seed)
-    step = crowd.batch(options)
+    crowd = Crowd(max(partners, 2) if case == "passive" else partners, dim, with_, seed)
+    step = crowd.batch(options, copies)
     for i in range(ENVIRONMENTS):
         answer = crowd.single(i, options)
         if answer is None:

@@ -74,8 +74,9 @@ def test_batch_equals_single_projection(
         feasible = status is SolveStatus.OPTIMAL
         assert (int(answer.status[i]) in (INACTIVE, OPTIMAL)) == feasible
         # Near-parallel rows amplify rounding, in more dimensions more often; the least violation
-        # balances forces of up to 1e6.
-        tolerance = 1e-5 if not feasible else 1e-12 if size[0] <= 3 else 1e-11
+        # balances forces of up to 1e6, and only without fixed shapes is the search the same code.
+        lost = 1e-5 if fixed_shape else 1e-9
+        tolerance = lost if not feasible else 1e-12 if size[0] <= 3 else 1e-11
         np.testing.assert_allclose(answer.u[i].numpy(), x, rtol=0.0, atol=tolerance)
 
 

@@ -54,6 +54,8 @@ def assert_equal_steps(batched, scalar, partner_uids):
         (3, 3, {"barrier": "wae"}),
         (3, 3, {"brake_stopping": True, "tau_brake": 0.05}),
         (6, 5, {"tau_brake": 1.0}),
+        (3, 3, {"multi_partner": "passive", "contact_speed": 0.1}),
+        (130, 4, {}),  # more than are solved one by one
     ],
 )
 def test_batch_equals_single_drivers_step_for_step(num_envs, num_robots, options):

@@ -2,7 +2,7 @@
 
 The same rows, hierarchy and flags as `cadenza.safety.filters.ego_only.EgoOnlyCBFQP`, environment by
 environment; in float64 the same actions to 1e-12 where the rows can be met, and to 1e-8 where the
-least violation is returned.
+least violation is returned. On a CPU its code solves small batches and the hard rows of large ones.
 
 Axes:     B environments, N partners, d Cartesian dimensions, which are those of the action.
 Units:    actions in m/s^2, everything else SI.
@@ -28,6 +28,7 @@ from cadenza.safety.authority import measure_authority, pair_constants
 from cadenza.safety.batched.cbf import (
     PairGeometry,
     PairTensors,
+    barrier_values,
     derated_batch,
     pair_geometry_batch,
     root,
@@ -40,10 +41,14 @@ from cadenza.safety.batched.cbf import (
 )
 from cadenza.safety.batched.projection import (
     BAD_INPUT,
+    FEW,
+    INACTIVE,
     INFEASIBLE,
     NOT_CONVERGED,
     OPTIMAL,
     chunk_size,
+    code_of,
+    numbers_of,
     project_ranked,
     require_tensor,
     tensor_like,
@@ -59,10 +64,18 @@ from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.filter_options import EgoOnlyOptions, RowKeywords
 from cadenza.safety.filters.arguments import MAX_DT, MIN_DT
 from cadenza.safety.filters.ego_only import AGE_ROUNDING
-from cadenza.safety.filters.projection import FEASIBILITY_ROOM, SLACK_WEIGHT
+from cadenza.safety.filters.projection import (
+    FEASIBILITY_ROOM,
+    SLACK_WEIGHT,
+    PairRows,
+    granted,
+    nearest_in_closed_form,
+    solve_rows,
+)
 from cadenza.safety.passive import PASSIVE_MET, PassiveScene, passive_action
 from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
+from cadenza.safety.solvers import DaqpSolver
 
 #: What a message adds to the range of all numbers.
 _WANTED: Final = {
@@ -163,23 +176,13 @@ class StepInput(NamedTuple):
 
 
 class EgoRowsBatch(NamedTuple):
-    """Rows before lambda.
-
-    Attributes:
-        a: Row vectors on the ego's action, shape (B, N, n).
-        level: Right-hand sides at lambda = 0, shape (B, N), m/s^2.
-        h: Barrier values at the best estimate of the state, shape (B, N), m/s.
-        margin: Free distance less the safety margin, shape (B, N), m.
-        time_left: Time until the margin is used up at today's speed, shape (B, N), s.
-        uncovered: The certificate does not cover the step, shape (B,).
-        outside: A state is outside the safe set, shape (B,).
-    """
+    """Rows before lambda; the first five fields are those of `PairRows`."""
 
     a: Tensor  # Row vectors on the ego's action, shape (B, N, d)
     level: Tensor  # Right-hand sides at lambda = 0, shape (B, N), m/s^2
     h: Tensor  # Barrier values at the best estimate of the state, shape (B, N), m/s
     margin: Tensor  # Free distance less the safety margin, shape (B, N), m
-    time_left: Tensor  # Time until the margin is used up at today's speed, shape (B, N), s
+    closing: Tensor  # Closing speeds, shape (B, N), m/s
     uncovered: Tensor  # The certificate does not cover the step, shape (B,)
     outside: Tensor  # A state is outside the safe set, shape (B,)
 
@@ -388,17 +391,19 @@ class BatchedEgoFilter:
         partners: tuple[Tensor, Tensor],
         contact: Tensor,
     ) -> Tensor:
-        """Return h of the pairs, as current packets tell them, shape (B, N), m/s.
+        """Return h of the pairs, as current packets tell them, shape (..., B, N), m/s.
 
         Args:
             ego: Positions, m, and velocities, m/s, shape (B, d) each.
-            partners: Likewise, shape (B, N, d) each.
+            partners: Likewise, shape (..., B, N, d) each.
             contact: Sums of the radii and the safety margin, broadcasting to (B, N), m.
         """
         _, distance, closing, tangential = pair_geometry_batch(
             ego[0].unsqueeze(1) - partners[0], ego[1].unsqueeze(1) - partners[1]
         )
         pair = self._constants(ego[0]).pair
+        if self._level is sampled_level:
+            return barrier_values(distance - contact, closing, pair.alpha, pair.dt, pair.gamma)
         return self._level(distance, contact.expand_as(distance), closing, tangential, pair)[1]
 
     def _constants(self, like: Tensor) -> EgoConstants:
@@ -480,9 +485,8 @@ class BatchedEgoFilter:
             old = age > 0.0
             level, h = torch.where(old, old_level, level), torch.where(old, old_h, h)
             outside, lost = outside & ~old, (old & old_uncovered).any(1) | lost
-        urgency = time_left(margin, closing)
         lost = lost.expand(distance.shape[:1])
-        return EgoRowsBatch(-normal, level, h, margin, urgency, lost, outside.any(1))
+        return EgoRowsBatch(-normal, level, h, margin, closing, lost, outside.any(1))
 
     def _covering(self, constants: EgoConstants, contact: Tensor) -> EgoConstants:
         """Return the constants less what the declared packet age costs, and where they hold."""
@@ -541,10 +545,11 @@ class BatchedEgoFilter:
 
     def _solve(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor | None) -> _Solution:
         """Solve with lambda as tight as each row allows, then without it if the rows conflict."""
-        if wanted is None:
-            return self._project(u, rows, torch.zeros_like(rows.level), None)
-        if self._options.upstream:
-            return self._project(u, rows, wanted, None)
+        if self._are_few(u, rows):
+            return self._solve_one_by_one(u, rows, wanted)
+        if wanted is None or self._options.upstream:
+            given = torch.zeros_like(rows.level) if wanted is None else wanted
+            return self._project(u, rows, given, None)
         # As `filters.projection.feasible_lambda`; the box is symmetric.
         lowest = -(rows.a.abs() * self._bounds.action_linf_component).sum(-1)
         tightest = lowest - rows.level + FEASIBILITY_ROOM
@@ -558,6 +563,39 @@ class BatchedEgoFilter:
             return solution
         return solution.where(again, self._project(u, rows, used.clamp_min(0.0), again))
 
+    def _are_few(self, u: Tensor, rows: EgoRowsBatch) -> bool:
+        """Return whether to solve with the very code of the filter of one environment.
+
+        It follows no gradients, makes no allowance for float32's rounding and expects good numbers.
+        """
+        plain = u.dtype == torch.float64 and not u.is_cuda and not self._is_fixed(u)
+        tracked = torch.is_grad_enabled() and any(x.requires_grad for x in (u, rows.a, rows.level))
+        return plain and self._validate and not tracked and 0 < u.shape[0] <= FEW
+
+    def _solve_one_by_one(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor | None) -> _Solution:
+        """Solve one environment after the other; most end in closed form."""
+        c, n, as_given = self._bounds.action_linf_component, u.shape[1], self._options.upstream
+        box, solver = ([-c] * n, [c] * n), DaqpSolver()
+        none = torch.zeros_like(rows.level) if wanted is None else wanted
+        lists = [numbers_of(x) for x in (u, none, *rows[:5])]
+        found: list[tuple[list[float], int, list[float], list[float]]] = []
+        for i, (u_i, wanted_i, a, level) in enumerate(zip(*lists[:4], strict=True)):
+            used, b = granted(wanted_i, a, level, box, as_given)
+            x, solved = nearest_in_closed_form(u_i, a, b, *box)
+            code = OPTIMAL
+            if x is None or not solved:
+                pairs = PairRows(*(values[i] for values in lists[2:]))
+                answer = solve_rows(u_i, pairs, wanted_i, box, solver, as_given)
+                x, used, b, code = answer.x, answer.lambda_, answer.b, code_of(answer.status)
+            if code == OPTIMAL and x == u_i:
+                x, code = u_i, INACTIVE
+            found.append((x, code, used, b))
+        x, codes, used, b = zip(*found, strict=True)
+        status = u.new_tensor(codes, dtype=torch.int8)
+        return _Solution(
+            u.new_tensor(x), status, u.new_tensor(used), u.new_tensor(b), status < INFEASIBLE
+        )
+
     def _is_fixed(self, u: Tensor) -> bool:
         return u.is_cuda if self._fixed_shape is None else self._fixed_shape
 
@@ -565,7 +603,7 @@ class BatchedEgoFilter:
         self, u: Tensor, rows: EgoRowsBatch, lambda_: Tensor, final: Tensor | None
     ) -> _Solution:
         """Project with the given slack; see `project_ranked` for ``final``."""
-        b = rows.level + lambda_
+        b, urgency = rows.level + lambda_, time_left(rows.margin, rows.closing)
         box = torch.full_like(u, self._bounds.action_linf_component)
         answer = project_ranked(
             u,
@@ -574,8 +612,8 @@ class BatchedEgoFilter:
             -box,
             box,
             torch.ones_like(b, dtype=torch.bool),
-            first=most_urgent(rows),
-            weight=SLACK_WEIGHT * (1.0 + 1.0 / rows.time_left.clamp_min(1e-3)),
+            first=most_urgent(rows.h, urgency),
+            weight=SLACK_WEIGHT * (1.0 + 1.0 / urgency.clamp_min(1e-3)),
             final=final,
             fixed_shape=self._fixed_shape,
         )
@@ -612,17 +650,20 @@ class BatchedEgoFilter:
         """
         if self._radial_accel is None:
             return solution
-        braked = (solution.status == INFEASIBLE) & ~(rows.uncovered | rows.outside)
+        lost = solution.status == INFEASIBLE
+        if not self._is_fixed(solution.u) and not bool(lost.any()):
+            return solution
+        braked = lost & ~(rows.uncovered | rows.outside)
         radial = -self._radial_accel * rows.a[:, 0]
         u = torch.where(braked.unsqueeze(1), radial, solution.u)
         return solution._replace(u=u, proved=solution.proved | braked)
 
 
-def most_urgent(rows: EgoRowsBatch) -> Tensor:
+def most_urgent(h: Tensor, urgency: Tensor) -> Tensor:
     """Return the row with the smallest (h, time left, index), shape (B,)."""
-    if rows.h.shape[1] == 0:
-        return torch.zeros(rows.h.shape[:1], dtype=torch.int64, device=rows.h.device)
-    lowest = rows.h == rows.h.amin(1, keepdim=True)
-    time_left = torch.where(lowest, rows.time_left, torch.inf)
-    soonest = lowest & (time_left == time_left.amin(1, keepdim=True))
+    if h.shape[1] == 0:
+        return torch.zeros(h.shape[:1], dtype=torch.int64, device=h.device)
+    lowest = h == h.amin(1, keepdim=True)
+    left = torch.where(lowest, urgency, torch.inf)
+    soonest = lowest & (left == left.amin(1, keepdim=True))
     return first_largest(soonest.to(torch.int8).T)

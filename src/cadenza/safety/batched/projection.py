@@ -11,10 +11,11 @@ Order:    1. environments whose clipped nominal meets every row are done: with t
              sees; the others get slack v_j at cost 1/2 rho_j v_j^2, against 1/2 |x - u|^2. Where
              that is not solved to its tolerance, the answer of the most urgent row alone. Never the
              nominal, and never an answer that did not converge.
-Two ways: on a CPU each stage looks only at the environments that are left, and DAQP solves what the
-          active set method leaves, one by one; with ``fixed_shape=True`` (default on CUDA) every
-          stage runs for all of them and a mask chooses: no transfer to the host and no branch on
-          data, so that it can be captured in a CUDA graph.
+Two ways: on a CPU each stage looks only at the environments that are left; where few are, and in
+          place of the active set method, they are solved one by one as
+          `cadenza.safety.filters.projection` does. With ``fixed_shape=True`` (default on CUDA)
+          every stage runs for all of them and a mask chooses: no transfer to the host and no
+          branch on data, so that it can be captured in a CUDA graph.
 Gradient: with W the rows that hold the action back and F the components inside the box,
               x_F = u_F - A_WF^T y,  A_W x = b_W,
           and for a cotangent g, with z = (A_WF A_WF^T)^-1 A_WF g_F and q = g_F - A_WF^T z (zero
@@ -27,7 +28,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,7 +36,6 @@ from cadenza.core.errors import InputError
 from cadenza.safety.batched.search import (
     MAX_FACE_ROWS,
     ROUNDING,
-    ActiveSetAnswer,
     Problems,
     face_count,
     first_largest,
@@ -45,8 +44,8 @@ from cadenza.safety.batched.search import (
     solve_active_set,
     solve_positive,
 )
-from cadenza.safety.filters.projection import SLACK_WEIGHT, UNSEEN
-from cadenza.safety.solvers import DaqpSolver, QPSolution, SolveStatus
+from cadenza.safety.filters.projection import SLACK_WEIGHT, UNSEEN, least_violation, nearest
+from cadenza.safety.solvers import DaqpSolver, SolveStatus
 
 # What became of each environment; integers, because a tensor cannot hold `SolveStatus`.
 #: The action is the nominal one, bit for bit; it meets every row.
@@ -70,8 +69,14 @@ _HARD_ROW_ROOM: Final = {torch.float64: 1e-9, torch.float32: 1e-5}
 #: Numbers in the largest arrays of a pass on a CPU: they fit the cache, and torch begins to use
 #: threads at 32768, which costs more than it brings for arrays this small.
 _CHUNK_NUMBERS: Final = 32767
-#: Bound of a slack, which has none.
+#: Environments that a CPU solves faster one by one than all together: whole filter steps, and
+#: those that the one-row answer left.
+FEW: Final = 128
+_FEW_LEFT: Final = 12
+#: Bound of a component that has none.
 _FREE: Final = 1e30
+#: Code of each answer of the solver; all others did not finish.
+_CODES: Final = {SolveStatus.OPTIMAL: OPTIMAL, SolveStatus.INFEASIBLE: INFEASIBLE}
 
 
 class BatchProjection(NamedTuple):
@@ -336,11 +341,17 @@ class _Stages:
     def _several_rows(self, problems: Problems) -> _Answers:
         """Solve for all rows; where that fails, the least violation."""
         n, m = problems.u.shape[0], problems.b.shape[0]
-        if m <= MAX_FACE_ROWS.get(n, 0):
+        by_faces = m <= MAX_FACE_ROWS.get(n, 0)
+        # Faces judge float32 rows by their own rounding, which the scalar search does not.
+        exact = problems.u.dtype == torch.float64 and not problems.u.is_cuda
+        few = exact and problems.u.shape[1] <= _FEW_LEFT
+        if self.compact and (few or not by_faces):
+            return _one_by_one(problems)
+        if by_faces:
             x, feasible = self._faces(problems)
             status = torch.where(feasible, _Answers.of(x, OPTIMAL).status, INFEASIBLE)
         else:
-            x, solved, infeasible = self._searched(problems._replace(s=0.0 * problems.s))
+            x, solved, infeasible = solve_active_set(problems._replace(s=0.0 * problems.s))
             status = torch.where(infeasible, _Answers.of(x, INFEASIBLE).status, NOT_CONVERGED)
             status = torch.where(solved, _Answers.of(x, OPTIMAL).status, status)
         answers = _Answers(x, status)
@@ -367,6 +378,8 @@ class _Stages:
         alone, feasible = _one_of(problems, problems.first)
         if problems.b.shape[0] == 1:
             return _Answers.of(alone, INFEASIBLE)
+        if self.compact:
+            return _one_by_one(problems, lost=True)
         index = problems.first.unsqueeze(0)
         at_rows = index.unsqueeze(1).expand(1, *alone.shape)
         a = problems.A.gather(0, at_rows).squeeze(0)
@@ -375,43 +388,18 @@ class _Stages:
         hard = torch.where(feasible, problems.b.gather(0, index).squeeze(0), 0.0)
         room = _HARD_ROW_ROOM[hard.dtype] * (1.0 + hard.abs())
         level = hard + room
-        x, solved, _ = self._searched(
+        x, solved, _ = solve_active_set(
             problems._replace(
                 A=problems.A.scatter(0, at_rows, a.unsqueeze(0)),
                 b=problems.b.scatter(0, index, level.unsqueeze(0)),
                 s=problems.s.scatter(0, index, torch.zeros_like(level).unsqueeze(0)),
                 lower=torch.where(fixed, alone, problems.lower),
                 upper=torch.where(fixed, alone, problems.upper),
-            ),
-            # Large weights beside a row that hardly sees one component: rounding can leave it.
-            kept=lambda x: (a * x).sum(0) <= level + room,
+            )
         )
+        # Large weights beside a row that hardly sees one component: rounding can leave it.
+        solved = solved & ((a * x).sum(0) <= level + room)
         return _Answers.of(torch.where(solved, x, alone), INFEASIBLE)
-
-    def _searched(
-        self, problems: Problems, kept: Callable[[Tensor], Tensor] | None = None
-    ) -> ActiveSetAnswer:
-        """Solve by the dual active set method; what it leaves, and misses ``kept``, by DAQP."""
-        answer = solve_active_set(problems, compact=self.compact)
-        if kept is not None:
-            answer = answer._replace(solved=answer.solved & kept(answer.x))
-        if not self.compact:
-            return answer
-        rest = (~answer.solved & ~answer.infeasible).nonzero().squeeze(1)
-        if rest.numel() == 0:
-            return answer
-        solver, left = DaqpSolver(), problems.take(rest)
-        found = [_solve_one(solver, left, column) for column in range(rest.shape[0])]
-        x = torch.as_tensor(np.stack([solution.x[: len(answer.x)] for solution in found], axis=1))
-        met, refused = (
-            torch.tensor([solution.status is status for solution in found], device=rest.device)
-            for status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE)
-        )
-        return ActiveSetAnswer(
-            answer.x.index_copy(1, rest, x.to(answer.x)),
-            answer.solved.index_copy(0, rest, met),
-            answer.infeasible.index_copy(0, rest, refused),
-        )
 
 
 def _one_of(problems: Problems, row: Tensor) -> tuple[Tensor, Tensor]:
@@ -422,21 +410,36 @@ def _one_of(problems: Problems, row: Tensor) -> tuple[Tensor, Tensor]:
     return project_one_row_batch(problems.u, a, b, problems.lower, problems.upper)
 
 
-def _solve_one(solver: DaqpSolver, problems: Problems, column: int) -> QPSolution:
-    """Solve one environment; a row with s > 0 gets a slack variable of cost 1 / s."""
-    u, A, b, s, lower, upper = (
-        data[..., column].double().numpy(force=True) for data in problems[:6]
+def _one_by_one(problems: Problems, *, lost: bool = False) -> _Answers:
+    """Solve one environment after the other; ``lost`` ones are known to have no solution."""
+    solver, found, codes = DaqpSolver(), list[list[float]](), list[int]()
+    free = problems._replace(
+        s=1.0 / problems.s,
+        lower=problems.lower.clamp_min(-_FREE),
+        upper=problems.upper.clamp_max(_FREE),
     )
-    n, soft = u.shape[0], np.flatnonzero(s)
-    count = n + soft.shape[0]
-    rows = np.zeros((b.shape[0], count))
-    rows[:, :n] = A
-    rows[soft, n + np.arange(soft.shape[0])] = -1.0
-    cost, q = np.ones(count), np.zeros(count)
-    cost[n:], q[:n] = 1.0 / s[soft], -u
-    low, high = np.full(count, -_FREE), np.full(count, _FREE)
-    low[:n], high[:n] = lower, upper
-    return solver.run(cost, q, rows, b, low, high)
+    for u, a, b, weights, lower, upper, first, final in zip(
+        *(numbers_of(data.movedim(-1, 0)) for data in free), strict=True
+    ):
+        x, status = None, SolveStatus.INFEASIBLE
+        if not lost:
+            x, status = nearest(u, a, b, lower, upper, solver)
+        if x is None and final:
+            x = least_violation(u, a, b, first, weights, (lower, upper), solver)
+        found.append(u if x is None else x)
+        codes.append(code_of(status))
+    like = problems.u
+    return _Answers(like.new_tensor(found).T, like.new_tensor(codes, dtype=torch.int8))
+
+
+def numbers_of(values: Tensor) -> list[Any]:
+    """Return a tensor as lists of plain numbers."""
+    return cast("list[Any]", values.tolist())  # pyright: ignore[reportUnknownMemberType] # torch leaves it untyped
+
+
+def code_of(status: SolveStatus) -> int:
+    """Return the code of a solver's answer that changed the action."""
+    return _CODES.get(status, NOT_CONVERGED)
 
 
 def require_tensor(name: str, values: object) -> None:

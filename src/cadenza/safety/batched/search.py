@@ -19,7 +19,7 @@ Any size:  start at x = u with no active constraint; take the most violated cons
            Idnani, doi:10.1007/BF02591962; DAQP is of the same family.
 Axes:      n action components, m rows, M = m + n constraints (rows, then box components), K
            candidates, B environments last, so that every operation runs over contiguous memory.
-Capture:   no branch depends on data, save `solve_active_set` with ``compact=True``.
+Capture:   no branch depends on data.
 """
 
 import itertools
@@ -39,8 +39,6 @@ MAX_FACE_ROWS: Final = {2: 12, 3: 6}
 #: Steps per constraint of the active set method before a problem counts as not converged. Most need
 #: as many steps as they have active constraints; one that has to leave again costs two more.
 STEPS_PER_CONSTRAINT: Final = 4
-#: Steps between two looks at which environments are left.
-_STEPS_PER_LOOK: Final = 4
 #: Largest accepted residual over 1 + |b|, by precision. In float32 the sums themselves round to
 #: about 1e-6.
 TOLERANCE: Final = {torch.float64: 1e-9, torch.float32: 1e-5}
@@ -274,16 +272,6 @@ class _State(NamedTuple):
     finished: Tensor  # Nothing is left to do, shape (B,)
     infeasible: Tensor  # There is proved to be no solution, shape (B,)
 
-    def put(self, index: Tensor, part: "_State") -> "_State":
-        """Return the state with some environments replaced."""
-        return _State(
-            *(old.index_copy(-1, index, new) for old, new in zip(self, part, strict=True))
-        )
-
-    def take(self, index: Tensor) -> "_State":
-        """Return the state of some environments."""
-        return _State(*(data.index_select(-1, index) for data in self))
-
 
 class ActiveSetAnswer(NamedTuple):
     """Actions (n, B), where they solve the problem (B,), and where there is proved to be none."""
@@ -293,12 +281,8 @@ class ActiveSetAnswer(NamedTuple):
     infeasible: Tensor
 
 
-def solve_active_set(problem: Problems, *, compact: bool) -> ActiveSetAnswer:
-    """Return the projections; an action that does not solve its problem means nothing.
-
-    ``compact`` goes on with the unfinished environments only. It needs to know how many there are,
-    which stops a GPU; without it all environments take all steps.
-    """
+def solve_active_set(problem: Problems) -> ActiveSetAnswer:
+    """Return the projections; an action that does not solve its problem means nothing."""
     (m, size), n = problem.b.shape, problem.u.shape[0]
     y = problem.u.new_zeros((m + n, size))
     nobody = torch.zeros(size, dtype=torch.bool, device=y.device)
@@ -312,13 +296,8 @@ def solve_active_set(problem: Problems, *, compact: bool) -> ActiveSetAnswer:
         infeasible=nobody,
     )
     gram = _gram(problem)
-    for _ in range(-(-STEPS_PER_CONSTRAINT * gram.shape[0] // _STEPS_PER_LOOK)):
-        left = (~state.finished).nonzero().squeeze(1) if compact else None
-        if left is None or left.numel() == state.finished.numel():
-            state = _steps(problem, gram, state)
-        elif left.numel() > 0:
-            part = _steps(problem.take(left), gram.index_select(-1, left), state.take(left))
-            state = state.put(left, part)
+    for _ in range(STEPS_PER_CONSTRAINT * gram.shape[0]):
+        state = _step(problem, gram, state)
     state = _polished(problem, gram, state)
     x = _action(problem, state)
     solved = _is_solution(problem, state, x) & ~state.infeasible
@@ -335,12 +314,6 @@ def _gram(problem: Problems) -> Tensor:
     for k in range(m + n):
         gram[k, k] += problem.s[k] if k < m else 1.0
     return gram
-
-
-def _steps(problem: Problems, gram: Tensor, state: _State) -> _State:
-    for _ in range(_STEPS_PER_LOOK):
-        state = _step(problem, gram, state)
-    return state
 
 
 def _step(problem: Problems, gram: Tensor, state: _State) -> _State:

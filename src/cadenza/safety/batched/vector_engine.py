@@ -50,14 +50,12 @@ def scene_of(agents: AgentBatch, ego_uid: str, partner_uids: tuple[str, ...]) ->
         )
     ego = agents.uids.index(ego_uid)
     partners = [agents.uids.index(uid) for uid in partner_uids]
-    positions = torch.as_tensor(agents.positions)
-    velocities = torch.as_tensor(agents.velocities)
     return Scene(
-        ego_position=positions[:, ego],
-        ego_velocity=velocities[:, ego],
+        ego_position=torch.as_tensor(agents.positions[:, ego]),
+        ego_velocity=torch.as_tensor(agents.velocities[:, ego]),
         ego_radius=float(agents.radii[ego]),
-        partner_positions=positions[:, partners],
-        partner_velocities=velocities[:, partners],
+        partner_positions=torch.as_tensor(agents.positions[:, partners]),
+        partner_velocities=torch.as_tensor(agents.velocities[:, partners]),
         partner_radii=torch.as_tensor(agents.radii[partners]),
     )
 
@@ -348,14 +346,11 @@ class VectorEngine:
             return np.zeros(self._shape[:2]), scored
         ego = (scene.ego_position, scene.ego_velocity)
         contact = scene.ego_radius + self._filter.options.margin_m + scene.partner_radii
-        expected, actual = (
-            self._filter.barrier_values(ego, partners, contact)
-            for partners in (
-                (torch.as_tensor(memory.forecast), torch.as_tensor(memory.forecast_velocity)),
-                (scene.partner_positions, scene.partner_velocities),
-            )
-        )
-        scores = (expected - actual).numpy()
+        then, speed = torch.as_tensor(memory.forecast), torch.as_tensor(memory.forecast_velocity)
+        positions = torch.stack((then, scene.partner_positions))
+        velocities = torch.stack((speed, scene.partner_velocities))
+        h = self._filter.barrier_values(ego, (positions, velocities), contact).numpy()
+        scores = h[0] - h[1]
         updated = next_lambda(
             memory.lambda_,
             scores,

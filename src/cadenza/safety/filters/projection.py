@@ -113,8 +113,11 @@ def project(
         The projection and OPTIMAL; or the least-violation action and why there is no solution:
         INFEASIBLE, or the status of a solver that failed on a problem it should have solved.
     """
-    x, status = _nearest(u, rows.a, rows.b, lower, upper, solver)
-    return _least_violation(u, rows, lower, upper, solver) if x is None else x, status
+    x, status = nearest(u, rows.a, rows.b, lower, upper, solver)
+    if x is None:
+        ranks = ranked(rows.h, rows.time_left)
+        x = least_violation(u, rows.a, rows.b, *ranks, (lower, upper), solver)
+    return x, status
 
 
 def nearest_in_closed_form(
@@ -155,7 +158,7 @@ def nearest_in_closed_form(
     return x, feasible
 
 
-def _nearest(
+def nearest(
     u: list[float],
     a: list[list[float]],
     b: list[float],
@@ -180,19 +183,29 @@ def _nearest(
     return None, solution.status
 
 
-def _least_violation(
-    u: list[float], rows: RowSet, lower: list[float], upper: list[float], solver: QPSolver
+def ranked(h: list[float], time_left: list[float]) -> tuple[int, list[float]]:
+    """Return the most urgent row and the weights rho_j = SLACK_WEIGHT (1 + 1 s / time left)."""
+    first = min(range(len(h)), key=lambda j: (h[j], time_left[j], j))
+    return first, [SLACK_WEIGHT * (1.0 + 1.0 / max(time, 1e-3)) for time in time_left]
+
+
+def least_violation(
+    u: list[float],
+    a: list[list[float]],
+    b: list[float],
+    first: int,
+    weights: list[float],
+    box: Box,
+    solver: QPSolver,
 ) -> list[float]:
-    """Return the action that serves the most urgent row first and the others as well as it can.
+    """Return the action that serves the row ``first`` and the others as well as it then can.
 
     Where no action meets that one, it fixes all components that it sees. The others get explicit
-    slack s_j: cost 1/2 |x - u|^2 + 1/2 sum_j rho_j s_j^2 with
-    rho_j = SLACK_WEIGHT (1 + 1 s / time left).
+    slack s_j: cost 1/2 |x - u|^2 + 1/2 sum_j rho_j s_j^2 with ``weights`` rho_j.
     """
-    n, m = len(u), len(rows.b)
-    first = min(range(m), key=lambda j: (rows.h[j], rows.time_left[j], j))
-    alone, feasible = project_one_row(u, rows.a[first], rows.b[first], lower, upper)
-    urgent = rows.a[first]
+    (lower, upper), n, m = box, len(u), len(b)
+    alone, feasible = project_one_row(u, a[first], b[first], lower, upper)
+    urgent = a[first]
     if not feasible:
         seen = UNSEEN * max(map(abs, urgent))
         fixed = [abs(a_k) > seen for a_k in urgent]
@@ -202,22 +215,20 @@ def _least_violation(
         upper = [x if held else high for x, held, high in zip(alone, fixed, upper, strict=True)]
         urgent = [0.0] * n  # whatever is left does not change this row
     others = [j for j in range(m) if j != first]
-    hard_level = rows.b[first] if feasible else 0.0
-    A = np.zeros((m, n + m - 1))
-    b = np.empty(m)
+    hard_level = b[first] if feasible else 0.0
+    A, levels, cost = np.zeros((m, n + m - 1)), np.empty(m), np.ones(n + m - 1)
     A[0, :n] = urgent
-    b[0] = hard_level + _HARD_ROW_ROOM * (1.0 + abs(hard_level))
-    weights = np.ones(n + m - 1)
+    levels[0] = hard_level + _HARD_ROW_ROOM * (1.0 + abs(hard_level))
     for slot, j in enumerate(others):
-        A[1 + slot, :n] = rows.a[j]
+        A[1 + slot, :n] = a[j]
         A[1 + slot, n + slot] = -1.0
-        b[1 + slot] = rows.b[j]
-        weights[n + slot] = SLACK_WEIGHT * (1.0 + 1.0 / max(rows.time_left[j], 1e-3))
+        levels[1 + slot] = b[j]
+        cost[n + slot] = weights[j]
     low, high = np.full(n + m - 1, -_FREE), np.full(n + m - 1, _FREE)
     low[:n], high[:n] = lower, upper
     q: FloatArray = np.zeros(n + m - 1)
     q[:n] = [-u_k for u_k in u]
-    solution = solver.run(weights, q, A, b, low, high)
+    solution = solver.run(cost, q, A, levels, low, high)
     if solution.status is not SolveStatus.OPTIMAL:
         return alone
     return solution.x[:n].tolist()
@@ -287,16 +298,15 @@ def solve_rows(
     """
     lower, upper = box
     used, b = granted(wanted, rows.a, rows.level, box, as_given)
-    x, status = _nearest(u, rows.a, b, lower, upper, solver)
+    x, status = nearest(u, rows.a, b, lower, upper, solver)
     if status is SolveStatus.OPTIMAL and x is not None:
         return Solution(x, status, used, b, True)
     if not as_given and any(value < 0.0 for value in used):
         used = [max(0.0, value) for value in used]
         b = [level + used[j] for j, level in enumerate(rows.level)]
-        x, status = _nearest(u, rows.a, b, lower, upper, solver)
+        x, status = nearest(u, rows.a, b, lower, upper, solver)
     if x is None:
-        row_set = RowSet(rows.a, b, rows.h, rows.time_left)
-        x = _least_violation(u, row_set, lower, upper, solver)
+        x = least_violation(u, rows.a, b, *ranked(rows.h, rows.time_left), box, solver)
     return Solution(x, status, used, b, status is SolveStatus.OPTIMAL)
 
 
