@@ -102,6 +102,22 @@ def test_comparisons_are_filtered_minus_unfiltered():
     assert stranger.comparisons["return"].difference.value == 0.0
 
 
+@pytest.mark.parametrize("metric", ["success", "contact"])
+@pytest.mark.parametrize("more", ["on", "off"])
+def test_difference_of_rates_stays_within_one(metric, more):
+    episodes = [
+        episode(condition, partner, seed, 0, **{metric: condition == more and seed > 0})
+        for condition in ("on", "off")
+        for partner in ("friend", "stranger")
+        for seed in range(3)
+    ]
+    stranger = analyse(tiny_view(episodes=tuple(episodes))).partners[1]
+    difference = stranger.comparisons[metric].difference
+    assert abs(difference.value) == pytest.approx(2 / 3)
+    # Student's t of two degrees of freedom would reach 2.1.
+    assert max(abs(difference.low), abs(difference.high)) == 1.0
+
+
 def test_groups_appear_only_when_they_pool_something():
     view = tiny_view()
     assert analyse(view).groups == ()
