@@ -22,8 +22,11 @@ DEMO   ?= runs/quickstart
 CHUNKS ?= 10000000
 
 # Accelerations and control steps that `make nightly` verifies, from usual to nearly equally strong.
-BOUNDS := ego_accel=2.0/partner_accel=0.7/dts=[0.05,0.02] ego_accel=5.0/partner_accel=4.99/dts=[0.3] \
-	ego_accel=5.0/partner_accel=4.8/dts=[0.3,0.1] ego_accel=20.0/partner_accel=15.0/dts=[0.3,0.05]
+BOUNDS_1 := ego_accel=2.0 partner_accel=0.7 dts=[0.05,0.02]
+BOUNDS_2 := ego_accel=5.0 partner_accel=4.99 dts=[0.3]
+BOUNDS_3 := ego_accel=5.0 partner_accel=4.8 dts=[0.3,0.1]
+BOUNDS_4 := ego_accel=20.0 partner_accel=15.0 dts=[0.3,0.05]
+VERIFY    = $(BIN)/cadenza safety verify --quiet --plant zoh --out runs/nightly/$@
 
 .DEFAULT_GOAL := help
 .PHONY: help demo postgresql test test-fast test-lerobot test-teamwork test-maniskill explore torn-reads nightly lint format bench docs clean clean-environments
@@ -89,6 +92,12 @@ explore: $(VENV)/.installed-dev ## Run the property tests on new random examples
 torn-reads: $(VENV)/.installed-dev ## Look for torn chunks among CHUNKS (ten million) beside one and two writers (minutes)
 	@$(BIN)/python -m tests.integration.stream.torn_reads_table --chunks $(CHUNKS)
 
+verify-several: $(VENV)/.installed-dev
+	@$(VERIFY) --partners 2 --partners 3 several_steps=1000000 multi_partner=passive contact_speed=0.25
+
+verify-%: $(VENV)/.installed-dev
+	@$(VERIFY) --partners 1 delays=[none] stationary=false steps=25000000 compared_share=0.0001 $(BOUNDS_$*)
+
 # Every campaign is run, whatever became of those before it.
 nightly: $(VENV)/.installed-dev postgresql ## Run every campaign at full size: tests, coverage, Python 3.12, new examples, torn reads, the filter, speed (hours)
 	@failed=0; run() { echo "== $$*"; "$$@" || failed=1; }; \
@@ -100,12 +109,7 @@ nightly: $(VENV)/.installed-dev postgresql ## Run every campaign at full size: t
 		echo "No python3.12: not tested with it" >&2; \
 	fi; \
 	for part in test-maniskill test-teamwork explore torn-reads; do run $(MAKE) $$part; done; \
-	for bounds in $(BOUNDS); do \
-		run $(BIN)/cadenza safety verify --quiet --plant zoh --partners 1 delays=[none] stationary=false \
-			steps=25000000 compared_share=0.0001 $$(echo $$bounds | tr / ' ') --out runs/nightly; \
-	done; \
-	run $(BIN)/cadenza safety verify --quiet --plant zoh --partners 2 --partners 3 several_steps=1000000 \
-		multi_partner=passive contact_speed=0.25 --out runs/nightly; \
+	run $(MAKE) --keep-going --jobs=$(JOBS) $(addprefix verify-,1 2 3 4 several); \
 	python=$$($(MANISKILL)) || failed=1; run env CADENZA_MANISKILL_PYTHON=$$python $(MAKE) bench; \
 	exit $$failed
 
