@@ -477,7 +477,7 @@ class MemoryTableProxy:
                     Episode.from_state_dict(entry["data"]),
                     frozenset(entry["observation_keys"]),
                     frozenset(entry["response_keys"]),
-                    int(entry.get("parts", 0)),  # states of earlier versions have none
+                    int(entry["parts"]),
                 )
                 for entry in state_dict["open"]
             }
