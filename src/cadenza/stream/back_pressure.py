@@ -79,9 +79,10 @@ def may_publish(store: SlotStore, rules: FlowRules, published: int) -> bool:
     words = store.words
     waited_for = _is_waited_for(store, rules, published)
     # The first fill must not wait for readers, who wait for it.
-    may_wait = rules.high_water is not None and published >= rules.buffer_size
-    if may_wait and not waited_for and unread_episodes(store) >= (rules.high_water or 0):
-        return False
+    if rules.high_water is not None and published >= rules.buffer_size and not waited_for:
+        coming = published - store.published()  # first these, then the unread: none is left out
+        if unread_episodes(store) + max(coming, 0) >= rules.high_water:
+            return False
     if published < rules.buffer_size or published < int(words[StreamWords.TO_FILL]):
         return True
     if rules.mode == "continuous":

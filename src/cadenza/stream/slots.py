@@ -43,7 +43,8 @@ PASSED_OVER_DRAWS: Final = 8
 #: seldom it is drawn.
 AGED_FILLS: Final = 4
 #: Tries for a slot that another producer claims as well, and the wait between the first of them, s.
-#: Producers of higher numbers wait longer. That makes 0.2 s in all, after which the other is dead.
+#: Producers of higher numbers wait longer. That makes 0.2 s in all, 0.7 s for producer 63, after
+#: which the other is taken for dead.
 _CONTESTS: Final = 30
 _YIELD_S: Final = 2e-5
 #: Largest count; counters stay there instead of becoming negative.

@@ -177,6 +177,7 @@ def test_producers_pause_at_high_water_after_the_first_fill(store) -> None:
     store.draws[:3] = 1
     assert unread_episodes(store) == 1
     assert may_go_on(store, continuous)
+    assert not may_publish(store, continuous, 4 + 1)  # the last place is the other's
 
 
 def test_fixed_ratio_writes_one_step_per_chunk_and_ratio(store) -> None:
