@@ -99,6 +99,17 @@ def test_answers_meet_rows_and_box_and_nominal_passes_bit_for_bit(
     assert torch.equal(passed, harmless)
 
 
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize(("low", "high"), [(None, 0.5), (-0.5, None), (-1e12, 0.5)])
+def test_answers_meet_rows_in_a_box_that_is_open_or_wide(n: int, low: float, high: float) -> None:
+    rng = np.random.default_rng(n)
+    A, b, u = (rng.normal(size=shape) for shape in ((300, 3, n), (300, 3), (300, n)))
+    answer = project_batch(torch.tensor(u), torch.tensor(A), torch.tensor(b), low, high)
+    solved = answer.status <= OPTIMAL
+    assert int(solved.sum()) > 100
+    assert float(answer.residual[solved].max()) < 1e-9
+
+
 @given(seed=st.integers(0, 10**6), size=sizes)
 @settings(max_examples=size(10, 20), deadline=None)
 def test_infeasible_environments_never_get_the_nominal_action(

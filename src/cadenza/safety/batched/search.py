@@ -142,8 +142,8 @@ def project_on_faces(
     for k in range(1, u.shape[0]):
         residual = torch.addcmul(residual, x[:, None, k], A[:, k])
     missed = (residual - (b + ROUNDING[u.dtype] * (1.0 + b.abs()))).amax(1)
-    slack = ROUNDING[u.dtype] * (1.0 + high - low)
-    outside = torch.maximum(x - (high + slack), (low - slack) - x).amax(1)
+    above, below = (ROUNDING[u.dtype] * (1.0 + 2.0 * end.abs()) for end in (high, low))
+    outside = torch.maximum(x - (high + above), (low - below) - x).amax(1)
     meets = (missed <= 0.0) & (outside <= 0.0)  # no candidate, a division by zero, meets nothing
     distance = torch.where(meets, (x - u).square().sum(1), torch.inf)
     index, environment = first_smallest(distance), torch.arange(u.shape[1], device=u.device)
