@@ -78,26 +78,26 @@ class RowOptions:
     contact_speed: float = 0.0
 
 
-class RowKeywords(TypedDict, total=False):
-    """Keywords for editors and type checkers: the fields of `RowOptions`, and the plant."""
+class BatchedKeywords(TypedDict, total=False):
+    """Keywords for editors and type checkers: the options of the filter of many environments."""
 
     cbf_gamma: float
     margin_m: float
-    prediction_error: float | None
     barrier: Barrier
     compat: Compat | None
     cbf_power: CbfPower
     max_age_s: float
     budget_split: BudgetSplitStrategy | str | None
-    rate_limit: RateLimit
     multi_partner: MultiPartner
     contact_speed: float
     plant: Plant
 
 
-class EgoOnlyKeywords(RowKeywords, total=False):
+class EgoOnlyKeywords(BatchedKeywords, total=False):
     """The same for all fields of `EgoOnlyOptions`."""
 
+    prediction_error: float | None
+    rate_limit: RateLimit
     on_infeasible: OnInfeasible
 
 

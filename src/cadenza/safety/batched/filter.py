@@ -1,8 +1,9 @@
 """The ego-only filter for many environments at once.
 
 The same rows, hierarchy and flags as `cadenza.safety.filters.ego_only.EgoOnlyCBFQP`, environment by
-environment; in float64 the same actions to 1e-12 where the rows can be met, and to 1e-8 where the
-least violation is returned. On a CPU its code solves small batches and the hard rows of large ones.
+environment; in float64 the same actions to 1e-12 where the rows can be met with room, and to 1e-8
+where the least violation is returned. On a CPU its code solves small batches and the hard rows of
+large ones; where rows leave room of 1e-9 alone, the action depends on the way it was found.
 
 Axes:     B environments, N partners, d Cartesian dimensions, which are those of the action.
 Units:    actions in m/s^2, everything else SI.
@@ -61,7 +62,7 @@ from cadenza.safety.cbf import (
     braking_meets_row,
 )
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.filter_options import EgoOnlyOptions, RowKeywords
+from cadenza.safety.filter_options import BatchedKeywords, EgoOnlyOptions
 from cadenza.safety.filters.arguments import MAX_DT, MIN_DT
 from cadenza.safety.filters.ego_only import AGE_ROUNDING
 from cadenza.safety.filters.projection import (
@@ -276,7 +277,7 @@ class BatchedEgoFilter:
         dt: float,
         fixed_shape: bool | None = None,
         validate: bool = True,
-        **options: Unpack[RowKeywords],
+        **options: Unpack[BatchedKeywords],
     ) -> None:
         if not MIN_DT <= dt <= MAX_DT:
             raise ConfigurationError(
@@ -401,7 +402,10 @@ class BatchedEgoFilter:
         _, distance, closing, tangential = pair_geometry_batch(
             ego[0].unsqueeze(1) - partners[0], ego[1].unsqueeze(1) - partners[1]
         )
-        pair = self._constants(ego[0]).pair
+        constants = self._constants(ego[0])
+        if self._options.max_age_s > 0.0:
+            constants = self._covering(constants, contact.expand(distance.shape[-2:]))
+        pair = constants.pair
         if self._level is sampled_level:
             return barrier_values(distance - contact, closing, pair.alpha, pair.dt, pair.gamma)
         return self._level(distance, contact.expand_as(distance), closing, tangential, pair)[1]
@@ -545,7 +549,7 @@ class BatchedEgoFilter:
 
     def _solve(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor | None) -> _Solution:
         """Solve with lambda as tight as each row allows, then without it if the rows conflict."""
-        if self._are_few(u, rows):
+        if self._are_few(u, rows, wanted):
             return self._solve_one_by_one(u, rows, wanted)
         if wanted is None or self._options.upstream:
             given = torch.zeros_like(rows.level) if wanted is None else wanted
@@ -563,13 +567,15 @@ class BatchedEgoFilter:
             return solution
         return solution.where(again, self._project(u, rows, used.clamp_min(0.0), again))
 
-    def _are_few(self, u: Tensor, rows: EgoRowsBatch) -> bool:
+    def _are_few(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor | None) -> bool:
         """Return whether to solve with the very code of the filter of one environment.
 
         It follows no gradients, makes no allowance for float32's rounding and expects good numbers.
         """
         plain = u.dtype == torch.float64 and not u.is_cuda and not self._is_fixed(u)
-        tracked = torch.is_grad_enabled() and any(x.requires_grad for x in (u, rows.a, rows.level))
+        tracked = torch.is_grad_enabled() and any(
+            x is not None and x.requires_grad for x in (u, rows.a, rows.level, wanted)
+        )
         return plain and self._validate and not tracked and 0 < u.shape[0] <= FEW
 
     def _solve_one_by_one(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor | None) -> _Solution:

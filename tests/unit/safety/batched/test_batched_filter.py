@@ -6,7 +6,7 @@ import torch
 
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.batched import BatchedEgoFilter, pair_rows_batch
-from cadenza.safety.batched.projection import OPTIMAL
+from cadenza.safety.batched.projection import FEW, OPTIMAL
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
 
@@ -80,6 +80,32 @@ def test_gradient_of_the_whole_filter_matches_differences():
     assert status.tolist() == [OPTIMAL] * 6
     inputs = tuple(values.clone().requires_grad_(True) for values in arguments)
     assert torch.autograd.gradcheck(action, inputs, eps=1e-7, atol=1e-4)
+
+
+@pytest.mark.parametrize("count", [1, FEW + 1])
+def test_gradient_reaches_lambda_in_every_size_of_batch(count):
+    lambda_ = torch.full((count, 1), -0.1, dtype=torch.float64, requires_grad=True)
+    given = scene(
+        count,
+        ego_velocity=real([0.9, 0.0]).repeat(count, 1),
+        partner_positions=real([[0.75, 0.0]]).repeat(count, 1, 1),
+    )
+    step = guard().filter(**given, lambda_=lambda_)
+    assert set(step.status.tolist()) == {OPTIMAL}
+    step.action.sum().backward()
+    assert bool((lambda_.grad != 0.0).all())
+
+
+@pytest.mark.parametrize("max_age_s", [0.0, 0.3])
+def test_barrier_is_that_of_the_filter_whatever_age_it_is_declared_for(max_age_s):
+    step = guard(max_age_s=max_age_s)
+    given = scene(3)
+    h = step.barrier_values(
+        (given["ego_position"], given["ego_velocity"]),
+        (given["partner_positions"], given["partner_velocities"]),
+        torch.tensor([0.4], dtype=torch.float64),
+    )
+    torch.testing.assert_close(h, step.filter(**given).h, rtol=0.0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
