@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from cadenza.benchmark.evaluation_run import EvaluationConfig, run_evaluation
 from cadenza.cli.main import app
+from cadenza.partners.zoo_manifest import Skill, read_manifest, write_manifest
 
 TINY = (
     "population=1 steps=240 num_envs=4 episode_length=10 snapshots=3 episodes=4 "
@@ -35,6 +36,22 @@ def test_zoo_is_listed_and_shown(zoo):
     listed = json.loads(cadenza(f"list {zoo.parent} --json").stdout)["zoos"]
     assert [(row["zoo"], row["members"], row["public"]) for row in listed] == [(str(zoo), 3, 3)]
     assert "fcp-s0-0-mid" in cadenza(f"show {zoo}").stdout
+
+
+def test_skills_are_shown_in_the_units_of_their_metric(zoo, tmp_path):
+    copy = shutil.copytree(zoo, tmp_path / "z")
+    made = read_manifest(copy)
+    skills = [
+        Skill(metric=metric, value=0.984, low=0.9, high=1.0, episodes=9)
+        for metric in ("success", "return")
+    ]
+    members = [
+        m.model_copy(update={"skill": s}) for m, s in zip(made.members, skills, strict=False)
+    ]
+    write_manifest(copy, made.model_copy(update={"members": (*members, *made.members[2:])}))
+    shown = cadenza(f"show {copy}").stdout
+    assert "98 % [90, 100]" in shown
+    assert "1.0 [0.9, 1.0]" in shown
 
 
 def test_printed_partners_play_in_an_evaluation_with_a_member_as_ego(zoo, tmp_path, monkeypatch):
