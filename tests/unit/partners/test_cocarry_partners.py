@@ -78,6 +78,14 @@ def test_paths_lead_from_the_start_to_the_goal(path, run, point):
     assert found[0] == pytest.approx(point, abs=1e-12)
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_paths_stay_at_their_end(path):
+    index = np.array([PATHS.index(path)])
+    for beyond in (0.01, 0.5, 10.0):
+        run = np.abs(WAY).sum(axis=1) + beyond
+        np.testing.assert_allclose(path_point(index, WAY, run), WAY, rtol=0.0, atol=1e-12)
+
+
 def test_leader_waits_then_follows_its_point_at_constant_speed():
     leader = law(delay=0.5, speed=0.1, gain=0.4)
     way = np.array([0.0, 0.3, 0.0])
