@@ -70,3 +70,10 @@ def test_wrong_password_and_a_request_to_stop_are_not_waited_for(tmp_path):
     with pytest.raises(StoreUnavailableError, match="the server restarts"):
         outages(session, stop=lambda: StopLevel.END).outlast(AWAY)
     assert session.asked == 0
+
+
+def test_incident_that_cannot_be_written_is_told_in_the_log(tmp_path, caplog):
+    (tmp_path / "run").write_text("no folder")
+    IncidentLog(tmp_path / "run").note("stopped", "somebody asked")
+    [told] = caplog.messages
+    assert "incidents.jsonl: 'somebody asked' is not noted there" in told
