@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -117,6 +118,8 @@ def root(values: Tensor) -> Tensor:
     Its gradients are finite. Not by `torch.sqrt`: on a CPU that wakes all threads even for small
     arrays, which takes milliseconds where other processes compute.
     """
+    if values.device.type == "cpu" and not values.requires_grad:
+        return torch.as_tensor(np.sqrt(np.fmax(values.numpy(), 0.0)))
     tiny = _TINY[values.dtype]
     positive = values.clamp_min(tiny)
     inverse = positive.rsqrt()

@@ -69,8 +69,6 @@ from cadenza.safety.filters.projection import (
     FEASIBILITY_ROOM,
     SLACK_WEIGHT,
     PairRows,
-    granted,
-    nearest_in_closed_form,
     solve_rows,
 )
 from cadenza.safety.passive import PASSIVE_MET, PassiveScene, passive_action
@@ -549,16 +547,11 @@ class BatchedEgoFilter:
 
     def _solve(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor | None) -> _Solution:
         """Solve with lambda as tight as each row allows, then without it if the rows conflict."""
+        used = self._granted(rows, wanted)
         if self._are_few(u, rows, wanted):
-            return self._solve_one_by_one(u, rows, wanted)
+            return self._solve_few(u, rows, used if wanted is None else wanted, used)
         if wanted is None or self._options.upstream:
-            given = torch.zeros_like(rows.level) if wanted is None else wanted
-            return self._project(u, rows, given, None)
-        # As `filters.projection.feasible_lambda`; the box is symmetric.
-        lowest = -(rows.a.abs() * self._bounds.action_linf_component).sum(-1)
-        tightest = lowest - rows.level + FEASIBILITY_ROOM
-        tight = torch.maximum(wanted, tightest).clamp_max(0.0)
-        used = torch.where(wanted >= 0.0, wanted, tight)
+            return self._project(u, rows, used, None)
         tightened = (used < 0.0).any(1)
         solution = self._project(u, rows, used, ~tightened)
         failed = (solution.status == INFEASIBLE) | (solution.status == NOT_CONVERGED)
@@ -576,31 +569,46 @@ class BatchedEgoFilter:
         tracked = torch.is_grad_enabled() and any(
             x is not None and x.requires_grad for x in (u, rows.a, rows.level, wanted)
         )
-        return plain and self._validate and not tracked and 0 < u.shape[0] <= FEW
+        return plain and self._validate and not tracked and u.shape[0] <= FEW
 
-    def _solve_one_by_one(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor | None) -> _Solution:
-        """Solve one environment after the other; most end in closed form."""
+    def _granted(self, rows: EgoRowsBatch, wanted: Tensor | None) -> Tensor:
+        """Return lambda as tight as each row allows: `filters.projection.granted` on tensors."""
+        if wanted is None:
+            return torch.zeros_like(rows.level)
+        if self._options.upstream:
+            return wanted
+        # As `filters.projection.feasible_lambda`; the box is symmetric.
+        lowest = -(rows.a.abs() * self._bounds.action_linf_component).sum(-1)
+        tightest = lowest - rows.level + FEASIBILITY_ROOM
+        tight = torch.maximum(wanted, tightest).clamp_max(0.0)
+        return torch.where(wanted >= 0.0, wanted, tight)
+
+    def _solve_few(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor, used: Tensor) -> _Solution:
+        """Clip to the box where that meets all rows, and solve the others one after the other."""
         c, n, as_given = self._bounds.action_linf_component, u.shape[1], self._options.upstream
-        box, solver = ([-c] * n, [c] * n), DaqpSolver()
-        none = torch.zeros_like(rows.level) if wanted is None else wanted
-        lists = [numbers_of(x) for x in (u, none, *rows[:5])]
-        found: list[tuple[list[float], int, list[float], list[float]]] = []
-        for i, (u_i, wanted_i, a, level) in enumerate(zip(*lists[:4], strict=True)):
-            used, b = granted(wanted_i, a, level, box, as_given)
-            x, solved = nearest_in_closed_form(u_i, a, b, *box)
-            code = OPTIMAL
-            if x is None or not solved:
-                pairs = PairRows(*(values[i] for values in lists[2:]))
-                answer = solve_rows(u_i, pairs, wanted_i, box, solver, as_given)
-                x, used, b, code = answer.x, answer.lambda_, answer.b, code_of(answer.status)
-            if code == OPTIMAL and x == u_i:
-                x, code = u_i, INACTIVE
-            found.append((x, code, used, b))
-        x, codes, used, b = zip(*found, strict=True)
-        status = u.new_tensor(codes, dtype=torch.int8)
-        return _Solution(
-            u.new_tensor(x), status, u.new_tensor(used), u.new_tensor(b), status < INFEASIBLE
-        )
+        b, x = rows.level + used, u.clamp(-c, c)
+        missed = -b
+        for a_k, x_k in zip(rows.a.unbind(-1), x.unsqueeze(1).unbind(-1), strict=True):
+            missed = missed + a_k * x_k
+        status = torch.where((x == u).all(1), INACTIVE, OPTIMAL).to(torch.int8)
+        hard = (missed > 0.0).any(1).nonzero().squeeze(1)
+        if len(hard) > 0:
+            box, solver = ([-c] * n, [c] * n), DaqpSolver()
+            found: list[tuple[list[float], int, list[float], list[float]]] = []
+            for u_i, wanted_i, *pairs in zip(
+                *(numbers_of(values[hard]) for values in (u, wanted, *rows[:5])), strict=True
+            ):
+                answer = solve_rows(u_i, PairRows(*pairs), wanted_i, box, solver, as_given)
+                code = code_of(answer.status)
+                code = INACTIVE if code == OPTIMAL and answer.x == u_i else code
+                found.append((answer.x, code, answer.lambda_, answer.b))
+            x, status, used, b = (
+                values.index_copy(0, hard, values.new_tensor(numbers))
+                for values, numbers in zip(
+                    (x, status, used, b), zip(*found, strict=True), strict=True
+                )
+            )
+        return _Solution(x, status, used, b, status < INFEASIBLE)
 
     def _is_fixed(self, u: Tensor) -> bool:
         return u.is_cuda if self._fixed_shape is None else self._fixed_shape
