@@ -112,6 +112,12 @@ def test_episodes_start_level_at_rest_with_goals_where_they_belong():
     assert env.get_telemetry()["max_stress"].max() < 2.6
 
 
+def test_constants_of_the_model_follow_the_bar_s_mass():
+    model = CoCarryEnv(CoCarryOptions(bar_mass=2.0)).simulation.model
+    assert model.body_subtreemass[0] == pytest.approx(model.body_mass.sum())
+    assert model.body("bar").subtreemass == pytest.approx(2.0)
+
+
 def test_internal_force_is_that_of_the_constraint_rows():
     env = CoCarryEnv()
     env.reset(seed=2)

@@ -37,6 +37,17 @@ def test_ego_disc_is_where_the_ego_is_with_y_upwards():
     assert 500 < in_disc.sum() < 957
 
 
+def test_half_of_a_dashed_ring_shows_where_robots_start():
+    image = crossing().astype(int)
+    angles = np.deg2rad(np.arange(0.0, 360.0, 0.25) + 0.125)
+    along = {
+        radius: np.array([image[pixel(radius * np.cos(a), radius * np.sin(a))] for a in angles])
+        for radius in (1.95, 2.0)
+    }
+    darker = (along[2.0].sum(-1) < along[1.95].sum(-1)).mean()
+    assert 0.3 < darker < 0.7
+
+
 def test_contact_rings_the_ego_in_red():
     assert near(crossing(), RED).sum() == 0
     assert near(crossing(contact=True), RED).sum() > 200

@@ -88,6 +88,12 @@ def test_a_configuration_must_find_its_rules_and_its_data(tmp_path):
     }
 
 
+@pytest.mark.parametrize(("reference", "told"), [(None, True), ("none", False), ("a/b", False)])
+def test_a_first_policy_of_a_hub_that_nobody_plays_is_pointed_out(reference, told):
+    wanted = config(reference=reference, policy_ladder=[{"name": "bc", "init": "hub/policy"}])
+    assert ("reference" in by_name(doctor.advice(wanted))) == told
+
+
 def test_data_and_weights_are_looked_at(tmp_path):
     root = tmp_path / "data"
     weights = {"policy_ladder": [{"name": "bc", "init": str(tmp_path / "nope")}]}
