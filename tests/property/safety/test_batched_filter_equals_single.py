@@ -41,8 +41,8 @@ CASES: dict[str, tuple[dict[str, Any], frozenset[str]]] = {
     "shared rows": ({"budget_split": "proportional"}, frozenset({"lambda"})),
     "passive": ({"multi_partner": "passive", "contact_speed": 0.1}, frozenset({"lambda"})),
 }
-#: How often the scenes are repeated in one batch: small batches are solved one by one, large ones
-#: together.
+#: How often the scenes are repeated in one batch: the hard ones of a small batch are solved one by
+#: one, those of a large one together.
 COPIES = (1, 12)
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -118,13 +117,12 @@ def root(values: Tensor) -> Tensor:
     Its gradients are finite. Not by `torch.sqrt`: on a CPU that wakes all threads even for small
     arrays, which takes milliseconds where other processes compute.
     """
-    if values.device.type == "cpu" and not values.requires_grad:
-        return torch.as_tensor(np.sqrt(np.fmax(values.numpy(), 0.0)))
     tiny = _TINY[values.dtype]
     positive = values.clamp_min(tiny)
     inverse = positive.rsqrt()
     rough = positive * inverse  # to two units in the last place; one Newton step rounds it well
-    exact = rough + 0.5 * inverse * (positive - rough * rough)
+    missing = torch.addcmul(positive, rough, rough, value=-1.0)
+    exact = torch.addcmul(rough, inverse, missing, value=0.5)
     return torch.where(values > tiny, exact, 0.0)
 
 

@@ -2,8 +2,8 @@
 
 The same rows, hierarchy and flags as `cadenza.safety.filters.ego_only.EgoOnlyCBFQP`, environment by
 environment; in float64 the same actions to 1e-12 where the rows can be met with room, and to 1e-8
-where the least violation is returned. On a CPU its code solves small batches and the hard rows of
-large ones; where rows leave room of 1e-9 alone, the action depends on the way it was found.
+where the least violation is returned. On a CPU its code solves the hard environments. Where rows
+leave room of 1e-9 alone, or two partners are exactly as urgent, rounding decides.
 
 Axes:     B environments, N partners, d Cartesian dimensions, which are those of the action.
 Units:    actions in m/s^2, everything else SI.
@@ -561,7 +561,7 @@ class BatchedEgoFilter:
         return solution.where(again, self._project(u, rows, used.clamp_min(0.0), again))
 
     def _are_few(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor | None) -> bool:
-        """Return whether to solve with the very code of the filter of one environment.
+        """Return whether the code of one environment solves all that clipping does not.
 
         It follows no gradients, makes no allowance for float32's rounding and expects good numbers.
         """
@@ -576,7 +576,7 @@ class BatchedEgoFilter:
         if wanted is None:
             return torch.zeros_like(rows.level)
         if self._options.upstream:
-            return wanted
+            return wanted.clone()
         # As `filters.projection.feasible_lambda`; the box is symmetric.
         lowest = -(rows.a.abs() * self._bounds.action_linf_component).sum(-1)
         tightest = lowest - rows.level + FEASIBILITY_ROOM

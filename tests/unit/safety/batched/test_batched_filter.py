@@ -96,6 +96,27 @@ def test_gradient_reaches_lambda_in_every_size_of_batch(count):
     assert bool((lambda_.grad != 0.0).all())
 
 
+def test_derivatives_run_forward_through_the_barrier():
+    given = scene(2, partner_positions=real([[0.6, 0.0]]).repeat(2, 1, 1))
+    places = given.pop("partner_positions")
+
+    def h(p):
+        return guard().filter(**given, partner_positions=p).h
+
+    _, ahead = torch.func.jvp(h, (places,), (torch.ones_like(places),))
+    step = 1e-6
+    across = (h(places + step) - h(places - step)) / (2.0 * step)
+    torch.testing.assert_close(ahead, across, rtol=1e-6, atol=1e-6)
+    assert bool((ahead > 1.0).all())
+
+
+def test_record_keeps_its_lambda_when_that_of_the_caller_changes():
+    lambda_ = real([-0.5], [-0.5])
+    step = guard(barrier="wae", compat="upstream").filter(**scene(2), lambda_=lambda_)
+    lambda_.zero_()
+    assert step.lambda_.tolist() == [[-0.5], [-0.5]]
+
+
 @pytest.mark.parametrize("max_age_s", [0.0, 0.3])
 def test_barrier_is_that_of_the_filter_whatever_age_it_is_declared_for(max_age_s):
     step = guard(max_age_s=max_age_s)
