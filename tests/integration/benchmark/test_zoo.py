@@ -66,8 +66,12 @@ def test_killed_at_any_time_and_resumed_gives_the_same_bytes(tmp_path):
         words = (method, tmp_path / "killed", where, count)
         ended = warm(script, *words, cwd=Path.cwd(), timeout=LIMIT_S)
         assert ended.code == -signal.SIGKILL, ended.err
-    train_zoo(tiny(method), out=tmp_path / "killed", workers=1, mode="resume")
+    told = []
+    resumed = {"out": tmp_path / "killed", "workers": 1, "mode": "resume"}
+    train_zoo(tiny(method), **resumed, progress=lambda *numbers: told.append(numbers))
     assert bytes_of(tmp_path / "killed") == bytes_of(tmp_path / "whole")
+    done, total, label = told[-1]
+    assert (done, label) == (total, "1 of 1 jobs finished")
 
 
 @pytest.mark.slow

@@ -170,7 +170,7 @@ def test_refused_request_is_not_repeated(server, provider, status):
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("status", [429, 529])
+@pytest.mark.parametrize("status", [429, 500, 529])
 def test_passing_failure_is_repeated_with_doubled_pauses(server, provider, status):
     failure = Reply(status=status, body=error_body(provider, "overloaded_error", "Overloaded"))
     server.say(failure, failure, good(provider))

@@ -57,6 +57,9 @@ def test_filter_answers_the_same_on_both_ways(seed, count):
         agents, u = scene(rng, partners)
         state = slack(partners, fill=float(rng.choice([0.0, -0.1, -5.0, 0.2])))
         ahead = {uid: agents[uid].moved_on(0.05) for uid in partners}
+        if rng.random() < 0.3:  # a partner that is expected to turn
+            last = agents[partners[-1]]
+            ahead[partners[-1]] = AgentSnapshot(last.position, rng.normal(size=2), 0.2)
         answers = [
             guard.filter(
                 u, obs, state, bounds, ego_uid="ego", partner_predicted_states=ahead, dt=0.05

@@ -80,15 +80,16 @@ def crossing_states(ego, partner):
     return np.array(rows, dtype=np.float32)
 
 
-def test_partner_that_passes_with_the_ego_on_its_right_passes_left():
-    # The partner drives along +x at y = 1, the ego along -x at y = 0: on the partner's right.
+@pytest.mark.parametrize(("side", "passes"), [(1.0, [1.0, 0.0]), (-1.0, [0.0, 1.0])])
+def test_partner_that_passes_with_the_ego_on_its_right_passes_left(side, passes):
+    # The partner drives along +x, the ego along -x at y = 0; at y = 1 it has the ego on its right.
     def at(x):
         return crossing_states(
-            ([-x, 0.0], [-1.0, 0.0], [-2.0, 0.0]), ([x, 1.0], [1.0, 0.0], [2.0, 1.0])
+            ([-x, 0.0], [-1.0, 0.0], [-2.0, 0.0]), ([x, side], [1.0, 0.0], [2.0, side])
         )
 
-    waits, yields, left, right, arrives = crossing_events(at(-0.05), (), at(0.05))[0]
-    assert (waits, yields, left, right, arrives) == (0.0, 0.0, 1.0, 0.0, 0.0)
+    waits, yields, *passed, arrives = crossing_events(at(-0.05), (), at(0.05))[0]
+    assert (waits, yields, passed, arrives) == (0.0, 0.0, passes, 0.0)
     assert crossing_events(at(0.05), (), at(0.15))[0].sum() == 0.0  # once only
 
 

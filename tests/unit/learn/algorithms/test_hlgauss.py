@@ -58,6 +58,10 @@ def test_labels_far_outside_the_support_are_finite_and_sum_to_one(target, sigma)
     assert found.min() >= 0
     clamped = torch.tensor([[max(-1.0, min(1.0, target))]])
     assert torch.equal(found, hl_gauss_probabilities(clamped, torch.linspace(-1, 1, 5), sigma))
+    edges = torch.linspace(-1, 1, 5)
+    at_edge = [normal_cdf(x, clamped.item(), sigma) for x in edges.tolist()]
+    expected = [(b - a) / (at_edge[-1] - at_edge[0]) for a, b in pairwise(at_edge)]
+    assert found[0].tolist() == pytest.approx(expected, abs=1e-5)
 
 
 def test_value_is_the_mean_of_the_bins():
