@@ -91,6 +91,12 @@ def test_plan_with_infinite_numbers_is_a_safe_hold_until_the_next():
     assert (partner.counts.not_finite, partner.counts.held_ticks) == (1, 2)
 
 
+def test_unusable_plan_ends_the_ones_before_it_where_it_would_have_begun():
+    partner = counter(replan_steps="2", latency_ticks="1")
+    partner.broken = (3,)  # made at tick 4; the second one, of tick 2, began at tick 3
+    assert played(partner, 8) == [0, 100, 101, 200, 201, 0, 0, 400]
+
+
 def test_plan_that_comes_too_late_is_not_used():
     partner = counter(max_latency_ms="1e-9")
     assert played(partner, 4) == [0, 0, 0, 0]

@@ -15,10 +15,10 @@ from cadenza.loop.store import JobStore
 
 
 class Hosts:
-    """Hosts whose attempts all end at once with one exit code."""
+    """Hosts whose attempts all end at once with one exit code; ``stopped`` is stopped."""
 
-    def __init__(self, exit_code):
-        self.exit_code = exit_code
+    def __init__(self, exit_code, stopped=None):
+        self.exit_code, self.stopped = exit_code, stopped
         self.requests = []
 
     def require_room(self, device): ...
@@ -30,9 +30,8 @@ class Hosts:
     def start(self, folder, lock, device):
         self.requests.append(folder.read_request())
         number, code = len(self.requests), self.exit_code
-        folder.write_end(
-            AttemptEnd(attempt=number, exit_code=code, duration_s=0.1, reason="finished")
-        )
+        reason = "stopped" if number == self.stopped else "finished"
+        folder.write_end(AttemptEnd(attempt=number, exit_code=code, duration_s=0.1, reason=reason))
 
 
 @pytest.fixture
@@ -43,8 +42,8 @@ def failed(tmp_path, monkeypatch):
     clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)
     monkeypatch.setattr(durable_runner, "time", clock)
 
-    def run(settings, exit_code):
-        hosts = Hosts(exit_code)
+    def run(settings, exit_code, stopped=None):
+        hosts = Hosts(exit_code, stopped)
         runner_kind = type(
             "Runner", (DurableRunner,), {"open_hosts": staticmethod(lambda _: hosts)}
         )
@@ -77,6 +76,11 @@ def failed(tmp_path, monkeypatch):
 )
 def test_failures_and_kills_are_repeated_up_to_their_limits(failed, settings, exit_code, attempts):
     assert len(failed({"backoff_s": 0.0, **settings}, exit_code)[0]) == attempts
+
+
+def test_an_attempt_that_was_stopped_is_repeated_at_once(failed):
+    requests, waited_s = failed({"backoff_s": 2.0, "max_attempts": 2}, 1, stopped=2)
+    assert (len(requests), int(waited_s)) == (3, 2)  # 2 s after the first, none after the second
 
 
 def test_pauses_double_and_limits_reach_the_host(failed):
