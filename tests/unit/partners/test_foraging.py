@@ -84,6 +84,9 @@ def test_ways_lead_round_food_and_the_other_player():
     # In the corner, between the rim and the other, there is none.
     field = Field.of(state([(1, 1, 1), (3, 3, 1)], (0, 1), (0, 2)).tolist())
     assert first_moves(field, (3, 3)) == [WEST]
+    # With food on its other side, too, there is no way out of it.
+    field = Field.of(state([(1, 0, 1), (3, 3, 1)], (0, 0), (0, 1)).tolist())
+    assert first_moves(field, (3, 3)) == []
 
 
 def test_forager_keeps_to_its_food_until_it_is_gone():
