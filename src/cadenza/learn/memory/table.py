@@ -353,7 +353,9 @@ class ArrayMemoryTable:
             with self._time_gather:
                 values = self._gatherer.gather(starts, sequence_length)
                 values |= self._sampler.annotations(starts, sequence_length)
-        result = {name: from_numpy(array).to(self._device) for name, array in values.items()}
+        result = {name: from_numpy(array) for name, array in values.items()}
+        if self._device.type != "cpu":
+            result = {name: tensor.to(self._device) for name, tensor in result.items()}
         for adaptor in self.adaptors:
             result = adaptor(result, count, sequence_length)
         return result
