@@ -46,7 +46,7 @@ def test_no_chunk_of_threads_that_share_a_reader_is_torn(options: dict[str, str]
 
 
 def test_search_without_validation_finds_torn_chunks() -> None:
-    found = search(5_000_000, 1, validate=False, until_fault=True)
+    found = search(5_000_000, 1, validate=False, until="torn")
     assert found.torn > 0
     assert found.foreign >= found.torn
 
@@ -58,4 +58,4 @@ def test_search_finds_threads_that_share_tables(monkeypatch: pytest.MonkeyPatch)
         return tables.setdefault((c, options), WindowTable(store, c, options))
 
     monkeypatch.setattr(slot_reader, "WindowTable", one_for_all)
-    assert search(2_000_000, 1, threads=3, until_fault=True).faults > 0
+    assert search(2_000_000, 1, threads=3, until="faults").faults > 0

@@ -77,7 +77,7 @@ def search(
     writers: int,
     *,
     validate: bool = True,
-    until_fault: bool = False,
+    until: str | None = None,
     threads: int = 1,
     options: DrawOptions = DEFAULT_OPTIONS,
     least_redraws: int = 0,
@@ -86,12 +86,12 @@ def search(
     """Draw ``chunks`` chunks beside ``writers`` writers and check each.
 
     Args:
-        chunks: How many, all threads together; at most, with ``until_fault``. A few more, where
+        chunks: How many, all threads together; at most, with ``until``. A few more, where
             less than the two last arguments say has happened by then: on a machine that others
             keep busy writers and readers may run in turn.
         writers: Processes that write.
         validate: Whether the reader compares versions.
-        until_fault: Stop at the first fault.
+        until: Stop at the first of these: ``"torn"`` chunks, or ``"faults"`` of any kind.
         threads: Threads that share the reader.
         options: How chunks are drawn.
         least_redraws: Chunks that must have been drawn anew, within `PATIENCE_S`.
@@ -114,7 +114,7 @@ def search(
             out = allocate_chunks(chunk_fields(layout, masked=options.may_mask), CHUNKS, CHUNK_SIZE)
             part = parts[number]
             while part.chunks * threads < chunks or not is_enough():
-                if until_fault and any(other.faults for other in parts):
+                if until is not None and any(getattr(other, until) for other in parts):
                     break
                 part.chunks += CHUNKS
                 try:
