@@ -74,7 +74,8 @@ def markdown_table(title: str, rows: list[Row]) -> str:
     ]
     for row in rows:
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}x"
-        cells = (figure(row.ours), figure(row.peer), figure(row.target), row.unit, ratio)
+        goal = f"{figure(row.target)}{' (aim)' if row.target == row.aim is not None else ''}"
+        cells = (figure(row.ours), figure(row.peer), goal, row.unit, ratio)
         lines.append(f"| {row.name} | {' | '.join(cells)} | {row.peer_name} |")
     return "\n".join(lines)
 

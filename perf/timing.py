@@ -40,7 +40,7 @@ class Row:
         unit: Unit of both figures, e.g. ``"us"`` or ``"steps/s"``.
         budget: Figure we promise, in ``unit``, or None; a row that misses it fails the run.
         aim: Figure we want beyond that, or None; missing it is only told.
-        better: Which direction is better; decides how ratio and budget are read.
+        better: Which direction is better; decides how ratio, budget and aim are read.
         peer_name: Who the peer is.
     """
 
@@ -67,7 +67,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """How our figure stands to budget and aim, in a word; empty without either."""
+        """Whether budget and aim are reached, in words; empty without either."""
         if self.within_budget is False:
             return "MISSED"
         if self._reaches(self.aim) is False:
@@ -76,8 +76,8 @@ class Row:
 
     @property
     def target(self) -> float | None:
-        """The figure to show as our goal: the aim, or else the budget."""
-        return self.budget if self.aim is None else self.aim
+        """The figure to show as our goal: the aim unless there is none or the budget is missed."""
+        return self.budget if self.aim is None or self.within_budget is False else self.aim
 
     def _reaches(self, target: float | None) -> bool | None:
         if target is None:
