@@ -56,12 +56,6 @@ def test_picture_shows_the_part_in_which_they_are_near():
     assert len(part.ego_path) == len(part.nearest) + 1 == len(part.distance)
     dt = episode.scenario.dt
     first = round(part.start_s / dt)
-    near = part.part(1, len(part.nearest) - 1)  # nothing of it is far
-    assert telling_part(near, 0.4).start_s == near.start_s
-    distances = np.full_like(episode.nearest, 5.0)
-    distances[100:104] = [[1.0], [0.3], [1.0], [2.0]]
-    brief = telling_part(dataclasses.replace(episode, nearest=distances), 0.4)
-    assert brief.nearest.tolist() == [[5.0], [1.0], [0.3], [1.0], [2.0]]
     assert np.array_equal(part.action, episode.action[first : first + len(part.action)])
 
 
@@ -75,3 +69,14 @@ def test_worst_episode_is_one_with_a_single_partner_where_there_is_one():
     # A standing partner is approached to contact every time, which tells nothing.
     assert report.stationary().episodes > 0
     assert report.worst.scenario.kind == "adversarial"
+
+
+def test_part_begins_and_ends_with_the_last_steps_that_are_far(report):
+    episode = report.worst
+    distances = np.full_like(episode.nearest, 5.0)
+    distances[50:54] = [[1.0], [0.3], [1.0], [2.0]]
+    episode = dataclasses.replace(episode, nearest=distances)
+    brief = telling_part(episode, 0.4)
+    assert brief.nearest.tolist() == [[5.0], [1.0], [0.3], [1.0], [2.0]]
+    near = episode.part(50, 54)  # nothing of it is far
+    assert telling_part(near, 0.4).start_s == near.start_s

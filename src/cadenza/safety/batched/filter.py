@@ -2,8 +2,9 @@
 
 The same rows, hierarchy and flags as `cadenza.safety.filters.ego_only.EgoOnlyCBFQP`, environment by
 environment; in float64 the same actions to 1e-12 where the rows can be met with room, and to 1e-8
-where the least violation is returned. On a CPU its code solves the hard environments. Where rows
-leave room of 1e-9 alone, or two partners are exactly as urgent, rounding decides.
+where the least violation is returned. On a CPU its code solves the environments of a small batch
+that clipping to the box does not, and the hardest of a large one. Where rows leave room of only
+1e-9, or two partners are equally urgent, rounding decides.
 
 Axes:     B environments, N partners, d Cartesian dimensions, which are those of the action.
 Units:    actions in m/s^2, everything else SI.
@@ -549,7 +550,7 @@ class BatchedEgoFilter:
         """Solve with lambda as tight as each row allows, then without it if the rows conflict."""
         used = self._granted(rows, wanted)
         if self._are_few(u, rows, wanted):
-            return self._solve_few(u, rows, used if wanted is None else wanted, used)
+            return self._solve_few(u, rows, used)
         if wanted is None or self._options.upstream:
             return self._project(u, rows, used, None)
         tightened = (used < 0.0).any(1)
@@ -561,7 +562,7 @@ class BatchedEgoFilter:
         return solution.where(again, self._project(u, rows, used.clamp_min(0.0), again))
 
     def _are_few(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor | None) -> bool:
-        """Return whether the code of one environment solves all that clipping does not.
+        """Return whether the code of one environment solves those that clipping leaves.
 
         It follows no gradients, makes no allowance for float32's rounding and expects good numbers.
         """
@@ -572,7 +573,7 @@ class BatchedEgoFilter:
         return plain and self._validate and not tracked and u.shape[0] <= FEW
 
     def _granted(self, rows: EgoRowsBatch, wanted: Tensor | None) -> Tensor:
-        """Return lambda as tight as each row allows: `filters.projection.granted` on tensors."""
+        """Return the lambda that enters the rows: `filters.projection.granted` on tensors."""
         if wanted is None:
             return torch.zeros_like(rows.level)
         if self._options.upstream:
@@ -583,7 +584,7 @@ class BatchedEgoFilter:
         tight = torch.maximum(wanted, tightest).clamp_max(0.0)
         return torch.where(wanted >= 0.0, wanted, tight)
 
-    def _solve_few(self, u: Tensor, rows: EgoRowsBatch, wanted: Tensor, used: Tensor) -> _Solution:
+    def _solve_few(self, u: Tensor, rows: EgoRowsBatch, used: Tensor) -> _Solution:
         """Clip to the box where that meets all rows, and solve the others one after the other."""
         c, n, as_given = self._bounds.action_linf_component, u.shape[1], self._options.upstream
         b, x = rows.level + used, u.clamp(-c, c)
@@ -595,19 +596,18 @@ class BatchedEgoFilter:
         if len(hard) > 0:
             box, solver = ([-c] * n, [c] * n), DaqpSolver()
             found: list[tuple[list[float], int, list[float], list[float]]] = []
-            for u_i, wanted_i, *pairs in zip(
-                *(numbers_of(values[hard]) for values in (u, wanted, *rows[:5])), strict=True
+            for u_i, used_i, *pairs in zip(
+                *(numbers_of(values[hard]) for values in (u, used, *rows[:5])), strict=True
             ):
-                answer = solve_rows(u_i, PairRows(*pairs), wanted_i, box, solver, as_given)
+                answer = solve_rows(u_i, PairRows(*pairs), used_i, box, solver, as_given)
                 code = code_of(answer.status)
                 code = INACTIVE if code == OPTIMAL and answer.x == u_i else code
                 found.append((answer.x, code, answer.lambda_, answer.b))
-            x, status, used, b = (
-                values.index_copy(0, hard, values.new_tensor(numbers))
-                for values, numbers in zip(
-                    (x, status, used, b), zip(*found, strict=True), strict=True
-                )
-            )
+            actions, codes, lambdas, levels = zip(*found, strict=True)
+            x = x.index_copy(0, hard, u.new_tensor(actions))
+            status = status.index_copy(0, hard, status.new_tensor(codes))
+            used = used.index_copy(0, hard, u.new_tensor(lambdas))
+            b = b.index_copy(0, hard, u.new_tensor(levels))
         return _Solution(x, status, used, b, status < INFEASIBLE)
 
     def _is_fixed(self, u: Tensor) -> bool:

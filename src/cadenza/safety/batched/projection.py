@@ -69,8 +69,8 @@ _HARD_ROW_ROOM: Final = {torch.float64: 1e-9, torch.float32: 1e-5}
 #: Numbers in the largest arrays of a pass on a CPU: they fit the cache, and torch begins to use
 #: threads at 32768, which costs more than it brings for arrays this small.
 _CHUNK_NUMBERS: Final = 32767
-#: Environments that a CPU solves faster one by one than all together: steps of the filter that
-#: clipping did not solve, of at most FEW; and those that the one-row answer left.
+#: The largest batch of the filter of which a CPU solves what clipping leaves one by one, faster
+#: than all together; and the most that it solves so of what the one-row answers of any batch left.
 FEW: Final = 128
 _FEW_LEFT: Final = 12
 #: Bound of a component that has none.

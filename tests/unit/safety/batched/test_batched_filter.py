@@ -96,7 +96,7 @@ def test_gradient_reaches_lambda_in_every_size_of_batch(count):
     assert bool((lambda_.grad != 0.0).all())
 
 
-def test_derivatives_run_forward_through_the_barrier():
+def test_forward_derivative_of_h_matches_differences():
     given = scene(2, partner_positions=real([[0.6, 0.0]]).repeat(2, 1, 1))
     places = given.pop("partner_positions")
 
