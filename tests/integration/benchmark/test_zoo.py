@@ -68,7 +68,7 @@ def test_killed_at_any_time_and_resumed_gives_the_same_bytes(tmp_path):
         assert ended.code == -signal.SIGKILL, ended.err
     told = []
     resumed = {"out": tmp_path / "killed", "workers": 1, "mode": "resume"}
-    train_zoo(tiny(method), **resumed, progress=lambda *numbers: told.append(numbers))
+    train_zoo(tiny(method), **resumed, progress=lambda *report: told.append(report))
     assert bytes_of(tmp_path / "killed") == bytes_of(tmp_path / "whole")
     done, total, label = told[-1]
     assert (done, label) == (total, "1 of 1 jobs finished")

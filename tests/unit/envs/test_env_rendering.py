@@ -42,9 +42,9 @@ def test_half_of_a_dashed_ring_shows_where_robots_start():
     angles = np.deg2rad(np.arange(0.0, 360.0, 0.25) + 0.125)
     along = {
         radius: np.array([image[pixel(radius * np.cos(a), radius * np.sin(a))] for a in angles])
-        for radius in (1.95, 2.0)
+        for radius in (1.9, 1.99)  # beside the ring, and in the middle of its line
     }
-    darker = (along[2.0].sum(-1) < along[1.95].sum(-1)).mean()
+    darker = (along[1.99].sum(-1) < along[1.9].sum(-1) - 20).mean()
     assert 0.3 < darker < 0.7
 
 

@@ -81,7 +81,7 @@ def crossing_states(ego, partner):
 
 
 @pytest.mark.parametrize(("side", "passes"), [(1.0, [1.0, 0.0]), (-1.0, [0.0, 1.0])])
-def test_partner_that_passes_with_the_ego_on_its_right_passes_left(side, passes):
+def test_partner_passes_on_the_side_away_from_the_ego(side, passes):
     # The partner drives along +x, the ego along -x at y = 0; at y = 1 it has the ego on its right.
     def at(x):
         return crossing_states(

@@ -15,7 +15,7 @@ from cadenza.loop.store import JobStore
 
 
 class Hosts:
-    """Hosts whose attempts all end at once with one exit code; ``stopped`` is stopped."""
+    """Hosts whose attempts all end at once with one exit code; attempt ``stopped`` was stopped."""
 
     def __init__(self, exit_code, stopped=None):
         self.exit_code, self.stopped = exit_code, stopped
@@ -36,7 +36,10 @@ class Hosts:
 
 @pytest.fixture
 def failed(tmp_path, monkeypatch):
-    """Call it with settings and an exit code; returns the requests and the seconds waited."""
+    """Call it with settings, an exit code and perhaps the number of an attempt that is stopped.
+
+    Returns the requests and the seconds waited.
+    """
     clock = SimpleNamespace(now=0.0)
     clock.monotonic = lambda: clock.now
     clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)
