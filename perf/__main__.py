@@ -1,8 +1,8 @@
 """Run every benchmark: `python -m perf [--only envs safety] [--json FILE] [--markdown FILE]`.
 
 A benchmark is a module ``bench_<name>`` with ``rows()``; the first line of its docstring is its
-title. The Markdown file keeps its text and gets new tables between its two markers. A missed
-budget is exit code 1; a missed aim is only told.
+title. The Markdown file keeps its text and gets new tables between its two markers. A missed target
+is exit code 1.
 """
 
 import argparse
@@ -74,8 +74,7 @@ def markdown_table(title: str, rows: list[Row]) -> str:
     ]
     for row in rows:
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}x"
-        goal = f"{figure(row.target)}{' (aim)' if row.target == row.aim is not None else ''}"
-        cells = (figure(row.ours), figure(row.peer), goal, row.unit, ratio)
+        cells = (figure(row.ours), figure(row.peer), figure(row.budget), row.unit, ratio)
         lines.append(f"| {row.name} | {' | '.join(cells)} | {row.peer_name} |")
     return "\n".join(lines)
 

@@ -38,9 +38,8 @@ class Row:
         ours: Our figure, in ``unit``.
         peer: The peer's figure in the same unit, or None where no peer exists.
         unit: Unit of both figures, e.g. ``"us"`` or ``"steps/s"``.
-        budget: Figure we promise, in ``unit``, or None; a row that misses it fails the run.
-        aim: Figure we want beyond that, or None; missing it is only told.
-        better: Which direction is better; decides how ratio, budget and aim are read.
+        budget: Figure we promise, in ``unit``, or None.
+        better: Which direction is better; decides how ratio and budget are read.
         peer_name: Who the peer is.
     """
 
@@ -49,7 +48,6 @@ class Row:
     peer: float | None = None
     unit: str = "us"
     budget: float | None = None
-    aim: float | None = None
     better: Literal["lower", "higher"] = "lower"
     peer_name: str = ""
 
@@ -63,26 +61,9 @@ class Row:
     @property
     def within_budget(self) -> bool | None:
         """Whether our figure keeps the budget; None without one."""
-        return self._reaches(self.budget)
-
-    @property
-    def verdict(self) -> str:
-        """Whether budget and aim are reached, in words; empty without either."""
-        if self.within_budget is False:
-            return "MISSED"
-        if self._reaches(self.aim) is False:
-            return "aim missed"
-        return "" if self.budget is None and self.aim is None else "kept"
-
-    @property
-    def target(self) -> float | None:
-        """The figure to show as our goal: the aim unless there is none or the budget is missed."""
-        return self.budget if self.aim is None or self.within_budget is False else self.aim
-
-    def _reaches(self, target: float | None) -> bool | None:
-        if target is None:
+        if self.budget is None:
             return None
-        return self.ours <= target if self.better == "lower" else self.ours >= target
+        return self.ours <= self.budget if self.better == "lower" else self.ours >= self.budget
 
 
 def measure(fn: Callable[[], object], repeats: int, *, warmup: int = WARMUP_CALLS) -> Timing:
@@ -122,7 +103,7 @@ def measure_rate(fn: Callable[[], object], *, work_per_call: float, seconds: flo
 
 def table(rows: Sequence[Row]) -> str:
     """Return ``rows`` as an aligned text table."""
-    header = ("measurement", "ours", "peer", "target", "", "unit", "ratio")
+    header = ("measurement", "ours", "peer", "budget", "", "unit", "ratio")
     lines = [header, *(_cells(row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     text = [
@@ -154,17 +135,18 @@ def rows_document(title: str, rows: Sequence[Row]) -> dict[str, Any]:
             "python": platform.python_version(),
             "numpy": np.__version__,
         },
-        "rows": [asdict(row) | {"ratio": row.ratio, "verdict": row.verdict} for row in rows],
+        "rows": [asdict(row) | {"ratio": row.ratio, "kept": row.within_budget} for row in rows],
     }
 
 
 def _cells(row: Row) -> tuple[str, ...]:
+    kept = {True: "kept", False: "MISSED", None: ""}[row.within_budget]
     return (
         row.name,
         _number(row.ours),
         "" if row.peer is None else _number(row.peer),
-        "" if row.target is None else _number(row.target),
-        row.verdict,
+        "" if row.budget is None else _number(row.budget),
+        kept,
         row.unit,
         "" if row.ratio is None else f"{row.ratio:.2f}x",
     )
