@@ -15,6 +15,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from typing import Literal
 
 import numpy as np
 import torch
@@ -77,7 +78,7 @@ def search(
     writers: int,
     *,
     validate: bool = True,
-    until: str | None = None,
+    until: Literal["torn", "faults"] | None = None,
     threads: int = 1,
     options: DrawOptions = DEFAULT_OPTIONS,
     least_redraws: int = 0,

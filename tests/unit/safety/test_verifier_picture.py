@@ -71,7 +71,7 @@ def test_worst_episode_is_one_with_a_single_partner_where_there_is_one():
     assert report.worst.scenario.kind == "adversarial"
 
 
-def test_part_begins_and_ends_with_the_last_steps_that_are_far(report):
+def test_part_runs_from_the_last_far_step_up_to_the_next(report):
     episode = report.worst
     distances = np.full_like(episode.nearest, 5.0)
     distances[50:54] = [[1.0], [0.3], [1.0], [2.0]]
