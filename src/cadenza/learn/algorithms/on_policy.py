@@ -423,7 +423,8 @@ class OnPolicyLearner(ABC, Generic[Config]):
 
 def on_device(rows: NDArray[Any], device: torch.device) -> Tensor:
     """Return ``rows`` as a tensor, on the CPU without a copy."""
-    return torch.from_numpy(rows).to(device)  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+    tensor = torch.from_numpy(rows)  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+    return tensor if device.type == "cpu" else tensor.to(device)
 
 
 def set_learning_rate(
