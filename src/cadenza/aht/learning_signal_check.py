@@ -276,13 +276,9 @@ def _write_plot(
     """Write ``<run_id>.png`` and ``<run_id>.json`` and return their absolute paths."""
     import io
 
-    backend, figures = (
-        load_extra("matplotlib.backends.backend_agg"),
-        load_extra("matplotlib.figure"),
-    )
+    figures = load_extra("matplotlib.figure")
     rewards = [float(value) for value in curve.per_episode_ego_rewards]
     figure: Any = figures.Figure(figsize=_FIGURE_INCHES, dpi=_FIGURE_DPI, layout="constrained")
-    backend.FigureCanvasAgg(figure)
     axes: Any = figure.subplots()
     axes.plot(np.arange(len(rewards)), rewards, color=_FAINT, lw=0.8, label="episode return")
     overlay(axes)

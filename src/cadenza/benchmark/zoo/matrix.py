@@ -258,23 +258,21 @@ def write_matrix(
     """Write the matrix as JSON, the families' ``diversity`` in it, and as a heat map."""
     paths = folder / MATRIX_JSON, folder / MATRIX_PNG
     atomic_write_json(paths[0], {**result.as_json(), "diversity": dict(diversity)})
-    canvas = _heat_map(result)
+    figure = _heat_map(result)
     with atomic_writer(paths[1]) as file:
-        canvas.print_png(file, metadata={"Software": None})
+        figure.savefig(file, format="png", metadata={"Software": None})
     return paths
 
 
 def _heat_map(result: CrossPlay) -> Any:
-    """Return a canvas with egos as rows and partners as columns, in clustered order."""
+    """Return a figure with egos as rows and partners as columns, in clustered order."""
     figures = load_extra("matplotlib.figure")
-    canvases = load_extra("matplotlib.backends.backend_agg")
     rows, columns = list(result.row_order), list(result.column_order)
     values: NDArray[Any] = result.values[np.ix_(rows, columns)]
     success = result.skills[0][0].metric == "success"
     width = max(6.0, _CELL_INCHES * len(columns) + _LABEL_INCHES + 1.2)
     height = max(3.6, _CELL_INCHES * len(rows) + _LABEL_INCHES)
     figure = figures.Figure(figsize=(width, height), layout="constrained")
-    canvas = canvases.FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     low, high = (0.0, 1.0) if success else (float(values.min()), float(values.max()))
     image = axes.imshow(values, cmap="viridis", vmin=low, vmax=high, aspect="auto")
@@ -292,4 +290,4 @@ def _heat_map(result: CrossPlay) -> Any:
     kind = "success, %" if success else "mean return"
     axes.set_title(f"Cross-play: {kind} of {episodes} episodes", fontsize=10, loc="left")
     figure.colorbar(image, ax=axes, label="success" if success else "mean return")
-    return canvas
+    return figure

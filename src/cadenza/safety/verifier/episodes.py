@@ -136,7 +136,6 @@ def draw_episode(episode: EpisodeRecord, config: VerifierConfig) -> bytes:
     figure: Any = load_extra("matplotlib.figure").Figure(
         figsize=_FIGURE_INCHES, dpi=_FIGURE_DPI, layout="constrained"
     )
-    load_extra("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
     grid: Any = figure.add_gridspec(2, 2, width_ratios=(1.0, 1.1))
     episode = telling_part(episode, config.contact_m)
     step, partner = closest_moment(episode, config.contact_m)
