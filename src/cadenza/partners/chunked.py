@@ -239,8 +239,7 @@ class ChunkedPolicyPartner(DrawingPartner):
             row.plans.append(_Plan(actions=planned.astype(np.float64), seen=row.tick, start=start))
             return
         for older in row.plans:  # what went before is not played on beyond this point
-            reached = max(0, math.ceil((start - older.start) / self._hold_steps))
-            older.actions = older.actions[:reached]
+            older.actions = older.actions[: (start - older.start) // self._hold_steps]
 
     def _current(self, row: _Row) -> FloatArray | None:
         """Return the action of this tick, (A,), or None where no plan speaks."""
