@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from cadenza.core.lazy_names import lazy_names
+from cadenza.core.lazy_names import Deferred, lazy_names
 
 
 @pytest.fixture
@@ -21,11 +21,8 @@ def package(monkeypatch):
     return offering
 
 
-def test_a_lazy_name_leads_to_its_object(package):
+def test_lazy_names_lead_to_their_objects_and_are_listed_beside_the_package_s_own(package):
     assert package.answer == 42
-
-
-def test_lazy_names_are_listed_beside_the_package_s_own(package):
     package.own = 1
     assert {"answer", "own"} <= set(dir(package))
     assert dir(package) == sorted(dir(package))
@@ -34,6 +31,20 @@ def test_lazy_names_are_listed_beside_the_package_s_own(package):
 def test_other_names_are_refused(package):
     with pytest.raises(AttributeError, match="module 'offering' has no attribute 'question'"):
         _ = package.question
+
+
+def test_deferred_record_computes_what_it_is_asked_for_once():
+    computed = []
+
+    class Sum(Deferred):
+        pass
+
+    record = Sum.deferred({"total": lambda: computed.append(1) or {"total": 3, "rest": 1}}, first=2)
+    assert (record.first, computed) == (2, [])
+    assert (record.total, record.rest, record.total, computed) == (3, 1, 3, [1])
+    for name in ("question", "_question"):
+        with pytest.raises(AttributeError, match=f"Sum has no attribute '{name}'"):
+            getattr(record, name)
 
 
 @pytest.mark.parametrize("room", ["", ".aht", ".envs", ".safety", ".stream"])
