@@ -4,6 +4,8 @@ import pytest
 
 from cadenza.core.errors import ConfigurationError
 from cadenza.partners.options import NumberOption, refuse_unknown_options
+from cadenza.partners.registry import load_partner, partner_card
+from cadenza.partners.spec import PartnerSpec
 
 OPEN = NumberOption(key="gain", default=2.0, low=0.0, high=4.0, summary="pull, 1/s")
 CLOSED = NumberOption(
@@ -49,3 +51,33 @@ def test_metadata_keys_are_always_accepted():
     refuse_unknown_options("Partner", {**keys, "gain": "1"}, ["gain"])
     with pytest.raises(ConfigurationError, match="'gain'"):
         refuse_unknown_options("Partner", {**keys, "gain": "1"}, [])
+
+
+#: Options of partners, their ranges and their defaults, as people are told them.
+TOLD = {
+    "arm_sway": "amplitude [0, 1] 0.1; period [4, 10000] 80; action_dim [1, 64] 8",
+    "cocarry_mixed": "leaders [0, 1] 0.6; sharing [0, 1] 0.2; paths [1, 4] 4",
+    "constant_action": "value [-1e+06, 1e+06]",
+    "crossing_goal_seeker": "max_acceleration (0, 0.5] 0.5; max_speed (0, 10] 1; "
+    "speed_spread [0, 1] 0; position_gain (0, 10] 0.6; velocity_gain (0, 20] 2.5",
+    "crossing_wanderer": "arena_half_width (0, 100] 2.5; max_speed (0, 10] 0.8; "
+    "knot_interval [0.05, 10] 0.5",
+    "lerobot_policy": "control_hz (0, 10000] 10; policy_hz (0, 10000]; ensemble [0, 1000]; "
+    "max_latency_ms (0, inf]; timeout_s (0, 3600] 60",
+    "scripted_heuristic": "gain (0, 1000] 1; max_speed (0, 1000] 1",
+    "varied_body": "hold_steps [1, 100]; loss [0, 1]; delay_steps [0, 100]; reach (0, 1]",
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_every_option_has_the_range_and_the_default_people_are_told(name):
+    needs = {"uid": "r"} | ({"partner": "random_actions"} if name == "varied_body" else {})
+    for told in TOLD[name].split("; "):
+        key, low, high, *default = told.split()
+        for number in default:
+            assert partner_card(name).options[key].endswith(f"(default {number})")
+        for text in ("nan", str(float(low[1:-1]) - 1)):
+            with pytest.raises(ConfigurationError) as refused:
+                load_partner(PartnerSpec(name, 0, None, "local://artifacts/p", needs | {key: text}))
+            assert f"option '{key}'" in str(refused.value)
+            assert str(refused.value).endswith(f"expected a number in {low} {high}, got {text!r}.")

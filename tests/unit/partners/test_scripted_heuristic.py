@@ -100,8 +100,6 @@ def test_batch_of_one_is_answered_by_a_batch_of_one(make):
     [
         ("target_xy", ["", "1,2,3", "nan,0"], "'target_xy': expected two finite numbers"),
         ("action_dim", ["1", "2.0"], "'action_dim': expected an integer >= 2, got"),
-        ("gain", ["0", "x"], "ScriptedHeuristicPartner: option 'gain'"),
-        ("max_speed", ["-1"], "ScriptedHeuristicPartner: option 'max_speed'"),
     ],
 )
 def test_malformed_option_is_refused(key, texts, message):
