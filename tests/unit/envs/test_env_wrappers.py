@@ -205,6 +205,8 @@ def test_zeroed_keeps_structure_types_and_devices():
     assert type(blank["list"][1][0]) is bool
     assert type(blank["scalar"]) is np.float32
     assert blank["scalar"] == 0.0
+    with pytest.raises(ChamberEnvCompatibilityError, match=r"obs\.task\[1\]: .* got str; keep"):
+        zeroed("obs", {"task": [1.0, "lift"]})
 
 
 # --- partner identity ----------------------------------------------------------------------------

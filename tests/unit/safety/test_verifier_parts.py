@@ -203,6 +203,12 @@ def test_semi_implicit_plant_is_measured_at_whole_steps(moving):
     ages = np.stack([packet[2] for packet in packets]) / 0.05
     assert ages == pytest.approx(ages.round(), abs=1e-9)
     assert set(ages.round().ravel().tolist()) == {0.0, 1.0, 2.0}
+    # The first ones are the oldest: two steps that begin with a change a dt of the velocity v.
+    assert (ages[0] == 2.0).all()
+    p, v, _ = packets[0]
+    accel = (moving[1] - v) / 0.1
+    assert np.linalg.norm(accel, axis=-1) == pytest.approx(np.full((40, 2), 0.5))
+    assert p + v * 0.1 + 3 * accel * 0.05**2 == pytest.approx(moving[0])
 
 
 def result(partners=1, **counts):
