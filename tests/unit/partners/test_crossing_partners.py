@@ -199,15 +199,9 @@ def test_non_finite_state_is_an_error_that_names_the_entry(name, rows, bad):
         partner(name).act(obs_with(batch))
 
 
-@pytest.mark.parametrize(
-    ("key", "text", "message"),
-    [
-        ("max_acceleration", "0", r"'max_acceleration'.*\(0, 0.5\], got"),
-        ("max_acceleration", "0.6", r"'max_acceleration'.*\(0, 0.5\], got"),
-        ("max_sped", "1", r"unknown option 'max_sped'.*.*; known options: .*uid"),
-    ],
-)
-def test_option_of_all_out_of_its_range_or_unknown_is_refused(key, text, message):
-    for name in ALL:
-        with pytest.raises(ConfigurationError, match=message):
-            partner(name, **{key: text})
+@pytest.mark.parametrize("name", ALL)
+def test_unknown_option_is_refused(name):
+    with pytest.raises(
+        ConfigurationError, match=r"unknown option 'max_sped'.*.*; known options: .*uid"
+    ):
+        partner(name, max_sped="1")

@@ -20,79 +20,48 @@ def obs_with(state=None, xyz=None):
     return obs
 
 
-def state(*values):
-    return np.array(values, dtype=np.float32)
-
-
-def test_action_points_to_the_target_and_is_clipped_to_one():
-    # target (0.5, -3): 0.5 - 0.25 = 0.25; -3 - 1 = -4 -> -1
-    action = partner(target_xy="0.5,-3").act(obs_with(state(0.25, 1.0, 9.0)))
-    assert action.dtype == np.float32
-    assert action.tolist() == [0.25, -1.0]
-
-
-def test_further_action_components_are_zero():
-    assert partner(action_dim="5").act(obs_with(state(0.25, -0.5))).tolist() == [
-        -0.25,
-        0.5,
-        0,
-        0,
-        0,
-    ]
-
-
-def test_gain_scales_the_distance_before_the_clip():
-    # 0.5 * 0.5 = 0.25 and 0.5 * 4 = 2 -> 1
-    assert partner(gain="0.5").act(obs_with(state(-0.5, -4.0))).tolist() == [0.25, 1.0]
-
-
-@pytest.mark.parametrize("xyz", [(1.0, 2.0), [1, 2, 3], np.array([1.0, 2.0, 0.0]), torch.ones(2)])
-def test_pose_of_the_comm_packet_comes_before_the_state(xyz):
-    action = partner(max_speed="9").act(obs_with(state(5.0, 5.0), xyz))
-    assert action.tolist() == [-1.0, -float(xyz[1])]
-
-
-@pytest.mark.parametrize("xyz", [(1.0,), "ab", (np.nan, 1.0), ("x", "y"), 3])
-def test_malformed_pose_falls_through_to_the_state(xyz):
-    heuristic = partner()
-    assert heuristic.act(obs_with(state(0.25, 0.5), xyz)).tolist() == [-0.25, -0.5]
-    assert heuristic.fallback_count == 0
+HERE, FAR = (0.25, 0.5), (5.0, 5.0)
+THREE = [[0.25, 0.0], [0.5, 0.0], [0.75, 0.0]]
 
 
 @pytest.mark.parametrize(
-    "bad", [None, state(1.0), state(np.nan, 0.5), np.float32(3.0), "text", np.zeros((2, 2, 2))]
+    ("options", "at", "xyz", "action", "fallbacks"),
+    [
+        # target (0.5, -3): 0.5 - 0.25 = 0.25; -3 - 1 = -4 -> -1
+        ({"target_xy": "0.5,-3"}, (0.25, 1.0, 9.0), None, [0.25, -1.0], 0),
+        ({"action_dim": "5"}, (0.25, -0.5), None, [-0.25, 0.5, 0, 0, 0], 0),
+        # 0.5 * 0.5 = 0.25 and 0.5 * 4 = 2 -> 1
+        ({"gain": "0.5"}, (-0.5, -4.0), None, [0.25, 1.0], 0),
+        # The pose of the comm packet comes before the state, if it is one.
+        ({"max_speed": "9"}, FAR, (1.0, 2.0), [-1.0, -2.0], 0),
+        ({"max_speed": "9"}, FAR, [1, 2, 3], [-1.0, -2.0], 0),
+        ({"max_speed": "9"}, FAR, np.array([1.0, 2.0, 0.0]), [-1.0, -2.0], 0),
+        ({"max_speed": "9"}, FAR, torch.ones(2), [-1.0, -1.0], 0),
+        *(
+            ({}, HERE, xyz, [-0.25, -0.5], 0)
+            for xyz in [(1.0,), "ab", (np.nan, 1.0), ("x", "y"), 3]
+        ),
+        # One action per row; one pose does not serve several.
+        ({"action_dim": "3"}, [HERE, (3.0, -3.0)], None, [[-0.25, -0.5, 0], [-1.0, 1.0, 0]], 0),
+        ({}, THREE, (9.0, 9.0, 9.0), [[-0.25, 0], [-0.5, 0], [-0.75, 0]], 0),
+        ({}, [HERE], None, [[-0.25, -0.5]], 0),
+        ({}, [HERE], (0.5, 0.0, 0.0), [[-0.5, 0.0]], 0),
+        ({}, torch.tensor([HERE]), (0.5, 0.0, 0.0), [[-0.5, 0.0]], 0),
+        # The origin serves rows without a finite position.
+        ({"target_xy": "0.5,0.5"}, [HERE, (np.nan, 0.25)], None, [[0.25, 0.0], [0.5, 0.5]], 1),
+        *(
+            ({"target_xy": "0.5,0.25"}, bad, None, [0.5, 0.25], 1)
+            for bad in [None, (1.0,), (np.nan, 0.5), np.float32(3.0), "text", np.zeros((2, 2, 2))]
+        ),
+    ],
 )
-def test_without_any_position_the_origin_is_used_and_counted(bad):
-    heuristic = partner(target_xy="0.5,0.25")
-    assert heuristic.act(obs_with(bad)).tolist() == [0.5, 0.25]
-    assert heuristic.act(obs_with(bad)).tolist() == [0.5, 0.25]
-    assert heuristic.fallback_count == 2
-
-
-def test_batch_of_states_gives_one_action_per_row():
-    batch = np.array([[0.25, -0.5, 7.0], [3.0, -3.0, 7.0]], dtype=np.float32)
-    action = partner(action_dim="3").act(obs_with(batch))
-    assert action.tolist() == [[-0.25, 0.5, 0.0], [-1.0, 1.0, 0.0]]
-
-
-def test_single_pose_does_not_serve_a_batch_of_states():
-    batch = np.array([[0.25, 0.0], [0.5, 0.0], [0.75, 0.0]], dtype=np.float32)
-    action = partner().act(obs_with(batch, xyz=(9.0, 9.0, 9.0)))
-    assert action[:, 0].tolist() == [-0.25, -0.5, -0.75]
-
-
-def test_row_without_finite_position_uses_the_origin_alone():
-    heuristic = partner(target_xy="0.5,0.5")
-    batch = np.array([[0.25, 0.25], [np.nan, 0.25]], dtype=np.float32)
-    assert heuristic.act(obs_with(batch)).tolist() == [[0.25, 0.25], [0.5, 0.5]]
-    assert heuristic.fallback_count == 1
-
-
-@pytest.mark.parametrize("make", [np.array, torch.tensor])
-def test_batch_of_one_is_answered_by_a_batch_of_one(make):
-    assert partner().act(obs_with(make([[0.25, -0.5, 3.0]]))).tolist() == [[-0.25, 0.5]]
-    with_pose = obs_with(make([[0.25, -0.5, 3.0]]), xyz=(0.5, 0.5, 0.0))
-    assert partner().act(with_pose).tolist() == [[-0.5, -0.5]]
+def test_action_points_from_where_the_robot_is_to_the_target(options, at, xyz, action, fallbacks):
+    heuristic = partner(**options)
+    seen = np.array(at, dtype=np.float32) if isinstance(at, tuple | list) else at
+    for steps in (1, 2):
+        taken = heuristic.act(obs_with(seen, xyz))
+        assert (taken.dtype, taken.tolist()) == (np.float32, action)
+        assert heuristic.fallback_count == fallbacks * steps
 
 
 @pytest.mark.parametrize(
