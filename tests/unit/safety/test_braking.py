@@ -199,39 +199,35 @@ def test_brake_force_comes_before_contact_and_is_recorded_with_any_reason():
         assert (danger.reason, danger.force) == (reason, force)
 
 
-def test_brake_force_of_uncontrolled_or_absent_agents_is_nobody_s_business():
-    forces = {("b", "c"): 99.0, ("a", "elsewhere"): 99.0}
-    assert maybe_brake(actions("a"), APART, bounds=FORCEFUL, contact_forces=forces) == (None, False)
+@pytest.mark.parametrize(
+    ("forces", "fires"),
+    [
+        ({("b", "c"): 99.0, ("a", "elsewhere"): 99.0}, False),  # uncontrolled or absent
+        ({("a", "b"): 25.0, ("b", "a"): 1.0}, True),  # given twice: the larger counts
+    ],
+)
+def test_brake_force_is_the_larger_one_of_a_controlled_agent(forces, fires):
+    decision = maybe_brake(actions("a"), APART, bounds=FORCEFUL, contact_forces=forces)
+    assert decision.fired if fires else decision == (None, False)
 
 
-def test_brake_force_given_twice_counts_as_the_larger():
-    forces = {("a", "b"): 25.0, ("b", "a"): 1.0}
-    assert maybe_brake(actions("a"), APART, bounds=FORCEFUL, contact_forces=forces).fired
-
-
-def test_brake_respects_the_action_rate_of_agents_with_a_previous_action():
-    bounds = Bounds(5.0, 5.0, 1.5, 0.0, 0.0)
+@pytest.mark.parametrize(
+    ("previous", "done"),
+    [
+        ([2.0, 0.4], [0.5, 0.0]),  # the push is (-5, 0): each component moves by at most 1.5
+        ([-9.0, 0.0], [-5.0, 0.0]),  # inside the box
+        ([-4.0, 0.0], [-5.0, 0.0]),  # near enough
+    ],
+)
+def test_brake_respects_the_action_rate_of_agents_with_a_previous_action(previous, done):
     decision = maybe_brake(
         actions("a", "b"),
         head_on(0.05, 1.0),
-        bounds=bounds,
-        previous_action={"a": np.array([2.0, 0.4])},
+        bounds=Bounds(5.0, 5.0, 1.5, 0.0, 0.0),
+        previous_action={"a": np.array(previous)},
     )
-    # The push is (-5, 0): each component moves by at most 1.5 from (2, 0.4).
-    assert decision.override["a"] == pytest.approx([0.5, 0.0])
+    assert decision.override["a"] == pytest.approx(done)
     assert decision.override["b"] == pytest.approx([5.0, 0.0])
-
-
-def test_brake_rate_limit_keeps_the_box_and_does_not_touch_what_is_near():
-    bounds = Bounds(5.0, 5.0, 1.5, 0.0, 0.0)
-    outside = maybe_brake(
-        actions("a"), head_on(0.05, 1.0), bounds=bounds, previous_action={"a": np.array([-9.0, 0])}
-    )
-    assert outside.override["a"] == pytest.approx([-5.0, 0.0])
-    near = maybe_brake(
-        actions("a"), head_on(0.05, 1.0), bounds=bounds, previous_action={"a": np.array([-4.0, 0])}
-    )
-    assert near.override["a"] == pytest.approx([-5.0, 0.0])
 
 
 def test_brake_dangers_say_why_of_every_pair():
