@@ -41,6 +41,7 @@ def trace(channel, ticks):
     [
         *(("ideal", 0, 0), ("urllc", 0, 0), ("factory", 0, 0)),
         *(("wifi", 628, 190), ("lossy", 716, 491), ("saturation", 728, 467)),
+        (DegradationProfile(0.0, 0.0, 0.4), 0, 0),  # lost packets alone leave true ages
     ],
 )
 def test_ages_are_true_and_samples_monotone_where_published_ones_are_not(profile, ages, jumps):

@@ -188,7 +188,12 @@ def test_held_out_families_leave_the_ranges_of_training():
     assert set(traits("cocarry_lagged_leader")["lag"]) == {4, 5, 6}
     assert set(traits("cocarry_lagged_follower")["lag"]) == {4, 5, 6}
     assert (traits("cocarry_pausing_leader")["pause"] == 1.0).all()
-    assert traits("cocarry_slow_follower")["gain"].max() <= 0.3
+    slow = traits("cocarry_slow_follower")
+    assert (slow["gain"].max(), slow["feed"].max()) == pytest.approx((0.3, 0.2), abs=0.02)
+    turning = traits("cocarry_follower_turns_leader")
+    for field, (low, high) in {"speed": (0.08, 0.18), "change_at": (2.0, 4.0)}.items():
+        ends = (turning[field].min(), turning[field].max())
+        assert ends == pytest.approx((low, high), abs=0.1 * (high - low))
     for name, (first, later) in {
         "cocarry_follower_turns_leader": (FOLLOWER, LEADER),
         "cocarry_leader_turns_follower": (LEADER, FOLLOWER),

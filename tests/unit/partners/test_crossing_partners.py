@@ -30,10 +30,6 @@ def obs_with(values, uid="partner"):
     return {"agent": {uid: {"state": values}}}
 
 
-def act(name, **view):
-    return partner(name).act(obs_with(state(**view))).tolist()
-
-
 def drive(robot, p, goal, steps, seed=0):
     """Exact double integrator under one partner; returns positions, speeds, accelerations."""
     p, v, goal = np.array(p, float), np.zeros(2), np.array(goal, float)
@@ -48,9 +44,9 @@ def drive(robot, p, goal, steps, seed=0):
     return np.array(positions), np.array(velocities), np.array(accelerations)
 
 
-@pytest.mark.parametrize(
-    ("view", "expected"),
-    [
+#: What each does in a view, by its law; the goal is at (-4, 0) unless said.
+LAWS = {
+    "crossing_goal_seeker": [
         ({"g": (4, 0)}, [0.5, 0.0]),  # far and at rest: 2.5 * 1 shortened to the bound
         ({"g": (4, -2)}, [0.5, -0.25]),  # shortened along its direction
         ({"g": (3, 0), "v": (1, 0)}, [0.0, 0.0]),  # cruising at 1 m/s
@@ -58,9 +54,38 @@ def drive(robot, p, goal, steps, seed=0):
         ({"g": (0.5, 0), "v": (0.5, 0)}, [-0.5, 0.0]),  # 2.5 * (0.3 - 0.5)
         ({"g": (0, 0), "v": (0, 0)}, [0.0, 0.0]),
     ],
+    "crossing_stationary": [  # brakes along its velocity and stays
+        ({"v": (1, 0.5)}, [-0.5, -0.25]),
+        ({"v": (0.01, -0.02)}, [-0.2, 0.4]),
+        ({"v": (0, 0)}, [0.0, 0.0]),
+    ],
+    "crossing_late_braker": [  # accelerates fully until it must brake
+        ({"g": (4, 0)}, [0.5, 0.0]),
+        ({"g": (2, 2)}, [0.5, 0.5]),  # the diagonal allows 0.5 sqrt(2)
+        ({"g": (0.95, 0), "v": (1, 0)}, [-0.5, 0.0]),  # stopping from 1 m/s takes 1 m
+        ({"g": (1.2, 0), "v": (1, 0)}, [0.5, 0.0]),  # 1.025^2 m < 1.2 - 0.0506 m: not yet
+        ({"g": (0, 0), "v": (0, 0)}, [0.0, 0.0]),
+        ({"g": (4, 0), "v": (0, 0.01)}, [0.5, -0.2]),  # drift across the way: -0.01 / 0.05
+        ({"g": (0, 1.2), "v": (0.005, 1)}, [-0.1, 0.5]),
+    ],
+    "crossing_chaser": [  # accelerates fully towards the meeting point
+        ({"r": (3, 0)}, [0.5, 0.0]),
+        ({"r": (3, -1.5)}, [0.5, -0.25]),
+        ({"r": (2, 0), "w": (0, 1)}, [0.25, 0.5]),  # meets at T = 4 s: aim (2, 4)
+        ({"r": (2, 0), "w": (0, -1)}, [0.25, -0.5]),
+        ({"r": (0, -2), "w": (1, 0)}, [0.5, -0.25]),
+        ({"r": (0, 0), "w": (0, 0)}, [0.0, 0.0]),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "view", "expected"),
+    [(name, *case) for name, cases in LAWS.items() for case in cases],
 )
-def test_goal_seeker_follows_the_speed_limited_pd_law(view, expected):
-    assert act("crossing_goal_seeker", **view) == pytest.approx(expected, abs=1e-6)
+def test_partner_accelerates_by_its_law(name, view, expected):
+    seen = obs_with(state(**({"g": (-4, 0)} | view)))
+    assert partner(name).act(seen).tolist() == pytest.approx(expected, abs=1e-6)
 
 
 def expected_speed(robot, seed, child=None):
@@ -96,44 +121,6 @@ def test_goal_seeker_rows_have_speeds_of_their_own_and_restart_like_a_scalar_par
     batch = robot.act(obs_with(np.stack([cruising] * 6)))
     assert batch[3].tobytes() == alone.act(obs_with(cruising)).tobytes()
     assert batch[:3, 0].tobytes() == rows[:3].tobytes()
-
-
-@pytest.mark.parametrize(
-    ("velocity", "expected"),
-    [((1, 0.5), [-0.5, -0.25]), ((0.01, -0.02), [-0.2, 0.4]), ((0, 0), [0.0, 0.0])],
-)
-def test_stationary_brakes_along_its_velocity_and_stays(velocity, expected):
-    action = act("crossing_stationary", v=velocity, g=(4, 0))
-    assert action == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("view", "expected"),
-    [
-        ({"g": (4, 0)}, [0.5, 0.0]),
-        ({"g": (2, 2)}, [0.5, 0.5]),  # the diagonal allows 0.5 sqrt(2)
-        ({"g": (0.95, 0), "v": (1, 0)}, [-0.5, 0.0]),  # stopping from 1 m/s takes 1 m
-        ({"g": (1.2, 0), "v": (1, 0)}, [0.5, 0.0]),  # 1.025^2 m < 1.2 - 0.0506 m: not yet
-        ({"g": (0, 0), "v": (0, 0)}, [0.0, 0.0]),
-        ({"g": (4, 0), "v": (0, 0.01)}, [0.5, -0.2]),  # drift across the way: -0.01 / 0.05
-    ],
-)
-def test_late_braker_accelerates_fully_until_it_must_brake(view, expected):
-    assert act("crossing_late_braker", **view) == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("view", "expected"),
-    [
-        ({"r": (3, 0)}, [0.5, 0.0]),
-        ({"r": (3, -1.5)}, [0.5, -0.25]),
-        ({"r": (2, 0), "w": (0, 1)}, [0.25, 0.5]),  # meets at T = 4 s: aim (2, 4)
-        ({"r": (2, 0), "w": (0, -1)}, [0.25, -0.5]),
-        ({"r": (0, 0), "w": (0, 0)}, [0.0, 0.0]),
-    ],
-)
-def test_chaser_accelerates_fully_towards_the_meeting_point(view, expected):
-    assert act("crossing_chaser", g=(-4, 0), **view) == pytest.approx(expected, abs=1e-6)
 
 
 def test_chaser_ignores_robots_other_than_the_ego():

@@ -54,16 +54,14 @@ def test_forager_goes_to_the_food_its_rule_names(name, moves):
 
 
 def test_heuristic_that_loads_alone_takes_food_of_its_level_or_acts_at_random():
-    near, far = (3, 3, 2), (6, 6, 1)
+    near, far, lower = (3, 3, 2), (6, 6, 1), (6, 3, 1)
     assert choices("h3", state([near, far], (2, 1), (7, 7))) == {SOUTH}
     # No food is light enough: anything possible; east of (3, 2) is food, which can be loaded.
-    assert choices("h3", state([near], (3, 2), (7, 7)), range(200)) == {
-        NONE,
-        NORTH,
-        SOUTH,
-        WEST,
-        LOAD,
-    }
+    anything = {NONE, NORTH, SOUTH, WEST, LOAD}
+    assert choices("h3", state([near], (3, 2), (7, 7)), range(200)) == anything
+    # The heavy food stands in the only straight way down.
+    anything = {NONE, NORTH, WEST, EAST, LOAD}
+    assert choices("h3", state([near, lower], (2, 3), (7, 7)), range(200)) == anything
 
 
 @pytest.mark.parametrize("name", [name.removeprefix("forager_") for name in FORAGERS])

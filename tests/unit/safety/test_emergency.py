@@ -51,17 +51,6 @@ def test_emergency_push_by_hand(vectors, options, expected):
     assert override(vectors, **options) == pytest.approx(expected, abs=1e-10)
 
 
-@pytest.mark.parametrize("stop_time", [0.0, math.nan])
-def test_emergency_bad_stop_time_is_refused(stop_time):
-    with pytest.raises(ConfigurationError, match="expected stop_time_s > 0"):
-        CartesianAccelEmergencyController(stop_time_s=stop_time)
-
-
-def test_emergency_vector_of_another_dimension_is_refused():
-    with pytest.raises(InputError, match=r"repulsion vector: expected shape \(2,\), got \(3,\)"):
-        override([np.zeros(3)])
-
-
 # Agents that act through a Jacobian.
 
 
@@ -155,13 +144,19 @@ def test_jacobian_emergency_of_a_velocity_driven_arm_stops_it():
     assert action == pytest.approx([0.1, 0.0], abs=1e-6)
 
 
-def test_jacobian_emergency_malformed_is_refused():
-    with pytest.raises(
-        ConfigurationError, match="JacobianEmergencyController: expected stop_time_s"
-    ):
-        JacobianEmergencyController(control_model=arm(jacobian()), stop_time_s=math.nan)
-    with pytest.raises(InputError, match=r"repulsion vector: expected shape \(3,\), got \(2,\)"):
-        push_of(arm(jacobian()), [np.zeros(2)])
+@pytest.mark.parametrize(
+    ("kind", "model", "dim"),
+    [
+        (CartesianAccelEmergencyController, {}, 2),
+        (JacobianEmergencyController, {"control_model": arm(jacobian())}, 3),
+    ],
+)
+def test_emergency_malformed_is_refused(kind, model, dim):
+    for stop_time in (0.0, math.nan):
+        with pytest.raises(ConfigurationError, match=rf"{kind.__name__}: expected stop_time_s > 0"):
+            kind(**model, stop_time_s=stop_time)
+    with pytest.raises(InputError, match=rf"vector: expected shape \({dim},\), got \({5 - dim},\)"):
+        kind(**model).compute_override(agent(np.zeros(dim)), [np.zeros(5 - dim)], limits(5.0))
 
 
 # The largest smallest push.
