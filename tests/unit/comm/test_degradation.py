@@ -41,7 +41,6 @@ def trace(channel, ticks):
     [
         *(("ideal", 0, 0), ("urllc", 0, 0), ("factory", 0, 0)),
         *(("wifi", 628, 190), ("lossy", 716, 491), ("saturation", 728, 467)),
-        (DegradationProfile(0.0, 0.0, 0.4), 0, 0),  # lost packets alone leave true ages
     ],
 )
 def test_ages_are_true_and_samples_monotone_where_published_ones_are_not(profile, ages, jumps):
@@ -62,10 +61,11 @@ def test_fixed_delays_of_the_presets(compat):
     assert trace(link("ideal", compat=compat), 2) == [(1, 0.0), (2, 0.0)]
 
 
+@pytest.mark.parametrize("compat", [None, "upstream"])
 @pytest.mark.parametrize("name", list(URLLC_3GPP_R17))
-def test_ten_thousand_packets_show_the_profile(name):
+def test_ten_thousand_packets_show_the_profile(name, compat):
     profile = URLLC_3GPP_R17[name]
-    channel = link(name)
+    channel = link(name, compat=compat)
     trace(channel, 10_000)
     stats = channel.stats
     in_flight = 10_000 - stats.dropped - stats.delivered

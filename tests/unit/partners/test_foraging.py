@@ -79,6 +79,9 @@ def test_ways_lead_round_food_and_the_other_player():
     # The other at (2, 1) closes the way north.
     field = Field.of(state([(3, 2, 1), (3, 4, 1)], (3, 1), (2, 1)).tolist())
     assert first_moves(field, (3, 4)) == [SOUTH]
+    # The field is as wide as its food is far.
+    field = Field.of(state([(1, 8, 1)], (1, 5), (0, 0)).tolist())
+    assert first_moves(field, (1, 8)) == [EAST]
     # In the corner, between the rim and the other, there is none.
     field = Field.of(state([(1, 1, 1), (3, 3, 1)], (0, 1), (0, 2)).tolist())
     assert first_moves(field, (3, 3)) == [WEST]
@@ -103,7 +106,7 @@ def test_forager_keeps_to_its_food_until_it_is_gone():
 
 def test_forager_hesitates_near_the_other():
     assert choices("nearest", state([(3, 6, 1)], (3, 1), (3, 3))) == {NONE, NORTH, SOUTH, EAST}
-    assert choices("nearest", state([(3, 6, 1)], (3, 1), (7, 7))) == {EAST}
+    assert choices("nearest", state([(3, 6, 1)], (3, 1), (5, 3))) == {EAST}
 
 
 def test_states_of_other_tasks_are_refused():

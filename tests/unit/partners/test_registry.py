@@ -43,13 +43,10 @@ def test_registered_class_is_returned_unchanged_and_built_from_its_spec():
     assert load_partner(spec) is not partner
 
 
-def test_registering_a_name_twice_is_an_error_that_names_the_owner():
+def test_registering_a_name_twice_or_none_is_an_error_that_names_the_owner():
     register_partner("quiet")(Quiet)
     with pytest.raises(ValueError, match=r"'quiet' is already registered, by .*Quiet"):
         register_partner("quiet")
-
-
-def test_registering_an_empty_name_is_an_error():
     with pytest.raises(InputError, match="expected a non-empty name"):
         register_partner("")
 
