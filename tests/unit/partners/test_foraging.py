@@ -79,9 +79,9 @@ def test_ways_lead_round_food_and_the_other_player():
     # The other at (2, 1) closes the way north.
     field = Field.of(state([(3, 2, 1), (3, 4, 1)], (3, 1), (2, 1)).tolist())
     assert first_moves(field, (3, 4)) == [SOUTH]
-    # The field is as wide as its food is far.
-    field = Field.of(state([(1, 8, 1)], (1, 5), (0, 0)).tolist())
-    assert first_moves(field, (1, 8)) == [EAST]
+    # The field reaches as far as its food and its players do.
+    field = Field.of(state([(1, 8, 1)], (6, 1), (0, 0)).tolist())
+    assert first_moves(field, (1, 8)) == [NORTH, EAST]
     # In the corner, between the rim and the other, there is none.
     field = Field.of(state([(1, 1, 1), (3, 3, 1)], (0, 1), (0, 2)).tolist())
     assert first_moves(field, (3, 3)) == [WEST]
