@@ -34,12 +34,9 @@ def test_other_names_are_refused(package):
 
 
 def test_deferred_record_computes_what_it_is_asked_for_once():
-    computed = []
-
-    class Sum(Deferred):
-        pass
-
-    record = Sum.deferred({"total": lambda: computed.append(1) or {"total": 3, "rest": 1}}, first=2)
+    computed, kind = [], type("Sum", (Deferred,), {})
+    later = {"total": lambda: computed.append(1) or {"total": 3, "rest": 1}}
+    record = kind.deferred(later, first=2)
     assert (record.first, computed) == (2, [])
     assert (record.total, record.rest, record.total, computed) == (3, 1, 3, [1])
     for name in ("question", "_question"):

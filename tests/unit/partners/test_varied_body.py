@@ -102,6 +102,9 @@ def test_options_of_the_inner_partner_reach_it():
     partner = load_partner(PartnerSpec("varied_body", 0, extra={"uid": "partner", **inner}))
     partner.reset(seed=0)
     assert partner.act(seen()).tolist() == [0.5, 0.5]
+    partner.bind(spaces.Box(-0.25, 0.25, (3,)))
+    partner.reset(seed=0)
+    assert partner.act(seen()).tolist() == [0.25] * 3
 
 
 @pytest.mark.parametrize(
