@@ -66,11 +66,10 @@ class RandomEgoTrainer:
     def act(self, obs: Observation, *, deterministic: bool = False) -> Float32Array:
         """Return an action, (A,), or (N, A) for a batched state; zeros if deterministic."""
         shape = (*self._batch_shape(obs), self.action_dim)
-        first, last = self._choices or (0, 0)
         if deterministic:
-            return np.full(shape, first, dtype=np.float32)
+            return np.full(shape, self._choices[0] if self._choices else 0.0, dtype=np.float32)
         if self._choices:
-            return self._rng.integers(first, last, size=shape, endpoint=True).astype(np.float32)
+            return self._rng.integers(*self._choices, size=shape, endpoint=True).astype(np.float32)
         return self._rng.uniform(-1.0, 1.0, size=shape).astype(np.float32)
 
     def observe(
