@@ -1,6 +1,7 @@
 """The quickstart end to end, small: one short training, a few episodes per partner."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -56,7 +57,8 @@ def reference(tmp_path_factory):
 
 
 def test_quickstart_meets_every_crossing_partner_under_both_conditions(reference):
-    _, result, _ = reference
+    _, result, stages = reference
+    assert {("training", 1024), ("evaluation", 100), ("report", 1)} < set(stages)
     assert [name for name, _, _ in result.partners] == [
         "crossing_goal_seeker",
         "crossing_stationary",
@@ -71,10 +73,11 @@ def test_quickstart_meets_every_crossing_partner_under_both_conditions(reference
     for condition in ("filter_on", "filter_off"):
         cells = [c.contact for c in result.cells if c.condition == condition]
         assert result.contacts(condition) == round(10 * sum(cell.value for cell in cells))
+    assert [row[1:3] for row in result.table()[1][::4]] == [("yes", "yes"), ("no", "no")]
 
 
 def test_quickstart_seals_a_bundle_that_verifies_and_writes_the_report(reference):
-    _, result, _ = reference
+    out, result, _ = reference
     assert result.verified
     assert all_ok(verify_bundle_dir(result.bundle))  # as `cadenza eval verify` says
     page = result.report.read_text()
@@ -82,6 +85,16 @@ def test_quickstart_seals_a_bundle_that_verifies_and_writes_the_report(reference
     assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
     assert "The ego was trained once, with one training seed." in page
     assert "No clean commit stands behind these results" in page
+    bundle, plan = (json.loads(bundle_bytes(out)[f"{name}.json"]) for name in ("bundle", "plan"))
+    assert dict(re.findall(r"<dt>([^<]*)</dt><dd><code>([^<]*)</code></dd>", page)) == {
+        "Commit": "unknown",
+        "Training run": result.checkpoint.name.partition("_")[0],
+        "Policy weights, SHA-256": bundle["policy_sha256"],
+        "Evaluation plan, SHA-256": bundle["manifest"]["plan.json"],
+        "Source code, SHA-256": plan["code_sha256"],
+    }
+    assert "Training seed 0, partner goal seeker, filter on. Training returns" in page
+    assert "env.episode_length=60 --seed 0 --episodes 1<" in page
 
 
 def test_quickstart_writes_the_safety_tables_of_the_bundle_beside_the_report(reference):
