@@ -182,6 +182,8 @@ def test_distances_are_counted_and_added_up_where_they_were_measured(view, numbe
     for css, condition in (("on", "filter_on"), ("off", "filter_off")):
         episodes = [e for e in view.episodes if e.condition == condition]
         outline, curve = elements(svg, f"step {css}")
+        for line, panel in zip((outline, curve), zones, strict=True):
+            assert corners(line)[:, 1].min() >= box(panel)[1]
         for left, right in pairwise(corners(outline)[1:-1:2]):
             low, high = x(left[0]), x(right[0])
             inside = [e for e in episodes if low + 0.003 < e.min_distance_m < high - 0.003]
@@ -199,11 +201,14 @@ def test_learning_figure_draws_returns_and_evaluations_at_their_steps():
         returns=(0.0, 1.0, 2.0),
         window=2,
         evaluations=(
-            EvaluationPoint(step=15, n_episodes=10, n_success=5, mean_return=0.5),
+            EvaluationPoint(step=15, n_episodes=10, n_success=0, mean_return=0.5),
             EvaluationPoint(step=30, n_episodes=10, n_success=10, mean_return=2.0),
         ),
     )
     svg = learning_figure(curve).svg
+    assert learning_figure(curve).caption.endswith(
+        "without it, on starts that training never sees."
+    )
     x, y, share = axis(svg, "middle"), axis(svg, "end"), axis(svg, "end", "%")
     episodes = [centre(e) for e in elements(svg, "episode")]
     expected = zip(curve.steps, curve.returns, strict=True)
@@ -215,7 +220,7 @@ def test_learning_figure_draws_returns_and_evaluations_at_their_steps():
         [(x(a), y(b)) for a, b in marks[:2]], [(15, 0.5), (30, 2)], atol=0.02
     )
     np.testing.assert_allclose(
-        [(x(a), share(b)) for a, b in marks[2:]], [(15, 50), (30, 100)], atol=0.3
+        [(x(a), share(b)) for a, b in marks[2:]], [(15, 0), (30, 100)], atol=0.3
     )
     for line, point in zip(elements(svg, "interval"), curve.evaluations, strict=True):
         assert x(float(line.attrib["x1"])) == pytest.approx(point.step, abs=0.02)
@@ -246,6 +251,9 @@ def test_trajectories_show_every_run_where_it_went(view):
                 ends = (path[[0, -1]] - [left, top + size]) * [unit, -unit]
                 wanted = np.array([run.frames[i][role] for i in (0, -1)])
                 np.testing.assert_allclose(ends, wanted - [extent.x_low, extent.y_low], atol=0.05)
+    first = tuple(r for r in view.rollouts if r.partner_id == view.partners[0].partner_id)
+    one = trajectory_figure(replace(view, rollouts=first)).svg
+    assert [e.text for e in elements(one, "label strong")] == [view.partners[0].label]
 
 
 def test_difference_figure_marks_zero_and_says_which_side_is_better(numbers):
