@@ -133,6 +133,7 @@ def test_factory_that_does_not_exist_is_an_error(factory):
     [
         {"version": 0},
         {"tier": 4},
+        {"max_robots": 1},
         {"task_id": ""},
         {"env_factory": "no colon"},
         {"episode_length": 0},
@@ -140,5 +141,7 @@ def test_factory_that_does_not_exist_is_an_error(factory):
     ],
 )
 def test_malformed_description_is_refused(fields):
+    smallest = {"version": 1, "tier": 0, "max_robots": 2, "episode_length": 1}
+    allowed = TaskSpec.model_validate({**CROSSING.model_dump(), **smallest}).model_dump()
     with pytest.raises(ValidationError, match=next(iter(fields))):
-        TaskSpec.model_validate({**CROSSING.model_dump(), **fields})
+        TaskSpec.model_validate({**allowed, **fields})

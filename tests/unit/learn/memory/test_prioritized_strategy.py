@@ -119,14 +119,15 @@ def test_state_is_json_and_goes_round_exactly():
     tracked(second, [4, 5])
     second.end_simple_import()
     third = tracked(PrioritizedSampleStrategy(seed=9), [4, 5])
+    third.sample(1, 2)  # from priorities that the state replaces
     third.load_state(state)
     draws = [s.sample(50, 2) for s in (first, second, third)]
     assert draws[0] == draws[1] == draws[2]
     assert second.state() == first.state()
     assert (second.alpha, second.beta) == (0.7, 0.3)
-    for strategy in (first, second):
+    for strategy in (first, second, third):
         strategy.track(7, 3)  # with the highest priority so far, 4.001
-    assert first.state() == second.state()
+    assert first.state() == second.state() == third.state()
 
 
 def test_table_without_priorities_refuses_updates():
