@@ -92,12 +92,9 @@ def test_interval_narrows_with_alpha():
     assert wide[0] < narrow[0] < narrow[1] < wide[1]
 
 
-def test_effect_size_of_a_hand_example():
+def test_effect_size_counts_pooled_deviations_and_is_none_without():
     # means 1 and 4; squares 2 + 2 over 2 + 2 - 2 + 2 = 4 degrees: pooled deviation 1
     assert cohens_d(np.array([0.0, 1.0, 2.0]), np.array([3.0, 4.0, 5.0])) == pytest.approx(3.0)
-
-
-def test_effect_size_of_constants_does_not_exist():
     assert cohens_d(np.array([1.0, 1.0]), np.array([2.0, 2.0])) is None
     assert cohens_d(np.array([1.0]), np.array([2.0])) is None
 

@@ -20,6 +20,7 @@ from tests.zoo_samples import tiny
 def test_halfway_is_the_first_evaluation_that_did_half_of_the_way_also_below_zero():
     # R_0 = -100, R_inf = -20 (last 5 % of five evaluations: the last one), half of the way: -60.
     assert halfway([-100.0, -80.0, -60.0, -30.0, -20.0]) == 2
+    assert halfway([3.0, 2.0, 1.0]) == 0  # it fell: the start
 
 
 def test_halfway_of_a_smoothed_curve_ignores_a_lucky_evaluation():
@@ -27,10 +28,6 @@ def test_halfway_of_a_smoothed_curve_ignores_a_lucky_evaluation():
     curve = [0.0, 10.0, 1.0, 1.0, 11.0, 11.0, 13.0, 11.0]
     assert halfway(curve, window=2) == 4
     assert halfway(curve) == 1
-
-
-def test_halfway_of_a_curve_that_fell_is_the_start():
-    assert halfway([3.0, 2.0, 1.0]) == 0
 
 
 def test_mixture_is_the_mean_of_densities_not_of_log_densities():
