@@ -1,13 +1,17 @@
+import json
 import shutil
+import socket
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from cadenza.core.strict_json import write_sealed_json
 from cadenza.loop import doctor
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.doctor import inputs_check
 from cadenza.loop.schedule import SeedLedger
+from cadenza.loop.store import JobStore
 
 
 def config(**changes):
@@ -30,11 +34,99 @@ def examined(folder, wanted, environ=None):
     return by_name(doctor.examine(config=wanted, environ=environ, **place))
 
 
-@pytest.mark.parametrize(("wanted", "level"), [(None, "warn"), (lerobot_config(), "fail")])
-def test_a_missing_lerobot_fails_only_who_wants_it(wanted, level, tmp_path):
-    [check] = doctor.lerobot_checks({"HOME": str(tmp_path)}, wanted=wanted)
-    assert check.level == level
-    assert "environments/install.py" in check.fix
+ABSENT = "run: python environments/install.py"
+BROKEN = "remove that environment and install"
+ASKS = "import libero once by hand in LeRob"
+LACKS = "install 'lerobot[libero]' into LeRo"
+SCREEN = "export MUJOCO_GL=egl SDL_VIDEODRIVE"
+OK, NONE = ("lerobot", "ok", ""), ("libero", "fail", LACKS)
+FINE = [("libero", "ok", ""), ("screen", "ok", "")]
+
+
+@pytest.mark.parametrize(
+    ("installed", "wanted", "environ", "found"),
+    [
+        ("", None, {}, [("lerobot", "warn", ABSENT)]),
+        ("", "aloha", {}, [("lerobot", "fail", ABSENT)]),
+        (" ", None, {}, [("lerobot", "warn", BROKEN)]),
+        (" ", "aloha", {}, [("lerobot", "fail", BROKEN)]),
+        ("0.5.1 ", "aloha", {}, [("lerobot", "warn", "do not run its asynchronous-inferen")]),
+        ("0.6 yes", None, {}, [OK, ("libero", "warn", ASKS), ("screen", "warn", SCREEN)]),
+        ("0.6 yes", "libero", {"LIBERO_CONFIG_PATH": ".", "DISPLAY": ":0"}, [OK, *FINE]),
+        ("0.6 ", "libero", {"SDL_VIDEODRIVER": "x", "MUJOCO_GL": "egl"}, [OK, NONE, FINE[1]]),
+        (
+            "0.6 ",
+            "pusht",
+            {"SDL_VIDEODRIVER": "x"},
+            [OK, ("screen", "warn", "export MUJOCO_GL=egl")],
+        ),
+    ],
+)
+def test_what_lerobots_environment_lacks_fails_only_who_wants_it(
+    installed, wanted, environ, found, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").touch()
+    python = tmp_path / "python"
+    if installed:
+        release, libero = installed.split(" ")
+        answer = {"lerobot": release or None, "torch": "2.9", "libero": bool(libero)}
+        python.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
+        python.chmod(0o700)
+    environ = {"HOME": "/nowhere", "CADENZA_LEROBOT_PYTHON": str(python), **environ}
+    checks = doctor.lerobot_checks(environ, wanted=wanted and lerobot_config(wanted))
+    assert [(check.name, check.level, (check.fix or "")[:35]) for check in checks] == found
+
+
+def test_a_gpu_is_needed_only_by_a_harvest_on_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for enabled, device, fix in (
+        (True, "cuda:1", "set improve.device: cpu"),
+        (True, "cpu", None),
+        (False, "cuda", None),
+    ):
+        wanted = lerobot_config(improve={"enabled": enabled, "device": device})
+        check = examined(tmp_path, wanted)["compute"]
+        assert (check.level, check.fix) == ("fail" if fix else "warn", fix)
+
+
+def test_ray_is_looked_for_at_the_address_that_is_set(monkeypatch):
+    monkeypatch.setattr(doctor, "version", lambda _: "2.9")
+
+    def found(address, environ):
+        jobs = {"runner": "ray", "ray_address": address}
+        check = doctor.ray_check(config(jobs=jobs), environ)
+        return check.level, check.detail.removeprefix("2.9; ")[:36]
+
+    assert found(None, {}) == ("ok", "the cluster of this machine, or one ")
+    assert found(None, {"RAY_ADDRESS": "auto"}) == ("ok", "auto")
+    assert found("head", {"RAY_ADDRESS": "auto"}) == ("fail", "head: expected host:port")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert found(address, {}) == ("ok", address)
+    assert found(address, {})[1].startswith(f"{address}: nobody answers")
+
+
+def test_runs_in_the_store_are_counted(tmp_path):
+    path = tmp_path / "cadenza.db"
+    told = [doctor.store_check(path).detail]
+    with JobStore(path) as store:
+        for run in ("a", "b"):
+            store.create_run(run, "{}")
+            told.append(doctor.store_check(path).detail)
+    assert told == [f"none yet; the first run makes {path}", f"{path}: 1 run", f"{path}: 2 runs"]
+
+
+def test_configuration_is_read_or_each_of_its_problems_is_told(tmp_path):
+    path = tmp_path / "loop.yaml"
+    path.write_text("run_name: r\nseed_dataset: local/d\nbudgets: {max_cycles: 4}\n")
+    read, [check] = doctor.read_configuration(path)
+    assert read == config(budgets={"max_cycles": 4})
+    assert check.detail == f"{path}: at most 4 cycles of bc, bc_large on crossing"
+    path.write_text("run_name: r\nseed_dataset: 3\nbudgets: {max_cycles: -1}\n")
+    read, checks = doctor.read_configuration(path)
+    assert read is None
+    assert [check.detail.startswith(f"{path}: ") for check in checks] == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -92,6 +184,9 @@ def test_a_configuration_must_find_its_rules_and_its_data(tmp_path):
 def test_a_first_policy_of_a_hub_that_nobody_plays_is_pointed_out(reference, told):
     wanted = config(reference=reference, policy_ladder=[{"name": "bc", "init": "hub/policy"}])
     assert ("reference" in by_name(doctor.advice(wanted))) == told
+    assert doctor.advice(config()) == []
+    [check] = doctor.advice(config(improve={"enabled": True}))
+    assert (check.name, check.level) == ("harvest", "warn")
 
 
 def test_data_and_weights_are_looked_at(tmp_path):
