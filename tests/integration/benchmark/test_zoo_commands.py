@@ -32,9 +32,12 @@ def zoo(tmp_path_factory):
     return folder
 
 
-def test_zoo_is_listed_and_shown(zoo):
+def test_zoo_is_listed_and_shown(zoo, monkeypatch):
     listed = json.loads(cadenza(f"list {zoo.parent} --json").stdout)["zoos"]
     assert [(row["zoo"], row["members"], row["public"]) for row in listed] == [(str(zoo), 3, 3)]
+    monkeypatch.chdir(zoo.parent)
+    listed = cadenza("list .").stdout.split()
+    assert listed[-5:] == ["z", "mpe_cooperative_push@v1", "fcp", "3", "3"]
     assert "fcp-s0-0-mid" in cadenza(f"show {zoo}").stdout
 
 
@@ -73,8 +76,21 @@ def test_printed_partners_play_in_an_evaluation_with_a_member_as_ego(zoo, tmp_pa
 
 
 def test_selection_and_matrix_are_written(zoo, tmp_path):
-    chosen = cadenza(f"select {zoo} -n 2 -c fcp --out {tmp_path / 's'} --json")
-    assert json.loads(chosen.stdout)["selection"]["criterion"] == "fcp"
+    for limits, left in (
+        ("--quota final=0", {"fcp-s0-0-init", "fcp-s0-0-mid"}),
+        ("--floor 99", {"fcp-s0-0-init"}),
+    ):
+        line = f"select {zoo} -n 3 -c fcp {limits} --seed 3 --overwrite --out {tmp_path / 's'}"
+        chosen = json.loads(cadenza(f"{line} --json").stdout)
+        assert (chosen["selection"]["criterion"], chosen["requests"][0]["seed"]) == ("fcp", 3)
+        assert set(chosen["selection"]["names"]) == left
+    for criterion, kind in (("pe", "diversity, nats"), ("br_div", "determinant")):
+        line = f"select {zoo} -n 2 -c {criterion} --overwrite --out {tmp_path / 's'}"
+        told = cadenza(line).stdout
+        first, second = json.loads(cadenza(f"{line} --json").stdout)["selection"]["trace"]
+        assert f"\n{kind}: {first:.3g}, {second:.3g}\n" in told
+        # both criteria choose the first and the last member
+        assert ("more than by the criterion fcp: +0 [0, 0]" in told) == (criterion == "pe")
     ended = cadenza(f"matrix {zoo} --episodes 4 --out {tmp_path}")
     assert ended.exit_code == 0, ended.output
     assert len(json.loads((tmp_path / "matrix.json").read_text())["cells"][0]) == 3
