@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cadenza.core.errors import IntegrityError
+from cadenza.core.files import tree_digest
 from cadenza.loop.backends.lerobot_results import (
     read_checkpoint,
     read_harvest,
@@ -137,9 +138,12 @@ def trained(folder, step):
 def test_missing_or_unfinished_policy_is_an_error(tmp_path):
     with pytest.raises(IntegrityError, match=r"expected a trained policy, got no config.json"):
         read_checkpoint(tmp_path, rung="act", cycle=0, steps=20)
-    trained(tmp_path, 10)
+    path = trained(tmp_path, 10)
     with pytest.raises(IntegrityError, match="expected a policy after 20 steps, got 10"):
         read_checkpoint(tmp_path, rung="act", cycle=0, steps=20)
+    made = read_checkpoint(tmp_path, rung="act", cycle=3, steps=10)
+    told = {"policy_type": "act", "path": str(path), "cycle": 3, "sha256": tree_digest(path)}
+    assert made == CheckpointRecord(**told)
 
 
 def harvested(folder, **changes):
