@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from cadenza.loop.errors import StoreAccessError, StoreUnavailableError
@@ -77,3 +79,8 @@ def test_incident_that_cannot_be_written_is_told_in_the_log(tmp_path, caplog):
     IncidentLog(tmp_path / "run").note("stopped", "somebody asked")
     [told] = caplog.messages
     assert "incidents.jsonl: 'somebody asked' is not noted there" in told
+    (tmp_path / "run").unlink()
+    IncidentLog(tmp_path / "run").note("stopped", "somebody asked", by="Ada")
+    line = json.loads((tmp_path / "run" / "incidents.jsonl").read_text())
+    assert line.pop("ts") > 0
+    assert line == {"kind": "stopped", "message": "somebody asked", "by": "Ada"}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cadenza.loop.scripts.collect_rollouts import tensors_of
 from cadenza.loop.scripts.files import difference
-from cadenza.loop.scripts.merge_datasets import chosen, reduced
+from cadenza.loop.scripts.merge_datasets import chosen, reduced, relabelled
 
 INFO: dict[str, Any] = {
     "codebase_version": "v3.0",
@@ -126,3 +126,12 @@ def test_blend_leaves_out_features_that_only_one_dataset_has(tmp_path, monkeypat
     assert not removed
     reduced(own, to=other, out=tmp_path / "out")
     assert removed == [(own, ["next.reward"], tmp_path / "out", "local/few")]
+
+
+def test_mix_is_seen_with_the_labels_of_the_dataset(tmp_path):
+    own = dataset(tmp_path / "own")
+    mix = dataset(tmp_path / "mix", changed("features/action/names", ["u"]) | {"robot_type": "arm"})
+    view = relabelled(mix, like=own, view=tmp_path / "view")
+    assert json.loads((view / "meta" / "info.json").read_text()) == INFO
+    assert (view / "data").resolve() == mix / "data"
+    assert not (view / "videos").is_symlink()
