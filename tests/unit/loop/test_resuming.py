@@ -1,10 +1,23 @@
+import re
 from pathlib import Path
 
 import pytest
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.loop.config import LoopConfig
-from cadenza.loop.resuming import anchored, placed, require_place, stored_config, weights_digest
+from cadenza.loop.constitution import load_constitution
+from cadenza.loop.dry_run import missing_data
+from cadenza.loop.orchestrator import build_loop
+from cadenza.loop.resuming import (
+    anchored,
+    initial_reference,
+    placed,
+    require_place,
+    rules_file,
+    rules_of,
+    stored_config,
+    weights_digest,
+)
 from cadenza.loop.store import JobStore
 
 
@@ -59,6 +72,28 @@ def test_an_earlier_run_as_reference_means_the_policy_that_it_blessed(tmp_path):
         anchored(given)
 
 
+def test_the_first_reference_is_named_or_what_the_ladder_begins_with(tmp_path):
+    def found(reference, init=None):
+        ladder = [{"name": "bc", "init": init}]
+        made = initial_reference(config(reference=reference, policy_ladder=ladder))
+        return made and (made.policy_type, made.path, made.cycle, made.blessed, made.sha256)
+
+    weights, folder = tmp_path / "weights", tmp_path / "folder"
+    weights.write_bytes(b"weights")
+    folder.mkdir()
+    (folder / "model.safetensors").touch()
+    first = ("bc", str(weights), -1, True, weights_digest(weights))
+    assert found(None, str(weights)) == found(str(weights)) == first
+    for text, told in (('{"extra": {"rung": "bc_large"}}', "bc_large"), ("{}", "bc")):
+        (tmp_path / "weights.json").write_text(text)
+        assert found(str(weights)) == (told, *first[1:])
+    assert found(str(folder))[0] == "bc"
+    (folder / "config.json").write_text('{"type": "act"}')
+    assert found(str(folder))[:2] == ("act", str(folder))
+    assert found("owner/policy", str(weights)) == ("bc", "owner/policy", -1, True, None)
+    assert found("none", str(weights)) is found(None) is found(None, "owner/policy") is None
+
+
 def test_the_place_of_a_run_is_stored_and_may_be_written_in_any_way(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     stored = placed(config(workdir="runs"), Path("runs/one")).model_dump(mode="json")
@@ -70,3 +105,51 @@ def test_the_place_of_a_run_is_stored_and_may_be_written_in_any_way(tmp_path, mo
     with pytest.raises(ConfigurationError, match=f"in {tmp_path}/runs, .* got {tmp_path}/moved;"):
         require_place("one", stored, Path("moved/one"))
     require_place("one", {"workdir": "runs"}, Path("moved/one"))  # stored by an older version
+
+
+NATIVE = {"run_name": "r", "seed_dataset": "local/d", "data": {"initial_episodes": 2}}
+LEROBOT = {
+    **NATIVE,
+    "backend": "lerobot",
+    "policy_ladder": [{"name": "act"}],
+    "eval": {"env_type": "pusht"},
+}
+DEFAULT = "configs/constitution.yaml"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Current folder, without any rules."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("document", [NATIVE, LEROBOT])
+@pytest.mark.parametrize("name", [DEFAULT, "mine.yaml"])
+def test_named_rules_that_are_not_there_are_an_error_and_never_other_rules(document, name, folder):
+    config = LoopConfig(**document, constitution=name)
+    told = rf"constitution: expected a file of rules, got none at {re.escape(str(folder / name))}"
+    for ask in (rules_of, missing_data, lambda given: build_loop(given, "run")):
+        for given in (config, anchored(config), config.model_copy(update={"seed": 1})):
+            with pytest.raises(ConfigurationError, match=told):
+                ask(given)
+    assert not list(folder.iterdir())  # neither a store nor a folder of a run
+
+
+@pytest.mark.parametrize("document", [NATIVE, LEROBOT])
+@pytest.mark.usefixtures("folder")
+def test_rules_that_nobody_names_are_the_shipped_ones(document):
+    config = LoopConfig(**document)
+    for given in (config, anchored(config), anchored(anchored(config))):
+        assert rules_file(given) is None
+        assert rules_of(given).sha256 == load_constitution(None).sha256
+
+
+def test_leagents_default_holds_unnamed_where_it_lies_and_from_any_folder(folder, monkeypatch):
+    (folder / "configs").mkdir()
+    (folder / DEFAULT).write_text("max_train_steps: 7\n")
+    found = anchored(LoopConfig(**LEROBOT))
+    assert rules_file(LoopConfig(**NATIVE)) is None  # LeAgents has no native back end
+    monkeypatch.chdir("/")
+    assert found.constitution == folder / DEFAULT
+    assert rules_of(found).rules.max_train_steps == 7
