@@ -1,6 +1,7 @@
 import errno
 import io
 import logging
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -257,3 +258,19 @@ def test_a_terminal_that_is_closed_ends_nothing(run, tmp_path, monkeypatch, stre
         logging.getLogger("cadenza.loop").warning("the disk is slow")
     loop.bus.close()
     assert "slow" not in place.getvalue()
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_run_warns_before_a_job_and_again_only_after_there_was_room(quiet, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    subscribe = SimpleNamespace(subscribe=lambda _: None)
+    config = SimpleNamespace(workdir=tmp_path, backend="native")
+    display = LoopDisplay(quiet=quiet)
+    counts = []
+    with display.following(SimpleNamespace(bus=subscribe, config=config)):
+        for free_gib in (2.0, 0.5, 0.4, 2.0, 0.5):
+            usage = SimpleNamespace(free=int(free_gib * 2**30))
+            monkeypatch.setattr(shutil, "disk_usage", lambda _, usage=usage: usage)
+            display.on_event(Event(RUN, "train", "job_started", 1, {}))
+            counts.append(sys.stderr.getvalue().count("warning: disk nearly full"))
+    assert counts == [0, 1, 1, 1, 2]

@@ -41,15 +41,12 @@ from cadenza.core import errors
         (MemoryError("m"), ExitCode.OUT_OF_MEMORY),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), ExitCode.OUT_OF_MEMORY),
         (OutputClosedError("o"), ExitCode.OUTPUT_CLOSED),
+        (ZeroDivisionError(), None),
+        (RuntimeError("expected a square matrix"), None),
     ],
 )
-def test_each_expected_error_has_its_exit_code(error, code):
+def test_each_expected_error_has_its_exit_code_and_a_bug_of_our_own_none(error, code):
     assert exit_code_of(error) is code
-
-
-def test_a_bug_of_our_own_has_no_exit_code():
-    assert exit_code_of(ZeroDivisionError()) is None
-    assert exit_code_of(RuntimeError("expected a square matrix")) is None
 
 
 def test_typed_exits_writes_the_message_once_and_ends_with_the_code(capsys):
@@ -118,12 +115,6 @@ def test_typed_exits_outside_the_main_thread_leaves_signals_alone():
     assert codes == [ExitCode.BAD_INPUT]
 
 
-def test_a_message_of_several_lines_becomes_one(capsys):
-    with pytest.raises(typer.Exit), typed_exits():
-        raise errors.ConfigurationError("expected YAML, got\n  a tab\n")
-    assert capsys.readouterr().err == "error: expected YAML, got a tab\n"
-
-
 def test_a_message_keeps_its_lines_where_a_command_wants_them(capsys):
     with pytest.raises(typer.Exit), typed_exits(keep_lines=True, as_json=True):
         raise errors.ConfigurationError("expected keys, got:\n  songs\n")
@@ -136,6 +127,7 @@ def test_a_message_keeps_its_lines_where_a_command_wants_them(capsys):
     ("error", "text"),
     [
         (errors.StorageError(errno.ENOSPC, "a.pt: free space"), "a.pt: free space"),
+        (errors.ConfigurationError("expected YAML, got\n  a tab\n"), "expected YAML, got a tab"),
         (
             PermissionError(errno.EACCES, "Permission denied", "a.yaml"),
             "a.yaml: the file system refused with 'Permission denied'; check path and permissions",
@@ -147,7 +139,7 @@ def test_a_message_keeps_its_lines_where_a_command_wants_them(capsys):
         ),
     ],
 )
-def test_error_messages_are_sentences_without_error_numbers(error, text, capsys):
+def test_error_messages_are_sentences_on_one_line_without_error_numbers(error, text, capsys):
     with pytest.raises(typer.Exit), typed_exits():
         raise error
     assert capsys.readouterr().err == f"error: {text}\n"
@@ -174,20 +166,23 @@ def test_full_stdout_is_an_error_that_says_so(write, monkeypatch, capsys):
     assert first.startswith("error: stdout: expected to write the result, got 'No space left on")
 
 
-def test_a_reader_that_left_ends_the_command_silently(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdout", _Refusing(errno.EPIPE))
-    with pytest.raises(typer.Exit) as ended, typed_exits(as_json=True):
-        print_text("line")
-    assert ended.value.exit_code == ExitCode.OUTPUT_CLOSED
-    assert capsys.readouterr().err == ""
+def _raise_input_error() -> None:
+    raise errors.InputError("got nan")
 
 
-def test_a_reader_that_left_does_not_hide_an_error(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("body", "code", "told"),
+    [
+        (lambda: print_text("line"), ExitCode.OUTPUT_CLOSED, ""),
+        (_raise_input_error, ExitCode.BAD_INPUT, "error: got nan\n"),
+    ],
+)
+def test_a_reader_that_left_is_no_error_and_hides_none(body, code, told, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdout", _Refusing(errno.EPIPE))
     with pytest.raises(typer.Exit) as ended, typed_exits(as_json=True):
-        raise errors.InputError("expected a finite action, got nan")
-    assert ended.value.exit_code == ExitCode.BAD_INPUT
-    assert capsys.readouterr().err == "error: expected a finite action, got nan\n"
+        body()
+    assert ended.value.exit_code == code
+    assert capsys.readouterr().err == told
 
 
 @pytest.mark.parametrize("closed", [True, False])

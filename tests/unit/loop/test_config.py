@@ -173,60 +173,65 @@ def test_every_problem_gets_a_line_of_its_own():
     assert "pydantic" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("section", "key", "words", "message"),
-    [
-        ("train", "extra_args", ["--steps=9"], "no --steps, which is set from train.steps"),
-        ("train", "extra_args", ["--output-dir=/x"], "--output-dir, which is set from workdir"),
-        ("train", "extra_args", ["--resume=true"], "resuming is the loop's"),
-        ("train", "extra_args", ["--policy.push_to_hub=true"], "it is always false"),
-        ("train", "extra_args", ["--log_freq=1", "--log_freq=2"], "--log_freq once for a command"),
-        ("eval", "extra_args", ["--seed=1000"], "set from seed"),
-        ("eval", "extra_args", ["--eval.n_episodes=1"], "set from eval.n_episodes"),
-        ("improve", "extra_args", ["--max-attempts=9"], "set from improve.episodes"),
-        ("eval", "env_args", ["--env.task=x"], "set from eval.task_suite"),
-    ],
+#: Ends the message of a flag that no native job has.
+NO_DEVICE = " with the native back end, got --device"
+#: The message where LIBERO would ignore its seeds.
+LIBERO = (
+    "--env.init_states=false or nothing with libero, got --.*"
+    "whatever the seed, so that tests repeat and the harvest trains on the states"
 )
-def test_flag_that_the_loop_sets_is_refused_when_loading(section, key, words, message):
-    document = {**LEROBOT, section: {key: words}}
-    with pytest.raises(ConfigurationError, match=rf"{section}\.{key}: expected .*{message}"):
-        load(document)
 
 
 @pytest.mark.parametrize(
-    ("section", "words"),
+    ("document", "section", "key", "words", "message"),
     [
-        ("eval.env_args", ["--env.init_states=true"]),
-        ("eval.extra_args", ["--env.init-states=True"]),
-        ("improve.extra_args", ["--env.init_states"]),
-        ("train.extra_args", ["--env.type=libero", "--env.init_states=true"]),
+        (
+            LEROBOT,
+            "train",
+            "extra_args",
+            ["--steps=9"],
+            ".*no --steps, which is set from train.steps",
+        ),
+        (
+            LEROBOT,
+            "train",
+            "extra_args",
+            ["--output-dir=/x"],
+            ".*--output-dir, which is set from workdir",
+        ),
+        (LEROBOT, "train", "extra_args", ["--resume=true"], ".*resuming is the loop's"),
+        (LEROBOT, "train", "extra_args", ["--policy.push_to_hub=true"], ".*it is always false"),
+        (
+            LEROBOT,
+            "train",
+            "extra_args",
+            ["--log_freq=1", "--log_freq=2"],
+            ".*--log_freq once for a command",
+        ),
+        (LEROBOT, "eval", "extra_args", ["--seed=1000"], ".*set from seed"),
+        (LEROBOT, "eval", "extra_args", ["--eval.n_episodes=1"], ".*set from eval.n_episodes"),
+        (LEROBOT, "improve", "extra_args", ["--max-attempts=9"], ".*set from improve.episodes"),
+        (LEROBOT, "eval", "env_args", ["--env.task=x"], ".*set from eval.task_suite"),
+        (LEROBOT, "eval", "env_args", ["--env.init_states=true"], LIBERO),
+        (LEROBOT, "eval", "extra_args", ["--env.init-states=True"], LIBERO),
+        (LEROBOT, "improve", "extra_args", ["--env.init_states"], LIBERO),
+        (LEROBOT, "train", "extra_args", ["--env.type=libero", "--env.init_states=true"], LIBERO),
+        (NATIVE, "eval", "extra_args", ["--partners=a"], "no --partners, whi"),
+        (NATIVE, "improve", "extra_args", ["--seed-count=3"], "no --seed-count, whi"),
+        (NATIVE, "train", "extra_args", ["--device=cpu"], f"no further argument{NO_DEVICE}"),
+        (NATIVE, "eval", "extra_args", ["--device=cpu"], f"--filter{NO_DEVICE}"),
+        (NATIVE, "improve", "extra_args", ["--device=cpu"], f"--filter{NO_DEVICE}"),
     ],
 )
-def test_libero_that_would_ignore_its_seeds_is_refused_when_loading(section, words):
-    name, key = section.split(".")
-    with pytest.raises(
-        ConfigurationError,
-        match=rf"{name}\.{key}: expected --env.init_states=false or nothing with libero, got --.*"
-        "whatever the seed, so that tests repeat and the harvest trains on the states",
-    ):
-        load({**LEROBOT, name: {key: words}})
+def test_flag_that_the_loop_sets_or_no_job_has_is_refused(document, section, key, words, message):
+    with pytest.raises(ConfigurationError, match=rf"{section}\.{key}: expected {message}"):
+        load({**document, section: {key: words}})
+
+
+def test_init_states_may_be_false_with_libero_and_anything_elsewhere():
     assert load({**LEROBOT, "eval": {"env_args": ["--env.init_states=false"]}})
     elsewhere = {"env_type": "pusht", "extra_args": ["--env.init_states=true"]}
     assert load({**LEROBOT, "eval": elsewhere})
-
-
-def test_flag_of_a_native_job_that_the_loop_sets_is_refused():
-    for section, word in (("eval", "--partners=a"), ("improve", "--seed-count=3")):
-        with pytest.raises(ConfigurationError, match=f"expected no {word.partition('=')[0]}, whi"):
-            load({**NATIVE, section: {"extra_args": [word]}})
-
-
-@pytest.mark.parametrize("section", ["train", "eval", "improve"])
-def test_flag_that_a_native_job_does_not_have_is_refused(section):
-    wanted = "no further argument" if section == "train" else "--filter"
-    message = rf"{section}\.extra_args: expected {wanted} with the native back end, got --device"
-    with pytest.raises(ConfigurationError, match=message):
-        load({**NATIVE, section: {"extra_args": ["--device=cpu"]}})
 
 
 BASE = "run_name: r\nseed_dataset: local/x\n"

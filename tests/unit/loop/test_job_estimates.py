@@ -15,24 +15,12 @@ def key(stage, cycle=0):
 
 def row(stage, cycle=0, **changes):
     values = {
-        "id": 1,
-        "key": key(stage, cycle),
-        "attempt": 1,
-        "command": ("lerobot-train", "--steps=2000"),
-        "pid": 1,
-        "pid_start_time": 1.0,
-        "status": "succeeded",
-        "started": 100.0,
-        "heartbeat": 130.0,
-        "finished": 150.0,
-        "exit_code": 0,
-        "duration_s": 50.0,
-        "attempt_s": 0.0,
-        "interruptions": 0,
-        "device": "cpu",
-        "result_path": None,
+        "id": 1, "key": key(stage, cycle), "attempt": 1, "status": "succeeded", "exit_code": 0,
+        "command": ("lerobot-train", "--steps=2000"), "pid": 1, "pid_start_time": 1.0,
+        "started": 100.0, "heartbeat": 130.0, "finished": 150.0, "duration_s": 50.0,
+        "attempt_s": 0.0, "interruptions": 0, "device": "cpu", "result_path": None,
         "result_sha256": None,
-    }
+    }  # fmt: skip
     return JobRow(**(values | changes))
 
 

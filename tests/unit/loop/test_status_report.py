@@ -3,6 +3,7 @@ import json
 import pytest
 
 from cadenza.cli.loop_status import notes
+from cadenza.loop.requests import stop_run
 from cadenza.loop.status_report import run_status
 from cadenza.loop.store.changes import add_checkpoint, record_episodes
 from cadenza.loop.store.rows import ReplyRow
@@ -77,3 +78,17 @@ def test_what_a_language_model_was_asked_is_told(store, tmp_path):
         "2 proposals by the schedule instead",
         "unpriced": "language model: 3 calls, 1 of them without a reply",
     }
+
+
+def test_a_controller_that_takes_the_run_meanwhile_hears_the_request_to_stop(tmp_path, monkeypatch):
+    with begun_run(tmp_path) as store:
+        acquire = store.leases.acquire
+
+        def too_late(*arguments, **options):
+            acquire(RUN, "a controller", ttl_s=60.0, to_work=True)
+            return acquire(*arguments, **options, gone=lambda _: False)
+
+        monkeypatch.setattr(store.leases, "acquire", too_late)
+        outcome = stop_run(store, RUN, workdir=tmp_path)
+        assert outcome.controller == "a controller"
+        assert store.stop_requested(RUN)

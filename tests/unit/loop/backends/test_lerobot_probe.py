@@ -1,5 +1,6 @@
 """Flags and releases of LeRobot, from help texts recorded from 0.4.4."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -9,11 +10,16 @@ import pytest
 from cadenza.core.errors import ConfigurationError, MissingExtraError
 from cadenza.loop.backends.lerobot_probe import (
     TOOLS,
+    Interface,
     LeRobotEnvironment,
     LeRobotTools,
+    dataset_interface,
+    environment_interface,
     lerobot_programs,
     lerobot_python,
     output_of,
+    require_agreement,
+    require_seeds,
 )
 
 RECORDED = Path(__file__).with_name("recorded")
@@ -107,3 +113,123 @@ def test_programs_are_lerobots_own_or_our_scripts(tmp_path):
     (tmp_path / "bin" / "lerobot-train").unlink()
     with pytest.raises(ConfigurationError, match="expected lerobot-train beside"):
         lerobot_programs(LeRobotEnvironment(python=tmp_path / "bin" / "python", cache=tmp_path))
+
+
+GOOD = {"repeats": True, "differs": True}
+IN_ORDER = [100, 101, 102, 103, 104]
+
+
+def facts(evaluated=IN_ORDER, **tasks):
+    return {"seeds": tasks or {"pusht_0": GOOD}, "evaluated_seeds": evaluated}
+
+
+def test_seeds_that_choose_the_state_are_recorded_with_the_tasks_that_show_it():
+    assert require_seeds(facts(b_1=GOOD, a_0=GOOD), source="f") == {
+        "initial_states": "chosen by the seed, as resets of a_0, b_1 show",
+        "evaluated_seeds": "start + episode, as a trial shows",
+    }
+    assert require_seeds(facts(None), source="f")["evaluated_seeds"] == "not known"
+
+
+@pytest.mark.parametrize(
+    ("changes", "got"),
+    [
+        ({"repeats": False}, "another state when it was reset from seed 1 again"),
+        ({"differs": False}, "the state of seed 1 from seed 2 or 3 too"),
+        ({"differs": 1}, "the state of seed 1"),
+        ({"repeats": None}, "another state"),
+    ],
+)
+def test_environment_that_does_not_follow_its_seeds_is_refused(changes, got):
+    with pytest.raises(
+        ConfigurationError,
+        match=rf"libero_3: expected the seed to choose where an episode begins, got {got}.*\(f\); "
+        r"policies could be tested on the states that they were trained on, .* Set eval.env_type",
+    ):
+        require_seeds(facts(libero_2=GOOD, libero_3={**GOOD, **changes}), source="f")
+
+
+@pytest.mark.parametrize("seeds", [None, {}, []])
+def test_environment_that_was_not_asked_is_refused(seeds):
+    with pytest.raises(ConfigurationError, match="f: expected facts about the seeds of tasks"):
+        require_seeds({"seeds": seeds, "evaluated_seeds": IN_ORDER}, source="f")
+
+
+@pytest.mark.parametrize("evaluated", [[100, 101, 100, 101, 102], IN_ORDER[:4], "all"])
+def test_evaluation_that_plays_other_seeds_is_refused(evaluated):
+    with pytest.raises(ConfigurationError, match=r"lerobot-eval: expected episodes from the seeds"):
+        require_seeds(facts(evaluated), source="f")
+
+
+IMAGE = "observation.image"
+NAMES = ["height", "width", "channels"]
+
+
+def picture(size, **changes):
+    return {"dtype": "video", "shape": [size, size, 3], "names": NAMES, **changes}
+
+
+def dataset(folder, features):
+    (folder / "meta").mkdir(parents=True, exist_ok=True)
+    (folder / "meta" / "info.json").write_text(json.dumps({"features": features}))
+    return folder
+
+
+def policy(folder, **config):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def shown(size):
+    shapes = {IMAGE: (3, size, size), "observation.state": (2,), "action": (2,)}
+    return Interface(name="environment pusht", shapes=shapes)
+
+
+FEATURES = {
+    IMAGE: picture(384),
+    "observation.state": {"dtype": "float32", "shape": [2], "names": None},
+    "action": {"dtype": "float32", "shape": [2], "names": ["x", "y"]},
+    "next.reward": {"dtype": "float32", "shape": [1], "names": None},
+    "index": {"dtype": "int64", "shape": [1], "names": None},
+}
+
+
+def test_dataset_shapes_are_channels_first_and_bookkeeping_is_left_out(tmp_path):
+    first = {**FEATURES, "observation.depth": picture(4, shape=[1, 4, 5], names=["c", "h", "w"])}
+    assert dataset_interface(dataset(tmp_path, first)).shapes == {
+        IMAGE: (3, 384, 384),
+        "observation.depth": (1, 4, 5),
+        "observation.state": (2,),
+        "action": (2,),
+    }
+
+
+def test_large_pictures_do_not_fit_an_environment_of_small_ones(tmp_path):
+    data = dataset_interface(dataset(tmp_path, FEATURES))
+    require_agreement(data, shown(384))
+    with pytest.raises(
+        ConfigurationError,
+        match=r"observation.image: expected the shape 3x384x384 of dataset .*, got 3x96x96 of env",
+    ):
+        require_agreement(data, shown(96))
+
+
+def test_environment_is_looked_at_once_for_the_same_words(tmp_path):
+    place, asked = environment(tmp_path), []
+
+    def ask(command):
+        asked.append(command)
+        result = Path(command[-1].removeprefix("--result-json="))
+        result.parent.mkdir(exist_ok=True)
+        result.write_text(json.dumps({"observation": {IMAGE: [3, 96, 96]}, "action": [2]}))
+        return ""
+
+    words = ("--env-type=pusht", "--task=PushT-v0")
+    for _ in range(2):
+        found = environment_interface(place, words, ask=ask)
+        assert found.shapes == {IMAGE: (3, 96, 96), "action": (2,)}
+    assert len(asked) == 1
+    assert asked[0][3:-1] == ["describe", *words]
+    environment_interface(place, (*words, "--env.obs_type=pixels"), ask=ask)
+    assert len(asked) == 2

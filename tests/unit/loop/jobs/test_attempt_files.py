@@ -5,7 +5,7 @@ import pytest
 
 from cadenza.core.errors import IntegrityError
 from cadenza.loop.jobs.attempt_files import AttemptEnd, AttemptFolder, HostRequest
-from cadenza.loop.jobs.outcomes import judge
+from cadenza.loop.jobs.outcomes import Course, Outcome, judge, read_course
 
 REQUEST = HostRequest(
     attempt=2,
@@ -67,23 +67,11 @@ def test_kills_that_nobody_counted_are_none(folder):
         (-11, "finished", 0, "failed", "SIGSEGV"),
         (-40, "finished", 0, "failed", "exit code -40$"),
         (0, "stopped", 0, "ended_by_us", "^it was ended by a request to stop$"),
-        (
-            -15,
-            "budget",
-            0,
-            "ended_by_us",
-            "^it was ended by its host, as the run's budget was used",
-        ),
+        (-15, "budget", 0, "ended_by_us", "^it was ended by its host, as the run's budget was "),
         (-15, "signal", 0, "interrupted", r"^it was ended by a signal from outside the run \(SIGT"),
         (0, "time_limit", 0, "failed", "time limit ended it after 1.0 s, exit code 0"),
         (-9, "silent", 0, "failed", "as its log and its folder had stood still for jobs"),
-        (
-            -9,
-            "finished",
-            2,
-            "failed",
-            r"^the kernel killed it for want of memory, exit code -9 \(S",
-        ),
+        (-9, "finished", 2, "failed", r"^the kernel killed it for want of memory, exit code -9"),
         (1, "finished", 2, "failed", "^exit code 1, after the kernel killed 2 processes for want"),
     ],
 )
@@ -107,3 +95,35 @@ def test_end_on_request_names_who_asked(folder):
     assert judge(folder, 2, None).problem == (
         "it was ended by process 7 on host, the run's controller, which was asked to stop"
     )
+
+
+KILLED = Outcome(
+    kind="interrupted", end=AttemptEnd(attempt=1, exit_code=-9, duration_s=1.0, reason="finished")
+)
+HOST_KILLED = Outcome(kind="interrupted")
+FAILED = Outcome(
+    kind="failed", end=AttemptEnd(attempt=1, exit_code=1, duration_s=1.0, reason="finished")
+)
+
+
+@pytest.mark.parametrize(
+    ("done", "outcome", "kept", "kills"),
+    [
+        (0.5, KILLED, 0.5, 3),
+        (0.5, KILLED, 0.6, 0),  # it got further
+        (0.5, KILLED, None, 3),
+        (None, KILLED, 0.6, 3),
+        (0.5, HOST_KILLED, 0.5, 2),  # a shutdown tells nothing
+        (0.5, HOST_KILLED, 0.6, 0),
+        (0.5, FAILED, 0.5, 2),
+    ],
+)
+def test_kills_without_getting_further_are_counted(done, outcome, kept, kills):
+    assert Course(attempt=3, done=done, kills=2).kills_after(outcome, kept) == kills
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"attempt": -1}', '{"attempt": 1, "x": 2}'])
+def test_what_cannot_be_read_counts_as_nothing(tmp_path, text, caplog):
+    (tmp_path / "course.json").write_text(text)
+    assert read_course(AttemptFolder(tmp_path)) is None
+    assert "expected how a job has gone, got" in caplog.text

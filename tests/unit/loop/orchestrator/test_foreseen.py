@@ -1,8 +1,10 @@
 """What a run would ask of the rules in any of its cycles is asked before it begins."""
 
 import json
+import re
 
 import pytest
+import yaml
 
 from cadenza.loop.backends.lerobot import LeRobotBackend
 from cadenza.loop.backends.native import NativeBackend
@@ -113,3 +115,38 @@ def test_adaptation_and_merge_are_asked_for():
         *[("collect", False), ("train", False), ("train", False), ("evaluate", False)],
         *[("harvest", False), ("train", True), ("merge", False)],
     ]
+
+
+#: The keys of LeAgents' own file.
+THEIRS = {
+    "forbidden_commands": ["lerobot-record"],
+    "forbidden_args": ["--robot"],
+    "max_train_steps": 200000,
+    "allowed_env_types": ["libero"],
+    "max_eval_episodes": 500,
+}
+
+
+def leagents(**changes):
+    document = {"run_name": "r", "seed_dataset": "lerobot/libero", "backend": "lerobot", **changes}
+    return LoopConfig.from_document(document, source="test")
+
+
+def require(settings, rules):
+    require_foreseen_allowed(settings, rules)
+    require_commands_allowed(settings, rules, LeRobotBackend(settings))
+
+
+@pytest.mark.parametrize("improve", [False, True])
+def test_every_rule_that_is_missing_is_told_at_once_and_is_enough(improve):
+    settings = leagents(improve={"enabled": improve, "adapt_steps": 5})
+    with pytest.raises(ConstitutionError) as caught:
+        require(settings, Constitution.from_rules(THEIRS))
+    reason = str(caught.value)
+    assert "change the configuration or the rules; what the configuration needs" in reason
+    lines = re.findall("`(.*?)`", reason)
+    added = yaml.safe_load("\n".join(lines))
+    names = ["allowed_programs", "allowed_hub_policies", "allowed_hub_datasets"]
+    assert list(added) == [*names[:1], *["max_collect_episodes"] * improve, *names[1:]]
+    assert added["allowed_hub_policies"] == ["lerobot/smolvla_base", "lerobot/pi05_base"]
+    require(settings, Constitution.from_rules({**THEIRS, **added}))
