@@ -36,10 +36,7 @@ class Hanging:
 
 @pytest.mark.parametrize(
     ("text", "priced", "by"),
-    [
-        ("Rewrite the lessons.", True, "store"),
-        ("Cycle: 0\n", False, "signal"),
-    ],
+    [("Rewrite the lessons.", True, "store"), ("Cycle: 0\n", False, "signal")],
 )
 def test_stop_takes_effect_while_a_model_hangs(text, priced, by, tmp_path, monkeypatch):
     model = Hanging(text)

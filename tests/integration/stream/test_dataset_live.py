@@ -92,9 +92,7 @@ def test_recording_of_a_live_engine_replays_after_it_ended(tmp_path: Path) -> No
         assert (first == second).all()
 
 
-def test_loader_ends_while_back_pressure_holds_its_workers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_loader_ends_while_back_pressure_holds_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     # The loader kills no worker: one that went on waiting would hold this test up.
     monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 1e5)
     # The first draw waits for as many steps as nobody will ever write.

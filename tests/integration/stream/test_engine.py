@@ -13,12 +13,7 @@ import torch
 from tensordict import TensorDict
 from torch.utils.data import DataLoader, IterableDataset
 
-from cadenza.core.errors import (
-    DataPendingError,
-    InputError,
-    NotReadyError,
-    StaleDataError,
-)
+from cadenza.core.errors import DataPendingError, InputError, NotReadyError, StaleDataError
 from cadenza.stream import OnlineDataEngine, OnlineDataEngineState
 from cadenza.stream.back_pressure import is_fill_running
 from cadenza.stream.config import OnlineDataEngineCfg

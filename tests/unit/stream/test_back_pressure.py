@@ -23,12 +23,7 @@ from cadenza.stream.config import FlowRules
 from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.layout import BOOKKEEPING, StoreLayout
 from cadenza.stream.slot_reader import SlotReader
-from cadenza.stream.slots import (
-    LARGEST,
-    SlotStore,
-    StreamWords,
-    saturating_sum,
-)
+from cadenza.stream.slots import LARGEST, SlotStore, StreamWords, saturating_sum
 from tests.stream_episodes import new_store, write_episode
 
 
@@ -128,8 +123,7 @@ def test_fill_is_due_when_the_last_one_was_read_whole(store, mode) -> None:
 
 
 @pytest.mark.parametrize(
-    "request_if_wanted",
-    [request_fill_if_due, request_fill_if_passed, request_fill_unless_running],
+    "request_if_wanted", [request_fill_if_due, request_fill_if_passed, request_fill_unless_running]
 )
 def test_fill_that_two_ask_for_at_once_is_asked_for_once(
     store, monkeypatch, request_if_wanted

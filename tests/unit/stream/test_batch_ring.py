@@ -7,10 +7,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from cadenza.core.errors import (
-    InputError,
-    NotReadyError,
-)
+from cadenza.core.errors import InputError, NotReadyError
 from cadenza.stream.batch_ring import BatchRing
 from tests.interrupts import interrupted_everywhere
 

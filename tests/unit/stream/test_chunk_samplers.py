@@ -48,8 +48,7 @@ def rounded_mixture(means, stds, weights, sizes) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("x", "size"),
-    [(2.5, 2), (3.5, 4), (2.5000001, 3), (0.5, 1), (-7.0, 1), (1.4, 1), (64.49, 64)],
+    ("x", "size"), [(2.5, 2), (3.5, 4), (2.5000001, 3), (0.5, 1), (-7.0, 1), (1.4, 1), (64.49, 64)]
 )
 def test_halves_are_rounded_to_the_even_size_and_never_below_one(x: float, size: int) -> None:
     assert rounded_size(x, None, None) == size

@@ -26,10 +26,7 @@ def test_gymnasium_id_gives_the_spaces_and_the_step_limit() -> None:
     gym = {"id": "Pendulum-v1", "num_envs": 2}
     cfg = OnlineDataEngineCfg(gym_config=gym, buffer_size=6)
     layout = store_layout(cfg)
-    assert shapes(cfg) == {
-        "obs": ((3,), "float32", "state"),
-        "actions": ((1,), "float32", "step"),
-    }
+    assert shapes(cfg) == {"obs": ((3,), "float32", "state"), "actions": ((1,), "float32", "step")}
     # Six episodes and one more per environment; the default of 300 steps.
     assert (layout.slots, layout.steps, layout.producers) == (8, 300, 1)
     worlds = make_worlds(gym, {}, 7)

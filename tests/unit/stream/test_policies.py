@@ -70,11 +70,7 @@ def test_segments_of_the_vector_environment_come_before_its_action_list() -> Non
     played = DemonstrationPolicy(env)
     assert played.plan().tolist() == [3, 3]
     answers = [(played.act(None).tolist(), played.segment_ids().tolist()) for _ in range(3)]
-    assert answers == [
-        ([[0.0], [1.0]], [0, 0]),
-        ([[2.0], [3.0]], [0, 0]),
-        ([[4.0], [5.0]], [2, 2]),
-    ]
+    assert answers == [([[0.0], [1.0]], [0, 0]), ([[2.0], [3.0]], [0, 0]), ([[4.0], [5.0]], [2, 2])]
     env.create_demo_segments = lambda: None
     assert played.plan().tolist() == [0, 0]
     assert played.segment_ids().tolist() == [-1, -1]

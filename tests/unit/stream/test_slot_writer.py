@@ -86,10 +86,7 @@ def publish_33_segments(writer: EpisodeWriter) -> None:
         (lambda writer: writer.start({"ob": [1, 1]}), r"state fields \['obs'\], got \['ob'\]"),
         (lambda writer: writer.start({"obs": [1] * 3}), r"'obs' of shape \(2,\), got \(3,\)"),
         (lambda writer: writer.publish(), "expected at least one step, got 0; use drop"),
-        (
-            lambda writer: [writer.add(STEP, NEXT) for _ in range(99)],
-            "at most 40 steps per ep",
-        ),
+        (lambda writer: [writer.add(STEP, NEXT) for _ in range(99)], "at most 40 steps per ep"),
         (publish_33_segments, "at most 32 segments .*, got 33"),
         (lambda writer: writer.add(STEP | {"segment_id": 0.5}, NEXT), "that int64 holds, got 0.5"),
     ],

@@ -12,12 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from cadenza.core.errors import (
-    ConfigurationError,
-    InputError,
-    StorageError,
-    UnknownNameError,
-)
+from cadenza.core.errors import ConfigurationError, InputError, StorageError, UnknownNameError
 from cadenza.stream.bridges import lerobot
 from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.bridges.lerobot import LeRobotWriter
@@ -173,11 +168,7 @@ def test_statistics_are_those_of_all_frames(tmp_path: Path) -> None:
 
 
 #: Files and folders of eight episodes of which three fit into a file, and two files into a folder.
-ROLLED = [
-    "chunk-000/file-000.parquet",
-    "chunk-000/file-001.parquet",
-    "chunk-001/file-000.parquet",
-]
+ROLLED = ["chunk-000/file-000.parquet", "chunk-000/file-001.parquet", "chunk-001/file-000.parquet"]
 
 
 def places(root: Path, what: str) -> list[tuple[int, int]]:
@@ -285,7 +276,9 @@ def test_drafts_of_killed_writers_of_the_same_folder_are_removed(tmp_path: Path)
     others = [draft(name) for name in (f".ds.{ending}", f".d[s].x.{ending}", f".{ending}")]
     with lerobot.new_folder(tmp_path / "d[s]") as at_work:
         (at_work / "own").touch()
+        files = len(list(Path("/proc/self/fd").iterdir()))
         write(tmp_path / "d[s]", new_episodes()[:1])
+        assert len(list(Path("/proc/self/fd").iterdir())) == files
         assert (at_work / "own").exists()
         assert not killed.exists()
         shutil.rmtree(tmp_path / "d[s]")
