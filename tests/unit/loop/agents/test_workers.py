@@ -1,6 +1,7 @@
 """Workers on their own: a plain runner, no store, as LeAgents uses them."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from cadenza.loop.agents import (
     TrainAgent,
     TrainError,
 )
+from cadenza.loop.agents.base import cycle_of
 from cadenza.loop.config import EvalConfig, ImproveConfig, PolicyRung, TrainConfig
 from cadenza.loop.constitution import ConstitutionError, load_constitution
 from cadenza.loop.contracts.records import CheckpointRecord, DatasetRef, JobPlan, Proposal
@@ -57,6 +59,7 @@ def checkpoint(tmp_path):
 def test_worker_on_its_own_may_read_what_it_is_given_and_no_more(
     bus, stack, tmp_path, checkpoint, dataset, monkeypatch
 ):
+    assert [cycle_of(Path(f"runs/{name}/x")) for name in ("cycle_7", "cycle_x", "a")] == [7, 0, 0]
     place, backend = {**PLACE, "workdir": tmp_path / "run"}, FakeBackend()
     train = TrainAgent(TrainConfig(), RULES, bus, stack, backend=backend)
     for rung, init in (
