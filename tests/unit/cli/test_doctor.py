@@ -1,5 +1,3 @@
-"""`cadenza doctor`: what it finds, and what it takes to pass."""
-
 import json
 import shutil
 from types import SimpleNamespace
