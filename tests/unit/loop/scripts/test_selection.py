@@ -109,7 +109,7 @@ def test_dataset_on_the_hub_is_downloaded_as_far_as_needed(tmp_path, monkeypatch
 def test_whole_selection_of_a_suite_among_others(tmp_path, capsys):
     write_dataset(tmp_path / "ds", ["other", "push the T", "Push  the t", "pull"], per_file=2)
     suites = tmp_path / "suites.json"
-    suites.write_text(json.dumps({"push": ["push the T", "pull"], "far": ["fly"]}))
+    suites.write_text(json.dumps({"push": ["push the T", "pull"], "far": ["fly"], "odd": [3]}))
     result = tmp_path / "out" / "result.json"
     words = ["--repo-id=local/x", f"--root={tmp_path / 'ds'}", f"--instructions={suites}"]
     code = select_episodes.main([*words, "--suite=push", "--limit=2", f"--result-json={result}"])
@@ -125,5 +125,6 @@ def test_whole_selection_of_a_suite_among_others(tmp_path, capsys):
         "shards_needed": 2,
     }
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == facts
-    assert select_episodes.main([*words, "--suite=far"]) == 1
-    assert "expected episodes of the suite far" in capsys.readouterr().err
+    for suite, told in (("far", "episodes of the suite far"), ("odd", "a list of instructions")):
+        assert select_episodes.main([*words, f"--suite={suite}"]) == 1
+        assert f"expected {told}" in capsys.readouterr().err
