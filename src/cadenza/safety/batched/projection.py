@@ -24,7 +24,6 @@ Gradient: with W the rows that hold the action back and F the components inside 
 Axes:     arguments have B first; inside, n action components, m rows, B environments last.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
@@ -38,6 +37,7 @@ from cadenza.safety.batched.search import (
     MAX_FACE_ROWS,
     ROUNDING,
     Problems,
+    face_count,
     first_largest,
     project_on_faces,
     project_one_row_batch,
@@ -362,7 +362,7 @@ class _Stages:
     def _faces(self, problems: Problems) -> tuple[Tensor, Tensor]:
         """Enumerate faces; on a CPU in parts whose arrays fit the cache."""
         n, (m, size) = problems.u.shape[0], problems.b.shape
-        numbers = math.comb(m + 2 * n, n) * max(m, n)  # about those of all candidates
+        numbers = face_count(n, m) * max(m, n)
         step = max(64, _CHUNK_NUMBERS // numbers) if self.compact else size
         parts = [
             project_on_faces(p.u, p.A, p.b, p.lower, p.upper)

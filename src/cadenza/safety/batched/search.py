@@ -23,6 +23,7 @@ Capture:   no branch depends on data.
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from functools import cache
 from typing import Final, NamedTuple
@@ -249,6 +250,15 @@ def _cross(a: Tensor, c: Tensor) -> Tensor:
 def _choices(m: int, k: int, device: torch.device) -> Tensor:
     """Return all choices of k of m rows, shape (K, k); kept, so that a capture finds them."""
     return torch.tensor(list(itertools.combinations(range(m), k)), device=device)
+
+
+@cache
+def face_count(n: int, m: int) -> int:
+    """Return the number of candidates of m rows in n dimensions, K."""
+    flat = m + math.comb(m, 2)
+    if n == 2:
+        return flat + 4 * m
+    return flat + math.comb(m, 3) + 6 * flat + 12 * m
 
 
 class _State(NamedTuple):
