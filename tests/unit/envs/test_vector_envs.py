@@ -41,9 +41,9 @@ def test_spaces_and_attributes_are_those_of_the_scalar_env(vector, scalar):
 
 @pytest.mark.parametrize(("vector", "scalar"), PAIRS)
 def test_reset_starts_the_episodes_of_its_seeds_or_moves_on_from_zero(vector, scalar):
-    many, one = vector(2), scalar()
-    for given, seeds in ((None, (0, 1)), (None, (2, 3)), ([5, 0], (5, 0))):
-        obs = many.reset(seed=given)[0]
+    many, one = vector(3), scalar()
+    for given, seeds in ((None, (0, 1, 2)), (None, (3, 4, 5)), ([5, 0, 9], (5, 0, 9))):
+        obs = (vector(3) if given else many).reset(seed=given)[0]
         for row, seed in zip(ego(obs), seeds, strict=True):
             assert row.tobytes() == ego(one.reset(seed=seed)[0]).tobytes()
 

@@ -34,11 +34,15 @@ def examined(folder, wanted, environ=None):
     return by_name(doctor.examine(config=wanted, environ=environ, **place))
 
 
-ABSENT = "run: python environments/install.py"
-BROKEN = "remove that environment and install"
-ASKS = "import libero once by hand in LeRob"
-LACKS = "install 'lerobot[libero]' into LeRo"
-SCREEN = "export MUJOCO_GL=egl SDL_VIDEODRIVE"
+ABSENT = (
+    "run: python environments/install.py environments/lerobot.txt --needs-header linux/input.h "
+    "(8.5 GB), or set CADENZA_LEROBOT_PYTHON"
+)
+BROKEN = "remove that environment and install it again"
+SERVER = "do not run its asynchronous-inference server (CVE-2026-25874); the loop never does"
+ASKS = "import libero once by hand in LeRobot's environment and answer N"
+LACKS = "install 'lerobot[libero]' into LeRobot's environment"
+SCREEN = "export MUJOCO_GL=egl SDL_VIDEODRIVER=dummy"
 OK, NONE = ("lerobot", "ok", ""), ("libero", "fail", LACKS)
 FINE = [("libero", "ok", ""), ("screen", "ok", "")]
 
@@ -50,7 +54,7 @@ FINE = [("libero", "ok", ""), ("screen", "ok", "")]
         ("", "aloha", {}, [("lerobot", "fail", ABSENT)]),
         (" ", None, {}, [("lerobot", "warn", BROKEN)]),
         (" ", "aloha", {}, [("lerobot", "fail", BROKEN)]),
-        ("0.5.1 ", "aloha", {}, [("lerobot", "warn", "do not run its asynchronous-inferen")]),
+        ("0.5.1 ", "aloha", {}, [("lerobot", "warn", SERVER)]),
         ("0.6 yes", None, {}, [OK, ("libero", "warn", ASKS), ("screen", "warn", SCREEN)]),
         ("0.6 yes", "libero", {"LIBERO_CONFIG_PATH": ".", "DISPLAY": ":0"}, [OK, *FINE]),
         ("0.6 ", "libero", {"SDL_VIDEODRIVER": "x", "MUJOCO_GL": "egl"}, [OK, NONE, FINE[1]]),
@@ -75,7 +79,9 @@ def test_what_lerobots_environment_lacks_fails_only_who_wants_it(
         python.chmod(0o700)
     environ = {"HOME": "/nowhere", "CADENZA_LEROBOT_PYTHON": str(python), **environ}
     checks = doctor.lerobot_checks(environ, wanted=wanted and lerobot_config(wanted))
-    assert [(check.name, check.level, (check.fix or "")[:35]) for check in checks] == found
+    assert [(check.name, check.level, check.fix or "") for check in checks] == found
+    if not installed:  # and no interpreter is named
+        assert doctor.lerobot_checks({"HOME": str(tmp_path)}, wanted=None)[0].fix == ABSENT
 
 
 def test_a_gpu_is_needed_only_by_a_harvest_on_one(tmp_path, monkeypatch):

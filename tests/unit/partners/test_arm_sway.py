@@ -22,7 +22,12 @@ def played(partner, steps):
 def test_swing_starts_at_rest_and_keeps_to_amplitude_and_period():
     actions = played(sway(amplitude="0.2", period="40"), 140)
     assert actions.shape == (140, 8)
+    assert not actions[0].any()
     assert not actions[:, 7].any()  # the gripper
+    np.testing.assert_allclose(actions[60:100], actions[100:140], atol=1e-6)
+    np.testing.assert_allclose(np.abs(actions[60:100, :7]).max(axis=0), 0.2, rtol=0.02)
+    # Between steps an action changes by at most amplitude (1 / 20 + 2 pi / period).
+    assert np.abs(np.diff(actions, axis=0)).max() <= 0.2 * (1 / 20 + 2 * np.pi / 40)
     rng = derive_substream("partner.arm_sway.phases", root_seed=0).default_rng()
     n, phases = np.arange(140.0)[:, None], rng.uniform(0.0, 2.0 * np.pi, 7)
     swing = 0.2 * np.minimum(1.0, n / 20) * np.sin(2 * np.pi * n / 40 + phases)

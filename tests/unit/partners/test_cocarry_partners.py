@@ -190,6 +190,7 @@ def test_held_out_families_leave_the_ranges_of_training():
     assert (traits("cocarry_pausing_leader")["pause"] == 1.0).all()
     slow = traits("cocarry_slow_follower")
     assert (slow["gain"].max(), slow["feed"].max()) == pytest.approx((0.3, 0.2), abs=0.02)
+    assert max(slow["gain"].max() - 0.3, slow["feed"].max() - 0.2) <= 0.0
     turning = traits("cocarry_follower_turns_leader")
     for field, (low, high) in {"speed": (0.08, 0.18), "change_at": (2.0, 4.0)}.items():
         ends = (turning[field].min(), turning[field].max())

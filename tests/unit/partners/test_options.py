@@ -18,8 +18,13 @@ GAIN = NumberOption(key="gain", default=2.0, low=0.0, high=4.0, summary="pull, 1
 )
 def test_option_text_is_read_as_a_number_and_an_absent_one_has_its_default(given, value):
     assert GAIN.read("Partner", given) == value
-    with pytest.raises(ConfigurationError, match=r"Partner: option 'gain' \(pull, 1/s\): expected"):
-        GAIN.read("Partner", {"gain": "0"})
+
+
+@pytest.mark.parametrize("text", ["0", "4.1", "nan", "two"])
+def test_option_outside_its_range_names_class_key_and_range(text):
+    told = r"Partner: option 'gain' \(pull, 1/s\): expected a number in \(0, 4\], got"
+    with pytest.raises(ConfigurationError, match=told):
+        GAIN.read("Partner", {"gain": text})
 
 
 def test_unknown_option_lists_the_known_ones():
@@ -43,13 +48,18 @@ WEIGHTS = "local://artifacts/policy"
 #: Options of partners, their ranges and their defaults, as people are told them.
 TOLD = {
     "arm_sway": "amplitude [0, 1] 0.1; period [4, 10000] 80; action_dim [1, 64] 8",
+    "cocarry_leader": "paths [1, 4] 4",
     "cocarry_mixed": "leaders [0, 1] 0.6; sharing [0, 1] 0.2; paths [1, 4] 4",
     "constant_action": "value [-1e+06, 1e+06]",
     "crossing_goal_seeker": "max_acceleration (0, 0.5] 0.5; max_speed (0, 10] 1; "
     "speed_spread [0, 1] 0; position_gain (0, 10] 0.6; velocity_gain (0, 20] 2.5",
-    "crossing_wanderer": "arena_half_width (0, 100] 2.5; max_speed (0, 10] 0.8; "
-    "knot_interval [0.05, 10] 0.5",
-    "lerobot_policy": "control_hz (0, 10000] 10; policy_hz (0, 10000]; ensemble [0, 1000]; "
+    "crossing_wanderer": "max_acceleration (0, 0.5] 0.5; arena_half_width (0, 100] 2.5; "
+    "max_speed (0, 10] 0.8; knot_interval [0.05, 10] 0.5",
+    **dict.fromkeys(
+        ("crossing_stationary", "crossing_late_braker", "crossing_chaser"),
+        "max_acceleration (0, 0.5] 0.5",
+    ),
+    "lerobot_policy": "control_hz (0, 10000] 10; policy_hz (0, 10000] 10; ensemble [0, 1000]; "
     "max_latency_ms (0, inf]; timeout_s (0, 3600] 60",
     "scripted_heuristic": "gain (0, 1000] 1; max_speed (0, 1000] 1",
     "varied_body": "hold_steps [1, 100]; loss [0, 1]; delay_steps [0, 100]; reach (0, 1]",
@@ -59,6 +69,7 @@ TOLD = {
 @pytest.mark.parametrize("name", TOLD)
 def test_every_option_has_the_range_and_the_default_people_are_told(name):
     needs = {"uid": "r"} | ({"partner": "random_actions"} if name == "varied_body" else {})
+    owner = type(load_partner(PartnerSpec(name, 0, extra=needs, weights_uri=WEIGHTS))).__name__
     for told in TOLD[name].split("; "):
         key, low, high, *default = told.split()
         for number in default:
@@ -68,7 +79,7 @@ def test_every_option_has_the_range_and_the_default_people_are_told(name):
         for text in ("nan", "two", below, *([str(most * 1.1)] if most < math.inf else [])):
             with pytest.raises(ConfigurationError) as refused:
                 load_partner(PartnerSpec(name, 0, extra=needs | {key: text}, weights_uri=WEIGHTS))
-            assert f": option '{key}' (" in str(refused.value)
+            assert str(refused.value).startswith(f"{owner}: option '{key}' (")
             assert str(refused.value).endswith(f"expected a number in {low} {high}, got {text!r}.")
         if low[0] == "[":
             load_partner(PartnerSpec(name, 0, extra=needs | {key: low[1:-1]}, weights_uri=WEIGHTS))

@@ -22,6 +22,7 @@ def obs_with(state=None, xyz=None):
 
 HERE, FAR = (0.25, 0.5), (5.0, 5.0)
 THREE = [[0.25, 0.0], [0.5, 0.0], [0.75, 0.0]]
+WIDE = [(*HERE, 7.0), (3.0, -3.0, 7.0)]
 
 
 @pytest.mark.parametrize(
@@ -42,9 +43,10 @@ THREE = [[0.25, 0.0], [0.5, 0.0], [0.75, 0.0]]
             for xyz in [(1.0,), "ab", (np.nan, 1.0), ("x", "y"), 3]
         ),
         # One action per row; one pose does not serve several.
-        ({"action_dim": "3"}, [HERE, (3.0, -3.0)], None, [[-0.25, -0.5, 0], [-1.0, 1.0, 0]], 0),
+        ({"action_dim": "3"}, WIDE, None, [[-0.25, -0.5, 0], [-1.0, 1.0, 0]], 0),
         ({}, THREE, (9.0, 9.0, 9.0), [[-0.25, 0], [-0.5, 0], [-0.75, 0]], 0),
-        ({}, [HERE], None, [[-0.25, -0.5]], 0),
+        ({}, [(*HERE, 3.0)], None, [[-0.25, -0.5]], 0),
+        ({}, torch.tensor([HERE]), None, [[-0.25, -0.5]], 0),
         ({}, [HERE], (0.5, 0.0, 0.0), [[-0.5, 0.0]], 0),
         ({}, torch.tensor([HERE]), (0.5, 0.0, 0.0), [[-0.5, 0.0]], 0),
         # The origin serves rows without a finite position.

@@ -220,13 +220,14 @@ def test_brake_force_is_the_larger_one_of_a_controlled_agent(forces, fires):
     ],
 )
 def test_brake_respects_the_action_rate_of_agents_with_a_previous_action(previous, done):
-    decision = maybe_brake(
-        actions("a", "b"),
-        head_on(0.05, 1.0),
-        bounds=Bounds(5.0, 5.0, 1.5, 0.0, 0.0),
-        previous_action={"a": np.array(previous)},
-    )
-    assert decision.override["a"] == pytest.approx(done)
+    for agents in ("a", "ab"):
+        decision = maybe_brake(
+            actions(*agents),
+            head_on(0.05, 1.0),
+            bounds=Bounds(5.0, 5.0, 1.5, 0.0, 0.0),
+            previous_action={"a": np.array(previous)},
+        )
+        assert decision.override["a"] == pytest.approx(done)
     assert decision.override["b"] == pytest.approx([5.0, 0.0])
 
 

@@ -155,7 +155,8 @@ def test_emergency_malformed_is_refused(kind, model, dim):
     for stop_time in (0.0, math.nan):
         with pytest.raises(ConfigurationError, match=rf"{kind.__name__}: expected stop_time_s > 0"):
             kind(**model, stop_time_s=stop_time)
-    with pytest.raises(InputError, match=rf"vector: expected shape \({dim},\), got \({5 - dim},\)"):
+    told = rf"repulsion vector: expected shape \({dim},\), got \({5 - dim},\)"
+    with pytest.raises(InputError, match=told):
         kind(**model).compute_override(agent(np.zeros(dim)), [np.zeros(5 - dim)], limits(5.0))
 
 

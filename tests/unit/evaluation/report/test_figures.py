@@ -201,7 +201,8 @@ def test_learning_figure_draws_returns_and_evaluations_at_their_steps():
         returns=(0.0, 1.0, 2.0),
         window=2,
         evaluations=(
-            EvaluationPoint(step=15, n_episodes=10, n_success=0, mean_return=0.5),
+            EvaluationPoint(step=12, n_episodes=10, n_success=0, mean_return=0.2),
+            EvaluationPoint(step=15, n_episodes=10, n_success=5, mean_return=0.5),
             EvaluationPoint(step=30, n_episodes=10, n_success=10, mean_return=2.0),
         ),
     )
@@ -217,10 +218,10 @@ def test_learning_figure_draws_returns_and_evaluations_at_their_steps():
     np.testing.assert_allclose(mean, [(20, 0.5), (30, 1.5)], atol=0.02)
     marks = [centre(e) for e in elements(svg, "mark held-out")]
     np.testing.assert_allclose(
-        [(x(a), y(b)) for a, b in marks[:2]], [(15, 0.5), (30, 2)], atol=0.02
+        [(x(a), y(b)) for a, b in marks[:3]], [(12, 0.2), (15, 0.5), (30, 2)], atol=0.02
     )
     np.testing.assert_allclose(
-        [(x(a), share(b)) for a, b in marks[2:]], [(15, 0), (30, 100)], atol=0.3
+        [(x(a), share(b)) for a, b in marks[3:]], [(12, 0), (15, 50), (30, 100)], atol=0.3
     )
     for line, point in zip(elements(svg, "interval"), curve.evaluations, strict=True):
         assert x(float(line.attrib["x1"])) == pytest.approx(point.step, abs=0.02)

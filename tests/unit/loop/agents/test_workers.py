@@ -56,10 +56,13 @@ def checkpoint(tmp_path):
     return CheckpointRecord(policy_type="bc", path=str(path), cycle=2)
 
 
+def test_folder_of_a_job_tells_its_cycle():
+    assert [cycle_of(Path(f"runs/{name}/x")) for name in ("cycle_7", "cycle_x", "a")] == [7, 0, 0]
+
+
 def test_worker_on_its_own_may_read_what_it_is_given_and_no_more(
     bus, stack, tmp_path, checkpoint, dataset, monkeypatch
 ):
-    assert [cycle_of(Path(f"runs/{name}/x")) for name in ("cycle_7", "cycle_x", "a")] == [7, 0, 0]
     place, backend = {**PLACE, "workdir": tmp_path / "run"}, FakeBackend()
     train = TrainAgent(TrainConfig(), RULES, bus, stack, backend=backend)
     for rung, init in (

@@ -175,12 +175,6 @@ def dataset(folder, features):
     return folder
 
 
-def policy(folder, **config):
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
-
-
 def shown(size):
     shapes = {IMAGE: (3, size, size), "observation.state": (2,), "action": (2,)}
     return Interface(name="environment pusht", shapes=shapes)

@@ -135,7 +135,7 @@ def trained(folder, step):
     return last / "pretrained_model"
 
 
-def test_missing_or_unfinished_policy_is_an_error(tmp_path):
+def test_policy_is_read_once_it_has_taken_all_its_steps(tmp_path):
     with pytest.raises(IntegrityError, match=r"expected a trained policy, got no config.json"):
         read_checkpoint(tmp_path, rung="act", cycle=0, steps=20)
     path = trained(tmp_path, 10)

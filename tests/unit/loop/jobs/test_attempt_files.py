@@ -57,6 +57,10 @@ def test_kills_that_nobody_counted_are_none(folder):
     assert folder.read_end(2).memory_kills == 0
 
 
+BY_BUDGET = "^it was ended by its host, as the run's budget was used"
+BY_KERNEL = r"^the kernel killed it for want of memory, exit code -9 \(S"
+
+
 @pytest.mark.parametrize(
     ("exit_code", "reason", "memory_kills", "kind", "problem"),
     [
@@ -67,11 +71,11 @@ def test_kills_that_nobody_counted_are_none(folder):
         (-11, "finished", 0, "failed", "SIGSEGV"),
         (-40, "finished", 0, "failed", "exit code -40$"),
         (0, "stopped", 0, "ended_by_us", "^it was ended by a request to stop$"),
-        (-15, "budget", 0, "ended_by_us", "^it was ended by its host, as the run's budget was "),
+        (-15, "budget", 0, "ended_by_us", BY_BUDGET),
         (-15, "signal", 0, "interrupted", r"^it was ended by a signal from outside the run \(SIGT"),
         (0, "time_limit", 0, "failed", "time limit ended it after 1.0 s, exit code 0"),
         (-9, "silent", 0, "failed", "as its log and its folder had stood still for jobs"),
-        (-9, "finished", 2, "failed", r"^the kernel killed it for want of memory, exit code -9"),
+        (-9, "finished", 2, "failed", BY_KERNEL),
         (1, "finished", 2, "failed", "^exit code 1, after the kernel killed 2 processes for want"),
     ],
 )

@@ -266,6 +266,13 @@ def test_refused_folder_tells_the_error_of_the_file_system(
     assert info(tmp_path / "ds")["total_episodes"] == 1
 
 
+def _open_below(folder: Path) -> list[str]:
+    names = [
+        str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()
+    ]
+    return sorted(name for name in names if name.startswith(str(folder)))
+
+
 def test_drafts_of_killed_writers_of_the_same_folder_are_removed(tmp_path: Path) -> None:
     def draft(name: str) -> Path:
         (tmp_path / name / "data").mkdir(parents=True)
@@ -276,9 +283,9 @@ def test_drafts_of_killed_writers_of_the_same_folder_are_removed(tmp_path: Path)
     others = [draft(name) for name in (f".ds.{ending}", f".d[s].x.{ending}", f".{ending}")]
     with lerobot.new_folder(tmp_path / "d[s]") as at_work:
         (at_work / "own").touch()
-        files = len(list(Path("/proc/self/fd").iterdir()))
+        before = _open_below(tmp_path)
         write(tmp_path / "d[s]", new_episodes()[:1])
-        assert len(list(Path("/proc/self/fd").iterdir())) == files
+        assert _open_below(tmp_path) == before
         assert (at_work / "own").exists()
         assert not killed.exists()
         shutil.rmtree(tmp_path / "d[s]")
