@@ -7,11 +7,7 @@ from cadenza.stream.bridges.episodes import Episode
 from cadenza.stream.bridges.lerobot import LeRobotWriter
 from cadenza.stream.bridges.lerobot_features import Feature, features_of
 from cadenza.stream.layout import BOOKKEEPING, Field
-from tests.lerobot.real_lerobot import (
-    assert_frames,
-    assert_windows,
-    read_with_lerobot,
-)
+from tests.lerobot.real_lerobot import assert_frames, assert_windows, read_with_lerobot
 from tests.stream_episodes import random_episode
 
 pytestmark = pytest.mark.lerobot

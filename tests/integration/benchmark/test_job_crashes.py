@@ -186,10 +186,7 @@ def test_merge(folder, expert):
         source = expert / "dataset"
         merge(
             Merge(
-                sources=(source, source),
-                repo_id="local/m",
-                out=root,
-                result=root / "result.json",
+                sources=(source, source), repo_id="local/m", out=root, result=root / "result.json"
             )
         )
 

@@ -189,7 +189,9 @@ def test_selected_zoo_is_a_zoo_and_holds_the_chosen_weights(fcp, tmp_path):
         assert torch.equal(chosen.partner.weights[0], source.partner.weights[0])
 
 
-def test_zoos_of_other_settings_are_not_mixed(fcp, tmp_path):
+def test_zoos_of_other_settings_or_the_same_members_are_not_mixed(fcp, tmp_path):
+    with pytest.raises(ConfigurationError, match=r"distinct members, got 'fcp-s0-0-final' twice"):
+        cross_play([fcp, fcp], episodes=4)
     made(tmp_path, "scripted", episode_length=11)
     with pytest.raises(ConfigurationError, match=r"10 steps.*11 steps"):
         cross_play([fcp, tmp_path], episodes=4)

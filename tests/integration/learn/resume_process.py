@@ -123,13 +123,7 @@ def train(
     )
     data = MemoryLoader(memories[0].memory_table, BATCH, 1, "batch_size")
     trainer = Trainer(
-        [
-            loader,
-            *callbacks,
-            saver,
-            BackPropStepsTerminator(steps),
-            Pace(folder, pace_s, steps),
-        ],
+        [loader, *callbacks, saver, BackPropStepsTerminator(steps), Pace(folder, pace_s, steps)],
         data,
     )
     trainer.train()
@@ -190,12 +184,7 @@ def soft_actor_critic(group: str) -> tuple[GaussianMlpPolicy, list[Callback]]:
             data_group=group,
         ),
         QTarget(
-            pi=policy,
-            ln_alpha=ln_alpha,
-            q1=q1,
-            q2=q2,
-            use_terminal_masking=True,
-            data_group=group,
+            pi=policy, ln_alpha=ln_alpha, q1=q1, q2=q2, use_terminal_masking=True, data_group=group
         ),
     ]
     return policy, losses

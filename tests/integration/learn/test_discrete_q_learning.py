@@ -67,10 +67,7 @@ DOUBLE = {"double": True, "target_q_tau": 1.0, "target_period": 20}
 TRUE_VALUES = [0.9 ** (CELLS - 2 - cell) for cell in range(CELLS - 1)]
 
 
-@pytest.mark.parametrize(
-    "options",
-    size([DOUBLE], [{}, DOUBLE]),
-)
+@pytest.mark.parametrize("options", size([DOUBLE], [{}, DOUBLE]))
 def test_one_step_learning_finds_the_values_of_a_corridor(options):
     table = DictObsMemoryTable(spaces=SPACES, use_terminal_column=True, device="cpu")
     fill(table)

@@ -33,9 +33,7 @@ if importlib.util.find_spec("gym_pusht") is not None:
     import gymnasium
 
     gymnasium.register(
-        id="gym_pusht/NearPushT-v0",
-        entry_point="near_pusht:NearPushTEnv",
-        max_episode_steps=300,
+        id="gym_pusht/NearPushT-v0", entry_point="near_pusht:NearPushTEnv", max_episode_steps=300
     )
     if "NEAR_GOAL_HOLDS_AT" in os.environ:
         hold_after_link(os.environ["NEAR_GOAL_HOLDS_AT"])

@@ -9,9 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadenza.aht.config import EgoAHTConfig, config_fingerprint
-from cadenza.aht.learning_signal_check import (
-    assert_non_decreasing_window,
-)
+from cadenza.aht.learning_signal_check import assert_non_decreasing_window
 from cadenza.aht.safety_telemetry import (
     RunningMoments,
     SafetyAggregator,
