@@ -120,6 +120,16 @@ def test_greedy_actions_draw_nothing(algo):
     assert np.array_equal(quiet.act(obs), asked.act(obs))
 
 
+def test_states_are_scaled_by_the_moments_of_those_acted_in():
+    learner, rng = trainer("ppo"), np.random.default_rng(0)
+    acted, act = [], learner.act
+    learner.act = lambda obs: (acted.append(obs["agent"]["ego"]["state"]), act(obs))[1]
+    drive(learner, rng, 24)
+    mean, variance = learner.policy().moments
+    np.testing.assert_allclose(mean, np.mean(acted, axis=0), atol=1e-3)
+    np.testing.assert_allclose(variance, np.var(acted, axis=0), rtol=1e-3)
+
+
 @pytest.mark.parametrize("algo", ["mappo", "hatd3"])
 def test_only_the_critic_sees_the_partner(algo):
     learner = trainer(algo)

@@ -273,6 +273,8 @@ def test_edited_registration_with_matching_blob_fails(tmp_path, registered):
     copy = PreregistrationCopy(content=b"task_id: easier\n", git_tag="prereg-x")
     rows = verify_bundle_dir(stored(tmp_path, prereg=copy), repo_path=registered)
     assert failed(rows) == ["prereg:tag"]
+    told = next(row.detail for row in rows if row.name == "prereg:tag")
+    assert told == "tag prereg-x holds no such file"
 
 
 def test_missing_tag_is_a_failed_row(tmp_path, registered):
