@@ -331,6 +331,7 @@ def test_success_ends_an_episode_for_good_unless_more_reward_would_follow(traini
         over = terminated or truncated
     assert info["success"]
     assert info["time"] < 15.0
+    assert 2.0 < info["energy"] < 15.0  # two arms over half a metre: a few joules
     assert paid == 1.0 if reward == "proximity" else paid > 2.9
     assert (terminated, truncated) == (not is_cut, is_cut)
 
