@@ -108,8 +108,9 @@ def test_improvement_below_one_per_cent_does_not_count():
     assert hold_out.resting
 
 
-def test_training_rests_and_starts_a_new_round():
-    hold_out = HoldOut(fraction=0.3, interval=1, patience=1, rest=3)
+@pytest.mark.parametrize("rest", [1, 3])
+def test_training_rests_and_starts_a_new_round(rest):
+    hold_out = HoldOut(fraction=0.3, interval=1, patience=1, rest=rest)
     loss = model_loss(hold_out)
     data = transitions(60)
     for _ in range(500):
@@ -120,7 +121,7 @@ def test_training_rests_and_starts_a_new_round():
     assert loss.scalar_logs["loss/dynamic_model_resting"] == 1.0
     weights = list(loss.model.ensemble.member_parameters().values())
     frozen = [p.detach().clone() for p in weights]
-    for _ in range(2):
+    for _ in range(rest - 1):
         step(loss, data)
         assert all(torch.equal(a, b) for a, b in zip(frozen, weights, strict=True))
     step(loss, data)
