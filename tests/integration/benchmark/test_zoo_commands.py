@@ -91,7 +91,7 @@ def test_selection_and_matrix_are_written(zoo, tmp_path):
         told = cadenza(line).stdout
         first, second = json.loads(cadenza(f"{line} --json").stdout)["selection"]["trace"]
         assert f"\n{kind}: {first:.3g}, {second:.3g}\n" in told
-        # both criteria choose the first and the last member
+        # pe and fcp both choose the first and the last member
         gains = re.findall("more than by the criterion fcp: (.*)", told)
         assert gains == (["+0 [0, 0]"] if criterion == "pe" else [])
     ended = cadenza(f"matrix {zoo} --episodes 4 --out {tmp_path}")

@@ -1,6 +1,7 @@
 """Reading numeric options of partners."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,7 @@ GAIN = NumberOption(key="gain", default=2.0, low=0.0, high=4.0, summary="pull, 1
 )
 def test_option_text_is_read_as_a_number_and_an_absent_one_has_its_default(given, value):
     assert GAIN.read("Partner", given) == value
+    assert replace(GAIN, low_excluded=False).read("Partner", {"gain": "0"}) == 0.0
 
 
 @pytest.mark.parametrize("text", ["0", "4.1", "nan", "two"])
