@@ -255,12 +255,13 @@ class FrozenHARLPartner(FrozenNetworkPartner):
         except CheckpointError as error:
             raise InputError(f"{owner}: load_state_dict failed: {error}") from error
         tensors = tuple(parameter.detach() for parameter in actor.parameters())
+        transposed = [tensor.t() for tensor in tensors]  # views of the same weights
         log_std = next(
             i for i, (name, _) in enumerate(actor.named_parameters()) if "log_std" in name
         )
         return _Actor(
             tensors=tensors,
-            mean=harl.actor_mean,
+            mean=lambda _, states: harl.actor_mean(transposed, states),
             deviation=lambda weights: harl.actor_standard_deviation(weights[log_std], bound),
             sizes=(int(tensors[0].shape[0]), int(tensors[-1].shape[0])),
         )

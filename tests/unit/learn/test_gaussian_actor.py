@@ -102,7 +102,7 @@ def test_actor_forward_equals_plain_torch_layers():
         for parameter, value in zip(layers.parameters(), values, strict=True):
             parameter.copy_(value)
     assert torch.equal(network(x), layers(x))
-    assert torch.equal(actor_mean(list(network.parameters()), x), layers(x))
+    assert torch.equal(actor_mean([p.t() for p in network.parameters()], x), layers(x))
 
 
 def test_initial_standard_deviation_is_half_the_sigmoid_of_one():

@@ -207,7 +207,7 @@ class HAPPOLearner:
         if self._device.type != "cpu":
             self.generator = torch.Generator(device).manual_seed(generator.initial_seed())
         # Aliases without gradient: every change to a parameter happens in place.
-        weights = [[p.detach() for p in actor.parameters()] for actor in self.actors]
+        weights = [[p.detach().t() for p in actor.parameters()] for actor in self.actors]
         self._policies = list(zip(weights, self._seen, strict=True))
         self._refresh()
 

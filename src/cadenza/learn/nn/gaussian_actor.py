@@ -42,15 +42,16 @@ _HEAD_PARAMETERS: Final = 3
 def actor_mean(parameters: Sequence[Tensor], observations: Tensor) -> Tensor:
     """Return the mean actions, (B, A), of the policy whose `GaussianActor.parameters` these are.
 
-    The values are those of `GaussianActor.forward`; for one row, calling its modules takes two and
-    a half times as long.
+    Matrices are transposed, (inputs, outputs), as products from the right want them. The values are
+    those of `GaussianActor.forward`; for one row, calling its modules takes almost three times as
+    long.
     """
     x = _layer_norm(observations, parameters[0], parameters[1])
     head = len(parameters) - _HEAD_PARAMETERS
     for i in range(_NORM_PARAMETERS, head, _HIDDEN_PARAMETERS):
-        x = torch.relu_(nn.functional.linear(x, parameters[i], parameters[i + 1]))
+        x = torch.relu_(torch.addmm(parameters[i + 1], x, parameters[i]))
         x = _layer_norm(x, parameters[i + 2], parameters[i + 3])
-    return nn.functional.linear(x, parameters[-2], parameters[-1])
+    return torch.addmm(parameters[-1], x, parameters[-2])
 
 
 def actor_standard_deviation(
