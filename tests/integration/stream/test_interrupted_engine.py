@@ -77,8 +77,6 @@ def test_stop_of_two_threads_ends_the_engine_once() -> None:
     assert engine.state is OnlineDataEngineState.STOPPED
 
 
-# An interrupt inside coverage's tracer leaves its lock behind, and all threads stand still.
-@pytest.mark.no_cover
 def test_draws_are_whole_after_many_interrupts_and_the_engine_stops() -> None:
     worlds = {"lengths": [5, 3, 8, 4], "pause_s": 0.0}
     with OnlineDataEngine(small_cfg(mode="continuous", num_envs=4, worlds=worlds)) as engine:
