@@ -133,7 +133,8 @@ def test_configuration_is_read_or_each_of_its_problems_is_told(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("free_gib", "native", "theirs"), [(0.5, "fail", "fail"), (10, "ok", "warn"), (40, "ok", "ok")]
+    ("free_gib", "native", "theirs"),
+    [(0.99, "fail", "fail"), (1, "warn", "warn"), (5, "ok", "warn"), (30, "ok", "ok")],
 )
 def test_disk_space_is_judged_by_what_the_back_end_needs(
     free_gib, native, theirs, tmp_path, monkeypatch
