@@ -64,6 +64,7 @@ def test_interrupted_start_leaves_no_producer(monkeypatch: pytest.MonkeyPatch, m
     with pytest.raises(KeyboardInterrupt):
         engine.start()
     assert engine.state is OnlineDataEngineState.FAILED
+    assert {row["state"] for row in engine.status()["producers"]} <= {"ENDED", "ABSENT"}
 
 
 def test_stop_of_two_threads_ends_the_engine_once() -> None:
