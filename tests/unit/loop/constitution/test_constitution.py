@@ -128,6 +128,7 @@ def test_promised_checks_answer_with_verdicts():
     assert constitution.check_eval("libero", 500) == Verdict(allowed=True)
     assert constitution.check_eval("libero", 501).rule == "max_eval_episodes"
     assert constitution.check_eval("aloha", 1).rule == "allowed_env_types"
+    assert "expected one of ['" in constitution.check_eval("aloha", 1).reason
     assert constitution.check_command(["lerobot-record"]).rule == "forbidden_commands"
     allowed = ["lerobot-eval", "--policy.path=x", "--env.type=pusht", "--eval.n_episodes=1"]
     assert constitution.check_command([*allowed, "--output_dir=anywhere"]) == Verdict(allowed=True)
