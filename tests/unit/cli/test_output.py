@@ -94,11 +94,12 @@ def test_deleted_current_folder_is_a_message(tmp_path, monkeypatch, capsys):
     assert "current folder: expected one that exists, got a deleted one" in capsys.readouterr().err
 
 
-def test_next_file_does_not_get_the_number_of_a_closed_stderr():
-    look = "import os, cadenza.cli.main as m; m.app = lambda: print(os.readlink('/proc/self/fd/2'))"
-    line = f'exec "{sys.executable}" -c "{look}; m.main()" 2>&-'
-    ran = subprocess.run(["/bin/sh", "-c", line], stdout=subprocess.PIPE, text=True, check=True)
-    assert ran.stdout == f"{os.devnull}\n"
+def test_next_file_does_not_get_the_number_of_a_closed_stream():
+    for n in range(3):
+        told = f"os.write(3, os.readlink('/proc/self/fd/{n}').encode())"
+        look = f"import os, cadenza.cli.main as m; m.app = lambda: {told}; m.main()"
+        line = f'exec "{sys.executable}" -c "{look}" 3>&1 {n}>&-'
+        assert subprocess.check_output(["/bin/sh", "-c", line], text=True) == os.devnull
 
 
 def test_typed_exits_outside_the_main_thread_leaves_signals_alone():
