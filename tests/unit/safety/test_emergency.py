@@ -95,10 +95,10 @@ def test_jacobian_emergency_takes_the_bias_into_account():
     assert np.abs(matrix @ action - [5.0, 0.0, 0.0]).max() > 1.0
 
 
-@pytest.mark.parametrize("c", [0.05, 0.3, 1.0])
-def test_jacobian_emergency_reaches_the_support_when_the_box_is_too_small(c):
+@pytest.mark.parametrize(("c", "bias"), [(0.05, 0.0), (0.3, -5.0), (1.0, 0.0)])
+def test_jacobian_emergency_reaches_the_support_when_the_box_is_too_small(c, bias):
     matrix = jacobian()
-    action = push_of(arm(matrix), [RIGHT], c)
+    action = push_of(arm(matrix, bias_fn=lambda _: bias * RIGHT), [RIGHT], c)
     support = c * np.abs(RIGHT @ matrix).sum()
     assert support < 5.0
     assert RIGHT @ matrix @ action == pytest.approx(support, rel=1e-12)
