@@ -26,6 +26,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--markdown", type=Path, help="renew the tables in this file")
     options = parser.parse_args()
+    if options.markdown and not options.markdown.is_file():
+        parser.error(f"--markdown: expected a file with tables to renew, got {options.markdown}")
     tables: dict[str, list[Row]] = {}
     for name in options.only:
         module = import_module(f"perf.bench_{name}")
