@@ -120,7 +120,7 @@ def test_total_loss_weighs_the_terms():
 def test_step_shortens_the_gradient_and_returns_its_norm_before():
     weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
     optimizer = torch.optim.SGD([weight], lr=1.0)
-    norm = descend((weight * weight).sum() / 2.0, optimizer, [weight], 1e-3)
+    norm = descend((weight * weight).sum() / 2.0, optimizer, 1e-3)
     assert norm.item() == pytest.approx(5.0)
     np.testing.assert_allclose(weight.detach(), [3.0 - 6e-4, 4.0 - 8e-4], rtol=1e-6)
 
@@ -128,7 +128,7 @@ def test_step_shortens_the_gradient_and_returns_its_norm_before():
 def test_step_that_is_not_finite_is_refused_and_changes_nothing():
     weight = torch.nn.Parameter(torch.tensor([1.0]))
     with pytest.raises(InputError, match="expected finite numbers, got loss = inf"):
-        descend(weight.sum() * torch.inf, torch.optim.SGD([weight], lr=1.0), [weight], 1.0)
+        descend(weight.sum() * torch.inf, torch.optim.SGD([weight], lr=1.0), 1.0)
     assert weight.item() == 1.0
 
 

@@ -137,7 +137,7 @@ def update_actor(
     ratio = importance_ratio(densities, batch.old_log_probs)
     policy_loss = clipped_surrogate(ratio, batch.advantages, clip_epsilon, batch.factor)
     loss = policy_loss - entropy * entropy_coefficient
-    norm = descend(loss, optimizer, [*actor.parameters()], max_gradient_norm)
+    norm = descend(loss, optimizer, max_gradient_norm)
     return ActorUpdate(policy_loss.detach(), entropy.detach(), norm, ratio.detach())
 
 
@@ -155,8 +155,7 @@ def update_critic(
     is left.
     """
     loss = nn.functional.mse_loss(critic(observations), returns)
-    limit = math.inf if max_gradient_norm is None else max_gradient_norm
-    descend(loss, optimizer, [*critic.parameters()], limit)
+    descend(loss, optimizer, max_gradient_norm)
     return loss.detach()
 
 

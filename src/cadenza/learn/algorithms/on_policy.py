@@ -142,19 +142,22 @@ def total_loss(
 
 
 def descend(
-    loss: Tensor,
-    optimizer: torch.optim.Optimizer,
-    parameters: list[nn.Parameter],
-    max_gradient_norm: float,
+    loss: Tensor, optimizer: torch.optim.Optimizer, max_gradient_norm: float | None
 ) -> Tensor:
     """Take one optimiser step down ``loss``; return the gradient norm before shortening, ().
+
+    Without ``max_gradient_norm`` the gradient is left as it is.
 
     Raises:
         InputError: On the CPU, loss or gradient is not finite; no weight has changed.
     """
     optimizer.zero_grad()
     torch.autograd.backward(loss)
-    norm = nn.utils.clip_grad_norm_(parameters, max_gradient_norm, foreach=True)
+    parameters = [weight for group in optimizer.param_groups for weight in group["params"]]
+    gradients = [weight.grad for weight in parameters if weight.grad is not None]
+    norm = nn.utils.get_total_norm(gradients, foreach=True)
+    if max_gradient_norm is not None:
+        nn.utils.clip_grads_with_norm_(parameters, max_gradient_norm, norm, foreach=True)
     if norm.is_cpu and not np.isfinite((loss.detach() + norm).numpy()):
         raise InputError(
             f"descend: expected finite numbers, got loss = {loss.item()} and gradient norm = "
@@ -272,9 +275,8 @@ class OnPolicyLearner(ABC, Generic[Config]):
         ).to(self._device)
         decide = torch.tanh if config.squash_actions else self.network.head.mode
         self.greedy = nn.Sequential(*scaling, self.network.actor, Decision(decide))
-        self._parameters = list(self.network.parameters())
         self.optimizer = torch.optim.Adam(
-            self._parameters, lr=config.learning_rate, eps=ADAM_EPSILON, fused=True
+            self.network.parameters(), lr=config.learning_rate, eps=ADAM_EPSILON, fused=True
         )
         if self._device.type != "cpu":
             generator = torch.Generator(self._device).manual_seed(torch_seed)
@@ -390,7 +392,7 @@ class OnPolicyLearner(ABC, Generic[Config]):
     def _descend(self, terms: PolicyTerms, other: Tensor, coefficient: float) -> Tensor:
         """Take one optimiser step; return policy loss, the other, entropy, KL, clipped, norm."""
         loss = total_loss(terms, other, coefficient, self.config.entropy_coefficient)
-        norm = descend(loss, self.optimizer, self._parameters, self.config.max_gradient_norm)
+        norm = descend(loss, self.optimizer, self.config.max_gradient_norm)
         figures = (terms.policy, other, terms.entropy, terms.approx_kl, terms.clip_fraction, norm)
         return torch.stack([figure.detach() for figure in figures])
 
