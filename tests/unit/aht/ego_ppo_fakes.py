@@ -86,15 +86,14 @@ def advance(learner, task, state, steps):
         action = learner.act(observation(state))
         actions.append(action)
         state, reward, terminated, truncated, final = task.step(action)
-        learner.observe(
-            observation(state),
-            reward,
-            terminated | truncated,
-            truncated=truncated,
-            terminated=terminated,
-            final_obs=observation(final),
-        )
+        tell(learner, state, reward, terminated, truncated, final)
     return np.array(actions), state
+
+
+def tell(learner, state, reward, terminated, truncated, final):
+    """Let the learner see what a step of the task returned."""
+    ends = {"truncated": truncated, "terminated": terminated, "final_obs": observation(final)}
+    learner.observe(observation(state), reward, terminated | truncated, **ends)
 
 
 def weights(learner):

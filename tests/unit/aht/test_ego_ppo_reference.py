@@ -11,6 +11,7 @@ from tests.unit.aht.ego_ppo_fakes import (
     MadeUpTask,
     config,
     observation,
+    tell,
     trainer,
     weights,
 )
@@ -70,14 +71,7 @@ def test_three_updates_equal_the_reference(num_envs, seed):
                 action = mine.act(observation(state))
                 assert np.array_equal(batched(action), reference.act(batched(state)))
                 state, reward, terminated, truncated, final = task.step(action)
-                mine.observe(
-                    observation(state),
-                    reward,
-                    terminated | truncated,
-                    truncated=truncated,
-                    terminated=terminated,
-                    final_obs=observation(final),
-                )
+                tell(mine, state, reward, terminated, truncated, final)
                 reference.observe(
                     batched(state),
                     batched(reward)[:, 0],

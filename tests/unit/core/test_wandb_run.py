@@ -6,17 +6,8 @@ from dataclasses import dataclass
 import pytest
 
 from cadenza.core.log_sinks import make_wandb_run_sink
-from cadenza.core.provenance import RunContext
 from cadenza.core.runlog import bind_run_logger
-
-CONTEXT = RunContext(
-    run_id="r" * 16,
-    seed=3,
-    git_sha="g",
-    pyproject_hash="p",
-    run_kind="k",
-    extra={"task": "crossing"},
-)
+from tests.unit.core.test_runlog import CONTEXT
 
 
 @dataclass

@@ -14,6 +14,7 @@ from cadenza.envs.crossing import (
     CrossingEnv,
 )
 from cadenza.envs.crossing_motion import draw_layout
+from tests.unit.envs.test_mpe import BAD_ARGUMENTS
 
 
 def still(env):
@@ -181,10 +182,7 @@ def test_env_satisfies_the_loop_protocol_and_gymnasium_checker():
         ({"num_robots": 1}, "num_robots: expected an integer >= 2, got 1"),
         ({"num_robots": 9}, "num_robots <= 8"),
         ({"num_robots": 3, "agent_uids": ("a", "b")}, "3-tuple"),
-        ({"agent_uids": ("a", "a")}, "distinct"),
-        ({"episode_length": 0}, "episode_length: expected an integer >= 1, got 0"),
-        ({"root_seed": -1}, "root_seed: expected an integer >= 0"),
-        ({"render_mode": "human"}, "render_mode None or 'rgb_array'"),
+        *BAD_ARGUMENTS,
     ],
 )
 def test_construction_with_bad_argument_names_it(arguments, message):

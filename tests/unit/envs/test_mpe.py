@@ -11,6 +11,14 @@ from cadenza.envs.mpe import MPECooperativePushEnv
 #: The published step: both golden rewards follow it.
 GOLDEN_ACTION = {"ego": np.array([1.0, -0.5]), "partner": np.array([-2.0, 0.25])}
 STILL = {"ego": np.zeros(2), "partner": np.zeros(2)}
+#: What no planar environment takes, and what it says.
+BAD_ARGUMENTS = [
+    ({"agent_uids": ("a", "a")}, "distinct"),
+    ({"agent_uids": ("a", "")}, "non-empty"),
+    ({"episode_length": 0}, "episode_length: expected an integer >= 1, got 0"),
+    ({"root_seed": -1}, "root_seed: expected an integer >= 0, got -1"),
+    ({"render_mode": "human"}, "render_mode None or 'rgb_array', got 'human'"),
+]
 
 
 def ego_state(obs):
@@ -99,15 +107,7 @@ def test_env_satisfies_the_loop_protocol_and_gymnasium_checker():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"agent_uids": ("ego", "ego")}, "distinct"),
-        ({"agent_uids": ("a", "b", "c")}, "2-tuple"),
-        ({"agent_uids": ("a", "")}, "non-empty"),
-        ({"episode_length": 0}, "episode_length: expected an integer >= 1, got 0"),
-        ({"root_seed": -1}, "root_seed: expected an integer >= 0, got -1"),
-        ({"render_mode": "human"}, "render_mode None or 'rgb_array', got 'human'"),
-    ],
+    ("arguments", "message"), [({"agent_uids": ("a", "b", "c")}, "2-tuple"), *BAD_ARGUMENTS]
 )
 def test_construction_with_bad_argument_names_it(arguments, message):
     with pytest.raises(InputError, match=message):

@@ -40,9 +40,11 @@ def test_promised_names_are_listed():
 def test_packages_load_no_library_before_a_name_is_used():
     code = (
         "import sys, cadenza.safety, cadenza.safety.batched, cadenza.safety.wrappers\n"
-        "print({'torch', 'gymnasium', 'daqp', 'mujoco'} & set(sys.modules))"
+        "print({'torch', 'gymnasium', 'daqp', 'mujoco'} & set(sys.modules))\n"
+        "import cadenza.safety.cbf_qp\n"
+        "print({'clarabel', 'osqp', 'piqp', 'quadprog', 'scipy'} & set(sys.modules))"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    assert result.stdout == "set()\n"
+    assert result.stdout == "set()\nset()\n"

@@ -360,21 +360,12 @@ def test_runtime_bad_action_brakes_on_the_present_scene():
 
 
 def test_runtime_needs_models_and_controllers_that_fit():
+    bounds = Bounds(2.0, 2.0, 1.0, 0.0, 0.0)
+    shared = {"control_models": models(), "bounds": bounds, "control_timestep": 0.05}
     with pytest.raises(ConfigurationError, match="control model of the ego 'robot'"):
-        SafetyRuntime(
-            ego_uid="robot",
-            control_models=models(),
-            bounds=Bounds(2.0, 2.0, 1.0, 0.0, 0.0),
-            control_timestep=0.05,
-        )
+        SafetyRuntime(ego_uid="robot", **shared)
     with pytest.raises(ConfigurationError, match="expected an emergency controller of 'ego'"):
-        SafetyRuntime(
-            ego_uid="ego",
-            control_models=models(),
-            bounds=Bounds(2.0, 2.0, 1.0, 0.0, 0.0),
-            control_timestep=0.05,
-            emergency_controllers={},
-        )
+        SafetyRuntime(ego_uid="ego", emergency_controllers={}, **shared)
 
 
 def test_runtime_finds_the_controller_of_a_model_with_a_jacobian():

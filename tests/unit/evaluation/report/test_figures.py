@@ -149,17 +149,6 @@ def test_points_intervals_and_seeds_stand_at_their_numbers_beside_their_label(vi
             )
 
 
-def test_numbers_are_printed_beside_their_marks(view, numbers):
-    svg = success_figure(view, numbers).svg
-    marks = [(centre(e)[1], e[0].text) for e in elements(svg, "mark")]
-    printed = [(float(e.attrib["y"]) - 4, e.text) for e in elements(svg, "value")]
-    assert len(marks) == len(printed) == 2 * (5 + 2)  # five partners, two groups
-    for (y, tip), (at, text) in zip(sorted(marks), sorted(printed), strict=True):
-        assert y == pytest.approx(at, abs=0.02)
-        assert text in tip
-    assert "never met, leaves no way" in words(svg)
-
-
 def test_lane_without_returns_stays_empty(view):
     silent = tuple(
         e.model_copy(update={"episode_return": None}) if e.condition == "filter_off" else e

@@ -146,28 +146,10 @@ def test_report_escapes_every_text():
     assert page.text.count(attack) >= 12  # shown as text wherever it was put
 
 
-def test_report_shows_title_statements_partners_and_provenance(page):
-    for words in (
-        "Does the ego cross safely with strangers?",
-        "Success means the ego reached its goal in time without touching anyone.",
-        "Real robots: positions here are exact.",
-        "The chaser leaves no way on purpose",
-        "Chaser drives as its name says.",
-        "2e4032a1b0c9d8e7f6a5b4c3d2e1f0a9b8c7d6e5",
-        "cadenza quickstart --seed 0 --out runs/quickstart",
-        "Only 3 seeds: the spread between seeds is badly known, use at least 10.",
-        "rate/cluster/korn-graubard/v1",
-        "Barrier rate",
-        "Chosen for a contact without the filter where there is one.",
-    ):
-        assert words in page.text
-
-
 @pytest.mark.parametrize(
     ("checks", "badge"),
     [
         ((), "Not verified"),
-        ((Check(name="a", ok=True), Check(name="b", ok=True)), "Verified: 2\u00a0checks passed"),
         ((Check(name="a", ok=True), Check(name="b", ok=False)), "Verification failed: 1 of 2"),
     ],
 )

@@ -43,6 +43,15 @@ def model_loss(hold_out: HoldOut | None, model: DynamicModel | None = None) -> M
     return ModelLoss(model=model, opt=optimizer, hold_out=hold_out)
 
 
+def judged(model: DynamicModel, interval: int, patience: int) -> HoldOut:
+    """Return what judges ``model`` by half of 100 transitions."""
+    data = transitions(100)
+    model.process_batch(*data)
+    hold_out = HoldOut(fraction=0.5, interval=interval, patience=patience)
+    hold_out.keep(data)
+    return hold_out
+
+
 def step(loss: ModelLoss, data: Transition) -> None:
     obs, next_obs, action, reward = data
     loss.backward({"obs": obs}, {"obs": next_obs}, action, reward)
@@ -60,10 +69,7 @@ def test_a_lasting_share_is_kept_out_of_training():
 
 def test_best_members_become_elites_and_the_round_ends_without_progress():
     model = DynamicModel(model=ensemble(num_elites=1))
-    data = transitions(100)
-    model.process_batch(*data)
-    hold_out = HoldOut(fraction=0.5, interval=2, patience=2)
-    hold_out.keep(data)
+    hold_out = judged(model, interval=2, patience=2)
     with_member_outputs(model, [1.0, 0.0, 2.0])
     hold_out.after_step(model)
     assert hold_out.errors == []  # not yet time to judge
@@ -83,10 +89,7 @@ def test_best_members_become_elites_and_the_round_ends_without_progress():
 
 def test_progress_of_one_member_keeps_the_round_going_and_is_kept():
     model = DynamicModel(model=ensemble(num_elites=1))
-    data = transitions(100)
-    model.process_batch(*data)
-    hold_out = HoldOut(fraction=0.5, interval=1, patience=2)
-    hold_out.keep(data)
+    hold_out = judged(model, interval=1, patience=2)
     for offsets in ([2.0, 2.0, 2.0], [3.0, 3.0, 1.0], [4.0, 4.0, 4.0], [4.0, 4.0, 4.0]):
         with_member_outputs(model, offsets)
         hold_out.after_step(model)
@@ -97,14 +100,10 @@ def test_progress_of_one_member_keeps_the_round_going_and_is_kept():
 
 def test_improvement_below_one_per_cent_does_not_count():
     model = DynamicModel(model=ensemble(members=1))
-    data = transitions(100)
-    model.process_batch(*data)
-    hold_out = HoldOut(fraction=0.5, interval=1, patience=1)
-    hold_out.keep(data)
-    with_member_outputs(model, [1.0])
-    hold_out.after_step(model)
-    with_member_outputs(model, [0.999])
-    hold_out.after_step(model)
+    hold_out = judged(model, interval=1, patience=1)
+    for offset in (1.0, 0.999):
+        with_member_outputs(model, [offset])
+        hold_out.after_step(model)
     assert hold_out.resting
 
 
