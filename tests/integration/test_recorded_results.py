@@ -16,6 +16,7 @@ from cadenza.benchmark.evaluation_run import EvaluationConfig, run_evaluation
 from cadenza.benchmark.tasks import get_task
 from cadenza.evaluation.report.render import render_report
 from cadenza.partners.registry import cards
+from tests.e2e.in_process import here
 from tests.unit.evaluation.report.sample_view import sample_view
 from tests.unit.learn.test_api import SOLO, TEAMS, pushes, tensors
 
@@ -79,6 +80,13 @@ def test_how_egos_fare_beside_every_partner(tmp_path, task):
         ego: [e.model_dump(mode="json", exclude_none=True) for e in played[ego]] for ego in played
     }
     assert_on_record(task, kept)
+
+
+@pytest.mark.parametrize("name", ["native_crossing", "native_failures"])
+def test_what_a_loop_would_run(tmp_path, name):
+    words = ("loop", "run", "--config", name, "--dry-run", "--run-id", "dry")
+    said = here(*words, cwd=tmp_path).out.replace(str(tmp_path), "")
+    assert_on_record(f"loop_{name}", said.splitlines())
 
 
 def test_what_a_report_shows():
