@@ -26,7 +26,7 @@ COUNTS = [(0, 1), (1, 1), (0, 60), (60, 60), (3, 10), (7, 10), (50, 200), (199, 
 
 @pytest.mark.parametrize(("successes", "trials"), COUNTS)
 @pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
-def test_intervals_equal_scipys(successes, trials, confidence):
+def test_intervals_equal_scipy(successes, trials, confidence):
     found = stats.binomtest(successes, trials)
     for ours, method, close in (
         (wilson_interval, "wilson", 1e-12),

@@ -37,7 +37,7 @@ def test_promised_names_are_listed():
     assert all(hasattr(api, name) for name in api.__all__)
 
 
-def test_packages_load_no_library_before_a_name_is_used():
+def test_packages_and_filters_load_no_library_they_do_not_use():
     code = (
         "import sys, cadenza.safety, cadenza.safety.batched, cadenza.safety.wrappers\n"
         "print({'torch', 'gymnasium', 'daqp', 'mujoco'} & set(sys.modules))\n"

@@ -152,7 +152,7 @@ def update_critic(
     """Take one mean-squared-error step on ``critic``; return the loss before it, a scalar.
 
     Observations are (B, S), regression targets (B, 1); without ``max_gradient_norm`` the gradient
-    is left.
+    is not clipped.
     """
     loss = nn.functional.mse_loss(critic(observations), returns)
     descend(loss, optimizer, max_gradient_norm)

@@ -44,7 +44,7 @@ def model_loss(hold_out: HoldOut | None, model: DynamicModel | None = None) -> M
 
 
 def judged(model: DynamicModel, interval: int, patience: int) -> HoldOut:
-    """Return what judges ``model`` by half of 100 transitions."""
+    """Return a `HoldOut` that has kept half of 100 transitions for ``model``."""
     data = transitions(100)
     model.process_batch(*data)
     hold_out = HoldOut(fraction=0.5, interval=interval, patience=patience)
