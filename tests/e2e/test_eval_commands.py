@@ -82,6 +82,7 @@ def test_eval_verify_passes_and_names_its_checks(evaluated):
         (("goal_pd", '{name: ego, source: "local://absent.pt"}'), "absent.pt", 10),
         (("crossing_chaser", "soloist"), "soloist", 2),
         (("block_size", "block_sise"), "did you mean 'block_size'?", 2),
+        (("task:", "# task:"), "task: required, but missing", 2),
         (
             ("filter_on\n    safety: {enabled", "on\n    safety: {enable"),
             "'conditions.safety.enabled'",

@@ -190,7 +190,7 @@ def test_load_config_override_hydra_would_take_or_fail_on_is_refused(override, m
         ("c.yaml", "a: [1, 2\n", ConfigurationError, r"c\.yaml: line \d+, column \d+: expected YA"),
         ("c.yaml", "", TypeError, "got an empty file"),
         ("c.yml", "env: {task: any}\n", ConfigurationError, r"that ends in \.yaml.*rename it"),
-        ("c.yaml", "env: {task: any}\nhydra: {}\n", ConfigurationError, "hydra: unknown key"),
+        ("c.yaml", "hydra: {}\n", ConfigurationError, "hydra: unknown key"),
     ],
 )
 def test_load_config_of_another_file_is_refused(tmp_path, name, text, error, message):

@@ -11,7 +11,6 @@ from cadenza.envs.mpe import MPECooperativePushEnv
 #: The published step: both golden rewards follow it.
 GOLDEN_ACTION = {"ego": np.array([1.0, -0.5]), "partner": np.array([-2.0, 0.25])}
 STILL = {"ego": np.zeros(2), "partner": np.zeros(2)}
-#: Arguments that every planar environment refuses, and the message.
 BAD_ARGUMENTS = [
     ({"agent_uids": ("a", "a")}, "distinct"),
     ({"agent_uids": ("a", "")}, "non-empty"),

@@ -165,11 +165,11 @@ def test_problem_is_told_with_key_expectation_and_value(change, message):
 
 
 def test_every_problem_gets_a_line_of_its_own():
-    document = {"seed_dataset": "local/x", "seed": -1, "train": {"steps": 0}, "x": 1}
+    document = {"seed_dataset": "local/x", "seed": -1, "jobs": {"grace_s": "1"}, "x": 1}
     with pytest.raises(ConfigurationError) as caught:
         load(document)
     told = [line.split(":")[0].strip() for line in str(caught.value).splitlines()[1:]]
-    assert told == ["run_name", "seed", "train.steps", "x"]
+    assert told == ["run_name", "seed", "jobs.grace_s", "x"]
     assert "pydantic" not in str(caught.value)
 
 
