@@ -125,7 +125,7 @@ def test_exported_file_computes_the_policy_and_says_where_it_comes_from(tmp_path
     np.testing.assert_allclose(got, expected, atol=1e-5)
     assert own.scalar_logs["onnx_export/parity_error"] <= 1e-5
     for name in ("create", "policycopy", "trace", "parity", "save"):
-        assert own.scalar_logs[f"onnx_export/{name}_ms"] > 0
+        assert own.scalar_logs[f"onnx_export/{name}_ms"] > 1e-3  # nothing is done in a microsecond
 
 
 def test_noise_is_the_last_input_when_required(tmp_path):
