@@ -10,11 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from cadenza.core.errors import InputError
 from cadenza.envs import PandaJacobianProvider
-from cadenza.envs.panda_kinematics import (
-    PANDA_JOINT_LOWER,
-    PANDA_JOINT_UPPER,
-    quaternion_rotation,
-)
+from cadenza.envs.panda_kinematics import PANDA_JOINT_LOWER, PANDA_JOINT_UPPER, quaternion_rotation
 
 ARM = PandaJacobianProvider()
 READY = np.array([0.0, np.pi / 8, 0.0, -5 * np.pi / 8, 0.0, 3 * np.pi / 4, -np.pi / 4])
@@ -87,11 +83,15 @@ def test_ready_posture_reaches_over_the_table():
     np.testing.assert_allclose(ARM.fk_tcp_rotation(READY)[:, 2], [0.0, 0.0, -1.0], atol=1e-12)
 
 
-def test_end_of_the_chain_can_be_the_hand():
-    hand = PandaJacobianProvider(ee_link="panda_hand")
+def test_end_of_the_chain_can_be_the_hand_or_the_flange():
+    hand, flange = (PandaJacobianProvider(ee_link=f"panda_{end}") for end in ("hand", "link8"))
     lifted = hand.fk_tcp_position(READY) - ARM.fk_tcp_position(READY)
     np.testing.assert_allclose(lifted, [0.0, 0.0, 0.1034], atol=1e-12)
     assert (hand.ee_link, ARM.ee_link) == ("panda_hand", "panda_hand_tcp")
+    # The hand is mounted an eighth of a turn about the axis of the flange.
+    mounted = quaternion_rotation([math.cos(np.pi / 8), 0.0, 0.0, -math.sin(np.pi / 8)])
+    turned = flange.fk_tcp_rotation(READY) @ mounted
+    np.testing.assert_allclose(turned, hand.fk_tcp_rotation(READY), atol=1e-12)
 
 
 def test_world_jacobian_turns_with_the_base():
