@@ -40,14 +40,14 @@ def leaves(value, name=""):
     return {at: leaf for key, part in parts for at, leaf in leaves(part, f"{name}/{key}").items()}
 
 
-def assert_on_record(name, found, rel=1e-3):
+def assert_on_record(name, found):
     path = RECORDS / f"{name}.json"
     if os.environ.get("CADENZA_RECORD") == "1":
         path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
         pytest.skip(f"wrote {path.name}; run again without CADENZA_RECORD")
     # Sums may be taken in another order on another processor.
     assert leaves(found) == {
-        at: pytest.approx(leaf, rel=rel, abs=1e-6) if isinstance(leaf, float) else leaf
+        at: pytest.approx(leaf, rel=1e-3, abs=1e-6) if isinstance(leaf, float) else leaf
         for at, leaf in leaves(json.loads(path.read_text())).items()
     }
 
