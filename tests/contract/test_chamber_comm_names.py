@@ -50,7 +50,7 @@ def test_wire_format_is_the_promised_one():
     assert predicate.__optional_keys__ == {"grasp_side", "object_class", "contact_force"}
     packet = cadenza.comm.CommPacket
     assert packet.__required_keys__ == {
-        *("schema_version", "pose", "task_state", "aoi", "learned_overlay"),
+        *("schema_version", "pose", "task_state", "aoi", "learned_overlay")
     }
     profiles = {
         name: (p.latency_mean_ms, p.latency_std_ms, p.drop_rate)

@@ -5,11 +5,7 @@ from hypothesis import strategies as st
 
 from cadenza.core.checkpoints import sidecar_path
 from cadenza.core.errors import CheckpointError
-from cadenza.learn.callbacks.checkpointing import (
-    checkpoint_path,
-    read_checkpoint,
-    write_checkpoint,
-)
+from cadenza.learn.callbacks.checkpointing import checkpoint_path, read_checkpoint, write_checkpoint
 
 LIMIT = 2**20
 CONTENT = {

@@ -23,11 +23,7 @@ def expected(names, outer, group):
     return {name: (group or {}).get(name, outer.get(name)) for name in names}
 
 
-@given(
-    needed=st.lists(st.sampled_from(KEYS), unique=True),
-    outer=values,
-    group=st.none() | values,
-)
+@given(needed=st.lists(st.sampled_from(KEYS), unique=True), outer=values, group=st.none() | values)
 def test_each_parameter_gets_the_value_of_the_group_then_that_of_the_state(needed, outer, group):
     callback = hook(needed, [])
     state = dict(outer)

@@ -10,11 +10,7 @@ from hypothesis import strategies as st
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.core.types import EpisodeState
-from cadenza.learn.memory.files import (
-    TableSerializationVersion,
-    read_snapshot,
-    write_snapshot,
-)
+from cadenza.learn.memory.files import TableSerializationVersion, read_snapshot, write_snapshot
 from cadenza.learn.memory.proxy import MemoryTableProxy
 from tests.unit.learn.memory.memory_episodes import observation, response, table
 from tests.unit.learn.memory.memory_file_parts import assert_equal, options, snapshot, write_v1

@@ -34,10 +34,7 @@ CASES: dict[str, tuple[dict[str, Any], frozenset[str]]] = {
     "declared ages": ({"max_age_s": 0.1}, frozenset({"ages", "lambda"})),
     "classical row": ({"barrier": "wae"}, frozenset({"ages"})),
     "cubic row": ({"barrier": "wae", "cbf_power": 3}, frozenset({"lambda"})),
-    "published filter": (
-        {"barrier": "wae", "compat": "upstream"},
-        frozenset({"ages", "lambda"}),
-    ),
+    "published filter": ({"barrier": "wae", "compat": "upstream"}, frozenset({"ages", "lambda"})),
     "shared rows": ({"budget_split": "proportional"}, frozenset({"lambda"})),
     "passive": ({"multi_partner": "passive", "contact_speed": 0.1}, frozenset({"lambda"})),
 }

@@ -13,10 +13,7 @@ from tests.campaigns import size
 from tests.property.safety.drifting import run
 
 STEPS = 4500
-RULES = {
-    "two_sided": {},
-    "dtaci": {"conformal_rule": "dtaci"},
-}
+RULES = {"two_sided": {}, "dtaci": {"conformal_rule": "dtaci"}}
 
 
 @pytest.mark.parametrize("miss_rate", [0.05, 0.1, 0.2])

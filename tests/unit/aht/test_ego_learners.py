@@ -274,8 +274,7 @@ def test_memory_forgets_beyond_its_size():
 
 
 @pytest.mark.parametrize(
-    ("algo", "store", "keep"),
-    [("ppo", OnPolicyBuffer, "commit"), ("sac", TransitionMemory, "add")],
+    ("algo", "store", "keep"), [("ppo", OnPolicyBuffer, "commit"), ("sac", TransitionMemory, "add")]
 )
 def test_step_that_cannot_be_kept_still_waits_and_is_not_counted(algo, store, keep, monkeypatch):
     learner = trainer(algo)

@@ -87,10 +87,7 @@ def test_bundle_carries_a_registration_with_gits_own_object_id(tmp_path):
     path = tmp_path / "p.yaml"
     path.write_bytes(content)
     git = subprocess.run(
-        [GIT, "hash-object", "--no-filters", str(path)],
-        capture_output=True,
-        check=True,
-        text=True,
+        [GIT, "hash-object", "--no-filters", str(path)], capture_output=True, check=True, text=True
     )
     assert git_blob_sha(content) == git.stdout.strip()
     files = build_bundle_files(

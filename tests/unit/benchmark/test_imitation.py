@@ -11,12 +11,7 @@ from cadenza.benchmark.imitation import (
     imitation_env,
     success_by_partner,
 )
-from cadenza.benchmark.policies import (
-    ego_seat,
-    goal_pull,
-    load_policy,
-    policy_weights_sha256,
-)
+from cadenza.benchmark.policies import ego_seat, goal_pull, load_policy, policy_weights_sha256
 from cadenza.benchmark.tasks import get_task, isolated_tasks, register_task
 from cadenza.core.errors import ConfigurationError, NotReadyError, UnknownNameError
 from tests.unit.learn.test_api import Watch, assert_same

@@ -78,10 +78,7 @@ def test_tables_have_one_row_per_filtered_condition():
             ConditionEntry(name="on", safety=SafetyConfig(enabled=True)),
             ConditionEntry(name="off", safety=SafetyConfig()),
             ConditionEntry(name="frozen", safety=frozen),
-            ConditionEntry(
-                name="dtaci",
-                safety=SafetyConfig(enabled=True, conformal_rule="dtaci"),
-            ),
+            ConditionEntry(name="dtaci", safety=SafetyConfig(enabled=True, conformal_rule="dtaci")),
         )
     )
     assert [row.conformal_mode for row in report.table_2] == ["Learn", "noLearn", "Learn"]

@@ -284,10 +284,7 @@ def test_missing_tag_is_a_failed_row(tmp_path, registered):
 
 
 def test_check_table_shows_rows_and_the_verdict():
-    rows = [
-        CheckResult(name="a", ok=True),
-        CheckResult(name="longer", ok=False, detail="broken"),
-    ]
+    rows = [CheckResult(name="a", ok=True), CheckResult(name="longer", ok=False, detail="broken")]
     assert render_check_table(rows) == (
         "PASS  a\nFAIL  longer  broken\nverify: FAIL (1/2 checks)\n"
     )

@@ -20,8 +20,7 @@ def machine(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("present", "expected"),
-    [({"cuda": 1, "mps": 1}, "cuda"), ({"mps": 1}, "mps"), ({}, "cpu")],
+    ("present", "expected"), [({"cuda": 1, "mps": 1}, "cuda"), ({"mps": 1}, "mps"), ({}, "cpu")]
 )
 def test_auto_prefers_cuda_then_mps_then_cpu(machine, present, expected):
     machine(**present)

@@ -29,10 +29,7 @@ def test_spawn_key_equals_the_published_value():
         3550139180638298569,
         15371094120528868866,
     )
-    assert derive_substream("comm.degrade").spawn_key == (
-        1392021837352598450,
-        13087477352519782169,
-    )
+    assert derive_substream("comm.degrade").spawn_key == (1392021837352598450, 13087477352519782169)
 
 
 def test_generator_draws_equal_the_published_values():

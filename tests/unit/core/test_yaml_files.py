@@ -9,12 +9,7 @@ from cadenza.core.yaml_files import read_yaml, read_yaml_document
 def test_read_yaml_returns_the_plain_values(tmp_path):
     path = tmp_path / "plain.yaml"
     path.write_text("seed: 3\nnames: [a, b]\nbase: &b {x: 1}\nmore: {<<: *b, x: 2}\n", "utf-8")
-    assert read_yaml(path) == {
-        "seed": 3,
-        "names": ["a", "b"],
-        "base": {"x": 1},
-        "more": {"x": 2},
-    }
+    assert read_yaml(path) == {"seed": 3, "names": ["a", "b"], "base": {"x": 1}, "more": {"x": 2}}
 
 
 #: Files that are no YAML, with where and why, and what to do.

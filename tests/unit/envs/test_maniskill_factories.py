@@ -20,12 +20,7 @@ from cadenza.envs import (
 )
 from cadenza.envs.maniskill import device, make_stage0_env, simulator
 from cadenza.envs.maniskill.stage0 import Stage0TrainingEnv
-from cadenza.envs.maniskill.stage1_pickplace import (
-    AS_HETERO,
-    AS_HOMO,
-    CONDITION_IDS,
-    OM_HETERO,
-)
+from cadenza.envs.maniskill.stage1_pickplace import AS_HETERO, AS_HOMO, CONDITION_IDS, OM_HETERO
 from cadenza.safety.api import (
     AgentSnapshot,
     Bounds,
@@ -41,13 +36,7 @@ STATE = AgentSnapshot(np.zeros(3), np.zeros(3), 0.1)
     ("condition_id", "partner", "obs_mode", "om", "ft"),
     [
         ("stage1_pickplace_panda_only_mappo_shared_param", "panda_partner", "state_dict", 0, 0),
-        (
-            "stage1_pickplace_panda_plus_fetch_ego_aht_happo_per_agent",
-            "fetch",
-            "state_dict",
-            0,
-            0,
-        ),
+        ("stage1_pickplace_panda_plus_fetch_ego_aht_happo_per_agent", "fetch", "state_dict", 0, 0),
         ("stage1_pickplace_vision_only", "fetch", "rgb+depth+state_dict", 1, 0),
         (
             "stage1_pickplace_vision_plus_force_torque_plus_proprio",

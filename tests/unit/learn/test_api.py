@@ -39,11 +39,7 @@ SOLO = [
     ("PPO", "Pendulum-v1", {**ROLLOUT, "num_envs": 2, "squash_actions": True}),
     ("GRPO", "CartPole-v1", {**ROLLOUT, "num_envs": 4, "group_size": 2}),
 ]
-TEAMS = [
-    ("MAPPO", ROLLOUT),
-    ("HAPPO", {"rollout_length": 32, "epochs": 2}),
-    ("HATD3", REPLAY),
-]
+TEAMS = [("MAPPO", ROLLOUT), ("HAPPO", {"rollout_length": 32, "epochs": 2}), ("HATD3", REPLAY)]
 
 
 def pushes(count):
@@ -318,10 +314,7 @@ def test_module_of_ones_own_sees_observations_in_their_shape(tmp_path):
 @pytest.mark.parametrize("name", ["SAC", "PPO"])
 def test_vector_environments_of_every_kind_of_reset(name, mode):
     envs = gym.make_vec(
-        "Pendulum-v1",
-        num_envs=3,
-        vector_kwargs={"autoreset_mode": mode},
-        max_episode_steps=50,
+        "Pendulum-v1", num_envs=3, vector_kwargs={"autoreset_mode": mode}, max_episode_steps=50
     )
     config = REPLAY if name == "SAC" else ROLLOUT
     agent = getattr(cadenza, name)(envs, **config).learn(200, progress=False)

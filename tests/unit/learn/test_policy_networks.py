@@ -6,11 +6,7 @@ import pytest
 import torch
 from torch.distributions import Categorical, Independent, Normal
 
-from cadenza.learn.nn.policy_networks import (
-    CategoricalHead,
-    DiagonalGaussianHead,
-    Policy,
-)
+from cadenza.learn.nn.policy_networks import CategoricalHead, DiagonalGaussianHead, Policy
 
 
 def generator(seed=0):

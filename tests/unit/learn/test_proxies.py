@@ -8,10 +8,7 @@ from torch import nn
 from cadenza.core.errors import ConfigurationError, InputError, PreconditionError, UnknownNameError
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.core.types import DictObservation, EpisodeState
-from cadenza.learn.proxies import (
-    GenericAgentProxy,
-    active_agents,
-)
+from cadenza.learn.proxies import GenericAgentProxy, active_agents
 
 
 class Recorder(nn.Module):

@@ -80,8 +80,7 @@ LAWS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "view", "expected"),
-    [(name, *case) for name, cases in LAWS.items() for case in cases],
+    ("name", "view", "expected"), [(name, *case) for name, cases in LAWS.items() for case in cases]
 )
 def test_partner_accelerates_by_its_law(name, view, expected):
     seen = obs_with(state(**({"g": (-4, 0)} | view)))

@@ -11,11 +11,7 @@ def test_draft_zoo_has_the_recorded_identities():
     assert [dict(spec.extra) for spec in zoo] == [
         {"uid": "fetch", "task": "stage0_smoke", "target_xy": "0.0,0.0", "action_dim": "2"},
         {"uid": "panda_wristcam", "task": "stage0_smoke"},
-        {
-            "uid": "allegro_hand_right",
-            "task": "stage0_smoke",
-            "checkpoint_tier": "50pct_reward",
-        },
+        {"uid": "allegro_hand_right", "task": "stage0_smoke", "checkpoint_tier": "50pct_reward"},
     ]
     zoo.clear()
     assert len(make_phase0_draft_zoo()) == 3

@@ -7,12 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from cadenza.core.errors import (
-    CheckpointError,
-    ConfigurationError,
-    InputError,
-    MissingExtraError,
-)
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, MissingExtraError
 from cadenza.core.files import tree_digest
 from cadenza.partners import OpenVLAPartner, PartnerSpec
 from cadenza.partners.openvla import (
@@ -240,12 +235,7 @@ def transformers(monkeypatch):
     return module
 
 
-ALLOWED = {
-    "revision": COMMIT,
-    "trust_remote_code": "yes",
-    "device": "cpu",
-    "dtype": "float32",
-}
+ALLOWED = {"revision": COMMIT, "trust_remote_code": "yes", "device": "cpu", "dtype": "float32"}
 
 
 def test_model_is_loaded_pinned_offline_and_without_pickle_and_then_acts(transformers):

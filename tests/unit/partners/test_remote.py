@@ -10,12 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.core.errors import (
-    CheckpointError,
-    ConfigurationError,
-    InputError,
-    MissingExtraError,
-)
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, MissingExtraError
 from cadenza.core.files import tree_digest
 from cadenza.partners import PartnerSpec, load_partner
 from cadenza.partners.policy_process import MAX_HEADER, WireError, pack, unpack

@@ -26,9 +26,7 @@ def begun(name, lambda_=None, **changes):
     return rule, SafetyState(dict(lambda_), epsilon=0.1, eta=0.02)
 
 
-VARIANTS = [(name, {}) for name in SUPPORTED_RULES] + [
-    ("two_sided", {"eta_decay": 0.6}),
-]
+VARIANTS = [(name, {}) for name in SUPPORTED_RULES] + [("two_sided", {"eta_decay": 0.6})]
 
 
 @pytest.mark.parametrize(("name", "changes"), VARIANTS)

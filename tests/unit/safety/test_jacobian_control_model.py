@@ -5,10 +5,7 @@ import pytest
 
 from cadenza.core.errors import CadenzaError, InputError
 from cadenza.safety.bounds import Bounds
-from cadenza.safety.control_models import (
-    JacobianControlModel,
-    MissingJacobianError,
-)
+from cadenza.safety.control_models import JacobianControlModel, MissingJacobianError
 from tests.unit.safety.scenes import agent
 
 BOUNDS = Bounds(5.0, 5.0, 0.5, 1.0, 20.0)

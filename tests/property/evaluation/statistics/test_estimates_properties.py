@@ -4,9 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadenza.core.proportions import clopper_pearson_interval
-from cadenza.evaluation.statistics.cluster_means import (
-    StudentT,
-)
+from cadenza.evaluation.statistics.cluster_means import StudentT
 from cadenza.evaluation.statistics.estimate import effective_trials, mean_estimate, rate_estimate
 
 outcomes = st.dictionaries(

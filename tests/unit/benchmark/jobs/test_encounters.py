@@ -28,9 +28,7 @@ CROSSING = job_task("crossing")
 
 def expert_encounters(filtered=True):
     return Encounters(
-        CROSSING,
-        filtered=filtered,
-        make_policy=partial(LawPolicy, law=swerve, noise=EXPERT_NOISE),
+        CROSSING, filtered=filtered, make_policy=partial(LawPolicy, law=swerve, noise=EXPERT_NOISE)
     )
 
 

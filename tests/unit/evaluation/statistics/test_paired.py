@@ -4,12 +4,7 @@ from scipy import stats
 from cadenza.core.errors import InputError
 from cadenza.evaluation.results import EpisodeResult
 from cadenza.evaluation.statistics.cluster_means import StudentT
-from cadenza.evaluation.statistics.paired import (
-    Pair,
-    Pairing,
-    pair_episodes,
-    paired_comparison,
-)
+from cadenza.evaluation.statistics.paired import Pair, Pairing, pair_episodes, paired_comparison
 
 
 def episode(condition, seed, index, success, *, partner="p", start=None) -> EpisodeResult:

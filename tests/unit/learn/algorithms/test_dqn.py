@@ -5,12 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.core.payloads import deserialise, serialise
-from cadenza.learn.algorithms.dqn import (
-    QLoss,
-    QTarget,
-    chosen_values,
-    regression_loss,
-)
+from cadenza.learn.algorithms.dqn import QLoss, QTarget, chosen_values, regression_loss
 
 
 class Table(nn.Module):

@@ -257,16 +257,8 @@ class Drifting(CountingEnv):
 @pytest.mark.parametrize(
     ("attempt", "error", "told"),
     [
-        (
-            lambda: trained(vector(Drifting), 1),
-            GroupResetError,
-            "to start from the same state",
-        ),
-        (
-            lambda: grpo(vector(count=6)),
-            ConfigurationError,
-            "group_size = 4 divides, got 6",
-        ),
+        (lambda: trained(vector(Drifting), 1), GroupResetError, "to start from the same state"),
+        (lambda: grpo(vector(count=6)), ConfigurationError, "group_size = 4 divides, got 6"),
         (
             lambda: agent().update(filled([0.0, 1.0, 2.0], [True] * 3, [])),
             InputError,

@@ -21,10 +21,7 @@ from cadenza.learn.callbacks import (
     CheckpointLoader,
     checkpointing,
 )
-from cadenza.learn.callbacks.checkpointing import (
-    existing_indices,
-    read_checkpoint,
-)
+from cadenza.learn.callbacks.checkpointing import existing_indices, read_checkpoint
 
 MAX_BYTES = 2**24
 

@@ -8,11 +8,7 @@ import torch
 from cadenza.core.errors import CheckpointKeyError, InputError
 from cadenza.learn import Callback
 from cadenza.learn.callback import BatchCallback
-from cadenza.learn.callbacks.logging_mixin import (
-    LazyScalars,
-    LoggingMixin,
-    MixinOrderError,
-)
+from cadenza.learn.callbacks.logging_mixin import LazyScalars, LoggingMixin, MixinOrderError
 
 
 class Logs(LoggingMixin, Callback):

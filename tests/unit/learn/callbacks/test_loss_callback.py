@@ -6,10 +6,7 @@ import torch
 from torch import nn, optim
 from torch.optim import lr_scheduler
 
-from cadenza.core.errors import (
-    CheckpointKeyError,
-    InputError,
-)
+from cadenza.core.errors import CheckpointKeyError, InputError
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.learn.callbacks import LossCallback
 

@@ -5,12 +5,7 @@ import logging
 import pytest
 import torch
 
-from cadenza.core.errors import (
-    CheckpointError,
-    CheckpointKeyError,
-    InputError,
-    NotReadyError,
-)
+from cadenza.core.errors import CheckpointError, CheckpointKeyError, InputError, NotReadyError
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.learn import Trainer
 from cadenza.learn.callbacks import BackPropStepsTerminator
@@ -45,11 +40,7 @@ def test_memory_gets_whole_episodes_in_order(mode):
         ("RUNNING", 1, 2, True),
         ("INTERRUPTED", 1, 3, False),
     ]
-    assert second == [
-        ("INITIAL", 2, 0, True),
-        ("RUNNING", 2, 1, True),
-        ("TERMINAL", 2, 2, False),
-    ]
+    assert second == [("INITIAL", 2, 0, True), ("RUNNING", 2, 1, True), ("TERMINAL", 2, 2, False)]
 
 
 def test_warm_up_counts_transitions_of_all_environments():

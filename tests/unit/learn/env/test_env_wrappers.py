@@ -108,10 +108,7 @@ def test_vision_environment_of_box2d(stack, scaled, shape, dtype):
         ),
         (lambda: FrameStack(Pictures([flat(0)]), 0), "expected n_frames >= 1"),
         (lambda: FrameStack(Pictures([np.uint8(0)]), 2), "with a channel axis"),
-        (
-            lambda: make_vision_box2d_env("CarRacing-v3", 0, 0, 0),
-            "frame_stack >= 1, got 0",
-        ),
+        (lambda: make_vision_box2d_env("CarRacing-v3", 0, 0, 0), "frame_stack >= 1, got 0"),
     ],
 )
 def test_malformed_wrappers_are_refused(build, match):

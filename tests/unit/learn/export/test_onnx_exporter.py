@@ -11,18 +11,11 @@ import torch
 from torch import nn
 
 from cadenza import __version__
-from cadenza.core.errors import (
-    ConfigurationError,
-    NotReadyError,
-)
+from cadenza.core.errors import ConfigurationError, NotReadyError
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.core.spaces import BoxSpace, DictSpace, MDPSpace
 from cadenza.learn.export import onnx_graph
-from cadenza.learn.export.onnx_exporter import (
-    ExportTimeoutError,
-    OnnxExporter,
-    QueuedExport,
-)
+from cadenza.learn.export.onnx_exporter import ExportTimeoutError, OnnxExporter, QueuedExport
 from cadenza.learn.export.onnx_graph import OnnxParityError
 from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy
 from cadenza.learn.proxies import GenericAgentProxy

@@ -26,10 +26,7 @@ def test_dict_obs_gathers_columns_and_removes_them():
     got = DictObsAdaptor(["a", "b"])(batch(), 2, 1)
     assert got.keys() == {"observation", "next_observation", "rewards"}
     assert {k: v.tolist() for k, v in got["observation"].items()} == {"a": [1, 2], "b": [5, 6]}
-    assert {k: v.tolist() for k, v in got["next_observation"].items()} == {
-        "a": [2, 3],
-        "b": [6, 7],
-    }
+    assert {k: v.tolist() for k, v in got["next_observation"].items()} == {"a": [2, 3], "b": [6, 7]}
 
 
 def test_dict_obs_renames():

@@ -9,12 +9,7 @@ from cadenza.core.errors import CheckpointError, InputError, PreconditionError
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.core.types import DictObservation, DictResponse, EpisodeState
 from cadenza.learn.memory.proxy import Episode, MemoryTableProxy
-from tests.unit.learn.memory.memory_episodes import (
-    observation,
-    play,
-    response,
-    table,
-)
+from tests.unit.learn.memory.memory_episodes import observation, play, response, table
 
 INITIAL, RUNNING = EpisodeState.INITIAL, EpisodeState.RUNNING
 TERMINAL, INTERRUPTED = EpisodeState.TERMINAL, EpisodeState.INTERRUPTED

@@ -9,9 +9,7 @@ import pytest
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.learn.memory.column import Column
-from cadenza.learn.memory.files import (
-    read_snapshot,
-)
+from cadenza.learn.memory.files import read_snapshot
 from tests.unit.learn.memory.memory_file_parts import (
     COLUMNS,
     assert_equal,

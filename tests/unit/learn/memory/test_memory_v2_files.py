@@ -12,11 +12,7 @@ from cadenza.core.errors import IntegrityError
 from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.learn.memory.column import Column
 from cadenza.learn.memory.emote_formats import load_plain_pickle
-from cadenza.learn.memory.files import (
-    TableSerializationVersion,
-    read_snapshot,
-    write_snapshot,
-)
+from cadenza.learn.memory.files import TableSerializationVersion, read_snapshot, write_snapshot
 from tests.unit.learn.memory.memory_file_parts import (
     assert_equal,
     npy,

@@ -4,11 +4,7 @@ import numpy as np
 import pytest
 
 from cadenza.core.errors import InputError
-from cadenza.learn.memory.segment_tree import (
-    ArraySumTree,
-    SegmentTree,
-    SumSegmentTree,
-)
+from cadenza.learn.memory.segment_tree import ArraySumTree, SegmentTree, SumSegmentTree
 
 
 def filled(tree, values):

@@ -5,9 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cadenza.core.errors import (
-    CheckpointKeyError,
-)
+from cadenza.core.errors import CheckpointKeyError
 from cadenza.core.schedules import BPStepScheduler
 from cadenza.core.types import DictObservation, DictResponse, EpisodeState
 from cadenza.learn.callback import Callback
@@ -28,9 +26,7 @@ class Memory:
         self.maxlen = 0
 
     def add(
-        self,
-        observations: Mapping[int, DictObservation],
-        responses: Mapping[int, DictResponse],
+        self, observations: Mapping[int, DictObservation], responses: Mapping[int, DictResponse]
     ) -> None:
         for agent, observation in observations.items():
             if observation.episode_state in (EpisodeState.TERMINAL, EpisodeState.INTERRUPTED):

@@ -88,12 +88,7 @@ def test_timed_out_episodes_are_interrupted_and_followed_by_new_ones_at_the_star
     assert states(observations) == {0: "RUNNING", 1: "RUNNING"}
     assert observations[1].rewards == {"reward": 1.0}
     observations, _ = simulated.dict_step(responses(observations, 1.0))
-    assert states(observations) == {
-        0: "INTERRUPTED",
-        2: "INITIAL",
-        1: "INTERRUPTED",
-        3: "INITIAL",
-    }
+    assert states(observations) == {0: "INTERRUPTED", 2: "INITIAL", 1: "INTERRUPTED", 3: "INITIAL"}
     assert values(observations) == {0: 2.0, 2: 0.0, 1: 12.0, 3: 10.0}
     observations, _ = simulated.dict_step(responses(observations, 1.0))
     assert states(observations) == {2: "RUNNING", 3: "RUNNING"}  # a whole rollout follows

@@ -59,8 +59,7 @@ def enumerated(values: list[float]) -> float:
 
 
 @pytest.mark.parametrize(
-    "values",
-    [[3, 2, 1], [1, 2, 3], [5, 3, 4, 2, 1], [1, 5, 2, 4, 3], [2, 2, 1, 1], [1, 1, 1], [1]],
+    "values", [[3, 2, 1], [1, 2, 3], [5, 3, 4, 2, 1], [1, 5, 2, 4, 3], [2, 2, 1, 1], [1, 1, 1], [1]]
 )
 def test_p_value_counts_the_orders_that_fall_as_much(values: list[float]):
     assert falling_trend_p_value(values) == pytest.approx(enumerated(values))

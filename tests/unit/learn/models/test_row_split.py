@@ -2,12 +2,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from cadenza.learn.models.ensemble import (
-    bootstrap_weights,
-    holdout_mask,
-    row_keys,
-    uniform_draws,
-)
+from cadenza.learn.models.ensemble import bootstrap_weights, holdout_mask, row_keys, uniform_draws
 
 ROWS = torch.randn(20_000, 4, generator=torch.Generator().manual_seed(0))
 KEYS = row_keys(ROWS)
