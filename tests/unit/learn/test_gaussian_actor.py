@@ -120,22 +120,18 @@ def test_from_state_dict_rebuilds_any_sizes(hidden):
     assert torch.equal(rebuilt.standard_deviation(), network.standard_deviation())
 
 
-def test_default_linear_bound_is_one_over_root_of_inputs():
-    layer = default_linear(25, 400, generator(0))
-    bound = 0.2  # 1 / sqrt(25)
-    for values in (layer.weight.detach(), layer.bias.detach()):
-        assert float(values.abs().max()) <= bound
-        assert float(values.abs().max()) > 0.99 * bound
+def test_default_linear_is_bitwise_the_one_of_torch():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        expected = nn.Linear(25, 400)
+    for name, value in default_linear(25, 400, generator(0)).named_parameters():
+        assert torch.equal(value, expected.get_parameter(name))
 
 
 def test_actor_with_a_wider_spread_starts_at_its_share_and_draws_the_same_weights():
-    narrow = GaussianActor(3, 2, hidden_sizes=(4,), generator=torch.Generator().manual_seed(0))
-    wide = GaussianActor(
-        3,
-        2,
-        hidden_sizes=(4,),
-        generator=torch.Generator().manual_seed(0),
-        max_standard_deviation=2.0,
+    narrow, wide = (
+        GaussianActor(3, 2, hidden_sizes=(4,), generator=generator(0), **wider)
+        for wider in ({}, {"max_standard_deviation": 2.0})
     )
     # 2 * sigmoid(1) = 1.4621171572600098
     torch.testing.assert_close(wide.standard_deviation(), torch.full((2,), 1.4621171572600098))

@@ -19,6 +19,7 @@ import copy
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 import torch
@@ -47,7 +48,8 @@ from cadenza.learn.callbacks.loss import LossCallback
 from cadenza.learn.configs import SHARED_DEFAULTS, HLGaussConfig, SACConfig
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.gaussian_policy import GaussianMlpPolicy, squashed_mean
-from cadenza.learn.nn.layers import Decision, EncoderFactory
+from cadenza.learn.nn.initialization import default_init_
+from cadenza.learn.nn.layers import Decision, EncoderFactory, Network
 from cadenza.learn.nn.mlp_policy import MlpPolicy
 from cadenza.learn.optimizers import FusedAdam, adam
 from cadenza.learn.proxies import AgentProxy, GenericAgentProxy
@@ -489,6 +491,9 @@ class EncodedLogits(hlgauss.LogitNet):
 class SACLearner(BoxLearner):
     """SAC assembled from its callbacks; settings of HL-Gauss take histogram critics.
 
+    Linear layers start as torch draws them: from the larger orthogonal weights that the networks
+    have of their own, HalfCheetah more often stays on its back.
+
     ``seed`` is the root of the streams ``learn.sac.*``, or ``learn.hlgauss.*``.
     """
 
@@ -505,12 +510,14 @@ class SACLearner(BoxLearner):
         name = "hlgauss" if isinstance(config, HLGaussConfig) else "sac"
         super().__init__(name, observation_dim, action_dim, config, seed=seed, encoder=encoder)
         self._plain, self._policy, features = self.encoded(
-            lambda width: GaussianMlpPolicy(
-                width,
-                action_dim,
-                config.hidden_sizes,
-                generator=self.noise,
-                init_generator=self.weights,
+            lambda width: self._drawn(
+                GaussianMlpPolicy(
+                    width,
+                    action_dim,
+                    config.hidden_sizes,
+                    generator=self.noise,
+                    init_generator=self.weights,
+                )
             )
         )
         layers = (self._plain.encoder, self._plain.policy.mean)
@@ -541,20 +548,27 @@ class SACLearner(BoxLearner):
         layers = (self._plain.encoder, self._plain.policy.mean)
         return self.relu_policy(*layers, output="squashed", low=low, high=high)
 
+    def _drawn(self, network: Network) -> Network:
+        """Return the network with linear layers as torch draws them."""
+        network.apply(partial(default_init_, generator=self.weights))
+        return network
+
     def _critic_loss(self, name: str, config: SACConfig) -> QLoss | hlgauss.QLoss:
         """Return the loss of a new critic."""
         sizes, norm = config.hidden_sizes, config.max_gradient_norm
         if not isinstance(config, HLGaussConfig):
             critic = self.encoded(
-                lambda width: ActionValueMlp(
-                    width, self.action_width, sizes, generator=self.weights
+                lambda width: self._drawn(
+                    ActionValueMlp(width, self.action_width, sizes, generator=self.weights)
                 )
             )[1]
             optimizer = adam(critic, config.learning_rate)
             return QLoss(name=name, q=critic, opt=optimizer, max_grad_norm=norm)
         logits, encoded, features = self.encoded(
-            lambda width: hlgauss.LogitMlp(
-                width, self.action_width, sizes, config.bins, generator=self.weights
+            lambda width: self._drawn(
+                hlgauss.LogitMlp(
+                    width, self.action_width, sizes, config.bins, generator=self.weights
+                )
             )
         )
         bins = EncodedLogits(encoded, config.bins) if features else logits

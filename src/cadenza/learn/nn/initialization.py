@@ -113,12 +113,24 @@ def initialised_linear(
 DEFAULT_LINEAR_SLOPE: Final = math.sqrt(5.0)
 
 
+def default_init_(m: nn.Module, *, generator: torch.Generator | None = None) -> None:
+    """Draw a linear layer's weights and bias as torch does, uniformly in ±1 / sqrt(inputs).
+
+    Made for ``module.apply``: other modules are left alone.
+    """
+    if isinstance(m, nn.Linear):
+        chosen, bound = _chosen(generator), 1.0 / math.sqrt(m.in_features)
+        for name, parameter in m.named_parameters():
+            if name == "weight":  # the same bound, but for its rounding
+                nn.init.kaiming_uniform_(parameter, DEFAULT_LINEAR_SLOPE, generator=chosen)
+            else:
+                nn.init.uniform_(parameter, -bound, bound, generator=chosen)
+
+
 def default_linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
     """Return a layer with torch's default initialisation: O·I + O uniform draws."""
     layer = _empty_linear(inputs, outputs)
-    nn.init.kaiming_uniform_(layer.weight, a=DEFAULT_LINEAR_SLOPE, generator=generator)
-    bound = 1.0 / math.sqrt(inputs)
-    nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
+    default_init_(layer, generator=generator)
     return layer
 
 

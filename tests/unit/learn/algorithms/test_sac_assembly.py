@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from cadenza.learn import Trainer
-from cadenza.learn.algorithms.sac import QLoss, soft_actor_critic
-from cadenza.learn.configs import SACConfig
+from cadenza.learn.algorithms.sac import QLoss, SACLearner, soft_actor_critic
+from cadenza.learn.configs import HLGaussConfig, SACConfig
 from cadenza.learn.optimizers import adam
 from tests.unit.learn.algorithms.sac_parts import FixedPolicy, SumCritic, batch
 
@@ -64,3 +64,13 @@ def test_policy_and_temperature_have_theirs():
 def test_target_entropy_is_minus_the_number_of_actions_unless_given():
     callbacks = stepped(CONFIG.model_copy(update={"target_entropy": None}))
     assert callbacks[3].scalar_logs["training/target_entropy"] == -2.0
+
+
+@pytest.mark.parametrize("config", [SACConfig(), HLGaussConfig()])
+def test_all_layers_start_as_torch_draws_them(config):
+    losses = SACLearner(observation_dim=4, action_dim=2, config=config).losses
+    layers = [m for loss in losses[:3] for m in loss.network.modules() if hasattr(m, "in_features")]
+    assert len(layers) == 3 + 3 + 4
+    for layer in layers:
+        for values in (layer.weight, layer.bias):
+            assert 0.0 < float(values.detach().abs().max()) * layer.in_features**0.5 <= 1.000001
