@@ -126,8 +126,9 @@ def test_job_that_fails_or_leaves_nothing_usable_is_an_error_of_its_worker(
         assert isinstance(caught.value, IntegrityError)  # what a run ends with names its kind
 
 
+@pytest.mark.parametrize("existing", ["keep", "remove"])
 def test_default_runner_starts_the_back_ends_program_and_not_one_of_the_path(
-    bus, tmp_path, dataset, monkeypatch
+    bus, tmp_path, dataset, monkeypatch, existing
 ):
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     (tmp_path / "bin").mkdir()
@@ -140,9 +141,12 @@ def test_default_runner_starts_the_back_ends_program_and_not_one_of_the_path(
     plan = JobPlan(
         command=("cadenza-lerobot-select", "--repo-id=lerobot/x", "--suite=libero_spatial"),
         output_dir=tmp_path / "cycle_2" / "data",
+        on_existing=existing,
     )
+    plan.output_dir.mkdir(parents=True)  # of an earlier attempt
     monkeypatch.setattr(backend, "plan_data", lambda request: plan)
     proposal = Proposal(action="reuse_seed", dataset="local/x")
     with pytest.raises(DataError, match="got exit code 3"):
         DataAgent(bus, backend=backend).run(**PLACE, proposal=proposal, workdir=tmp_path)
     assert (tmp_path / "cycle_2" / "data.log").read_text() == "ours\n"
+    assert plan.output_dir.exists() == (existing == "keep")
