@@ -152,10 +152,8 @@ class DeterministicProposer:
         named = self.moves.model_dump(exclude_none=True, exclude_defaults=True, mode="json")
         return f"May also be set, within [least, most]: {json.dumps(named)}" if named else ""
 
-    def focus(self, report: EvalReport | None) -> tuple[str, ...]:
+    def focus(self, report: EvalReport) -> tuple[str, ...]:
         """Return the tasks that failed, worst first, equally bad ones by name, at most five."""
-        if report is None:
-            return ()
         worst_first = sorted(self._failing(report), key=lambda task: (report.per_task[task], task))
         return tuple(worst_first[:MAX_FOCUS])
 
