@@ -491,8 +491,8 @@ class EncodedLogits(hlgauss.LogitNet):
 class SACLearner(BoxLearner):
     """SAC assembled from its callbacks; settings of HL-Gauss take histogram critics.
 
-    Linear layers start as torch draws them: from the larger orthogonal weights that the networks
-    have of their own, HalfCheetah more often stays on its back.
+    Linear layers of policy and critics, though not of an encoder, start as torch draws them; the
+    README beside `learn` compares that with the networks' own first weights.
 
     ``seed`` is the root of the streams ``learn.sac.*``, or ``learn.hlgauss.*``.
     """
@@ -510,7 +510,7 @@ class SACLearner(BoxLearner):
         name = "hlgauss" if isinstance(config, HLGaussConfig) else "sac"
         super().__init__(name, observation_dim, action_dim, config, seed=seed, encoder=encoder)
         self._plain, self._policy, features = self.encoded(
-            lambda width: self._drawn(
+            lambda width: self._with_default_weights(
                 GaussianMlpPolicy(
                     width,
                     action_dim,
@@ -548,7 +548,7 @@ class SACLearner(BoxLearner):
         layers = (self._plain.encoder, self._plain.policy.mean)
         return self.relu_policy(*layers, output="squashed", low=low, high=high)
 
-    def _drawn(self, network: Network) -> Network:
+    def _with_default_weights(self, network: Network) -> Network:
         """Return the network with linear layers as torch draws them."""
         network.apply(partial(default_init_, generator=self.weights))
         return network
@@ -558,14 +558,14 @@ class SACLearner(BoxLearner):
         sizes, norm = config.hidden_sizes, config.max_gradient_norm
         if not isinstance(config, HLGaussConfig):
             critic = self.encoded(
-                lambda width: self._drawn(
+                lambda width: self._with_default_weights(
                     ActionValueMlp(width, self.action_width, sizes, generator=self.weights)
                 )
             )[1]
             optimizer = adam(critic, config.learning_rate)
             return QLoss(name=name, q=critic, opt=optimizer, max_grad_norm=norm)
         logits, encoded, features = self.encoded(
-            lambda width: self._drawn(
+            lambda width: self._with_default_weights(
                 hlgauss.LogitMlp(
                     width, self.action_width, sizes, config.bins, generator=self.weights
                 )
