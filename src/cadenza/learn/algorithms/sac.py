@@ -491,8 +491,8 @@ class EncodedLogits(hlgauss.LogitNet):
 class SACLearner(BoxLearner):
     """SAC assembled from its callbacks; settings of HL-Gauss take histogram critics.
 
-    Linear layers of policy and critics, though not of an encoder, start as torch draws them; the
-    README beside `learn` compares that with the networks' own first weights.
+    Linear layers of policy and critics start as torch draws them, the policy's heads near zero, an
+    encoder as it comes. The README beside `learn` compares that with other first weights.
 
     ``seed`` is the root of the streams ``learn.sac.*``, or ``learn.hlgauss.*``.
     """
@@ -510,16 +510,15 @@ class SACLearner(BoxLearner):
         name = "hlgauss" if isinstance(config, HLGaussConfig) else "sac"
         super().__init__(name, observation_dim, action_dim, config, seed=seed, encoder=encoder)
         self._plain, self._policy, features = self.encoded(
-            lambda width: self._with_default_weights(
-                GaussianMlpPolicy(
-                    width,
-                    action_dim,
-                    config.hidden_sizes,
-                    generator=self.noise,
-                    init_generator=self.weights,
-                )
+            lambda width: GaussianMlpPolicy(
+                width,
+                action_dim,
+                config.hidden_sizes,
+                generator=self.noise,
+                init_generator=self.weights,
             )
         )
+        self._with_default_weights(self._plain.encoder)
         layers = (self._plain.encoder, self._plain.policy.mean)
         self.greedy = nn.Sequential(*features, *layers, Decision(squashed_mean))
         *losses, target = soft_actor_critic(

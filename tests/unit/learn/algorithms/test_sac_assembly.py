@@ -68,10 +68,14 @@ def test_target_entropy_is_minus_the_number_of_actions_unless_given():
 
 
 @pytest.mark.parametrize("config", [SACConfig(), HLGaussConfig()])
-def test_layers_without_encoder_start_as_torch_draws_them(config):
+def test_layers_start_as_torch_draws_them_and_heads_of_the_policy_near_zero(config):
     losses = SACLearner(observation_dim=4, action_dim=2, config=config).losses
     layers = [m for loss in losses[:3] for m in loss.network.modules() if isinstance(m, nn.Linear)]
-    assert len(layers) == 3 + 3 + 4
-    for layer in layers:
+    heads = [m for m in layers if m.out_features == 2]
+    assert (len(layers), len(heads)) == (3 + 3 + 4, 2)
+    for layer in heads:
+        assert 0.0 < float(layer.weight.detach().abs().max()) <= 0.01 * (6 / (256 + 2)) ** 0.5
+        assert not layer.bias.any()
+    for layer in (m for m in layers if m not in heads):
         for values in (layer.weight, layer.bias):
             assert 0.0 < float(values.detach().abs().max()) * layer.in_features**0.5 <= 1.000001
