@@ -1,6 +1,6 @@
 """Co-carry from zero: an ego learns to carry a bar beside leaders, by trial and error alone.
 
-python examples/cocarry_sac.py --seeds 3
+python examples/cocarry_sac.py --seeds 6
 
 Soft actor-critic on the track "grip" with the option ``training`` (force limit 20 % lower, an
 episode ends where a limit breaks, success truncates) and the reward "proximity". What was learned

@@ -164,15 +164,16 @@ class Doubled(torch.nn.Module):
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name != "hatd3"])
 def test_every_network_learns_an_encoder_of_its_own(name):
-    made = []
+    made, before = [], []
 
     def encoder():
         made.append(Doubled())
+        before.append(made[-1].sums.weight.detach().clone())
         return made[-1]
 
     learner = built(name, encoder=encoder)
     assert len(made) == (1 if name == "dqn" else 3)
-    before = [each.sums.weight.detach().clone() for each in made]
+    assert all(torch.equal(b, e.sums.weight) for b, e in zip(before, made, strict=True))
     train(learner, memory_of(learner), np.random.default_rng(0), 30)
     assert not any(torch.equal(b, e.sums.weight) for b, e in zip(before, made, strict=True))
     states = torch.rand((3, 2), generator=torch.Generator().manual_seed(0))

@@ -491,8 +491,8 @@ class EncodedLogits(hlgauss.LogitNet):
 class SACLearner(BoxLearner):
     """SAC assembled from its callbacks; settings of HL-Gauss take histogram critics.
 
-    Linear layers of policy and critics start as torch draws them, the policy's heads near zero, an
-    encoder as it comes. The README beside `learn` compares that with other first weights.
+    Linear layers of policy and critics start with torch's default weights, save the policy's heads,
+    which start near zero; an encoder keeps its own. The README of `learn` compares other weights.
 
     ``seed`` is the root of the streams ``learn.sac.*``, or ``learn.hlgauss.*``.
     """
@@ -518,7 +518,7 @@ class SACLearner(BoxLearner):
                 init_generator=self.weights,
             )
         )
-        self._with_default_weights(self._plain.encoder)
+        self._with_default_weights(self._plain.encoder)  # the hidden layers, not the heads
         layers = (self._plain.encoder, self._plain.policy.mean)
         self.greedy = nn.Sequential(*features, *layers, Decision(squashed_mean))
         *losses, target = soft_actor_critic(
