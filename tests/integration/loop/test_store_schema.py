@@ -11,6 +11,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, inspect, text
 
+from cadenza.cli.loop_status import open_store
 from cadenza.core.errors import ConfigurationError, MissingExtraError
 from cadenza.core.files import sha256_bytes
 from cadenza.loop.errors import (
@@ -141,6 +142,13 @@ def test_older_store_is_brought_up_to_date_with_its_rows_and_without_passwords(
     assert rows["guarded"]["config_sha256"] == sha256_bytes(rows["guarded"]["config_json"].encode())
     for file in tmp_path.iterdir():
         assert b"hunter2" not in file.read_bytes()
+
+
+def test_store_is_opened_as_it_is_unless_it_shall_be_upgraded(empty_url, tmp_path):
+    migrate_to(empty_url, "0001")
+    for upgrade in (False, True):
+        with open_store(tmp_path, empty_url, upgrade=upgrade) as opened:
+            assert opened.is_up_to_date is upgrade
 
 
 def test_older_store_is_stopped_and_answered_and_not_migrated_under_a_run_at_work(

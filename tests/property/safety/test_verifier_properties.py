@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -29,7 +29,14 @@ def motions(draw):
     return [draw(arrays(np.float64, dim, elements=numbers))[None] for _ in range(3)]
 
 
+def passing_twice(drift):
+    """Return a motion that comes near the origin after 0.25 s and after 0.75 s."""
+    return [np.array([row]) for row in ([1.5, 0.1], [-8.0, drift], [16.0, 0.0])]
+
+
 @given(motion=motions(), dt=st.floats(0.005, 1.0), plant=plants)
+@example(motion=passing_twice(0.05), dt=1.2, plant="zoh")
+@example(motion=passing_twice(-0.05), dt=0.9, plant="zoh")
 def test_smallest_distance_is_what_dense_sampling_finds(motion, dt, plant):
     offset, velocity, accel = motion
     s = np.linspace(0.0, dt, 4001)[:, None]

@@ -1,5 +1,6 @@
 """A member of a zoo as a partner: what it plays, and what it refuses."""
 
+import math
 import shutil
 from dataclasses import replace
 
@@ -58,6 +59,16 @@ def test_drawn_actions_repeat_with_the_seed_and_differ_between_rows(zoo):
     second.reset_row(2, seed=4)
     again = second.act(observed(same), deterministic=False)
     assert again[2].tobytes() == drawn[0].tobytes()  # as a scalar partner after reset(seed=4)
+
+
+def test_drawn_actions_spread_as_the_policy_says(zoo, monkeypatch):
+    loaded = load_member(zoo, NAME)
+    monkeypatch.setattr("cadenza.partners.zoo_member.load_member", lambda *_: loaded)
+    member = partner(zoo)
+    member.reset(seed=4)
+    loaded.log_std[1].fill_(math.log(0.01))  # far from 1, and the bounds out of reach
+    drawn = member.act(observed(np.zeros((400, 10), np.float32)), deterministic=False)
+    assert drawn.std(axis=0) == pytest.approx(0.01, rel=0.15)
 
 
 def test_member_offers_nothing_that_trains(zoo):

@@ -233,6 +233,8 @@ def test_rate_estimate_is_the_fall_of_the_row_by_hand():
     states = torch.tensor([[0.0, 0.0], [0.3, 1.5], [0.0, -1.0]], dtype=torch.float64)
     rates = estimate_rates(lifted, LINE, states, array(-2.0), array(2.0), factor=1.0)
     assert rates == {"half plane": pytest.approx(2 * 2.0 + 1.5)}
+    weaker = estimate_rates(lifted, LINE, states, array(-2.0), array(1.0), factor=1.0)
+    assert weaker == {"half plane": pytest.approx(2 * 1.0 + 1.5)}
     # a push |w| <= 0.5 on v changes c by (a + b) w more
     push = [Disturbance.matched(LINE, 0.5)]
     pushed = estimate_rates(
