@@ -16,7 +16,8 @@ Two ways: on a CPU each stage looks only at the environments that are left; wher
           `cadenza.safety.filters.projection` does. With ``fixed_shape=True`` (default on CUDA)
           every stage runs for all of them and a mask chooses: no transfer to the host and no
           branch on data, so that it can be captured in a CUDA graph.
-Gradient: with W the rows that hold the action back and F the components inside the box,
+Gradient: with W the rows that hold the action back and F the components inside the box, both told
+          from the answer to its rounding,
               x_F = u_F - A_WF^T y,  A_W x = b_W,
           and for a cotangent g, with z = (A_WF A_WF^T)^-1 A_WF g_F and q = g_F - A_WF^T z (zero
           outside F):  du = q,  db = z,  dA = -(y q^T + z x^T), while W and F stay the same.
@@ -61,8 +62,9 @@ BAD_INPUT: Final = 4
 #: Word of each code in telemetry; the first three are those of `FilterInfo.status`.
 STATUS_NAMES: Final = ("inactive", "optimal", "infeasible", "max_iter", "bad_input")
 
-#: Distance from a row, over 1 + |b|, at which it counts as active, by precision.
-_ACTIVE: Final = {torch.float64: 1e-9, torch.float32: 1e-5}
+#: Distance at which a row or a bound counts as active, relative to the numbers it is a difference
+#: of, by precision: above rounding, which a solver's answer has at bounds too.
+_ACTIVE: Final = {torch.float64: 1e-11, torch.float32: 2e-6}
 #: Room left around the most urgent row when the others are fitted around it, relative to |b|; in
 #: float64 that of `cadenza.safety.filters.projection`, in float32 above rounding.
 _HARD_ROW_ROOM: Final = {torch.float64: 1e-9, torch.float32: 1e-5}
@@ -256,9 +258,12 @@ def _pull_back(
     """Return the cotangents of u, A and b: shapes (n, B), (m, n, B), (m, B)."""
     u, A, b, _, lower, upper, _, _ = problems
     solved = (status == INACTIVE) | (status == OPTIMAL)
-    free = (x > lower) & (x < upper) & solved
-    held = ((A * x).sum(1) - b).abs() <= _ACTIVE[x.dtype] * (1.0 + b.abs())
-    held = held & (status == OPTIMAL)
+    moved = status == OPTIMAL  # an unchanged action is on a bound exactly, or not at all
+    near = _ACTIVE[x.dtype] * torch.maximum(u.abs(), x.abs()).amax(0)
+    room = torch.where(moved, near, 0.0)
+    free = (x - lower > room) & (upper - x > room) & solved
+    held = ((A * x).sum(1) - b).abs() <= _ACTIVE[x.dtype] * b.abs() + near * A.abs().sum(1)
+    held = held & moved
     active = torch.where(held.unsqueeze(1) & free, A, 0.0)  # A_WF, (m, n, B)
     gram = (active.unsqueeze(1) * active.unsqueeze(0)).sum(2)
     g_free = torch.where(free, g, 0.0)
