@@ -98,5 +98,16 @@ class SinkError(CadenzaError, RuntimeError):
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return " (did you mean 'x'?)" with the known name nearest to ``name``; nothing if none is."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    near = nearest_name(name, known)
+    return f" (did you mean {near!r}?)" if near else ""
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name nearest to ``name``, its letters' case and outer spaces aside.
+
+    None if none is near, or if ``name`` itself is known: it was refused for another reason.
+    """
+    names = list(known)
+    plain = {one.strip().casefold(): one for one in names}
+    near = difflib.get_close_matches(name.strip().casefold(), plain, n=1)
+    return plain[near[0]] if near and name not in names else None

@@ -114,6 +114,7 @@ _AtLeast0 = Annotated[float, Field(strict=True, ge=0.0)]
 _Number = Annotated[float, Field(strict=True)]
 _Text = Annotated[str, StringConstraints(min_length=1, max_length=500)]
 _Word = Annotated[str, StringConstraints(pattern=r"^[ -~]{1,10000}$")]
+_Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
 BackendName: TypeAlias = Literal["native", "lerobot"]
 #: What of an episode is compared.
 Metric: TypeAlias = Literal["success", "score"]
@@ -386,6 +387,7 @@ class JobsConfig(Section):
         silent_limit_s: Longest that one attempt may leave no trace, neither in its log nor in its
             folder, before it counts as hung and is ended, s; None only tells of it.
         grace_s: Time between SIGTERM and SIGKILL, s.
+        environment: Names of variables that jobs get beside the usual ones, a token's for example.
         ray_address: Address of the cluster; None starts or finds one on this machine.
     """
 
@@ -397,6 +399,7 @@ class JobsConfig(Section):
     time_limit_s: _Above0 | None = None
     silent_limit_s: _Above0 | None = None
     grace_s: _AtLeast0 = 10.0
+    environment: tuple[_Variable, ...] = ()
     ray_address: _Text | None = None
 
     @model_validator(mode="after")

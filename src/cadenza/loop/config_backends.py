@@ -8,14 +8,13 @@ Limits:  knows names alone; whether a back end runs here, and whether an environ
          seeds, is found out by the back end's own probe.
 """
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
 from pydantic import BaseModel
 
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, nearest_name
 from cadenza.loop.constitution.flags import fold
 
 #: Environments and policy types of LeRobot 0.4 to 0.6; each release has some of them.
@@ -227,8 +226,8 @@ def _misfit_of_lerobot(name: str) -> str:
 
 def closest(name: str, known: Iterable[str]) -> str:
     """Return what to do about an unknown name: the end of a sentence."""
-    close = difflib.get_close_matches(name, sorted(known), n=1)
-    return f"did you mean {close[0]!r}?" if close else "correct it"
+    near = nearest_name(name, sorted(known))
+    return f"did you mean {near!r}?" if near else "correct it"
 
 
 def settings_without_effect(backend: str, settings: Mapping[str, object]) -> list[str]:

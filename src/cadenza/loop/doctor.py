@@ -25,6 +25,7 @@ from cadenza.loop.backends.lerobot_probe import lerobot_python
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.contracts.records import Record
 from cadenza.loop.errors import StoreOutdatedError
+from cadenza.loop.processes import job_environment
 
 #: ``fail`` keeps the runs that were asked about from working, ``warn`` keeps others from it.
 Level: TypeAlias = Literal["ok", "warn", "fail"]
@@ -360,6 +361,7 @@ def _ask(python: Path) -> dict[str, Any] | None:
     try:
         done = subprocess.run(  # noqa: S603 - our own words, no shell
             [str(python), "-I", "-c", _QUESTION],
+            env=job_environment(os.environ),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_ANSWER_S,

@@ -10,11 +10,12 @@ Limits:  Linux. Processes of other users are never touched; those elsewhere coun
 
 import contextlib
 import os
+import re
 import select
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -41,6 +42,40 @@ def _fields_of(pid: int) -> list[str] | None:
     # The name in parentheses may hold anything, half a letter included: it is cut at 15 bytes.
     fields = status.rpartition(b")")[2].decode().split()
     return None if fields[_STATE] in _ENDED else fields
+
+
+#: Variables of every job: places of programs, caches and screens, languages, and what libraries of
+#: computing and rendering are told; of families, those that may hold a key are left out.
+_PASSED: Final = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|TZ|TERM|COLUMNS|TMPDIR|TMP|TEMP|LD_LIBRARY_PATH"
+    r"|VIRTUAL_ENV|CONDA_PREFIX|DISPLAY|WAYLAND_DISPLAY|XAUTHORITY|TOKENIZERS_PARALLELISM"
+    r"|SSL_CERT_(FILE|DIR)|(REQUESTS|CURL)_CA_BUNDLE|VK_(ICD_FILENAMES|DRIVER_FILES)"
+    r"|HF_(HOME|(HUB|ASSETS|DATASETS)_CACHE|(HUB|DATASETS)_OFFLINE|LEROBOT_HOME)"
+    r"|TRANSFORMERS_(CACHE|OFFLINE)|HUGGINGFACE_HUB_CACHE|CADENZA_([A-Z]+_PYTHON|ARTIFACTS_ROOT)"
+    r"|(?!.*(KEY|TOKEN|SECRET|PASS|CRED|AUTH))("
+    r"PYTHON|MPL|(LC|XDG|MUJOCO|PYOPENGL|EGL|SDL|LIBGL|MESA|LIBERO|CUDA|NVIDIA|CUBLAS|CUDNN|NCCL|HIP"
+    r"|ROCR|HSA|OMP|GOMP|KMP|MKL|OPENBLAS|NUMEXPR|NUMBA|TORCH|PYTORCH|TORCHINDUCTOR|TRITON)_"
+    r")[A-Z0-9_]+"
+)
+#: ... and addresses, unless they name a user or password.
+_ADDRESSES: Final = re.compile(r"(HTTP|HTTPS|ALL|NO|FTP)_PROXY|HF_ENDPOINT", re.IGNORECASE)
+
+
+def job_environment(environ: Mapping[str, str], further: Iterable[str] = ()) -> dict[str, str]:
+    """Return what of ``environ`` a job gets, which runs programs of others; ``further`` are names.
+
+    With keys it could spend money, with the store's address answer the questions that wait for a
+    person. Against programs that look for what they were not given only another user helps: a
+    process may read the variables of others of the same user.
+    """
+    named = frozenset(further)
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in named
+        or _PASSED.fullmatch(name)
+        or (_ADDRESSES.fullmatch(name) and "@" not in value)
+    }
 
 
 def start_ticks(pid: int) -> int | None:

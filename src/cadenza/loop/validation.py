@@ -4,7 +4,6 @@ Form:  ``line L, column C: key.path: expected ..., got ...; what to do``, withou
        there is no file.
 """
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -12,6 +11,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from cadenza.core.errors import nearest_name
 from cadenza.core.yaml_files import YamlDocument
 
 #: Characters of a bad value that a message quotes.
@@ -140,11 +140,11 @@ def _advice(location: tuple[int | str, ...], model: type[BaseModel]) -> str:
     """Return what to do about an unknown key: the end of a sentence."""
     key, known = str(location[-1]), _known_keys(model, location[:-1])
     elsewhere = [dotted for dotted in dotted_keys(model) if dotted.rpartition(".")[2] == key]
-    close = difflib.get_close_matches(key, sorted(known), n=1)
+    close = nearest_name(key, sorted(known))
     if elsewhere and (not close or len(location) == 1):  # at the top it lacks its section
         return f"did you mean {' or '.join(repr(dotted) for dotted in elsewhere)}?"
     if close:
-        return f"did you mean {close[0]!r}?"
+        return f"did you mean {close!r}?"
     return f"known keys are {', '.join(sorted(known))}." if known else "remove it."
 
 

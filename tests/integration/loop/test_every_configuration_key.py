@@ -162,7 +162,7 @@ ELSEWHERE = {
     *("thresholds.warm_up_cycles", "eval.max_episodes", "eval.extension_growth", "eval.metric"),
     *(f"jobs.{name}" for name in ("runner", "ray_address", "max_attempts", "max_interruptions")),
     *(f"jobs.{name}" for name in ("max_kills", "backoff_s", "time_limit_s", "silent_limit_s")),
-    *("jobs.grace_s", "approval.gates", "approval.timeout_s"),
+    *("jobs.grace_s", "jobs.environment", "approval.gates", "approval.timeout_s"),
 }
 
 

@@ -18,7 +18,14 @@ from cadenza.loop.errors import (
 )
 from cadenza.loop.jobs.outcomes import last_lines
 from cadenza.loop.jobs.terms import StopLevel
-from tests.integration.loop.job_harness import UNTIL, bench_in, is_alive, nothing_left_of, spec_of
+from tests.integration.loop.job_harness import (
+    CONFIG,
+    UNTIL,
+    bench_in,
+    is_alive,
+    nothing_left_of,
+    spec_of,
+)
 
 #: Time limits, s: a busy machine may need longer than the first for a command to get to its work.
 LIMITS_S = (1.0, 10.0, 100.0)
@@ -262,19 +269,30 @@ finish(sys.argv[1])
     assert (end.exit_code, end.attempts) == (0, 2)
 
 
-def test_a_job_gets_no_secret_of_its_controller(bench, tmp_path, monkeypatch):
-    keys = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL")
-    secrets = ("CADENZA_STORE", "PGPASSWORD", "PGSERVICEFILE", *keys)
-    for name in secrets:
+def test_a_job_gets_listed_variables_of_its_controller_and_named_ones(bench, tmp_path, monkeypatch):
+    secret = ("ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "CADENZA_STORE", "PGPASSWORD", "PGSERVICE")
+    secret += ("AWS_SECRET_ACCESS_KEY", "AZURE_CLIENT_SECRET", "GITHUB_TOKEN", "HF_TOKEN")
+    secret += ("NVIDIA_API_KEY", "CUDA_TOKEN", "WANDB_API_KEY", "SOMETHING_NEW", "RAY_AUTH_TOKEN")
+    for name in secret:
         monkeypatch.setenv(name, "secret")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("https_proxy", "http://me:secret@proxy:3128")
+    usual = {
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "3",
+        "CUDA_VISIBLE_DEVICES": "",
+        "LC_ALL": "C",
+    }
+    usual |= {"HTTP_PROXY": "http://proxy:3128", "MUJOCO_GL": "egl", "PYTHONPATH": "/of/mine"}
+    for name, value in {**usual, "MY_LICENSE": "here"}.items():
+        monkeypatch.setenv(name, value)
     script = "finish(sys.argv[1], **{name: value for name, value in os.environ.items()})"
     spec = spec_of(tmp_path, script)
-    bench.runner().run(spec)
+    config = CONFIG.model_copy(update={"environment": ("MY_LICENSE", "NOT_SET")})
+    bench.runner(config).run(spec)
     variables = json.loads(spec.result_path.read_text())
-    assert variables["HF_HUB_OFFLINE"] == "1"
-    assert not variables.keys() & {*secrets}
-    assert "secret" not in variables.values()
+    assert variables.items() >= {**usual, "MY_LICENSE": "here", "PATH": os.environ["PATH"]}.items()
+    assert "secret" not in " ".join(variables.values())
+    assert "NOT_SET" not in variables
 
 
 def test_job_that_leaves_no_trace_is_told_of_once(bench, tmp_path):

@@ -133,6 +133,8 @@ def test_leagents_file_loads_once_it_names_its_backend(tmp_path):
         ({"a\nb": 1}, r"'a\\nb': expected a known key, got 'a\\nb'; known keys are approval"),
         ({7: 1}, r"the file: expected texts as keys, got 7; remove it\."),
         ({"train": {"step": 1}}, r"train\.step: .*; did you mean 'steps'\?"),
+        ({"train": {"STEPS ": 1}}, r"train\..*, got 'STEPS '; did you mean 'steps'\?"),
+        ({"policy_ladder": [{"name": "BC"}]}, r"got 'BC'; did you mean 'bc'\?"),
         ({"train": None}, "train: expected a mapping of keys to values, got None"),
         ({"policy_ladder": [{}]}, r"policy_ladder\[0\]\.name: expected a value, got none; add"),
         ({"policy_ladder": [{"name": "bc"}] * 2}, "policy_ladder: expected different rungs"),

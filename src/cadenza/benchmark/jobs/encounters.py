@@ -69,8 +69,8 @@ def chosen_partners(task: TaskSpec, names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in task.partners:
             raise ConfigurationError(
-                f"--partners: expected {ALL}, {LEAVING_WAY} or partners of {task.task_id!r} "
-                f"({', '.join(task.partners)}), got {name!r}."
+                f"--partners: expected {ALL}, {LEAVING_WAY} (each alone) or partners of "
+                f"{task.task_id!r} ({', '.join(task.partners)}), got {name!r}."
             )
     if len(set(names)) != len(names):
         raise ConfigurationError(f"--partners: expected each partner once, got {','.join(names)}.")

@@ -5,6 +5,7 @@ call blocks until its command is over, so nothing survives a killed controller: 
 the command again. Use `cadenza.loop.jobs.durable_runner` where that is too dear.
 """
 
+import os
 import shlex
 import subprocess
 import time
@@ -28,6 +29,7 @@ from cadenza.loop.jobs.outcomes import (
     wanted_end,
 )
 from cadenza.loop.jobs.terms import ProgramTable
+from cadenza.loop.processes import job_environment
 from cadenza.loop.schedule import SeedLedger
 from cadenza.loop.store.rows import JobRow, Lease
 
@@ -50,12 +52,20 @@ Runner: TypeAlias = Callable[[Sequence[str], Path], RunResult]
 
 
 def subprocess_runner(cmd: Sequence[str], log_path: Path) -> RunResult:
-    """Run ``cmd`` without a shell, or raise `OSError`; its output replaces ``log_path``."""
+    """Run ``cmd`` without a shell, or raise `OSError`; its output replaces ``log_path``.
+
+    It gets the variables of every job alone; see `job_environment`.
+    """
     log_path.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     with log_path.open("wb") as log:
         done = subprocess.run(  # noqa: S603 - cleared by the constitution; no shell
-            list(cmd), stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False
+            list(cmd),
+            env=job_environment(os.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            check=False,
         )
     return RunResult(list(cmd), done.returncode, time.monotonic() - began, log_path)
 

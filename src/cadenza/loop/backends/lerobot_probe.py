@@ -28,6 +28,7 @@ from cadenza.core.extras import foreign_python, python_variable, user_cache
 from cadenza.core.files import atomic_write_json, sha256_bytes
 from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.contracts.records import Record
+from cadenza.loop.processes import job_environment
 from cadenza.loop.scripts.describe_environment import EPISODES, FIRST_SEED, SEEDS
 
 #: Environment variable that names the interpreter.
@@ -207,7 +208,7 @@ def output_of(
     If it fails, the `ConfigurationError` tells what ``question`` expected of it and what to do;
     None for the command itself and an environment that lacks something.
     """
-    environ = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
+    environ = {**job_environment(os.environ), "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
     try:
         done = subprocess.run(  # noqa: S603 - our own words, no shell
             list(command),

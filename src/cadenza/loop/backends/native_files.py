@@ -210,8 +210,8 @@ def require_partners(key: str, text: str | None) -> None:
     for name in names:
         if name not in known:
             raise ConfigurationError(
-                f"{key}: expected {_EVERYBODY}, {_LEAVING_WAY} or partners with commas between "
-                f"them (`cadenza partners list` names them), got {name!r}; "
+                f"{key}: expected {_EVERYBODY} or {_LEAVING_WAY} alone, or partners with commas "
+                f"between them (`cadenza partners list` names them), got {name!r}; "
                 f"{closest(name, (_EVERYBODY, _LEAVING_WAY, *known))}"
             )
     if len(set(names)) < len(names):

@@ -141,6 +141,18 @@ _CODE_KEYS: Final = frozenset(
     {"class", "target", "_target_", "parent_library", "hub_path", "base_model_path"}
     | {"trust_remote_code"}
 )
+#: Keys whose texts LeRobot, or what it loads, may take for a repository or a folder.
+_SOURCE_KEYS: Final = re.compile(
+    r"(.*_)?((name|pretrained)_or_path|auto_map|paths?|dirs?|folder|urls?"
+    r"|(model|tokenizer|processor|encoder|repo|hub|checkpoint|pretrained)(_names?|_ids?)?)",
+    re.IGNORECASE,
+)
+#: ... and texts that are one whatever their key: of a hub, and paths and addresses.
+_SOURCES: Final = re.compile(rf"{_HUB_ID.pattern}|[/~.\\].*|[a-z0-9+]+://.*|.*\.\./.*", re.DOTALL)
+#: Files of a folder of weights whose texts are no sources: of a training, and of vocabularies.
+_NO_SOURCES: Final = ("train_config.json", "tokenizer.json", "vocab.json", "added_tokens.json")
+#: What ``config.json`` keeps of the training that wrote it, and LeRobot sets anew from its flags.
+_PAST: Final = frozenset({"pretrained_path", "repo_id"})
 #: Letters that would end or split a path in a list.
 _LIST_LETTERS: Final = frozenset(",[]{}\"'#")
 
@@ -288,10 +300,12 @@ class Weights:
     Attributes:
         types: Types of policies that a folder may hold, as its ``config.json`` says.
         steps: Processor steps that its pipelines may name.
+        companions: Hub repositories that LeRobot fetches for these types, named or not.
     """
 
     types: tuple[str, ...]
     steps: tuple[str, ...]
+    companions: tuple[str, ...] = ()
 
     def read(self, given: Given) -> Reading:
         """Return the path or the repository's name."""
@@ -350,10 +364,13 @@ class Weights:
                 f"expected --{given.key} as a policy of {', '.join(self.types)}, got "
                 f"{quoted(content.get('type'))} in {name}",
             )
-        for key, value in _entries(content):
+        kept = _PAST & content.keys() if path == folders[-1] / "config.json" else frozenset[str]()
+        for key, value in _entries({k: v for k, v in content.items() if k not in kept}):
             if key == "base_model_name_or_path" and isinstance(value, str):
                 self._read(replace(given, text=value), folders)
                 continue
+            if isinstance(value, str) and path.name not in _NO_SOURCES:
+                self._require_allowed_source(given, key, value, path, folders)
             if key == "registry_name":
                 if value in self.steps:
                     continue
@@ -367,16 +384,38 @@ class Weights:
                 f"got {key} = {quoted(value)} in {name}",
             )
 
+    def _require_allowed_source(
+        self, given: Given, key: str, value: str, path: Path, folders: tuple[Path, ...]
+    ) -> None:
+        """Raise if ``value`` names a repository, folder or file that the rules do not allow."""
+        named = _SOURCE_KEYS.fullmatch(key) or _SOURCES.fullmatch(value)
+        if not value or value in self.companions or not named:
+            return
+        try:
+            if not (_HUB_ID.fullmatch(value) or Path(value).is_absolute()):
+                raise given.refusal("relative_path", "without a relative path, or a bare name")
+            self._read(replace(given, text=value), folders)
+        except ConstitutionError as error:
+            name = quoted(str(path.relative_to(folders[-1])))
+            raise denied(
+                "weights_source",
+                f"expected --{given.key} as a folder that names no repositories but those of "
+                f"allowed_hub_policies, and no folders but those that the run may read, got {key} "
+                f"= {quoted(value)} in {name}; list it, or remove the entry",
+            ) from error
 
-def _entries(value: object) -> Iterator[tuple[str, object]]:
-    """Yield every key of nested JSON with its value."""
-    if isinstance(value, dict):
-        for key, item in cast("dict[str, object]", value).items():
-            yield key, item
-            yield from _entries(item)
-    elif isinstance(value, list):
+
+def _entries(value: object, key: str = "") -> Iterator[tuple[str, object]]:
+    """Yield every key of nested JSON with its value; of lists, each item under their key."""
+    if isinstance(value, list):
         for item in cast("list[object]", value):
-            yield from _entries(item)
+            yield from _entries(item, key)
+        return
+    if key:
+        yield key, value
+    if isinstance(value, dict):
+        for name, item in cast("dict[str, object]", value).items():
+            yield from _entries(item, name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
-from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.core.errors import ConfigurationError, IntegrityError, nearest_name
 from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.constitution.flags import denied, quoted
 from cadenza.loop.constitution.kinds import (
@@ -56,6 +56,12 @@ _STEPS: Final = (
     *("xvla_image_to_float", "xvla_imagenet_normalize", "xvla_add_domain_id"),
     "xvla_rotation_6d_to_axis_angle",
 )
+#: Repositories of their language models and tokenizers, which LeRobot's own code names.
+_COMPANIONS: Final = (
+    "HuggingFaceTB/SmolVLM2-500M-Video-Instruct",
+    "google/paligemma-3b-pt-224",
+    "facebook/bart-large",
+)
 #: What LeRobot's seeds lie below: those of its environments' own generators.
 _SEED_LIMIT: Final = 2**32
 
@@ -63,7 +69,7 @@ _COUNT: Final = Integer(1)
 _WHOLE: Final = Integer(0, 10**9)
 _SIZE: Final = Integer(1, 2**16)
 _REAL: Final = Number()
-_WEIGHTS: Final = Weights(POLICY_TYPES, _STEPS)
+_WEIGHTS: Final = Weights(POLICY_TYPES, _STEPS, _COMPANIONS)
 _SEED: Final = Integer(0, _SEED_LIMIT - 1)
 _TRUTH: Final = Boolean()
 _READ: Final = FilePath()
@@ -339,8 +345,20 @@ _LIBERO: Final = {
 }
 #: Suites whose instructions the package libero knows.
 LIBERO_SUITES: Final = tuple(_LIBERO)
-#: Tasks of Meta-World's groups.
-_METAWORLD: Final = {"easy": 28, "medium": 11, "hard": 6, "very_hard": 5}
+#: Tasks of Meta-World, which LeRobot takes by these names alone.
+_METAWORLD_TASKS: Final = """
+    assembly basketball bin-picking box-close button-press button-press-topdown
+    button-press-topdown-wall button-press-wall coffee-button coffee-pull coffee-push dial-turn
+    disassemble door-close door-lock door-open door-unlock drawer-close drawer-open faucet-close
+    faucet-open hammer hand-insert handle-press handle-press-side handle-pull handle-pull-side
+    lever-pull peg-insert-side peg-unplug-side pick-out-of-hole pick-place pick-place-wall
+    plate-slide plate-slide-back plate-slide-back-side plate-slide-side push push-back push-wall
+    reach reach-wall shelf-place soccer stick-pull stick-push sweep sweep-into window-close
+    window-open"""
+#: Tasks of its groups, and of a task.
+_METAWORLD: Final = {"easy": 28, "medium": 11, "hard": 6, "very_hard": 5} | {
+    f"{prefix}{task}-v3": 1 for prefix in ("", "metaworld-") for task in _METAWORLD_TASKS.split()
+}
 #: Environments of one task.
 _SINGLE: Final = ("pusht", "aloha")
 
@@ -351,22 +369,31 @@ def tasks_played(
     task_ids: Sequence[int],
     known: Mapping[str, int],
 ) -> int:
-    """Return the number of tasks that a command plays, or refuse a suite that nobody counts."""
+    """Return the number of tasks that a command plays, or refuse a suite that nobody counts.
+
+    ``known`` are suites that a file describes; it cannot make those of LeRobot smaller, and
+    Meta-World plays no others.
+    """
     if env_type in _SINGLE:
         return 1
-    sizes = {**(_LIBERO if env_type == "libero" else {}), **known}
-    if env_type == "metaworld":
-        sizes = {**dict.fromkeys(suites, 1), **_METAWORLD, **known}
+    sizes = dict(_METAWORLD) if env_type == "metaworld" else dict(known)
+    for suite, size in _LIBERO.items() if env_type == "libero" else ():
+        sizes[suite] = max(size, sizes.get(suite, 0))
     if not suites:
         raise denied(
             "unknown_suite", f"expected --env.task with the environment {env_type}, got none"
         )
     for suite in suites:
         if suite not in sizes:
+            listed, remedy = ", ".join(sizes), "list its instructions in data.instructions' file"
+            if env_type == "metaworld":
+                listed = "easy, medium, hard, very_hard, or one of its tasks, as push-v3"
+                near = nearest_name(suite, sizes)
+                remedy = f"did you mean {near!r}?" if near else "correct it"
             raise denied(
                 "unknown_suite",
-                f"expected a suite of {env_type} whose tasks are known ({', '.join(sizes)}), got "
-                f"{quoted(suite)}; list its instructions in the file of data.instructions",
+                f"expected a suite of {env_type} whose tasks are known ({listed}), got "
+                f"{quoted(suite)}; {remedy}",
             )
     chosen = len(set(task_ids)) if env_type == "libero" else 0
     return sum(min(sizes[suite], chosen or sizes[suite]) for suite in suites)

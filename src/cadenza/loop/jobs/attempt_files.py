@@ -30,7 +30,10 @@ EndReason: TypeAlias = Literal["finished", "time_limit", "silent", "stopped", "s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRequest:
-    """What one attempt, from 1, is to run; None for no limit of its seconds, or silent ones."""
+    """What one attempt, from 1, is to run; None for no limit of its seconds, or silent ones.
+
+    ``environment`` names variables that the command gets beside those of every job.
+    """
 
     attempt: int
     key: str
@@ -41,6 +44,7 @@ class HostRequest:
     time_limit_s: float | None
     silent_limit_s: float | None
     grace_s: float
+    environment: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +108,7 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(("time_limit_s", "silent_limit_s"), (float, int, type(None))),
     **dict.fromkeys(("grace_s", "duration_s"), (float, int)),
     "argv": (list,),
+    "environment": (list,),
 }
 
 
@@ -210,7 +215,8 @@ class AttemptFolder:
         request = self._read(self.REQUEST, HostRequest)
         if request is None:
             raise IntegrityError(f"{self.request_path}: expected a request, got no file.")
-        return replace(request, argv=tuple(map(str, request.argv)))
+        lists = {"argv": request.argv, "environment": request.environment}
+        return replace(request, **{name: tuple(map(str, given)) for name, given in lists.items()})
 
     def read_deadline(self) -> float | None:
         """Return after how many seconds of the attempt the budget is used up."""

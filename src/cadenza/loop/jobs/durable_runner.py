@@ -568,6 +568,7 @@ class _Job:
             time_limit_s=runner.config.time_limit_s,
             silent_limit_s=runner.config.silent_limit_s,
             grace_s=runner.config.grace_s,
+            environment=runner.config.environment,
         )
         self._folder.prepare(request, deadline_s=None if math.isinf(left_s) else left_s)
         done = kept_by(spec.command)

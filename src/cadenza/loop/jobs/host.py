@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -37,6 +37,7 @@ from cadenza.loop.processes import (
     adopt_orphans,
     children_of,
     die_with_parent,
+    job_environment,
     kill_if,
     reap,
     start_ticks,
@@ -116,36 +117,6 @@ def _files_below(folder: Path) -> tuple[int, int, int]:
             bytes_of, time_of = _size_and_time(Path(place, name))
             number, size, newest = number + 1, size + bytes_of, max(newest, time_of)
     return number, size, newest
-
-
-#: The run's store and its cluster, and the keys of the language models; an address may hold one.
-_SECRETS: Final = frozenset(
-    {
-        "ANTHROPIC_API_KEY",
-        "ANTHROPIC_AUTH_TOKEN",
-        "ANTHROPIC_BASE_URL",
-        "CADENZA_STORE",
-        "GEMINI_API_KEY",
-        "GOOGLE_API_KEY",
-        "OPENAI_API_KEY",
-        "OPENAI_BASE_URL",
-        "PGPASSFILE",
-        "PGPASSWORD",
-        "PGSERVICEFILE",
-        "RAY_AUTH_TOKEN",
-        "RAY_AUTH_TOKEN_PATH",
-    }
-)
-
-
-def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what of ``environ`` a job gets, which runs programs of others.
-
-    With the keys of language models it could spend money, with the store's address answer the
-    questions that wait for a person. Against programs that look for what they were not given only
-    another user helps: a process may read the variables of others of the same user.
-    """
-    return {name: value for name, value in environ.items() if name not in _SECRETS}
 
 
 _GROUPS: Final = Path("sys/fs/cgroup")
@@ -243,7 +214,8 @@ class _Attempt:
         )
 
     def _run_command(self, log: BinaryIO) -> tuple[int, EndReason]:
-        environment = without_secrets(os.environ) | self._mark.variables()
+        passed = job_environment(os.environ, self._request.environment)
+        environment = passed | self._mark.variables()
         try:
             command = subprocess.Popen(  # noqa: S603 - cleared by the constitution; no shell
                 self._request.argv,

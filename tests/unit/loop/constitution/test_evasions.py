@@ -378,18 +378,49 @@ def test_suite_that_the_run_describes_is_counted(roots, tmp_path):
         load_constitution(None).with_suites({"mine": 51}).clear(command, roots)
 
 
+@pytest.mark.parametrize(
+    ("task", "env", "known", "message"),
+    [
+        ("libero_90", "libero", {"libero_90": 1}, "max_eval_episodes: .* got 900"),
+        ("easy,hard", "metaworld", {"easy": 1, "hard": 1}, "max_eval_episodes: .* got 340"),
+        ("eazy", "metaworld", {"eazy": 1}, "unknown_suite: .* did you mean 'easy'?"),
+        ("Push-V3", "metaworld", {}, "unknown_suite: .* did you mean 'push-v3'?"),
+        ("ML10", "metaworld", {}, "unknown_suite: .* correct it"),
+    ],
+)
+def test_descriptions_of_suites_cannot_make_them_smaller_nor_new_ones_of_meta_world(
+    task, env, known, message, roots, tmp_path
+):
+    words = libero(f"--env.task={task}", env=env)
+    command = [word.replace("{tmp}", str(tmp_path)) for word in words]
+    rules = Constitution({**load_constitution(None).rules.model_dump(), "max_eval_episodes": 300})
+    with pytest.raises(ConstitutionError, match=message):
+        rules.with_suites(known).clear(command, roots)
+    one = [word.replace(f"={task}", "=metaworld-push-v3") for word in command]
+    if env == "metaworld":
+        rules.with_suites(known).clear(one, roots)
+
+
 #: A folder as LeRobot saves it: what matters of each file.
 SAVED = {
     "config.json": {
         "type": "act",
         "input_features": {"class": {"type": "STATE"}},
         "hub_path": None,
+        "vlm_model_name": "HuggingFaceTB/SmolVLM2-500M-Video-Instruct",  # LeRobot's own
+        "pretrained_path": "/where/it/was/trained",  # LeRobot takes the flag's instead
+        "repo_id": None,
+        "vision_backbone": "resnet18",
     },
-    "train_config.json": {"policy": {"type": "act"}, "wandb": {"enable": False}},
+    "train_config.json": {"dataset": {"repo_id": "me/data", "root": "/data"}},
     "policy_preprocessor.json": {
         "steps": [
             {"registry_name": "rename_observations_processor", "config": {"rename_map": {}}},
             {"registry_name": "normalizer_processor", "state_file": "normalizer.safetensors"},
+            {
+                "registry_name": "tokenizer_processor",
+                "config": {"tokenizer_name": "lerobot/smolvla_base", "padding": "longest"},
+            },
         ]
     },
     "policy_postprocessor.json": {"steps": [{"registry_name": "unnormalizer_processor"}]},
@@ -429,6 +460,21 @@ def steps(**entry):
         ("adapter_config.json", {"base_model_name_or_path": "evil/base"}, "'evil/base'"),
         ("adapter_config.json", {"base_model_name_or_path": "a\0b"}, "null byte"),
         ("config.json", {"type": "groot"}, "'groot'"),
+        ("config.json", {"vlm_model_name": "evil/vlm"}, "vlm_model_name = 'evil/vlm'"),
+        ("config.json", {"vlm_model_name": "/etc"}, "vlm_model_name = '/etc'"),
+        ("config.json", {"a": [{"b": ["x", "evil/vlm"]}]}, "b = 'evil/vlm'"),
+        ("config.json", {"vlm": {"model_name": "gpt2"}}, "model_name = 'gpt2'"),
+        ("config.json", {"rtc": {"pretrained_path": "evil/w"}}, "pretrained_path = 'evil/w'"),
+        ("config.json", {"x": "https://evil/x"}, "x = 'https://evil/x'"),
+        ("config.json", {"x": "a/../../b"}, "x = 'a/../../b'"),
+        (
+            "policy_preprocessor.json",
+            steps(registry_name="tokenizer_processor", config={"tokenizer_name": ["evil/t"]}),
+            "tokenizer_name = 'evil/t'",
+        ),
+        ("inner/policy_preprocessor.json", {"tokenizer_name": "../tokens"}, "'../tokens'"),
+        ("tokens/tokenizer_config.json", {"auto_map": {"A": ["evil/t--t.T"]}}, "'evil/t--t.T'"),
+        ("adapter_config.json", {"x_name_or_path": "evil/base"}, "'evil/base'"),
         ("adapter_model.bin", {}, "adapter_model.bin"),
     ],
 )
