@@ -29,6 +29,4 @@ _EXPORTS: Final[dict[str, str]] = dict.fromkeys(
     "learning_signal_check",
 )
 
-__all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use
-
 __dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

@@ -4,6 +4,7 @@ In the package's ``__init__``: ``__dir__, __getattr__ = lazy_names(__name__, _EX
 """
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -15,21 +16,30 @@ from cadenza.core.extras import load_extra
 
 
 def lazy_names(
-    package: str, exports: Mapping[str, str]
+    package: str, exports: Mapping[str, str], *, deprecated: Mapping[str, str] | None = None
 ) -> tuple[Callable[[], list[str]], Callable[[str], Any]]:
     """Return ``__dir__`` and ``__getattr__`` of the package with this full name.
 
     ``exports`` are the offered names and the modules below the package that define them; a leading
-    dot is for one beside it. ``__getattr__`` raises `AttributeError` for a name that is not
-    offered, and `MissingExtraError` where the package of an extra is absent.
+    dot is for one beside it. They become the package's ``__all__`` unless it has one, so that
+    ``from package import *`` finds them. ``deprecated`` says of some what to do instead: these are
+    not listed, and warn. ``__getattr__`` raises `AttributeError` for a name that is not offered,
+    and `MissingExtraError` where the package of an extra is absent.
     """
+    module, advice = sys.modules[package], deprecated or {}
+    listed = sorted(exports.keys() - advice.keys())
+    vars(module).setdefault("__all__", listed)
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *exports})
+        return sorted({*vars(module), *listed})
 
     def load(name: str) -> Any:
         if name not in exports:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if name in advice:
+            warnings.warn(
+                f"{package}.{name} is deprecated: {advice[name]}.", DeprecationWarning, stacklevel=2
+            )
         return getattr(load_extra(resolve_name(f".{exports[name]}", package)), name)
 
     return names, load

@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeAlias, TypeVar, get_args
+from typing import Final, Literal, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
 
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
@@ -27,6 +27,7 @@ MAX_NAME: Final = 200
 _Number = TypeVar("_Number", int, float)
 
 
+@runtime_checkable
 class Proposer(Protocol):
     """Says what the next cycle trains on; control flow never depends on how."""
 

@@ -38,10 +38,11 @@ _EXPORTS: Final = {
     "FilterInfo": "state",
     "FloatArray": "api",
     "JacobianControlModel": "control_models",
-    "JacobianEmergencyController": "emergency_jacobian",
+    "JacobianEmergencyController": "emergency",
     "JointSafetyFilter": "protocols",
     "LambdaDict": "pairs",
     "SafetyDriver": "runtime.driver",
+    "SafetyFilter": "protocols",
     "SafetyFilterWrapper": "wrappers.single",
     "SafetyMode": "protocols",
     "SafetyOptions": "runtime.options",
@@ -59,5 +60,8 @@ _EXPORTS: Final = {
     "solve_qp_stub": "cbf_qp",
 }
 
-__all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use
-__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)
+__dir__, __getattr__ = lazy_names(
+    __name__,
+    _EXPORTS,
+    deprecated={"SafetyFilter": "write EgoOnlySafetyFilter or JointSafetyFilter; it goes in 0.3.0"},
+)

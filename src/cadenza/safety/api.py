@@ -5,6 +5,7 @@ callers of the stack need in signatures and at its edges.
 """
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.lazy_names import lazy_names
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.control_models import (
     DEFAULT_DLS_DAMPING,
@@ -71,3 +72,9 @@ __all__ = [
     "make_lambda_dict",
     "make_pair_keys",
 ]
+
+_, __getattr__ = lazy_names(
+    __name__,
+    {"SafetyFilter": ".protocols"},
+    deprecated={"SafetyFilter": "write EgoOnlySafetyFilter or JointSafetyFilter; it goes in 0.3.0"},
+)

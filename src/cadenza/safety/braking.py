@@ -29,8 +29,7 @@ from cadenza.safety.authority import measure_authority
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import geometry_of
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.emergency import CartesianAccelEmergencyController
-from cadenza.safety.emergency_jacobian import JacobianEmergencyController
+from cadenza.safety.emergency import CartesianAccelEmergencyController, JacobianEmergencyController
 from cadenza.safety.errors import EmergencyOutputError
 from cadenza.safety.pairs import canonical_pair_key, make_pair_keys
 from cadenza.safety.protocols import AgentControlModel, EmergencyController

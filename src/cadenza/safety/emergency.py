@@ -1,7 +1,18 @@
 """Emergency actions: away from every dangerous partner, as hard as the actuators allow.
 
-`CartesianAccelEmergencyController` serves agents whose action is their acceleration; for all
-others see `cadenza.safety.emergency_jacobian`, whose controller this module offers as well.
+`CartesianAccelEmergencyController` serves agents whose action is their acceleration,
+`JacobianEmergencyController` all others, a = J u + beta: it aims at the summed repulsion through
+the model's inverse and gives that direction up only where the box forces it to.
+
+The action that separates an agent fastest from several others: exact, over the action box.
+
+Problem:   max_u min_k  rows_k @ u + offset_k   subject to  |u_i| <= c
+           rows_k = n_k^T J and offset_k = n_k^T beta: the acceleration away from agent k.
+One row:   u_i = c sign(rows_i), in closed form: the box's support c |rows|_1 is reached.
+Several:   a linear programme with n + 1 variables, solved by HiGHS through SciPy.
+Ties:      components that push nobody away stay where ``start`` has them, so that a push does not
+           throw the agent sideways.
+Units:     rows in m/s^2 per action unit, offsets in m/s^2.
 """
 
 import importlib
@@ -12,7 +23,9 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_shape
 from cadenza.core.errors import ConfigurationError
+from cadenza.safety.authority import read_action_map
 from cadenza.safety.bounds import Bounds
+from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.protocols import EmergencyController as EmergencyController
 from cadenza.safety.snapshot import AgentSnapshot
 
@@ -21,6 +34,12 @@ _CANCELLED: Final = 1e-12
 #: Time constant of the stop when repulsions cancel, s. Full braking of a slow agent would reverse
 #: it within one control step and swing; v / 0.1 s does not for steps up to 0.1 s.
 DEFAULT_STOP_TIME_S: Final = 0.1
+#: Price of moving a component from ``start``, as a share of the largest entry of the rows. Far
+#: below any push worth having, far above the solver's tolerance of 1e-7.
+_TIE_PRICE: Final = 1e-5
+#: Share of the wanted push that counts as all of it; a well-conditioned inverse with the default
+#: damping misses a millionth.
+_ENOUGH: Final = 1e-3
 
 
 def net_repulsion(
@@ -105,8 +124,119 @@ class CartesianAccelEmergencyController:
         return scale_into_box(push, bounds.action_linf_component)
 
 
-def __getattr__(name: str) -> Any:
-    """Return the controller for embodiments with a Jacobian, whose module imports this one."""
-    if name == "JacobianEmergencyController":
-        return getattr(importlib.import_module("cadenza.safety.emergency_jacobian"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def load_linear_programming() -> Any:
+    """Import the solver now, so that the first emergency does not wait for it (0.2 s)."""
+    return importlib.import_module("scipy.optimize")
+
+
+def max_push_action(
+    rows: FloatArray, offsets: FloatArray, c: float, start: FloatArray
+) -> FloatArray:
+    """Return the action with the largest smallest push, shape (n,), nearest to ``start``."""
+    largest = float(np.abs(rows).max())
+    if largest <= 0.0:
+        return start.copy()
+    if len(rows) > 1:
+        scale = c * largest
+        found = _solve(rows / largest, offsets / scale, start / c)
+        if found is not None:
+            return np.clip(c * found, -c, c)
+        rows = rows[[int((rows @ start + offsets).argmin())]]  # the agent in most need
+    gain = rows[0]
+    worth = _TIE_PRICE * largest
+    return np.where(gain > worth, c, np.where(gain < -worth, -c, start))
+
+
+def _solve(rows: FloatArray, offsets: FloatArray, start: FloatArray) -> FloatArray | None:
+    """Return the best action in the unit box; None if the solver gives up.
+
+    Variables are (u, t, w): t is the smallest push, w bounds |u - start| from above.
+    """
+    m, n = rows.shape
+    eye, zeros = np.eye(n), np.zeros((n, 1))
+    constraints = np.block(
+        [
+            [-rows, np.ones((m, 1)), np.zeros((m, n))],
+            [eye, zeros, -eye],
+            [-eye, zeros, -eye],
+        ]
+    )
+    limits = np.concatenate([offsets, start, -start])
+    cost = np.concatenate([np.zeros(n), [-1.0], np.full(n, _TIE_PRICE)])
+    bounds = [(-1.0, 1.0)] * n + [(None, None)] + [(0.0, None)] * n
+    result = load_linear_programming().linprog(
+        cost, A_ub=constraints, b_ub=limits, bounds=bounds, method="highs"
+    )
+    return None if result.x is None else np.asarray(result.x[:n], dtype=np.float64)
+
+
+class JacobianEmergencyController:
+    """Pushes along the summed repulsion through the inverse of a control model.
+
+    1. The target acceleration has the norm of the Cartesian capacity along the summed repulsion;
+       where repulsions cancel it brakes along the velocity.
+    2. The model's inverse turns target less bias into an action; inside the box, that is it.
+    3. Otherwise the action is scaled down as a whole. Where that, or the damping of a singular
+       posture, costs push, it moves towards the exact maximum push
+       until every dangerous partner is left as fast as with the target, or as the box can.
+
+    Args:
+        control_model: Maps the agent's action to its acceleration.
+        stop_time_s: Time constant of braking along -v, s, > 0; at least the control step.
+
+    Raises:
+        ConfigurationError: ``stop_time_s`` is not a positive finite number.
+    """
+
+    def __init__(
+        self, *, control_model: AgentControlModel, stop_time_s: float = DEFAULT_STOP_TIME_S
+    ) -> None:
+        require_stop_time("JacobianEmergencyController", stop_time_s)
+        load_linear_programming()
+        self._model = control_model
+        self._stop_time_s = stop_time_s
+
+    def compute_override(
+        self,
+        agent_state: AgentSnapshot,
+        pairwise_repulsion_vectors: list[FloatArray],
+        bounds: Bounds,
+    ) -> FloatArray:
+        """Return the emergency action, shape (n,), inside the action box.
+
+        Raises:
+            InputError: A vector has another shape than the position, or the model's answer is
+                malformed.
+        """
+        c = bounds.action_linf_component
+        jacobian, bias = read_action_map(self._model, agent_state)
+        capacity = bounds.cartesian_accel_capacity
+        repulsion = net_repulsion(agent_state, pairwise_repulsion_vectors)
+        if repulsion is None:
+            target = braking_accel(agent_state, capacity, self._stop_time_s)
+            directions = target[None]
+        else:
+            target = stretch(repulsion, capacity)
+            directions = np.stack(pairwise_repulsion_vectors)
+        wanted = self._model.cartesian_accel_to_action(agent_state, target - bias)
+        scaled = scale_into_box(wanted, c)
+        rows, offsets = directions @ jacobian, directions @ bias
+        goal = float((directions @ target).min())
+        if float((rows @ scaled + offsets).min()) >= goal - _ENOUGH * abs(goal):
+            return scaled
+        best = max_push_action(rows, offsets, c, scaled)
+        return np.clip(_blend(scaled, best, rows, offsets, goal), -c, c)
+
+
+def _blend(
+    start: FloatArray, best: FloatArray, rows: FloatArray, offsets: FloatArray, goal: float
+) -> FloatArray:
+    """Return the first action on the way from ``start`` to ``best`` whose pushes reach the goal.
+
+    Pushes are linear along the way, so each row gives the share at which it reaches the goal.
+    """
+    share = 0.0
+    for now, then in zip(rows @ start + offsets, rows @ best + offsets, strict=True):
+        if now < goal:
+            share = max(share, (goal - now) / (then - now) if then > goal else 1.0)
+    return start + share * (best - start)

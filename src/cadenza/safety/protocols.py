@@ -5,7 +5,7 @@ Whose actions a pairwise filter may change.
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from cadenza.core.arrays import FloatArray
 from cadenza.safety.bounds import Bounds
@@ -114,6 +114,10 @@ class JointSafetyFilter(Protocol):
     ) -> tuple[dict[str, FloatArray], FilterInfo]:
         """Return the safe actions under the same ids, and what happened."""
         ...
+
+
+#: Either filter, under the name that both had before they were told apart.
+SafetyFilter: TypeAlias = EgoOnlySafetyFilter | JointSafetyFilter
 
 
 @runtime_checkable

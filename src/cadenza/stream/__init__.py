@@ -28,6 +28,4 @@ _EXPORTS: Final = {
     "UniformChunkSampler": "chunk_samplers",
 }
 
-__all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use
-
 __dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

@@ -1,12 +1,16 @@
 """A package's lazy names: listed at once, imported at first use."""
 
 import importlib
+import pkgutil
 import sys
 from types import ModuleType
 
 import pytest
 
+import cadenza
 from cadenza.core.lazy_names import Deferred, lazy_names
+from cadenza.safety.arms import ArmModel
+from cadenza.safety.solvers import QPSolver, make_solver
 
 
 @pytest.fixture
@@ -44,7 +48,43 @@ def test_deferred_record_computes_what_it_is_asked_for_once():
             getattr(record, name)
 
 
-@pytest.mark.parametrize("room", ["", ".aht", ".envs", ".safety", ".stream"])
-def test_every_lazy_name_of_a_room_can_be_taken(room: str) -> None:
-    package = importlib.import_module(f"cadenza{room}")
-    assert all(getattr(package, name) is not None for name in package.__all__)
+PACKAGES = sorted(
+    info.name for info in pkgutil.walk_packages(cadenza.__path__, "cadenza.") if info.ispkg
+)
+
+
+def public_names(package: ModuleType) -> set[str]:
+    """Names a package shows to `dir`, but for modules and what it imports for its own use."""
+    borrowed = {"Any", "Final", "TYPE_CHECKING", "after_import", "lazy_names"}
+    return {
+        name
+        for name in dir(package)
+        if name[0] != "_" and not isinstance(getattr(package, name), ModuleType)
+    } - borrowed
+
+
+@pytest.mark.parametrize("name", ["cadenza", *PACKAGES])
+def test_star_import_of_a_package_finds_its_public_names(name: str) -> None:
+    found: dict[str, object] = {}
+    exec(f"from {name} import *", found)  # noqa: S102 -- our own packages
+    assert public_names(importlib.import_module(name)) <= found.keys()
+
+
+def test_promised_names_come_with_a_star() -> None:
+    found: dict[str, object] = {}
+    for name in ("affine", "batched", "filters", "oscbf", "runtime", "verifier"):
+        exec(f"from cadenza.safety.{name} import *", found)  # noqa: S102 -- our own packages
+    promised = {"AffineCBFFilter", "BatchedEgoFilter", "EgoOnlyCBFQP", "OSCBF", "SafetyRuntime"}
+    assert promised | {"project_batch", "verify"} <= found.keys()
+
+
+def test_exported_protocols_can_be_asked_about_an_object() -> None:
+    offered = [
+        getattr(package, name)
+        for package in map(importlib.import_module, PACKAGES)
+        for name in getattr(package, "__all__", ())
+    ]
+    protocols = {kind for kind in offered if getattr(kind, "_is_protocol", False)}
+    assert {QPSolver, ArmModel} <= protocols
+    assert not any(isinstance(object(), kind) for kind in protocols)
+    assert all(isinstance(make_solver(name), QPSolver) for name in ("auto", "daqp", "closed_form"))

@@ -5,6 +5,8 @@ import pytest
 
 import cadenza.safety
 from cadenza.safety import (
+    DoubleIntegratorControlModel,
+    ExpCBFQP,
     affine,
     api,
     arms,
@@ -35,6 +37,18 @@ def test_promised_names_are_listed():
     promised = {"Bounds", "SafetyState", "ExpCBFQP", "EmergencyController", "SafetyRuntime"}
     assert promised <= set(dir(cadenza.safety))
     assert all(hasattr(api, name) for name in api.__all__)
+
+
+@pytest.mark.parametrize("home", [cadenza.safety, api])
+def test_former_name_of_both_filters_warns_where_it_is_read(home):
+    with pytest.warns(DeprecationWarning, match=r"SafetyFilter is deprecated.*0\.3\.0") as caught:
+        either = home.SafetyFilter
+    assert [warning.filename for warning in caught] == [__file__]
+    models = {"ego": DoubleIntegratorControlModel("ego", 2)}
+    assert isinstance(ExpCBFQP.ego_only(control_models=models), either)
+    assert isinstance(ExpCBFQP.centralized(control_models=models, dt=0.1), either)
+    assert not isinstance(models, either)
+    assert "SafetyFilter" not in {*home.__all__, *dir(home)}
 
 
 def test_packages_and_filters_load_no_library_they_do_not_use():

@@ -21,5 +21,4 @@ _EXPORTS: Final = {
     "ThreadedGymCollector": "threaded",
 }
 
-__all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use
 __dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

@@ -24,5 +24,4 @@ _EXPORTS: Final = {
     "make_vision_box2d_env": "wrappers",
 }
 
-__all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use
 __dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

@@ -27,5 +27,4 @@ _EXPORTS: Final = {
     "MemoryWarmup": "loader",
 }
 
-__all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use
 __dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

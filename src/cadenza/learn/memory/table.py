@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
 
@@ -65,6 +65,7 @@ _SPARE_SHARE: Final = 8
 _SPARE_ROWS: Final = 64
 
 
+@runtime_checkable
 class MemoryTable(Protocol):
     """What proxies and loaders need of a table."""
 

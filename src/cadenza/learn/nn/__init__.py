@@ -18,5 +18,4 @@ _EXPORTS: Final = {
     "ortho_init_": "initialization",
 }
 
-__all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use
 __dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

@@ -28,6 +28,4 @@ _EXPORTS: Final = {
     "subprocess_runner": "base",
 }
 
-__all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll] -- imported at first use
-
 __dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Final, Protocol, TypeAlias, cast, runtime_checkable
 
 from cadenza.core.errors import IntegrityError, NotReadyError
 from cadenza.core.files import fsync_folder, make_folder
@@ -226,6 +226,7 @@ _logger = logging.getLogger(__name__)
 Subscriber: TypeAlias = Callable[[Event], object]
 
 
+@runtime_checkable
 class EventSink(Protocol):
     """Where the workers of a loop emit their events."""
 

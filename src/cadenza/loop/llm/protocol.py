@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 from urllib.parse import unquote
 
 from cadenza.core.errors import NotReadyError
@@ -26,6 +26,7 @@ from cadenza.core.files import sha256_bytes
 DEFAULT_MAX_TOKENS = 1024
 
 
+@runtime_checkable
 class LLMClient(Protocol):
     """A language model as the workers of the loop see it."""
 

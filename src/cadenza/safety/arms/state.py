@@ -6,7 +6,7 @@ Units:  m, rad, s, kg, N, Nm; for slides m, m/s, m/s^2 and N in place of angles 
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,6 +100,7 @@ class ArmState(Deferred):
         return np.vecmat(normal, jacobian)
 
 
+@runtime_checkable
 class ArmModel(Protocol):
     """A manipulator: what it can do, what it is made of, and its state at any instant."""
 

@@ -1,9 +1,22 @@
 """Filters: whose actions may change, from snapshots to one solved step.
 
-Start at:    `ego_only` (unknown partners) or `joint` (every agent cooperates); built through
-             `cadenza.safety.cbf_qp.ExpCBFQP`.
+Start at:    `EgoOnlyCBFQP` (unknown partners) or `CentralizedCBFQP` (every agent cooperates);
+             built through `cadenza.safety.cbf_qp.ExpCBFQP`.
 Promise:     an action in its box, unchanged to the bit while no row is active, and never the
              nominal one after a failed solve.
 May import:  `cbf`, `authority`, `passive`, `solvers`, contracts.  Must not import: `runtime`.
 Layout:      arguments checked, rows built, `projection` solves, a record is made.
 """
+
+from typing import Final
+
+from cadenza.core.lazy_names import lazy_names
+
+#: Short names and the modules that define them; imported at first use.
+_EXPORTS: Final = {
+    "CentralizedCBFQP": "joint",
+    "EgoOnlyCBFQP": "ego_only",
+    "SharedControlCBFQP": "joint",
+}
+
+__dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

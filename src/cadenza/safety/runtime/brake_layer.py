@@ -13,7 +13,7 @@ from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import RELEASE_FACTOR, BrakeDecision, Pair, maybe_brake
 from cadenza.safety.control_models import DoubleIntegratorControlModel
-from cadenza.safety.emergency_jacobian import JacobianEmergencyController
+from cadenza.safety.emergency import JacobianEmergencyController
 from cadenza.safety.errors import EmergencyOutputError
 from cadenza.safety.pairs import canonical_pair_key
 from cadenza.safety.protocols import (

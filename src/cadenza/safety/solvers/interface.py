@@ -11,7 +11,7 @@ import math
 import time
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -55,6 +55,7 @@ class QPSolution:
     residual: float = math.nan
 
 
+@runtime_checkable
 class QPSolver(Protocol):
     """Solves one strictly convex quadratic programme."""
 
