@@ -118,7 +118,10 @@ class Makers:
             state = GaussianActor(width, 2, hidden_sizes=(8,), generator=generator).state_dict()
         metadata = CheckpointMetadata(run_id="r", seed=0, step=1, git_sha="g", pyproject_hash="p")
         save_checkpoint(
-            state_dict={"actor": state},
+            state_dict={
+                "actor": state,
+                "activation_func": "relu" if name == "frozen_harl" else "tanh",
+            },
             uri=f"local://{file}",
             metadata=metadata,
             artifacts_root=self._folder,

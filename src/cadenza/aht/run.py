@@ -230,7 +230,11 @@ def extra_facts(cfg: EgoAHTConfig, partner: PartnerLike, fingerprint: str) -> di
         "config_hash": fingerprint,
     }
     partner_id = partner_id_of(partner)
-    return facts if partner_id is None else {**facts, "partner_id": partner_id}
+    if partner_id is not None:
+        facts["partner_id"] = partner_id
+    if getattr(partner.spec, "weights_uri", None) is not None:  # covers the bytes of the weights
+        facts["partner_content_id"] = str(getattr(partner.spec, "content_id", ""))
+    return facts
 
 
 def partner_id_of(partner: PartnerLike) -> str | None:

@@ -39,8 +39,7 @@ from cadenza.evaluation.results import (
     episode_line,
 )
 from cadenza.evaluation.summary import SummarySettings, compute_summary
-from cadenza.partners.registry import code_of
-from cadenza.partners.spec import PARTNER_ID_LENGTH, PartnerSpec
+from cadenza.partners.spec import PARTNER_ID_LENGTH, PartnerSpec, code_of
 from cadenza.safety.reporting.rendering import report_files
 
 BUNDLE_NAME: Final = "bundle.json"

@@ -1,8 +1,8 @@
 """Ego policies for evaluation: trained ones from checkpoints, and simple ones to compare with.
 
 A policy is named by its source: a built-in name (``zero``, ``random``, ``goal_pd``) or the
-``local://`` address of a training checkpoint; jobs name one by its path. Equal episode seeds give
-equal actions.
+``local://`` address of a training checkpoint or of an actor that HARL saved; jobs name one by its
+path. Equal episode seeds give equal actions.
 
 Adding one:  a class built from an `EgoSeat`, registered with `register_policy` in a module that the
              entry-point group ``cadenza.policies`` names.
@@ -24,11 +24,14 @@ from cadenza.core.arrays import Float32Array
 from cadenza.core.checkpoints import (
     LOCAL_URI_SCHEME,
     CheckpointMetadata,
-    load_checkpoint,
+    is_foreign,
+    load_weights_file,
     read_metadata,
+    resolve_uri,
     save_checkpoint,
 )
 from cadenza.core.errors import CheckpointError, InputError, UnknownNameError
+from cadenza.core.files import sha256_file
 from cadenza.core.plug_ins import PlugIns
 from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.seeding import derive_substream
@@ -38,6 +41,7 @@ from cadenza.learn.nn.gaussian_actor import (
     STANDARD_DEVIATION_KEY,
     GaussianActor,
 )
+from cadenza.learn.nn.harl_actor import HarlActor, harl_settings
 from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
 
 #: Stiffness of `GoalPolicy`, 1/s^2: a goal 2 m away asks for the ego's full 2 m/s^2.
@@ -149,6 +153,9 @@ def policy_weights_sha256(
     Checkpoints that name another ``task`` are refused; foreign ones that name none are taken.
     """
     if source.startswith(LOCAL_URI_SCHEME):
+        path = resolve_uri(source, artifacts_root=artifacts_root)
+        if is_foreign(path):
+            return sha256_file(path)
         metadata = read_metadata(uri=source, artifacts_root=artifacts_root)
         trained = metadata.extra.get("task", task)
         if task is not None and trained != task:
@@ -178,16 +185,20 @@ def load_policy(
     """
     if not source.startswith(LOCAL_URI_SCHEME):
         return _find(source)(seat)
-    payload, metadata = load_checkpoint(uri=source, artifacts_root=artifacts_root)
-    if weights_sha256 is not None and metadata.sha256 != weights_sha256:
+    payload, metadata, digest = load_weights_file(uri=source, artifacts_root=artifacts_root)
+    if weights_sha256 not in (None, digest):
         raise CheckpointError(
             f"{source}: expected the weights {weights_sha256[:16]}... that were planned, got "
-            f"{metadata.sha256[:16]}...; restore the checkpoint or plan a new evaluation."
+            f"{digest[:16]}...; restore the checkpoint or plan a new evaluation."
         )
     portable = payload.get(MLP_POLICY_KEY)
     if portable is not None:
         return PortablePolicy(MlpPolicy.from_state_dict(portable), seat, source=source)
-    return ActorPolicy(actor_from_checkpoint(payload, source=source), seat, source=source)
+    if "critic" in payload:
+        return ActorPolicy(actor_from_checkpoint(payload, source=source), seat, source=source)
+    settings = harl_settings(source, payload, {}, is_foreign=metadata is None)
+    weights = payload.get("actor", payload if metadata is None else None)
+    return HarlPolicy(HarlActor(weights or {}, settings), seat, source=source)
 
 
 def save_policy(policy: MlpPolicy, path: Path, *, seed: int, step: int, **facts: str) -> str:
@@ -250,6 +261,27 @@ class ActorPolicy(MemorylessPolicy):
         """Return the mean action, float32, shape (A,)."""
         state = torch.from_numpy(obs["agent"][self._uid]["state"])  # pyright: ignore[reportUnknownMemberType] # untyped in torch
         return self._actor(state.unsqueeze(0))[0].numpy()
+
+
+class HarlPolicy(MemorylessPolicy):
+    """The mean action, or the likeliest choice, of an actor of HARL's kind."""
+
+    def __init__(self, actor: HarlActor, seat: EgoSeat, *, source: str = "actor") -> None:
+        inputs, outputs = actor.sizes
+        sizes = (inputs, 1 if actor.chooses else outputs)
+        if actor.chooses and (not seat.chooses or seat.low[0] != 0):
+            raise CheckpointError(
+                f"{source}: expected continuous actions (seat {seat.uid!r}), or choices that count "
+                "from 0, got an actor of choices; it was trained on another task."
+            )
+        _require_fit(sizes, seat, source, choices=outputs if actor.chooses else None)
+        self._actor, self._uid = actor, seat.uid
+
+    def act(self, obs: Observation) -> NDArray[Any]:
+        """Return the mean action, float32, shape (A,), or the number of the likeliest choice."""
+        state = torch.from_numpy(obs["agent"][self._uid]["state"])  # pyright: ignore[reportUnknownMemberType] # untyped in torch
+        outputs = self._actor.outputs(state.float().unsqueeze(0))[0].numpy()
+        return np.array([outputs.argmax()], np.float32) if self._actor.chooses else outputs
 
 
 class PortablePolicy(MemorylessPolicy):

@@ -252,7 +252,8 @@ def _mappo_actor(payload: Mapping[str, Any]) -> dict[str, Any]:
     weights = payload[MLP_POLICY_KEY]["weights"]
     names = [f"{layer}.{kind}" for layer in ("fc1", "fc2", "head") for kind in ("weight", "bias")]
     log_std = payload["agent"]["network"]["head.log_std"]
-    return {"actor": {**dict(zip(names, weights, strict=True)), "log_std": log_std}}
+    actor = {**dict(zip(names, weights, strict=True)), "log_std": log_std}
+    return {"actor": actor, "activation_func": "tanh", "squash": "none"}
 
 
 def closest_approach() -> tuple[float, float]:

@@ -196,6 +196,33 @@ def load_checkpoint(
         raise CheckpointError(f"checkpoint {path}: {error}") from error
 
 
+def load_weights_file(
+    *, uri: str, artifacts_root: Path
+) -> tuple[dict[str, Any], CheckpointMetadata | None, str]:
+    """Return the state, metadata and SHA-256 behind ``uri``.
+
+    A file that another library wrote with `torch.save` has no sidecar, and so no metadata; none is
+    written beside it.
+
+    Raises:
+        CheckpointError: As `load_checkpoint`.
+    """
+    path = resolve_uri(uri, artifacts_root=artifacts_root)
+    if not is_foreign(path):
+        payload, metadata = load_checkpoint(uri=uri, artifacts_root=artifacts_root)
+        return payload, metadata, metadata.sha256
+    data, _ = _read_bounded(path, "weights", MAX_PAYLOAD_BYTES)
+    try:
+        return deserialise(data, max_bytes=MAX_PAYLOAD_BYTES), None, sha256_bytes(data)
+    except CheckpointError as error:
+        raise CheckpointError(f"weights {path}: {error}") from error
+
+
+def is_foreign(path: Path) -> bool:
+    """Return whether ``path`` is a file without a sidecar, so none of `save_checkpoint`."""
+    return path.is_file() and not (sidecar_path(path).exists() or pending_path(path).exists())
+
+
 def read_metadata(*, uri: str, artifacts_root: Path) -> CheckpointMetadata:
     """Return the metadata of ``uri`` after checking the payload's digest, without loading it.
 

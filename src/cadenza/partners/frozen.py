@@ -1,13 +1,17 @@
 """Partners that play the frozen weights of a trained policy: MAPPO's, HARL's, or an ONNX file.
 
-MAPPO:      mean = Wh tanh(W2 tanh(W1 s + b1) + b2) + bh,   σ = exp(log_std), or 0 without it
-HARL:       mean and σ as in `cadenza.learn.nn.gaussian_actor`; HARL's own checkpoints load
+MAPPO:      mean = Wh f(W2 f(W1 s + b1) + b2) + bh,   σ = exp(log_std), or 0 without it; f is tanh
+            unless said otherwise
+HARL:       see `cadenza.learn.nn.harl_actor`; the file that HARL's runner writes loads as it is
 Action:     the mean, or mean + σ ε with ε ~ Normal(0, 1) from the partner's own generator; neither
-            squashed nor clipped, unless `bind` was called.
+            squashed nor clipped, unless that was said or `bind` was called. A choice is the
+            likeliest one, or a draw.
 Axes:       N = rows, O = state, H = hidden, A = action.
 ONNX:       one float input (N, O) with the states, perhaps a second one, ``epsilon`` (N, A), with
             standard normal noise; the first output is the actions, (N, A). `Agent.export_onnx` and
-            the engine's exporter write such files.
+            the engine's exporter write such files. N may be a fixed number: rows are then played
+            that many at a time, the last ones repeated.
+Files:      the SHA-256 of the file's bytes is in ``spec.content_id``; nothing is written beside it.
 Frozen:     weights are hashed when they are loaded and again at every reset; the bytes of a graph
             that were hashed are those that are played, and ONNX Runtime cannot change it.
 """
@@ -20,9 +24,15 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import numpy as np
+from gymnasium.spaces import Box, Discrete
 
 from cadenza.core.arrays import Float32Array
-from cadenza.core.errors import CheckpointError, CheckpointNotFoundError, InputError, IntegrityError
+from cadenza.core.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    InputError,
+    IntegrityError,
+)
 from cadenza.core.extras import load_extra
 from cadenza.core.files import sha256_bytes
 from cadenza.partners.interface import DrawingPartner, PartnerCard, read_state
@@ -40,14 +50,30 @@ from cadenza.partners.weights import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from cadenza.learn.nn.harl_actor import HarlSettings
+
 _LOGGER = logging.getLogger(__name__)
 
 #: Weights of the MAPPO actor.
 _MAPPO_WEIGHTS: Final = ("fc1.weight", "fc2.weight", "head.weight")
 #: Its log standard deviation, (A,); absent from checkpoints of a deterministic actor.
 _LOG_STD: Final = "log_std"
-#: Tensors that tell HARL's sizes.
-_HARL_SHAPES: Final = ("base.feature_norm.weight", "act.action_out.fc_mean.weight")
+#: Settings of HARL's configuration that its weights do not show.
+_HARL_OPTIONS: Final = {
+    "activation_func": "of its hidden layers, as trained (HARL's default: relu)",
+    "final_activation_func": "of the last layer of HADDPG, HATD3 and HASAC (default tanh)",
+    "std_x_coef": "scale of log_std in the spread of samples (default 1)",
+    "std_y_coef": "largest spread of samples (default 0.5)",
+    "low": "smallest action of HADDPG, HATD3 and HASAC, one number or one each, with commas",
+    "high": "largest action of HADDPG, HATD3 and HASAC",
+}
+#: Options of foreign MAPPO actors.
+_MAPPO_OPTIONS: Final = {
+    "activation_func": "of its hidden layers, as trained (default tanh)",
+    "squash": "none (default), or tanh: the output's tanh is scaled to [low, high]",
+    "low": "smallest action of a squashed actor, one number or one each, with commas",
+    "high": "largest action of a squashed actor",
+}
 
 
 class StatePolicyPartner(DrawingPartner):
@@ -58,13 +84,15 @@ class StatePolicyPartner(DrawingPartner):
 
     #: How messages call the length of the state.
     input_name: ClassVar[str] = "input dim"
+    #: Options beside those of every partner.
+    own_options: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)
         owner = type(self).__name__
         require_weights_uri(owner, spec)
         self._uid = require_uid(owner, spec)
-        refuse_unknown_options(owner, spec.extra, ())
+        refuse_unknown_options(owner, spec.extra, self.own_options)
 
     @abstractmethod
     def sizes(self) -> tuple[int, int]:
@@ -107,15 +135,15 @@ class _Actor:
 
     Attributes:
         tensors: The weights.
-        mean: Means (N, A) from weights and states (N, O).
-        deviation: σ from weights, (A,).
-        sizes: O and A.
+        outputs: Actions (N, A), or logits of choices, from states (N, O) and perhaps noise (N, A).
+        sizes: O and A, which is the number of choices where it chooses.
+        chooses: Whether it chooses.
     """
 
     tensors: "tuple[Tensor, ...]"
-    mean: "Callable[[Sequence[Tensor], Tensor], Tensor]"
-    deviation: "Callable[[Sequence[Tensor]], Tensor]"
+    outputs: "Callable[[Tensor, Tensor | None], Tensor]"
     sizes: tuple[int, int]
+    chooses: bool = False
 
     def digest(self) -> str:
         """Return SHA-256 of all weights."""
@@ -131,11 +159,15 @@ class FrozenNetworkPartner(StatePolicyPartner):
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)
         self._actor: _Actor | None = None
-        self._digest = ""
+        self._bound: Box[Any] | Discrete[Any] | None = None
+        self._digest, self._is_foreign = "", False
 
     @abstractmethod
     def read_actor(self, payload: Mapping[str, Any]) -> _Actor:
-        """Return the actor in a checkpoint."""
+        """Return the actor in a checkpoint, or in a file that another library wrote.
+
+        Which of them it is, ``_is_foreign`` says.
+        """
 
     def reset(self, *, seed: int | None = None) -> None:
         """Check the weights and open the episode's generator.
@@ -163,41 +195,80 @@ class FrozenNetworkPartner(StatePolicyPartner):
         return self._loaded().sizes
 
     def actions(self, states: Float32Array, noise: Float32Array | None) -> Float32Array:
-        """Return means, or means + σ · ``noise``, (N, A)."""
+        """Return means, or means + σ · ``noise``, (N, A), or choices, (N, 1)."""
         import torch
 
         actor = self._loaded()
-        actions = actor.mean(actor.tensors, torch.tensor(states))
-        if noise is not None:
-            actions = actions + actor.deviation(actor.tensors) * torch.tensor(noise)
-        return actions.numpy()
+        if actor.chooses:
+            logits = actor.outputs(torch.tensor(states), None).numpy()
+            drawn = logits if noise is None else logits + noise
+            return np.argmax(drawn, axis=-1, keepdims=True).astype(np.float32)
+        return actor.outputs(
+            torch.tensor(states), None if noise is None else torch.tensor(noise)
+        ).numpy()
+
+    def bind(self, action_space: "Box[Any] | Discrete[Any]") -> None:
+        """See `PartnerBase.bind`; an actor of other actions is refused when it is loaded."""
+        super().bind(action_space)
+        self._bound = action_space
+        if self._actor is not None:
+            self._require_kind(self._actor)
+
+    def _require_kind(self, actor: _Actor) -> None:
+        """Raise unless ``actor`` has the actions of the bound space, or its choices, 0 first."""
+        space = self._bound
+        if space is None:
+            return
+        has, wanted = (actor.sizes[1], actor.chooses), (space.shape or (1,))[0]
+        if isinstance(space, Discrete):
+            wanted = int(space.n) if int(space.start) == 0 else -1
+        if has != (wanted, isinstance(space, Discrete)):
+            kind = "choices, 0 first" if actor.chooses else "continuous actions"
+            raise InputError(
+                f"{type(self).__name__}: expected an actor for {space}, got one of {has[0]} {kind};"
+                " it was trained on another task or for another robot."
+            )
+
+    def _noise(self, rows: int, width: int) -> Float32Array:
+        if not self._loaded().chooses:
+            return super()._noise(rows, width)
+        generators = self.generators
+        return np.stack([generators[row].gumbel(size=width) for row in range(rows)]).astype(
+            np.float32
+        )
 
     def _loaded(self) -> _Actor:
         if self._actor is None:
-            actor = self.read_actor(load_weights(type(self).__name__, self.spec))
+            payload, self._is_foreign = load_weights(type(self).__name__, self.spec)
+            actor = self.read_actor(payload)
+            self._require_kind(actor)
             self._actor, self._digest = actor, actor.digest()
         return self._actor
 
 
 @register_partner("frozen_mappo")
 class FrozenMAPPOPartner(FrozenNetworkPartner):
-    """Plays a shared-parameter MAPPO actor with two tanh layers.
+    """Plays a shared-parameter MAPPO actor with two hidden layers, tanh unless said otherwise.
 
     The checkpoint holds the weights under ``actor``, or, with a warning, at the top: ``fc1``,
     ``fc2`` and ``head``, with biases, and optionally ``log_std`` (A,), without which samples are
-    the means. Sizes are read off the tensors.
+    the means. Sizes are read off the tensors. Activation and squash stand in the checkpoint, as
+    ``activation_func`` and ``squash``, or in the options; tanh and none are assumed with a warning.
     """
 
     input_name = "fc1 input dim"
+    own_options = _MAPPO_OPTIONS
     card: ClassVar[PartnerCard | None] = PartnerCard(
         summary="Plays the frozen weights of a MAPPO actor (two tanh layers).",
-        options={"uid": "robot it drives"},
+        options={"uid": "robot it drives", **_MAPPO_OPTIONS},
     )
 
     def read_actor(self, payload: Mapping[str, Any]) -> _Actor:
         """Return the actor in ``payload``."""
         owner = type(self).__name__
-        tensors = _actor_tensors(owner, payload, _MAPPO_WEIGHTS, "fc1/fc2/head")
+        tensors = _actor_tensors(
+            owner, payload, _MAPPO_WEIGHTS, "fc1/fc2/head", is_foreign=self._is_foreign
+        )
         shapes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
         fc1, fc2, head = (shapes[key] for key in _MAPPO_WEIGHTS)
         hidden, inputs, outputs = (*fc1, 0, 0)[0], fc1[-1:], head[:1]
@@ -220,82 +291,105 @@ class FrozenMAPPOPartner(FrozenNetworkPartner):
                 f"{shapes}."
             )
         return _Actor(
-            tensors=tuple(tensors[key] for key in wanted),
-            mean=_mappo_mean,
-            deviation=_mappo_deviation,
+            tensors=(weights := tuple(tensors[key] for key in wanted)),
+            outputs=_mappo_outputs(weights, self._settings(payload)),
             sizes=(inputs[0], outputs[0]),
         )
+
+    def _settings(self, payload: Mapping[str, Any]) -> "HarlSettings":
+        from cadenza.learn.nn.harl_actor import HarlSettings, said_settings
+
+        owner = type(self).__name__
+        said = said_settings(owner, payload, self.spec.extra, _MAPPO_OPTIONS)
+        if assumed := [key for key in ("activation_func", "squash") if key not in said]:
+            _LOGGER.warning(
+                "%s: no weight shows how the actor was trained; it plays tanh layers without a "
+                "squash. Confirm or correct it by the options %s.",
+                owner,
+                " and ".join(assumed),
+            )
+        return HarlSettings.read(owner, {"activation_func": "tanh", "squash": "none", **said})
 
 
 @register_partner("frozen_harl")
 class FrozenHARLPartner(FrozenNetworkPartner):
-    """Plays the actor of a HAPPO checkpoint, this package's or HARL's own.
+    """Plays an actor of HARL's kind: of a HAPPO checkpoint of this package, or a file of HARL's.
 
-    The checkpoint holds the state dict of HARL's stochastic policy (feature normalization, ReLU,
-    no recurrence) under ``actor`` beside critic and optimizers, or alone at the top. Depth and
-    widths are read off the tensors.
+    A checkpoint holds the state dict under ``actor`` beside critic and optimizers; HARL's own
+    ``actor_agent0.pt`` is the state dict alone. Depth, widths, feature normalization and whether it
+    chooses are read off the tensors; the options say the rest, see
+    `cadenza.learn.nn.harl_actor.harl_settings`.
     """
 
+    own_options = _HARL_OPTIONS
     card: ClassVar[PartnerCard | None] = PartnerCard(
         summary="Plays the frozen weights of a HAPPO actor (HARL's network).",
-        options={"uid": "robot it drives"},
+        options={"uid": "robot it drives", **_HARL_OPTIONS},
     )
 
     def read_actor(self, payload: Mapping[str, Any]) -> _Actor:
         """Return the actor in ``payload``."""
-        from cadenza.learn.nn import gaussian_actor as harl
+        from cadenza.learn.nn.harl_actor import HarlActor, harl_settings
 
         owner = type(self).__name__
-        state = _actor_tensors(
-            owner, payload, _HARL_SHAPES, "HARL's stochastic policy with feature normalization"
-        )
-        bound = float(payload.get(harl.STANDARD_DEVIATION_KEY, harl.MAX_STANDARD_DEVIATION))
+        state = _actor_tensors(owner, payload, (), "a HARL actor", is_foreign=self._is_foreign)
+        settings = harl_settings(owner, payload, self.spec.extra, is_foreign=self._is_foreign)
         try:
-            actor = harl.GaussianActor.from_state_dict(state, max_standard_deviation=bound)
+            actor = HarlActor(state, settings)
         except CheckpointError as error:
             raise InputError(f"{owner}: load_state_dict failed: {error}") from error
-        tensors = tuple(parameter.detach() for parameter in actor.parameters())
-        transposed = [tensor.t() for tensor in tensors]  # views of the same weights
-        log_std = next(
-            i for i, (name, _) in enumerate(actor.named_parameters()) if "log_std" in name
-        )
         return _Actor(
-            tensors=tensors,
-            mean=lambda _, states: harl.actor_mean(transposed, states),
-            deviation=lambda weights: harl.actor_standard_deviation(weights[log_std], bound),
-            sizes=(int(tensors[0].shape[0]), int(tensors[-1].shape[0])),
+            tensors=actor.tensors,
+            outputs=actor.outputs,
+            sizes=actor.sizes,
+            chooses=actor.chooses,
         )
 
 
-def _mappo_mean(weights: "Sequence[Tensor]", states: "Tensor") -> "Tensor":
+def _mappo_outputs(
+    weights: "Sequence[Tensor]", settings: "HarlSettings"
+) -> "Callable[[Tensor, Tensor | None], Tensor]":
+    """Return the function from states and noise to actions."""
     import torch
 
-    fc1, fc2, head, *biases = weights
-    linear = torch.nn.functional.linear
-    x = torch.tanh_(linear(states, fc1, biases[0]))
-    x = torch.tanh_(linear(x, fc2, biases[1]))
-    return linear(x, head, biases[2])
+    from cadenza.learn.nn.harl_actor import ACTIVATIONS
 
+    linear, activation = torch.nn.functional.linear, ACTIVATIONS[settings.activation_func]
+    fc1, fc2, head, *biases = weights[:6]
+    bounds = settings.bounds(len(head), wanted=settings.squash == "tanh")
 
-def _mappo_deviation(weights: "Sequence[Tensor]") -> "Tensor":
-    """Return exp(log_std), the last of seven tensors; zeros where there are six."""
-    return weights[6].exp() if len(weights) > 6 else 0.0 * weights[5]
+    def outputs(states: "Tensor", noise: "Tensor | None") -> "Tensor":
+        x = activation(linear(states, fc1, biases[0]))
+        x = activation(linear(x, fc2, biases[1]))
+        x = linear(x, head, biases[2])
+        if noise is not None and len(weights) > 6:  # with a log_std
+            x = x + weights[6].exp() * noise
+        return x if bounds is None else bounds[0] * torch.tanh(x) + bounds[1]
+
+    return outputs
 
 
 def _actor_tensors(
-    owner: str, payload: Mapping[str, Any], needed: Sequence[str], what: str
+    owner: str,
+    payload: Mapping[str, Any],
+    needed: Sequence[str],
+    what: str,
+    *,
+    is_foreign: bool,
 ) -> "dict[str, Tensor]":
     """Return independent float32 copies of the actor's tensors, the entry ``actor`` or all."""
     import torch
 
     state = payload.get("actor")
-    if state is None and set(needed) <= set(payload):
-        _LOGGER.warning(
-            "%s: the checkpoint holds an actor without the key 'actor'; save {'actor': ...} to "
-            "leave no doubt what it is.",
-            owner,
-        )
-        state = payload
+    is_flat = any(isinstance(value, torch.Tensor) for value in payload.values())
+    if state is None and is_flat and set(needed) <= set(payload):
+        if not is_foreign:
+            _LOGGER.warning(
+                "%s: the checkpoint holds an actor without the key 'actor'; save {'actor': ...} to "
+                "leave no doubt what it is.",
+                owner,
+            )
+        state = {key: value for key, value in payload.items() if key not in _HARL_OPTIONS}
     if not isinstance(state, Mapping):
         raise InputError(
             f"{owner}: expected a checkpoint with a mapping 'actor', got the keys "
@@ -317,6 +411,12 @@ def _actor_tensors(
 
 #: Name of the noise input.
 EPSILON: Final = "epsilon"
+#: Types of inputs that states and noise are converted to.
+_FLOATS: Final[Mapping[str, type[np.floating[Any]]]] = {
+    "tensor(double)": np.float64,
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+}
 #: Largest file that is read.
 MAX_BYTES: Final = 2**31
 
@@ -339,6 +439,8 @@ class OnnxPartner(StatePolicyPartner):
         self._takes_noise = False
         self._sizes = (0, 0)
         self._names: tuple[str, str] = ("", "")
+        self._batch: int | None = None  # rows of one run; None where the graph takes any number
+        self._types: dict[str, type[np.floating[Any]]] = {}
 
     def sizes(self) -> tuple[int, int]:
         """Load the file if need be, and return O and A.
@@ -354,12 +456,32 @@ class OnnxPartner(StatePolicyPartner):
 
     def actions(self, states: Float32Array, noise: Float32Array | None) -> Float32Array:
         """Return the graph's actions, (N, A)."""
+        count, size = len(states), self._batch or len(states)
+        if noise is None:
+            noise = np.zeros((count, self._sizes[1]), dtype=np.float32)
+        if size != count:  # whole runs: the last row is repeated
+            whole = np.minimum(np.arange(-(-count // size) * size), count - 1)
+            states, noise = states[whole], noise[whole]
+        runs = [
+            self._run(states[first : first + size], noise[first : first + size])
+            for first in range(0, len(states), size)
+        ]
+        return np.concatenate(runs)[:count]
+
+    def _run(self, states: Float32Array, noise: Float32Array) -> Float32Array:
+        """Return the actions of as many rows as the graph takes at once, (n, A)."""
         state_name, action_name = self._names
-        feeds = {state_name: states}
+        feeds: dict[str, Any] = {state_name: states.astype(self._types[state_name])}
         if self._takes_noise:
-            zeros = np.zeros((len(states), self._sizes[1]), dtype=np.float32)
-            feeds[EPSILON] = zeros if noise is None else noise
-        (actions,) = self._session.run([action_name], feeds)
+            feeds[EPSILON] = noise.astype(self._types[EPSILON])
+        try:
+            (actions,) = self._session.run([action_name], feeds)
+        except Exception as error:
+            raise InputError(
+                f"{type(self).__name__}: {self.spec.weights_uri}: expected the graph to take "
+                f"{ {name: value.shape for name, value in feeds.items()} }, got {error}; export it "
+                "with a dynamic batch axis."
+            ) from error
         return np.asarray(actions, dtype=np.float32)
 
     def _load(self) -> None:
@@ -390,15 +512,22 @@ class OnnxPartner(StatePolicyPartner):
         inputs: Mapping[str, Any] = {node.name: node for node in session.get_inputs()}
         output = session.get_outputs()[0]
         states = [node for name, node in inputs.items() if name != EPSILON]
-        shapes = {name: tuple(node.shape) for name, node in inputs.items()}
+        types = {name: _FLOATS.get(node.type) for name, node in inputs.items()}
         ranks = [len(node.shape) for node in (*states, output)]
         widths = [node.shape[-1] for node in (*states, output) if len(node.shape)]
-        if len(states) != 1 or ranks != [2, 2] or not all(type(n) is int for n in widths):
+        is_plain = len(states) == 1 and ranks == [2, 2] and all(type(n) is int for n in widths)
+        batches = {node.shape[0] for node in inputs.values() if is_plain}
+        fixed = [n for n in batches if type(n) is int]
+        if not is_plain or None in types.values() or len(fixed) > 1 or fixed == [0]:
+            shown = {name: (node.type, *node.shape) for name, node in inputs.items()}
             raise InputError(
                 f"{type(self).__name__}: {self.spec.weights_uri}: expected one input (N, O), "
-                f"perhaps '{EPSILON}', and a first output (N, A), got the inputs {shapes} and "
-                f"the output {tuple(output.shape)}; export a policy of flat states."
+                f"perhaps '{EPSILON}' (N, A), of floats, and a first output (N, A), got the inputs "
+                f"{shown} and the output {(output.type, *output.shape)}; export a policy of flat "
+                "states."
             )
         self._names = (states[0].name, output.name)
         self._sizes = (int(widths[0]), int(widths[1]))
         self._takes_noise = EPSILON in inputs
+        self._batch = fixed[0] if fixed else None
+        self._types = {name: kind for name, kind in types.items() if kind is not None}

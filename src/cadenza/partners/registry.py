@@ -7,34 +7,13 @@ group ``cadenza.partners``, see `cadenza.core.plug_ins`.
 import inspect
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from cadenza.core.errors import InputError, UnknownNameError, did_you_mean
-from cadenza.core.plug_ins import PlugIns
-from cadenza.core.provenance import outside_code
 from cadenza.partners.interface import FrozenPartner, PartnerCard, require_no_training_surface
-from cadenza.partners.spec import PartnerSpec
-
-#: Modules whose import registers the partners of this package.
-_BUILT_IN_MODULES: Final = (
-    "cadenza.partners.scripted_heuristic",
-    "cadenza.partners.crossing",
-    "cadenza.partners.any_task",
-    "cadenza.partners.frozen",
-    "cadenza.partners.openvla",
-    "cadenza.partners.remote",
-    "cadenza.partners.cocarry",
-    "cadenza.partners.foraging",
-    "cadenza.partners.zoo_member",
-    "cadenza.partners.varied_body",
-    "cadenza.partners.handover",
-)
+from cadenza.partners.spec import PartnerSpec, plug_ins, registered_classes
 
 PartnerClass = TypeVar("PartnerClass", bound=type)
-
-_plug_ins: Final = PlugIns("cadenza.partners", _BUILT_IN_MODULES)
-#: The classes known to this process by name.
-_classes: dict[str, type] = {}
 
 
 def register_partner(class_name: str) -> Callable[[PartnerClass], PartnerClass]:
@@ -58,7 +37,7 @@ def register_partner(class_name: str) -> Callable[[PartnerClass], PartnerClass]:
         _require_signature(cls, "reset")
         _require_signature(cls, "act", {}, deterministic=True)
         _require_signature(cls, "act", {})
-        _classes[class_name] = cls
+        registered_classes[class_name] = cls
         return cls
 
     return record
@@ -79,22 +58,16 @@ def partner_class(class_name: str) -> type:
     Raises:
         UnknownNameError: There is none; lists the known names.
     """
-    _plug_ins.load()
-    cls = _classes.get(class_name)
+    plug_ins.load()
+    cls = registered_classes.get(class_name)
     if cls is None:
-        known = ", ".join(sorted(_classes)) or "<none>"
+        known = ", ".join(sorted(registered_classes)) or "<none>"
+        hint = did_you_mean(class_name, registered_classes)
         raise UnknownNameError(
-            f"Partner {class_name!r}: expected one of: {known}{did_you_mean(class_name, _classes)}"
-            f"; check the spelling, or install the package that registers it."
-            f"{_plug_ins.complaint()}"
+            f"Partner {class_name!r}: expected one of: {known}{hint}; check the spelling, or "
+            f"install the package that registers it.{plug_ins.complaint()}"
         )
     return cls
-
-
-def code_of(class_name: str) -> dict[str, str]:
-    """Return `outside_code` of the class called ``class_name``; nothing for an unknown name."""
-    _plug_ins.load()
-    return outside_code(*filter(None, [_classes.get(class_name)]))
 
 
 def outside_modules(class_names: Iterable[str]) -> tuple[str, ...]:
@@ -109,8 +82,8 @@ def outside_modules(class_names: Iterable[str]) -> tuple[str, ...]:
 
 def list_registered() -> list[str]:
     """Return the registered names, sorted; a new list on every call."""
-    _plug_ins.load()
-    return sorted(_classes)
+    plug_ins.load()
+    return sorted(registered_classes)
 
 
 def partner_card(class_name: str) -> PartnerCard:
@@ -135,19 +108,19 @@ def cards() -> dict[str, PartnerCard]:
 @contextmanager
 def isolated_registry(*, empty: bool = False) -> Generator[None]:
     """Undo every registration made inside the ``with`` block, for tests and notebooks."""
-    _plug_ins.load()
-    before = dict(_classes)
+    plug_ins.load()
+    before = dict(registered_classes)
     if empty:
-        _classes.clear()
+        registered_classes.clear()
     try:
         yield
     finally:
-        _classes.clear()
-        _classes.update(before)
+        registered_classes.clear()
+        registered_classes.update(before)
 
 
 def _require_free(class_name: str) -> None:
-    taken = _classes.get(class_name)
+    taken = registered_classes.get(class_name)
     if taken is not None:
         raise InputError(
             f"Partner {class_name!r} is already registered, by "

@@ -4,7 +4,8 @@
 weights_uri))``, so that ids recorded elsewhere stay valid; it names *which* partner it is.
 `content_id` also covers the behavioural options, the bytes of the weights, and the code of a class
 that another package registered; it names *how* the partner behaves, so two heuristics with
-different targets differ in it.
+different targets differ in it. For that code the table of registered classes stands here, too;
+`cadenza.partners.registry` fills it.
 """
 
 import re
@@ -17,10 +18,33 @@ import numpy as np
 
 from cadenza.core.errors import InputError
 from cadenza.core.files import canonical_json
+from cadenza.core.plug_ins import PlugIns
+from cadenza.core.provenance import outside_code
+from cadenza.partners.weights import found_digest
 
 #: Hex digits of `PartnerSpec.partner_id`: 64 bits, the width of the wire key ``meta.partner_id``.
 PARTNER_ID_LENGTH: Final = 16
 _SHA256_HEX: Final = re.compile(r"[0-9a-f]{64}")
+
+
+#: Modules whose import registers the partners of this package.
+_BUILT_IN_MODULES: Final = (
+    "cadenza.partners.scripted_heuristic",
+    "cadenza.partners.crossing",
+    "cadenza.partners.any_task",
+    "cadenza.partners.frozen",
+    "cadenza.partners.openvla",
+    "cadenza.partners.remote",
+    "cadenza.partners.cocarry",
+    "cadenza.partners.foraging",
+    "cadenza.partners.zoo_member",
+    "cadenza.partners.varied_body",
+    "cadenza.partners.handover",
+)
+
+plug_ins: Final = PlugIns("cadenza.partners", _BUILT_IN_MODULES)
+#: The classes known to this process by name.
+registered_classes: Final[dict[str, type]] = {}
 
 
 @final
@@ -100,22 +124,28 @@ class PartnerSpec:
     def content_id(self) -> str:
         """SHA-256 (64 hex digits) of the canonical JSON of every field, and of the class's code.
 
-        A class of this package adds none: the version of the package stands for it.
+        Without ``weights_sha256`` the digest of the local weights as they are now counts, if they
+        are there. A class of this package adds no code: the version of the package stands for it.
         """
-        from cadenza.partners.registry import code_of  # imports this module itself
-
         material: dict[str, object] = {
             "class_name": self.class_name,
             "seed": self.seed,
             "checkpoint_step": self.checkpoint_step,
             "weights_uri": self.weights_uri,
             "extra": dict(self.extra),
-            "weights_sha256": self.weights_sha256,
+            "weights_sha256": self.weights_sha256
+            or found_digest(self.weights_uri, self.extra.get("root")),
         }
         code = code_of(self.class_name)
         if code:
             material["code"] = code
         return sha256(canonical_json(material)).hexdigest()
+
+
+def code_of(class_name: str) -> dict[str, str]:
+    """Return `outside_code` of the class called ``class_name``; nothing for an unknown name."""
+    plug_ins.load()
+    return outside_code(*filter(None, [registered_classes.get(class_name)]))
 
 
 def _text(name: str, value: object) -> str:

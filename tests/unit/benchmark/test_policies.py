@@ -1,4 +1,5 @@
 import math
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ def test_actor_policy_is_the_networks_mean_bit_for_bit():
 
 def test_checkpoint_becomes_the_policy_that_was_saved(tmp_path):
     actor = make_actor()
-    store(tmp_path, {"actor": actor.state_dict()})
+    store(tmp_path, {"actor": actor.state_dict(), "critic": {}})
     digest = policy_weights_sha256(URI, artifacts_root=tmp_path)
     policy = load(URI, tmp_path, weights_sha256=digest)
     state = observe(np.arange(10))
@@ -106,11 +107,36 @@ def test_checkpoint_brings_the_bound_of_its_deviation(tmp_path):
         actor_from_checkpoint({"actor": state, "actor_max_std": "wide"}, source="x")
 
 
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_actor_that_harl_saved_plays_as_its_file_or_its_checkpoint_says(tmp_path, activation):
+    state = make_actor().state_dict()
+    x = torch.linspace(-1.0, 1.0, 10)
+    norm = torch.nn.functional.layer_norm
+    hidden = norm(x, (10,))
+    for n in (0, 3):
+        hidden = state[f"base.mlp.fc.{n}.weight"] @ hidden + state[f"base.mlp.fc.{n}.bias"]
+        hidden = norm(getattr(torch, activation)(hidden), (8,))
+    head = "act.action_out.fc_mean"
+    wanted = state[f"{head}.weight"] @ hidden + state[f"{head}.bias"]
+    if activation == "relu":  # HARL's default
+        (tmp_path / "artifacts").mkdir()
+        torch.save(state, tmp_path / "artifacts" / "x.pt")
+    else:
+        store(tmp_path, {"actor": state, "activation_func": activation})
+    digest = policy_weights_sha256(URI, artifacts_root=tmp_path, task="crossing")
+    assert digest == sha256((tmp_path / "artifacts" / "x.pt").read_bytes()).hexdigest()
+    policy = load(URI, tmp_path, weights_sha256=digest)
+    np.testing.assert_allclose(policy.act(observe(x)), wanted.numpy(), rtol=1e-5, atol=1e-7)
+    store(tmp_path, {"actor": state})
+    with pytest.raises(CheckpointError, match="name the activation"):
+        load(URI, tmp_path)
+
+
 def test_checkpoint_of_another_task_is_refused(tmp_path):
     metadata = CheckpointMetadata(
         run_id="r", seed=0, step=1, git_sha="x", pyproject_hash="y", extra={"task": "push"}
     )
-    state = {"actor": make_actor().state_dict()}
+    state = {"actor": make_actor().state_dict(), "critic": {}}
     save_checkpoint(state_dict=state, uri=URI, metadata=metadata, artifacts_root=tmp_path)
     with pytest.raises(CheckpointError, match="task 'crossing', got one trained on 'push'"):
         policy_weights_sha256(URI, artifacts_root=tmp_path, task="crossing")
@@ -197,7 +223,7 @@ def test_seat_with_choices_is_played_by_their_numbers():
     ],
 )
 def test_policies_and_seats_that_do_not_fit_are_refused(tmp_path, attempt, error, told):
-    store(tmp_path, {"actor": make_actor().state_dict()})
+    store(tmp_path, {"actor": make_actor().state_dict(), "critic": {}})
     store(tmp_path, {"critic": {}}, uri="local://artifacts/critic.pt")
     with pytest.raises(error, match=told):
         attempt(tmp_path)

@@ -1,11 +1,21 @@
+import dataclasses
+import importlib
 import logging
+from hashlib import sha256
 
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from cadenza.core.checkpoints import CheckpointMetadata, save_checkpoint
-from cadenza.core.errors import CheckpointError, InputError, IntegrityError
+from cadenza.core.errors import (
+    CadenzaError,
+    CheckpointError,
+    ConfigurationError,
+    InputError,
+    IntegrityError,
+)
 from cadenza.learn.nn.gaussian_actor import GaussianActor
 from cadenza.partners import PartnerSpec, load_partner
 from tools import record_harl_update as recorder
@@ -46,7 +56,8 @@ def load(tmp_path, monkeypatch):
 
     def make(name, payload=None, **fields):
         if payload is not None:
-            store(tmp_path, payload)
+            said = {"activation_func": "relu" if name == "frozen_harl" else "tanh"}
+            store(tmp_path, payload if "critic" in payload else {**said, **payload})
         fields = {"weights_uri": URI, "extra": {"uid": "arm"}} | fields
         return load_partner(PartnerSpec(name, 0, **fields))
 
@@ -227,7 +238,7 @@ def test_state_that_is_missing_or_of_another_length_is_refused(load, name, messa
 
 def test_changed_weight_is_found_at_reset_and_on_demand(load, monkeypatch):
     partner = load("frozen_harl", {"actor": harl_state()})
-    actor = partner.read_actor({"actor": harl_state()})
+    actor = partner.read_actor({"actor": harl_state(), "activation_func": "relu"})
     monkeypatch.setattr(partner, "read_actor", lambda payload: actor)
     digest = partner.verify_weights()
     for _ in range(1000):
@@ -240,3 +251,162 @@ def test_changed_weight_is_found_at_reset_and_on_demand(load, monkeypatch):
         partner.reset()
     with pytest.raises(IntegrityError, match="frozen weights"):
         partner.verify_weights()
+
+
+HARL_ARGS = {
+    "hidden_sizes": [16, 12],
+    "gain": 1.0,
+    "initialization_method": "orthogonal_",
+    "use_policy_active_masks": True,
+    "use_naive_recurrent_policy": False,
+    "use_recurrent_policy": False,
+    "recurrent_n": 1,
+    "activation_func": "relu",
+    "final_activation_func": "tanh",
+    "use_feature_normalization": True,
+    "std_x_coef": 1.0,
+    "std_y_coef": 0.5,
+}
+ARM, MOVES = Box(-np.ones(3, np.float32), np.float32([1, 2, 3])), Discrete(5)
+
+
+def harl_policy(kind, space, **args):
+    pytest.importorskip("harl", reason="needs the oracle extra")
+    from harl.models import policy_models
+
+    module = importlib.import_module(f"{policy_models.__name__}.{kind}_policy")
+    name = "".join(word.title() for word in kind.split("_")) + "Policy"
+    torch.manual_seed(4)
+    policy = getattr(module, name)(HARL_ARGS | args, Box(-1, 1, (4,)), space)
+    for parameter in policy.parameters():  # as a training leaves them: no bias is 0, no norm 1
+        parameter.data.add_(0.3 * torch.randn_like(parameter))
+    return policy
+
+
+STATES = np.random.default_rng(5).normal(size=(40, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "space", "args", "options"),
+    [
+        ("stochastic", ARM, {}, {}),
+        ("stochastic", ARM, {"activation_func": "tanh"}, {"activation_func": "tanh"}),
+        ("stochastic", MOVES, {"activation_func": "selu"}, {"activation_func": "selu"}),
+        ("stochastic", ARM, {"use_feature_normalization": False}, {}),
+        ("stochastic", MOVES, {"use_feature_normalization": False}, {}),
+        ("stochastic_mlp", MOVES, {"hidden_sizes": [7] * 5}, {}),
+        ("deterministic", ARM, {}, {"low": "-1", "high": "1,2,3"}),
+        (
+            "squashed_gaussian",
+            Box(-2, 2, (3,)),
+            {"activation_func": "tanh", "final_activation_func": "relu"},
+            {"activation_func": "tanh", "final_activation_func": "relu", "low": "-2", "high": "2"},
+        ),
+    ],
+    ids=str,
+)
+def test_file_that_harl_wrote_plays_harls_actions(load, tmp_path, kind, space, args, options):
+    policy = harl_policy(kind, space, **args)
+    torch.save(policy.state_dict(), tmp_path / "actor.pt")  # as HARL's runner does
+    with torch.no_grad():
+        match kind:
+            case "deterministic":
+                wanted = policy(torch.tensor(STATES))
+            case "squashed_gaussian":
+                wanted, _ = policy(torch.tensor(STATES), stochastic=False)
+            case "stochastic_mlp":
+                wanted = policy(STATES, stochastic=False)
+            case _:
+                wanted, _, _ = policy(STATES, np.zeros((40, 1)), np.ones((40, 1)), None, True)
+    partner = load("frozen_harl", extra={"uid": "arm", **options})
+    np.testing.assert_allclose(partner.act(obs_of(STATES)), wanted.numpy(), rtol=2e-5, atol=2e-6)
+    assert [path.name for path in tmp_path.iterdir()] == ["actor.pt"]
+
+
+def test_file_without_a_word_on_its_activation_is_told_of_or_refused(load, tmp_path, caplog):
+    torch.save(harl_state(), tmp_path / "actor.pt")
+    load("frozen_harl").reset()
+    assert "HARL's defaults, relu" in caplog.text
+    metadata = CheckpointMetadata(run_id="r", seed=0, step=1, git_sha="g", pyproject_hash="p")
+    save_checkpoint(
+        state_dict={"actor": harl_state()},
+        uri="local://actor.pt",
+        metadata=metadata,
+        artifacts_root=tmp_path,
+    )
+    with pytest.raises(CheckpointError, match=r"'activation_func'.*got neither"):
+        load("frozen_harl").reset()
+    load("frozen_harl", extra={"uid": "arm", "activation_func": "relu"}).reset()
+    with pytest.raises(ConfigurationError, match="expected 'relu', as the checkpoint says"):
+        load(
+            "frozen_harl",
+            {"actor": harl_state()},
+            extra={"uid": "arm", "activation_func": "tanh"},
+        ).reset()
+
+
+@pytest.mark.parametrize(
+    ("kind", "space", "args", "options", "message"),
+    [
+        ("stochastic", ARM, {"use_recurrent_policy": True}, {}, "recurrent actor"),
+        ("stochastic", MultiDiscrete([2, 3]), {}, {}, "multi-discrete"),
+        ("deterministic", ARM, {}, {}, "'low' and 'high': expected 1 or 3"),
+        ("deterministic", ARM, {}, {"low": "1", "high": "1"}, "low < high"),
+        ("stochastic", ARM, {}, {"low": "-1", "high": "1"}, "expected none"),
+        ("stochastic", ARM, {}, {"std_y_coef": "0"}, "'std_y_coef': expected a number > 0"),
+        ("stochastic", ARM, {}, {"activation_func": "ReLU"}, "expected one of hardswish"),
+        ("stochastic", ARM, {}, {"squash": "tanh"}, "unknown option 'squash'"),
+    ],
+    ids=str,
+)
+def test_actor_of_harl_that_cannot_be_played_as_trained_is_refused(
+    load, tmp_path, kind, space, args, options, message
+):
+    torch.save(harl_policy(kind, space, **args).state_dict(), tmp_path / "actor.pt")
+    with pytest.raises(CadenzaError, match=message):
+        load("frozen_harl", extra={"uid": "arm", **options}).reset()
+
+
+def test_choices_are_drawn_as_often_as_their_probabilities_say(load, tmp_path):
+    policy = harl_policy("stochastic", MOVES)
+    torch.save(policy.state_dict(), tmp_path / "actor.pt")
+    partner = load("frozen_harl")
+    partner.bind(MOVES)
+    partner.reset(seed=1)
+    drawn = partner.act(obs_of(np.repeat(STATES[:1], 4000, axis=0)), deterministic=False)
+    with torch.no_grad():
+        logits = policy.act.action_out.linear(policy.base(torch.tensor(STATES[:1])))
+    wanted = torch.softmax(logits, dim=-1)[0].numpy()
+    shares = np.bincount(drawn[:, 0].astype(int), minlength=5) / 4000
+    np.testing.assert_allclose(shares, wanted, atol=0.03)
+    for space in (ARM, Discrete(4), Discrete(5, start=1)):
+        with pytest.raises(InputError, match="expected an actor for"):
+            partner.bind(space)
+
+
+def test_mappo_actor_of_another_make_plays_as_the_options_say(load, tmp_path, caplog):
+    w = {name: tensor.numpy().astype(np.float64) for name, tensor in mappo_state().items()}
+    hidden = np.maximum(w["fc1.weight"] @ STATE + w["fc1.bias"], 0.0)
+    hidden = np.maximum(w["fc2.weight"] @ hidden + w["fc2.bias"], 0.0)
+    output = w["head.weight"] @ hidden + w["head.bias"]
+    torch.save(mappo_state(), tmp_path / "actor.pt")
+    options = {"uid": "arm", "activation_func": "relu", "squash": "tanh"}
+    partner = load("frozen_mappo", extra=options | {"low": "-1,0,0", "high": "1,2,4"})
+    wanted = np.array([0.0, 1.0, 2.0]) + np.array([1.0, 1.0, 2.0]) * np.tanh(output)
+    np.testing.assert_allclose(partner.act(obs_of(STATE)), wanted, rtol=1e-5, atol=1e-6)
+    assert not caplog.text
+    load("frozen_mappo").reset()
+    assert "plays tanh layers without a squash" in caplog.text
+
+
+def test_identity_covers_the_bytes_of_a_file_that_nobody_sealed(load, tmp_path):
+    identities = []
+    for scale in (1.0, 2.0):
+        torch.save({k: scale * v for k, v in harl_state().items()}, tmp_path / "actor.pt")
+        spec = load("frozen_harl").spec
+        digest = sha256((tmp_path / "actor.pt").read_bytes()).hexdigest()
+        assert spec.content_id == dataclasses.replace(spec, weights_sha256=digest).content_id
+        identities.append(spec.content_id)
+    assert len(set(identities)) == 2
+    with pytest.raises(CheckpointError, match="expected weights with SHA-256 0000"):
+        load("frozen_harl", weights_sha256="0" * 64).reset()

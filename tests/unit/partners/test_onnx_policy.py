@@ -96,3 +96,45 @@ def test_state_of_another_length_or_graph_of_images_is_refused(folder):
     write(folder / "image.onnx", [node], {"obs": [3, 4, 4]})
     with pytest.raises(InputError, match=r"one input \(N, O\)"):
         partner("image.onnx").reset()
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+def test_graph_of_another_type_or_a_fixed_batch_plays_every_number_of_rows(folder, rows, dtype):
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh()).to(dtype)
+    torch.onnx.export(
+        network,
+        (torch.zeros(rows, 3, dtype=dtype),),
+        str(folder / "policy.onnx"),
+        input_names=["observation"],
+        output_names=["mean"],
+        dynamo=False,
+    )
+    with torch.no_grad():
+        wanted = network(torch.tensor(STATES, dtype=dtype)).float().numpy()
+    played = partner()
+    tolerance = 2e-3 if dtype == torch.float16 else 1e-6
+    for states, actions in ((STATES, wanted), (STATES[0], wanted[0]), (STATES[:1], wanted[:1])):
+        ours = played.act(obs_of(states))
+        assert ours.dtype == np.float32
+        np.testing.assert_allclose(ours, actions, atol=tolerance)
+
+
+def test_graph_that_cannot_take_its_own_shapes_or_whole_numbers_is_refused(folder):
+    onnx = pytest.importorskip("onnx")
+    write(folder / "policy.onnx", [("Tanh", ["obs"], ["actions"])], {"obs": [3]})
+    model = onnx.load(folder / "policy.onnx")
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    model.graph.node[0].op_type = "Identity"
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    onnx.save(model, folder / "policy.onnx")
+    with pytest.raises(InputError, match=r"of floats.*tensor\(int64\)"):
+        partner().reset()
+    shape = onnx.helper.make_tensor("shape", onnx.TensorProto.INT64, [2], [1, 3])
+    write(folder / "policy.onnx", [("Reshape", ["obs", "shape"], ["actions"])], {"obs": [3]})
+    model = onnx.load(folder / "policy.onnx")
+    model.graph.initializer.append(shape)
+    onnx.save(model, folder / "policy.onnx")
+    with pytest.raises(InputError, match="dynamic batch axis"):
+        partner().act(obs_of(STATES))
