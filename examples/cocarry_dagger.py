@@ -36,8 +36,8 @@ def main(
         agent = cadenza.DAgger(envs, seed=root).learn(steps)
         agent.save(out / f"seed_{root}" / "agent")
         judged = success_by_partner(agent.predict, TASK, ROLES, episodes=episodes)
-        for role, successes in judged.items():
-            print(f"seed {root}, {role}: {successes}", flush=True)
+        for successes in judged.values():
+            print(f"seed {root}, {successes.partner}: {successes}", flush=True)
         all_roles = sum(judged.values(), Successes(()))
         print(f"seed {root}: {all_roles}", flush=True)
         rates.append(100.0 * all_roles.count / len(all_roles.won))

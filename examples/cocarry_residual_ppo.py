@@ -84,9 +84,10 @@ def main(
         policies = {"the law": carry, "corrected": train(root, steps, out / f"seed_{root}")}
         for name, policy in policies.items():
             judged = success_by_partner(policy, TASK, families, episodes=episodes)
-            for family, successes in judged.items():
-                total[f"{family}, {name}"] += successes
-                print(f"seed {root}, {family}, {name}: {successes}", flush=True)
+            for successes in judged.values():
+                kind = f"{successes.partner}, {name}"
+                total[kind] += successes
+                print(f"seed {root}, {kind}: {successes}", flush=True)
     for family, successes in total.items():
         print(f"all seeds, {family}: {successes}")
 

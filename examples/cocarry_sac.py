@@ -73,9 +73,9 @@ def main(
     for root in range(seed, seed + seeds):
         agent = train(root, steps, out / f"seed_{root}")
         judged = success_by_partner(agent.predict, TASK, families, episodes=episodes)
-        for family, successes in judged.items():
-            total[family] += successes
-            print(f"seed {root}, {family}: {successes}", flush=True)
+        for successes in judged.values():
+            total[successes.partner] += successes
+            print(f"seed {root}, {successes.partner}: {successes}", flush=True)
     for family, successes in total.items():
         print(f"all seeds, {family}: {successes}")
 

@@ -15,7 +15,7 @@ Axes:   E = environments, D = entries of the ego's state, A = action components.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.aht.config import EnvConfig, PartnerConfig
-from cadenza.benchmark.builders import build_env, build_partner, require_player
+from cadenza.benchmark.builders import build_env, build_partner, partner_spec, require_player
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat, load_policy, save_policy
 from cadenza.benchmark.stream_tasks import EXPERTS, EgoVectorEnv, LawPolicy, make_batch
 from cadenza.benchmark.tasks import OptionValue, get_task
@@ -256,8 +256,9 @@ def _make(
 
 
 def _label(player: PartnerConfig) -> str:
-    """Return the partner's class, with its options if it has any."""
-    told = ", ".join(f"{key}={value}" for key, value in player.extra.items())
+    """Return the partner's class, with its weights and options if it has any."""
+    words = [f"{key}={value}" for key, value in player.extra.items()]
+    told = ", ".join([*([player.weights_uri] if player.weights_uri else []), *words])
     return f"{player.class_name}({told})" if told else player.class_name
 
 
@@ -297,9 +298,13 @@ class _PartnerExpert:
 
 @dataclass(frozen=True, slots=True)
 class Successes:
-    """Which episodes succeeded, by their seeds."""
+    """Which episodes succeeded, by their seeds, and what the partner was called.
+
+    Sums keep a name that both have.
+    """
 
     won: tuple[bool, ...]
+    partner: str = field(default="", compare=False)
 
     @property
     def count(self) -> int:
@@ -308,7 +313,8 @@ class Successes:
 
     def __add__(self, other: "Successes") -> "Successes":
         """Return these episodes and those of ``other``."""
-        return Successes(self.won + other.won)
+        name = self.partner if self.partner == other.partner else ""
+        return Successes(self.won + other.won, name)
 
     def minus(self, other: "Successes") -> tuple[float, float, float]:
         """Return the difference of the rates on the same episodes, with its exact 95 % bounds."""
@@ -333,7 +339,10 @@ def success_by_partner(
     episode_length: int | None = None,
     **options: OptionValue,
 ) -> dict[str, Successes]:
-    """Play episodes beside each partner and return how many succeed, by the partner's name.
+    """Play episodes beside each partner and return how many succeed, by the partner's identity.
+
+    That is `PartnerSpec.content_id`, which no two members of a zoo share; `Successes.partner` is
+    the name given, with weights and options.
 
     Args:
         policy: The ego: an agent's ``predict``, or the name of an expert.
@@ -345,7 +354,8 @@ def success_by_partner(
         **options: Options of the task.
 
     Raises:
-        ConfigurationError: The task has no success predicate, or as `imitation_env`.
+        ConfigurationError: The task has no success predicate, a partner is given twice, or as
+            `imitation_env`.
         UnknownNameError: As `imitation_env`.
     """
     if not get_task(task).has_success:
@@ -357,6 +367,13 @@ def success_by_partner(
     settings: dict[str, Any] = {"episode_length": episode_length, "root_seed": root_seed, **options}
     judged: dict[str, Successes] = {}
     for partner in partners:
+        player = _player(partner)
+        identity = partner_spec(player).content_id
+        if identity in judged:
+            raise ConfigurationError(
+                f"success_by_partner: expected different partners, got {_label(player)} twice; "
+                "play more episodes instead."
+            )
         played: dict[str, Any] = {"expert": expert, "partners": [partner], **settings}
         if spec.supports_batches:
             batch = imitation_batch(task, episodes, **played)
@@ -366,7 +383,7 @@ def success_by_partner(
             env = imitation_env(task, **played)()
             won = [_succeeds(policy, env, seed) for seed in range(episodes)]
             env.close()
-        judged[_label(_player(partner))] = Successes(tuple(won))
+        judged[identity] = Successes(tuple(won), _label(player))
     return judged
 
 
@@ -403,7 +420,7 @@ class Imitation:
         agent: The pupil.
         policy: File that an evaluation can name, ``local://policy.pt`` in the folder.
         resumed_from: Steps that an earlier run had done; None for a new one.
-        judged: Successes by partner; empty for tasks without a success predicate.
+        judged: Successes by the partner's identity; empty for tasks without a success predicate.
     """
 
     agent: DAgger

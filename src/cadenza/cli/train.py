@@ -189,10 +189,13 @@ def imitate(
                     "updates": done.agent.updates,
                     "resumed_from": done.resumed_from,
                     "policy": str(done.policy),
-                    "successes": {name: each.count for name, each in done.judged.items()},
+                    "successes": [
+                        {"partner": each.partner, "content_id": identity, "count": each.count}
+                        for identity, each in done.judged.items()
+                    ],
                     "episodes": episodes,
                 }
             )
             return
-        lines = [f"{name}: {successes}" for name, successes in done.judged.items()]
+        lines = [f"{each.partner}: {each}" for each in done.judged.values()]
         print_text("\n".join([*lines, f"policy: {done.policy}"]))

@@ -10,9 +10,9 @@ Split:    of N ids in ascending order the first ⌈0.7 N⌉ are public, the rest
 from collections.abc import Iterable
 from math import ceil
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from cadenza.core.errors import InputError, IntegrityError, UnknownNameError, did_you_mean
 from cadenza.core.strict_json import read_sealed_json, write_sealed_json
@@ -112,6 +112,13 @@ class ZooManifest(FrozenModel):
     requests: list[dict[str, Any]]
     members: tuple[ZooMember, ...]
     selection: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        names = [member.name for member in self.members]
+        if len(set(names)) != len(names):
+            raise ValueError(f"members: expected distinct names, got {names}")
+        return self
 
     def member(self, name: str) -> ZooMember:
         """Return the member called ``name``.

@@ -1,6 +1,7 @@
 """Zoos from end to end: trained, killed, resumed, measured, selected, played."""
 
 import json
+import shutil
 import signal
 from pathlib import Path
 
@@ -171,6 +172,16 @@ def test_cross_play_plays_learned_egos_with_everybody(fcp, tmp_path):
     assert sorted(result.column_order) == list(range(9))
     again = cross_play([tmp_path / "scripted", fcp], episodes=4)
     assert again.values[:, 3:].tolist() == result.values[:, :6].tolist()  # starts are common
+    egos = []
+    for run in ("a", "b"):  # two runs, one name for their files
+        (tmp_path / run).mkdir()
+        for end in (".pt", ".pt.json"):
+            member = fcp / "members" / f"fcp-s0-{len(egos)}-final{end}"
+            shutil.copyfile(member, tmp_path / run / f"policy{end}")
+        egos.append(tmp_path / run / "policy.pt")
+    twins = cross_play([fcp], egos=egos, episodes=4)
+    assert twins.egos[2:] == tuple(map(str, egos))
+    assert twins.values[2:].tolist() == result.values[:, :6].tolist()
     diversity = family_diversity([fcp, tmp_path / "scripted"])
     assert diversity["scripted"]["members"] == 2
     assert diversity["scripted"]["minus_fcp"][0] > 0.0

@@ -14,7 +14,9 @@ from cadenza.benchmark.imitation import (
 from cadenza.benchmark.policies import ego_seat, goal_pull, load_policy, policy_weights_sha256
 from cadenza.benchmark.tasks import get_task, isolated_tasks, register_task
 from cadenza.core.errors import ConfigurationError, NotReadyError, UnknownNameError
+from cadenza.partners import PartnerSpec
 from tests.unit.learn.test_api import Watch, assert_same
+from tests.zoo_samples import made
 
 PARTNERS = [
     "crossing_wanderer",
@@ -106,18 +108,38 @@ def test_reference_of_co_carry_is_an_expert_in_both_kinds_of_environments():
 def test_success_is_counted_beside_each_partner():
     options = {"partners": PARTNERS, "episodes": 6}
     judged = success_by_partner("goal_pd", "crossing", **options)
-    assert list(judged) == ["crossing_wanderer", "crossing_goal_seeker(max_speed=2)"]
+    names = [each.partner for each in judged.values()]
+    assert names == ["crossing_wanderer", "crossing_goal_seeker(max_speed=2)"]
+    assert PartnerSpec("crossing_wanderer", 0).content_id == next(iter(judged))
+    with pytest.raises(ConfigurationError, match="got crossing_wanderer twice"):
+        success_by_partner("goal_pd", "crossing", ["crossing_wanderer"] * 2, episodes=1)
     assert success_by_partner(clipped_pull, "crossing", **options) == judged
     idle = success_by_partner("zero", "crossing", **options)
     assert all(each.count == 0 for each in idle.values())
     env = imitation_env("crossing", expert=None, partners=PARTNERS[:1], root_seed=1_000_000)()
-    for seed, won in enumerate(judged["crossing_wanderer"].won):
+    for seed, won in enumerate(next(iter(judged.values())).won):
         state, info = env.reset(seed=seed)
         done = False
         while not done:
             state, _, terminated, truncated, info = env.step(clipped_pull(state))
             done = terminated or truncated
         assert info["success"] == won
+
+
+def test_every_member_of_a_zoo_has_its_own_row(tmp_path):
+    zoo = made(tmp_path / "zoo", "fcp", task="crossing", episode_length=10)
+    members = [
+        {
+            "class_name": "zoo_member",
+            "weights_uri": f"local://zoo/members/{member.name}.pt",
+            "extra": {"root": str(tmp_path)},
+        }
+        for member in zoo.members
+    ]
+    judged = success_by_partner("zero", "crossing", members, episodes=2, episode_length=10)
+    assert len(judged) == len(members) == 6
+    for each, member in zip(judged.values(), zoo.members, strict=True):
+        assert f"zoo/members/{member.name}.pt" in each.partner
 
 
 def test_successes_are_printed_and_compared_with_exact_intervals():

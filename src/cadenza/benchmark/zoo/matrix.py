@@ -95,7 +95,7 @@ class CrossPlay:
     """The matrix.
 
     Attributes:
-        egos: Names of the rows, (I,).
+        egos: Names of the rows, (I,): members, and files by their stem or, if shared, path.
         partners: Members of the columns, (J,).
         skills: Cells, I rows of J.
         seed: Root of the episodes' seeds.
@@ -155,12 +155,15 @@ def cross_play(
     manifest, entries = open_zoos(folders)
     config = settings_of(manifest, seed)
     root = derive_substream("zoo.matrix", root_seed=seed).integer_seed()
-    policies = {
-        entry.member.name: load_member(entry.folder, entry.member.name).ego
+    policies = [
+        (entry.member.name, load_member(entry.folder, entry.member.name).ego)
         for entry in entries
         if entry.member.class_name == ZOO_MEMBER and entry.member.tier == "final"
-    }
-    policies |= {path.stem: portable_policy(path) for path in egos}
+    ]
+    taken = [name for name, _ in policies] + [path.stem for path in egos]
+    for path in egos:  # a file's name says who it is only where no other has it
+        name = path.stem if taken.count(path.stem) == 1 else str(path)
+        policies.append((name, portable_policy(path)))
     if not policies:
         raise ConfigurationError(
             "zoo matrix: expected a learned member or an ego, got scripted members only; pass "
@@ -168,7 +171,7 @@ def cross_play(
         )
     rows: list[tuple[Skill, ...]] = []
     with single_torch_thread(), closing(open_pairs(config, episodes)) as env:
-        for number, (name, policy) in enumerate(policies.items()):
+        for number, (name, policy) in enumerate(policies):
             cells: list[Skill] = []
             for column, entry in enumerate(entries):
                 played = play_pair(env, config, ego_policy(env, policy, name), entry, seed=root)
@@ -179,7 +182,7 @@ def cross_play(
             rows.append(tuple(cells))
     values = np.array([[skill.value for skill in row] for row in rows])
     return CrossPlay(
-        egos=tuple(policies),
+        egos=tuple(name for name, _ in policies),
         partners=tuple(entry.member for entry in entries),
         skills=tuple(rows),
         seed=root,

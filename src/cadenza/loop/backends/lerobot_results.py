@@ -132,6 +132,8 @@ def episode_outcomes(
         return ()
     try:
         named = {f"{e['task_group']}_{e['task_id']}": e["metrics"] for e in entries}  # pyright: ignore[reportUnknownVariableType]
+        if len(named) != len(entries):  # pyright: ignore[reportUnknownArgumentType]
+            raise EvalError(f"{source}: expected every task once, got {len(entries)} of them.")  # pyright: ignore[reportUnknownArgumentType]
         tasks = sorted(named.items())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         for name, metrics in cast("list[tuple[str, dict[str, Any]]]", tasks):
             successes, scores = metrics["successes"], metrics["max_rewards"]
