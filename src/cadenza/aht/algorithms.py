@@ -1,18 +1,15 @@
 """Registry of ego-training algorithms: the value of ``algo`` in a configuration, to its trainer.
 
 An entry names where the trainer factory lives, ``"module:attribute.path"``, so listing and checking
-names imports nothing heavy. Another package adds its own with `register_algorithm` in a module that
-the entry-point group ``cadenza.algorithms`` names, see `cadenza.core.plug_ins`.
+names imports nothing heavy; `cadenza.aht.train.load_algorithm` imports it. Another package adds its
+own with `register_algorithm` in a module that the entry-point group ``cadenza.algorithms`` names,
+see `cadenza.core.plug_ins`.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final
 
 from cadenza.core.errors import ConfigurationError, UnknownNameError, did_you_mean
 from cadenza.core.plug_ins import PlugIns
-
-if TYPE_CHECKING:
-    from cadenza.aht.types import TrainerFactory
 
 _ENTRIES: Final[dict[str, str]] = {
     "dqn": "cadenza.aht.ego_replay:EgoReplayTrainer.from_config",
@@ -58,8 +55,8 @@ def list_algorithms() -> tuple[str, ...]:
     return tuple(sorted(_ENTRIES))
 
 
-def load_algorithm(name: str) -> "TrainerFactory":
-    """Import and return the trainer factory called ``name``.
+def entry_of(name: str) -> str:
+    """Return where the trainer factory called ``name`` lives, ``"module:attribute.path"``.
 
     Raises:
         UnknownNameError: No such algorithm; the message lists the known ones.
@@ -68,11 +65,7 @@ def load_algorithm(name: str) -> "TrainerFactory":
     entry = _ENTRIES.get(name)
     if entry is None:
         raise UnknownNameError(unknown_algorithm_message(name))
-    module, _, attributes = entry.partition(":")
-    found: object = importlib.import_module(module)
-    for attribute in attributes.split("."):
-        found = getattr(found, attribute)
-    return cast("TrainerFactory", found)
+    return entry
 
 
 def unknown_algorithm_message(name: str) -> str:

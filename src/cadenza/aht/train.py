@@ -6,14 +6,15 @@ Resume:   see `cadenza.aht.checkpointing` (what is stored) and `cadenza.aht.repl
           and partner return to the middle of an episode).
 """
 
+import importlib
 import json
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
-from cadenza.aht.algorithms import load_algorithm
+from cadenza.aht.algorithms import entry_of
 from cadenza.aht.checkpointing import Checkpointer, StoredState, load_newest_state
 from cadenza.aht.config import EgoAHTConfig, config_fingerprint
 from cadenza.aht.loop import (
@@ -51,6 +52,19 @@ _logger = logging.getLogger(__name__)
 
 #: Version of the stored reward curve.
 CURVE_FORMAT: Final = "cadenza.reward_curve/1"
+
+
+def load_algorithm(name: str) -> TrainerFactory:
+    """Import and return the trainer factory registered under ``name``.
+
+    Raises:
+        UnknownNameError: No such algorithm; the message lists the known ones.
+    """
+    module, _, attributes = entry_of(name).partition(":")
+    found: object = importlib.import_module(module)
+    for attribute in attributes.split("."):
+        found = getattr(found, attribute)
+    return cast("TrainerFactory", found)
 
 
 def train(

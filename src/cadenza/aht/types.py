@@ -10,16 +10,14 @@ environment frames, which is steps times environments stepped as one batch.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cadenza.aht.config import EgoAHTConfig
 from cadenza.core.runlog import EventLogger
 from cadenza.core.types import Observation, PartnerLike
-
-if TYPE_CHECKING:
-    from cadenza.aht.config import EgoAHTConfig
 
 #: Observation in, deterministic ego action out.
 Policy: TypeAlias = Callable[[Observation], NDArray[Any]]
@@ -81,7 +79,7 @@ class TrainerFactory(Protocol):
 
     def __call__(
         self,
-        cfg: "EgoAHTConfig",
+        cfg: EgoAHTConfig,
         *,
         env: Any,
         partner: PartnerLike,

@@ -12,8 +12,8 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import cadenza
-from cadenza.aht.algorithms import load_algorithm
 from cadenza.aht.config import EgoAHTConfig
+from cadenza.aht.train import load_algorithm
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.payloads import serialise
 from cadenza.learn import configs

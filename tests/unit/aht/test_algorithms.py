@@ -3,6 +3,7 @@
 import pytest
 
 from cadenza.aht import algorithms
+from cadenza.aht.train import load_algorithm
 from cadenza.core.errors import ConfigurationError, UnknownNameError
 
 
@@ -25,7 +26,7 @@ def test_registry_lists_the_built_in_algorithms():
 
 def test_load_algorithm_unknown_names_the_known_ones():
     with pytest.raises(UnknownNameError, match=r"expected one of dqn, .*, td3, got 'sarsa'"):
-        algorithms.load_algorithm("sarsa")
+        load_algorithm("sarsa")
 
 
 def test_register_algorithm_taken_name_is_refused():

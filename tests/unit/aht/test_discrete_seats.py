@@ -73,7 +73,7 @@ def test_ego_learns_to_choose_and_plays_from_its_checkpoint(tmp_path, algo, sett
 
 @pytest.mark.parametrize(("algo", "settings"), [("ppo", PPO), ("dqn", DQN)], ids=["ppo", "dqn"])
 def test_choosing_ego_goes_on_from_its_training_state_bit_for_bit(tmp_path, algo, settings):
-    from cadenza.aht.algorithms import load_algorithm
+    from cadenza.aht.train import load_algorithm
 
     cfg = config(tmp_path, algo, **settings)
     env = build_env(cfg.env, root_seed=0, partner=cfg.partner)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.aht.algorithms import load_algorithm
 from cadenza.aht.config import EgoAHTConfig
+from cadenza.aht.train import load_algorithm
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, NotReadyError
 from cadenza.core.payloads import deserialise, serialise
 from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer

@@ -17,12 +17,12 @@ from cadenza.core.lazy_names import lazy_names
 if TYPE_CHECKING:
     from cadenza.envs.maniskill.panda_partner import PandaPartner
     from cadenza.envs.maniskill.stage0 import make_stage0_env, make_stage0_training_env
-    from cadenza.envs.maniskill.stage1_pickplace import (
+    from cadenza.envs.maniskill.stage1_conditions import (
         ConditionConfig,
         build_control_models_for_condition,
-        make_stage1_pickplace_env,
         resolve_condition,
     )
+    from cadenza.envs.maniskill.stage1_pickplace import make_stage1_pickplace_env
     from cadenza.envs.panda_kinematics import PandaJacobianProvider
 
 __all__ = [
@@ -38,14 +38,14 @@ __all__ = [
 
 #: Short names and the modules that define them; imported at first use.
 _EXPORTS: Final = {
-    "ConditionConfig": "stage1_pickplace",
+    "ConditionConfig": "stage1_conditions",
     "PandaJacobianProvider": ".panda_kinematics",
     "PandaPartner": "panda_partner",
-    "build_control_models_for_condition": "stage1_pickplace",
+    "build_control_models_for_condition": "stage1_conditions",
     "make_stage0_env": "stage0",
     "make_stage0_training_env": "stage0",
     "make_stage1_pickplace_env": "stage1_pickplace",
-    "resolve_condition": "stage1_pickplace",
+    "resolve_condition": "stage1_conditions",
 }
 
 __dir__, __getattr__ = lazy_names(__name__, _EXPORTS)

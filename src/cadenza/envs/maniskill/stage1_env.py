@@ -30,7 +30,7 @@ from cadenza.envs.inputs import vector_action
 from cadenza.envs.maniskill.base_env import BaseEnv, sapien
 from cadenza.envs.maniskill.panda_partner import PandaPartner
 from cadenza.envs.maniskill.simulator import name_robots_plainly
-from cadenza.envs.maniskill.stage1_pickplace import (
+from cadenza.envs.maniskill.stage1_conditions import (
     EGO_UID,
     FETCH_SAFETY_RADIUS_M,
     FETCH_UID,
