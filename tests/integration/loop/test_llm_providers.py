@@ -109,6 +109,25 @@ def test_compatible_request_is_a_chat_completion(server, provider, path):
     }
 
 
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+FORMAT = {"type": "json_schema", "schema": SCHEMA}
+STRICT = {"type": "json_schema", "json_schema": {"name": "reply", "schema": SCHEMA, "strict": True}}
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_schema_of_a_reply_goes_to_the_service_until_it_refuses_it(server, provider):
+    llm = guarded(server, provider)
+    refused = Reply(status=400, body=error_body(provider, "invalid_request_error", "schema"))
+    server.say(good(provider), refused, good(provider))
+    with asking(0, "propose") as place:
+        place.schema = SCHEMA
+        assert [llm.complete("why?") for _ in range(3)] == ["fine"] * 3
+    sent = [request.body for request in server.requests]
+    asked = [body.get("output_config") or body.get("response_format") for body in sent]
+    form = {"format": FORMAT} if provider == "anthropic" else STRICT
+    assert asked == [form, form, None, None]  # the second call was refused and made again
+
+
 UNUSABLE = {
     "refusal": (
         "refused",

@@ -4,6 +4,8 @@ A client says how its package sends a question and where a reply holds text and 
 The packages make the request; the body is read and checked here, because they accept any shape and
 keep a body of any size in memory.
 
+Form:   where a question has a schema, the service's structured output holds the model to it; after
+        a refusal of the schema a client asks without, then and later.
 Keys:   ``anthropic``: as its package finds them; ``openai``: ``OPENAI_API_KEY``, or none for other
         servers; ``gemini``: ``GEMINI_API_KEY``, else ``GOOGLE_API_KEY``.
 Limit:  OpenAI's newer models want ``max_completion_tokens``, other servers know ``max_tokens``.
@@ -15,6 +17,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cached_property
 from types import ModuleType
 from typing import Any, ClassVar, Final, cast
@@ -43,6 +46,8 @@ MAX_BODY_BYTES: Final = 4 << 20
 _PASSING_STATUSES: Final = frozenset({408, 409, 425, 429})
 #: First status of the server's own errors; overload is among them (529).
 _SERVER_ERRORS: Final = 500
+#: Statuses by which a service, or model, refuses a schema that it does not know.
+_SCHEMA_REFUSED: Final = frozenset({400, 404, 415, 422, 501})
 
 
 def load_package(name: str) -> ModuleType:
@@ -123,6 +128,7 @@ def _status_failure(error: Any, secrets: Iterable[str]) -> LLMCallError:
         error_text(f"status {status}: {error}", secrets),
         passing=status in _PASSING_STATUSES or status >= _SERVER_ERRORS,
         retry_after_s=float(after) if re.fullmatch(r"[0-9]{1,15}", after) else None,
+        status=status,
     )
 
 
@@ -148,10 +154,11 @@ class ServiceClient(ABC):
         self._package = load_package(self._package_name)
         self.provider = provider
         self.model = model
+        self._takes_schemas = True
 
     @abstractmethod
     def _send(self, question: Question) -> AbstractContextManager[Any]:
-        """Start the request."""
+        """Start the request; a schema is there only where the service takes them."""
 
     @abstractmethod
     def _text(self, document: dict[str, Any]) -> str:
@@ -168,8 +175,15 @@ class ServiceClient(ABC):
             LLMCallError: There is none.
         """
         secrets = [secret for secret in self._secrets() if secret]
-        base_error = getattr(self._package, self._base_error)
-        document = fetch(lambda: self._send(question), self._package, base_error, secrets)
+        if not self._takes_schemas:
+            question = replace(question, schema=None)
+        try:
+            document = self._fetch(question, secrets)
+        except LLMCallError as failure:
+            if question.schema is None or failure.status not in _SCHEMA_REFUSED:
+                raise
+            document = self._fetch(replace(question, schema=None), secrets)
+            self._takes_schemas = False
         problem = None
         try:
             text = redacted(self._text(document), secrets)
@@ -178,6 +192,10 @@ class ServiceClient(ABC):
         usage = mapping_or_empty(document.get("usage"))
         tokens_in, tokens_out = (count_or_none(usage.get(key)) for key in self._counts)
         return Answer(text=text, tokens_in=tokens_in, tokens_out=tokens_out, problem=problem)
+
+    def _fetch(self, question: Question, secrets: list[str]) -> dict[str, Any]:
+        base_error = getattr(self._package, self._base_error)
+        return fetch(lambda: self._send(question), self._package, base_error, secrets)
 
     def complete(
         self, prompt: str, *, system: str | None = None, max_tokens: int = DEFAULT_MAX_TOKENS
@@ -221,12 +239,16 @@ class AnthropicLLM(ServiceClient):
         )
 
     def _send(self, question: Question) -> Any:
+        more: dict[str, Any] = {} if question.system is None else {"system": question.system}
+        if question.schema is not None:
+            form = {"type": "json_schema", "schema": question.schema}
+            more["output_config"] = {"format": form}
         return self._client.messages.with_streaming_response.create(
             model=self.model,
             timeout=question.timeout_s,
             max_tokens=question.max_tokens,
             messages=[{"role": "user", "content": question.prompt}],
-            **({} if question.system is None else {"system": question.system}),
+            **more,
         )
 
     def _text(self, document: dict[str, Any]) -> str:
@@ -287,6 +309,10 @@ class OpenAICompatibleLLM(ServiceClient):
 
     def _send(self, question: Question) -> Any:
         limit = "max_completion_tokens" if self._base_url is None else "max_tokens"
+        more: dict[str, Any] = {limit: question.max_tokens}
+        if question.schema is not None:
+            form = {"name": "reply", "schema": question.schema, "strict": True}
+            more["response_format"] = {"type": "json_schema", "json_schema": form}
         messages = [{"role": "user", "content": question.prompt}]
         if question.system is not None:
             messages.insert(0, {"role": "system", "content": question.system})
@@ -294,7 +320,7 @@ class OpenAICompatibleLLM(ServiceClient):
             model=self.model,
             messages=messages,
             timeout=question.timeout_s,
-            **{limit: question.max_tokens},
+            **more,
         )
 
     def _text(self, document: dict[str, Any]) -> str:

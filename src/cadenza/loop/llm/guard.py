@@ -9,6 +9,7 @@ Booking:  an attempt is booked at the most it can cost before it is made, and se
           call that was killed while it waited stays booked.
 """
 
+import json
 import logging
 import math
 import threading
@@ -30,6 +31,7 @@ from cadenza.loop.llm.protocol import (
     Question,
     current_place,
     storable,
+    wanted_schema,
 )
 from cadenza.loop.store.rows import Lease, ReplyRow
 
@@ -60,7 +62,8 @@ class Bill:
         ``book`` keeps, before an attempt, what all attempts can have cost after it, US dollars;
         None without a price.
         """
-        texts = (question.prompt, question.system or "")
+        form = json.dumps(question.schema) if question.schema else ""
+        texts = (question.prompt, question.system or "", form)
         tokens_in = _FRAME_TOKENS + sum(len(text.encode("utf-8", "replace")) for text in texts)
         self._calls = calls
         self._book = book
@@ -154,6 +157,7 @@ class GuardedLLM:
             system=system,
             max_tokens=max_tokens,
             timeout_s=self.calls.timeout_s,
+            schema=wanted_schema(),
         )
 
         def book_usd(most_usd: float | None) -> None:

@@ -11,12 +11,12 @@ Untrusted:  text of others is fenced off by marks, each a digest of all the text
 
 import json
 import re
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 from urllib.parse import unquote
 
 from cadenza.core.errors import NotReadyError
@@ -39,12 +39,17 @@ class LLMClient(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One call: what is asked, and what the reply may take, tokens and seconds."""
+    """One call: what is asked, and what the reply may take, tokens and seconds.
+
+    ``schema`` is the JSON schema of the reply, for services that can hold a model to it; None for
+    text of any kind.
+    """
 
     prompt: str
     system: str | None
     max_tokens: int
     timeout_s: float
+    schema: Mapping[str, Any] | None = None
 
     def sha256(self) -> str:
         """Return the digest of everything the model reads."""
@@ -106,12 +111,14 @@ class Place:
             prompt of its reply drew on, which is another one where the reply was recorded before.
             None if nobody said or knows.
         error: Why the last call gave no reply; None if it did.
+        schema: JSON schema of the next reply; None for text of any kind.
     """
 
     cycle: int
     purpose: str
     about: str | None = None
     error: str | None = None
+    schema: Mapping[str, Any] | None = None
     _ordinals: "count[int]" = field(default_factory=count, compare=False, repr=False)
 
     def next_ordinal(self) -> int:
@@ -142,6 +149,12 @@ def current_place() -> Place:
             "outside; its reply could not be found again."
         )
     return place
+
+
+def wanted_schema() -> Mapping[str, Any] | None:
+    """Return the JSON schema of the reply to the next call; None for text, and outside `asking`."""
+    place = _PLACE.get()
+    return None if place is None else place.schema
 
 
 #: Hexadecimal digits of a mark.

@@ -73,19 +73,71 @@ class Plan(BaseModel):
     rung: str | None = None
 
 
-def parsed_json(reply: str, brackets: Literal["{}", "[]"]) -> Any:
-    """Return the JSON between the first opening and the last closing bracket.
+class _Plans(BaseModel):
+    plans: list[Plan]
+
+
+class _Score(BaseModel):
+    index: int
+    score: float
+    reason: str
+
+
+class _Scores(BaseModel):
+    scores: list[_Score]
+
+
+def reply_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the JSON schema of ``model`` as services take it: nothing optional, no bounds."""
+    return _closed(model.model_json_schema())
+
+
+def _closed(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_closed(item) for item in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    given = cast("dict[str, Any]", schema)
+    named = ("properties", "$defs")
+    kept = {
+        key: {name: _closed(one) for name, one in value.items()} if key in named else _closed(value)
+        for key, value in given.items()
+        if key in (*named, "type", "items", "anyOf", "enum", "const", "$ref")
+    }
+    if "properties" in kept:
+        kept |= {"required": list(kept["properties"]), "additionalProperties": False}
+    return kept
+
+
+#: Openings of brackets at which JSON is looked for.
+_MAX_OPENINGS: Final = 1000
+
+
+def json_values(reply: str, brackets: Literal["{}", "[]"]) -> list[Any]:
+    """Return the JSON values in a reply that begin with a bracket, the last one first.
+
+    Around its answer a model may think aloud, in braces too, or put up a fence. What lies within a
+    value is none of its own.
 
     Raises:
         InputError: There is none.
     """
-    start, end = reply.find(brackets[0]), reply.rfind(brackets[1])
-    if not 0 <= start < end or len(reply) > MAX_REPLY_CHARS:
-        raise InputError(f"expected JSON between {brackets[0]} and {brackets[1]}, got none")
-    try:
-        return json.loads(reply[start : end + 1])
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"expected JSON, got an error: {error}") from error
+    if len(reply) > MAX_REPLY_CHARS:
+        raise InputError(f"expected at most {MAX_REPLY_CHARS} characters, got {len(reply)}")
+    found: list[Any] = []
+    problem, place = "none", reply.find(brackets[0])
+    for _ in range(_MAX_OPENINGS):
+        if place < 0:
+            break
+        try:
+            value, end = json.JSONDecoder().raw_decode(reply, place)
+            found.append(value)
+        except (ValueError, RecursionError) as error:
+            problem, end = f"an error: {error}", place + 1
+        place = reply.find(brackets[0], end)
+    if not found:
+        raise InputError(f"expected JSON between {brackets[0]} and {brackets[1]}, got {problem}")
+    return found[::-1]
 
 
 def strict_plan(reply: str) -> Plan:
@@ -94,16 +146,15 @@ def strict_plan(reply: str) -> Plan:
     Raises:
         InputError: The reply does not fit the schema; the message lists the problems.
     """
-    document = parsed_json(reply, "{}")
-    try:
-        return Plan.model_validate(document)
-    except ValidationError as error:
-        listed = error.errors(include_url=False, include_input=False)[:_MAX_PROBLEMS]
-        problems = [
-            clean_line(f"{'.'.join(map(str, p['loc']))}: {p['msg']}", _MAX_PROBLEM_CHARS)
-            for p in listed
-        ]
-        raise InputError("; ".join(problems)) from error
+    told: list[str] = []
+    for document in json_values(reply, "{}"):
+        try:
+            return Plan.model_validate(document)
+        except ValidationError as error:
+            listed = error.errors(include_url=False, include_input=False)[:_MAX_PROBLEMS]
+            problems = (f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in listed)
+            told.append("; ".join(clean_line(one, _MAX_PROBLEM_CHARS) for one in problems))
+    raise InputError(told[0])
 
 
 def bounded_proposal(
@@ -305,10 +356,10 @@ class Talk:
         self._told: set[str] | None = None
         self._error: str | None = None
 
-    def ask(self, prompt: Prompt, system: str) -> str:
-        """Return the reply; the empty text if there is none."""
+    def ask(self, prompt: Prompt, system: str, form: type[BaseModel]) -> str:
+        """Return the reply, as ``form`` if the service can; the empty text if there is none."""
         place = current_place()
-        place.about, place.error = prompt.about(), None
+        place.about, place.error, place.schema = prompt.about(), None, reply_schema(form)
         reply = ask_safely(self._llm, prompt.text, system=system, max_tokens=self._max_tokens)
         answered = current_place()  # a recorded reply changed it
         self._error = None if reply else (answered.error or _NO_REPLY)
@@ -322,6 +373,7 @@ class Talk:
         request: str,
         system: str,
         *,
+        form: type[BaseModel],
         wanted: str,
         read: Callable[[str], _Read],
     ) -> _Read:
@@ -330,14 +382,14 @@ class Talk:
         Raises:
             InputError: There is no usable reply, even after a repair turn.
         """
-        reply = self.ask(source.build(request), system)
+        reply = self.ask(source.build(request), system, form)
         if not reply:
             raise InputError("no reply")
         try:
             return read(reply)
         except InputError as error:
             again = source.repair(reply, str(error), wanted)
-        return read(self.ask(again, system))
+        return read(self.ask(again, system, form))
 
     def problem(self, unusable: Exception) -> str:
         """Return why there is no usable reply: the last call's error, or what is wrong with it."""
@@ -453,6 +505,7 @@ class LLMProposer(_ModelProposer):
                     self._source(cycle, last_report),
                     "Plan the cycle.",
                     SYSTEM,
+                    form=Plan,
                     wanted="the JSON object",
                     read=strict_plan,
                 )
@@ -539,6 +592,7 @@ class CuratedProposer(_ModelProposer):
                     source,
                     f"List {self._candidates} different plans.",
                     _PLAN_SYSTEM,
+                    form=_Plans,
                     wanted=f"a JSON array of {self._candidates} plans, each {_PLAN}",
                     read=lambda reply: self._usable(cycle, last_report, reply),
                 )
@@ -558,12 +612,12 @@ class CuratedProposer(_ModelProposer):
 
     def _usable(self, cycle: int, report: EvalReport | None, reply: str) -> list[Proposal]:
         """Return the usable plans of a reply, or raise `InputError` without one."""
-        document = parsed_json(reply, "[]")
-        listed = [lenient_proposal(d, self._bounds, cycle, report) for d in document]
-        plans = [plan for plan in listed if plan is not None][: self._candidates]
-        if not plans:
-            raise InputError("expected plans with a known action, got none")
-        return plans
+        for document in json_values(reply, "[]"):
+            listed = [lenient_proposal(d, self._bounds, cycle, report) for d in document]
+            plans = [plan for plan in listed if plan is not None][: self._candidates]
+            if plans:
+                return plans
+        raise InputError("expected plans with a known action, got none")
 
     def _refined(
         self,
@@ -577,17 +631,18 @@ class CuratedProposer(_ModelProposer):
         listed = json.dumps(winner.model_dump(mode="json"))
         prompt = source.build_about("plan", listed, "Refine the plan.")
         try:
-            document = parsed_json(talk.ask(prompt, _REFINE_SYSTEM), "{}")
+            documents = json_values(talk.ask(prompt, _REFINE_SYSTEM, Plan), "{}")
         except InputError:
             return winner
-        return lenient_proposal(document, self._bounds, cycle, report) or winner
+        refined = (lenient_proposal(one, self._bounds, cycle, report) for one in documents)
+        return next(filter(None, refined), winner)
 
 
 def _best(talk: Talk, plans: list[Proposal], source: PromptSource) -> int:
     """Return the index of the plan with the highest score; the first without scores."""
     listed = json.dumps([plan.model_dump(mode="json") for plan in plans])
     prompt = source.build_about("plans", listed, "Score every plan, numbered from 0.")
-    scores = _scores(talk.ask(prompt, _SCORE_SYSTEM), len(plans))
+    scores = _scores(talk.ask(prompt, _SCORE_SYSTEM, _Scores), len(plans))
     winner = max(scores, key=lambda index: (scores[index], -index)) if scores else 0
     told = [scores.get(i) for i in range(len(plans))]
     talk.emit(_STAGE, "curation_scored", {"winner": winner, "scores": told})
@@ -597,11 +652,16 @@ def _best(talk: Talk, plans: list[Proposal], source: PromptSource) -> int:
 def _scores(reply: str, count: int) -> dict[int, float]:
     """Return the usable scores by index: known plans, finite numbers in [0, 10]."""
     try:
-        document = parsed_json(reply, "[]")
+        documents = json_values(reply, "[]")
     except InputError:
         return {}
+    usable = (_scores_in(document, count) for document in documents)
+    return next(filter(None, usable), dict[int, float]())
+
+
+def _scores_in(document: list[Any], count: int) -> dict[int, float]:
     scores: dict[int, float] = {}
-    for entry in cast("list[Any]", document):
+    for entry in document:
         match entry:
             case {"index": int(index), "score": int(score) | float(score)} if (
                 not isinstance(index, bool)

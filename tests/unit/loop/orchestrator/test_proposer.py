@@ -75,6 +75,35 @@ def test_bad_reply_gets_one_repair_turn_and_then_the_schedule(tmp_path, reply):
         assert "what is wrong with it" in llm.prompts[1]
 
 
+AROUND = [
+    "{}",
+    "I weigh {success} against {cost}, i.e. {a: 1}. {} So it is.",
+    "<think>{draft}, or {'action': 'reuse_seed'}</think>\n```json\n{}\n```\nas {asked}.",
+    "By [1] and {[2]} I take {} [done] {",
+]
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_reply_is_read_whatever_stands_around_its_json(tmp_path, around):
+    def said(value, draft):
+        text = around.replace("{draft}", json.dumps(draft))
+        return text.replace("{}", json.dumps(value))
+
+    proposer, llm = llm_proposer(tmp_path, said(plan(num_episodes=3), plan(num_episodes=9)))
+    assert proposer.propose(1, None).num_episodes == 3
+    assert len(llm.prompts) == 1
+    scores = [{"index": 0, "score": 3}, {"index": 1, "score": 9}]
+    proposer, llm = curated(
+        tmp_path,
+        said({"plans": counts(5, 6)}, counts(1)),
+        said(scores, [{"index": 0, "score": 10}]),
+        said(plan(num_episodes=8), plan(num_episodes=2)),
+    )
+    assert proposer.propose(2, None).num_episodes == 8
+    assert len(llm.prompts) == 3
+    assert '"num_episodes": 6' in llm.prompts[2]
+
+
 @pytest.mark.parametrize("reply", ["", RuntimeError("network"), OSError("reset")])
 def test_no_reply_falls_back(tmp_path, reply):
     proposer, llm = llm_proposer(tmp_path, reply)
