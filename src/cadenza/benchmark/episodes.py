@@ -32,7 +32,7 @@ from cadenza.benchmark.ego_link import EgoLink, LinkConfig
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat
 from cadenza.benchmark.tasks import get_task
 from cadenza.core.arrays import FloatArray, require_finite
-from cadenza.core.errors import NotReadyError
+from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.types import EnvLike, PartnerLike
 from cadenza.evaluation.results import EpisodeResult, SafetyRecord
 from cadenza.safety.runtime.driver import SafetyDriver, SafetyStep
@@ -180,9 +180,20 @@ class _Tally:
         return self.intervention_sum / self.interventions if self.interventions else 0.0
 
     def add_step(self, reward: float, info: Mapping[str, Any]) -> None:
+        """Count one step.
+
+        Raises:
+            InputError: The reward is NaN or infinite, or the distance is NaN.
+        """
         self.n_steps += 1
+        distance = float(info.get("min_distance", np.inf))
+        if not math.isfinite(reward) or math.isnan(distance):
+            raise InputError(
+                f"step {self.n_steps} of an episode: expected a finite reward and a distance from "
+                f"the environment, got {reward} and {distance}; its simulation has diverged."
+            )
         self.episode_return += float(reward)
-        self.min_distance = min(self.min_distance, float(info.get("min_distance", np.inf)))
+        self.min_distance = min(self.min_distance, distance)
         self.contact = self.contact or bool(info.get("contact", False))
 
     def add_filter_step(self, step: SafetyStep, intervention: float) -> None:

@@ -64,10 +64,10 @@ def require_confidence(confidence: float) -> None:
 
 
 def require_counts(name: str, successes: float, trials: float) -> None:
-    """Raise unless 0 <= successes <= trials and trials > 0."""
-    if not (trials > 0 and 0 <= successes <= trials):
+    """Raise unless 0 <= successes <= trials and trials is positive and finite."""
+    if not (0 < trials < math.inf and 0 <= successes <= trials):
         raise InputError(
-            f"{name}: expected 0 <= successes <= trials and trials > 0, got "
+            f"{name}: expected 0 <= successes <= trials and trials > 0, finite, got "
             f"{successes} of {trials}."
         )
 

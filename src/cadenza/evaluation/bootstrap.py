@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cadenza.core.arrays import FloatArray
+from cadenza.core.arrays import FloatArray, require_finite
 from cadenza.core.errors import InputError
 from cadenza.evaluation.results import SpikeRun
 from cadenza.evaluation.statistics.estimate import (
@@ -55,7 +55,7 @@ def cluster_bootstrap(
     Empty seeds can be drawn and add nothing; everything is NaN when there are no values.
 
     Raises:
-        InputError: ``n_resamples`` < 1.
+        InputError: ``n_resamples`` < 1, or a value is NaN or infinite.
     """
     clusters = [np.asarray(cluster, dtype=np.float64) for cluster in values.values()]
     return _two_level(clusters, n_resamples=n_resamples, rng=rng)
@@ -69,7 +69,7 @@ def pacluster_bootstrap(
     Seeds come in order of first appearance; everything is NaN when there are no pairs.
 
     Raises:
-        InputError: ``n_resamples`` < 1.
+        InputError: ``n_resamples`` < 1, or a difference is NaN or infinite.
     """
     groups: dict[int, list[float]] = {}
     for pair in pairs:
@@ -116,7 +116,7 @@ def aggregate_metrics(
     """Return the named aggregates of the pooled values; ``threshold`` leaves no optimality gap.
 
     Raises:
-        InputError: An unknown metric name.
+        InputError: An unknown metric name, or a value is NaN or infinite.
     """
     pooled = _pool([np.asarray(cluster, dtype=np.float64) for cluster in values.values()])
     computed: dict[str, float | None] = {
@@ -139,6 +139,7 @@ def _two_level(
     if n_resamples < 1:
         raise InputError(f"n_resamples: expected >= 1, got {n_resamples}; 2000 is usual.")
     pooled = _pool(clusters)
+    require_finite("bootstrap values", pooled)
     if pooled.size == 0:
         nan = float("nan")
         return BootstrapCI(iqm=nan, mean=nan, ci_low=nan, ci_high=nan, n_resamples=n_resamples)

@@ -70,6 +70,13 @@ class ZooCandidate:
     chooses: bool = False
     features: NDArray[Any] | None = None
 
+    def __post_init__(self) -> None:
+        """Raise `InputError` if a number is NaN or infinite: every choice is by size."""
+        for name in ("skill", "skill_low", "actions", "deviation", "features"):
+            value: float | NDArray[Any] | None = getattr(self, name)
+            if value is not None:
+                require_finite(f"ZooCandidate {self.name!r}, {name}", np.asarray(value, np.float64))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooSelection:
@@ -164,9 +171,13 @@ def select_zoo(
         The choice; equal arguments give equal choices, ties go to the first name.
 
     Raises:
-        InputError: Names repeat, ``size`` is not in [1, n], or a candidate lacks what ``criterion``
-            reads.
+        InputError: Names repeat, ``size`` is not in [1, n], a number is NaN or infinite, or a
+            candidate lacks what ``criterion`` reads.
     """
+    require_finite(
+        "select_zoo: floor and alpha_quality",
+        np.array([0.0 if floor is None else floor, alpha_quality]),
+    )
     pool = sorted(candidates, key=lambda candidate: candidate.name)
     names = [candidate.name for candidate in pool]
     if len(set(names)) != len(names) or not 1 <= size <= len(names):

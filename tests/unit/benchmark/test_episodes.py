@@ -213,3 +213,9 @@ def test_intervention_is_measured_from_the_clipped_action():
     assert intervention_size(nominal, np.array([1.0, 0.5]), SEAT) == 0.0
     assert intervention_size(nominal, np.array([0.4, 0.5]), SEAT) == pytest.approx(0.6)
     assert intervention_size(nominal, np.array([1.0, 0.5 + 1e-8]), SEAT) == 0.0
+
+
+def test_distance_that_is_nan_ends_the_evaluation():
+    world = make_world([GOING, (math.nan, False, True, True, False)])
+    with pytest.raises(InputError, match="step 2 of an episode: expected a finite"):
+        run_episode(world, TAG)

@@ -1,5 +1,7 @@
 """Quantiles and intervals of proportions against scipy."""
 
+import math
+
 import pytest
 from scipy import stats
 
@@ -36,7 +38,9 @@ def test_intervals_equal_scipy(successes, trials, confidence):
         assert ours(successes, trials, confidence=confidence) == pytest.approx(expected, abs=close)
 
 
-@pytest.mark.parametrize(("successes", "trials"), [(-1, 5), (6, 5), (0, 0), (float("nan"), 5)])
+@pytest.mark.parametrize(
+    ("successes", "trials"), [(-1, 5), (6, 5), (0, 0), (math.nan, 5), (1, math.inf)]
+)
 def test_intervals_with_impossible_counts_are_refused(successes, trials):
     with pytest.raises(InputError, match="expected 0 <= successes <= trials and trials > 0"):
         wilson_interval(successes, trials)

@@ -154,3 +154,32 @@ def test_paired_episodes_of_a_run_are_matched_and_the_rest_is_reported(caplog):
 def test_paired_episodes_with_duplicate_key_are_refused():
     with pytest.raises(InputError, match="expected one episode per key, got two of 'a'"):
         build_paired_episodes(run_of([episode("a", 0, True), episode("a", 0, False)]))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    "statistic",
+    [
+        interquartile_mean,
+        optimality_gap,
+        performance_profile_area,
+        lambda values: aggregate_metrics({0: values}),
+        lambda values: cluster_bootstrap(
+            {0: values, 1: [0.5]}, n_resamples=10, rng=np.random.default_rng(0)
+        ),
+        lambda values: pacluster_bootstrap(
+            [
+                PairedEpisode(
+                    seed=0, episode_idx=k, initial_state_seed=k, homogeneous=x, heterogeneous=0.0
+                )
+                for k, x in enumerate(values)
+            ],
+            n_resamples=10,
+            rng=np.random.default_rng(0),
+        ),
+    ],
+)
+def test_score_that_is_not_finite_enters_no_statistic(statistic, bad):
+    statistic([0.1, 0.2, 0.3, 0.9])
+    with pytest.raises(InputError, match=r"expected finite numbers, got -?(nan|inf) at index"):
+        statistic([0.1, bad, 0.3, 0.9])

@@ -125,3 +125,12 @@ def test_greedy_takes_the_pair_that_the_exact_search_finds():
 def test_refused_arguments_are_named(arguments, told):
     with pytest.raises(InputError, match=told):
         select_zoo([gaussian("a", 0), gaussian("b", 1)], **arguments)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_number_that_is_not_finite_chooses_nothing(bad):
+    with pytest.raises(InputError, match="ZooCandidate 'b', skill: expected finite numbers"):
+        gaussian("b", 0.0, skill=bad)
+    pool = [gaussian("a", 0, 1.0), gaussian("b", 1, 2.0)]
+    with pytest.raises(InputError, match="select_zoo: floor and alpha_quality"):
+        select_zoo(pool, size=1, criterion="fcp", floor=bad)

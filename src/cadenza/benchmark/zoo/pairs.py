@@ -17,7 +17,7 @@ from cadenza.aht.config import EnvConfig
 from cadenza.benchmark.builders import build_env
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.events import TaskEvents
-from cadenza.core.arrays import Float32Array, FloatArray
+from cadenza.core.arrays import Float32Array, FloatArray, require_finite
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.proportions import wilson_interval
 from cadenza.core.seeding import derive_substream
@@ -113,7 +113,8 @@ class PairEnv:
         """Advance every environment; ``actions`` are both robots', (N, A_i), within their bounds.
 
         Raises:
-            InputError: An episode ended whose last observation is not in the info.
+            InputError: A reward is NaN or infinite, or an episode ended whose last observation is
+                not in the info.
         """
         acted = dict(zip(self.uids, actions, strict=True))
         observation, reward, terminated, truncated, info = self.env.step(acted)
@@ -130,10 +131,12 @@ class PairEnv:
             following[:, boundaries] = self._states(info["final_observation"])[:, boundaries]
             info = info.get("final_info", info)
         success = info.get("success")
+        rewards = np.array(reward, dtype=np.float64)
+        require_finite("zoo: rewards of the environment", rewards)
         return PairStep(
             states,
             following,
-            np.array(reward, dtype=np.float64),
+            rewards,
             ends,
             boundaries,
             None if success is None else np.array(success, dtype=np.bool_),

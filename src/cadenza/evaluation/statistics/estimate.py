@@ -317,13 +317,23 @@ def _warnings(rate: float, n_clusters: int) -> tuple[str, ...]:
 PROFILE_THRESHOLDS: Final = 51
 
 
+def _finite_scores(name: str, values: Sequence[float] | FloatArray) -> FloatArray:
+    """Return ``values`` as float64; a NaN would sort last, and count as below every threshold."""
+    array = np.asarray(values, dtype=np.float64)
+    require_finite(name, array)
+    return array
+
+
 def interquartile_mean(values: Sequence[float] | FloatArray) -> float:
     """Return the mean of the middle half of ``values``; NaN when there is none.
 
     With n values sorted, positions floor(n/4) to n - floor(n/4) are averaged, without
     interpolation: `scipy.stats.trim_mean(values, 0.25)`.
+
+    Raises:
+        InputError: A value is NaN or infinite.
     """
-    array = np.sort(np.asarray(values, dtype=np.float64))
+    array = np.sort(_finite_scores("interquartile_mean", values))
     if array.size == 0:
         return float("nan")
     cut = array.size // 4
@@ -331,8 +341,12 @@ def interquartile_mean(values: Sequence[float] | FloatArray) -> float:
 
 
 def optimality_gap(values: Sequence[float] | FloatArray, *, threshold: float = 1.0) -> float:
-    """Return the mean shortfall below ``threshold``; NaN when there are no values."""
-    array = np.asarray(values, dtype=np.float64)
+    """Return the mean shortfall below ``threshold``; NaN when there are no values.
+
+    Raises:
+        InputError: A value is NaN or infinite.
+    """
+    array = _finite_scores("optimality_gap", values)
     if array.size == 0:
         return float("nan")
     return float(np.maximum(threshold - array, 0.0).mean())
@@ -342,8 +356,11 @@ def performance_profile_area(values: Sequence[float] | FloatArray) -> float:
     """Return the area under the share of values strictly above tau, for tau in [0, 1].
 
     Trapezoid rule on `PROFILE_THRESHOLDS` points; NaN when there are no values.
+
+    Raises:
+        InputError: A value is NaN or infinite.
     """
-    array = np.asarray(values, dtype=np.float64)
+    array = _finite_scores("performance_profile_area", values)
     if array.size == 0:
         return float("nan")
     tau = np.linspace(0.0, 1.0, PROFILE_THRESHOLDS)
