@@ -466,7 +466,7 @@ class LoopConfig(Section):
         policy_ladder: Policy types, weakest first.
         reference: Policy that candidates are compared with from cycle 0: weights, or an earlier run
             of the same store, whose blessed policy is meant; None for the weights on this machine
-            that the first rung starts from, ``"none"`` for none.
+            that rungs start from, of several the one that plays best; ``"none"`` for none.
     """
 
     run_name: Annotated[str, StringConstraints(pattern=NAME_PATTERN)]

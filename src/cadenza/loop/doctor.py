@@ -75,14 +75,11 @@ def advice(config: LoopConfig) -> list[Check]:
         told = "improve.adapt_steps is 0: successes are collected, and no training reads them"
         fix = "set improve.adapt_steps, or improve.enabled: false"
         found.append(_found("harvest", "warn", told, fix))
-    init = config.policy_ladder[0].init
-    if config.reference is None and init is not None and not Path(init).exists():
-        told = (
-            f"policy_ladder[0].init {init} of a hub is not played, so the first candidate is "
-            "compared with nothing"
-        )
-        fix = f"set reference: {init} if it knows the task, else reference: none"
-        found.append(_found("reference", "warn", told, fix))
+    for number, init in enumerate(rung.init for rung in config.policy_ladder):
+        if config.reference is None and init is not None and not Path(init).exists():
+            told = f"policy_ladder[{number}].init {init} of a hub is not played as a reference"
+            fix = f"set reference: {init} if it knows the task, else reference: none"
+            found.append(_found("reference", "warn", told, fix))
     return found
 
 

@@ -194,31 +194,38 @@ def require_intact(checkpoint: CheckpointRecord) -> CheckpointRecord:
     return checkpoint
 
 
-def initial_reference(config: LoopConfig) -> CheckpointRecord | None:
-    """Return the policy that a run stands on before its first cycle; None for none.
+def initial_references(config: LoopConfig) -> tuple[CheckpointRecord, ...]:
+    """Return the policies that a run stands on before its first cycle, different ones.
 
-    A run may only bless what is shown to be better than it. Names of a hub mostly mean base models
-    that never learned the task, so they count only where ``reference`` names them.
+    A run may only bless what is shown to be better than the best of them: the weights on this
+    machine that rungs start from, or the one that ``reference`` names. Names of a hub mostly mean
+    base models that never learned the task, so they count only there.
 
     Raises:
         IntegrityError: The weights are damaged.
     """
-    first = config.policy_ladder[0]
-    name = config.reference or first.init
-    if name is None or name == "none":
-        return None
-    path = Path(name)
-    if path.exists():
-        return CheckpointRecord(
-            policy_type=_told_type(path) or first.name,
-            path=str(path.absolute()),
-            cycle=-1,
-            blessed=True,
-            sha256=weights_digest(path),
-        )
-    if config.reference is None:
-        return None
-    return CheckpointRecord(policy_type=first.name, path=name, cycle=-1, blessed=True)
+    first, named = config.policy_ladder[0], config.reference
+    given = [(one.name, one.init) for one in config.policy_ladder if one.init is not None]
+    if named is not None:
+        given = [] if named == "none" else [(first.name, named)]
+    found: dict[str, CheckpointRecord] = {}
+    for kind, name in given:
+        path = Path(name)
+        if path.exists():
+            digest = weights_digest(path)
+            found.setdefault(
+                digest,
+                CheckpointRecord(
+                    policy_type=_told_type(path) or kind,
+                    path=str(path.absolute()),
+                    cycle=-1,
+                    blessed=True,
+                    sha256=digest,
+                ),
+            )
+        elif named is not None:
+            found[name] = CheckpointRecord(policy_type=kind, path=name, cycle=-1, blessed=True)
+    return tuple(found.values())
 
 
 def _told_type(path: Path) -> str | None:

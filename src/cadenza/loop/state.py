@@ -21,6 +21,7 @@ from cadenza.loop.contracts.records import (
 _Value = TypeVar("_Value")
 
 Step: TypeAlias = Literal[
+    "references",
     "propose",
     "data",
     "train",
@@ -94,6 +95,7 @@ class LoopState(Record):
         rung: Index into the policy ladder.
         rung_cycles: Cycles completed on this rung.
         blessed: Best policy so far; None before a promotion.
+        references: Policies that the run starts from, until the best of them is blessed; then none.
         provisional: Policy that is the reference until one is blessed; not shown good enough.
         baseline: Success of the reference when last measured; None before.
         history: Candidates of this rung that were not promoted, oldest first.
@@ -112,6 +114,7 @@ class LoopState(Record):
     rung: int = Field(default=0, ge=0)
     rung_cycles: int = Field(default=0, ge=0)
     blessed: CheckpointRecord | None = None
+    references: tuple[CheckpointRecord, ...] = ()
     provisional: CheckpointRecord | None = None
     baseline: float | None = None
     history: tuple[PastCandidate, ...] = ()

@@ -9,6 +9,7 @@ import pytest
 from cadenza.core.errors import IntegrityError
 from cadenza.core.files import sha256_file
 from cadenza.loop.constitution import ConstitutionError, load_constitution
+from cadenza.loop.errors import EvalError
 from cadenza.loop.status_report import Harvested, run_status
 from tests.integration.loop.loop_harness import Loop, quick_folder, store_in
 from tests.loop_fakes import FakeProposer, FakeStack
@@ -96,6 +97,33 @@ def test_run_never_blesses_a_policy_worse_than_the_one_it_started_from(new, weig
     assert loop.stack.flags(0, "eval_baseline_0")["policy"] == given
     blessed = loop.store.blessed_checkpoint("run")
     assert (blessed["path"], blessed["sha256"]) == (given, sha256_file(Path(given)))
+
+
+def test_best_of_all_policies_that_rungs_start_from_is_the_first_reference(new, weights):
+    weak, strong = weights(0.7, "weak.json"), weights(0.94, "strong.json")
+    ladder = [
+        {"name": "bc", "init": weak},
+        {"name": "bc", "init": "owner/of-a-hub"},
+        {"name": "bc_large", "init": strong},
+    ]
+    loop = new(0.8, 0.8, 0.8, policy_ladder=ladder, backend="native")
+    loop.stack.failing = {(0, "reference_1")}
+    with pytest.raises(EvalError):
+        loop.run()
+    loop.stack.failing = set()
+    summary = loop.run()
+    assert loop.stack.stages(0)[:3] == ["reference_0", "reference_1", "reference_1"]
+    assert {loop.stack.flags(0, f"reference_{n}")["episodes"] for n in (0, 1)} == {"50"}
+    [told] = payloads(loop, "reference_chosen")
+    assert told["chosen"] == strong
+    assert told["played"] == {
+        weak: pytest.approx(0.7, abs=0.06),
+        strong: pytest.approx(0.94, abs=0.06),
+    }
+    assert loop.stack.flags(0, "eval_baseline_0")["policy"] == strong
+    assert "promote" not in summary.decisions
+    assert (summary.blessed_checkpoint, summary.final_policy) == (strong, "bc_large")
+    assert loop.store.blessed_checkpoint("run")["path"] == strong
 
 
 def test_plateau_climbs_the_ladder_and_its_end_ends_the_run(new):

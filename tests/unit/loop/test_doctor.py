@@ -188,6 +188,9 @@ def test_a_configuration_must_find_its_rules_and_its_data(tmp_path):
 def test_a_first_policy_of_a_hub_that_nobody_plays_is_pointed_out(reference, told):
     wanted = config(reference=reference, policy_ladder=[{"name": "bc", "init": "hub/policy"}])
     assert ("reference" in by_name(doctor.advice(wanted))) == told
+    later = [{"name": "bc"}, {"name": "bc_large", "init": "hub/policy"}]
+    found = by_name(doctor.advice(config(reference=reference, policy_ladder=later)))
+    assert ("reference" in found) == told
     assert doctor.advice(config()) == []
     [check] = doctor.advice(config(improve={"enabled": True}))
     assert (check.name, check.level) == ("harvest", "warn")

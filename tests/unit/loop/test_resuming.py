@@ -10,7 +10,7 @@ from cadenza.loop.dry_run import missing_data
 from cadenza.loop.orchestrator import build_loop
 from cadenza.loop.resuming import (
     anchored,
-    initial_reference,
+    initial_references,
     placed,
     require_place,
     rules_file,
@@ -72,11 +72,12 @@ def test_an_earlier_run_as_reference_means_the_policy_that_it_blessed(tmp_path):
         anchored(given)
 
 
-def test_the_first_reference_is_named_or_what_the_ladder_begins_with(tmp_path):
+def test_references_are_named_or_what_the_rungs_begin_with(tmp_path):
     def found(reference, init=None):
         ladder = [{"name": "bc", "init": init}]
-        made = initial_reference(config(reference=reference, policy_ladder=ladder))
-        return made and (made.policy_type, made.path, made.cycle, made.blessed, made.sha256)
+        made = initial_references(config(reference=reference, policy_ladder=ladder))
+        told = [(one.policy_type, one.path, one.cycle, one.blessed, one.sha256) for one in made]
+        return told[0] if told else None
 
     weights, folder = tmp_path / "weights", tmp_path / "folder"
     weights.write_bytes(b"weights")
@@ -92,6 +93,11 @@ def test_the_first_reference_is_named_or_what_the_ladder_begins_with(tmp_path):
     assert found(str(folder))[:2] == ("act", str(folder))
     assert found("owner/policy", str(weights)) == ("bc", "owner/policy", -1, True, None)
     assert found("none", str(weights)) is found(None) is found(None, "owner/policy") is None
+    inits = [weights, folder, "owner/policy", tmp_path / "copy"]
+    (tmp_path / "copy").write_bytes(b"weights")
+    ladder = [{"name": "bc", "init": str(init)} for init in inits]
+    played = initial_references(config(policy_ladder=ladder))
+    assert [one.path for one in played] == [str(weights), str(folder)]
 
 
 def test_the_place_of_a_run_is_stored_and_may_be_written_in_any_way(tmp_path, monkeypatch):

@@ -51,7 +51,7 @@ from cadenza.loop.orchestrator.steps import (
     Workers,
 )
 from cadenza.loop.processes import is_frozen, is_gone, readable, this_process
-from cadenza.loop.resuming import initial_reference, placed, require_place
+from cadenza.loop.resuming import initial_references, placed, require_place
 from cadenza.loop.state import STOP_REQUESTED, LoopState, RunSummary, summarize
 from cadenza.loop.store import changes
 from cadenza.loop.store.jobstore import JobStore
@@ -75,6 +75,7 @@ _MAY_CHANGE: Final = frozenset(
 )
 #: Beginnings of the stages of the jobs that a step runs.
 _STAGES_OF_STEP: Final = {
+    "references": "reference_",
     "data": "data",
     "train": "train",
     "adapt": "adapt",
@@ -189,7 +190,7 @@ class LoopController:
                 placed(self.cfg, folder).model_dump_json(),
                 constitution_sha256=train.constitution.sha256,
                 capabilities=train.backend.capabilities,
-                reference=initial_reference(self.cfg),
+                references=initial_references(self.cfg),
             )
         except DuplicateRunError:
             self._require_same(self.store.get_run(run_id), folder)

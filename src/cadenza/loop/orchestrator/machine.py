@@ -3,13 +3,13 @@
 A transition is the next state, what is told of it, and what is changed beside it; all of it is
 committed at once.
 
-Steps:    propose -> data -> train -> [adapt -> select] -> evaluate <-> decide -> [approve] -> learn
-          -> [harvest] -> [merge] -> propose of the next cycle, or finished.
+Steps:    [references ->] propose -> data -> train -> [adapt -> select] -> evaluate <-> decide
+          -> [approve] -> learn -> [harvest] -> [merge] -> propose of the next cycle, or finished.
 Promise:  at most one policy is blessed; the baseline is what the reference was last measured at; a
           run has at most ``max_cycles`` decisions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -83,6 +83,26 @@ def cycle_started(state: LoopState, config: LoopConfig) -> Notice:
     """Return the event at the beginning of a cycle."""
     policy = rung_of(state, config).name
     return _told(state, "orchestrator", "cycle_started", policy=policy)
+
+
+def reference_chosen(
+    state: LoopState, reports: Sequence[EvalReport], values: Sequence[float]
+) -> Transition:
+    """Bless the best of the policies that the run starts from; of equal ones, the first."""
+    best = values.index(max(values))
+    blessed = state.references[best]
+    played = {one.path: value for one, value in zip(state.references, values, strict=True)}
+    return Transition(
+        state=moved(state, "propose", blessed=blessed, references=(), baseline=values[best]),
+        events=(_told(state, "eval", "reference_chosen", chosen=blessed.path, played=played),),
+        rows=(
+            *(
+                changes.record_episodes(state.cycle, f"reference_{number}", 0, report.outcomes)
+                for number, report in enumerate(reports)
+            ),
+            changes.bless(blessed.path),
+        ),
+    )
 
 
 def proposed(state: LoopState, config: LoopConfig, proposal: Proposal) -> Transition:

@@ -40,7 +40,7 @@ from cadenza.loop.contracts.records import (
 )
 from cadenza.loop.errors import ImproveError
 from cadenza.loop.orchestrator.decision import SequentialPlan, tasks_of
-from cadenza.loop.resuming import initial_reference
+from cadenza.loop.resuming import initial_references
 from cadenza.loop.schedule import (
     BLOCK,
     MOST_LISTED,
@@ -95,8 +95,7 @@ def _plans(config: LoopConfig, backend: Backend) -> Iterator[tuple[str, JobPlan]
         folder=_FOLDER / "eval",
     )
     yield "eval", backend.plan_eval(evaluation)
-    reference = initial_reference(config)
-    if reference is not None:
+    for reference in initial_references(config):
         compared = evaluation.model_copy(update={"checkpoint": reference})
         yield "reference", backend.plan_eval(compared)
     if config.improve.enabled:
@@ -383,11 +382,15 @@ def _planned(config: LoopConfig, rules: Constitution) -> Iterator[tuple[str, See
     """Yield the seeds of every cycle beside those that data is collected from, with their use."""
     ledger, improve = SeedLedger(config.seed), config.improve
     compared = SequentialPlan.of_run(config).sizes[-1]
+    several = len(initial_references(config)) > 1
     for cycle in range(config.budgets.max_cycles):
         yield f"judge policies in cycle {cycle}", ledger.range("compare", cycle, count=compared)
         if improve.enabled:
             attempts = attempts_within(rules, improve.episodes)
             yield f"harvest in cycle {cycle}", ledger.range("harvest", cycle, count=attempts)
+        if cycle == 0 and several:
+            use, count = "choose its first reference", config.eval.n_episodes
+            yield use, ledger.range("select", cycle, count=count)
         if improve.enabled and improve.adapt_steps:
             chosen = config.eval.n_episodes
             use = f"choose between candidates in cycle {cycle}"

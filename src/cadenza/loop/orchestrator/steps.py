@@ -239,6 +239,7 @@ class CycleSteps:
         self._plan = SequentialPlan.of_run(config)
         self._schedule = schedule_of(config, workers.data.constitution)
         self._work: dict[Step, Callable[[LoopState], Transition]] = {
+            "references": self._references,
             "propose": self._propose,
             "data": self._data,
             "train": self._train,
@@ -256,6 +257,16 @@ class CycleSteps:
         """Do the step that the state names and return what to commit."""
         state = self._session.state
         return self._work[state.step](state)
+
+    def _references(self, state: LoopState) -> Transition:
+        # no copy is compared in cycle 0, whose initial states for that are free
+        count, metric = self._config.eval.n_episodes, self._config.eval.metric
+        seeds = self._ledger.range("select", state.cycle, count=count)
+        seeds = self._session.reserve("select", seeds)
+        policies = enumerate(state.references)
+        reports = [self._play(f"reference_{number}", one, seeds) for number, one in policies]
+        values = [mean_value(report.outcomes, metric) for report in reports]
+        return machine.reference_chosen(state, reports, values)
 
     def _propose(self, state: LoopState) -> Transition:
         self._require_budget()

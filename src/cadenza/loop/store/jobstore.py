@@ -70,13 +70,13 @@ class JobStore:
         *,
         constitution_sha256: str | None = None,
         capabilities: Mapping[str, str] | None = None,
-        reference: CheckpointRecord | None = None,
+        references: Sequence[CheckpointRecord] = (),
     ) -> None:
         """Add a run with a fresh state, its configuration without the passwords in ``store``.
 
         ``constitution_sha256`` is the digest of the rules that its commands are judged by,
-        ``capabilities`` what its back end says of itself, ``reference`` the policy that it starts
-        from, blessed until a better one is; None for none.
+        ``capabilities`` what its back end says of itself, ``references`` the policies that it
+        starts from: the first is blessed until a better one is, which may be another of them.
 
         Raises:
             DuplicateRunError: There is a run of this id.
@@ -90,6 +90,11 @@ class JobStore:
                 "it names a folder."
             )
         kept = config_to_keep(config_json)
+        blessed = references[0] if references else None
+        state = LoopState(run_id=run_id, blessed=blessed, spent=0.0)
+        if len(references) > 1:
+            update = {"step": "references", "references": tuple(references)}
+            state = state.model_copy(update=update)
         with self._database.write() as connection:
             statement = _insert_if_new(connection).values(
                 id=run_id,
@@ -98,17 +103,20 @@ class JobStore:
                 config_sha256=sha256_bytes(kept.encode()),
                 constitution_sha256=constitution_sha256,
                 capabilities_json=changes.canonical_text(dict(capabilities or {})),
-                state_json=LoopState(run_id=run_id, blessed=reference, spent=0.0).model_dump_json(),
+                state_json=state.model_dump_json(),
             )
             if connection.scalar(statement.returning(Run.id)) is None:
                 raise DuplicateRunError(
                     f"run {run_id!r}: expected a new id, got one that the store has; resume that "
                     "run, or choose another id."
                 )
-            if reference is not None:
-                kind, path = reference.policy_type, reference.path
-                add = changes.add_checkpoint(reference.cycle, kind, path, sha256=reference.sha256)
-                changes.bless(add(connection, run_id))(connection, run_id)
+            for one in references:
+                add = changes.add_checkpoint(
+                    one.cycle, one.policy_type, one.path, sha256=one.sha256
+                )
+                number = add(connection, run_id)
+                if one is blessed:
+                    changes.bless(number)(connection, run_id)
 
     def finish_run(
         self, run_id: str, status: str = "finished", stop_reason: str | None = None
