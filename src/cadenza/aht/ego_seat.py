@@ -70,12 +70,17 @@ def ego_spaces(
 
     They are ``observation_space["agent"][uid]["state"]`` and ``action_space[uid]``, batched (N, D)
     or not (D,); a batch with Discrete actions, which ``discrete`` allows, has
-    ``single_action_space``.
+    ``single_action_space``. An environment without ``observation_space`` is reset, so that its
+    first state tells D.
 
     Raises:
         TypeError: A space is of another kind.
     """
-    observations = env.observation_space["agent"][ego_uid]["state"]
+    if getattr(env, "observation_space", None) is None:
+        state = np.asarray(env.reset()[0]["agent"][ego_uid]["state"])
+        observations = Box(-np.inf, np.inf, state.shape, np.float32)
+    else:
+        observations = env.observation_space["agent"][ego_uid]["state"]
     if not isinstance(observations, Box):
         raise TypeError(
             f"ego observation space of {ego_uid!r}: expected gym.spaces.Box, got "

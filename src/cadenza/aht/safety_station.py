@@ -5,7 +5,8 @@ changed is measured, and can be charged to the learner's reward.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeAlias, Union, cast
 
 import numpy as np
@@ -18,10 +19,157 @@ from cadenza.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from cadenza.safety.batched.driver import BatchedSafetyDriver
+    from cadenza.safety.bounds import Bounds
+    from cadenza.safety.protocols import EgoOnlySafetyFilter, EmergencyController
     from cadenza.safety.runtime.driver import SafetyDriver
+    from cadenza.safety.runtime.safety_step import SafetyStep
+    from cadenza.safety.snapshot import AgentSnapshot
+    from cadenza.safety.state import LambdaDict, SafetyState
 
 #: The filter of one environment, or of a batch.
-AnyDriver: TypeAlias = Union["SafetyDriver", "BatchedSafetyDriver"]
+AnyDriver: TypeAlias = Union["SafetyDriver", "BatchedSafetyDriver", "FilterDriver"]
+
+
+class FilterDriver:
+    """Guards the ego of one environment by a filter and parts that a caller owns.
+
+    Every step scores the last forecast, which moves ``state`` in place, filters the nominal action
+    against partners that keep their velocity for ``dt``, and brakes where `maybe_brake` says so.
+    """
+
+    def __init__(
+        self,
+        env: object,
+        ego_uid: str,
+        gamma: float,
+        *,
+        safety_filter: "EgoOnlySafetyFilter",
+        safety_state: "SafetyState",
+        safety_bounds: "Bounds",
+        safety_snapshot_builder: "Callable[[Any], dict[str, AgentSnapshot]]",
+        safety_dt: float,
+        safety_emergency_controllers: "Mapping[str, EmergencyController] | None" = None,
+    ) -> None:
+        """Take the parts; ``gamma``, 1/s, turns a forecast error in m/s into slack in m/s^2."""
+        self._env, self._ego_uid, self._gamma, self._dt = env, ego_uid, gamma, safety_dt
+        self._filter, self._state, self.bounds = safety_filter, safety_state, safety_bounds
+        self._build, self._controllers = safety_snapshot_builder, safety_emergency_controllers
+        self._before: dict[str, AgentSnapshot] | None = None
+        self._partner_id: str | None = None
+        self.cartesian_accel_capacity = safety_bounds.cartesian_accel_capacity
+        #: Relative braking that a pair is credited with, and the most that lambda may be, m/s^2.
+        self.lambda_bound = 2.0 * self.cartesian_accel_capacity
+
+    @property
+    def lambda_(self) -> "LambdaDict":
+        """Slack per pair, m/s^2; a copy."""
+        return dict(self._state.lambda_)
+
+    def drives(self, env: object) -> bool:
+        """Whether stepping ``env`` moves what the driver reads."""
+        return env is self._env
+
+    def begin_run(self, seed: int) -> None:
+        """Start the filter anew; the caller's state stays."""
+        self._filter.reset(seed=seed)
+
+    def begin_episode(self) -> None:
+        """Forget the last scene."""
+        self._before = None
+
+    def step(self, nominal_action: FloatArray, partner_id: str | None = None) -> "SafetyStep":
+        """Return the action to execute in the environment's current state."""
+        from cadenza.safety.braking import maybe_brake
+        from cadenza.safety.conformal.rules import (
+            constant_velocity_predict,
+            reset_on_partner_swap,
+            update_lambda_from_predictor,
+        )
+        from cadenza.safety.runtime.safety_step import SafetyStep, blank_info, distance
+
+        state, ego, now = self._state, self._ego_uid, self._build(self._env)
+        if partner_id is not None and self._partner_id not in (None, partner_id):
+            reset_on_partner_swap(state, uids=now, ego_uid=ego)
+        self._partner_id = partner_id or self._partner_id
+        loss = None
+        if self._before is not None:
+            loss = update_lambda_from_predictor(
+                state,
+                now,
+                self._before,
+                alpha_pair=self.lambda_bound,
+                gamma=self._gamma,
+                dt=self._dt,
+                in_warmup=state.warmup_steps_remaining > 0,
+                lambda_bound=self.lambda_bound,
+                ego_uid=ego,
+            )
+        self._before = now
+        ahead = {uid: constant_velocity_predict(s, self._dt) for uid, s in now.items()}
+        action, found = self._filter.filter(
+            nominal_action,
+            {"agent_states": now, "comm": {}, "meta": {"partner_id": partner_id}},
+            state,
+            self.bounds,
+            ego_uid=ego,
+            partner_predicted_states={uid: s for uid, s in ahead.items() if uid != ego},
+            dt=self._dt,
+        )
+        brake = maybe_brake(
+            {ego: nominal_action}, now, bounds=self.bounds, emergency_controllers=self._controllers
+        )
+        if brake.override is not None:
+            action = brake.override[ego]
+        info = {**blank_info(self.lambda_), "status": "optimal", **found}
+        info |= {"prediction_gap_loss": loss, "fallback_fired": brake.override is not None}
+        info["intervention"] = distance(action, nominal_action)
+        return SafetyStep(action, cast("Any", info), self.lambda_, dict(brake.dangers))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+        from cadenza.safety.runtime.predictors import snapshot_to_dict
+
+        before = self._before
+        return {
+            "state": self._state.to_dict(),
+            "before": before and {uid: snapshot_to_dict(s) for uid, s in before.items()},
+            "partner_id": self._partner_id,
+        }
+
+    def load_state_dict(self, payload: Mapping[str, Any]) -> None:
+        """Continue from `state_dict`, in the caller's own state object."""
+        from cadenza.safety.runtime.predictors import snapshot_from_dict
+        from cadenza.safety.state import SafetyState
+
+        stored = SafetyState.from_dict(payload["state"])
+        for field in fields(stored):
+            setattr(self._state, field.name, getattr(stored, field.name))
+        before = payload["before"]
+        self._before = before and {uid: snapshot_from_dict(s) for uid, s in before.items()}
+        self._partner_id = payload["partner_id"]
+
+
+def driver_of_parts(
+    config: EgoAHTConfig, env: object, parts: Mapping[str, Any], driver: AnyDriver | None
+) -> AnyDriver | None:
+    """Return ``driver``, or the one of ``parts``, keywords of a `FilterDriver` or None, if given.
+
+    Raises:
+        ConfigurationError: Some of the parts are missing, or for a batch, or beside a driver.
+    """
+    given = {name: part for name, part in parts.items() if part is not None}
+    if not given:
+        return driver
+    needed = [name for name in parts if name != "safety_emergency_controllers"]
+    if driver is not None or config.env.num_envs != 1 or not set(needed) <= set(given):
+        raise ConfigurationError(
+            f"train: expected {', '.join(needed)} together, one environment and no safety=, got "
+            f"{', '.join(given)}, env.num_envs = {config.env.num_envs} and safety = {driver}; pass "
+            "all of them, or safety=SafetyDriver.from_env(...) alone."
+        )
+    return FilterDriver(
+        env, config.env.agent_uids[0], config.safety.to_options().cbf_gamma, **given
+    )
 
 
 class SafetyStation:

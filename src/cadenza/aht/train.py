@@ -9,10 +9,10 @@ Resume:   see `cadenza.aht.checkpointing` (what is stored) and `cadenza.aht.repl
 import importlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from cadenza.aht.algorithms import entry_of
 from cadenza.aht.checkpointing import Checkpointer, StoredState, load_newest_state
@@ -30,6 +30,7 @@ from cadenza.aht.run import Run, RunFiles, extra_facts, partner_id_of, unfinishe
 from cadenza.aht.safety_station import (
     AnyDriver,
     SafetyStation,
+    driver_of_parts,
     require_matching_safety,
 )
 from cadenza.aht.types import (
@@ -47,6 +48,12 @@ from cadenza.core.log_sinks import LogSink, TensorboardSink, make_wandb_run_sink
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.runlog import RunLogger, bind_run_logger
 from cadenza.core.types import Observation, PartnerLike
+
+if TYPE_CHECKING:
+    from cadenza.safety.bounds import Bounds
+    from cadenza.safety.protocols import EgoOnlySafetyFilter, EmergencyController
+    from cadenza.safety.snapshot import AgentSnapshot
+    from cadenza.safety.state import SafetyState
 
 _logger = logging.getLogger(__name__)
 
@@ -80,6 +87,12 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     compat: Literal["upstream"] | None = None,
+    safety_filter: "EgoOnlySafetyFilter | None" = None,
+    safety_state: "SafetyState | None" = None,
+    safety_bounds: "Bounds | None" = None,
+    safety_snapshot_builder: "Callable[[Any], dict[str, AgentSnapshot]] | None" = None,
+    safety_dt: float | None = None,
+    safety_emergency_controllers: "Mapping[str, EmergencyController] | None" = None,
 ) -> TrainingResult:
     """Train the ego.
 
@@ -99,6 +112,12 @@ def train(
         resume: Go on from the newest intact training state; a finished run is returned as it is.
         overwrite: Delete the results of an earlier run of this identity first.
         compat: ``"upstream"`` also lists the episodes that the end of training cut off.
+        safety_filter: Filter of parts, all but the last one together, instead of ``safety``.
+        safety_state: Its slack, moved in place.
+        safety_bounds: Envelope of the task.
+        safety_snapshot_builder: From the environment to every agent's motion, once per step.
+        safety_dt: Control step, s.
+        safety_emergency_controllers: See `cadenza.safety.braking.maybe_brake`.
 
     Raises:
         ConfigurationError: The parts do not fit the configuration, the run has results already, or
@@ -107,6 +126,15 @@ def train(
         CheckpointError: ``resume`` found only damaged training states, or a replay that differs.
         StorageError: The file system refused; what was saved before is intact.
     """
+    parts = {
+        "safety_filter": safety_filter,
+        "safety_state": safety_state,
+        "safety_bounds": safety_bounds,
+        "safety_snapshot_builder": safety_snapshot_builder,
+        "safety_dt": safety_dt,
+        "safety_emergency_controllers": safety_emergency_controllers,
+    }
+    safety = driver_of_parts(cfg, env, parts, safety)
     _check_arguments(cfg, env, safety, evaluator, resume=resume, overwrite=overwrite)
     fingerprint = config_fingerprint(cfg)
     factory = trainer_factory or load_algorithm(cfg.algo)

@@ -56,6 +56,7 @@ def run_training(
     resume: bool = False,
     overwrite: bool = False,
     progress: ProgressCallback | None = None,
+    **safety_parts: Any,
 ) -> TrainingResult:
     """Build environment, partner, safety driver and evaluator, and train the ego.
 
@@ -66,6 +67,8 @@ def run_training(
         resume: Go on from the newest intact training state of this run.
         overwrite: Delete the results of an earlier run of this identity first.
         progress: Called with (frames done, frames in total, return of the last episode or None).
+        **safety_parts: ``safety_filter`` and the others of `cadenza.aht.train.train`, instead of
+            the driver that the configuration describes.
 
     Returns:
         Reward curve and trained learner; unpacks as ``curve, trainer``.
@@ -86,11 +89,12 @@ def run_training(
             partner=partner,
             trainer_factory=trainer_factory,
             repo_root=repo_root,
-            safety=build_driver(env, cfg.safety),
+            safety=None if safety_parts else build_driver(env, cfg.safety),
             evaluator=HeldOutEvaluator(cfg),
             progress=progress,
             resume=resume,
             overwrite=overwrite,
+            **safety_parts,
         )
     if isinstance(partner, PartnerBase):
         partner.verify_weights()

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 
 from cadenza.aht.config import config_fingerprint
 from cadenza.aht.loop import batch_of, episode_seed
@@ -13,6 +14,11 @@ from cadenza.aht.train import train
 from cadenza.core.checkpoints import load_checkpoint
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
+from cadenza.envs.crossing import CrossingEnv
+from cadenza.partners import PartnerSpec, load_partner
+from cadenza.safety.cbf_qp import ExpCBFQP
+from cadenza.safety.pairs import make_lambda_dict
+from cadenza.safety.state import SafetyState
 from tests.unit.aht.parts import (
     HalvingBatchDriver,
     HalvingDriver,
@@ -521,3 +527,106 @@ def test_safety_driver_of_the_other_kind_is_refused(tmp_path, batched):
     with pytest.raises(ConfigurationError, match=r"safety driver of env\.num_envs = [14] "):
         run(tmp_path, config=config, env=env, safety=driver)
     assert not (tmp_path / "out").exists()
+
+
+# --- a filter of parts, and environments that only reset and step
+
+
+def crossing_parts():
+    """The published keywords around the crossing task, and what the filter was asked."""
+    env = CrossingEnv(episode_length=12)
+    base, asked = ExpCBFQP.ego_only(control_models=env.build_control_models()), []
+
+    class Watched:
+        """Published form: no `previous_action`, and a record of five fields."""
+
+        def reset(self, *, seed=None):
+            asked.append(("reset", seed))
+
+        def filter(self, proposed, obs, state, bounds, *, ego_uid, partner_predicted_states, dt):
+            action, info = base.filter(
+                proposed,
+                obs,
+                state,
+                bounds,
+                ego_uid=ego_uid,
+                partner_predicted_states=partner_predicted_states,
+                dt=dt,
+            )
+            asked.append((proposed, action, dict(state.lambda_), obs, partner_predicted_states))
+            keys = ("lambda", "constraint_violation", "prediction_gap_loss", "fallback_fired")
+            return action, {**{key: info[key] for key in keys}, "qp_solve_ms": 0.1}
+
+    parts = {
+        "safety_filter": Watched(),
+        "safety_state": SafetyState(make_lambda_dict(env.agent_uids), epsilon=-0.05, eta=0.01),
+        "safety_bounds": env.build_bounds(),
+        "safety_snapshot_builder": lambda env: env.build_agent_snapshots(),
+        "safety_dt": env.control_timestep,
+    }
+    return env, parts, asked
+
+
+def train_crossing(folder, env, parts, **options):
+    config = config_in(
+        folder,
+        env={"task": "crossing"},
+        partner={"class_name": "crossing_goal_seeker", "extra": {"uid": "partner"}},
+        safety={"enabled": True},
+    )
+    partner = load_partner(PartnerSpec("crossing_goal_seeker", 0, extra={"uid": "partner"}))
+    return train(config, env=env, partner=partner, repo_root=folder, **parts, **options)
+
+
+def test_filter_of_the_published_keywords_guards_every_step_and_can_be_resumed(tmp_path):
+    env, parts, asked = crossing_parts()
+    executed = []
+    step = env.step
+    env.step = lambda action: executed.append(action["ego"].copy()) or step(action)
+    whole = train_crossing(tmp_path / "whole", env, parts)
+    assert asked.pop(0) == ("reset", 3)
+    assert len(asked) == len(executed) == 40
+    for action, (_, filtered, *_) in zip(executed, asked, strict=True):
+        np.testing.assert_array_equal(action, filtered.astype(np.float32))
+    _, _, _, obs, ahead = asked[5]
+    now = obs["agent_states"]["partner"]
+    wanted = now.position + now.velocity * env.control_timestep
+    np.testing.assert_allclose(ahead["partner"].position, wanted)
+    assert asked[0][2] == {("ego", "partner"): 0.0} != asked[-1][2]  # the caller's state moves
+    final = json.loads(whole.outcome.log_path.read_text().splitlines()[-2])
+    assert final["n_filter_calls"] == 40
+
+    def stop(done, total, last):
+        if done >= 33:
+            raise KeyboardInterrupt
+
+    broken = tmp_path / "broken"
+    env, parts, _ = crossing_parts()
+    with pytest.raises(KeyboardInterrupt):
+        train_crossing(broken, env, parts, progress=stop)
+    env, parts, again = crossing_parts()
+    resumed = train_crossing(broken, env, parts, resume=True)
+    assert resumed.curve.per_step_ego_rewards == whole.curve.per_step_ego_rewards
+    assert again[-1][2] == asked[-1][2]
+
+
+def test_parts_that_are_not_whole_or_not_asked_for_are_refused(tmp_path):
+    env, parts, _ = crossing_parts()
+    few = {name: part for name, part in parts.items() if name != "safety_dt"}
+    with pytest.raises(ValueError, match=r"safety_dt together.*got safety_filter"):
+        train_crossing(tmp_path, env, few)
+    with pytest.raises(ValueError, match="no safety="):
+        train_crossing(tmp_path, env, parts, safety=HalvingDriver(env))
+    with pytest.raises(ValueError, match=r"safety\.enabled is false"):
+        run(tmp_path, env=env, **parts)
+
+
+@pytest.mark.parametrize("algo", ["random", "ego_aht_happo"])
+def test_environment_without_an_observation_space_is_trained_in(tmp_path, algo):
+    env = NoisyPointEnv()
+    env.action_space = {"ego": Box(-1.0, 1.0, (1,)), "partner": Box(-1.0, 1.0, (1,))}
+    batch = {} if algo == "random" else {"batch_size": 8}
+    config = config_in(tmp_path, algo=algo, happo={"rollout_length": 8, **batch}, total_frames=16)
+    result = train(config, env=env, partner=NoisyPartner(), repo_root=tmp_path)
+    assert len(result.curve.per_step_ego_rewards) == 16
+    assert result.trainer.act(env.reset(seed=0)[0]).shape == (1,)
