@@ -81,10 +81,10 @@ $(VENV)/overcooked: environments/overcooked.txt | $(VENV)/.installed-dev
 	@rm -rf $@ && $(PIP) --no-deps --target $@ --requirement $<
 
 test-teamwork: $(VENV)/overcooked ## Play foraging and Overcooked with their packages (150 MB once)
-	@PYTHONPATH=$< $(BIN)/python -m pytest tests/unit/envs/test_teamwork_envs.py
+	@PYTHONPATH=$< $(BIN)/python -m pytest tests/unit/envs/test_teamwork_envs.py tests/unit/envs/test_registered_ids.py
 
 test-maniskill: ## Run the ManiSkill tasks without a renderer, and with one where it is (3 GB once, minutes)
-	@python=$$($(MANISKILL)) && PYTHONPATH=src $$python -m pytest tests/maniskill
+	@python=$$($(MANISKILL)) && PYTHONPATH=src $$python -m pytest tests/maniskill tests/unit/envs/test_registered_ids.py
 
 explore: $(VENV)/.installed-dev ## Run the property tests on new random examples
 	@CADENZA_HYPOTHESIS=explore $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal tests/property

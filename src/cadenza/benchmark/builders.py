@@ -58,6 +58,7 @@ class BackgroundRobots:
         self.robot_uids = env.agent_uids
         self.agent_uids = env.agent_uids[:SEATS]
         self._obs: Observation | None = None
+        self._automatic_root: int | None = None  # the last seed; before any the environment's root
         self._automatic_episodes = 0
         self.action_space = _seats_of(env.action_space, self.agent_uids)
         self.observation_space = _seats_of_agents(env.observation_space, self.agent_uids)
@@ -99,9 +100,13 @@ class BackgroundRobots:
         """Start an episode of every background robot."""
         if seed is None:  # a stream of its own, so that it never repeats a numbered episode
             name = "benchmark.background_robot.automatic"
-            automatic = derive_substream(name, root_seed=self._env.root_seed)
+            root = self._automatic_root
+            root = self._env.root_seed if root is None else root
+            automatic = derive_substream(name, root_seed=root)
             seed = automatic.child(self._automatic_episodes).integer_seed()
             self._automatic_episodes += 1
+        else:  # what follows without a seed is the same each time
+            self._automatic_root, self._automatic_episodes = seed, 0
         for uid, robot in self._robots.items():
             robot.reset(seed=background_seed(uid, seed))
 

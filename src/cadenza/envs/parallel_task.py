@@ -9,7 +9,8 @@ Reward:   the ego's own; with ``team_reward`` the sum over both agents.
 End:      when the ego's part ends or no agent is left; a time limit of ours cuts off. An agent
           that left earlier acts no more, and its state stays what it last was.
 Random:   ``reset(seed=k)`` resets with the integer of stream ``env.parallel.episode.{k}`` under the
-          root seed, the n-th unseeded reset with that of ``env.parallel.automatic.{n}``.
+          root seed, the n-th unseeded reset after it with that of
+          ``env.parallel.episode.{k}.auto.{n}``, or ``env.parallel.automatic.{n}`` before any seed.
 Limits:   a step has no duration, so ``control_timestep`` is 1.
 """
 
@@ -154,6 +155,7 @@ class ParallelTask(gym.Env[dict[str, Any], dict[str, NDArray[Any]]]):
         self.observation_space: Any = spaces.Dict({"agent": agent})
         self._states: dict[str, Float32Array] = {}
         self._steps = self._automatic = 0
+        self._next_names = "env.parallel.automatic."  # of the unseeded episodes, up to their number
 
     @property
     def unwrapped(self) -> Any:
@@ -167,8 +169,10 @@ class ParallelTask(gym.Env[dict[str, Any], dict[str, NDArray[Any]]]):
         del options
         name = f"{EPISODE_STREAM}{seed}"
         if seed is None:
-            name = f"env.parallel.automatic.{self._automatic}"
+            name = f"{self._next_names}{self._automatic}"
             self._automatic += 1
+        else:
+            self._next_names, self._automatic = f"{name}.auto.", 0
         stream = derive_substream(name, root_seed=self.root_seed)
         observations, infos = self.parallel_env.reset(seed=stream.integer_seed())
         self._steps = 0

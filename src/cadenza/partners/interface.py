@@ -107,7 +107,7 @@ class PartnerBase:
         self._low: NDArray[Any] | None = None
         self._high: NDArray[Any] | None = None
         self.chooses = False
-        self._automatic_episodes = 0
+        self._automatic_root, self._automatic_episodes = spec.seed, 0
 
     def __getattr__(self, name: str) -> NoReturn:
         """Raise for a name that normal lookup did not find; for a forbidden one cite ADR-009."""
@@ -187,14 +187,15 @@ class PartnerBase:
     def episode_stream(self, seed: int | None) -> Substream:
         """Return the partner's own random stream for the episode of ``seed``.
 
-        None counts on from the partner's own spec seed, so that unseeded episodes differ from each
-        other and repeat from run to run.
+        None counts on from the last seed, or before any from the partner's own spec seed, so that
+        unseeded episodes differ from each other and repeat from run to run.
         """
         name = f"partner.{self._spec.partner_id}.episode"
         if seed is not None:
+            self._automatic_root, self._automatic_episodes = seed, 0
             return derive_substream(name, root_seed=seed)
         self._automatic_episodes += 1
-        automatic = derive_substream(f"{name}.automatic", root_seed=self._spec.seed)
+        automatic = derive_substream(f"{name}.automatic", root_seed=self._automatic_root)
         return automatic.child(self._automatic_episodes - 1)
 
 

@@ -1,0 +1,90 @@
+"""Every environment that has a name, through the tests of Gymnasium and PettingZoo.
+
+What is not installed is skipped here and walked by `make test-teamwork` and `make test-maniskill`,
+which install it.
+"""
+
+import warnings
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from cadenza.aht.config import EnvConfig
+from cadenza.benchmark.builders import build_env
+from cadenza.benchmark.tasks import get_task, list_tasks
+from cadenza.core.errors import ConfigurationError, MissingExtraError
+from cadenza.envs.inputs import ChamberEnvCompatibilityError
+
+EGO = "cadenza/Ego-v1"
+#: Environments of other packages with two agents, of choices and of real actions.
+FOREIGN = [
+    ("pettingzoo:mpe2.simple_push_v3:parallel_env", {}),
+    ("pettingzoo:mpe2.simple_push_v3:parallel_env", {"continuous_actions": True}),
+    ("pettingzoo:mpe2.simple_reference_v3:parallel_env", {}),
+    ("pettingzoo:mpe2.simple_speaker_listener_v4:parallel_env", {}),
+]
+TASKS = [(task.task_id, {}) for task in list_tasks()] + FOREIGN
+WALK = [(name, {}) for name in gymnasium.registry if name.startswith("cadenza/") and name != EGO]
+WALK += [(EGO, {"task": task, **options}) for task, options in TASKS]
+WALK += [
+    (EGO, {"task": task.task_id, "partner": name})
+    for task in list_tasks()
+    for name in task.partners
+]
+
+
+def installed(make):
+    """Return what ``make`` makes, or skip where its package is not installed."""
+    try:
+        return make()
+    except (MissingExtraError, ChamberEnvCompatibilityError, ConfigurationError) as error:
+        if not ("pip install" in str(error) or "No module named" in str(error)):
+            raise
+        pytest.skip(str(error))
+
+
+def played(env, seed):
+    """Return what the numbered episode shows, and the two without a number after it."""
+    shown = []
+    env.action_space.seed(7)
+    for number in (seed, None, None):
+        state, _ = env.reset(seed=number)
+        shown.append(np.asarray(state, dtype=np.float64))
+        for _ in range(12):
+            state, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+            shown.append(np.append(state, reward))
+            if terminated or truncated:
+                break
+    return shown
+
+
+@pytest.mark.parametrize(("name", "options"), WALK, ids=str)
+def test_seat_of_the_ego_passes_gymnasiums_check_and_a_seed_restarts_its_episodes(name, options):
+    env = installed(lambda: gymnasium.make(name, **options)).unwrapped
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a bound may be infinite
+        check_env(env, skip_render_check=True)
+    first, _, again = played(env, 5), played(env, 6), played(env, 5)
+    assert len(first) == len(again)
+    assert all(map(np.array_equal, first, again))
+    env.close()
+
+
+@pytest.mark.parametrize(("task", "options"), TASKS, ids=str)
+def test_all_seats_pass_the_tests_of_pettingzoo(task, options):
+    pytest.importorskip("pettingzoo")
+    from pettingzoo.test import parallel_api_test, parallel_seed_test
+
+    from cadenza.envs.parallel_view import ParallelView
+
+    def made():
+        length = get_task(task).episode_length
+        config = EnvConfig(task=task, episode_length=length, options=options)
+        return ParallelView(build_env(config, root_seed=0))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parallel_api_test(installed(made), num_cycles=60)
+        parallel_seed_test(made, num_cycles=20)
