@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from cadenza.loop.store import JobStore
 from tests.campaigns import size
 from tests.e2e.commands import LIMIT_S, REPOSITORY, Started, cadenza, wait_for, wait_until_held
 from tests.e2e.in_process import here
@@ -58,6 +59,49 @@ def test_dry_run_of_a_shipped_configuration_shows_its_commands_and_keeps_nothing
     assert programs <= {line.split()[0] for line in done.json["commands"]}
     assert not [line for line in done.json["commands"] if "cadenza-dry-run" in line]
     assert list(tmp_path.iterdir()) == []
+
+
+REFUSED = {
+    "workdir: /proc": "/proc: expected a folder to write to",
+    "workdir: tiny.yaml/runs": "expected a folder for it, or room for one, got the file",
+    "store: 'mysql://host/db'": "expected sqlite:///... or postgresql+psycopg://...",
+    "store: 'sqlite:///:memory:'": "expected a file, got a database in memory",
+    "store: 'sqlite:////proc/store.db'": "/proc: expected a folder to write to",
+    "store: postgresql://127.0.0.1:1/db": "127.0.0.1",
+    "knowledge: {root: /proc/pages}": "/proc/pages: expected a folder to write to",
+    "llm: 'gemini:m'": "expected GEMINI_API_KEY or GOOGLE_API_KEY",
+    "jobs: {runner: ray, ray_address: '127.0.0.1:1'}": "127.0.0.1:1: nobody answers",
+    "reference: nobody": "expected weights, or a run of the store",
+    "data: {initial_episodes: 4000000}": "max_collect_episodes",
+}
+
+
+@pytest.mark.parametrize("more", REFUSED)
+def test_dry_run_refuses_what_a_run_refuses_and_neither_leaves_anything(
+    more, tmp_path, monkeypatch
+):
+    for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY", "PGPASSWORD"):
+        monkeypatch.delenv(name, raising=False)
+    text = TINY.replace("data: {initial_episodes: 4}\n", "") if more.startswith("data") else TINY
+    config = tmp_path / "tiny.yaml"
+    config.write_text(f"{text}{more}\n")
+    words = ("run", "-c", config, "--run-id", "new")
+    dry, real = ask(*words, "--dry-run", cwd=tmp_path), ask(*words, cwd=tmp_path)
+    for done in (dry, real):
+        assert done.code not in (0, 1), done.err
+        assert REFUSED[more] in done.err
+    assert (dry.code, dry.err.splitlines()[0]) == (real.code, real.err.splitlines()[0])
+    assert list(tmp_path.iterdir()) == [config]
+
+
+def test_dry_run_refuses_the_id_of_a_run_and_a_store_of_other_programs(tmp_path):
+    config = configured(tmp_path)
+    with JobStore(tmp_path / "runs" / "cadenza.db") as store:
+        store.create_run("old", "{}")
+    for more in ((), ("--dry-run",)):
+        again = ask("run", "-c", config, "--run-id", "old", *more, cwd=tmp_path)
+        assert (again.code, "got one that the store has" in again.err) == (2, True)
+    assert ask("run", "-c", config, "--run-id", "new", "--dry-run", cwd=tmp_path).code == 0
 
 
 @pytest.mark.slow

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from cadenza.loop.jobs.outcomes import JobProgress
     from cadenza.loop.orchestrator.assembly import LoopAssembly
     from cadenza.loop.status_report import Outlook, RunStatus
+    from cadenza.loop.store.jobstore import JobStore
 
 
 #: Pause between two lines about a job where there is no bar, s.
@@ -247,19 +248,24 @@ def run(
     with typed_exits(as_json=as_json, keep_lines=True):
         from cadenza.core.shipped_configs import find_config
         from cadenza.loop.config import LoopConfig
+        from cadenza.loop.errors import StoreNotFoundError, StoreOutdatedError
         from cadenza.loop.orchestrator.assembly import new_run_id
         from cadenza.loop.resuming import anchored
 
         settings = anchored(LoopConfig.from_yaml(find_config(config, "loop")))
         name = new_run_id(settings) if run_id is None else run_id
         _require_name(name)
+        with (
+            suppress(StoreNotFoundError, StoreOutdatedError),  # the latter is asked once it is new
+            open_store(settings.workdir, settings.store) as store,
+        ):
+            _require_new(store, settings, name)
         if dry_run:
             _dry_run(settings, name, as_json=as_json, quiet=quiet)
             return
-        _require_new(settings, name)
         if not (quiet or as_json):
             _tell_advice(settings)
-    work_on(settings, name, as_json=as_json, quiet=quiet)
+    work_on(settings, name, as_json=as_json, quiet=quiet, begins=True)
 
 
 def resume(
@@ -319,9 +325,17 @@ def demo(
 
 
 def work_on(
-    settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool, with_status: bool = False
+    settings: "LoopConfig",
+    run_id: str,
+    *,
+    as_json: bool,
+    quiet: bool,
+    with_status: bool = False,
+    begins: bool = False,
 ) -> None:
     """Work on a run until it ends, and print what it came to, ``with_status`` also how it stands.
+
+    A run that ``begins`` must be a new one.
 
     Raises:
         typer.Exit: It did not come to its end; the code says why.
@@ -329,7 +343,7 @@ def work_on(
     again = command("resume", run_id, settings.workdir, settings.store)
     try:
         with typed_exits(as_json=as_json, go_on=_go_on(again), keep_lines=True):
-            code, summary, status = _work(settings, run_id, quiet=quiet or as_json)
+            code, summary, status = _work(settings, run_id, quiet=quiet or as_json, begins=begins)
             # a closed terminal shows nothing, a file or a pipe gets it all the same
             with suppress(OSError) if code is ExitCode.HUNG_UP else nullcontext():
                 if as_json:
@@ -374,7 +388,7 @@ def _go_on(again: str) -> str:
 
 
 def _work(
-    settings: "LoopConfig", run_id: str, *, quiet: bool
+    settings: "LoopConfig", run_id: str, *, quiet: bool, begins: bool
 ) -> "tuple[ExitCode, dict[str, Any], RunStatus]":
     """Return how the run ended, its summary, and how it stands."""
     from cadenza.loop.jobs.terms import StopSignals
@@ -385,6 +399,8 @@ def _work(
     with StopSignals(lambda level: os.write(2, _STOPPING[level - 1])) as stop:
         display = LoopDisplay(quiet=quiet)
         with build_loop(settings, run_id, stop=stop, on_progress=display.on_progress) as loop:
+            if begins:
+                _require_new(loop.store, settings, run_id)
             if not quiet:
                 _tell(f"run {run_id}; events: {loop.bus.log_path}")
                 _tell(rules_line(*_rules_of(loop).values()))
@@ -401,27 +417,25 @@ def _work(
 
 
 def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool) -> None:
-    from cadenza.loop.backends.base import make_backend
-    from cadenza.loop.dry_run import (
-        DryBackend,
-        commands_of,
-        dry_jobs,
-        missing_data,
-        throw_away,
-    )
+    from cadenza.loop.backends.lerobot_probe import lerobot_python
+    from cadenza.loop.dry_run import DryBackend, commands_of, dry_jobs, throw_away
     from cadenza.loop.orchestrator.assembly import build_loop
+    from cadenza.loop.orchestrator.preflight import require_ready
 
-    missing = missing_data(settings)
+    _, stack = require_ready(settings, run_id, data_may_come=True)
     with throw_away(settings) as dry:
-        backend = DryBackend(make_backend(settings), settings.seed_root, settings.thresholds)
+        backend = DryBackend(stack, settings.seed_root, settings.thresholds)
         with build_loop(dry, run_id, backend=backend, open_jobs=dry_jobs) as loop:
             display = LoopDisplay(quiet=quiet or as_json)
             with display.following(loop):
                 summary = {**loop.run().to_dict(), **_rules_of(loop)}
             commands = commands_of(loop.store, run_id, below=dry.workdir, shown_as=settings.workdir)
     payload = {**summary, "dry_run": True, "commands": commands}
-    if missing is not None:
-        _tell(f"note: seed_root: {missing}")
+    if settings.seed_root is not None and not settings.seed_root.is_dir():
+        where = settings.seed_root.absolute()
+        _tell(f"note: seed_root: there is no folder {where} yet, which a real run needs")
+    if settings.backend == "lerobot" and lerobot_python(os.environ) is None:
+        _tell("note: backend: there is no environment with LeRobot yet, which a real run needs")
     _tell_advice(settings)
     if as_json:
         print_json(payload)
@@ -490,19 +504,16 @@ def _require_name(run_id: str) -> None:
         )
 
 
-def _require_new(settings: "LoopConfig", run_id: str) -> None:
+def _require_new(store: "JobStore", settings: "LoopConfig", run_id: str) -> None:
     """Raise `DuplicateRunError` if the store has the run: it is resumed, not run again."""
     from cadenza.loop.errors import DuplicateRunError
-    from cadenza.loop.orchestrator.assembly import store_location
-    from cadenza.loop.store.jobstore import JobStore
 
-    with JobStore(store_location(settings)) as store:
-        if any(row["id"] == run_id for row in store.list_runs()):
-            again = command("resume", run_id, settings.workdir, settings.store)
-            raise DuplicateRunError(
-                f"run {run_id!r}: expected a new id, got one that the store has; choose another, "
-                f"or go on with: {again}"
-            )
+    if store.has_run(run_id):
+        again = command("resume", run_id, settings.workdir, settings.store)
+        raise DuplicateRunError(
+            f"run {run_id!r}: expected a new id, got one that the store has; choose another, or go "
+            f"on with: {again}"
+        )
 
 
 def _as_text(summary: dict[str, Any], metric: str) -> str:

@@ -127,6 +127,27 @@ def require_writable(folder: Path) -> None:
         ) from error
 
 
+def require_room_for(folder: Path) -> None:
+    """Raise unless ``folder`` can be written to, or made; nothing is left behind.
+
+    Raises:
+        StorageError: The file system refuses: a file is in its place, read-only, full.
+    """
+    try:
+        found = next(
+            p for p in (folder, *folder.absolute().parents) if p.exists() or p.is_symlink()
+        )
+        probe = found / f".{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
+        probe.mkdir()
+        probe.rmdir()
+    except OSError as error:
+        raise StorageError(
+            error.errno,
+            f"{folder}: expected a folder to write to, or room for one, got '{error.strerror}'; "
+            "choose another one",
+        ) from error
+
+
 def finite_or_none(value: float) -> float | None:
     """Return ``value``, or None for NaN and infinity, which JSON cannot express."""
     return value if math.isfinite(value) else None

@@ -10,16 +10,14 @@ Source:       CVE-2026-25874: LeRobot 0.4 and 0.5 unpickle what arrives at their
 import os
 import platform
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
-from urllib.parse import urlsplit
 
 from cadenza.core.errors import CadenzaError, ConfigurationError, IntegrityError
+from cadenza.core.files import require_room_for
 from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.backends.lerobot_probe import lerobot_python
 from cadenza.loop.config import LoopConfig
@@ -146,7 +144,11 @@ def examine(
         *lerobot_checks(environ, wanted=config if backend == "lerobot" else None),
         tried("constitution", "correct the rules or the configuration", lambda: _rules(config)),
         tried("store", None, lambda: store_check(store)),
-        _disk(workdir, backend),
+        tried(
+            "disk",
+            "name another folder in workdir, or with --workdir",
+            lambda: _disk(workdir, backend),
+        ),
         _language_model(config, environ),
     ]
     if config is not None and config.jobs.runner == "ray":
@@ -195,18 +197,10 @@ def _rules(config: LoopConfig | None) -> Check:
 
 
 def _disk(workdir: Path, backend: str) -> Check:
-    from cadenza.loop.store.database import obstacle
-
     folder = workdir.resolve()
-    blocking = obstacle(folder)
-    if blocking is not None:
-        told = f"workdir: expected a folder, or room for one, got the file {blocking}"
-        return _found("disk", "fail", told, "name another folder in workdir, or with --workdir")
+    require_room_for(folder)
     present = next(path for path in (folder, *folder.parents) if path.is_dir())
     free = shutil.disk_usage(present).free / 2**30
-    if not os.access(present, os.W_OK | os.X_OK):
-        fix = "name a folder that you may write to, with --workdir"
-        return _found("disk", "fail", f"may not write to {present}", fix)
     told, enough = f"{free:.1f} GiB free at {folder}", _ENOUGH_FREE_GIB[backend]
     if free >= enough:
         return _found("disk", "ok", told)
@@ -244,44 +238,12 @@ def _model(config: LoopConfig, known: str, environ: Mapping[str, str]) -> Check:
     return _found("language model", "warn" if missing else "ok", told, fix if missing else None)
 
 
-#: Longest time the cluster gets to answer, s.
-_RAY_TIMEOUT_S: Final = 5.0
-#: Addresses that name no server: of a cluster that runs here, or one that is started.
-_HERE: Final = ("auto", "local")
-
-
 def ray_check(config: LoopConfig, environ: Mapping[str, str]) -> Check:
     """Return whether jobs can be given to Ray; nothing is started."""
-    try:
-        release = version("ray")
-    except PackageNotFoundError:
-        fix = "install 'cadenza[ray]', or set jobs.runner: local"
-        return _found("ray", "fail", "jobs.runner is ray, which is not installed", fix)
-    address = config.jobs.ray_address or environ.get("RAY_ADDRESS")
-    if not address:
-        where = "the cluster of this machine, or one that is started for the run and ends with it"
-        return _found("ray", "ok", f"{release}; {where}")
-    refusal = None if address in _HERE else _refusal(address)
-    if refusal is None:
-        return _found("ray", "ok", f"{release}; {address}")
-    fix = "start the cluster, or correct jobs.ray_address (RAY_ADDRESS where that is not set)"
-    return _found("ray", "fail", f"{release}; {address}: {refusal}", fix)
+    from cadenza.loop.jobs.ray_runner import require_cluster
 
-
-def _refusal(address: str) -> str | None:
-    """Return why nothing can be asked at an address; None if somebody listens there."""
-    try:
-        parts = urlsplit(address if "://" in address else f"//{address}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if host is None or port is None:
-        return "expected host:port"
-    try:
-        socket.create_connection((host, port), timeout=_RAY_TIMEOUT_S).close()
-    except OSError as error:
-        return f"nobody answers ({error})"
-    return None
+    address = config.jobs.ray_address
+    return tried("ray", None, lambda: _found("ray", "ok", require_cluster(address, environ)))
 
 
 def store_check(location: Path | str) -> Check:

@@ -31,9 +31,7 @@ from cadenza.loop.contracts.records import (
     TrainRequest,
 )
 from cadenza.loop.jobs.terms import StopCheck
-from cadenza.loop.orchestrator.preflight import missing_inputs, require_inputs
 from cadenza.loop.orchestrator.steps import RunSession
-from cadenza.loop.resuming import rules_of
 from cadenza.loop.store.jobstore import JobStore
 
 _NOTES = "dry run"
@@ -57,21 +55,6 @@ def throw_away(config: LoopConfig) -> Generator[LoopConfig]:
                 "approval": ApprovalConfig(),
             }
         )
-
-
-def missing_data(config: LoopConfig) -> str | None:
-    """Return what a real run lacks: its seed dataset, which may come later; None for nothing.
-
-    Raises:
-        ConfigurationError: Something else that it names is not there, or does not fit.
-        IntegrityError: The seed dataset is damaged.
-    """
-    without = config.model_copy(update={"seed_root": None})
-    lacks_data = len(missing_inputs(config)) > len(missing_inputs(without))
-    require_inputs(without if lacks_data else config, rules_of(config))
-    if config.seed_root is None or not lacks_data:
-        return None
-    return f"there is no folder {config.seed_root.absolute()} yet, which a real run needs"
 
 
 def dry_jobs(session: RunSession, _stop: StopCheck) -> JobRunner:

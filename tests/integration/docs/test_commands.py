@@ -23,7 +23,7 @@ WORK = (
     "cadenza.benchmark.quickstart.run_quickstart",
     "cadenza.safety.verifier.run.verify",
     "cadenza.cli.loop_run.work_on",
-    "cadenza.loop.dry_run.missing_data",
+    "cadenza.loop.orchestrator.preflight.require_ready",
 )
 
 

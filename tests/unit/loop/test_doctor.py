@@ -1,6 +1,7 @@
 import json
 import shutil
 import socket
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from cadenza.core.strict_json import write_sealed_json
 from cadenza.loop import doctor
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.doctor import inputs_check
+from cadenza.loop.jobs import ray_runner
 from cadenza.loop.schedule import SeedLedger
 from cadenza.loop.store import JobStore
 
@@ -94,12 +96,12 @@ def test_a_gpu_is_needed_only_by_a_harvest_on_one(tmp_path, monkeypatch):
 
 
 def test_ray_is_looked_for_at_the_address_that_is_set(monkeypatch):
-    monkeypatch.setattr(doctor, "version", lambda _: "2.9")
+    monkeypatch.setattr(ray_runner, "version", lambda _: "2.9")
 
     def found(address, environ):
         jobs = {"runner": "ray", "ray_address": address}
         check = doctor.ray_check(config(jobs=jobs), environ)
-        return check.level, check.detail.removeprefix("2.9; ")[:36]
+        return check.level, check.detail.removeprefix("2.9; ").partition(";")[0][:36]
 
     assert found(None, {}) == ("ok", "the cluster of this machine, or one ")
     assert found(None, {"RAY_ADDRESS": "auto"}) == ("ok", "auto")
@@ -143,8 +145,9 @@ def test_disk_space_is_judged_by_what_the_back_end_needs(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     assert examined(tmp_path, config())["disk"].level == native
     assert examined(tmp_path, lerobot_config())["disk"].level == theirs
-    monkeypatch.setattr(doctor.os, "access", lambda *_: False)
-    assert "may not write" in examined(tmp_path, config())["disk"].detail
+    place = {"workdir": Path("/proc/runs"), "store": tmp_path / "cadenza.db"}
+    check = by_name(doctor.examine(config=config(), environ={}, **place))["disk"]
+    assert (check.level, "expected a folder to write to" in check.detail) == ("fail", True)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from cadenza.core.errors import ConfigurationError, IntegrityError
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import load_constitution
-from cadenza.loop.dry_run import missing_data
 from cadenza.loop.orchestrator import build_loop
+from cadenza.loop.orchestrator.preflight import require_ready
 from cadenza.loop.resuming import (
     anchored,
     initial_references,
@@ -135,7 +135,7 @@ def folder(tmp_path, monkeypatch):
 def test_named_rules_that_are_not_there_are_an_error_and_never_other_rules(document, name, folder):
     config = LoopConfig(**document, constitution=name)
     told = rf"constitution: expected a file of rules, got none at {re.escape(str(folder / name))}"
-    for ask in (rules_of, missing_data, lambda given: build_loop(given, "run")):
+    for ask in (rules_of, lambda g: require_ready(g, "run"), lambda g: build_loop(g, "run")):
         for given in (config, anchored(config), config.model_copy(update={"seed": 1})):
             with pytest.raises(ConfigurationError, match=told):
                 ask(given)

@@ -12,10 +12,13 @@ Needs:   the extra ``ray``; a folder of runs that all nodes see at the same path
 """
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from cadenza.core.errors import MissingExtraError
 from cadenza.core.files import sha256_bytes
@@ -173,6 +176,54 @@ class RayJobRunner(DurableRunner):
     def open_hosts(config: JobsConfig) -> RayHosts:
         """Return the nodes of the configured cluster; errors as `RayHosts`."""
         return RayHosts(config.ray_address)
+
+
+#: Longest time a cluster gets to answer, s.
+_ANSWER_S: Final = 5.0
+#: Addresses that name no server: of a cluster that runs here, or one that is started.
+_HERE: Final = ("auto", "local")
+
+
+def require_cluster(address: str | None, environ: Mapping[str, str]) -> str:
+    """Return which Ray, and which cluster at ``address``, jobs can be given to; start nothing.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        JobHostError: Nobody answers at the address.
+    """
+    try:
+        release = version("ray")
+    except PackageNotFoundError as error:
+        raise MissingExtraError(
+            "jobs.runner: expected Ray for 'ray', which is not installed; install 'cadenza[ray]', "
+            "or set jobs.runner: local."
+        ) from error
+    address = address or environ.get("RAY_ADDRESS")
+    if not address:
+        return f"{release}; the cluster of this machine, or one that is started for the run"
+    refusal = None if address in _HERE else _refusal(address)
+    if refusal is not None:
+        raise JobHostError(
+            f"{release}; {address}: {refusal}; start the cluster, or correct jobs.ray_address "
+            "(RAY_ADDRESS where that is not set)."
+        )
+    return f"{release}; {address}"
+
+
+def _refusal(address: str) -> str | None:
+    """Return why nothing can be asked at an address; None if somebody listens there."""
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if host is None or port is None:
+        return "expected host:port"
+    try:
+        socket.create_connection((host, port), timeout=_ANSWER_S).close()
+    except OSError as error:
+        return f"nobody answers ({error})"
+    return None
 
 
 def _needs_of(device: Device) -> dict[str, int]:

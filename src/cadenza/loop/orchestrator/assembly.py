@@ -15,7 +15,7 @@ from cadenza.loop.agents.data_agent import DataAgent
 from cadenza.loop.agents.eval_agent import EvalAgent
 from cadenza.loop.agents.improve_agent import ImproveAgent
 from cadenza.loop.agents.train_agent import TrainAgent
-from cadenza.loop.backends.base import Backend, make_backend, program_table
+from cadenza.loop.backends.base import Backend, program_table
 from cadenza.loop.config import LoopConfig
 from cadenza.loop.constitution import Constitution
 from cadenza.loop.contracts.records import JobRunner
@@ -29,7 +29,7 @@ from cadenza.loop.orchestrator.loop import JobsOpener, LoopController
 from cadenza.loop.orchestrator.preflight import (
     require_commands_allowed,
     require_foreseen_allowed,
-    require_inputs,
+    require_ready,
 )
 from cadenza.loop.orchestrator.proposer import (
     CuratedProposer,
@@ -119,12 +119,12 @@ def build_loop(
         MissingExtraError: A package that the configuration needs is not installed.
         StoreError: The store cannot be opened.
     """
-    rules = rules_of(config)
-    require_foreseen_allowed(config, rules)
     if backend is None:
-        require_inputs(config, rules)
-    stack = make_backend(config) if backend is None else backend
-    require_commands_allowed(config, rules, stack)
+        rules, stack = require_ready(config, run_id)
+    else:
+        rules, stack = rules_of(config), backend
+        require_foreseen_allowed(config, rules)
+        require_commands_allowed(config, rules, stack)
     jobs = open_jobs or _jobs_opener(config, stack, on_progress)
     store = JobStore(store_location(config))
     bus = EventBus(run_folder(config, run_id) / EVENTS_FILE)

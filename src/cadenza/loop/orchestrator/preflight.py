@@ -6,6 +6,7 @@ Inputs:  what a configuration names must be there, and must not be what policies
          ``doctor`` and ``--dry-run`` ask, too.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -13,8 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from cadenza.core.errors import ConfigurationError, IntegrityError
+from cadenza.core.files import require_room_for
 from cadenza.core.strict_json import parse_json_object
-from cadenza.loop.backends.base import Backend
+from cadenza.loop.backends.base import Backend, make_backend
 from cadenza.loop.backends.native_files import (
     PartnerFilter,
     checkpoint_facts,
@@ -39,8 +41,9 @@ from cadenza.loop.contracts.records import (
     TrainRequest,
 )
 from cadenza.loop.errors import ImproveError
+from cadenza.loop.llm.adapter import make_llm
 from cadenza.loop.orchestrator.decision import SequentialPlan, tasks_of
-from cadenza.loop.resuming import initial_references
+from cadenza.loop.resuming import initial_references, rules_of, store_location
 from cadenza.loop.schedule import (
     BLOCK,
     MOST_LISTED,
@@ -51,11 +54,41 @@ from cadenza.loop.schedule import (
     hulls,
     schedule_of,
 )
+from cadenza.loop.store.database import require_openable
 
 #: Stands for the folder of a run that does not exist yet.
 _FOLDER: Final = Path("/run")
 #: Stands for any seeds; how many there are is asked of the numbers alone.
 _SEEDS: Final = SeedRange(start=0, count=1)
+
+
+def require_ready(
+    config: LoopConfig, run_id: str, *, data_may_come: bool = False
+) -> tuple[Constitution, Backend]:
+    """Return rules and back end of a run; raise what would keep it from its first job.
+
+    Nothing is made or changed. A `seed_root` that is not there is no matter if ``data_may_come``.
+
+    Raises:
+        CadenzaError: As `build_loop`.
+    """
+    rules = rules_of(config)
+    require_foreseen_allowed(config, rules)
+    root = config.seed_root
+    later = data_may_come and root is not None and not root.is_dir()
+    require_inputs(config.model_copy(update={"seed_root": None}) if later else config, rules)
+    backend = make_backend(config)
+    require_commands_allowed(config, rules, backend)
+    require_openable(store_location(config))
+    require_room_for(config.workdir / run_id)
+    if config.knowledge.enabled:
+        require_room_for(config.knowledge.root)
+    make_llm(config.llm)
+    if config.jobs.runner == "ray":
+        from cadenza.loop.jobs.ray_runner import require_cluster
+
+        require_cluster(config.jobs.ray_address, os.environ)
+    return rules, backend
 
 
 def require_commands_allowed(config: LoopConfig, rules: Constitution, backend: Backend) -> None:

@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Collection, Generator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -31,7 +31,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from cadenza.core.errors import ConfigurationError, InputError, MissingExtraError
-from cadenza.core.files import make_folder
+from cadenza.core.files import make_folder, require_room_for
 from cadenza.core.strict_json import parse_json_object
 from cadenza.loop.errors import (
     LeaseHeldError,
@@ -430,17 +430,35 @@ def _engine_of(url: URL, *, create: bool) -> Engine:
         ) from error
 
 
-def _sqlite_engine(url: URL, *, create: bool) -> Engine:
+def require_openable(location: Path | str) -> None:
+    """Raise as `Database` would when it makes the store or brings it up to date; change nothing."""
+    url = url_of(location)
+    if url.get_backend_name() == "sqlite":
+        path = _file_of(url)
+        _require_room(path)
+        require_room_for(path.absolute().parent)
+        if not path.is_file():
+            return
+    with suppress(StoreOutdatedError):
+        Database(location, create=False).close()
+
+
+def _file_of(url: URL) -> Path:
     if not url.database or url.database == ":memory:":
         raise ConfigurationError(
             f"store {shown(url)}: expected a file, got a database in memory, which a restart "
             "would lose; name a file."
         )
-    path = Path(url.database)
+    return Path(url.database)
+
+
+def _sqlite_engine(url: URL, *, create: bool) -> Engine:
+    path = _file_of(url)
     if path.is_file():
         require_ours(table_names(path), str(path), shared=False)
     elif create:
-        _make_room(path.absolute())
+        _require_room(path)
+        make_folder(path.absolute().parent)
     else:
         raise StoreNotFoundError(
             f"{path}: expected a job store, got no file; start a run first, or name its folder."
@@ -465,15 +483,15 @@ def obstacle(folder: Path) -> Path | None:
     return None
 
 
-def _make_room(path: Path) -> None:
-    """Make the folder of a new file, or raise if a file is in its place."""
+def _require_room(path: Path) -> None:
+    """Raise if a file is in the place of the folder of a store."""
+    path = path.absolute()
     blocking = obstacle(path.parent)
     if blocking is not None:
         raise ConfigurationError(
             f"job store {path}: expected a folder for it, or room for one, got the file "
             f"{blocking}; name another workdir, or store."
         )
-    make_folder(path.parent)
 
 
 def _prepare_sqlite(raw: Any, _entry: ConnectionPoolEntry) -> None:
