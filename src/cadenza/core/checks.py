@@ -11,9 +11,10 @@ a `ConfigurationError`. ``name`` is how messages call it.
 import numbers
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard, cast
+from types import NoneType
+from typing import Any, TypeGuard, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,6 +169,27 @@ def require_instance(name: str, value: object, kind: type, advice: str) -> None:
         raise ConfigurationTypeError(
             f"{name}: expected {kind.__name__}, got {shown(value)}; {advice}."
         )
+
+
+def require_kinds(owner: str, **arguments: tuple[object, Any]) -> None:
+    """Refuse arguments of other kinds than each stands beside: a class, a union, or [class].
+
+    The last asks for a sequence of its instances.
+    """
+    for name, (value, kind) in arguments.items():
+        kinds = cast("list[Any]", kind) if isinstance(kind, list) else None
+        parts: Sequence[object] | None = [value]
+        if kinds is not None:
+            listed = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+            parts = cast("Sequence[object]", value) if listed else None
+        each = cast("Any", kind) if kinds is None else kinds[0]
+        if parts is None or not all(isinstance(part, each) for part in parts):
+            known = cast("tuple[Any, ...]", get_args(each) or (each,))
+            names = " or ".join("None" if one is NoneType else one.__name__ for one in known)
+            raise ConfigurationTypeError(
+                f"{owner}: {name}: expected {'a list of ' if kinds else ''}{names}, got "
+                f"{shown(cast('object', value))}."
+            )
 
 
 def require_callable(name: str, value: object, expected: str) -> None:

@@ -38,7 +38,7 @@ from cadenza.safety.control_models.double_integrator import DoubleIntegratorCont
 from cadenza.safety.filter_options import EgoOnlyOptions
 from cadenza.safety.pairs import canonical_pair_key
 from cadenza.safety.protocols import AgentControlModel, StateDependentControlModel
-from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
 
 #: Sine of the angle between two columns of J below which they count as parallel: float64 gives
 #: their normal no direction, and dropping it moves the weakest direction by rounding only.
@@ -209,7 +209,7 @@ def pair_parameters(
     alpha = authority.every_direction - partner_accel
     if not alpha >= MIN_BOUND:
         if refuse and not _only_this_posture(authority, partner_accel):
-            raise _no_authority(authority, partner, partner_accel)
+            raise _no_authority(authority.every_direction, partner, partner_accel)
         alpha = MIN_BOUND
     return PairParameters(
         alpha=alpha,
@@ -273,8 +273,44 @@ def check_authority(
     for partner in partner_models:
         partner_accel = _partner_bound(partner, bounds)
         if not authority.every_direction - partner_accel >= MIN_BOUND:
-            raise _no_authority(authority, partner, partner_accel)
+            raise _no_authority(authority.every_direction, partner, partner_accel)
     return authority
+
+
+def require_runnable(
+    ego: AgentControlModel,
+    partners: Sequence[AgentControlModel],
+    bounds: Bounds,
+    options: EgoOnlyOptions,
+    *,
+    dt: float,
+) -> None:
+    """Refuse agents between which no state leaves a row that can be kept; for constructors.
+
+    Radii are not known yet: what only they decide is left to the first step.
+
+    Raises:
+        ConfigurationError: The first step, and every other, would raise it.
+    """
+    models, split = (ego, *partners), options.strategy is not None
+    if all(
+        isinstance(model, DoubleIntegratorControlModel) for model in models[: None if split else 1]
+    ):
+        still = AgentSnapshot(np.zeros(ego.position_dim), np.zeros(ego.position_dim), 1.0)
+        contacts = [MAX_MAGNITUDE] * len(partners)
+        authority = measure_authority(ego, still, bounds)
+        pair_constants(
+            ego, authority, partners, [still] * len(partners), contacts, bounds, options, dt=dt
+        )
+        return
+    if options.passive:
+        raise no_passive_ego(ego)
+    if not (options.upstream or split):
+        capacity = ego.max_cartesian_accel(bounds)
+        for partner in partners:
+            partner_accel = _partner_bound(partner, bounds)
+            if not capacity - partner_accel >= MIN_BOUND:
+                raise _no_authority(capacity, partner, partner_accel)
 
 
 def _partner_bound(partner: AgentControlModel, bounds: Bounds) -> float:
@@ -296,11 +332,11 @@ def _only_this_posture(authority: EgoAuthority, partner_accel: float) -> bool:
 
 
 def _no_authority(
-    authority: EgoAuthority, partner: AgentControlModel, partner_accel: float
+    own_accel: float, partner: AgentControlModel, partner_accel: float
 ) -> ConfigurationError:
     return ConfigurationError(
         "ego-only filter: expected an ego authority above every partner's bound, got "
-        f"{authority.every_direction:.4g} m/s^2 against {partner_accel:.4g} m/s^2 of "
+        f"{own_accel:.4g} m/s^2 against {partner_accel:.4g} m/s^2 of "
         f"{partner.uid!r}; declare what the partner can really do, e.g. "
         "DoubleIntegratorControlModel(uid, action_dim, capacity=...)."
     )
@@ -351,7 +387,8 @@ class StepConstants:
     authority: EgoAuthority
     of_pairs: PairConstants
     box: tuple[list[float], list[float]]
-    rows: list[tuple[str, tuple[str, str], PairParameters]]  # partner, pair and its parameters
+    #: Partner, pair, its parameters, and a_p dt^2, m, at most six contact distances; 0 for any
+    rows: list[tuple[str, tuple[str, str], PairParameters, float]]
 
 
 def pair_constants(
@@ -406,7 +443,9 @@ def pair_constants(
         for model in partners
     ]
     if options.barrier == "sampled":
-        _require_short_step(partners, parameters, contacts)
+        for partner, pair, contact in zip(partners, parameters, contacts, strict=True):
+            if pair.is_step_too_long(contact):
+                raise step_too_long(partner.uid, pair, contact)
     if options.max_age_s > 0.0:
         parameters = [
             derated(pair, authority.reach, contact, options.max_age_s, refuse=fixed_map)
@@ -431,19 +470,13 @@ def no_passive_ego(ego_model: AgentControlModel) -> ConfigurationError:
     )
 
 
-def _require_short_step(
-    partners: Sequence[AgentControlModel],
-    parameters: Sequence[PairParameters],
-    contacts: Sequence[float],
-) -> None:
-    """Raise ConfigurationError for a control step in which a partner may outturn the ego."""
-    for partner, pair, contact in zip(partners, parameters, contacts, strict=True):
-        if pair.is_step_too_long(contact):
-            raise ConfigurationError(
-                f"ego-only filter: expected a_p dt^2 <= 6 D, got {pair.unheld_accel:.4g} m/s^2 of "
-                f"{partner.uid!r} and dt = {pair.dt:.4g} s at a contact distance of {contact:.4g} "
-                "m; shorten the control step."
-            )
+def step_too_long(uid: str, pair: PairParameters, contact: float) -> ConfigurationError:
+    """Return the error for a control step in which a partner may outturn the ego."""
+    return ConfigurationError(
+        f"ego-only filter: expected a_p dt^2 <= 6 D, got {pair.unheld_accel:.4g} m/s^2 of {uid!r} "
+        f"and dt = {pair.dt:.4g} s at a contact distance of {contact:.4g} m; shorten the control "
+        "step."
+    )
 
 
 def _both_capacities(ego: AgentControlModel, partner: AgentControlModel, bounds: Bounds) -> float:

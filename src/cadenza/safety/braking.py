@@ -24,6 +24,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
+from cadenza.core.checks import is_real
 from cadenza.core.errors import InputError, UnknownNameError
 from cadenza.safety.authority import measure_authority
 from cadenza.safety.bounds import Bounds
@@ -276,9 +277,9 @@ def _check(
 ) -> None:
     """Raise unless the thresholds are in range and every action's agent has a snapshot."""
     for name, value in (("tau_brake", triggers.tau_brake), ("dt", triggers.dt)):
-        if value is not None and not 0.0 < value < math.inf:
+        if value is not None and not (is_real(value) and 0.0 < value < math.inf):
             raise InputError(f"maybe_brake: {name}: expected a finite time > 0 s, got {value}.")
-    if not 0.0 <= triggers.latency_s < math.inf:
+    if not (is_real(triggers.latency_s) and 0.0 <= triggers.latency_s < math.inf):
         raise InputError(
             f"maybe_brake: latency_s: expected a finite time >= 0 s, got {triggers.latency_s}."
         )
@@ -301,7 +302,7 @@ def _by_canonical_pair(forces: Mapping[Pair, float] | None) -> dict[Pair, float]
     result: dict[Pair, float] = {}
     for (a, b), force in (forces or {}).items():
         key = canonical_pair_key(a, b)
-        if not 0.0 <= force < math.inf:
+        if not (is_real(force) and 0.0 <= force < math.inf):
             raise InputError(
                 f"maybe_brake: contact force of {key}: expected a finite force >= 0 N, got {force}."
             )

@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_shape
+from cadenza.core.checks import is_real, require_kinds, shown
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.authority import read_action_map
 from cadenza.safety.bounds import Bounds
@@ -81,8 +82,8 @@ def require_stop_time(owner: str, stop_time_s: float) -> None:
     Raises:
         ConfigurationError: It is not.
     """
-    if not 0.0 < stop_time_s < math.inf:
-        raise ConfigurationError(f"{owner}: expected stop_time_s > 0, got {stop_time_s}.")
+    if not (is_real(stop_time_s) and 0.0 < stop_time_s < math.inf):
+        raise ConfigurationError(f"{owner}: expected stop_time_s > 0, got {shown(stop_time_s)}.")
 
 
 class CartesianAccelEmergencyController:
@@ -185,13 +186,16 @@ class JacobianEmergencyController:
         stop_time_s: Time constant of braking along -v, s, > 0; at least the control step.
 
     Raises:
-        ConfigurationError: ``stop_time_s`` is not a positive finite number.
+        ConfigurationError: ``stop_time_s`` is not a positive finite number, or the model is none.
     """
 
     def __init__(
         self, *, control_model: AgentControlModel, stop_time_s: float = DEFAULT_STOP_TIME_S
     ) -> None:
         require_stop_time("JacobianEmergencyController", stop_time_s)
+        require_kinds(
+            "JacobianEmergencyController", control_model=(control_model, AgentControlModel)
+        )
         load_linear_programming()
         self._model = control_model
         self._stop_time_s = stop_time_s

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
+from cadenza.core.checks import is_real, real_array
 from cadenza.core.errors import InputError
 
 #: Distance of two centres below which no direction leads from one to the other, m; the gradient
@@ -189,7 +190,7 @@ def covering_radius(length: float, radius: float, n_spheres: int) -> float:
     """
     if n_spheres < 1:
         raise InputError(f"covering_radius: expected n_spheres >= 1, got {n_spheres}.")
-    if not 0.0 <= length < math.inf:
+    if not (is_real(length) and 0.0 <= length < math.inf):
         raise InputError(f"covering_radius: expected a length >= 0 m, got {length}.")
     radius = _length("covering_radius: radius", radius)
     if n_spheres == 1:
@@ -236,7 +237,7 @@ def _distance_table(cloud_a: SphereCloud, cloud_b: SphereCloud) -> FloatArray:
 
 def _frozen(name: str, values: FloatArray, shape: tuple[int, ...]) -> FloatArray:
     """Return a read-only float64 array of ``shape``; one that already is comes back itself."""
-    array = np.asarray(values, dtype=np.float64)
+    array = np.asarray(real_array(name, values), dtype=np.float64)
     if array.flags.writeable or not array.flags.owndata:
         array = array.copy()
         array.flags.writeable = False
@@ -246,6 +247,6 @@ def _frozen(name: str, values: FloatArray, shape: tuple[int, ...]) -> FloatArray
 
 
 def _length(name: str, value: float) -> float:
-    if not 0.0 < value < math.inf:
+    if not (is_real(value) and 0.0 < value < math.inf):
         raise InputError(f"{name}: expected a finite length > 0 m, got {value}.")
     return float(value)

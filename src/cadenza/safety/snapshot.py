@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_shape
-from cadenza.core.checks import real_array, real_number
+from cadenza.core.checks import real_array, real_number, shown
 from cadenza.core.errors import InputError
 
 #: Cartesian dimensions the rows are proved for: the plane and space.
@@ -192,6 +192,10 @@ class AgentBatch:
     ages_s: FloatArray | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(cast("object", self.uids), tuple | list):
+            raise InputError(
+                f"AgentBatch.uids: expected a tuple of agent ids, got {shown(self.uids)}."
+            )
         for name in ("positions", "velocities", "radii", "ages_s"):
             if name != "ages_s" or self.ages_s is not None:
                 numbers = real_array(f"AgentBatch.{name}", getattr(self, name))

@@ -45,9 +45,13 @@ def test_jacobian_model_without_kinematics_says_so(method):
     assert issubclass(MissingJacobianError, CadenzaError)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_jacobian_model_without_a_capacity_names_the_field(value):
-    model = JacobianControlModel("arm", 7, 3, max_cartesian_accel_value=value)
+def test_jacobian_model_without_a_capacity_names_the_field():
+    with pytest.raises(
+        ValueError, match="max_cartesian_accel_value, which was not given"
+    ) as raised:
+        JacobianControlModel("arm", 7, 3).max_cartesian_accel(BOUNDS)
+    assert "nan" not in str(raised.value)
+    model = JacobianControlModel("arm", 7, 3, max_cartesian_accel_value=math.inf)
     with pytest.raises(ValueError, match="max_cartesian_accel_value: expected a finite number"):
         model.max_cartesian_accel(BOUNDS)
 

@@ -12,16 +12,18 @@ Source:   Nguyen and Sreenath, doi:10.1109/ACC.2016.7524935; Xiao and Belta, arX
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from cadenza.core.checks import is_real, is_whole, require_callable, shown
 from cadenza.core.errors import ConfigurationError
+from cadenza.safety.affine.dynamics import float_array
 from cadenza.safety.affine.models import require_positive
 
 #: A class-K function: a rate in 1/s, or a strictly increasing torch function with value 0 at 0.
@@ -56,9 +58,10 @@ class Barrier:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise ConfigurationError("Barrier.name: expected a name, got an empty one.")
-        if not 0.0 < self.weight < math.inf:
+        if not (isinstance(cast("object", self.name), str) and self.name):
+            raise ConfigurationError(f"Barrier.name: expected a name, got {shown(self.name)}.")
+        require_callable(f"Barrier {self.name!r}.function", self.function, "a function of a state")
+        if not (is_real(self.weight) and 0.0 < self.weight < math.inf):
             raise ConfigurationError(
                 f"Barrier {self.name!r}.weight: expected a finite number > 0, got {self.weight}."
             )
@@ -137,7 +140,7 @@ def half_plane(
     """
     direction, place = _vector(f"half_plane {name!r}.normal", normal), _reader(position)
     length = float(torch.sqrt(direction @ direction))
-    if not length > 0.0 or not math.isfinite(offset_m):
+    if not length > 0.0 or not (is_real(offset_m) and math.isfinite(offset_m)):
         raise ConfigurationError(
             f"half_plane {name!r}: expected a normal other than zero and a finite offset, got "
             f"{direction.numpy().tolist()} and {offset_m}."
@@ -182,7 +185,7 @@ def state_box(
     Both bounds have shape (n,), the units of the state and infinity where there is none. ``gains``
     is one rate for all stages, 1/s: the relative degree may differ between components.
     """
-    low, high = np.array(lower, dtype=np.float64), np.array(upper, dtype=np.float64)
+    low, high = float_array(f"state_box {name!r}", lower), float_array(f"state_box {name!r}", upper)
     if low.ndim != 1 or low.shape != high.shape or not (low < high).all():
         raise ConfigurationError(
             f"state_box {name!r}: expected lower < upper, both of shape (n,), got {low.tolist()} "
@@ -268,7 +271,7 @@ def turning_circle_clearance(
 
 def _require_class_k(name: str, alpha: ClassK) -> None:
     if not callable(alpha):
-        if not 0.0 < alpha < math.inf:
+        if not (is_real(alpha) and 0.0 < alpha < math.inf):
             raise ConfigurationError(
                 f"Barrier {name!r}.gains: expected finite rates > 0 1/s, got {alpha}."
             )
@@ -287,9 +290,13 @@ def _reader(place: Place) -> Callable[[Tensor], Tensor]:
     """Return the function that reads a vector off a state; neighbouring indices become a slice."""
     if callable(place):
         return place
-    indices = list(place)
-    if not indices:
-        raise ConfigurationError("place: expected at least one index of the state, got none.")
+    given = cast("object", place)
+    indices = list(cast("Iterable[int]", given)) if isinstance(given, Iterable) else []
+    if not indices or not all(map(is_whole, indices)):
+        raise ConfigurationError(
+            "place: expected at least one index of the state, or a function of it, got "
+            f"{shown(cast('object', place))}."
+        )
     first, last = indices[0], indices[-1] + 1
     if indices == list(range(first, last)):
         return lambda x: x[first:last]
@@ -297,7 +304,7 @@ def _reader(place: Place) -> Callable[[Tensor], Tensor]:
 
 
 def _vector(name: str, values: ArrayLike) -> Tensor:
-    vector = np.array(values, dtype=np.float64)
+    vector = float_array(name, values)
     if vector.ndim != 1 or not np.isfinite(vector).all():
         raise ConfigurationError(
             f"{name}: expected a vector of finite numbers, got {vector.tolist()}."

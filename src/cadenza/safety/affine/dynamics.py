@@ -13,14 +13,16 @@ Source:    Jankovic, Robust control barrier functions for constrained stabilizat
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.arrays import FloatArray
+from cadenza.core.checks import is_real, real_array, require_callable, require_kinds, shown
+from cadenza.core.errors import ConfigurationError, InputError
 
 #: eps, in the unit of the norm. It costs at most bound * eps and keeps derivatives finite at zero.
 _SMOOTHING: Final = 1e-9
@@ -56,6 +58,14 @@ class BrakingDynamics(ControlAffineDynamics, Protocol):
     def brake(self, x: Tensor) -> Tensor:
         """Return an action that slows the robot down, shape (k,); it may leave the box."""
         ...
+
+
+def float_array(name: str, values: object) -> FloatArray:
+    """Return real numbers as float64; ConfigurationError if they are none."""
+    try:
+        return np.array(real_array(name, values), dtype=np.float64)
+    except InputError as error:
+        raise ConfigurationError(str(error)) from error
 
 
 def generic_states(state_dim: int, count: int = 64, reach: float = 2.0) -> Tensor:
@@ -106,10 +116,11 @@ class Disturbance:
     matrix: Callable[[Tensor], Tensor]
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.bound < math.inf:
+        if not (is_real(self.bound) and 0.0 <= self.bound < math.inf):
             raise ConfigurationError(
-                f"Disturbance.bound: expected a finite number >= 0, got {self.bound}."
+                f"Disturbance.bound: expected a finite number >= 0, got {shown(self.bound)}."
             )
+        require_callable("Disturbance.matrix", self.matrix, "a function of a state")
 
     @classmethod
     def matched(cls, dynamics: ControlAffineDynamics, bound: float) -> "Disturbance":
@@ -123,7 +134,7 @@ class Disturbance:
         Raises:
             ConfigurationError: No matrix of finite numbers.
         """
-        constant = np.array(matrix, dtype=np.float64)
+        constant = float_array("Disturbance.through", matrix)
         if constant.ndim != 2 or not np.isfinite(constant).all():
             raise ConfigurationError(
                 "Disturbance.through: expected a matrix of finite numbers, shape (n, q), got "
@@ -135,6 +146,7 @@ class Disturbance:
     @classmethod
     def ball(cls, dynamics: ControlAffineDynamics, bound: float) -> "Disturbance":
         """Return a disturbance in any direction of the state space: E = I."""
+        require_kinds("Disturbance.ball", dynamics=(dynamics, ControlAffineDynamics))
         return cls.through(np.eye(dynamics.state_dim), bound)
 
 
@@ -150,6 +162,8 @@ def total_cost(disturbances: Sequence[Disturbance], gradient: Tensor, x: Tensor)
 class JointDynamics:
     """Agents side by side: their states one after the other, and the controlled agents' actions.
 
+    It has `brake` where every controlled agent has it.
+
     Args:
         agents: Their dynamics, at least one.
         controlled: Which of them the filter commands; None commands all.
@@ -158,9 +172,17 @@ class JointDynamics:
         ConfigurationError: No agent, none controlled, or a flag missing.
     """
 
+    #: Returns the action that slows every controlled agent down, shape (k,).
+    brake: Callable[[Tensor], Tensor]
+
     def __init__(
         self, agents: Sequence[ControlAffineDynamics], controlled: Sequence[bool] | None = None
     ) -> None:
+        require_kinds(
+            "JointDynamics",
+            agents=(agents, [ControlAffineDynamics]),
+            controlled=(controlled, Sequence | None),
+        )
         self._agents = tuple(agents)
         self._controlled = (True,) * len(self._agents) if controlled is None else tuple(controlled)
         if len(self._controlled) != len(self._agents) or not any(self._controlled):
@@ -170,7 +192,10 @@ class JointDynamics:
             )
         self.state_dim = sum(agent.state_dim for agent in self._agents)
         pairs = zip(self._agents, self._controlled, strict=True)
-        self.action_dim = sum(agent.action_dim for agent, mine in pairs if mine)
+        mine = [agent for agent, is_mine in pairs if is_mine]
+        self.action_dim = sum(agent.action_dim for agent in mine)
+        if all(isinstance(agent, BrakingDynamics) for agent in mine):
+            self.brake = self._brakes
 
     def drift(self, x: Tensor) -> Tensor:
         """Return the agents' drifts, shape (n,)."""
@@ -195,6 +220,12 @@ class JointDynamics:
                 "JointDynamics.others: expected an agent that is not controlled, got none."
             )
         return Disturbance(bound, lambda x: self._blocks(x, wanted=False))
+
+    def _brakes(self, x: Tensor) -> Tensor:
+        parts = zip(self._agents, self._controlled, self._split(x), strict=True)
+        return torch.cat(
+            [cast("BrakingDynamics", agent).brake(part) for agent, mine, part in parts if mine]
+        )
 
     def _split(self, x: Tensor) -> tuple[Tensor, ...]:
         return torch.split(x, [agent.state_dim for agent in self._agents])

@@ -31,13 +31,14 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
-from cadenza.core.checks import real_array
+from cadenza.core.checks import is_real, real_array, require_kinds, shown
 from cadenza.core.errors import ConfigurationError, InputError, UnknownNameError
 from cadenza.safety.affine.barriers import Barrier
 from cadenza.safety.affine.dynamics import (
     BrakingDynamics,
     ControlAffineDynamics,
     Disturbance,
+    float_array,
     generic_states,
     total_cost,
 )
@@ -220,10 +221,16 @@ def parse_box(box: Box, k: int) -> tuple[FloatArray, FloatArray]:
     elif isinstance(box, Bounds):
         low, high = -box.action_linf_component, box.action_linf_component
     else:
-        low, high = box
+        try:
+            low, high = box
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                "AffineCBFFilter.box: expected Bounds, a pair of lower and upper bounds or None, "
+                f"got {shown(box)}."
+            ) from error
     bounds: list[FloatArray] = []
     for name, bound in (("lower", low), ("upper", high)):
-        values = np.asarray(bound, dtype=np.float64)
+        values = float_array(f"AffineCBFFilter.box: {name}", bound)
         if values.shape not in ((), (k,)) or np.isnan(values).any():
             raise ConfigurationError(
                 f"AffineCBFFilter.box: {name}: expected a number or shape ({k},), got "
@@ -260,12 +267,13 @@ class SampledData:
     rates: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.dt < math.inf:
+        if not (is_real(self.dt) and 0.0 < self.dt < math.inf):
             raise ConfigurationError(
                 f"SampledData.dt: expected a finite control step > 0 s, got {self.dt}."
             )
+        require_kinds("SampledData", rates=(self.rates, Mapping))
         for name, rate in self.rates.items():
-            if not 0.0 <= rate < math.inf:
+            if not (is_real(rate) and 0.0 <= rate < math.inf):
                 raise ConfigurationError(
                     f"SampledData.rates[{name!r}]: expected a finite rate >= 0, got {rate}."
                 )
@@ -307,7 +315,7 @@ def estimate_rates(
         InputError: Malformed states, a box that is not finite, or more than ten components.
         ConfigurationError: A factor below 1.
     """
-    if not 1.0 <= factor < math.inf:
+    if not (is_real(factor) and 1.0 <= factor < math.inf):
         raise ConfigurationError(
             f"estimate_rates: factor: expected a finite number >= 1, got {factor}."
         )
@@ -384,6 +392,13 @@ class AffineCBFFilter:
         max_degree: int = DEFAULT_MAX_DEGREE,
         samples: Tensor | None = None,
     ) -> None:
+        require_kinds(
+            "AffineCBFFilter",
+            dynamics=(dynamics, ControlAffineDynamics),
+            barriers=(barriers, [Barrier]),
+            sampled_data=(sampled_data, SampledData | None),
+            fallback=(fallback, str),
+        )
         self._names = tuple(barrier.name for barrier in barriers)
         if not self._names or len(set(self._names)) < len(self._names):
             raise ConfigurationError(

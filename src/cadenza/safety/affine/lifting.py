@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from cadenza.core.checks import checked_integer, require_kinds
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.affine.barriers import Barrier, ClassK, apply_class_k
 from cadenza.safety.affine.dynamics import (
@@ -83,9 +84,15 @@ def lift(
             number of gains other than the degree; a function that is no scalar, not finite or not
             fit for `torch.func.vmap`; malformed samples or options.
     """
+    require_kinds(
+        "lift",
+        barrier=(barrier, Barrier),
+        dynamics=(dynamics, ControlAffineDynamics),
+        disturbances=(disturbances, [Disturbance]),
+        samples=(samples, Tensor | None),
+    )
     states = _samples(dynamics, samples)
-    if max_degree < 1:
-        raise ConfigurationError(f"lift: max_degree: expected >= 1, got {max_degree}.")
+    checked_integer("lift: max_degree", max_degree)
     require_dynamics(dynamics, states[0])
     _require_batchable(barrier, states)
 

@@ -15,6 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from cadenza.core.checks import checked_integer, is_real, shown
 from cadenza.core.errors import ConfigurationError
 
 #: Rates of `PlanarQuadrotor.brake`: of the speed, 1/s, and of the tilt, 1/s^2 and 1/s. The tilt
@@ -47,11 +48,11 @@ class DoubleIntegrator:
     stop_time_s: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.dim < 1:
-            raise ConfigurationError(f"DoubleIntegrator.dim: expected >= 1, got {self.dim}.")
-        if not 0.0 <= self.damping < math.inf:
+        checked_integer("DoubleIntegrator.dim", self.dim)
+        if not (is_real(self.damping) and 0.0 <= self.damping < math.inf):
             raise ConfigurationError(
-                f"DoubleIntegrator.damping: expected a finite rate >= 0 1/s, got {self.damping}."
+                "DoubleIntegrator.damping: expected a finite rate >= 0 1/s, got "
+                f"{shown(self.damping)}."
             )
         require_positive("DoubleIntegrator.stop_time_s", self.stop_time_s)
 
@@ -230,5 +231,5 @@ class PlanarQuadrotor:
 
 def require_positive(name: str, value: float) -> None:
     """Raise ConfigurationError unless ``value`` is a finite number > 0."""
-    if not 0.0 < value < math.inf:
-        raise ConfigurationError(f"{name}: expected a finite number > 0, got {value}.")
+    if not (is_real(value) and 0.0 < value < math.inf):
+        raise ConfigurationError(f"{name}: expected a finite number > 0, got {shown(value)}.")

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
-from cadenza.core.checks import real_array
+from cadenza.core.checks import checked_flag, real_array, require_kinds
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.extras import load_extra
 from cadenza.safety.arms.kinematics import (
@@ -72,6 +72,12 @@ class MujocoArm:
         *,
         exclude: tuple[tuple[str, str], ...] = (),
     ) -> None:
+        kinds = {
+            "model": (model, str | Path),
+            "ee_site": (ee_site, str),
+            "exclude": (exclude, [tuple]),
+        }
+        require_kinds("MujocoArm", **kinds)
         self._mujoco = load_extra("mujoco")
         self._model = _compile(self._mujoco, model)
         self._data = self._mujoco.MjData(self._model)
@@ -111,6 +117,7 @@ class MujocoArm:
         Raises:
             InputError: Wrong shape, or an entry is not finite.
         """
+        checked_flag("MujocoArm.state: with_manipulability", with_manipulability)
         n = self.n_joints
         q = np.array(real_array("MujocoArm.state: q", q), dtype=np.float64)
         q_dot = np.array(real_array("MujocoArm.state: q_dot", q_dot), dtype=np.float64)

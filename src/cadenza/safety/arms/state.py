@@ -5,6 +5,7 @@ Axes:   n joints, S collision spheres. Twists and end-effector Jacobians list th
 Units:  m, rad, s, kg, N, Nm; for slides m, m/s, m/s^2 and N in place of angles and torques.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.checks import is_real, real_array, shown
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.core.lazy_names import Deferred
 from cadenza.safety.control_models import JacobianControlModel
@@ -34,11 +36,11 @@ class JointLimits:
     torque: FloatArray  # Largest actuator torque, shape (n,), > 0
 
     def __post_init__(self) -> None:
-        shape = np.shape(self.lower)
+        shape = real_array("JointLimits.lower", self.lower).shape
         if len(shape) != 1 or shape[0] < 1:
             raise InputError(f"JointLimits.lower: expected shape (n,) with n >= 1, got {shape}.")
         for name in ("lower", "upper", "velocity", "acceleration", "torque"):
-            values = np.array(getattr(self, name), dtype=np.float64)
+            values = np.array(real_array(f"JointLimits.{name}", getattr(self, name)), np.float64)
             if values.shape != shape:
                 raise InputError(f"JointLimits.{name}: expected shape {shape}, got {values.shape}.")
             free = name in ("lower", "upper")
@@ -144,9 +146,14 @@ class EndEffectorBall:
 
     Args:
         radius: Of the ball, m, > 0: it must contain the hand and what it holds.
+
+    Raises:
+        InputError: The radius is no positive number.
     """
 
     def __init__(self, radius: float) -> None:
+        if not (is_real(radius) and 0.0 < radius < math.inf):
+            raise InputError(f"EndEffectorBall.radius: expected > 0 m, got {shown(radius)}.")
         self._radius = radius
         self._state: ArmState | None = None
 

@@ -25,7 +25,7 @@ from cadenza.safety.pairs import LambdaDict, canonical_pair_key
 from cadenza.safety.protocols import EmergencyController
 from cadenza.safety.runtime.env_hooks import unwrapped
 from cadenza.safety.runtime.options import SafetyOptions
-from cadenza.safety.runtime.runtime import SafetyRuntime
+from cadenza.safety.runtime.runtime import SafetyRuntime, require_parts
 from cadenza.safety.runtime.safety_step import SafetyStep
 from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
 
@@ -190,6 +190,8 @@ class BatchedSafetyDriver:
         options: SafetyOptions,
         emergency_controller: EmergencyController | None = None,
     ) -> None:
+        controllers = None if emergency_controller is None else {ego_uid: emergency_controller}
+        require_parts(ego_uid, hooks.control_models, hooks.bounds, options, controllers)
         self._env = env
         self._hooks = hooks
         self._options = options

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cadenza.core.checks import require_kinds
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.authority import measure_authority, pair_constants
 from cadenza.safety.batched.cbf import (
@@ -64,7 +65,7 @@ from cadenza.safety.cbf import (
 )
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.filter_options import BatchedKeywords, EgoOnlyOptions
-from cadenza.safety.filters.arguments import MAX_DT, MIN_DT
+from cadenza.safety.filters.arguments import checked_timestep, require_one_space
 from cadenza.safety.filters.ego_only import AGE_ROUNDING
 from cadenza.safety.filters.projection import (
     FEASIBILITY_ROOM,
@@ -125,9 +126,9 @@ class StepInput(NamedTuple):
             ("age_s", (each,)),
         ):
             values: Tensor | None = getattr(self, name)
-            if values is None:
+            if values is None and name in ("lambda_", "age_s"):
                 continue
-            require_tensor(f"filter: {name}", values)
+            values = require_tensor(f"filter: {name}", values)
             if values.dtype != nominal.dtype or values.device != nominal.device:
                 raise InputError(
                     f"filter: {name}: expected {nominal.dtype} on {nominal.device} like the "
@@ -278,16 +279,21 @@ class BatchedEgoFilter:
         validate: bool = True,
         **options: Unpack[BatchedKeywords],
     ) -> None:
-        if not MIN_DT <= dt <= MAX_DT:
-            raise ConfigurationError(
-                f"BatchedEgoFilter: dt: expected seconds in [{MIN_DT:g}, {MAX_DT:g}], got {dt}."
-            )
+        dt = checked_timestep("BatchedEgoFilter: dt", dt)
+        require_kinds(
+            "BatchedEgoFilter",
+            partner_models=(partner_models, [AgentControlModel]),
+            bounds=(bounds, Bounds),
+            fixed_shape=(fixed_shape, bool | None),
+            validate=(validate, bool),
+        )
         self._options = EgoOnlyOptions(**options, on_infeasible="least_violation")
         if not isinstance(ego_model, DoubleIntegratorControlModel):
             raise ConfigurationError(
                 "BatchedEgoFilter: expected a DoubleIntegratorControlModel as the ego, got "
                 f"{type(ego_model).__name__}; use the filter of one environment."
             )
+        require_one_space([ego_model, *partner_models])
         if self._options.rate_limit != "off" or self._options.prediction_error is not None:
             raise ConfigurationError(
                 "BatchedEgoFilter: expected neither rate_limit nor prediction_error; use the "
@@ -397,7 +403,16 @@ class BatchedEgoFilter:
             ego: Positions, m, and velocities, m/s, shape (B, d) each.
             partners: Likewise, shape (..., B, N, d) each.
             contact: Sums of the radii and the safety margin, broadcasting to (B, N), m.
+
+        Raises:
+            ConfigurationError: One of them is no tensor.
         """
+        require_kinds(
+            "barrier_values",
+            ego=(ego, [Tensor]),
+            partners=(partners, [Tensor]),
+            contact=(contact, Tensor),
+        )
         _, distance, closing, tangential = pair_geometry_batch(
             ego[0].unsqueeze(1) - partners[0], ego[1].unsqueeze(1) - partners[1]
         )

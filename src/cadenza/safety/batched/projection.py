@@ -32,7 +32,7 @@ from typing import Any, Final, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from cadenza.core.checks import is_real, real_array
+from cadenza.core.checks import is_real, real_array, require_kinds
 from cadenza.core.errors import InputError
 from cadenza.safety.batched.search import (
     MAX_FACE_ROWS,
@@ -128,7 +128,11 @@ def project_batch(
     Raises:
         InputError: With ``validate``: shapes or dtypes disagree, the box is empty or an entry is
             not finite. Without: only what shapes and dtypes show.
+        ConfigurationError: ``fixed_shape`` or ``validate`` is neither True nor False.
     """
+    require_kinds(
+        "project_batch", fixed_shape=(fixed_shape, bool | None), validate=(validate, bool)
+    )
     rows_on = _rows_on(u_hat, A, b, active_mask)
     lower = _bound("lo", lo, u_hat, -torch.inf)
     upper = _bound("hi", hi, u_hat, torch.inf)
@@ -447,13 +451,14 @@ def code_of(status: SolveStatus) -> int:
     return _CODES.get(status, NOT_CONVERGED)
 
 
-def require_tensor(name: str, values: object) -> None:
-    """Raise InputError unless ``values`` is a tensor."""
+def require_tensor(name: str, values: object) -> Tensor:
+    """Return ``values``; InputError unless it is a tensor."""
     if not isinstance(values, Tensor):
         raise InputError(
             f"{name}: expected a tensor, got {type(values).__name__}; "
             "convert it with torch.as_tensor."
         )
+    return values
 
 
 def tensor_like(name: str, values: object, like: Tensor) -> Tensor:
@@ -485,6 +490,7 @@ def _rows_on(u: Tensor, A: Tensor, b: Tensor, active_mask: Tensor | None) -> Ten
         raise InputError(f"project_batch: expected b of {u.shape[0]} rows, got {b.shape[0]}.")
     if active_mask is None:
         return torch.ones_like(b, dtype=torch.bool)
+    require_tensor("project_batch: active_mask", active_mask)
     if active_mask.shape != b.shape or active_mask.dtype != torch.bool:
         raise InputError(
             f"project_batch: expected active_mask of bool {tuple(b.shape)}, got "

@@ -36,7 +36,7 @@ class BatchEnvHooks:
             agents=batch_hook(env, "build_agent_batch"),
             control_models=batch_hook(env, "build_control_models")(),
             bounds=batch_hook(env, "build_bounds")(),
-            control_timestep=float(batch_hook(env, "control_timestep")),
+            control_timestep=batch_hook(env, "control_timestep"),
             plant=batch_hook(env, "plant"),
             num_envs=int(batch_hook(env, "num_envs")),
         )

@@ -21,6 +21,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from cadenza.core.checks import is_real
 from cadenza.core.errors import InputError
 from cadenza.safety.state import SafetyState
 
@@ -63,13 +64,13 @@ Pair = tuple[str, str]
 
 def require_positive(name: str, value: float) -> None:
     """Raise InputError unless ``value`` is a finite number > 0."""
-    if not 0.0 < value < math.inf:
+    if not (is_real(value) and 0.0 < value < math.inf):
         raise InputError(f"conformal: {name} must be strictly positive and finite, got {value}.")
 
 
 def require_rate(owner: str, value: float) -> None:
     """Raise InputError unless ``value`` is a rate in (0, 1)."""
-    if not 0.0 < value < 1.0:
+    if not (is_real(value) and 0.0 < value < 1.0):
         raise InputError(f"{owner}: expected a miss rate in (0, 1), got {value}.")
 
 

@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Final, Protocol, cast, runtime_checkable
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.checks import is_real
 from cadenza.core.errors import InputError, UnknownNameError
 from cadenza.safety.cbf import pair_h_value
 from cadenza.safety.conformal.dtaci import DEFAULT_INTERVAL, DEFAULT_STEP_GRID, DtaciTracker
@@ -238,7 +239,7 @@ class RuleSettings:
                 f"conformal: lambda_max: expected a number in [0, {self.lambda_bound:g}], "
                 f"got {self.lambda_max}."
             )
-        if not 0.0 <= self.eta_decay < 1.0:
+        if not (is_real(self.eta_decay) and 0.0 <= self.eta_decay < 1.0):
             raise InputError(
                 f"conformal: eta_decay: expected a number in [0, 1), got {self.eta_decay}; from 1 "
                 "on the margin could stop before it arrives."

@@ -18,11 +18,12 @@ Limits:    no slip; J and beta are held for the whole step. The radius must cove
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeAlias, get_args
+from typing import Final, Literal, Protocol, TypeAlias, cast, get_args, runtime_checkable
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_shape
+from cadenza.core.checks import is_real, require_kinds, shown
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.snapshot import AgentSnapshot
@@ -34,6 +35,7 @@ Credit: TypeAlias = Literal["largest", "guaranteed"]
 _PLANE: Final = 2
 
 
+@runtime_checkable
 class DriveBase(Protocol):
     """What the action of a differential drive is, and how fast the base goes."""
 
@@ -142,6 +144,7 @@ class DifferentialDriveControlModel:
 
     Raises:
         InputError: A value is out of range.
+        ConfigurationError: One is of another kind.
     """
 
     uid: str
@@ -153,7 +156,13 @@ class DifferentialDriveControlModel:
     def __post_init__(self) -> None:
         name = f"DifferentialDriveControlModel({self.uid!r})"
         _require_positive(name, "look_ahead_m", self.look_ahead_m)
-        if self.credit not in get_args(Credit):
+        require_kinds(
+            name,
+            uid=(self.uid, str),
+            heading_fn=(self.heading_fn, Callable),
+            drive=(self.drive, DriveBase),
+        )
+        if not (isinstance(cast("object", self.credit), str) and self.credit in get_args(Credit)):
             raise InputError(
                 f"{name}.credit: expected one of {get_args(Credit)}, got {self.credit!r}."
             )
@@ -248,5 +257,5 @@ class DifferentialDriveControlModel:
 
 
 def _require_positive(owner: str, name: str, value: float) -> None:
-    if not 0.0 < value < math.inf:
-        raise InputError(f"{owner}.{name}: expected a finite number > 0, got {value}.")
+    if not (is_real(value) and 0.0 < value < math.inf):
+        raise InputError(f"{owner}.{name}: expected a finite number > 0, got {shown(value)}.")

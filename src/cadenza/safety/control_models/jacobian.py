@@ -20,12 +20,12 @@ Limits:   J and beta are held for the whole step; velocity and position targets 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
-from cadenza.core.checks import is_real, is_whole
+from cadenza.core.checks import is_real, is_whole, require_kinds
 from cadenza.core.errors import InputError, NotReadyError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.snapshot import AgentSnapshot
@@ -69,6 +69,7 @@ class JacobianControlModel:
 
     Raises:
         InputError: A dimension, the damping, the action kind or dt is out of range.
+        ConfigurationError: The id is no text, or a function none.
     """
 
     uid: str
@@ -95,8 +96,17 @@ class JacobianControlModel:
             "a number >= 0",
             self.damping,
         )
-        kinds = get_args(ActionKind)
-        self._require("action_kind", self.action_kind in kinds, f"one of {kinds}", self.action_kind)
+        require_kinds(
+            f"JacobianControlModel({self.uid!r})",
+            uid=(self.uid, str),
+            jacobian_fn=(self.jacobian_fn, Callable | None),
+            bias_fn=(self.bias_fn, Callable | None),
+        )
+        value = self.max_cartesian_accel_value
+        self._require("max_cartesian_accel_value", is_real(value), "an acceleration, m/s^2", value)
+        kinds, kind = get_args(ActionKind), cast("object", self.action_kind)
+        fits = isinstance(kind, str) and kind in kinds
+        self._require("action_kind", fits, f"one of {kinds}", kind)
         dt = self.control_timestep_s
         if self.action_kind == "joint_acceleration":
             self._require("control_timestep_s", dt is None, "None for accelerations", dt)
@@ -178,6 +188,12 @@ class JacobianControlModel:
         """
         del bounds
         value = self.max_cartesian_accel_value
+        if is_real(value) and math.isnan(value):
+            raise InputError(
+                f"JacobianControlModel({self.uid!r}): expected max_cartesian_accel_value, which "
+                "was not given; pass what this robot reaches in every direction if it is filtered, "
+                "what it never exceeds if it is a partner, m/s^2."
+            )
         finite = is_real(value) and math.isfinite(value)
         self._require("max_cartesian_accel_value", finite, "a finite number", value)
         return value

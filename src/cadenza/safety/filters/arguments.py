@@ -52,7 +52,7 @@ def require_call(
         )
     holder: Any = obs
     agents: object = holder.get("agent_states") if isinstance(obs, Mapping) else obs
-    if not isinstance(agents, dict):
+    if not isinstance(agents, Mapping):
         raise InputError(
             'filter: obs["agent_states"] must be a dict of AgentSnapshot by agent id, '
             f"got {type(agents).__name__}."
@@ -100,6 +100,27 @@ def require_models(control_models: object) -> None:
             raise ConfigurationError(
                 f"filter: expected the control model of {uid!r}, got one for {model.uid!r}."
             )
+    require_one_space(list(cast("Mapping[str, AgentControlModel]", control_models).values()))
+
+
+def require_one_space(models: Sequence[AgentControlModel]) -> None:
+    """Raise ConfigurationError unless all agents move in as many dimensions as the first."""
+    for model in models:
+        if model.position_dim != models[0].position_dim:
+            raise ConfigurationError(
+                f"filter: expected all agents in the {models[0].position_dim} dimensions of "
+                f"{models[0].uid!r}, got {model.position_dim} of {model.uid!r}; describe both in "
+                "the plane or both in space."
+            )
+
+
+def checked_timestep(name: str, value: object) -> float:
+    """Return a control step, s; ConfigurationError unless the row maths is meant for it."""
+    if is_real(value) and MIN_DT <= value <= MAX_DT:
+        return float(value)
+    raise ConfigurationError(
+        f"{name}: expected seconds in [{MIN_DT:g}, {MAX_DT:g}], got {shown(value)}."
+    )
 
 
 def require_lambda(

@@ -24,6 +24,7 @@ from cadenza.safety.authority import (
     StepConstants,
     measure_authority,
     pair_constants,
+    step_too_long,
 )
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.budget_split import delivered_fractions
@@ -444,7 +445,7 @@ class EgoOnlyCBFQP:
         wanted: list[float] = []
         margins = np.empty(count)
         uncertified, violated = not constants.of_pairs.covered, False
-        for j, (uid, key, pair) in enumerate(constants.rows):
+        for j, (uid, key, pair, turned) in enumerate(constants.rows):
             partner = agents.get(uid)
             if not (type(partner) is AgentSnapshot and partner.age_s == 0.0):
                 return None
@@ -461,9 +462,10 @@ class EgoOnlyCBFQP:
                 wanted.append(value)
             if len(p) != 2:
                 return None
-            n_x, n_y, margin, level, h = planar_row_level(
-                p_ego, v_ego, p, v, radius + partner.radius, pair
-            )
+            contact = radius + partner.radius
+            if 6.0 * contact < turned:
+                raise step_too_long(uid, pair, contact)
+            n_x, n_y, margin, level, h = planar_row_level(p_ego, v_ego, p, v, contact, pair)
             if h < 0.0 or margin < 0.0:
                 violated = True
                 if h < -CERTIFICATE_TOLERANCE or margin < -OVERLAP_TOLERANCE:
@@ -557,7 +559,8 @@ class EgoOnlyCBFQP:
             authority = replace(authority, bias=tuple(b / own for b in authority.bias))
         c, size = bounds.action_linf_component, model.action_dim
         box = ([-c] * size, [c] * size)
-        rows = list(zip(pairs.partners, pairs.keys, of_pairs.parameters, strict=True))
+        turned = [self._turned(pair) for pair in of_pairs.parameters]
+        rows = list(zip(pairs.partners, pairs.keys, of_pairs.parameters, turned, strict=True))
         constants = StepConstants(
             pairs, bounds, dt, contacts, declared, authority, of_pairs, box, rows
         )
@@ -573,8 +576,16 @@ class EgoOnlyCBFQP:
         ahead: Sequence[AgentSnapshot],
         constants: StepConstants,
     ) -> EgoRows:
-        """Return the rows of this step at lambda = 0; partners in the order of the pairs."""
+        """Return the rows of this step at lambda = 0; partners in the order of the pairs.
+
+        Raises:
+            ConfigurationError: The control step is too long for the radii.
+        """
         of_pairs, authority = constants.of_pairs, constants.authority
+        contacts = self._contacts(ego, partners)
+        for (uid, _, pair, turned), contact in zip(constants.rows, contacts, strict=True):
+            if 6.0 * contact < turned:
+                raise step_too_long(uid, pair, contact)
         rows = build_ego_rows(
             ego, partners, ahead, of_pairs.parameters, authority, self._options, of_pairs.shares
         )
@@ -588,7 +599,7 @@ class EgoOnlyCBFQP:
                 ego.velocity,
                 velocities,
                 np.array([pair.partner_accel for pair in of_pairs.parameters]),
-                np.array(self._contacts(ego, partners)),
+                np.array(contacts),
                 authority.every_direction,
                 constants.dt,
                 self._options.contact_speed,
@@ -671,6 +682,9 @@ class EgoOnlyCBFQP:
         self, agents: Mapping[str, AgentSnapshot], bounds: Bounds, *, ego_uid: str, dt: float
     ) -> LambdaDict:
         """Return h of every ego pair, m/s, with the geometry and constants of the rows."""
+        agents = require_call(np.zeros(0), {"agent_states": agents}, ego_uid, {}, dt)
+        require_kind("bounds", bounds, Bounds)
+        require_member(ego_uid, self._models, "control_models")
         pairs = self.pairs_of(ego_uid, agents)
         ego, partners = self._states(agents, pairs)
         parameters = self.constants_of(ego, partners, pairs, bounds, dt).of_pairs.parameters
@@ -739,6 +753,11 @@ class EgoOnlyCBFQP:
     def _contacts(self, ego: AgentSnapshot, partners: Sequence[AgentSnapshot]) -> list[float]:
         """Return the contact distances, margin included, m."""
         return [ego.radius + self._options.margin_m + partner.radius for partner in partners]
+
+    def _turned(self, pair: PairParameters) -> float:
+        """Return a_p dt^2, m, which six contact distances must reach; 0 where none need to."""
+        bounded = self._options.barrier == "sampled" and pair.plant == "zoh"
+        return pair.unheld_accel * pair.dt * pair.dt if bounded else 0.0
 
     def _declared(self, pairs: EgoPairs, bounds: Bounds) -> list[float]:
         """Return the capacities that models which may change declare now, m/s^2."""

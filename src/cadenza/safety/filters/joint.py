@@ -44,8 +44,7 @@ from cadenza.safety.cbf import (
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.filter_options import Barrier, Compat, EgoOnlyOptions, OnInfeasible
 from cadenza.safety.filters.arguments import (
-    MAX_DT,
-    MIN_DT,
+    checked_timestep,
     require_action,
     require_kind,
     require_lambda,
@@ -546,8 +545,4 @@ def _checked_dt(dt: float | None, barrier: Barrier) -> float:
             "joint filter: expected dt, the control step in seconds, which the sampled row is "
             "exact for; pass dt=..., or leave barrier out for the classical row."
         )
-    if not (is_real(dt) and MIN_DT <= dt <= MAX_DT):
-        raise ConfigurationError(
-            f"filter: dt: expected seconds in [{MIN_DT:g}, {MAX_DT:g}], got {dt!r}."
-        )
-    return dt
+    return checked_timestep("filter: dt", dt)

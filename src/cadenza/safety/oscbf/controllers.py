@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
+from cadenza.core.checks import is_real, require_kinds
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.arms.state import ArmModel, ArmState
 from cadenza.safety.oscbf.box import acceleration_box, velocity_box
@@ -32,7 +33,7 @@ from cadenza.safety.oscbf.programme import (
 )
 from cadenza.safety.oscbf.rows import BarrierRows, RowBuilder
 from cadenza.safety.oscbf.rules import ArmConstraints, Obstacle, Priority
-from cadenza.safety.solvers import DaqpSolver, QPSolver
+from cadenza.safety.solvers import QPSolver, as_solver
 
 
 class ArmFilter:
@@ -62,9 +63,16 @@ class ArmFilter:
         cost: TaskCost | None = None,
         solver: QPSolver | None = None,
     ) -> None:
+        owner = type(self).__name__
+        require_kinds(
+            owner,
+            arm=(arm, ArmModel),
+            constraints=(constraints, ArmConstraints | None),
+            cost=(cost, TaskCost | None),
+        )
         self._rules = ArmConstraints() if constraints is None else constraints
-        owner, fastest = type(self).__name__, self._rules.largest_gain()
-        if not 0.0 < dt < math.inf:
+        fastest = self._rules.largest_gain()
+        if not (is_real(dt) and 0.0 < dt < math.inf):
             raise ConfigurationError(f"{owner}.dt: expected a finite step > 0 s, got {dt}.")
         if fastest * dt > 1.0:
             raise ConfigurationError(
@@ -75,7 +83,7 @@ class ArmFilter:
         self._dt = dt
         self._cost = self._DEFAULT_COST if cost is None else cost
         self._rows = RowBuilder(arm, self._rules)
-        self._programmes = ProgrammeSolver(DaqpSolver() if solver is None else solver)
+        self._programmes = ProgrammeSolver(as_solver(solver))
         self._prepare()
 
     def _prepare(self) -> None:

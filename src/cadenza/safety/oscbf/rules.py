@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
+from cadenza.core.checks import checked_flag, is_real
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.geometry import Capsule, HalfSpace
 
@@ -38,6 +39,7 @@ class Priority:
     second_gain: float | None = None
 
     def __post_init__(self) -> None:
+        checked_flag("Priority.hard", self.hard)
         for name in ("weight", "gain", "second_gain"):
             if getattr(self, name) is not None:
                 require_positive(f"Priority.{name}", getattr(self, name))
@@ -84,7 +86,7 @@ class SelfCollisionRule:
 
     def __post_init__(self) -> None:
         _require_nearest(type(self).__name__, self.nearest)
-        if not 0.0 <= self.margin_m < math.inf:
+        if not (is_real(self.margin_m) and 0.0 <= self.margin_m < math.inf):
             raise ConfigurationError(
                 f"{type(self).__name__}.margin_m: expected a finite length >= 0 m, got "
                 f"{self.margin_m}."
@@ -183,7 +185,7 @@ class ArmConstraints:
 
     def __post_init__(self) -> None:
         require_positive("ArmConstraints.joint_gain", self.joint_gain)
-        if not 0.0 < self.braking_share <= 1.0:
+        if not (is_real(self.braking_share) and 0.0 < self.braking_share <= 1.0):
             raise ConfigurationError(
                 f"ArmConstraints.braking_share: expected in (0, 1], got {self.braking_share}."
             )
@@ -221,7 +223,7 @@ class Obstacle:
         require_shape(f"Obstacle {self.name!r}.velocity", velocity, (3,))
         require_finite(f"Obstacle {self.name!r}.velocity", velocity)
         object.__setattr__(self, "velocity", velocity)
-        if not 0.0 <= self.acceleration_bound < math.inf:
+        if not (is_real(self.acceleration_bound) and 0.0 <= self.acceleration_bound < math.inf):
             raise InputError(
                 f"Obstacle {self.name!r}.acceleration_bound: expected a finite number >= 0 m/s^2, "
                 f"got {self.acceleration_bound}."
@@ -253,5 +255,5 @@ def _require_nearest(owner: str, nearest: int) -> None:
 
 def require_positive(name: str, value: float) -> None:
     """Raise ConfigurationError unless ``value`` is a finite number > 0."""
-    if not 0.0 < value < math.inf:
+    if not (is_real(value) and 0.0 < value < math.inf):
         raise ConfigurationError(f"{name}: expected a finite number > 0, got {value}.")

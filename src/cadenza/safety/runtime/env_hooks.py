@@ -49,7 +49,7 @@ class EnvHooks:
             snapshots=hook(env, "build_agent_snapshots"),
             control_models=hook(env, "build_control_models")(),
             bounds=hook(env, "build_bounds")(),
-            control_timestep=float(hook(env, "control_timestep")),
+            control_timestep=hook(env, "control_timestep"),
             plant=hook(env, "plant"),
             contact_forces=optional_hook(env, "build_contact_forces"),
         )

@@ -26,7 +26,7 @@ import numpy as np
 from cadenza.core.arrays import FloatArray
 from cadenza.core.checks import is_real, shown
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety.authority import StepConstants, check_authority
+from cadenza.safety.authority import StepConstants, check_authority, require_runnable
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import Pair
 from cadenza.safety.cbf import Plant
@@ -155,8 +155,9 @@ class SafetyRuntime:
 
     Raises:
         ConfigurationError: An argument is of another kind or out of range; or the ego has no
-            control model, needs an emergency controller, or declares an acceleration that its
-            action box cannot produce, where the first step raises if that depends on its state.
+            control model, needs an emergency controller, cannot outdo a partner, or declares an
+            acceleration that its action box cannot produce, where the first step raises if that
+            depends on its state.
         MissingExtraError: The solver's library is not installed.
     """
 
@@ -229,6 +230,10 @@ class SafetyRuntime:
         #: `_ordinary_step` asks for; else None.
         self._usual: tuple[StepConstants, Sequence[AgentSnapshot]] | None = None
         self._check_authority(None)
+        partners = [model for uid, model in self._models.items() if uid != ego_uid]
+        require_runnable(
+            self._models[ego_uid], partners, bounds, self._filter.options, dt=control_timestep
+        )
         self.begin_episode()
 
     @property

@@ -16,6 +16,7 @@ from typing import Final, Protocol, runtime_checkable
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.checks import real_array
 from cadenza.core.errors import InputError
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 
@@ -118,8 +119,10 @@ class SolverBase(QPSolver):
             InputError: Shapes that do not fit each other.
             ConcertoSafetyInfeasible: No accepted solution; the message ends with the status.
         """
-        cost, rows = np.asarray(P, dtype=np.float64), np.asarray(A, dtype=np.float64)
-        linear, levels = np.asarray(q, dtype=np.float64), np.asarray(b, dtype=np.float64)
+        cost, linear, rows, levels = (
+            np.asarray(real_array(f"solve: {name}", values), dtype=np.float64)
+            for name, values in (("P", P), ("q", q), ("A", A), ("b", b))
+        )
         _require_shapes(cost, linear, rows, levels)
         free = np.full(linear.shape, UNBOUNDED)
         started = time.perf_counter()

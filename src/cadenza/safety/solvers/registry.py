@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError, MissingExtraError
@@ -92,7 +92,7 @@ def make_solver(name: str) -> QPSolver:
         ConfigurationError: Another name.
         MissingExtraError: Its library is not installed.
     """
-    if name not in _CLASSES:
+    if not isinstance(cast("object", name), str) or name not in _CLASSES:
         raise ConfigurationError(
             f"Unknown solver {name!r}: expected one of {', '.join(SUPPORTED_SOLVERS)}."
         )

@@ -1,12 +1,12 @@
 """What one verification runs: filter options, opponents, size, and its table's rows: scenarios."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import product
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast
 
+from cadenza.core.checks import checked_flag, is_real, require_instance
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError, did_you_mean
 from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.core.yaml_files import read_yaml
@@ -137,6 +137,14 @@ class VerifierConfig:
                 f"(ego_accel = {self.ego_accel:g} m/s^2), got {self.partner_accel:g} m/s^2; "
                 "nothing can be guaranteed against a stronger one."
             )
+        contact = self.contact_m + self.margin_m
+        for dt in () if self.barrier == "wae" else (*self.dts, *self.several_dts):
+            if self.partner_accel * dt * dt > 6.0 * contact:
+                raise ConfigurationError(
+                    "verifier: dts: expected partner_accel dt^2 <= 6 (ego_radius + partner_radius "
+                    f"+ margin_m), got dt = {dt:g} s with {self.partner_accel:g} m/s^2 and "
+                    f"{contact:g} m; within such a step a partner outturns the ego."
+                )
         if self.barrier != "wae" and (self.compat is not None or self.cbf_power != 1):
             raise ConfigurationError(
                 "verifier: compat and cbf_power belong to the row of the original, got barrier = "
@@ -152,6 +160,7 @@ class VerifierConfig:
             )
 
     def _check_choices(self) -> None:
+        checked_flag("verifier: stationary", self.stationary)
         for name, choices in (
             ("barrier", BARRIERS),
             ("compat", (None, "upstream")),
@@ -172,6 +181,7 @@ class VerifierConfig:
             ("several_dts", self.several_dts),
         ):
             values: tuple[object, ...] = getattr(self, name)
+            require_instance(f"verifier: {name}", values, tuple, "pass a tuple")
             if not values or len(set(values)) != len(values):
                 raise ConfigurationError(
                     f"verifier: {name}: expected at least one value and none twice, got "
@@ -198,7 +208,7 @@ class VerifierConfig:
             given: Any = getattr(self, name)
             values = cast("tuple[float, ...]", given if name.endswith("dts") else (given,))
             for value in values:
-                if not (low <= value <= high and math.isfinite(value)):
+                if not (is_real(value) and low <= value <= high):
                     raise ConfigurationError(
                         f"verifier: {name}: expected a number in [{low:g}, {high:g}], got "
                         f"{value!r}."
@@ -402,7 +412,7 @@ def _convert(key: str, value: object, default: object) -> Any:
 
 
 def _require_choice(name: str, value: object, choices: Sequence[object]) -> None:
-    if value not in choices:
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
         raise ConfigurationError(
             f"verifier: {name}: expected one of {', '.join(map(str, choices))}, got {value!r}."
         )

@@ -47,15 +47,15 @@ class Task:
         Raises:
             ConfigurationError: Something is neither given nor offered by the environment.
         """
-        if control_models is None:
-            control_models = look_up(env, "build_control_models")()
         return cls(
             ego_uid=look_up(env, "ego_uid") if ego_uid is None else ego_uid,
-            control_models=dict(control_models or {}),
+            control_models=look_up(env, "build_control_models")()
+            if control_models is None
+            else control_models,
             bounds=look_up(env, "build_bounds")() if bounds is None else bounds,
-            control_timestep=float(
-                look_up(env, "control_timestep") if control_timestep is None else control_timestep
-            ),
+            control_timestep=look_up(env, "control_timestep")
+            if control_timestep is None
+            else control_timestep,
             plant=look_up(env, "plant") if plant is None else plant,
         )
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
-from cadenza.core.checks import real_array
+from cadenza.core.checks import real_array, require_kinds
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import Plant
@@ -189,6 +189,14 @@ class SafetyFilterWrapper(gym.Wrapper[Any, Any, Any, Any]):
         if snapshots is None:
             build = hook(env, "build_agent_snapshots")
             snapshots = lambda _env, _obs, _info: build()  # noqa: E731
+        require_kinds(
+            "SafetyFilterWrapper",
+            snapshots=(snapshots, Callable),
+            partner_id=(partner_id, Callable | None),
+            contact_forces=(contact_forces, Callable | None),
+            action_to_control=(action_to_control, Callable | None),
+            action_from_control=(action_from_control, Callable | None),
+        )
         self._snapshots: SnapshotSource = snapshots
         self._partner_id, self._forces = partner_id, contact_forces
         self._options = SafetyOptions() if options is None else options

@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.checks import require_kinds
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.safety.batched.driver import BatchedSafetyDriver
 from cadenza.safety.batched.step import (
@@ -98,6 +99,13 @@ class VectorSafetyFilterWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
             bounds=bounds,
             control_timestep=control_timestep,
             plant=plant,
+        )
+        require_kinds(
+            "VectorSafetyFilterWrapper",
+            agents=(agents, Callable | None),
+            partner_id=(partner_id, Callable | None),
+            action_to_control=(action_to_control, Callable | None),
+            action_from_control=(action_from_control, Callable | None),
         )
         self._agents = _agents_of(env) if agents is None else agents
         options = SafetyOptions() if options is None else options

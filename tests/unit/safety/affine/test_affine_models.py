@@ -10,6 +10,7 @@ from scipy.integrate import solve_ivp
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.affine import (
     AcceleratedUnicycle,
+    AffineCBFFilter,
     BrakingDynamics,
     ControlAffineDynamics,
     DoubleIntegrator,
@@ -17,6 +18,8 @@ from cadenza.safety.affine import (
     JointDynamics,
     KinematicUnicycle,
     PlanarQuadrotor,
+    half_plane,
+    keep_out_ball,
 )
 from cadenza.safety.affine.dynamics import generic_states, require_dynamics
 from tests.unit.safety.affine.affine_checks import random_states, rk4_step, tensor
@@ -115,6 +118,22 @@ def test_joint_dynamics_stack_their_agents_and_leave_out_who_is_not_controlled()
     assert joint.others(0.5).matrix(x).tolist() == [[0.0], [0.0], [1.0], [0.0], [0.0]]
     both = JointDynamics([DubinsCar(2.0), DoubleIntegrator(1)])
     assert both.input_map(x).tolist() == [[0, 0], [0, 0], [1, 0], [0, 0], [0, 1]]
+
+
+def test_joint_dynamics_brake_where_all_that_they_command_can():
+    # v' = -v / 0.5 of the commanded integrators; the car drives on, whoever it is.
+    joint = JointDynamics(
+        [DubinsCar(2.0), DoubleIntegrator(1), DoubleIntegrator(2)], [False, True, True]
+    )
+    x = tensor(0.0, 0.0, 0.0, 5.0, 6.0, 1.0, 2.0, 3.0, -4.0)
+    assert isinstance(joint, BrakingDynamics)
+    assert joint.brake(x).tolist() == [-12.0, -6.0, 8.0]
+    wall = keep_out_ball([9.0, 9.0], 1.0, position=(5, 6))
+    AffineCBFFilter(joint, [wall], fallback="brake")
+    all_commanded = JointDynamics([DubinsCar(2.0), DoubleIntegrator(1)])
+    assert not isinstance(all_commanded, BrakingDynamics)
+    with pytest.raises(ConfigurationError, match="expected dynamics with a brake method"):
+        AffineCBFFilter(all_commanded, [half_plane([1.0], 0.0, position=(3,))], fallback="brake")
 
 
 def test_generic_states_are_the_same_points_every_time_and_fill_the_cube():
