@@ -22,6 +22,7 @@ from torch import Tensor
 
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.core.arrays import Float32Array, FloatArray, require_finite
+from cadenza.core.checks import is_scalable
 from cadenza.core.errors import (
     CheckpointError,
     ConfigurationError,
@@ -207,8 +208,7 @@ class SeatRows:
         self.action_dim = _flat_size(owner, "action", action_space)
         self.low: Float32Array = np.asarray(action_space.low, dtype=np.float32)
         self.high: Float32Array = np.asarray(action_space.high, dtype=np.float32)
-        is_bounded = np.isfinite(self.low).all() and np.isfinite(self.high).all()
-        if needs_bounds and not is_bounded:
+        if needs_bounds and not is_scalable(self.low, self.high):
             raise InputError(
                 f"{owner}: expected bounded actions of {uids[0]!r}, got {self.low} to {self.high}; "
                 "use algo=ego_aht_happo or bound the action space."

@@ -30,6 +30,7 @@ from cadenza.core.checkpoints import (
     resolve_uri,
     save_checkpoint,
 )
+from cadenza.core.checks import is_scalable
 from cadenza.core.errors import CheckpointError, InputError, UnknownNameError
 from cadenza.core.files import sha256_file
 from cadenza.core.plug_ins import PlugIns
@@ -336,7 +337,7 @@ class RandomPolicy:
     """Acts uniformly within the action bounds, or chooses uniformly."""
 
     def __init__(self, seat: EgoSeat) -> None:
-        if not (np.isfinite(seat.low).all() and np.isfinite(seat.high).all()):
+        if not is_scalable(seat.low, seat.high):
             raise InputError(
                 f"random policy: expected finite action bounds, got {seat.low} and {seat.high}."
             )

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypeGuard, cast, get_args
+from typing import Any, Final, TypeGuard, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,21 @@ def is_real(value: Any) -> TypeGuard[float]:
     except OverflowError:  # an integer has no upper limit
         return False
     return True
+
+
+#: Widest range that actions are scaled to: its square still fits a float32.
+WIDEST_RANGE: Final = 1e18
+
+
+def is_scalable(low: NDArray[Any], high: NDArray[Any]) -> bool:
+    """Return whether numbers in [−1, 1] can be scaled to [low, high], (A,) each.
+
+    A component whose bounds are equal has no room and is fixed. Bounds that are infinite, or finite
+    in name only, cannot be scaled to.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        room = np.asarray(high, np.float64) - np.asarray(low, np.float64)
+    return bool(((room >= 0.0) & (room <= WIDEST_RANGE)).all())
 
 
 def is_whole(value: Any) -> TypeGuard[int]:

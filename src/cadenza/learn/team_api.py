@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cadenza.core.arrays import Float32Array, FloatArray, require_finite, require_shape
-from cadenza.core.checks import whole_number
+from cadenza.core.checks import WIDEST_RANGE, is_scalable, whole_number
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.core.spaces import BoxSpace
@@ -91,6 +91,19 @@ class TeamSteps:
         self.joint_dim = sum(self.observation_dims)  # S
         self.action_dims = tuple(int(space.shape[1]) for space in actions)
         self.bounds = [(space.low[0], space.high[0]) for space in actions]
+
+    def require_scalable(self, owner: str) -> None:
+        """Refuse robots whose actions cannot be scaled from [−1, 1].
+
+        Raises:
+            ConfigurationError: Bounds are infinite, or too far apart.
+        """
+        for uid, (low, high) in zip(self.uids, self.bounds, strict=True):
+            if not is_scalable(low, high):
+                raise ConfigurationError(
+                    f"{owner}: expected actions of {uid!r} with finite bounds, at most "
+                    f"{WIDEST_RANGE:.0e} apart, got {low} to {high}; bound the action space."
+                )
 
     def split_state(self, joint: NDArray[Any]) -> list[NDArray[Any]]:
         """Return each robot's columns of a joint state, (..., O_i)."""
@@ -379,6 +392,8 @@ class MAPPO(RolloutTeam[PPOConfig]):
     def _build(self) -> None:
         super()._build()
         team, robots = self.team, len(self.envs.uids)
+        if self.config.squash_actions:
+            team.require_scalable(self.name)
         if len({*zip(team.observation_dims, team.action_dims, strict=True)}) != 1:
             raise ConfigurationError(
                 "MAPPO: expected robots with equally wide states and actions, got "
@@ -496,6 +511,7 @@ class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
     def _build(self) -> None:
         super()._build()
         team = self.team
+        team.require_scalable(self.name)
         ends = np.cumsum(team.observation_dims).tolist()
         self.learner = HATD3Learner(
             columns=list(zip([0, *ends[:-1]], ends, strict=True)),

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from cadenza.core.arrays import Float32Array, FloatArray
+from cadenza.core.checks import is_scalable
 from cadenza.core.errors import InputError
 from cadenza.core.seeding import derive_substream
 from cadenza.partners.interface import (
@@ -69,7 +70,7 @@ class RandomActions(_AnyTaskPartner, DrawingPartner):
         """
         del deterministic  # it has no preferred action
         low, high = self._bounds()
-        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        if not is_scalable(low, high):
             raise InputError(
                 f"random_actions: expected finite action bounds, got {low} and {high}; choose "
                 "another partner or bound the environment's actions."

@@ -18,6 +18,7 @@ from cadenza.benchmark.builders import build_env
 from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.events import TaskEvents
 from cadenza.core.arrays import Float32Array, FloatArray, require_finite
+from cadenza.core.checks import WIDEST_RANGE, is_scalable
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.proportions import wilson_interval
 from cadenza.core.seeding import derive_substream
@@ -80,6 +81,11 @@ class PairEnv:
             self.action_dim: int | None = max(self.action_dims)
             self.low = [np.asarray(space.low, np.float32) for space in actions]
             self.high = [np.asarray(space.high, np.float32) for space in actions]
+            if not all(map(is_scalable, self.low, self.high)):
+                raise ConfigurationError(
+                    f"zoo: expected actions with finite bounds, at most {WIDEST_RANGE:.0e} apart, "
+                    f"got {actions}."
+                )
         elif (
             all(isinstance(space, spaces.Discrete) for space in actions)
             and actions[0].n == actions[1].n

@@ -28,6 +28,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
+from cadenza.core.checks import WIDEST_RANGE, is_scalable
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, NotReadyError
 from cadenza.core.seeding import derive_substream
 from cadenza.learn.loaded_state import require_parts
@@ -397,6 +398,8 @@ class ActionCodec:
             self.choices = int(space.n)
         elif isinstance(space, spaces.Box) and np.issubdtype(self._space.dtype, np.floating):
             self.components = int(np.prod(space.shape))
+            wide = np.promote_types(self._space.dtype, np.float32)  # a float16 overflows on the way
+            self._bounds = self._space.low.astype(wide), self._space.high.astype(wide)
         elif (counts := _counts(space)) and math.prod(counts) <= MAX_COMBINATIONS:
             self.choices = math.prod(counts)
             rows = np.stack(np.unravel_index(np.arange(self.choices), counts), axis=1)
@@ -409,11 +412,12 @@ class ActionCodec:
                 "every environment in gymnasium.wrappers.TransformAction."
             )
         if (squash or (unit and self.choices is None)) and not (
-            self.components is not None and self._space.is_bounded()
+            self.components is not None and is_scalable(self._space.low, self._space.high)
         ):
             raise ConfigurationError(
                 f"{owner}: expected a Box with finite bounds for "
-                f"{'squashed ' if squash else ''}actions, got {space}; "
+                f"{'squashed ' if squash else ''}actions, at most {WIDEST_RANGE:.0e} apart, got "
+                f"{space}; "
                 f"{'switch squash_actions off' if squash else 'use PPO, or TransformAction'}."
             )
 
@@ -427,10 +431,11 @@ class ActionCodec:
             return actions + int(self._space.start)
         shaped: Any = actions.reshape(actions.shape[0], *self._space.shape)
         if isinstance(actions, torch.Tensor):
-            low, high = (torch.tensor(end) for end in (self._space.low, self._space.high))
-            tanh, clip, kind = torch.tanh, torch.clamp, low.dtype
+            kind: Any = torch.tensor(self._space.low).dtype
+            low, high = (torch.tensor(end) for end in self._bounds)
+            tanh, clip = torch.tanh, torch.clamp
         else:
-            low, high = self._space.low, self._space.high
+            low, high = self._bounds
             tanh, clip, kind = np.tanh, np.clip, self._space.dtype
         if self._squash:
             shaped = tanh(shaped)
@@ -444,14 +449,17 @@ class ActionCodec:
     def from_env(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Return the decisions that `to_env` turns into ``actions``, which a Box clips first.
 
-        They are choices, (N,) int64, or numbers in [−1, 1] of a scaled Box, (N, A) float32.
+        They are choices, (N,) int64, or numbers in [−1, 1] of a scaled Box, (N, A) float32: 0
+        where both bounds are equal.
 
         Raises:
             InputError: An action is none of the choices.
         """
         if self.choices is None:
-            low, high = self._space.low, self._space.high
-            unit = 2.0 * (np.clip(actions, low, high) - low) / (high - low) - 1.0
+            low, high = self._bounds
+            room = high - low
+            share = (np.clip(actions, low, high) - low) / np.where(room > 0.0, room, 1.0)
+            unit = np.where(room > 0.0, 2.0 * share - 1.0, 0.0)
             return unit.reshape(len(actions), -1).astype(np.float32)
         if self._combinations is None:
             shifted = np.asarray(actions) - int(self._space.start)
