@@ -172,6 +172,68 @@ def test_spheres_cover_every_geom():
         assert (distance - robot.sphere_radii).min(axis=1).max() <= 1e-9
 
 
+#: A cylinder, an ellipsoid, a turned box, a plate, a wire and a mesh (a skew pyramid), and geoms
+#: that touch nothing, of which a pair of the model makes one count.
+SHAPES = """
+<mujoco><compiler angle="radian"/>
+<asset><mesh name="pyramid" vertex="0 0 0  0.3 0.02 0  0.01 0.1 0  0.3 0.12 0.04
+  0.1 0.05 0.25"/></asset>
+<worldbody><body name="a"><joint axis="0 0 1"/><site name="ee"/>
+  <geom type="cylinder" size="0.05 0.2" quat="1 0.3 0.2 0.1"/>
+  <geom type="cylinder" size="0.2 0.01" pos="1 0 0"/>
+  <geom type="ellipsoid" size="0.05 0.3 0.08" pos="0 1 0"/>
+  <geom type="box" size="0.04 0.3 0.06" euler="0.3 0.5 0.7" pos="0 0 1"/>
+  <geom type="box" size="0.3 0.3 0.01" pos="1 1 0"/>
+  <geom type="box" size="0.0005 0.0005 0.5" pos="1 1 1"/>
+  <geom type="mesh" mesh="pyramid" pos="0 -1 0" euler="1 0.2 0"/>
+  <geom type="box" size="9 9 9" contype="0" conaffinity="0"/>
+  <geom name="paired" type="sphere" size="0.1" pos="-1 0 0" contype="0" conaffinity="0"/>
+  <body name="b"><joint axis="1 0 0"/>
+    <geom name="other" type="sphere" size="0.1" pos="-2 0 0"/></body>
+</body></worldbody>
+<contact><pair geom1="paired" geom2="other"/></contact></mujoco>
+"""
+
+
+def surface_points(model, geom, rng):
+    """Points of a geom in the world, at the reference pose, corners included."""
+    size, directions = model.geom_size[geom], rng.normal(size=(3000, 3))
+    unit = directions / np.linalg.norm(directions, axis=1, keepdims=True)
+    kind = mujoco.mjtGeom(model.geom_type[geom])
+    if kind == mujoco.mjtGeom.mjGEOM_MESH:
+        first = model.mesh_vertadr[model.geom_dataid[geom]]
+        vertices = model.mesh_vert[first : first + model.mesh_vertnum[model.geom_dataid[geom]]]
+        local = rng.dirichlet(np.full(len(vertices), 0.3), size=3000) @ vertices
+        local = np.concatenate([local, vertices])
+    elif kind == mujoco.mjtGeom.mjGEOM_BOX:
+        local = size * np.concatenate([rng.uniform(-1, 1, (3000, 3)), np.sign(unit)])
+    elif kind == mujoco.mjtGeom.mjGEOM_CYLINDER:
+        around = directions[:, :2] / np.linalg.norm(directions[:, :2], axis=1, keepdims=True)
+        local = np.column_stack([size[0] * around, size[1] * rng.uniform(-1, 1, 3000)])
+        local[::2, 2] = size[1] * np.sign(local[::2, 2])
+    else:  # spheres and ellipsoids
+        local = unit * (size if kind == mujoco.mjtGeom.mjGEOM_ELLIPSOID else size[0])
+    data = forwarded(model, model.qpos0, np.zeros(model.nv))
+    return data.geom_xpos[geom] + local @ data.geom_xmat[geom].reshape(3, 3).T
+
+
+def test_spheres_cover_every_shape_that_collides_and_no_other():
+    robot, model = MujocoArm(SHAPES), mujoco.MjModel.from_xml_string(SHAPES)
+    state, rng = robot.state(np.zeros(2), np.zeros(2)), np.random.default_rng(0)
+    seen = [geom for geom in range(model.ngeom) if geom != 7]
+    for geom in seen:
+        points = surface_points(model, geom, rng)
+        distance = np.linalg.norm(points[:, None] - state.sphere_centers, axis=2)
+        assert (distance - robot.sphere_radii).min(axis=1).max() <= 1e-9, geom
+    # Nothing is left of the 9 m box. Widest is the plate's cylinder of radius hypot(0.3, 0.01).
+    assert robot.sphere_radii.max() == pytest.approx(np.hypot(np.hypot(0.3, 0.01), 0.1))
+    # The wire: radius 0.5 / 20, slices of 2 * 0.025 * sqrt(0.21), so 44 balls; the disc takes one.
+    wire = np.abs(state.sphere_centers[:, :2] - 1.0).max(axis=1) < 1e-9
+    assert int(wire.sum()) == 44 + 1
+    disc = (np.abs(state.sphere_centers - [1.0, 0.0, 0.0]) < 1e-9).all(axis=1)
+    assert robot.sphere_radii[disc] == pytest.approx([np.hypot(0.2, 0.01)])
+
+
 def test_capsule_is_covered_by_the_fewest_balls_of_the_allowed_size():
     # Radius 0.1, balls up to 0.125: spacing 2 sqrt(0.125^2 - 0.1^2) = 0.15, so 1 m takes 7 steps.
     cloud = cover_capsule(Capsule(np.zeros(3), np.array([1.0, 0.0, 0.0]), 0.1), 1.25)
@@ -229,7 +291,11 @@ def test_missing_mujoco_names_the_extra(monkeypatch):
     [
         (model(joint="<freejoint/>"), "hinges or slides"),
         (model(joint=""), "at least one joint"),
-        (model(geom='<geom type="box" size="1 1 1"/>'), "capsules and spheres only"),
+        (
+            model(rest='<worldbody><geom type="plane" size="1 1 1"/></worldbody>'),
+            "got geom .* type 0",
+        ),
+        (model(geom='<geom size="0.1" contype="0" conaffinity="0"/>'), "can touch something"),
         (model(geom='<inertial pos="0 0 0" mass="1" diaginertia="1 1 1"/>'), "got none"),
         ("<mujoco><worldbody></mujoco>", "MuJoCo refused the model"),
         ("nowhere.xml", "found no file"),

@@ -4,14 +4,17 @@ MuJoCo computes where the joints are, the inertia matrix and the bias forces; th
 collision spheres comes from the joint axes in one vectorised pass (`kinematics`). A state knows
 where everything is; what else is asked of it is computed then, from the same instant.
 
-Spheres: every geom must be a capsule or a sphere. A capsule of radius r is covered by spheres of
-         radius R > r along its axis when neighbours are at most 2 sqrt(R^2 - r^2) apart: at the
-         midpoint between two centres they still reach r (`cadenza.safety.geometry`).
+Spheres: a capsule of radius r is covered by spheres of radius R > r along its axis when neighbours
+         are at most 2 sqrt(R^2 - r^2) apart: at the midpoint between two centres they still reach r
+         (`cadenza.safety.geometry`). Cylinders, ellipsoids, boxes and meshes are covered in the
+         same way, through a cylinder around them; a mesh counts with its convex hull. A geom that
+         collides with nothing (contype and conaffinity 0, in no pair) is only there to be seen.
 Units:   those of the model: m, kg, s, rad.
 Limits:  hinges and slides only; tendons, equality constraints and contacts do not enter the state.
          The instance keeps MuJoCo's working memory: use one per thread.
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +41,9 @@ from cadenza.safety.geometry import Capsule, SphereCloud, covering_radius, decom
 SEVEN_DOF_ARM: Final = Path(__file__).with_name("seven_dof_arm.xml")
 #: Radius of the covering spheres over that of a capsule: larger means fewer and a thicker arm.
 _INFLATION: Final = 1.1
+#: Half length over radius of the slimmest cylinder that a geom is put into: a wire would take
+#: thousands of balls.
+_SLENDERNESS: Final = 20.0
 #: Step along the velocity direction for the curvature of the manipulability, rad. Central
 #: differences of the exact gradient: error about 1e-8 relative, rounding about 1e-12.
 _CURVATURE_STEP: Final = 1e-4
@@ -363,20 +369,38 @@ def cover_capsule(capsule: Capsule, inflation: float) -> SphereCloud:
     return decompose_capsule(capsule.start, capsule.end, radius, count)
 
 
+def cover_cylinder(half: float, radius: float, inflation: float) -> SphereCloud:
+    """Return the fewest equal balls along z that contain a cylinder of this half length and radius.
+
+    Each covers a slice: one of n takes a ball of radius R = hypot(radius, half / n). ``inflation``,
+    > 1, is the largest allowed R over the radius.
+    """
+    slices = half / (radius * math.sqrt(inflation * inflation - 1.0))
+    count = max(1, math.ceil(slices * (1.0 - 1e-12)))
+    centers = np.zeros((count, 3))
+    centers[:, 2] = half * (2.0 * np.arange(count) + 1.0 - count) / count
+    return SphereCloud(centers, np.full(count, math.hypot(radius, half / count)))
+
+
 def link_spheres(mujoco: Any, model: Any) -> LinkSpheres:
-    """Return spheres that cover every geom of a MuJoCo model.
+    """Return spheres that cover every geom of a MuJoCo model that can touch anything.
 
     Raises:
-        ConfigurationError: A geom that is no capsule and no sphere, or no geom.
+        ConfigurationError: A geom of another shape than these, or none.
     """
     bodies: list[int] = []
     clouds: list[SphereCloud] = []
     for geom in range(model.ngeom):
+        if not _collides(model, geom):
+            continue
         cloud = _geom_cloud(mujoco, model, geom)
         clouds.append(cloud)
         bodies.extend([int(model.geom_bodyid[geom])] * len(cloud))
     if not bodies:
-        raise ConfigurationError("MujocoArm: expected at least one capsule or sphere, got none.")
+        raise ConfigurationError(
+            "MujocoArm: expected at least one geom that can touch something, got none; give the "
+            "links geoms with contype or conaffinity."
+        )
     return LinkSpheres(
         bodies=np.array(bodies, dtype=np.intp),
         offsets=np.concatenate([cloud.centers for cloud in clouds]),
@@ -385,25 +409,70 @@ def link_spheres(mujoco: Any, model: Any) -> LinkSpheres:
     )
 
 
+def _collides(model: Any, geom: int) -> bool:
+    """Return whether a geom can touch anything; all others are there to be looked at."""
+    bits = int(model.geom_contype[geom]) | int(model.geom_conaffinity[geom])
+    return bool(bits) or geom in model.pair_geom1 or geom in model.pair_geom2
+
+
 def _geom_cloud(mujoco: Any, model: Any, geom: int) -> SphereCloud:
     """Return the balls that cover one geom, in the frame of its body."""
     kind, size = int(model.geom_type[geom]), model.geom_size[geom]
+    axes = _rotation(model.geom_quat[geom])
     center, radius = np.array(model.geom_pos[geom]), float(size[0])
     if kind == int(mujoco.mjtGeom.mjGEOM_SPHERE):
         return SphereCloud(center[None, :], np.array([radius]))
     if kind == int(mujoco.mjtGeom.mjGEOM_CAPSULE):
-        reach = float(size[1]) * _rotated_z(model.geom_quat[geom])
+        reach = float(size[1]) * axes[:, 2]
         return cover_capsule(Capsule(center - reach, center + reach, radius), _INFLATION)
-    raise ConfigurationError(
-        f"MujocoArm: expected capsules and spheres only, got geom {model.geom(geom).name!r} of "
-        f"type {kind}; keep tables and walls out of the arm's model and pass them to the filter."
-    )
+    middle, half, axis, radius = _cylinder_around(mujoco, model, geom)
+    local = cover_cylinder(half, max(radius, half / _SLENDERNESS), _INFLATION)
+    along = axes[:, axis] * local.centers[:, 2:]
+    return SphereCloud(center + axes @ middle + along, local.radii)
 
 
-def _rotated_z(quaternion: FloatArray) -> FloatArray:
-    """Return the z axis turned by a unit quaternion (w, x, y, z): the axis of a capsule."""
+def _cylinder_around(mujoco: Any, model: Any, geom: int) -> tuple[FloatArray, float, int, float]:
+    """Return middle, half length, axis and radius of a cylinder that contains a geom, in its frame.
+
+    A convex geom lies inside as soon as its corners do; of the three axes the slimmest is taken.
+    """
+    kind, size = int(model.geom_type[geom]), np.array(model.geom_size[geom])
+    shapes, middle = mujoco.mjtGeom, np.zeros(3)
+    if kind == int(shapes.mjGEOM_CYLINDER):
+        return middle, float(size[1]), 2, float(size[0])
+    if kind == int(shapes.mjGEOM_ELLIPSOID):
+        axis = int(size.argmax())
+        return middle, float(size[axis]), axis, float(np.delete(size, axis).max())
+    if kind == int(shapes.mjGEOM_BOX):
+        corners = np.array(list(itertools.product((-1.0, 1.0), repeat=3))) * size
+    elif kind == int(shapes.mjGEOM_MESH):
+        mesh = int(model.geom_dataid[geom])
+        first = int(model.mesh_vertadr[mesh])
+        corners = model.mesh_vert[first : first + int(model.mesh_vertnum[mesh])].astype(np.float64)
+    else:
+        raise ConfigurationError(
+            "MujocoArm: expected spheres, capsules, cylinders, ellipsoids, boxes and meshes, got "
+            f"geom {model.geom(geom).name!r} of type {kind}; keep tables and walls out of the "
+            "arm's model and pass them to the filter."
+        )
+    low, high = corners.min(0), corners.max(0)
+    middle = 0.5 * (low + high)
+    squared = np.square(corners - middle)
+    radii = np.sqrt((squared.sum(1, keepdims=True) - squared).max(0))
+    axis = int(radii.argmin())
+    return middle, 0.5 * float(high[axis] - low[axis]), axis, float(radii[axis])
+
+
+def _rotation(quaternion: FloatArray) -> FloatArray:
+    """Return the matrix of a unit quaternion (w, x, y, z): the axes of a geom as columns."""
     w, x, y, z = (float(part) for part in quaternion)
-    return np.array([2.0 * (x * z + w * y), 2.0 * (y * z - w * x), 1.0 - 2.0 * (x * x + y * y)])
+    return np.array(
+        [
+            [1.0 - 2.0 * (y * y + z * z), 2.0 * (x * y - w * z), 2.0 * (x * z + w * y)],
+            [2.0 * (x * y + w * z), 1.0 - 2.0 * (x * x + z * z), 2.0 * (y * z - w * x)],
+            [2.0 * (x * z - w * y), 2.0 * (y * z + w * x), 1.0 - 2.0 * (x * x + y * y)],
+        ]
+    )
 
 
 def allowed_pairs(
