@@ -215,7 +215,10 @@ def load_weights_file(
     try:
         return deserialise(data, max_bytes=MAX_PAYLOAD_BYTES), None, sha256_bytes(data)
     except CheckpointError as error:
-        raise CheckpointError(f"weights {path}: {error}") from error
+        why = str(error).partition(";")[0]
+        raise CheckpointError(
+            f"weights {path}: {why}; save a state dict: torch.save(module.state_dict(), path)."
+        ) from error
 
 
 def is_foreign(path: Path) -> bool:
@@ -351,8 +354,8 @@ def _read_bounded(path: Path, role: str, max_bytes: int) -> tuple[bytes, tuple[i
     """Return the bytes of ``path`` and the identity of the file that held them."""
     if not path.exists():
         raise CheckpointError(
-            f"{path}: {role} not found; expected payload and sidecar side by side, so check the "
-            "name and the artifacts folder."
+            f"{path}: {role} not found; check the name and the artifacts folder; a checkpoint of "
+            "this package is a payload and its sidecar, FILE.json."
         )
     if not path.is_file() and not path.is_dir():  # a pipe or device would make the read wait
         raise CheckpointError(

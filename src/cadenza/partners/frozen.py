@@ -382,7 +382,7 @@ def _actor_tensors(
 
     state = payload.get("actor")
     is_flat = any(isinstance(value, torch.Tensor) for value in payload.values())
-    if state is None and is_flat and set(needed) <= set(payload):
+    if state is None and is_flat and (is_foreign or set(needed) <= set(payload)):
         if not is_foreign:
             _LOGGER.warning(
                 "%s: the checkpoint holds an actor without the key 'actor'; save {'actor': ...} to "
@@ -399,12 +399,19 @@ def _actor_tensors(
     if missing := [key for key in needed if key not in named]:
         raise InputError(
             f"{owner}: expected the weights of {what}, got none called {missing[0]!r} among "
-            f"{sorted(named)}; save the actor's state dict."
+            f"{sorted(named)}; save the actor's state dict, or choose the class that plays it "
+            "(frozen_mappo, frozen_harl, onnx)."
         )
     tensors: dict[str, Tensor] = {}
     for key, value in named.items():
         if not isinstance(value, torch.Tensor):
             raise InputError(f"{owner}: {key!r} must be torch.Tensor, got {type(value).__name__}.")
+        if not (value.is_floating_point() and bool(value.isfinite().all())):
+            raise InputError(
+                f"{owner}: {key!r}: expected finite real numbers, got {value.dtype} with "
+                f"{value.numel() - int(value.isfinite().sum())} that are not; take weights of an "
+                "earlier step."
+            )
         tensors[key] = value.detach().to(torch.float32).contiguous().clone()
     return tensors
 

@@ -42,6 +42,7 @@ from cadenza.core.checkpoints import (
     LOCAL_URI_SCHEME,
     CheckpointMetadata,
     load_checkpoint,
+    load_weights_file,
     pending_path,
     read_metadata,
     save_checkpoint,
@@ -219,7 +220,7 @@ def load_initial(path: Path | None) -> tuple[MlpPolicy | None, str | None]:
     """Return the policy to start from and its digest; None twice for none."""
     if path is None:
         return None, None
-    payload, metadata = load_checkpoint(
+    payload, _, digest = load_weights_file(
         uri=LOCAL_URI_SCHEME + path.name, artifacts_root=path.parent
     )
     portable = payload.get(MLP_POLICY_KEY)
@@ -228,7 +229,7 @@ def load_initial(path: Path | None) -> tuple[MlpPolicy | None, str | None]:
             f"{path}: expected a policy that this command trained, got the keys "
             f"{sorted(payload)}; name another --init."
         )
-    return MlpPolicy.from_state_dict(cast("dict[str, Any]", portable)), metadata.sha256
+    return MlpPolicy.from_state_dict(cast("dict[str, Any]", portable)), digest
 
 
 def save_state(clone: Clone, optimizer: torch.optim.Adam, folder: JobFolder, done: int) -> None:

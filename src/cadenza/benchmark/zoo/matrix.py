@@ -19,7 +19,7 @@ from cadenza.benchmark.zoo.config import ZooConfig
 from cadenza.benchmark.zoo.events import events_of
 from cadenza.benchmark.zoo.pairs import PairEnv, PairEpisodes, PairPolicy, open_pairs, play
 from cadenza.core.arrays import FloatArray
-from cadenza.core.checkpoints import load_checkpoint
+from cadenza.core.checkpoints import load_weights_file
 from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import CheckpointError, ConfigurationError
 from cadenza.core.extras import load_extra
@@ -237,7 +237,7 @@ def ego_policy(env: PairEnv, policy: MlpPolicy, name: str) -> PairPolicy:
 
 def portable_policy(path: Path) -> MlpPolicy:
     """Return the policy in a checkpoint."""
-    payload, _ = load_checkpoint(uri=f"local://{path.name}", artifacts_root=path.parent)
+    payload, _, _ = load_weights_file(uri=f"local://{path.name}", artifacts_root=path.parent)
     if MLP_POLICY_KEY not in payload:
         raise CheckpointError(
             f"{path}: expected a checkpoint with a portable policy ({MLP_POLICY_KEY!r}), got one "
