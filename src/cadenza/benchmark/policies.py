@@ -41,8 +41,8 @@ from cadenza.learn.nn.gaussian_actor import (
     MAX_STANDARD_DEVIATION,
     STANDARD_DEVIATION_KEY,
     GaussianActor,
+    named_activation,
 )
-from cadenza.learn.nn.harl_actor import HarlActor, harl_settings
 from cadenza.learn.nn.mlp_policy import MLP_POLICY_KEY, MlpPolicy
 
 #: Stiffness of `GoalPolicy`, 1/s^2: a goal 2 m away asks for the ego's full 2 m/s^2.
@@ -195,11 +195,8 @@ def load_policy(
     portable = payload.get(MLP_POLICY_KEY)
     if portable is not None:
         return PortablePolicy(MlpPolicy.from_state_dict(portable), seat, source=source)
-    if "critic" in payload:
-        return ActorPolicy(actor_from_checkpoint(payload, source=source), seat, source=source)
-    settings = harl_settings(source, payload, {}, is_foreign=metadata is None)
-    weights = payload.get("actor", payload if metadata is None else None)
-    return HarlPolicy(HarlActor(weights or {}, settings), seat, source=source)
+    actor = actor_from_checkpoint(payload, source=source, is_foreign=metadata is None)
+    return ActorPolicy(actor, seat, source=source)
 
 
 def save_policy(policy: MlpPolicy, path: Path, *, seed: int, step: int, **facts: str) -> str:
@@ -230,9 +227,11 @@ def save_policy(policy: MlpPolicy, path: Path, *, seed: int, step: int, **facts:
     return address
 
 
-def actor_from_checkpoint(payload: Mapping[str, Any], *, source: str) -> GaussianActor:
-    """Return the actor inside a training checkpoint."""
-    state = payload.get("actor")
+def actor_from_checkpoint(
+    payload: Mapping[str, Any], *, source: str, is_foreign: bool = False
+) -> GaussianActor:
+    """Return the actor inside a training checkpoint, or of a file that HARL itself wrote."""
+    state = payload.get("actor", payload if is_foreign else None)
     if not isinstance(state, Mapping):
         raise CheckpointError(
             f"{source}: expected a training checkpoint with an 'actor', got the keys "
@@ -244,44 +243,33 @@ def actor_from_checkpoint(payload: Mapping[str, Any], *, source: str) -> Gaussia
             f"{source}: expected {STANDARD_DEVIATION_KEY!r} to be a number, got {bound!r}."
         )
     return GaussianActor.from_state_dict(
-        cast("Mapping[str, torch.Tensor]", state), max_standard_deviation=bound
+        cast("Mapping[str, torch.Tensor]", state),
+        max_standard_deviation=bound,
+        activation=named_activation(source, payload, {}, is_foreign=is_foreign),
     )
 
 
 class ActorPolicy(MemorylessPolicy):
-    """The mean action of a trained Gaussian actor."""
+    """The mean action of a trained Gaussian actor, or the likeliest choice of one that chooses."""
 
     def __init__(self, actor: GaussianActor, seat: EgoSeat, *, source: str = "actor") -> None:
         # Without gradients a forward pass needs no context manager, which would cost as a layer.
         self._actor = copy.deepcopy(actor).requires_grad_(False)
-        first, *_, last = actor.parameters()
-        _require_fit((first.shape[0], last.shape[0]), seat, source)
+        inputs, outputs = actor.sizes
+        if actor.chooses and (not seat.chooses or seat.low[0] != 0):
+            raise CheckpointError(
+                f"{source}: expected an actor for seat {seat.uid!r}, whose actions are no choices "
+                "from 0, got one of choices; it was trained on another task."
+            )
+        choices = outputs if actor.chooses else None
+        sizes = (inputs, 1 if actor.chooses else outputs)
+        _require_fit(sizes, seat, source, choices=choices)
         self._uid = seat.uid
 
     def act(self, obs: Observation) -> NDArray[Any]:
-        """Return the mean action, float32, shape (A,)."""
+        """Return the mean action, float32, shape (A,), or the number of a choice, (1,)."""
         state = torch.from_numpy(obs["agent"][self._uid]["state"])  # pyright: ignore[reportUnknownMemberType] # untyped in torch
-        return self._actor(state.unsqueeze(0))[0].numpy()
-
-
-class HarlPolicy(MemorylessPolicy):
-    """The mean action, or the likeliest choice, of an actor of HARL's kind."""
-
-    def __init__(self, actor: HarlActor, seat: EgoSeat, *, source: str = "actor") -> None:
-        inputs, outputs = actor.sizes
-        sizes = (inputs, 1 if actor.chooses else outputs)
-        if actor.chooses and (not seat.chooses or seat.low[0] != 0):
-            raise CheckpointError(
-                f"{source}: expected continuous actions (seat {seat.uid!r}), or choices that count "
-                "from 0, got an actor of choices; it was trained on another task."
-            )
-        _require_fit(sizes, seat, source, choices=outputs if actor.chooses else None)
-        self._actor, self._uid = actor, seat.uid
-
-    def act(self, obs: Observation) -> NDArray[Any]:
-        """Return the mean action, float32, shape (A,), or the number of the likeliest choice."""
-        state = torch.from_numpy(obs["agent"][self._uid]["state"])  # pyright: ignore[reportUnknownMemberType] # untyped in torch
-        outputs = self._actor.outputs(state.float().unsqueeze(0))[0].numpy()
+        outputs = self._actor(state.unsqueeze(0))[0].numpy()
         return np.array([outputs.argmax()], np.float32) if self._actor.chooses else outputs
 
 

@@ -257,7 +257,7 @@ def _mappo_actor(payload: Mapping[str, Any]) -> dict[str, Any]:
     names = [f"{layer}.{kind}" for layer in ("fc1", "fc2", "head") for kind in ("weight", "bias")]
     log_std = payload["agent"]["network"]["head.log_std"]
     actor = {**dict(zip(names, weights, strict=True)), "log_std": log_std}
-    return {"actor": actor, "activation_func": "tanh", "squash": "none"}
+    return {"actor": actor, "activation_func": "tanh"}
 
 
 def closest_approach() -> tuple[float, float]:

@@ -2,10 +2,10 @@
 
 MAPPO:      mean = Wh f(W2 f(W1 s + b1) + b2) + bh,   σ = exp(log_std), or 0 without it; f is tanh
             unless said otherwise
-HARL:       see `cadenza.learn.nn.harl_actor`; the file that HARL's runner writes loads as it is
+HARL:       see `cadenza.learn.nn.gaussian_actor`; the file that HARL's runner writes loads as it is
 Action:     the mean, or mean + σ ε with ε ~ Normal(0, 1) from the partner's own generator; neither
-            squashed nor clipped, unless that was said or `bind` was called. A choice is the
-            likeliest one, or a draw.
+            squashed nor clipped, unless the option ``squash`` says so or `bind` was called. A
+            choice is the likeliest one, or a draw.
 Axes:       N = rows, O = state, H = hidden, A = action.
 ONNX:       one float input (N, O) with the states, perhaps a second one, ``epsilon`` (N, A), with
             standard normal noise; the first output is the actions, (N, A). `Agent.export_onnx` and
@@ -30,13 +30,14 @@ from cadenza.core.arrays import Float32Array
 from cadenza.core.errors import (
     CheckpointError,
     CheckpointNotFoundError,
+    ConfigurationError,
     InputError,
     IntegrityError,
 )
 from cadenza.core.extras import load_extra
 from cadenza.core.files import sha256_bytes
 from cadenza.partners.interface import DrawingPartner, PartnerCard, read_state
-from cadenza.partners.options import refuse_unknown_options
+from cadenza.partners.options import NumberOption, refuse_unknown_options
 from cadenza.partners.registry import register_partner
 from cadenza.partners.spec import PartnerSpec
 from cadenza.partners.weights import (
@@ -50,30 +51,21 @@ from cadenza.partners.weights import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from cadenza.learn.nn.harl_actor import HarlSettings
-
 _LOGGER = logging.getLogger(__name__)
 
 #: Weights of the MAPPO actor.
 _MAPPO_WEIGHTS: Final = ("fc1.weight", "fc2.weight", "head.weight")
 #: Its log standard deviation, (A,); absent from checkpoints of a deterministic actor.
 _LOG_STD: Final = "log_std"
-#: Settings of HARL's configuration that its weights do not show.
-_HARL_OPTIONS: Final = {
-    "activation_func": "of its hidden layers, as trained (HARL's default: relu)",
-    "final_activation_func": "of the last layer of HADDPG, HATD3 and HASAC (default tanh)",
-    "std_x_coef": "scale of log_std in the spread of samples (default 1)",
-    "std_y_coef": "largest spread of samples (default 0.5)",
-    "low": "smallest action of HADDPG, HATD3 and HASAC, one number or one each, with commas",
-    "high": "largest action of HADDPG, HATD3 and HASAC",
+#: What weights do not show, as options.
+_TRAINED_WITH: Final = {
+    "activation_func": "of its hidden layers: relu, tanh, sigmoid, leaky_relu, selu, hardswish",
+    "squash": "range 'LOW,HIGH' that the tanh of its outputs is scaled to; none (default): as is",
 }
-#: Options of foreign MAPPO actors.
-_MAPPO_OPTIONS: Final = {
-    "activation_func": "of its hidden layers, as trained (default tanh)",
-    "squash": "none (default), or tanh: the output's tanh is scaled to [low, high]",
-    "low": "smallest action of a squashed actor, one number or one each, with commas",
-    "high": "largest action of a squashed actor",
-}
+_SPREADS: Final = (
+    NumberOption(key="std_x_coef", default=1.0, low=0.0, high=1e6, summary="scale of log_std"),
+    NumberOption(key="std_y_coef", default=0.5, low=0.0, high=1e6, summary="largest spread"),
+)
 
 
 class StatePolicyPartner(DrawingPartner):
@@ -85,7 +77,7 @@ class StatePolicyPartner(DrawingPartner):
     #: How messages call the length of the state.
     input_name: ClassVar[str] = "input dim"
     #: Options beside those of every partner.
-    own_options: ClassVar[Mapping[str, str]] = {}
+    own_options: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, spec: PartnerSpec) -> None:
         super().__init__(spec)
@@ -161,6 +153,7 @@ class FrozenNetworkPartner(StatePolicyPartner):
         self._actor: _Actor | None = None
         self._bound: Box[Any] | Discrete[Any] | None = None
         self._digest, self._is_foreign = "", False
+        self._squash = _squash(type(self).__name__, spec.extra.get("squash", "none"))
 
     @abstractmethod
     def read_actor(self, payload: Mapping[str, Any]) -> _Actor:
@@ -203,9 +196,12 @@ class FrozenNetworkPartner(StatePolicyPartner):
             logits = actor.outputs(torch.tensor(states), None).numpy()
             drawn = logits if noise is None else logits + noise
             return np.argmax(drawn, axis=-1, keepdims=True).astype(np.float32)
-        return actor.outputs(
-            torch.tensor(states), None if noise is None else torch.tensor(noise)
-        ).numpy()
+        drawn = None if noise is None else torch.tensor(noise)
+        actions = actor.outputs(torch.tensor(states), drawn).numpy()
+        if self._squash is None:
+            return actions
+        low, high = self._squash
+        return (low + (np.tanh(actions) + 1.0) / 2.0 * (high - low)).astype(np.float32)
 
     def bind(self, action_space: "Box[Any] | Discrete[Any]") -> None:
         """See `PartnerBase.bind`; an actor of other actions is refused when it is loaded."""
@@ -232,10 +228,8 @@ class FrozenNetworkPartner(StatePolicyPartner):
     def _noise(self, rows: int, width: int) -> Float32Array:
         if not self._loaded().chooses:
             return super()._noise(rows, width)
-        generators = self.generators
-        return np.stack([generators[row].gumbel(size=width) for row in range(rows)]).astype(
-            np.float32
-        )
+        rngs = [self.generators[row] for row in range(rows)]
+        return np.array([rng.gumbel(size=width) for rng in rngs], dtype=np.float32)
 
     def _loaded(self) -> _Actor:
         if self._actor is None:
@@ -252,15 +246,15 @@ class FrozenMAPPOPartner(FrozenNetworkPartner):
 
     The checkpoint holds the weights under ``actor``, or, with a warning, at the top: ``fc1``,
     ``fc2`` and ``head``, with biases, and optionally ``log_std`` (A,), without which samples are
-    the means. Sizes are read off the tensors. Activation and squash stand in the checkpoint, as
-    ``activation_func`` and ``squash``, or in the options; tanh and none are assumed with a warning.
+    the means. Sizes are read off the tensors. The activation stands in the checkpoint, as
+    ``activation_func``, or in the options; tanh is assumed with a warning.
     """
 
     input_name = "fc1 input dim"
-    own_options = _MAPPO_OPTIONS
+    own_options = tuple(_TRAINED_WITH)
     card: ClassVar[PartnerCard | None] = PartnerCard(
         summary="Plays the frozen weights of a MAPPO actor (two tanh layers).",
-        options={"uid": "robot it drives", **_MAPPO_OPTIONS},
+        options={"uid": "robot it drives", **_TRAINED_WITH},
     )
 
     def read_actor(self, payload: Mapping[str, Any]) -> _Actor:
@@ -292,23 +286,23 @@ class FrozenMAPPOPartner(FrozenNetworkPartner):
             )
         return _Actor(
             tensors=(weights := tuple(tensors[key] for key in wanted)),
-            outputs=_mappo_outputs(weights, self._settings(payload)),
+            outputs=_mappo_outputs(weights, self._activation(payload)),
             sizes=(inputs[0], outputs[0]),
         )
 
-    def _settings(self, payload: Mapping[str, Any]) -> "HarlSettings":
-        from cadenza.learn.nn.harl_actor import HarlSettings, said_settings
+    def _activation(self, payload: Mapping[str, Any]) -> "Callable[[Tensor], Tensor]":
+        from cadenza.learn.nn import gaussian_actor as harl
 
-        owner = type(self).__name__
-        said = said_settings(owner, payload, self.spec.extra, _MAPPO_OPTIONS)
-        if assumed := [key for key in ("activation_func", "squash") if key not in said]:
+        owner, options = type(self).__name__, dict(self.spec.extra)
+        if not {harl.ACTIVATION_KEY} & {*payload, *options}:
             _LOGGER.warning(
-                "%s: no weight shows how the actor was trained; it plays tanh layers without a "
-                "squash. Confirm or correct it by the options %s.",
+                "%s: no weight shows the activation that the actor was trained with; it plays "
+                "tanh. Confirm or correct it by the option %r.",
                 owner,
-                " and ".join(assumed),
+                harl.ACTIVATION_KEY,
             )
-        return HarlSettings.read(owner, {"activation_func": "tanh", "squash": "none", **said})
+            options[harl.ACTIVATION_KEY] = "tanh"
+        return harl.ACTIVATIONS[harl.named_activation(owner, payload, options, is_foreign=False)]
 
 
 @register_partner("frozen_harl")
@@ -318,55 +312,78 @@ class FrozenHARLPartner(FrozenNetworkPartner):
     A checkpoint holds the state dict under ``actor`` beside critic and optimizers; HARL's own
     ``actor_agent0.pt`` is the state dict alone. Depth, widths, feature normalization and whether it
     chooses are read off the tensors; the options say the rest, see
-    `cadenza.learn.nn.harl_actor.harl_settings`.
+    `cadenza.learn.nn.gaussian_actor.named_activation`.
     """
 
-    own_options = _HARL_OPTIONS
+    own_options = (*_TRAINED_WITH, *(option.key for option in _SPREADS))
     card: ClassVar[PartnerCard | None] = PartnerCard(
         summary="Plays the frozen weights of a HAPPO actor (HARL's network).",
-        options={"uid": "robot it drives", **_HARL_OPTIONS},
+        options={
+            "uid": "robot it drives",
+            **_TRAINED_WITH,
+            **{o.key: f"{o.summary} of samples (default {o.default:g})" for o in _SPREADS},
+        },
     )
 
     def read_actor(self, payload: Mapping[str, Any]) -> _Actor:
         """Return the actor in ``payload``."""
-        from cadenza.learn.nn.harl_actor import HarlActor, harl_settings
+        from cadenza.learn.nn import gaussian_actor as harl
 
-        owner = type(self).__name__
+        owner, extra = type(self).__name__, self.spec.extra
         state = _actor_tensors(owner, payload, (), "a HARL actor", is_foreign=self._is_foreign)
-        settings = harl_settings(owner, payload, self.spec.extra, is_foreign=self._is_foreign)
+        named = harl.named_activation(owner, payload, extra, is_foreign=self._is_foreign)
+        scale, bound = (option.read(owner, extra) for option in _SPREADS)
+        if "std_y_coef" not in extra:
+            bound = float(payload.get(harl.STANDARD_DEVIATION_KEY, bound))
         try:
-            actor = HarlActor(state, settings)
+            actor = harl.GaussianActor.from_state_dict(state, activation=named)
         except CheckpointError as error:
             raise InputError(f"{owner}: load_state_dict failed: {error}") from error
-        return _Actor(
-            tensors=actor.tensors,
-            outputs=actor.outputs,
-            sizes=actor.sizes,
-            chooses=actor.chooses,
-        )
+        tensors = tuple(parameter.detach() for parameter in actor.parameters())
+        transposed = [tensor.t() for tensor in tensors]  # views of the same weights
+        activation = harl.ACTIVATIONS[named]
+
+        def outputs(states: "Tensor", noise: "Tensor | None") -> "Tensor":
+            mean = harl.actor_mean(transposed, states, activation)
+            if noise is None:
+                return mean
+            log_std = tensors[-3]  # before the head
+            return mean + harl.actor_standard_deviation(log_std, bound, scale) * noise
+
+        return _Actor(tensors=tensors, outputs=outputs, sizes=actor.sizes, chooses=actor.chooses)
 
 
 def _mappo_outputs(
-    weights: "Sequence[Tensor]", settings: "HarlSettings"
+    weights: "Sequence[Tensor]", activation: "Callable[[Tensor], Tensor]"
 ) -> "Callable[[Tensor, Tensor | None], Tensor]":
     """Return the function from states and noise to actions."""
     import torch
 
-    from cadenza.learn.nn.harl_actor import ACTIVATIONS
-
-    linear, activation = torch.nn.functional.linear, ACTIVATIONS[settings.activation_func]
+    linear = torch.nn.functional.linear
     fc1, fc2, head, *biases = weights[:6]
-    bounds = settings.bounds(len(head), wanted=settings.squash == "tanh")
 
     def outputs(states: "Tensor", noise: "Tensor | None") -> "Tensor":
         x = activation(linear(states, fc1, biases[0]))
         x = activation(linear(x, fc2, biases[1]))
         x = linear(x, head, biases[2])
-        if noise is not None and len(weights) > 6:  # with a log_std
-            x = x + weights[6].exp() * noise
-        return x if bounds is None else bounds[0] * torch.tanh(x) + bounds[1]
+        return x if noise is None or len(weights) == 6 else x + weights[6].exp() * noise
 
     return outputs
+
+
+def _squash(owner: str, text: str) -> tuple[np.float32, np.float32] | None:
+    """Return the range in the option ``squash``; None for none."""
+    if text == "none":
+        return None
+    try:
+        low, high = (np.float32(part) for part in text.split(","))
+    except ValueError:
+        low = high = np.float32("nan")
+    if not -np.inf < low < high < np.inf:
+        raise ConfigurationError(
+            f"{owner}: option 'squash': expected 'none' or two numbers 'LOW,HIGH', got {text!r}."
+        )
+    return low, high
 
 
 def _actor_tensors(
@@ -389,7 +406,7 @@ def _actor_tensors(
                 "leave no doubt what it is.",
                 owner,
             )
-        state = {key: value for key, value in payload.items() if key not in _HARL_OPTIONS}
+        state = {key: value for key, value in payload.items() if key not in _TRAINED_WITH}
     if not isinstance(state, Mapping):
         raise InputError(
             f"{owner}: expected a checkpoint with a mapping 'actor', got the keys "

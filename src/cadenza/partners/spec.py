@@ -8,25 +8,29 @@ different targets differ in it. For that code the table of registered classes st
 `cadenza.partners.registry` fills it.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
+from pathlib import Path
 from typing import Final, SupportsIndex, final
 
 import numpy as np
 
-from cadenza.core.errors import InputError
-from cadenza.core.files import canonical_json
+from cadenza.core.errors import InputError, IntegrityError, StorageError
+from cadenza.core.files import canonical_json, confined_path, sha256_file, tree_digest
 from cadenza.core.plug_ins import PlugIns
 from cadenza.core.provenance import outside_code
-from cadenza.partners.weights import found_digest
 
+#: Environment variables that name the folder; the first that is set counts.
+ARTIFACTS_VARIABLES: Final = ("CADENZA_ARTIFACTS_ROOT", "CONCERTO_ARTIFACTS_ROOT")
+#: How addresses below a folder begin, and those below the artifacts folder.
+_LOCAL_SCHEME: Final = "local://"
+ARTIFACTS_SCHEME: Final = "local://artifacts/"
 #: Hex digits of `PartnerSpec.partner_id`: 64 bits, the width of the wire key ``meta.partner_id``.
 PARTNER_ID_LENGTH: Final = 16
 _SHA256_HEX: Final = re.compile(r"[0-9a-f]{64}")
-
-
 #: Modules whose import registers the partners of this package.
 _BUILT_IN_MODULES: Final = (
     "cadenza.partners.scripted_heuristic",
@@ -41,7 +45,6 @@ _BUILT_IN_MODULES: Final = (
     "cadenza.partners.varied_body",
     "cadenza.partners.handover",
 )
-
 plug_ins: Final = PlugIns("cadenza.partners", _BUILT_IN_MODULES)
 #: The classes known to this process by name.
 registered_classes: Final[dict[str, type]] = {}
@@ -140,6 +143,29 @@ class PartnerSpec:
         if code:
             material["code"] = code
         return sha256(canonical_json(material)).hexdigest()
+
+
+def artifacts_folder() -> Path:
+    """Return the folder that holds weights; it need not exist."""
+    named = (os.environ.get(variable) for variable in ARTIFACTS_VARIABLES)
+    return Path(next(filter(None, named), "artifacts"))
+
+
+def found_digest(uri: str | None, root: str | None) -> str | None:
+    """Return the SHA-256 of the file or folder behind ``uri`` as it is now; None without one.
+
+    Addresses are relative to ``root``, or without one to where `load_weights` looks.
+    """
+    if uri is None or not uri.startswith(_LOCAL_SCHEME):
+        return None
+    is_artifact = root is None and uri.startswith(ARTIFACTS_SCHEME)
+    scheme = ARTIFACTS_SCHEME if is_artifact else _LOCAL_SCHEME
+    folder = artifacts_folder() if is_artifact else Path(root or "")
+    try:
+        path = confined_path(folder, uri.removeprefix(scheme))
+        return tree_digest(path) if path.is_dir() else sha256_file(path)
+    except (OSError, StorageError, IntegrityError):  # nothing there that could be loaded
+        return None
 
 
 def code_of(class_name: str) -> dict[str, str]:

@@ -4,47 +4,20 @@ The folder is named by ``CADENZA_ARTIFACTS_ROOT`` (or its older name, ``CONCERTO
 looked up at every load, and is ``./artifacts`` without them.
 """
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any
 
-from cadenza.core.errors import CheckpointError, InputError, IntegrityError, StorageError
-from cadenza.core.files import confined_path, sha256_file, tree_digest
-
-#: Environment variables that name the folder; the first that is set counts.
-ARTIFACTS_VARIABLES: Final = ("CADENZA_ARTIFACTS_ROOT", "CONCERTO_ARTIFACTS_ROOT")
-#: How addresses below a folder begin, and those below the artifacts folder.
-_LOCAL_SCHEME: Final = "local://"
-ARTIFACTS_SCHEME: Final = "local://artifacts/"
-
-
-class WeightsSpec(Protocol):
-    """What a `cadenza.partners.spec.PartnerSpec` says of its weights."""
-
-    @property
-    def weights_uri(self) -> str | None:
-        """Where they are."""
-        ...
-
-    @property
-    def weights_sha256(self) -> str | None:
-        """Their digest, if known."""
-        ...
-
-    @property
-    def extra(self) -> Mapping[str, str]:
-        """Options of the partner."""
-        ...
+from cadenza.core.errors import CheckpointError, InputError
+from cadenza.core.files import sha256_file, tree_digest
+from cadenza.partners.spec import (
+    ARTIFACTS_SCHEME,
+    ARTIFACTS_VARIABLES,
+    PartnerSpec,
+    artifacts_folder,
+)
 
 
-def artifacts_folder() -> Path:
-    """Return the folder that holds weights; it need not exist."""
-    named = (os.environ.get(variable) for variable in ARTIFACTS_VARIABLES)
-    return Path(next(filter(None, named), "artifacts"))
-
-
-def require_weights_uri(owner: str, spec: WeightsSpec) -> str:
+def require_weights_uri(owner: str, spec: PartnerSpec) -> str:
     """Return the address of the weights."""
     if spec.weights_uri is None:
         raise InputError(
@@ -54,7 +27,7 @@ def require_weights_uri(owner: str, spec: WeightsSpec) -> str:
     return spec.weights_uri
 
 
-def require_uid(owner: str, spec: WeightsSpec) -> str:
+def require_uid(owner: str, spec: PartnerSpec) -> str:
     """Return the robot the partner drives."""
     uid = spec.extra.get("uid", "")
     if not uid:
@@ -65,7 +38,7 @@ def require_uid(owner: str, spec: WeightsSpec) -> str:
     return uid
 
 
-def require_digest(owner: str, spec: WeightsSpec, digest: str) -> None:
+def require_digest(owner: str, spec: PartnerSpec, digest: str) -> None:
     """Raise unless the weights are those that the spec names, if it names any."""
     if spec.weights_sha256 not in (None, digest):
         raise CheckpointError(
@@ -81,7 +54,7 @@ def weights_path(uri: str) -> Path:
     return resolve_uri(_relative(uri), artifacts_root=artifacts_folder())
 
 
-def load_weights(owner: str, spec: WeightsSpec) -> tuple[dict[str, Any], bool]:
+def load_weights(owner: str, spec: PartnerSpec) -> tuple[dict[str, Any], bool]:
     """Return what ``spec.weights_uri`` names, and whether another library wrote it.
 
     Raises:
@@ -96,7 +69,7 @@ def load_weights(owner: str, spec: WeightsSpec) -> tuple[dict[str, Any], bool]:
     return payload, metadata is None
 
 
-def local_folder(owner: str, spec: WeightsSpec) -> Path:
+def local_folder(owner: str, spec: PartnerSpec) -> Path:
     """Return the folder behind ``spec.weights_uri``, checked against the spec's digest."""
     folder = weights_path(require_weights_uri(owner, spec)).resolve()
     if not folder.is_dir():
@@ -121,23 +94,6 @@ def weights_digest(uri: str, *, artifacts_root: Path) -> str | None:
     if is_foreign(path):
         return sha256_file(path)
     return read_metadata(uri=uri, artifacts_root=artifacts_root).sha256
-
-
-def found_digest(uri: str | None, root: str | None) -> str | None:
-    """Return the SHA-256 of the file or folder behind ``uri`` as it is now; None without one.
-
-    Addresses are relative to ``root``, or without one to where `load_weights` looks.
-    """
-    if uri is None or not uri.startswith(_LOCAL_SCHEME):
-        return None
-    is_artifact = root is None and uri.startswith(ARTIFACTS_SCHEME)
-    scheme = ARTIFACTS_SCHEME if is_artifact else _LOCAL_SCHEME
-    folder = artifacts_folder() if is_artifact else Path(root or "")
-    try:
-        path = confined_path(folder, uri.removeprefix(scheme))
-        return tree_digest(path) if path.is_dir() else sha256_file(path)
-    except (OSError, StorageError, IntegrityError):  # nothing there that could be loaded
-        return None
 
 
 def _relative(uri: str) -> str:

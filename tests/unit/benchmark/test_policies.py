@@ -97,14 +97,17 @@ def test_checkpoint_becomes_the_policy_that_was_saved(tmp_path):
 
 def test_checkpoint_brings_the_bound_of_its_deviation(tmp_path):
     state = make_actor().state_dict()
-    assert actor_from_checkpoint({"actor": state}, source="x").max_standard_deviation == 0.5
-    wide = actor_from_checkpoint({"actor": state, "actor_max_std": 1.5}, source="x")
+    assert (
+        actor_from_checkpoint({"actor": state, "critic": {}}, source="x").max_standard_deviation
+        == 0.5
+    )
+    wide = actor_from_checkpoint({"actor": state, "critic": {}, "actor_max_std": 1.5}, source="x")
     # log_std starts at 1: 1.5 sigmoid(1)
     assert wide.standard_deviation().tolist() == pytest.approx([1.5 / (1.0 + math.exp(-1.0))] * 2)
     with pytest.raises(
         CheckpointError, match="expected 'actor_max_std' to be a number, got 'wide'"
     ):
-        actor_from_checkpoint({"actor": state, "actor_max_std": "wide"}, source="x")
+        actor_from_checkpoint({"actor": state, "critic": {}, "actor_max_std": "wide"}, source="x")
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])

@@ -4,19 +4,23 @@ Equations, for an observation s:
     x0 = LayerNorm(s)
     x1 = LayerNorm(ReLU(W0 x0 + b0)),  x2 likewise, one line per hidden layer
     μ  = Wm x + bm,   σ = σ_max · sigmoid(log_std),   π(a|s) = Π_d Normal(a_d; μ_d, σ_d)
+HARL's own files may hold a net without the first LayerNorm, with another activation, or with
+logits W x + b of choices in the place of μ and σ; `from_state_dict` reads those, too.
 Source:  HARL, arXiv:2304.09870; normalisation follows the activation.
 Axes:    B = batch, O = observation, H = hidden, A = action.
 Limits:  σ does not depend on s and stays within (0, σ_max), σ_max = 0.5 unless set, and is not part
          of the state dict; samples are neither squashed nor clipped.
 """
 
+import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from cadenza.core.errors import CheckpointError, InputError
 from cadenza.learn.nn.initialization import orthogonal_linear
@@ -33,32 +37,84 @@ STANDARD_DEVIATION_KEY: Final = "actor_max_std"
 INITIAL_LOG_STD: Final = 1.0
 #: Added to the variance inside every LayerNorm; torch's default.
 LAYER_NORM_EPSILON: Final = 1e-5
-#: Parameters before the first hidden layer, per hidden layer, and after the last one.
-_NORM_PARAMETERS: Final = 2
+#: Activations by the names of HARL's ``activation_func``.
+ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {
+    "hardswish": functional.hardswish,
+    "identity": torch.clone,
+    "leaky_relu": functional.leaky_relu,
+    "relu": torch.relu,
+    "selu": torch.selu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+}
+#: Key of its name in a checkpoint, and partners' option.
+ACTIVATION_KEY: Final = "activation_func"
+#: Parameters of a hidden layer, and of the head's last layer.
 _HIDDEN_PARAMETERS: Final = 4
-_HEAD_PARAMETERS: Final = 3
+_LAST_PARAMETERS: Final = 2
+
+_LOGGER = logging.getLogger(__name__)
 
 
-def actor_mean(parameters: Sequence[Tensor], observations: Tensor) -> Tensor:
-    """Return the mean actions, (B, A), of the policy whose `GaussianActor.parameters` these are.
+def named_activation(
+    owner: str, payload: Mapping[str, Any], options: Mapping[str, str], *, is_foreign: bool
+) -> str:
+    """Return the activation of the actor in a checkpoint, which no weight shows.
+
+    The checkpoint or the options name it. ReLU is that of ego training, whose checkpoints hold a
+    critic, and HARL's default, assumed with a warning for a file that another library wrote.
+
+    Raises:
+        CheckpointError: Nobody names it, or checkpoint and option name two.
+    """
+    said = {str(place[ACTIVATION_KEY]) for place in (payload, options) if ACTIVATION_KEY in place}
+    if not said and is_foreign:
+        _LOGGER.warning(
+            "%s: no weight shows the activation that the actor was trained with; it plays HARL's "
+            "default, relu. Confirm or correct it by the option %r.",
+            owner,
+            ACTIVATION_KEY,
+        )
+    if not said and (is_foreign or "critic" in payload):
+        said = {"relu"}
+    if len(said) != 1 or not said <= set(ACTIVATIONS):
+        raise CheckpointError(
+            f"{owner}: expected the checkpoint or the option {ACTIVATION_KEY!r} to name the "
+            f"activation of its hidden layers, one of {', '.join(ACTIVATIONS)}, got "
+            f"{' and '.join(sorted(said)) or 'neither'}: no weight shows it, and another one gives "
+            "other actions."
+        )
+    return said.pop()
+
+
+def actor_mean(
+    parameters: Sequence[Tensor],
+    observations: Tensor,
+    activation: Callable[[Tensor], Tensor] = torch.relu_,
+) -> Tensor:
+    """Return the means, (B, A), or logits of the policy whose `GaussianActor.parameters` these are.
 
     Matrices are transposed, (inputs, outputs), as products from the right want them. The values are
     those of `GaussianActor.forward`; for one row, calling its modules takes almost three times as
     long.
     """
-    x = _layer_norm(observations, parameters[0], parameters[1])
-    head = len(parameters) - _HEAD_PARAMETERS
-    for i in range(_NORM_PARAMETERS, head, _HIDDEN_PARAMETERS):
-        x = torch.relu_(torch.addmm(parameters[i + 1], x, parameters[i]))
+    x, first = observations, 0
+    if parameters[0].ndim == 1:  # with feature normalization
+        x, first = _layer_norm(x, parameters[0], parameters[1]), 2
+    end = len(parameters) - _LAST_PARAMETERS - _HIDDEN_PARAMETERS
+    for i in range(first, end + 1, _HIDDEN_PARAMETERS):
+        x = activation(torch.addmm(parameters[i + 1], x, parameters[i]))
         x = _layer_norm(x, parameters[i + 2], parameters[i + 3])
     return torch.addmm(parameters[-1], x, parameters[-2])
 
 
 def actor_standard_deviation(
-    log_std: Tensor, max_standard_deviation: float = MAX_STANDARD_DEVIATION
+    log_std: Tensor,
+    max_standard_deviation: float = MAX_STANDARD_DEVIATION,
+    scale: float = INITIAL_LOG_STD,
 ) -> Tensor:
-    """Return σ, shape (A,), from ``log_std``, shape (A,)."""
-    return torch.sigmoid(log_std / INITIAL_LOG_STD) * max_standard_deviation
+    """Return σ, shape (A,), from ``log_std``, shape (A,); ``scale`` is HARL's ``std_x_coef``."""
+    return torch.sigmoid(log_std / scale) * max_standard_deviation
 
 
 class GaussianActor(nn.Module):
@@ -68,6 +124,9 @@ class GaussianActor(nn.Module):
         generator: CPU generator that initialises the weights, advanced as HARL's construction
             advances the global one.
         max_standard_deviation: σ_max, in units of the action, > 0.
+        activation: Name of `ACTIVATIONS`.
+        normalized: Whether states are normalized first.
+        chooses: Whether the outputs are logits of choices.
 
     Raises:
         InputError: A size is below one, there is no hidden layer, or σ_max is not positive.
@@ -81,6 +140,9 @@ class GaussianActor(nn.Module):
         hidden_sizes: Sequence[int],
         generator: torch.Generator,
         max_standard_deviation: float = MAX_STANDARD_DEVIATION,
+        activation: str = "relu",
+        normalized: bool = True,
+        chooses: bool = False,
     ) -> None:
         super().__init__()
         if not max_standard_deviation > 0.0:
@@ -97,13 +159,19 @@ class GaussianActor(nn.Module):
         layers: list[nn.Module] = []
         for inputs, width in pairwise([observation_dim, *hidden_sizes]):
             linear = orthogonal_linear(inputs, width, gain=HIDDEN_GAIN, generator=generator)
-            layers += [linear, nn.ReLU(), nn.LayerNorm(width, eps=LAYER_NORM_EPSILON)]
-        feature_norm = nn.LayerNorm(observation_dim, eps=LAYER_NORM_EPSILON)
+            norm = nn.LayerNorm(width, eps=LAYER_NORM_EPSILON)
+            layers += [linear, _Activation(activation), norm]
+        feature_norm = nn.Identity()
+        if normalized:
+            feature_norm = nn.LayerNorm(observation_dim, eps=LAYER_NORM_EPSILON)
         mlp = nn.ModuleDict({"fc": nn.Sequential(*layers)})
         self.base = nn.ModuleDict({"feature_norm": feature_norm, "mlp": mlp})
-        action_out = _DiagonalGaussian(hidden_sizes[-1], action_dim, generator)
+        head = _Choices if chooses else _DiagonalGaussian
+        action_out = head(hidden_sizes[-1], action_dim, generator)
         self.act = nn.ModuleDict({"action_out": action_out})
         self.max_standard_deviation = max_standard_deviation
+        self.activation, self.chooses = activation, chooses
+        self.sizes = (observation_dim, action_dim)
 
     @classmethod
     def from_state_dict(
@@ -111,17 +179,20 @@ class GaussianActor(nn.Module):
         state: Mapping[str, Tensor],
         *,
         max_standard_deviation: float = MAX_STANDARD_DEVIATION,
+        activation: str = "relu",
     ) -> "GaussianActor":
         """Return an actor of the sizes that ``state``, ours or HARL's without recurrence, implies.
 
-        No weight shows the σ_max it was trained with.
+        No weight shows σ_max and the activation that it was trained with.
 
         Raises:
             CheckpointError: A weight is missing, superfluous or of the wrong shape.
         """
         try:
-            observation_dim = state["base.feature_norm.weight"].shape[0]
-            action_dim = state["act.action_out.fc_mean.weight"].shape[0]
+            chooses = "act.action_out.linear.weight" in state
+            head = "linear" if chooses else "fc_mean"
+            observation_dim = state["base.mlp.fc.0.weight"].shape[1]
+            action_dim = state[f"act.action_out.{head}.weight"].shape[0]
             hidden_sizes = [
                 state[name].shape[0]
                 for name in state
@@ -133,24 +204,49 @@ class GaussianActor(nn.Module):
                 hidden_sizes=hidden_sizes,
                 generator=torch.Generator().manual_seed(0),
                 max_standard_deviation=max_standard_deviation,
+                activation=activation,
+                normalized="base.feature_norm.weight" in state,
+                chooses=chooses,
             )
             actor.load_state_dict(dict(state), strict=True)
         except (KeyError, IndexError, RuntimeError, InputError) as error:
             raise CheckpointError(
                 "GaussianActor.from_state_dict: expected the weights of one Gaussian actor "
-                f"(base.*, act.action_out.*), got keys {sorted(state)}: {error}"
+                "(base.*, act.action_out.*; no recurrence, images or several choices at once, "
+                f"which an ONNX file may hold), got keys {sorted(state)}: {error}"
             ) from error
         return actor
 
     def forward(self, observations: Tensor) -> Tensor:
-        """Return mean actions, shape (B, A), for ``observations``, shape (B, O)."""
+        """Return mean actions, or logits, shape (B, A), for ``observations``, shape (B, O)."""
         base, act = cast("Any", self.base), cast("Any", self.act)
-        return act.action_out.fc_mean(base.mlp.fc(base.feature_norm(observations)))
+        head = act.action_out.linear if self.chooses else act.action_out.fc_mean
+        return head(base.mlp.fc(base.feature_norm(observations)))
 
     def standard_deviation(self) -> Tensor:
         """Return σ, shape (A,)."""
         log_std = cast("Any", self.act).action_out.log_std
         return actor_standard_deviation(log_std, self.max_standard_deviation)
+
+
+class _Activation(nn.Module):
+    """One of `ACTIVATIONS`."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._function = ACTIVATIONS[name]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return its values, of the same shape."""
+        return self._function(x)
+
+
+class _Choices(nn.Module):
+    """Logits of choices."""
+
+    def __init__(self, inputs: int, action_dim: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.linear = orthogonal_linear(inputs, action_dim, gain=OUTPUT_GAIN, generator=generator)
 
 
 class _DiagonalGaussian(nn.Module):
