@@ -53,6 +53,9 @@ def status(
     ] = None,
     workdir: Workdir = _RUNS,
     store: StoreUrl = None,
+    cycles: Annotated[
+        int, typer.Option("--cycles", min=0, help="Newest cycles of each run to show; 0 for all.")
+    ] = 20,
     as_json: AsJson = False,
     watch: Annotated[
         bool,
@@ -68,8 +71,8 @@ def status(
 
         def look() -> "Sequence[RunStatus]":
             if run_id is None:
-                return all_statuses(opened, workdir=workdir)
-            return [run_status(opened, run_id, workdir=workdir)]
+                return all_statuses(opened, workdir=workdir, newest=cycles or None)
+            return [run_status(opened, run_id, workdir=workdir, newest=cycles or None)]
 
         if as_json:
             for statuses in looks(look) if watch else [look()]:

@@ -124,10 +124,11 @@ class LoopDisplay:
     def _outlook(self, key: "JobKey", elapsed_s: float) -> "Outlook":
         """Return how the job goes on, as far as that can be told."""
         from cadenza.loop.status_report import JobEstimates, Outlook
+        from cadenza.loop.store.overview import NEWEST
 
         if self._loop is None:
             return Outlook()
-        jobs = self._loop.store.jobs.of_run(key.run_id)
+        jobs = self._loop.store.jobs.of_run(key.run_id, since=key.cycle - NEWEST)
         return JobEstimates(jobs, folder=self._loop.folder).outlook(key, elapsed_s)
 
     def _move_bar(self, bar: "Progress", progress: "JobProgress") -> None:

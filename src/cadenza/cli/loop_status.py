@@ -157,6 +157,9 @@ def print_status(status: "RunStatus", workdir: Path, store: str | None) -> None:
     print_text(headline(status))
     if status.cycles:
         print_table("", cycle_columns(status), cycle_rows(status))
+    if status.cycles_left_out:
+        more = command("status", status.run_id, workdir, store, "--cycles 0")
+        print_text(f"{status.cycles_left_out} earlier cycles are left out; all of them: {more}")
     for line in notes(status, workdir, store):
         print_text(line)
 
@@ -306,10 +309,9 @@ def controller_lines(status: "RunStatus", workdir: Path, store: str | None) -> l
 def _cycles(status: "RunStatus") -> str:
     """Return how many cycles came to a decision, and which one is on its way to it."""
     undecided = [str(cycle.idx) for cycle in status.cycles if cycle.decision is None]
-    decided = len(status.cycles) - len(undecided)
     of = "" if status.max_cycles is None else f" of {status.max_cycles}"
     open_one = f", cycle {undecided[-1]} undecided" if undecided else ""
-    return f"{decided}{of} cycles decided{open_one}"
+    return f"{status.decided}{of} cycles decided{open_one}"
 
 
 def _row(cycle: "CycleStatus", metric: str) -> tuple[str, ...]:

@@ -9,20 +9,20 @@ Time left:  from the share that the present attempt says it has done by itself; 
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Final, Literal, cast
 
 from pydantic import Field
 
 from cadenza.core.errors import IntegrityError
 from cadenza.loop.config import BackendName
-from cadenza.loop.contracts.records import Device, EpisodeOutcome, JobKey, Rate, Record
+from cadenza.loop.contracts.records import Device, JobKey, Rate, Record
 from cadenza.loop.jobs.attempt_files import AttemptFolder
 from cadenza.loop.jobs.outcomes import Course, flags_of, goes_on, kind_of, progress_of, read_course
 from cadenza.loop.processes import is_gone
 from cadenza.loop.store.jobstore import JobStore
+from cadenza.loop.store.overview import NEWEST, Overview, Tally
 from cadenza.loop.store.rows import JobRow, ReplyTotals, Row
 
 #: Less than this may not last for a job that is about to begin, GiB = 2^30 bytes. A native cycle
@@ -203,6 +203,8 @@ class RunStatus(Record):
         worked_on_by: Process that works on it; None if nobody does.
         step: Step it does next, or ``finished``.
         max_cycles: Cycles it may make; None if the stored configuration names no number.
+        decided: Cycles that came to a decision.
+        cycles_left_out: Cycles before those in ``cycles``, which are the newest.
         constitution: File of the rules that it obeys; None for the shipped ones.
         seed_data: Initial states of the dataset that it starts from: ``reserved``, so that no
             policy is measured on them, or ``unknown``; None if it collects its own data, or has not
@@ -226,6 +228,8 @@ class RunStatus(Record):
     metric: str
     constitution: str | None
     constitution_sha256: str | None
+    decided: int
+    cycles_left_out: int = 0
     cycles: tuple[CycleStatus, ...]
     seed_data: Literal["reserved", "unknown"] | None = None
     blessed: BlessedPolicy | None
@@ -363,27 +367,39 @@ _TAIL: Final = 0.025
 _HOUR_S: Final = 3600.0
 #: Steps that ask a language model.
 _ASKING_STEPS: Final = ("propose", "learn")
-#: Events of proposals that fell back to the schedule: stage and kind.
-_FALLBACKS: Final = (("orchestrator", "proposal_fallback"), ("curation", "curation_fallback"))
 
 
-def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
-    """Return how one run stands; its jobs leave signs of life and progress below ``workdir``.
+def run_status(
+    store: JobStore, run_id: str, *, workdir: Path, newest: int | None = NEWEST
+) -> RunStatus:
+    """Return how one run stands, of its cycles the ``newest``; None for all of them.
+
+    Its jobs leave signs of life and progress below ``workdir``.
 
     Raises:
         UnknownRowError: There is no such run.
     """
-    run = store.get_run(run_id)
-    jobs = store.jobs.of_run(run_id)
-    config = _object(run["config_json"])
+    [found] = store.overviews(run_id, newest=newest)
+    return _status(found, workdir)
+
+
+def all_statuses(store: JobStore, *, workdir: Path, newest: int | None = NEWEST) -> list[RunStatus]:
+    """Return how every run of a store stands, oldest first; arguments as `run_status`."""
+    return [_status(found, workdir) for found in store.overviews(newest=newest)]
+
+
+def _status(found: Overview, workdir: Path) -> RunStatus:
+    run, jobs = found.run, found.jobs
+    run_id: str = run["id"]
+    config, state = _object(run["config_json"]), _object(run["state_json"])
     estimates = JobEstimates(jobs, folder=workdir / run_id)
-    cycles = _cycles(store, run_id, jobs)
-    state = _object(run["state_json"])
+    owner = _owner(run, found.moment)
+    asks = owner is not None and state.get("step") in _ASKING_STEPS
     return RunStatus(
         run_id=run_id,
         status=run["status"],
         stop_reason=run["stop_reason"],
-        worked_on_by=worked_on_by(store, run_id),
+        worked_on_by=owner,
         stop_requested=run["stop_requested_at"] is not None,
         created_at=run["created_at"],
         step=str(state.get("step", "")),
@@ -391,38 +407,48 @@ def run_status(store: JobStore, run_id: str, *, workdir: Path) -> RunStatus:
         metric=_section(config, "eval").get("metric", "success"),
         constitution=config.get("constitution"),
         constitution_sha256=run["constitution_sha256"],
-        cycles=cycles,
-        seed_data=_seed_data(store, run_id),
-        blessed=_blessed(store.blessed_checkpoint(run_id), cycles),
+        decided=found.decided,
+        cycles_left_out=found.total - len(found.cycles),
+        cycles=_cycles(found),
+        seed_data=_seed_data(found),
+        blessed=_blessed(found),
         error_budget=_section(config, "thresholds").get("alpha"),
         error_spent=state.get("spent"),
         pending=tuple(
             PendingApproval(**{name: getattr(row, name) for name in PendingApproval.model_fields})
-            for row in store.approvals.pending(run_id)
+            for row in found.questions
         ),
         jobs=tuple(
             _live(job, estimates)
             for job in jobs
             if job.status == "running" and not estimates.has_ended(job)
         ),
-        failed_log=_failed_log(jobs, workdir),
-        spending=_spending(run, jobs),
+        failed_log=_failed_log(found.failed, workdir),
+        spending=_spending(run, found.seconds),
         disk=disk_space(workdir, "lerobot" if config.get("backend") == "lerobot" else "native"),
         language_model=_model_use(
-            store.replies.totals(run_id),
-            sum(len(store.events.of_kind(run_id, *kind)) for kind in _FALLBACKS),
+            found.replies,
+            found.fallbacks,
             _section(config, "llm_calls"),
-            asked_now=_asks_now(store, run),
+            asked_now=asks and state.get("cycle", 0) in found.asked,
         ),
-        knowledge_pages=_knowledge_pages(store, run_id),
+        knowledge_pages=_knowledge_pages(found),
     )
 
 
-def _seed_data(store: JobStore, run_id: str) -> Literal["reserved", "unknown"] | None:
+def _seed_data(found: Overview) -> Literal["reserved", "unknown"] | None:
     """Return what became of the initial states of the run's seed dataset; None for none."""
-    for event in store.events.of_kind(run_id, "collect", "seed_data_seeds"):
-        return "unknown" if _object(event.payload).get("seeds") == "unknown" else "reserved"
+    for payload in found.notes.get("seed_data_seeds", ()):
+        return "unknown" if _object(payload).get("seeds") == "unknown" else "reserved"
     return None
+
+
+def _owner(run: Row, moment: float) -> str | None:
+    """Return who works on a run; None if nobody does, or a process that is known to be gone."""
+    owner: str | None = run["lease_owner"]
+    if owner is None or run["lease_expires_at"] <= moment or is_gone(owner):
+        return None
+    return owner
 
 
 def worked_on_by(store: JobStore, run_id: str) -> str | None:
@@ -431,81 +457,78 @@ def worked_on_by(store: JobStore, run_id: str) -> str | None:
     return None if owner is None or is_gone(owner) else owner
 
 
-def all_statuses(store: JobStore, *, workdir: Path) -> list[RunStatus]:
-    """Return how every run of a store stands, oldest first."""
-    return [run_status(store, run["id"], workdir=workdir) for run in store.list_runs()]
-
-
-def measure(outcomes: Sequence[EpisodeOutcome]) -> Measurement | None:
+def measure(tally: Tally | None) -> Measurement | None:
     """Return the share of successes with its exact 95 % interval; None without episodes."""
-    if not outcomes:
+    if tally is None:
         return None
     from cadenza.evaluation.statistics.paired_outcomes import exact_bounds
 
-    successes = sum(outcome.success for outcome in outcomes)
-    low, high = exact_bounds(successes, len(outcomes), tail=_TAIL)
-    scores = [outcome.score for outcome in outcomes if outcome.score is not None]
+    low, high = exact_bounds(tally.successes, tally.episodes, tail=_TAIL)
     return Measurement(
-        rate=successes / len(outcomes),
+        rate=tally.successes / tally.episodes,
         low=low,
         high=high,
-        n_episodes=len(outcomes),
-        score=fmean(scores) if len(scores) == len(outcomes) else None,
+        n_episodes=tally.episodes,
+        score=_mean_score(tally),
     )
 
 
-def _cycles(store: JobStore, run_id: str, jobs: Sequence[JobRow]) -> tuple[CycleStatus, ...]:
-    decisions = _payloads(store, run_id, "decide", "decision")
-    checkpoints = _checkpoints(store, run_id)
-    harvests = _payloads(store, run_id, "improve", "rollouts_collected")
-    chosen = _payloads(store, run_id, "eval", "candidate_selected")
-    found: list[CycleStatus] = []
-    for row in store.cycles_for(run_id):
+def _mean_score(tally: Tally) -> float | None:
+    whole = tally.score_sum is not None and tally.scored == tally.episodes
+    return cast("float", tally.score_sum) / tally.episodes if whole else None
+
+
+def _cycles(found: Overview) -> tuple[CycleStatus, ...]:
+    checkpoints = _checkpoints(found)
+    seconds = {row["idx"]: dict[Device, float]() for row in found.cycles}
+    for job in found.jobs:
+        of_cycle = seconds.setdefault(job.key.cycle, {})
+        of_cycle[job.device] = of_cycle.get(job.device, 0.0) + job.duration_s + job.attempt_s
+    cycles: list[CycleStatus] = []
+    for row in found.cycles:
         idx = row["idx"]
-        decided, pair = decisions.get(idx, {}), chosen.get(idx, {})
-        found.append(
+        decided, pair = _told(found, "decision", idx), _told(found, "candidate_selected", idx)
+        cycles.append(
             CycleStatus(
                 idx=idx,
                 rung=row["rung"],
                 stage=row["stage"],
                 decision=row["decision"] or decided.get("decision"),
                 reason=decided.get("reason"),
-                candidate=measure(store.episodes(run_id, idx, "candidate")),
-                baseline=measure(store.episodes(run_id, idx, "baseline")),
+                candidate=measure(found.tallies.get((idx, "candidate"))),
+                baseline=measure(found.tallies.get((idx, "baseline"))),
                 difference=_bounds(decided),
-                seconds=_seconds([job for job in jobs if job.key.cycle == idx]),
-                harvest=_harvest(harvests.get(idx)),
+                seconds=seconds[idx],
+                harvest=_harvest(_told(found, "rollouts_collected", idx)),
                 adapted=(pair["candidate"], pair["adapted"]) if "adapted" in pair else None,
                 checkpoint=checkpoints.get(idx),
                 started_at=row["started_at"],
                 finished_at=row["finished_at"],
             )
         )
-    return tuple(found)
+    return tuple(cycles)
 
 
-def _payloads(
-    store: JobStore, run_id: str, stage: str, kind: str
-) -> dict[int | None, dict[str, Any]]:
-    """Return what the last event of a kind told in each cycle."""
-    events = store.events.of_kind(run_id, stage, kind)
-    return {event.cycle: _object(event.payload) for event in events}
+def _told(found: Overview, kind: str, cycle: int) -> dict[str, Any]:
+    """Return what the last event of a kind told in a cycle; nothing without one."""
+    payload = found.told.get((kind, cycle))
+    return {} if payload is None else _object(payload)
 
 
-def _harvest(told: dict[str, Any] | None) -> Harvested | None:
-    if told is None:
+def _harvest(told: dict[str, Any]) -> Harvested | None:
+    if not told:
         return None
     counts = {name: told[name] for name in ("kept", "successes", "attempts")}
     return Harvested(starts=told.get("starts", "solved"), **counts)
 
 
-def _checkpoints(store: JobStore, run_id: str) -> dict[int, str]:
+def _checkpoints(found: Overview) -> dict[int, str]:
     """Return the policy of each cycle: its candidate, or the adapted copy where that was chosen."""
-    chosen = _payloads(store, run_id, "eval", "candidate_selected")
     paths: dict[int, str] = {}
-    for row in store.checkpoints_for(run_id):
+    for row in found.checkpoints:
         cycle = row["cycle_idx"]
-        if cycle not in paths or chosen.get(cycle, {}).get("chosen") == "adapted":
+        chosen = _told(found, "candidate_selected", cycle).get("chosen")
+        if cycle not in paths or chosen == "adapted":
             paths[cycle] = row["path"]
     return paths
 
@@ -515,13 +538,6 @@ def _bounds(decided: dict[str, Any]) -> tuple[float | None, float | None] | None
     if evidence.get("difference") is None:
         return None
     return evidence.get("lower"), evidence.get("upper")
-
-
-def _seconds(jobs: Sequence[JobRow]) -> dict[Device, float]:
-    seconds: dict[Device, float] = {}
-    for job in jobs:
-        seconds[job.device] = seconds.get(job.device, 0.0) + job.duration_s + job.attempt_s
-    return seconds
 
 
 def _live(job: JobRow, estimates: JobEstimates) -> LiveJob:
@@ -545,30 +561,28 @@ def _live(job: JobRow, estimates: JobEstimates) -> LiveJob:
     )
 
 
-def _failed_log(jobs: Sequence[JobRow], workdir: Path) -> str | None:
-    keys = [job.key for job in jobs if job.status == "failed"]
-    if not keys:
+def _failed_log(key: JobKey | None, workdir: Path) -> str | None:
+    if key is None:
         return None
-    return str(workdir / keys[-1].run_id / f"cycle_{keys[-1].cycle}" / f"{keys[-1].stage}.log")
+    return str(workdir / key.run_id / f"cycle_{key.cycle}" / f"{key.stage}.log")
 
 
-def _blessed(row: Row | None, cycles: Sequence[CycleStatus]) -> BlessedPolicy | None:
+def _blessed(found: Overview) -> BlessedPolicy | None:
+    row, tally = found.blessed, found.blessed_tally
     if row is None:
         return None
-    measured = [cycle.candidate for cycle in cycles if cycle.idx == row["cycle_idx"]]
     report = _object(row["eval_json"]) if row["eval_json"] else {}
     return BlessedPolicy(
         path=row["path"],
         policy_type=row["policy_type"],
         cycle=None if row["cycle_idx"] < 0 else row["cycle_idx"],
         success=report.get("success_rate"),
-        score=next((found.score for found in measured if found is not None), None),
+        score=None if tally is None else _mean_score(tally),
     )
 
 
-def _spending(run: Row, jobs: Sequence[JobRow]) -> Spending:
+def _spending(run: Row, seconds: Mapping[Device, float]) -> Spending:
     limits = _section(_object(run["config_json"]), "budgets")
-    seconds = _seconds(jobs)
     everything = sum(seconds.values())
     uses_gpu = _object(run["capabilities_json"]).get("device", "cpu") != "cpu"
     counted = seconds.get("gpu", 0.0) if uses_gpu else everything
@@ -581,20 +595,10 @@ def _spending(run: Row, jobs: Sequence[JobRow]) -> Spending:
     )
 
 
-def _asks_now(store: JobStore, run: Row) -> bool:
-    """Return whether a run that somebody works on waits for a language model."""
-    state = _object(run["state_json"])
-    return (
-        state.get("step") in _ASKING_STEPS
-        and worked_on_by(store, run["id"]) is not None
-        and store.replies.is_asked(run["id"], state.get("cycle", 0))
-    )
-
-
 def _model_use(
-    totals: ReplyTotals, fallbacks: int, calls: dict[str, Any], *, asked_now: bool
+    totals: ReplyTotals | None, fallbacks: int, calls: dict[str, Any], *, asked_now: bool
 ) -> ModelUse | None:
-    if totals.calls == 0:
+    if totals is None:
         return None
     priced = calls.get("usd_per_million_input") is not None
     return ModelUse(
@@ -607,11 +611,9 @@ def _model_use(
     )
 
 
-def _knowledge_pages(store: JobStore, run_id: str) -> tuple[str, ...]:
-    pages: set[str] = set()
-    for event in store.events.of_kind(run_id, "knowledge", "knowledge_updated"):
-        pages.update(str(page) for page in _object(event.payload).get("pages", ()))
-    return tuple(sorted(pages))
+def _knowledge_pages(found: Overview) -> tuple[str, ...]:
+    told = (_object(payload) for payload in found.notes.get("knowledge_updated", ()))
+    return tuple(sorted({str(page) for one in told for page in one.get("pages", ())}))
 
 
 def _object(document: str) -> dict[str, Any]:

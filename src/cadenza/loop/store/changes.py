@@ -318,7 +318,7 @@ class Approvals:
         )
         with self._database.read() as connection:
             moment = now(connection)
-            return [_row(row, moment) for row in connection.execute(statement).mappings()]
+            return [approval_row(row, moment) for row in connection.execute(statement).mappings()]
 
 
 def request_approval(cycle: int, gate: str, *, timeout_s: float | None = None) -> Change:
@@ -355,10 +355,11 @@ def _get(connection: Connection, run_id: str, cycle: int, gate: str) -> Approval
             f"run {run_id!r}, cycle {cycle}: expected a question {gate!r}, got none; see what "
             "waits with `cadenza loop status`."
         )
-    return _row(row, now(connection))
+    return approval_row(row, now(connection))
 
 
-def _row(row: Mapping[Any, Any], moment: float) -> ApprovalRow:
+def approval_row(row: Mapping[Any, Any], moment: float) -> ApprovalRow:
+    """Return a row of the table of questions, asked at ``moment``, Unix seconds."""
     deadline = row["deadline"]
     overdue = row["status"] == "pending" and deadline is not None and deadline <= moment
     return ApprovalRow(**{str(name): value for name, value in row.items()}, overdue=overdue)

@@ -25,6 +25,7 @@ from cadenza.loop.store.changes import Approvals, Change
 from cadenza.loop.store.database import HEAD, Database, config_to_keep, lock_run, now, unknown_run
 from cadenza.loop.store.leases import Leases, require_lease
 from cadenza.loop.store.models import Checkpoint, Cycle, Episode, Run, SeedRangeRow
+from cadenza.loop.store.overview import NEWEST, Overview, overviews
 from cadenza.loop.store.rows import Lease, Row, StoredEvent
 from cadenza.loop.store.tables import EventTable, JobTable, Replies, append_events
 
@@ -157,6 +158,12 @@ class JobStore:
     def stop_requested(self, run_id: str) -> bool:
         """Return whether the run was asked to stop and has not been resumed since."""
         return self.get_run(run_id)["stop_requested_at"] is not None
+
+    def overviews(
+        self, run_id: str | None = None, *, newest: int | None = NEWEST
+    ) -> list[Overview]:
+        """Return how one run, or every one, stands; see `cadenza.loop.store.overview`."""
+        return overviews(self._database, run_id, newest=newest)
 
     # Cycles and checkpoints, one change at a time
 

@@ -29,7 +29,7 @@ from cadenza.loop.store.rows import JobRow, Lease, ReplyRow, ReplyTotals, Stored
 
 _EVENT_COLUMNS: Final = [getattr(EventRow, one.name) for one in fields(StoredEvent)]
 #: The text of a reply that is booked and not there.
-_NO_TEXT: Final = json.dumps(None)
+NO_TEXT: Final = json.dumps(None)
 
 
 class EventTable:
@@ -257,11 +257,12 @@ class JobTable:
         with self._database.read() as connection:
             return _find(connection, key)
 
-    def of_run(self, run_id: str) -> list[JobRow]:
-        """Return the run's jobs in the order they were opened."""
-        statement = select(Job.__table__).where(Job.run_id == run_id).order_by(Job.id)
+    def of_run(self, run_id: str, *, since: int = 0) -> list[JobRow]:
+        """Return the jobs of the run's cycles from ``since`` on, in the order they were opened."""
+        wanted = (Job.run_id == run_id, Job.cycle >= since)
+        statement = select(Job.__table__).where(*wanted).order_by(Job.id)
         with self._database.read() as connection:
-            return [_row(values) for values in connection.execute(statement).mappings()]
+            return [job_row(values) for values in connection.execute(statement).mappings()]
 
     def spent_s(self, run_id: str) -> dict[Device, float]:
         """Return the seconds of all attempts by device, failed and running ones included."""
@@ -310,7 +311,7 @@ def _where(key: JobKey) -> Any:
 
 def _find(connection: Connection, key: JobKey) -> JobRow | None:
     values = connection.execute(select(Job.__table__).where(_where(key))).mappings().one_or_none()
-    return None if values is None else _row(values)
+    return None if values is None else job_row(values)
 
 
 def _get(connection: Connection, key: JobKey) -> JobRow:
@@ -325,7 +326,8 @@ def _update(connection: Connection, key: JobKey, values: Mapping[str, Any]) -> J
     return _get(connection, key)
 
 
-def _row(values: Mapping[Any, Any]) -> JobRow:
+def job_row(values: Mapping[Any, Any]) -> JobRow:
+    """Return a row of the table of jobs as what it tells."""
     named = {str(name): value for name, value in values.items()}
     parts = {name: named.pop(name) for name in ("run_id", "cycle", "stage", "cmd", "exit")}
     return JobRow(
@@ -350,22 +352,14 @@ class Replies:
     def booked_usd(self, run_id: str, cycle: int, purpose: str, ordinal: int) -> float:
         """Return what is booked for a reply that is not there, US dollars."""
         key = _key(run_id, cycle, purpose, ordinal)
-        statement = select(LlmReply.cost_usd).filter_by(**key, text=_NO_TEXT)
+        statement = select(LlmReply.cost_usd).filter_by(**key, text=NO_TEXT)
         with self._database.read() as connection:
             return connection.scalar(statement) or 0.0
-
-    def is_asked(self, run_id: str, cycle: int) -> bool:
-        """Return whether a cycle asked for a reply that is not there."""
-        waiting = select(func.count()).where(
-            LlmReply.run_id == run_id, LlmReply.cycle == cycle, LlmReply.text == _NO_TEXT
-        )
-        with self._database.read() as connection:
-            return bool(connection.scalar(waiting))
 
     def book(self, lease: Lease, cycle: int, purpose: str, ordinal: int, reply: ReplyRow) -> None:
         """Keep what asking can cost in place of what was booked, unless the reply is there."""
         key = _key(lease.run_id, cycle, purpose, ordinal)
-        values = _values(reply) | {"text": _NO_TEXT, "response_sha256": ""}
+        values = _values(reply) | {"text": NO_TEXT, "response_sha256": ""}
         with self._database.write() as connection:
             require_lease(connection, lease)
             _write(connection, key, values)
@@ -411,7 +405,7 @@ def _values(reply: ReplyRow) -> dict[str, Any]:
 
 def _write(connection: Connection, key: dict[str, Any], values: dict[str, Any]) -> None:
     """Add a row, or replace one that is only booked."""
-    booked = update(LlmReply).filter_by(**key, text=_NO_TEXT).values(**values)
+    booked = update(LlmReply).filter_by(**key, text=NO_TEXT).values(**values)
     if connection.execute(booked).rowcount == 0 and _find_reply(connection, key) is None:
         connection.execute(insert(LlmReply).values(**key, **values))
 
