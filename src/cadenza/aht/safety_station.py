@@ -6,7 +6,7 @@ changed is measured, and can be charged to the learner's reward.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeAlias, Union, cast
 
 import numpy as np
@@ -16,110 +16,110 @@ from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.safety_telemetry import SafetyAggregator
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.braking import maybe_brake
+from cadenza.safety.conformal.rules import (
+    constant_velocity_predict,
+    reset_on_partner_swap,
+    update_lambda_from_predictor,
+)
+from cadenza.safety.protocols import EgoOnlySafetyFilter, EmergencyController
+from cadenza.safety.runtime.predictors import snapshot_from_dict, snapshot_to_dict
+from cadenza.safety.runtime.safety_step import SafetyStep, blank_info, distance
+from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.state import LambdaDict, SafetyState
 
 if TYPE_CHECKING:
     from cadenza.safety.batched.driver import BatchedSafetyDriver
-    from cadenza.safety.bounds import Bounds
-    from cadenza.safety.protocols import EgoOnlySafetyFilter, EmergencyController
     from cadenza.safety.runtime.driver import SafetyDriver
-    from cadenza.safety.runtime.safety_step import SafetyStep
-    from cadenza.safety.snapshot import AgentSnapshot
-    from cadenza.safety.state import LambdaDict, SafetyState
 
 #: The filter of one environment, or of a batch.
 AnyDriver: TypeAlias = Union["SafetyDriver", "BatchedSafetyDriver", "FilterDriver"]
 
 
+@dataclass(kw_only=True, eq=False)
 class FilterDriver:
-    """Guards the ego of one environment by a filter and parts that a caller owns.
+    """Guards the ego of one environment by a filter and parts that the caller of `train` owns.
 
-    Every step scores the last forecast, which moves ``state`` in place, filters the nominal action
-    against partners that keep their velocity for ``dt``, and brakes where `maybe_brake` says so.
+    Every step scores the last forecast, which moves the state in place, filters the nominal action
+    against partners that keep their velocity for a step, and brakes where `maybe_brake` says so.
+
+    Attributes:
+        gamma: Turns a forecast error in m/s into slack in m/s^2, 1/s.
+        before: The agents one step ago; None at the start of an episode.
     """
 
-    def __init__(
-        self,
-        env: object,
-        ego_uid: str,
-        gamma: float,
-        *,
-        safety_filter: "EgoOnlySafetyFilter",
-        safety_state: "SafetyState",
-        safety_bounds: "Bounds",
-        safety_snapshot_builder: "Callable[[Any], dict[str, AgentSnapshot]]",
-        safety_dt: float,
-        safety_emergency_controllers: "Mapping[str, EmergencyController] | None" = None,
-    ) -> None:
-        """Take the parts; ``gamma``, 1/s, turns a forecast error in m/s into slack in m/s^2."""
-        self._env, self._ego_uid, self._gamma, self._dt = env, ego_uid, gamma, safety_dt
-        self._filter, self._state, self.bounds = safety_filter, safety_state, safety_bounds
-        self._build, self._controllers = safety_snapshot_builder, safety_emergency_controllers
-        self._before: dict[str, AgentSnapshot] | None = None
-        self._partner_id: str | None = None
-        self.cartesian_accel_capacity = safety_bounds.cartesian_accel_capacity
+    env: object
+    ego_uid: str
+    gamma: float
+    safety_filter: EgoOnlySafetyFilter
+    safety_state: SafetyState
+    safety_bounds: Bounds
+    safety_snapshot_builder: Callable[[Any], dict[str, AgentSnapshot]]
+    safety_dt: float
+    safety_emergency_controllers: Mapping[str, EmergencyController] | None = None
+    before: dict[str, AgentSnapshot] | None = None
+    partner_id: str | None = None
+
+    def __post_init__(self) -> None:
+        self.bounds = self.safety_bounds
+        self.cartesian_accel_capacity = self.bounds.cartesian_accel_capacity
         #: Relative braking that a pair is credited with, and the most that lambda may be, m/s^2.
         self.lambda_bound = 2.0 * self.cartesian_accel_capacity
 
     @property
-    def lambda_(self) -> "LambdaDict":
+    def lambda_(self) -> LambdaDict:
         """Slack per pair, m/s^2; a copy."""
-        return dict(self._state.lambda_)
+        return dict(self.safety_state.lambda_)
 
     def drives(self, env: object) -> bool:
         """Whether stepping ``env`` moves what the driver reads."""
-        return env is self._env
+        return env is self.env
 
     def begin_run(self, seed: int) -> None:
         """Start the filter anew; the caller's state stays."""
-        self._filter.reset(seed=seed)
+        self.safety_filter.reset(seed=seed)
 
     def begin_episode(self) -> None:
         """Forget the last scene."""
-        self._before = None
+        self.before = None
 
-    def step(self, nominal_action: FloatArray, partner_id: str | None = None) -> "SafetyStep":
+    def step(self, nominal_action: FloatArray, partner_id: str | None = None) -> SafetyStep:
         """Return the action to execute in the environment's current state."""
-        from cadenza.safety.braking import maybe_brake
-        from cadenza.safety.conformal.rules import (
-            constant_velocity_predict,
-            reset_on_partner_swap,
-            update_lambda_from_predictor,
-        )
-        from cadenza.safety.runtime.safety_step import SafetyStep, blank_info, distance
-
-        state, ego, now = self._state, self._ego_uid, self._build(self._env)
-        if partner_id is not None and self._partner_id not in (None, partner_id):
+        state, ego, dt = self.safety_state, self.ego_uid, self.safety_dt
+        now = self.safety_snapshot_builder(self.env)
+        if partner_id is not None and self.partner_id not in (None, partner_id):
             reset_on_partner_swap(state, uids=now, ego_uid=ego)
-        self._partner_id = partner_id or self._partner_id
+        self.partner_id = partner_id or self.partner_id
         loss = None
-        if self._before is not None:
+        if self.before is not None:
             loss = update_lambda_from_predictor(
                 state,
                 now,
-                self._before,
+                self.before,
                 alpha_pair=self.lambda_bound,
-                gamma=self._gamma,
-                dt=self._dt,
+                gamma=self.gamma,
+                dt=dt,
                 in_warmup=state.warmup_steps_remaining > 0,
                 lambda_bound=self.lambda_bound,
                 ego_uid=ego,
             )
-        self._before = now
-        ahead = {uid: constant_velocity_predict(s, self._dt) for uid, s in now.items()}
-        action, found = self._filter.filter(
+        self.before = now
+        partners = {uid: agent for uid, agent in now.items() if uid != ego}
+        action, found = self.safety_filter.filter(
             nominal_action,
             {"agent_states": now, "comm": {}, "meta": {"partner_id": partner_id}},
             state,
             self.bounds,
             ego_uid=ego,
-            partner_predicted_states={uid: s for uid, s in ahead.items() if uid != ego},
-            dt=self._dt,
+            partner_predicted_states={
+                uid: constant_velocity_predict(agent, dt) for uid, agent in partners.items()
+            },
+            dt=dt,
         )
-        brake = maybe_brake(
-            {ego: nominal_action}, now, bounds=self.bounds, emergency_controllers=self._controllers
-        )
-        if brake.override is not None:
-            action = brake.override[ego]
+        controllers, nominal = self.safety_emergency_controllers, {ego: nominal_action}
+        brake = maybe_brake(nominal, now, bounds=self.bounds, emergency_controllers=controllers)
+        action = action if brake.override is None else brake.override[ego]
         info = {**blank_info(self.lambda_), "status": "optimal", **found}
         info |= {"prediction_gap_loss": loss, "fallback_fired": brake.override is not None}
         info["intervention"] = distance(action, nominal_action)
@@ -127,32 +127,26 @@ class FilterDriver:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs."""
-        from cadenza.safety.runtime.predictors import snapshot_to_dict
-
-        before = self._before
+        agents = self.before
         return {
-            "state": self._state.to_dict(),
-            "before": before and {uid: snapshot_to_dict(s) for uid, s in before.items()},
-            "partner_id": self._partner_id,
+            "state": self.safety_state.to_dict(),
+            "before": agents and {uid: snapshot_to_dict(agent) for uid, agent in agents.items()},
+            "partner_id": self.partner_id,
         }
 
     def load_state_dict(self, payload: Mapping[str, Any]) -> None:
         """Continue from `state_dict`, in the caller's own state object."""
-        from cadenza.safety.runtime.predictors import snapshot_from_dict
-        from cadenza.safety.state import SafetyState
-
-        stored = SafetyState.from_dict(payload["state"])
+        stored, agents = SafetyState.from_dict(payload["state"]), payload["before"]
         for field in fields(stored):
-            setattr(self._state, field.name, getattr(stored, field.name))
-        before = payload["before"]
-        self._before = before and {uid: snapshot_from_dict(s) for uid, s in before.items()}
-        self._partner_id = payload["partner_id"]
+            setattr(self.safety_state, field.name, getattr(stored, field.name))
+        self.before = agents and {uid: snapshot_from_dict(one) for uid, one in agents.items()}
+        self.partner_id = payload["partner_id"]
 
 
 def driver_of_parts(
     config: EgoAHTConfig, env: object, parts: Mapping[str, Any], driver: AnyDriver | None
 ) -> AnyDriver | None:
-    """Return ``driver``, or the one of ``parts``, keywords of a `FilterDriver` or None, if given.
+    """Return ``driver``, or a `FilterDriver` of its keywords ``parts``, if they are not None.
 
     Raises:
         ConfigurationError: Some of the parts are missing, or for a batch, or beside a driver.
@@ -167,9 +161,8 @@ def driver_of_parts(
             f"{', '.join(given)}, env.num_envs = {config.env.num_envs} and safety = {driver}; pass "
             "all of them, or safety=SafetyDriver.from_env(...) alone."
         )
-    return FilterDriver(
-        env, config.env.agent_uids[0], config.safety.to_options().cbf_gamma, **given
-    )
+    gamma = config.safety.to_options().cbf_gamma
+    return FilterDriver(env=env, ego_uid=config.env.agent_uids[0], gamma=gamma, **given)
 
 
 class SafetyStation:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from cadenza.aht.algorithms import entry_of
 from cadenza.aht.checkpointing import Checkpointer, StoredState, load_newest_state
@@ -48,12 +48,10 @@ from cadenza.core.log_sinks import LogSink, TensorboardSink, make_wandb_run_sink
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.runlog import RunLogger, bind_run_logger
 from cadenza.core.types import Observation, PartnerLike
-
-if TYPE_CHECKING:
-    from cadenza.safety.bounds import Bounds
-    from cadenza.safety.protocols import EgoOnlySafetyFilter, EmergencyController
-    from cadenza.safety.snapshot import AgentSnapshot
-    from cadenza.safety.state import SafetyState
+from cadenza.safety.bounds import Bounds
+from cadenza.safety.protocols import EgoOnlySafetyFilter, EmergencyController
+from cadenza.safety.snapshot import AgentSnapshot
+from cadenza.safety.state import SafetyState
 
 _logger = logging.getLogger(__name__)
 
@@ -87,12 +85,12 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     compat: Literal["upstream"] | None = None,
-    safety_filter: "EgoOnlySafetyFilter | None" = None,
-    safety_state: "SafetyState | None" = None,
-    safety_bounds: "Bounds | None" = None,
-    safety_snapshot_builder: "Callable[[Any], dict[str, AgentSnapshot]] | None" = None,
+    safety_filter: EgoOnlySafetyFilter | None = None,
+    safety_state: SafetyState | None = None,
+    safety_bounds: Bounds | None = None,
+    safety_snapshot_builder: Callable[[Any], dict[str, AgentSnapshot]] | None = None,
     safety_dt: float | None = None,
-    safety_emergency_controllers: "Mapping[str, EmergencyController] | None" = None,
+    safety_emergency_controllers: Mapping[str, EmergencyController] | None = None,
 ) -> TrainingResult:
     """Train the ego.
 
