@@ -10,8 +10,8 @@ import fcntl
 import logging
 import os
 import shutil
-from collections.abc import Collection, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -24,6 +24,7 @@ from cadenza.core.files import (
     fsync_folder,
     make_folder,
     remove_temporaries,
+    require_room_for,
     sha256_bytes,
 )
 from cadenza.core.provenance import source_digest
@@ -144,6 +145,7 @@ _LOGGER = logging.getLogger(__name__)
 SCHEMA_VERSION: Final = 1
 _CLAIM: Final = "job.json"
 _CLAIM_KIND: Final = "cadenza-job"
+_RESULT_KIND: Final = "cadenza-job-result"
 _BLOCK_KIND: Final = "cadenza-job-block"
 _LOCK: Final = "job.lock"
 _WORK: Final = "work"
@@ -210,30 +212,74 @@ class JobFolder:
             "request_sha256": self.request_sha256,
             "code_sha256": self.code_sha256,
         }
-        write_sealed_json(path, full, kind="cadenza-job-result", schema_version=SCHEMA_VERSION)
+        write_sealed_json(path, full, kind=_RESULT_KIND, schema_version=SCHEMA_VERSION)
         return full
 
 
 @contextmanager
 def open_job_folder(
-    root: Path, kind: str, request: Mapping[str, Any], *, code_sha256: str | None = None
+    root: Path,
+    kind: str,
+    request: Mapping[str, Any],
+    *,
+    result: Path | None = None,
+    code_sha256: str | None = None,
 ) -> Generator[JobFolder]:
     """Yield the folder of a job, claimed and locked; it is made if it does not exist.
 
-    ``request`` are the flags and digests that determine the product; None as ``code_sha256`` says
-    that only this package's code does the job.
+    ``request`` are the flags and digests that determine the product, ``result`` is where its result
+    file will be, if it has one; None as ``code_sha256`` says that only this package's code does the
+    job. A job that fails before it kept anything leaves neither the folder nor anything in it.
 
     Raises:
-        ConfigurationError: The folder belongs to another request, or holds foreign files.
+        ConfigurationError: The folder belongs to another request, or holds foreign files; the
+            result file is another job's, or none.
         NotReadyError: Another process works in it.
         StorageError: The file system refused.
     """
     code = code_sha256 or source_digest()
     folder = JobFolder(root=root, kind=kind, request=request, code_sha256=code)
+    if result is not None:
+        _require_own_result(folder, result)
+        require_room_for(result.parent)
+    missing = [path for path in (root, *root.absolute().parents) if not path.exists()]
+    before = {path.name for path in root.iterdir()} if root.is_dir() else set[str]()
     with locked(root, _LOCK):
-        _claim(folder)
-        remove_temporaries(root)
-        yield folder
+        try:
+            _claim(folder)
+            remove_temporaries(root)
+            yield folder
+        except BaseException:
+            _leave_nothing(root, before, missing)
+            raise
+
+
+def _require_own_result(folder: JobFolder, path: Path) -> None:
+    """Raise if the result file exists and is not that of an earlier start of the job."""
+    if not path.exists():
+        return
+    try:
+        facts = read_sealed_json(path, kind=_RESULT_KIND, schema_version=SCHEMA_VERSION)
+    except (IntegrityError, OSError):
+        facts = {}
+    found = (facts.get("job"), facts.get("request_sha256"))
+    if found != (folder.kind, folder.request_sha256):
+        raise ConfigurationError(
+            f"--result-json {path}: expected a new file, or the result of this very job, "
+            f"got {'that of another one' if facts else 'another file'}; choose another one."
+        )
+
+
+def _leave_nothing(root: Path, before: Collection[str], missing: Sequence[Path]) -> None:
+    """Remove what a job made in its folder, and the folder, if it is its claim and lock alone."""
+    made = [path for path in root.iterdir() if path.name not in before]
+    if any(path.name not in (_LOCK, _CLAIM) for path in made):
+        return
+    with suppress(OSError):  # another process may have begun there
+        for path in made:
+            path.unlink()
+        for path in missing:  # the innermost first
+            path.rmdir()
 
 
 def _claim(folder: JobFolder) -> None:

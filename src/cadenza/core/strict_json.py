@@ -34,6 +34,7 @@ def parse_json_object(data: bytes, *, source: str) -> dict[str, Any]:
         value = json.loads(
             data.decode("utf-8"),
             parse_constant=_refuse_constant,
+            parse_float=_finite,
             object_pairs_hook=_refuse_repeated_keys,
         )
     except (ValueError, RecursionError) as error:
@@ -45,6 +46,13 @@ def parse_json_object(data: bytes, *, source: str) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"the number {name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"the number {text} is too large")
+    return number
 
 
 def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from cadenza.loop.constitution import ConstitutionError
 from cadenza.loop.contracts.records import SeedRange
 from cadenza.loop.dry_run import DryBackend, dry_jobs
 from cadenza.loop.orchestrator import build_loop
+from cadenza.loop.orchestrator.assembly import write_demo_config
 from cadenza.loop.status_report import run_status
 from tests.integration.loop.loop_harness import built
 from tests.integration.loop.loop_harness import configured as config
@@ -118,3 +119,14 @@ def test_commands_that_the_rules_refuse_are_refused_before_a_run_exists(
     with pytest.raises(ConstitutionError, match=words):
         build_loop(refused, "r", backend=DryBackend(make_backend(refused)), open_jobs=dry_jobs)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_changed_configuration_of_the_demonstration_is_kept_and_obeyed(tmp_path):
+    first = write_demo_config(tmp_path / "runs", tmp_path / "pages")
+    path = tmp_path / "runs" / "demo.yaml"
+    changed = path.read_text().replace(f"max_cycles: {first.budgets.max_cycles}", "max_cycles: 1")
+    path.write_text(changed)
+    again = write_demo_config(tmp_path / "runs", tmp_path / "others")
+    assert path.read_text() == changed
+    assert (again.budgets.max_cycles, again.knowledge.root) == (1, tmp_path / "others")
+    assert again.workdir == first.workdir

@@ -428,7 +428,7 @@ def train(training: Training) -> dict[str, Any]:
         shapes = {STATE: [data.states.shape[1]], ACTION: [data.actions.shape[1]]}
         request = {**digests, **training.flags(), "init_sha256": init_sha256}
         clone = _new_clone(training, data, initial, shapes)
-        with open_job_folder(training.out, "train", request) as folder:
+        with open_job_folder(training.out, "train", request, result=training.result) as folder:
             facts = finished_policy(folder)
             if facts is None:
                 _fit(training, data, clone, folder)
@@ -488,8 +488,18 @@ def _fit(training: Training, data: TrainingData, clone: Clone, folder: JobFolder
             group["lr"] = cosine_rate(update, updates, training.learning_rate or LEARNING_RATE)
         optimizer.step()  # pyright: ignore[reportUnknownMemberType]
         if (update + 1) % SAVE_EVERY == 0 and update + 1 < updates:
+            _require_finite(clone, update + 1)
             save_state(clone, optimizer, folder, update + 1)
             training.report(update + 1, updates)
+    _require_finite(clone, updates)
+
+
+def _require_finite(clone: Clone, done: int) -> None:
+    if not all(torch.isfinite(one).all() for one in clone.ordered_parameters()):
+        raise ConfigurationError(
+            f"expected finite weights after {done} updates, got NaN or infinity: the training "
+            "diverged; lower --learning-rate."
+        )
 
 
 def _save(

@@ -169,7 +169,11 @@ def _run(
     with (
         Encounters(task, filtered=facts["filter"], make_policy=make_policy) as encounters,
         open_job_folder(
-            collection.out, kind, request, code_sha256=code_digest(task, partners)
+            collection.out,
+            kind,
+            request,
+            result=collection.result,
+            code_sha256=code_digest(task, partners),
         ) as folder,
     ):
         egos = [encounters]

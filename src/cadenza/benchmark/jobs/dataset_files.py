@@ -231,7 +231,7 @@ def merge(job: Merge) -> dict[str, Any]:
     _require_equal(job.sources, infos)
     digests = [tree_digest(root) for root in job.sources]
     request = {"sources_sha256": digests, "repo_id": job.repo_id}
-    with open_job_folder(job.out, "merge", request) as folder:
+    with open_job_folder(job.out, "merge", request, result=job.result) as folder:
         if not (folder.root / DATASET).exists():
             draft = folder.new_draft(DATASET)
             _join(job, infos, digests, draft)

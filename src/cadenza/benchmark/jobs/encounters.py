@@ -26,7 +26,7 @@ from cadenza.benchmark.episodes import EpisodeTag, EpisodeWorld, open_world, run
 from cadenza.benchmark.output_folder import Blocks, open_job_folder
 from cadenza.benchmark.policies import EgoPolicy, EgoSeat, open_policy
 from cadenza.benchmark.tasks import TaskSpec, get_task
-from cadenza.core.arrays import Float32Array
+from cadenza.core.arrays import Float32Array, require_finite
 from cadenza.core.device import single_torch_thread
 from cadenza.core.errors import ConfigurationError, UnknownNameError
 from cadenza.core.types import Observation
@@ -68,9 +68,10 @@ def chosen_partners(task: TaskSpec, names: Sequence[str]) -> tuple[str, ...]:
         return tuple(name for name in task.partners if partner_card(name).leaves_way)
     for name in names:
         if name not in task.partners:
+            alone = " among others; it stands alone" if name in (ALL, LEAVING_WAY) else ""
             raise ConfigurationError(
-                f"--partners: expected {ALL}, {LEAVING_WAY} (each alone) or partners of "
-                f"{task.task_id!r} ({', '.join(task.partners)}), got {name!r}."
+                f"--partners: expected {ALL}, {LEAVING_WAY} or partners of {task.task_id!r} "
+                f"({', '.join(task.partners)}), got {name!r}{alone}."
             )
     if len(set(names)) != len(names):
         raise ConfigurationError(f"--partners: expected each partner once, got {','.join(names)}.")
@@ -133,8 +134,9 @@ class _RecordedEnv:
 
     def step(self, action: Mapping[str, NDArray[Any]]) -> Any:
         """Advance one step."""
-        result = self._env.step(action)
         done = np.clip(action[self._seat.uid], self._seat.low, self._seat.high)
+        result = self._env.step(action)
+        require_finite("reward", np.atleast_1d(np.asarray(result[1], dtype=np.float64)))
         self.recording.actions.append(done.astype(np.float32))
         self.recording.rewards.append(float(result[1]))
         self.recording.states.append(self._state(result[0]))
@@ -142,7 +144,9 @@ class _RecordedEnv:
         return result
 
     def _state(self, obs: Observation) -> Float32Array:
-        return np.array(obs["agent"][self._seat.uid]["state"], dtype=np.float32)
+        state = np.array(obs["agent"][self._seat.uid]["state"], dtype=np.float32)
+        require_finite("state of the ego", state)
+        return state
 
 
 class Encounters(ExitStack):
@@ -248,14 +252,15 @@ def evaluate(evaluation: Evaluation) -> dict[str, Any]:
         "seed_start": evaluation.seed_start,
         "episodes": evaluation.episodes,
     }
-    with (
-        single_torch_thread(),
-        Encounters(task, filtered=filtered, make_policy=make_policy) as encounters,
-        open_job_folder(
-            evaluation.out, "evaluate", request, code_sha256=code_digest(task, partners)
-        ) as folder,
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(single_torch_thread())
+        world = Encounters(task, filtered=filtered, make_policy=make_policy)
+        encounters = stack.enter_context(world)
         features = encounters.features()
+        code, result = code_digest(task, partners), evaluation.result
+        folder = stack.enter_context(
+            open_job_folder(evaluation.out, "evaluate", request, result=result, code_sha256=code)
+        )
         blocks = Blocks(folder=folder.root / BLOCKS, request_sha256=folder.request_sha256)
         episodes = _play(evaluation, partners, encounters, blocks)
         facts = {

@@ -281,6 +281,8 @@ def dataset_interface(root: Path) -> Interface:
         names = cast("Sequence[Any]", feature.get("names") or ())
         last = bool(names) and str(names[-1]).startswith("channel")
         shapes[key] = (shape[-1], *shape[:-1]) if image and last else shape
+    if (root / "meta" / "stats.json").is_file():  # by which training scales; NaN is no JSON
+        _read(root / "meta" / "stats.json", "statistics of finite numbers")
     return Interface(name=f"dataset {root}", shapes=shapes)
 
 

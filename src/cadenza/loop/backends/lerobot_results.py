@@ -10,6 +10,7 @@ Frames: of data and mix only the episodes that the blending script keeps count. 
 """
 
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
@@ -245,7 +246,8 @@ def _group_rates(raw: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max  # a whole number may be beyond it
 
 
 def capped_steps(request: TrainRequest, max_epochs: float | None) -> int:

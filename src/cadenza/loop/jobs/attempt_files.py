@@ -11,6 +11,7 @@ Files:  ``request.json`` what to run; ``host.json`` who runs it; ``heartbeat`` s
 
 import fcntl
 import logging
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -269,7 +270,8 @@ class AttemptFolder:
         """Return the last sign of life; zeros before the first."""
         try:
             numbers = (self.path / "heartbeat").read_bytes().split()
-            attempt_s, quiet_s = (*map(float, numbers), 0.0)[:2]  # older hosts tell one number
+            told = [number if math.isfinite(number) else 0.0 for number in map(float, numbers)]
+            attempt_s, quiet_s = (*told, 0.0)[:2]  # older hosts tell one number
         except (FileNotFoundError, ValueError):  # none yet, or caught in the middle of a write
             return Heartbeat(attempt_s=0.0, quiet_s=0.0)
         return Heartbeat(attempt_s=attempt_s, quiet_s=quiet_s)

@@ -300,7 +300,7 @@ _SHIPPED: Final = "loop/demo.yaml"
 
 
 def write_demo_config(workdir: Path, knowledge: Path) -> LoopConfig:
-    """Write the demonstration's configuration into ``workdir`` and return it.
+    """Write the demonstration's configuration into ``workdir``, unless one is there; return it.
 
     Raises:
         ConfigurationError: The package was installed without its configurations.
@@ -308,8 +308,11 @@ def write_demo_config(workdir: Path, knowledge: Path) -> LoopConfig:
     """
     document: dict[str, Any] = dict(read_yaml(shipped_config(_SHIPPED)))
     document |= {"workdir": str(workdir), "knowledge": {"root": str(knowledge)}}
-    make_folder(workdir)
     path = workdir / CONFIG_FILE
-    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
-    atomic_write_text(path, f"# Run it with: cadenza loop run --config {path}\n{text}")
-    return LoopConfig.from_yaml(path)
+    if not path.exists():  # people change it
+        make_folder(workdir)
+        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+        atomic_write_text(path, f"# Run it with: cadenza loop run --config {path}\n{text}")
+    config = LoopConfig.from_yaml(path)
+    pages = config.knowledge.model_copy(update={"root": knowledge})
+    return config.model_copy(update={"workdir": workdir, "knowledge": pages})

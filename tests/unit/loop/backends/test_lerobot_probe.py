@@ -201,6 +201,12 @@ def test_dataset_shapes_are_channels_first_and_bookkeeping_is_left_out(tmp_path)
 
 def test_large_pictures_do_not_fit_an_environment_of_small_ones(tmp_path):
     data = dataset_interface(dataset(tmp_path, FEATURES))
+    stats = tmp_path / "meta" / "stats.json"
+    stats.write_text('{"action": {"mean": [0.0], "std": [NaN]}}')
+    with pytest.raises(ConfigurationError, match="NaN"):
+        dataset_interface(tmp_path)
+    stats.write_text('{"action": {"mean": [0.0], "std": [1.0]}}')
+    assert dataset_interface(tmp_path) == data
     require_agreement(data, shown(384))
     with pytest.raises(
         ConfigurationError,
