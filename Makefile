@@ -92,6 +92,10 @@ explore: $(VENV)/.installed-dev ## Run the property tests on new random examples
 torn-reads: $(VENV)/.installed-dev ## Look for torn chunks among CHUNKS (ten million) beside one and two writers (minutes)
 	@$(BIN)/python -m tests.integration.stream.torn_reads_table --chunks $(CHUNKS)
 
+verify-measured: $(VENV)/.installed-dev
+	@$(BIN)/cadenza safety verify --quiet --out runs/nightly/$@ --partners 1 position_error=0.005 \
+		velocity_error=0.02 steps=10000000 compared_share=0.0005
+
 verify-several: $(VENV)/.installed-dev
 	@$(VERIFY) --partners 2 --partners 3 several_steps=1000000 multi_partner=passive contact_speed=0.25
 
@@ -109,7 +113,7 @@ nightly: $(VENV)/.installed-dev postgresql ## Run every campaign at full size: t
 		echo "No python3.12: not tested with it" >&2; \
 	fi; \
 	for part in test-maniskill test-teamwork explore torn-reads; do run $(MAKE) $$part; done; \
-	run $(MAKE) --keep-going --jobs=$(JOBS) $(addprefix verify-,1 2 3 4 several); \
+	run $(MAKE) --keep-going --jobs=$(JOBS) $(addprefix verify-,1 2 3 4 several measured); \
 	python=$$($(MANISKILL)) || failed=1; run env CADENZA_MANISKILL_PYTHON=$$python $(MAKE) bench; \
 	exit $$failed
 

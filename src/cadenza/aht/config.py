@@ -179,7 +179,7 @@ _OWN_OPTIONS: Final = (
     *("partner_memory", "prediction_error", "on_bad_input", "max_age_s", "latency_floor"),
     *("comm_tick_s", "age_jump_s", "barrier", "compat", "cbf_power", "budget_split", "rate_limit"),
     *("multi_partner", "contact_speed", "solver", "brake_stopping", "brake_latency_s"),
-    "brake_hysteresis",
+    *("brake_hysteresis", "position_error", "velocity_error"),
 )
 #: Types of what a file holds, where the runtime takes objects, and of what only sealed plans hold.
 _OWN_TYPES: Final[dict[str, Any]] = {

@@ -442,6 +442,8 @@ def pair_constants(
         )
         for model in partners
     ]
+    if options.measures:  # nothing turns along a fixed direction, and its ages cost no authority
+        return PairConstants(parameters, None, covered=covered, lasting=fixed_map)
     if options.barrier == "sampled":
         for partner, pair, contact in zip(partners, parameters, contacts, strict=True):
             if pair.is_step_too_long(contact):

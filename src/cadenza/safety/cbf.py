@@ -52,6 +52,13 @@ Floor:  from the safe set, braking with all the ego is credited with meets the t
         level never needs to be lower than that; one row is feasible at every age up to A_max.
         Left out once no state of the uncertainty lies in the safe set.
 
+Measurement errors: of a relative position at most delta, of a relative velocity at most sigma. For
+any fixed unit vector k (docs/safety.md, step 9), with rel and vel as measured,
+    e_k >= e^ = k @ rel - delta - D,    w_k <= w^ = sigma - k @ vel,
+and whatever keeps e_k >= 0 keeps the balls apart. Nothing turns: no tau, no kappa, no tilt.
+Row:    -k @ a_ego <= (c_max(max(e^, 0), w^) - w^) / dt - a_p, and never less than -alpha_ego.
+k:      the measured normal where (e^, w^) along it lies in S, or the one remembered since then.
+
 Classical row, for comparison with published results; doi:10.1109/TRO.2017.2659727.
 Barrier:  h = max(sqrt(2 alpha e), 1e-3) - w for e > 0, -w in contact (`continuous_barrier`)
 Row:      dh/dt + gamma h^k + lambda >= 0, k = 1 (exponential) or 3 (the cubic of the source):
@@ -86,6 +93,9 @@ DEFAULT_CBF_GAMMA: Final = 5.0
 CERTIFICATE_TOLERANCE: Final = 1e-6
 #: Overlap beyond the margin that such states may have, m.
 OVERLAP_TOLERANCE: Final = 1e-6
+
+#: Share of its authority with which an ego is credited against a partner stronger than itself.
+LEAST_CREDIT: Final = 0.1
 
 #: Smallest value of sqrt(2 alpha e) in `continuous_barrier`, m/s; keeps its derivative bounded.
 PSI_FLOOR: Final = 1e-3
@@ -335,6 +345,26 @@ def planar_row_level(
     return n_x, n_y, excess, (limit - closing) / dt, safe - closing
 
 
+def planar_barrier(
+    p_i: Sequence[float],
+    v_i: Sequence[float],
+    p_j: Sequence[float],
+    v_j: Sequence[float],
+    contact_distance: float,
+    pair: PairParameters,
+) -> float:
+    """Return the h of `planar_row_level` alone, m/s, to the bit."""
+    x, y = p_i[0] - p_j[0], p_i[1] - p_j[1]
+    distance = math.hypot(x, y)
+    n_x, n_y = (x / distance, y / distance) if distance >= COINCIDENT_DISTANCE else (1.0, 0.0)
+    closing, alpha = -(n_x * (v_i[0] - v_j[0]) + n_y * (v_i[1] - v_j[1])), pair.alpha
+    excess, reach = distance - contact_distance, alpha * pair.dt
+    if excess < 0.0:
+        return pair.gamma * excess - closing
+    root = math.sqrt(reach * reach + 8.0 * alpha * excess)
+    return 4.0 * alpha * excess / (reach + root) - closing
+
+
 def continuous_barrier(excess: float, closing_speed: float, alpha: float) -> float:
     """Return the limit dt -> 0 of the barrier, m/s: sqrt(2 alpha e) - w; -w in contact.
 
@@ -497,6 +527,14 @@ def stale_row_level(
     )
 
 
+def measurement_errors(
+    age_s: Any, partner_accel: Any, dt: float, position_error: float, velocity_error: float
+) -> tuple[Any, Any]:
+    """Return delta, m, and sigma, m/s, of an extrapolated partner; of numbers or tensors."""
+    moved = velocity_error * age_s + 0.5 * partner_accel * age_s * (age_s + dt)
+    return position_error + moved, velocity_error + partner_accel * age_s
+
+
 def derated(
     pair: PairParameters,
     reach: float,
@@ -532,6 +570,24 @@ def derated(
             "lower max_age_s or the partner's bound, or raise margin_m."
         )
     return replace(pair, alpha=alpha)
+
+
+def expecting(pair: PairParameters, credit: float, accel: float) -> PairParameters:
+    """Return the constants against a partner that showed more than it declared, ``accel``, m/s^2.
+
+    Nothing is proved with them. An ego without authority left is credited with a share of its
+    ``credit``, m/s^2, so that its row asks for little where the partner is far away.
+    """
+    more = accel - pair.partner_accel
+    if more <= 0.0:
+        return pair
+    return replace(
+        pair,
+        alpha=min(pair.alpha, max(credit - accel, LEAST_CREDIT * credit)),
+        partner_accel=accel,
+        relative_accel=pair.relative_accel + more,
+        unheld_accel=max(pair.unheld_accel, accel),
+    )
 
 
 #: Exponent k of h in the class-K function.

@@ -55,6 +55,9 @@ class RowOptions:
             runtime then brakes.
         cbf_power: Exponent of h in the classical row, 1 or 3.
         max_age_s: Age up to which packets are covered by the guarantee, s; it costs authority.
+        position_error: Bound on the error of every measured position of a partner relative to the
+            ego, m. Where this or the next is above 0, the rows are those of a remembered direction.
+        velocity_error: The same of its velocity, m/s.
         budget_split: None guards against partners; a strategy or its name shares the row with
             partners that run the same filter. The runtime takes a name.
         rate_limit: "soft" keeps every action component within ``Bounds.action_rate`` of the
@@ -72,6 +75,8 @@ class RowOptions:
     compat: Compat | None = None
     cbf_power: CbfPower = 1
     max_age_s: float = 0.0
+    position_error: float = 0.0
+    velocity_error: float = 0.0
     budget_split: BudgetSplitStrategy | str | None = None
     rate_limit: RateLimit = "off"
     multi_partner: MultiPartner = "rows"
@@ -87,6 +92,8 @@ class BatchedKeywords(TypedDict, total=False):
     compat: Compat | None
     cbf_power: CbfPower
     max_age_s: float
+    position_error: float
+    velocity_error: float
     budget_split: BudgetSplitStrategy | str | None
     multi_partner: MultiPartner
     contact_speed: float
@@ -123,6 +130,8 @@ class EgoOnlyOptions(RowOptions):
             ("cbf_gamma", MIN_BOUND, MAX_BOUND),
             ("margin_m", 0.0, MAX_BOUND),
             ("max_age_s", 0.0, MAX_AGE_S),
+            ("position_error", 0.0, MAX_BOUND),
+            ("velocity_error", 0.0, MAX_BOUND),
             ("contact_speed", 0.0, MAX_BOUND),
         ):
             _check_range(name, getattr(self, name), lowest, largest)
@@ -175,6 +184,12 @@ class EgoOnlyOptions(RowOptions):
                 "budget_split and max_age_s out",
             ),
             (
+                self.measures
+                and (not sampled or split or self.passive or self.prediction_error is not None),
+                "position_error and velocity_error are for rows that trust bounds alone; leave "
+                "barrier, budget_split, multi_partner and prediction_error out",
+            ),
+            (
                 self.passive and (self.raises or self.rate_limit != "off"),
                 'multi_partner="passive" always brakes; leave on_infeasible and rate_limit out',
             ),
@@ -217,6 +232,11 @@ class EgoOnlyOptions(RowOptions):
     def passive(self) -> bool:
         """Whether several partners are met by passive safety."""
         return self.multi_partner == "passive"
+
+    @property
+    def measures(self) -> bool:
+        """Whether errors of measurement are stated, and rows built along remembered directions."""
+        return self.position_error > 0.0 or self.velocity_error > 0.0
 
     @property
     def brakes_radially(self) -> bool:

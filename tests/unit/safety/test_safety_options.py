@@ -202,6 +202,8 @@ EFFECTS = {
     "prediction_error": (chase, 10.0, {"predictor_kind": "constant_acceleration"}),
     "on_bad_input": (lost_partner, "brake", {}),
     "max_age_s": (chase, 0.2, {}),
+    "position_error": (chase, 0.005, {}),
+    "velocity_error": (chase, 0.02, {}),
     "latency_floor": (near_and_old, True, {}),
     "comm_tick_s": (lambda **o: near_and_old(3, **o), 0.005, {}),
     "age_jump_s": (rising_age, 0.2, {}),

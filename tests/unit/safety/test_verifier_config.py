@@ -146,6 +146,8 @@ CHANGES = [
     (SMALL, {"ego_radius": 0.3}),
     (SMALL, {"partner_radius": 0.3}),
     (LATE, {"max_age_s": 0.05}),
+    (SMALL, {"position_error": 0.005}),
+    (SMALL, {"velocity_error": 0.02}),
     (SMALL, {"barrier": "wae"}),
     (CLASSIC, {"compat": "upstream"}),
     (CLASSIC, {"cbf_power": 3}),

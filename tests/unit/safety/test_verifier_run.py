@@ -71,6 +71,45 @@ def test_partner_that_switches_within_steps_neither_touches_nor_leaves_the_safe_
     assert counts.changed_steps > steps / 5
 
 
+#: What is measured is 5 mm and 0.02 m/s off, in the way that serves the partner.
+MEASURED = dataclasses.replace(
+    ONE,
+    steps=size(24_000, 1_000_000),
+    dims=(2, 3),
+    dts=size((0.05,), (0.1, 0.05, 0.02)),
+    delays=("none", "fixed", "varying"),
+    pieces=VerifierConfig().pieces,
+    position_error=0.005,
+    velocity_error=0.02,
+    compared_share=0.005,
+)
+
+
+def test_partner_that_is_measured_wrongly_is_not_touched_if_the_errors_are_stated():
+    report = verify(MEASURED)
+    counts = report.everything()
+    assert report.failures == []
+    assert counts.steps >= MEASURED.steps
+    assert (counts.penetrated_steps, counts.uncertified_steps, counts.infeasible_steps) == (0, 0, 0)
+    assert counts.changed_steps > MEASURED.steps / 5
+    assert counts.min_margin_m < 1e-6  # and the partners come all the way
+    assert counts.compared_steps > 50
+    assert counts.largest_difference <= 1e-10
+
+
+@pytest.mark.parametrize("told", [{"position_error": 0.0}, {"velocity_error": 0.0}])
+def test_filter_that_is_not_told_of_one_of_its_errors_is_found_out(told):
+    config = dataclasses.replace(MEASURED, steps=8000, delays=("none",), compared_share=0.0)
+    report = verify(
+        config,
+        make_guard=lambda scenario, told_of: batched_guard(
+            scenario, dataclasses.replace(told_of, **told)
+        ),
+    )
+    assert report.everything().penetrated_episodes > 0
+    assert not report.holds
+
+
 def test_filter_for_a_partner_that_holds_its_push_is_found_out(monkeypatch):
     """A long step against a weak authority; with kappa = 1 rows are too loose."""
     config = dataclasses.replace(

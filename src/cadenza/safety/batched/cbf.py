@@ -18,9 +18,11 @@ from torch import Tensor
 from cadenza.safety.batched.projection import tensor_like
 from cadenza.safety.bounds import MIN_BOUND
 from cadenza.safety.cbf import (
+    CERTIFICATE_TOLERANCE,
     COINCIDENT_DISTANCE,
     COINCIDENT_LEVEL,
     DEFAULT_CBF_GAMMA,
+    OVERLAP_TOLERANCE,
     PSI_FLOOR,
     CbfPower,
     Plant,
@@ -287,6 +289,75 @@ def stale_levels(
     excess, constants = distance - contact, (pair.alpha, pair.dt, pair.gamma)
     h = barrier_values(excess, closing, *constants)
     return level, h, barrier_values(excess + open_.position, best, *constants)
+
+
+class OffersBatch(NamedTuple):
+    """Chosen directions k of all pairs; see `cadenza.safety.filters.directions`."""
+
+    direction: Tensor  # Unit vectors, shape (B, N, d)
+    level: Tensor  # Largest closing acceleration along them, shape (B, N), m/s^2
+    proved: Tensor  # Whether the pair is known to be in their safe set, shape (B, N)
+    uncovered: Tensor  # Nothing is proved, or the measurements contradict the memory, (B, N)
+
+
+def offers_batch(
+    motion: tuple[Tensor, Tensor],
+    normal: Tensor,
+    contact: Tensor,
+    errors: tuple[Tensor, Tensor],
+    pair: PairTensors,
+    credit: float,
+    remembered: Tensor | None,
+    action: Tensor,
+) -> OffersBatch:
+    """Return `offers_of` and `choose` of `cadenza.safety.filters.directions`.
+
+    Args:
+        motion: Ego's centres and velocities less the extrapolated partners', (B, N, d) each.
+        normal: Unit vectors along the former.
+        contact: D, shape (B, N), m.
+        errors: delta, m, and sigma, m/s, shape (B, N).
+        pair: The pairs' constants.
+        credit: Acceleration of the ego in every direction, m/s^2.
+        remembered: The last directions, zero where there is none; None if there is none at all.
+        action: The nominal actions, inside the box, shape (B, d).
+    """
+    (offset, velocity), (delta, sigma) = motion, errors
+
+    def level(excess: Tensor, closing: Tensor) -> Tensor:
+        limit = _next_closing_limit(excess, closing, pair)
+        return (limit - closing) / pair.dt - pair.partner_accel
+
+    def bounds_along(k: Tensor) -> tuple[Tensor, Tensor]:
+        return (k * offset).sum(-1) - delta - contact, sigma - (k * velocity).sum(-1)
+
+    excess, closing = bounds_along(normal)
+    h = barrier_values(excess, closing, pair.alpha, pair.dt, pair.gamma)
+    shown = (excess >= 0.0) & (h >= 0.0)
+    fresh = level(excess, closing)
+    fresh = torch.where(shown, fresh.clamp_min(-credit), fresh)
+    if remembered is None:
+        return OffersBatch(normal, fresh, shown, ~shown)
+    least, fastest = bounds_along(remembered)
+    most = least + 2.0 * delta
+    best = barrier_values(
+        most.clamp_min(0.0), fastest - 2.0 * sigma, pair.alpha, pair.dt, pair.gamma
+    )
+    known = (remembered != 0.0).any(-1)
+    contradiction = known & ((most < -OVERLAP_TOLERANCE) | (best < -CERTIFICATE_TOLERANCE))
+    known = known & ~contradiction
+    kept = level(least.clamp_min(0.0), fastest).clamp_min(-credit)
+
+    def missed(k: Tensor, at: Tensor) -> Tensor:
+        return (-(k * action.unsqueeze(1)).sum(-1) - at).clamp_min(0.0)
+
+    take = known & (~shown | (missed(remembered, kept) < missed(normal, fresh)))
+    return OffersBatch(
+        torch.where(take.unsqueeze(-1), remembered, normal),
+        torch.where(take, kept, fresh),
+        shown | known,
+        ~(shown | known) | contradiction,
+    )
 
 
 def derated_batch(

@@ -33,6 +33,7 @@ from cadenza.safety.batched.cbf import (
     PairTensors,
     barrier_values,
     derated_batch,
+    offers_batch,
     pair_geometry_batch,
     root,
     sampled_level,
@@ -60,12 +61,15 @@ from cadenza.safety.batched.search import first_largest
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.cbf import (
     CERTIFICATE_TOLERANCE,
+    LEAST_CREDIT,
     OVERLAP_TOLERANCE,
     braking_meets_row,
+    measurement_errors,
 )
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.filter_options import BatchedKeywords, EgoOnlyOptions
 from cadenza.safety.filters.arguments import checked_timestep, require_one_space
+from cadenza.safety.filters.directions import ROW_MET
 from cadenza.safety.filters.ego_only import AGE_ROUNDING
 from cadenza.safety.filters.projection import (
     FEASIBILITY_ROOM,
@@ -78,6 +82,8 @@ from cadenza.safety.protocols import AgentControlModel
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
 from cadenza.safety.solvers import DaqpSolver
 
+#: Shortfall of a row, over 1 + |level|, with which a solver's answer is accepted, by precision.
+_ROW_MET: Final = {torch.float64: ROW_MET, torch.float32: 1e-5}
 #: What a message adds to the range of all numbers.
 _WANTED: Final = {
     "ego_radius": ", > 0 m",
@@ -98,6 +104,8 @@ class StepInput(NamedTuple):
     partner_radii: Tensor
     lambda_: Tensor | None
     age_s: Tensor | None
+    directions: Tensor | None
+    partner_accel: Tensor | None
 
     def checked(self, partners: int, d: int) -> "StepInput":
         """Return the arguments with radii per environment, after checking all but the numbers.
@@ -124,9 +132,11 @@ class StepInput(NamedTuple):
             ("partner_radii", ((partners,), each)),
             ("lambda_", (each,)),
             ("age_s", (each,)),
+            ("directions", ((*each, d),)),
+            ("partner_accel", (each,)),
         ):
             values: Tensor | None = getattr(self, name)
-            if values is None and name in ("lambda_", "age_s"):
+            if values is None and name in ("lambda_", "age_s", "directions", "partner_accel"):
                 continue
             values = require_tensor(f"filter: {name}", values)
             if values.dtype != nominal.dtype or values.device != nominal.device:
@@ -186,6 +196,8 @@ class EgoRowsBatch(NamedTuple):
     closing: Tensor  # Closing speeds, shape (B, N), m/s
     uncovered: Tensor  # The certificate does not cover the step, shape (B,)
     outside: Tensor  # A state is outside the safe set, shape (B,)
+    #: Directions of rows whose pair is known to be safe, else zero, (B, N, d); None without errors
+    directions: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -214,6 +226,8 @@ class BatchedStep(NamedTuple):
         lambda_: Slack that entered each row, shape (B, N), m/s^2.
         intervention: Euclidean distance between action and nominal action, shape (B,).
         uncertified: The invariance certificate does not cover the step, shape (B,), bool.
+        directions: What the next step's ``directions`` are, if this action is executed, shape
+            (B, N, d); (B, 0, d) where no errors of measurement are stated.
     """
 
     action: Tensor
@@ -224,6 +238,7 @@ class BatchedStep(NamedTuple):
     lambda_: Tensor
     intervention: Tensor
     uncertified: Tensor
+    directions: Tensor
 
 
 class _Solution(NamedTuple):
@@ -347,6 +362,8 @@ class BatchedEgoFilter:
         *,
         lambda_: Tensor | None = None,
         age_s: Tensor | None = None,
+        directions: Tensor | None = None,
+        partner_accel: Tensor | None = None,
     ) -> BatchedStep:
         """Return the actions closest to the nominal ones that keep the egos in the safe set.
 
@@ -360,6 +377,10 @@ class BatchedEgoFilter:
             partner_radii: Shape (N,) or (B, N), m, > 0; a tensor when captured in a CUDA graph.
             lambda_: Slack per pair, shape (B, N), m/s^2; None for zero.
             age_s: Time since the reports were true, shape (B, N), s; None if they are current.
+            directions: What the last step returned, shape (B, N, d); zero where an episode begins
+                or another action was executed, None where all do.
+            partner_accel: What partners showed, shape (B, N), m/s^2. Where it is more than what
+                they declare, rows are built on it and nothing is certified; None where it never is.
 
         Raises:
             InputError: Shapes or dtypes disagree; with ``validate`` also numbers that are not
@@ -378,6 +399,8 @@ class BatchedEgoFilter:
             partner_radii=tensor_like("filter: partner_radii", partner_radii, nominal),
             lambda_=lambda_,
             age_s=age_s,
+            directions=directions if self._options.measures else None,
+            partner_accel=partner_accel,
         ).checked(self._partners, self._dim)
         if self._validate:
             step.require_numbers()
@@ -396,6 +419,7 @@ class BatchedEgoFilter:
         ego: tuple[Tensor, Tensor],
         partners: tuple[Tensor, Tensor],
         contact: Tensor,
+        partner_accel: Tensor | None = None,
     ) -> Tensor:
         """Return h of the pairs, as current packets tell them, shape (..., B, N), m/s.
 
@@ -403,6 +427,7 @@ class BatchedEgoFilter:
             ego: Positions, m, and velocities, m/s, shape (B, d) each.
             partners: Likewise, shape (..., B, N, d) each.
             contact: Sums of the radii and the safety margin, broadcasting to (B, N), m.
+            partner_accel: As for `filter`.
 
         Raises:
             ConfigurationError: One of them is no tensor.
@@ -417,9 +442,9 @@ class BatchedEgoFilter:
             ego[0].unsqueeze(1) - partners[0], ego[1].unsqueeze(1) - partners[1]
         )
         constants = self._constants(ego[0])
-        if self._options.max_age_s > 0.0:
+        if self._options.max_age_s > 0.0 and not self._options.measures:
             constants = self._covering(constants, contact.expand(distance.shape[-2:]))
-        pair = constants.pair
+        pair = self._as_seen(constants, partner_accel).pair
         if self._level is sampled_level:
             return barrier_values(distance - contact, closing, pair.alpha, pair.dt, pair.gamma)
         return self._level(distance, contact.expand_as(distance), closing, tangential, pair)[1]
@@ -465,6 +490,11 @@ class BatchedEgoFilter:
         solved = (solution.status < INFEASIBLE).unsqueeze(1)
         missed = ((rows.a * solution.u.unsqueeze(1)).sum(-1) - solution.b).clamp_min(0.0)
         relaxed = (solution.lambda_ > 0.0).any(1)
+        directions = nominal.new_empty((len(nominal), 0, self._dim))
+        if rows.directions is not None:  # those that the action keeps to
+            above = (rows.a * solution.u.unsqueeze(1)).sum(-1) - rows.level
+            met = above <= _ROW_MET[nominal.dtype] * (1.0 + rows.level.abs())
+            directions = torch.where(met.unsqueeze(-1), rows.directions, 0.0)
         return BatchedStep(
             action=solution.u,
             status=solution.status,
@@ -474,12 +504,14 @@ class BatchedEgoFilter:
             lambda_=solution.lambda_,
             intervention=root((solution.u - nominal).square().sum(1)),
             uncertified=~solution.proved | relaxed | rows.uncovered | rows.outside,
+            directions=directions,
         )
 
     def _rows(self, step: StepInput) -> EgoRowsBatch:
         """Return the rows against all partners in every environment, at lambda = 0."""
         contact = step.ego_radius + self._options.margin_m + step.partner_radii
         constants = self._covering(self._constants(step.nominal), contact)
+        constants = self._as_seen(constants, step.partner_accel)
         age = None if self._options.upstream else step.age_s
         positions = step.partner_positions
         if age is not None:
@@ -490,6 +522,8 @@ class BatchedEgoFilter:
         )
         normal, distance, closing, tangential = geometry
         pair = constants.pair
+        if self._options.measures:
+            return self._measured_rows(step, positions, geometry, contact, constants)
         # Partners that share the row, and the published filter's, do not push.
         trusted = self._options.upstream or constants.shares is not None
         push = torch.zeros_like(pair.partner_accel) if trusted else pair.partner_accel
@@ -506,9 +540,74 @@ class BatchedEgoFilter:
         lost = lost.expand(distance.shape[:1])
         return EgoRowsBatch(-normal, level, h, margin, closing, lost, outside.any(1))
 
+    def _measured_rows(
+        self,
+        step: StepInput,
+        positions: Tensor,
+        geometry: PairGeometry,
+        contact: Tensor,
+        constants: EgoConstants,
+    ) -> EgoRowsBatch:
+        """Return the rows along remembered directions; partners are at ``positions`` by now."""
+        normal, distance, closing, _ = geometry
+        pair, options, c = constants.pair, self._options, self._bounds.action_linf_component
+        age = torch.zeros_like(distance) if step.age_s is None else step.age_s
+        motion = (
+            step.ego_position.unsqueeze(1) - positions,
+            step.ego_velocity.unsqueeze(1) - step.partner_velocities,
+        )
+        offers = offers_batch(
+            motion,
+            normal,
+            contact,
+            measurement_errors(
+                age, pair.partner_accel, pair.dt, options.position_error, options.velocity_error
+            ),
+            pair,
+            self._authority.every_direction,
+            step.directions,
+            step.nominal.clamp(-c, c),
+        )
+        too_old = age > options.max_age_s * (1.0 + AGE_ROUNDING)
+        covered = constants.covered.expand(distance.shape[:1])
+        margin = distance - contact
+        return EgoRowsBatch(
+            -offers.direction,
+            offers.level,
+            barrier_values(margin, closing, pair.alpha, pair.dt, pair.gamma),
+            margin,
+            closing,
+            (offers.uncovered | too_old).any(1) | ~covered,
+            torch.zeros_like(covered),
+            torch.where(
+                (offers.proved & covered.unsqueeze(1)).unsqueeze(-1), offers.direction, 0.0
+            ),
+        )
+
+    def _as_seen(self, constants: EgoConstants, accel: Tensor | None) -> EgoConstants:
+        """Return the constants for what partners showed: `cadenza.safety.cbf.expecting`."""
+        if accel is None:
+            return constants
+        pair, credit = constants.pair, self._authority.every_direction
+        more = (accel - pair.partner_accel).clamp_min(0.0)
+        covered = constants.covered & (more == 0.0).all(-1)
+        if constants.shares is not None or self._options.upstream:
+            return replace(constants, covered=covered)
+        alpha = torch.minimum(pair.alpha, (credit - accel).clamp_min(LEAST_CREDIT * credit))
+        pair = replace(
+            pair,
+            alpha=torch.where(more > 0.0, alpha, pair.alpha),
+            partner_accel=pair.partner_accel + more,
+            relative_accel=pair.relative_accel + more,
+            unheld_accel=pair.unheld_accel + more,
+        )
+        return replace(constants, pair=pair, covered=covered)
+
     def _covering(self, constants: EgoConstants, contact: Tensor) -> EgoConstants:
         """Return the constants less what the declared packet age costs, and where they hold."""
         pair, covered, options = constants.pair, constants.covered, self._options
+        if options.measures:  # as `cadenza.safety.authority.pair_constants`
+            return constants
         if options.max_age_s > 0.0:
             reach = torch.full_like(pair.alpha[:1], self._authority.reach)
             pair, left = derated_batch(pair, reach, contact, options.max_age_s)
@@ -650,7 +749,7 @@ class BatchedEgoFilter:
 
     def _passively(self, step: StepInput, solution: _Solution, rows: EgoRowsBatch) -> _Solution:
         """Return the solution where it keeps passive safety, and elsewhere what does."""
-        pair = self._constants(step.nominal).pair
+        pair = self._as_seen(self._constants(step.nominal), step.partner_accel).pair
         scene = PassiveScene(
             step.ego_position.unsqueeze(1) - step.partner_positions,
             step.ego_velocity,

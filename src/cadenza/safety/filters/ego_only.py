@@ -11,7 +11,7 @@ Limits:  the certificate needs a constant ego authority in every direction (true
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Final, Unpack, cast
 
@@ -21,6 +21,7 @@ from cadenza.core.arrays import FloatArray
 from cadenza.safety.authority import (
     EgoAuthority,
     EgoPairs,
+    PairConstants,
     StepConstants,
     measure_authority,
     pair_constants,
@@ -35,7 +36,9 @@ from cadenza.safety.cbf import (
     barrier_value,
     barrier_violation,
     braking_meets_row,
+    expecting,
     pair_geometry,
+    planar_barrier,
     planar_row_level,
     stale_row_level,
     staleness,
@@ -55,10 +58,18 @@ from cadenza.safety.filters.arguments import (
     require_snapshot,
     require_snapshots,
 )
+from cadenza.safety.filters.directions import (
+    Direction,
+    DirectionMemory,
+    Offer,
+    choose,
+    offers_of,
+)
 from cadenza.safety.filters.projection import (
     Box,
     PairRows,
     Solution,
+    clipped,
     granted,
     inside,
     nearest_in_closed_form,
@@ -89,12 +100,15 @@ class EgoRows(PairRows):
         outside: A state is outside the safe set, beyond rounding.
         violated: A barrier value or a margin is below 0.
         passive: What passive safety against several partners is judged by; None without it.
+        offers: Directions to choose from, one entry per partner; the rows are those of the chosen
+            ones. Empty where no errors of measurement are stated.
     """
 
     uncovered: bool
     outside: bool = False
     violated: bool = False
     passive: PassiveScene | None = None
+    offers: list[list[Offer]] = field(default_factory=list[list[Offer]])
 
 
 def build_ego_rows(
@@ -105,10 +119,12 @@ def build_ego_rows(
     authority: EgoAuthority,
     options: EgoOnlyOptions,
     shares: Sequence[float] | None = None,
+    remembered: Sequence[Direction | None] = (),
 ) -> EgoRows:
     """Return the rows against all partners, given their last packets and them one step ahead.
 
     ``shares`` are the ego's shares of the rows; None if the partners do not cooperate.
+    ``remembered`` are their directions where errors of measurement are stated.
     """
     a: list[list[float]] = []
     levels: list[float] = []
@@ -133,7 +149,23 @@ def build_ego_rows(
             push = pair.partner_accel
         else:
             push = 0.0 if shares else _push(rows, normal, partner, predicted[j], pair, options)
-        if stale:
+        if options.measures:
+            level, h = 0.0, barrier_value(margin, closing, pair.alpha, pair.dt, pair.gamma)
+            found, contradiction = offers_of(
+                (p_ego, v_ego, p_partner, v_partner),
+                normal,
+                contact,
+                partner.age_s,
+                pair,
+                push,
+                authority.every_direction,
+                options,
+                remembered[j] if remembered else None,
+            )
+            rows.offers.append(found)
+            too_old = partner.age_s > options.max_age_s * (1.0 + AGE_ROUNDING)
+            rows.uncovered |= too_old or contradiction or not found[0].proved
+        elif stale:
             geometry = (distance, contact, closing, tangential)
             share = shares[j] if shares else 1.0
             level, h = _stale_level(
@@ -152,7 +184,9 @@ def build_ego_rows(
             level = (shares[j] * level if shares else level) - push
         if h < 0.0 or margin < 0.0:
             rows.violated = True
-            if not stale and (h < -CERTIFICATE_TOLERANCE or margin < -OVERLAP_TOLERANCE):
+            if not (stale or options.measures) and (
+                h < -CERTIFICATE_TOLERANCE or margin < -OVERLAP_TOLERANCE
+            ):
                 rows.outside = True
         if bias is not None:
             level += sum([n_k * b_k for n_k, b_k in zip(normal, bias, strict=True)])
@@ -164,6 +198,8 @@ def build_ego_rows(
         barriers.append(h)
         margins.append(margin)
         closings.append(closing)
+    if ego.age_s > 0.0:  # what bounds an old measurement of the ego is not known
+        rows.offers = [[o._replace(proved=False) for o in found] for found in rows.offers]
     return rows
 
 
@@ -171,17 +207,7 @@ def pair_barrier(
     ego: AgentSnapshot, partner: AgentSnapshot, pair: PairParameters, options: EgoOnlyOptions
 ) -> float:
     """Return h of one pair, m/s, as `build_ego_rows` reports it."""
-    return barrier_ahead(ego, partner, 0.0 if options.upstream else partner.age_s, pair, options)
-
-
-def barrier_ahead(
-    ego: AgentSnapshot,
-    partner: AgentSnapshot,
-    time_s: float,
-    pair: PairParameters,
-    options: EgoOnlyOptions,
-) -> float:
-    """Return h of one pair, m/s, once the partner has kept its velocity for ``time_s``."""
+    time_s = 0.0 if options.upstream else partner.age_s
     _, distance, closing, tangential = pair_geometry(
         ego.position_numbers,
         ego.velocity_numbers,
@@ -292,6 +318,9 @@ class EgoOnlyCBFQP:
         self._brakes_radially = self._options.brakes_radially
         self._as_given = self._options.upstream
         self._passive = self._options.passive
+        #: Directions along which pairs are known to be safe; empty without stated errors.
+        self.directions = DirectionMemory()
+        self._expected: dict[str, float] = {}
         self._limits_rate = self._options.rate_limit != "off"
         self._constants: StepConstants | None = None
         #: The same for `ordinary_step`: None where they or the options leave no such step.
@@ -307,9 +336,18 @@ class EgoOnlyCBFQP:
         """The options the filter was built with."""
         return self._options
 
+    def expect(self, accels: Mapping[str, float]) -> None:
+        """Build rows for these accelerations of partners, m/s^2, which disprove what was declared.
+
+        No step is certified with them; nothing believes the declarations again.
+        """
+        if accels != self._expected:
+            self._expected, self._constants, self.lasting = dict(accels), None, None
+
     def reset(self, *, seed: int | None = None) -> None:
-        """Start an episode. There is nothing to forget: no draws, and every solve starts cold."""
+        """Start an episode, without remembered directions. Nothing is drawn from ``seed``."""
         del seed
+        self.directions.forget()
 
     def filter(
         self,
@@ -557,9 +595,11 @@ class EgoOnlyCBFQP:
             # The share is that of a command which arrives in part; the bias acts in full.
             own, _ = delivered_fractions(self._options.strategy)
             authority = replace(authority, bias=tuple(b / own for b in authority.bias))
+        turned = [self._turned(pair) for pair in of_pairs.parameters]
+        if self._expected:
+            of_pairs = self._as_seen(of_pairs, pairs, authority)
         c, size = bounds.action_linf_component, model.action_dim
         box = ([-c] * size, [c] * size)
-        turned = [self._turned(pair) for pair in of_pairs.parameters]
         rows = list(zip(pairs.partners, pairs.keys, of_pairs.parameters, turned, strict=True))
         constants = StepConstants(
             pairs, bounds, dt, contacts, declared, authority, of_pairs, box, rows
@@ -568,6 +608,19 @@ class EgoOnlyCBFQP:
         holds = of_pairs.lasting and contacts is None and declared is None and size == 2
         self.lasting = constants if holds and self._options.ordinary else None
         return constants
+
+    def _as_seen(
+        self, of_pairs: PairConstants, pairs: EgoPairs, authority: EgoAuthority
+    ) -> PairConstants:
+        """Return the constants for what partners showed; nobody is certified with them."""
+        credit, seen = authority.every_direction, self._expected
+        parameters = of_pairs.parameters
+        if of_pairs.shares is None and not self._as_given:
+            parameters = [
+                expecting(pair, credit, seen.get(uid, 0.0))
+                for uid, pair in zip(pairs.partners, parameters, strict=True)
+            ]
+        return replace(of_pairs, parameters=parameters, covered=False)
 
     def rows(
         self,
@@ -586,8 +639,16 @@ class EgoOnlyCBFQP:
         for (uid, _, pair, turned), contact in zip(constants.rows, contacts, strict=True):
             if 6.0 * contact < turned:
                 raise step_too_long(uid, pair, contact)
+        kept = self.directions.kept
         rows = build_ego_rows(
-            ego, partners, ahead, of_pairs.parameters, authority, self._options, of_pairs.shares
+            ego,
+            partners,
+            ahead,
+            of_pairs.parameters,
+            authority,
+            self._options,
+            of_pairs.shares,
+            [kept.get(uid) for uid in constants.pairs.partners] if kept else (),
         )
         if not of_pairs.covered:
             rows.uncovered = True
@@ -627,6 +688,12 @@ class EgoOnlyCBFQP:
         if previous_action is not None and self._limits_rate:
             previous = require_previous(previous_action, len(u))
             narrow = rate_box(previous, constants.bounds.action_rate, box)
+        chosen: list[Offer] = []
+        if rows.offers:
+            self.directions.forget()
+            chosen, rows.a, rows.level = choose(
+                rows.offers, clipped(u, *narrow), constants.authority
+            )
         status, slack, uncertified = "optimal", None, rows.uncovered
         started = perf_counter()
         used, b = granted(wanted, rows.a, rows.level, narrow, self._as_given)
@@ -638,6 +705,8 @@ class EgoOnlyCBFQP:
             uncertified = uncertified or not solution.proved
         elapsed_ms = (perf_counter() - started) * 1e3
         unchanged = x is u or x == u
+        if chosen and constants.of_pairs.covered:
+            self.directions.take(constants.pairs.partners, chosen, rows, x)
         if any(used) and max(used) > 0.0:
             uncertified = True
         info: FilterInfo = {
@@ -732,12 +801,16 @@ class EgoOnlyCBFQP:
         barriers: list[float],
         constants: StepConstants,
     ) -> LambdaDict:
-        """Return h(forecast) - h(now) per pair, m/s, where every forecast kept the velocity."""
-        parameters, options, dt = constants.of_pairs.parameters, self._options, constants.dt
-        return {
-            key: barrier_ahead(ego, before[j], dt, parameters[j], options) - barriers[j]
-            for j, key in enumerate(constants.pairs.keys)
-        }
+        """Return h(forecast) - h(now) per pair, m/s, of an ordinary step; see `ordinary_step`."""
+        p, v, dt = ego.position_numbers, ego.velocity_numbers, constants.dt
+        radius = ego.radius + self._options.margin_m
+        scores: LambdaDict = {}
+        for j, (_, key, pair, _) in enumerate(constants.rows):
+            last = before[j]
+            ahead, speed = last.position_after(dt), last.velocity_numbers
+            h = planar_barrier(p, v, ahead, speed, radius + last.radius, pair)
+            scores[key] = h - barriers[j]
+        return scores
 
     def _states(
         self, agents: Mapping[str, AgentSnapshot], pairs: EgoPairs
@@ -756,7 +829,8 @@ class EgoOnlyCBFQP:
 
     def _turned(self, pair: PairParameters) -> float:
         """Return a_p dt^2, m, which six contact distances must reach; 0 where none need to."""
-        bounded = self._options.barrier == "sampled" and pair.plant == "zoh"
+        options = self._options
+        bounded = options.barrier == "sampled" and pair.plant == "zoh" and not options.measures
         return pair.unheld_accel * pair.dt * pair.dt if bounded else 0.0
 
     def _declared(self, pairs: EgoPairs, bounds: Bounds) -> list[float]:

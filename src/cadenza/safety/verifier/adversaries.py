@@ -213,6 +213,36 @@ def bounded_push(view: PartnerView, adversary: Adversary) -> FloatArray:
     return view.bound * share / np.maximum(length(share), 1.0)[:, None]
 
 
+#: Ways in which measurements mislead an ego; see `misleading`.
+MISLEADING: Final = 5
+
+
+def misleading(
+    ways: IndexArray, toward: FloatArray, taste: FloatArray, step: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return in which direction the partners' measured positions and velocities are wrong.
+
+    A partner looks farther away and less fast than it is; or looks so while it is seen beside where
+    it is, now left, now right; or is seen aside only; or the error turns round in every step, or
+    every eight.
+
+    Args:
+        ways: Which way each error takes, below `MISLEADING`, shape (M,).
+        toward: Unit vectors from the partners to the ego, shape (M, d).
+        taste: Unit vectors that stay the same during an episode, shape (M, d).
+        step: Steps since the episode began.
+
+    Returns:
+        Unit vectors, or zero, shape (M, d) each.
+    """
+    back, flip, slow = -toward, 1.0 - 2.0 * (step % 2), 1.0 - 2.0 * (step // 8 % 2)
+    aside = unit(taste - dot(taste, toward)[:, None] * toward)
+    position = np.stack((back, unit(back + flip * aside), flip * aside, flip * back, slow * back))
+    velocity = np.stack((back, unit(back - flip * aside), back, flip * back, -slow * back))
+    rows = np.arange(len(ways))
+    return position[ways, rows], velocity[ways, rows]
+
+
 #: Returns nominal actions, shape (B, d), m/s^2.
 EgoNominal: TypeAlias = Callable[[EgoView], FloatArray]
 

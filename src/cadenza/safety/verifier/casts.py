@@ -12,12 +12,14 @@ from cadenza.core.arrays import FloatArray
 from cadenza.safety.verifier.adversaries import (
     ADVERSARIES,
     EGO_NOMINALS,
+    MISLEADING,
     EgoView,
     IndexArray,
     PartnerView,
     bounded_push,
     dot,
     length,
+    misleading,
     nominal_action,
     unit,
 )
@@ -48,6 +50,7 @@ class Cast:
     aim: FloatArray  # Direction in which an ego drives at a standing partner, shape (B, d)
     taste: FloatArray  # Unit vector of each pair, shape (M, d)
     phase: FloatArray  # Number in [0, 1) of each pair, shape (M,)
+    ways: IndexArray  # How the measurements of each pair mislead, shape (M,)
     _pairs_of: list[IndexArray] = field(init=False)
     _episodes_of: list[IndexArray] = field(init=False)
 
@@ -82,6 +85,20 @@ class Cast:
             if rows.size:
                 flat[rows] = bounded_push(view.take(rows), ADVERSARIES[name])
         return flat.reshape(accel.shape)
+
+    def measured(
+        self, motion: Motion, positions: FloatArray, velocities: FloatArray, step: int
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the partners' positions and velocities with errors chosen against the ego."""
+        config, shape = self.config, positions.shape
+        if not config.measures:
+            return positions, velocities
+        toward = unit(motion.offset.reshape(-1, shape[2]), self.taste)
+        wrong = [x.reshape(shape) for x in misleading(self.ways, toward, self.taste, step)]
+        return (
+            positions + config.position_error * wrong[0],
+            velocities + config.velocity_error * wrong[1],
+        )
 
     def episodes_by_adversary(self) -> dict[str, IndexArray]:
         """Return which episodes each opponent played, for a single partner; else nothing."""
@@ -163,6 +180,8 @@ def draw_cast(
     centre = motion.positions.mean(axis=1) - motion.ego_position
     spread = _GOAL_SPREAD_M * rng.normal(size=(episodes, dim))
     phase: FloatArray = rng.uniform(size=(episodes * partners,))
+    taste = unit(rng.normal(size=(episodes * partners, dim)))
+    ways: IndexArray = rng.integers(MISLEADING, size=(episodes * partners,))
     return Cast(
         scenario=scenario,
         config=config,
@@ -170,6 +189,7 @@ def draw_cast(
         nominals=(numbers // opponents) % controllers,
         goals=motion.ego_position + _GOAL_BEYOND * centre + spread,
         aim=standing_aim(motion) if scenario.kind == "stationary" else np.zeros((episodes, dim)),
-        taste=unit(rng.normal(size=(episodes * partners, dim))),
+        taste=taste,
         phase=phase,
+        ways=ways,
     )

@@ -82,6 +82,8 @@ class VerifierConfig:
         ego_radius: Radius of the ego, m.
         partner_radius: Radius of each partner, m.
         max_age_s: Largest age of the partner's numbers, s, used and declared.
+        position_error: Error of every measured position, m, used and declared.
+        velocity_error: Error of every measured velocity, m/s, used and declared.
         barrier: Row of the filter: "sampled" or "wae".
         compat: None, or "upstream" for the filter as the original has it, with the nominal
             action passed when no action meets the rows.
@@ -118,6 +120,8 @@ class VerifierConfig:
     ego_radius: float = 0.2
     partner_radius: float = 0.2
     max_age_s: float = 0.1
+    position_error: float = 0.0
+    velocity_error: float = 0.0
     barrier: str = "sampled"
     compat: str | None = None
     cbf_power: int = 1
@@ -149,6 +153,11 @@ class VerifierConfig:
             raise ConfigurationError(
                 "verifier: compat and cbf_power belong to the row of the original, got barrier = "
                 f"{self.barrier!r}; set barrier=wae with them."
+            )
+        if self.measures and (self.barrier != "sampled" or self.multi_partner == "passive"):
+            raise ConfigurationError(
+                "verifier: position_error and velocity_error: expected them with barrier=sampled "
+                f"and multi_partner=rows, got {self.barrier} and {self.multi_partner}."
             )
         if self.multi_partner == "passive" and (
             self.plants != ("zoh",) or self.several_delays != ("none",)
@@ -202,6 +211,8 @@ class VerifierConfig:
             *((name, 1e-3, 1e3) for name in ("ego_accel", "ego_radius", "partner_radius")),
             ("cbf_gamma", 1e-3, 1e3),
             *((name, 0.0, 1e3) for name in ("partner_accel", "max_age_s", "margin_m")),
+            ("position_error", 0.0, 1.0),
+            ("velocity_error", 0.0, 1.0),
             ("contact_speed", 0.0, 1e3),
             ("compared_share", 0.0, 1.0),
         ):
@@ -220,6 +231,11 @@ class VerifierConfig:
                     f"verifier: {name}: expected numbers that differ in six digits, got "
                     f"{list(getattr(self, name))}; scenarios are named by them."
                 )
+
+    @property
+    def measures(self) -> bool:
+        """Whether measurements are wrong, and the filter is told by how much."""
+        return self.position_error > 0.0 or self.velocity_error > 0.0
 
     @property
     def contact_m(self) -> float:

@@ -38,6 +38,9 @@ class Sight:
     positions: FloatArray  # Partners' centres as measured, shape (B, N, d), m
     velocities: FloatArray  # Their velocities as measured, shape (B, N, d), m/s
     ages_s: FloatArray  # Age of each measurement, shape (B, N), s
+    #: Whether the episodes begin with this step, shape (B,): time to forget the ones before; None
+    #: for steps that nothing precedes
+    begins: BoolArray | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +51,8 @@ class Answer:
     solved: BoolArray  # Whether the action meets every row, says the filter, shape (B,)
     #: Whether the filter says that its guarantee does not cover the step, (B,)
     uncertified: BoolArray
+    #: What the filter remembered when it was asked, shape (B, N, d); None if it has no memory
+    directions: FloatArray | None = None
 
 
 #: A filter of B episodes.
@@ -86,6 +91,8 @@ def filter_options(scenario: Scenario, config: VerifierConfig) -> dict[str, Any]
         "cbf_power": config.cbf_power,
         # The row of the original has no guarantee that an age could extend.
         "max_age_s": scenario.max_age_s if config.barrier == "sampled" else 0.0,
+        "position_error": config.position_error,
+        "velocity_error": config.velocity_error,
     } | (
         {"multi_partner": "passive", "contact_speed": config.contact_speed}
         if scenario.passive
@@ -111,7 +118,8 @@ def scenario_condition(scenario: Scenario, config: VerifierConfig) -> Condition:
             dim=scenario.dim,
             contact_m=contact,
             dt=scenario.dt,
-            max_age_s=scenario.max_age_s if config.barrier == "sampled" else 0.0,
+            # Along a remembered direction an age costs no authority.
+            max_age_s=0.0 if config.barrier == "wae" or config.measures else scenario.max_age_s,
         )
     if not alpha >= MIN_BOUND:
         raise ConfigurationError(
@@ -149,8 +157,11 @@ def batched_guard(scenario: Scenario, config: VerifierConfig) -> Guard:
         **filter_options(scenario, config),
     )
     radii = full((scenario.partners,), config.partner_radius, dtype=float64)
+    memory: list[Any] = [None]
 
     def guard(sight: Sight) -> Answer:
+        if sight.begins is None or bool(sight.begins.all()):
+            memory[0] = None
         with inference_mode():
             step = batched.filter(
                 as_tensor(sight.nominal),
@@ -161,9 +172,14 @@ def batched_guard(scenario: Scenario, config: VerifierConfig) -> Guard:
                 config.ego_radius,
                 radii,
                 age_s=as_tensor(sight.ages_s),
+                directions=memory[0],
             )
+        before, memory[0] = memory[0], step.directions if config.measures else None
         return Answer(
-            step.action.numpy().copy(), (step.status < INFEASIBLE).numpy(), step.uncertified.numpy()
+            step.action.numpy().copy(),
+            (step.status < INFEASIBLE).numpy(),
+            step.uncertified.numpy(),
+            None if before is None else before.numpy(),
         )
 
     return guard
@@ -199,6 +215,10 @@ class SingleFilter:
             )
             for j, uid in enumerate(self._uids)
         }
+        self._filter.reset()
+        if answer.directions is not None:
+            found = zip(self._uids, answer.directions[episode].tolist(), strict=True)
+            self._filter.directions.kept = {uid: tuple(k) for uid, k in found if any(k)}
         try:
             action, info = self._filter.filter(
                 sight.nominal[episode],

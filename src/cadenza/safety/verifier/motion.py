@@ -67,15 +67,26 @@ class Motion:
 
 
 def draw_starts(
-    scenario: Scenario, condition: Condition, episodes: int, rng: np.random.Generator
+    scenario: Scenario,
+    condition: Condition,
+    episodes: int,
+    rng: np.random.Generator,
+    lost: tuple[float, float] | None = None,
 ) -> Motion:
-    """Return the starts of ``episodes`` adversarial episodes, in the safe set of ``condition``."""
+    """Return the starts of ``episodes`` adversarial episodes, in the safe set of ``condition``.
+
+    ``lost`` are the largest differences, m and m/s, of what measurements show and what is true.
+    """
     shape = (episodes, scenario.partners, scenario.dim)
     direction = unit(rng.normal(size=shape))
     excess = rng.uniform(0.0, MAX_START_EXCESS_M, size=shape[:2])
     relative = START_SPEED * rng.normal(size=shape)
     closing = -dot(relative, direction)
     limit = condition.safe_speed(excess)
+    if lost is not None:  # what is measured must show that it is safe, whatever the errors
+        position, velocity = lost
+        excess = excess + position
+        limit = limit - velocity - length(relative) * position / condition.contact_m
     on_boundary = rng.random(size=shape[:2]) < BOUNDARY_SHARE
     cut = np.where((closing > limit) | on_boundary, closing - limit, 0.0)
     relative += cut[..., None] * direction

@@ -6,9 +6,10 @@ Axes:  B episodes of a batch, N partners, d Cartesian dimensions, T steps.
 Units: m, m/s, m/s^2, s.
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.seeding import Substream, derive_substream
+from cadenza.safety.cbf import measurement_errors
 from cadenza.safety.verifier.adversaries import BoolArray, length, unit
 from cadenza.safety.verifier.casts import Cast, draw_cast
 from cadenza.safety.verifier.conditions import SHORTFALL_TOLERANCE, Condition
@@ -170,6 +172,20 @@ class Stage:
         )
         return result, self.worst
 
+    def _lost(self) -> tuple[float, float] | None:
+        """Return by how much what measurements show may be worse than the truth, m and m/s."""
+        config, age = self.config, self.scenario.max_age_s
+        if not config.measures:
+            return None
+        position, velocity = measurement_errors(
+            age,
+            self.scenario.partner_accel,
+            self.scenario.dt,
+            config.position_error,
+            config.velocity_error,
+        )
+        return 2.0 * position, 2.0 * velocity
+
     def _play_batch(
         self, episodes: int, first: int, stream: Substream, progress: StepReport
     ) -> None:
@@ -179,7 +195,7 @@ class Stage:
         if scenario.kind == "stationary":
             motion = standing_starts(scenario, episodes, starts)
         else:
-            motion = draw_starts(scenario, self.condition, episodes, starts)
+            motion = draw_starts(scenario, self.condition, episodes, starts, self._lost())
         cast = draw_cast(scenario, self.config, motion, first, casting)
         link = PacketLink(scenario, motion.positions, motion.velocities, links)
         records: list[StepRecord] = []
@@ -200,9 +216,11 @@ class Stage:
     ) -> tuple[Motion, StepRecord]:
         """Play one step of a batch; return the motion after it and what happened."""
         counts, config = self.counts, self.config
-        packets = link.packets()
+        positions, velocities, ages = link.packets()
+        packets = cast.measured(motion, positions, velocities, step)
         nominal = cast.nominal(motion, draws)
-        sight = Sight(nominal, motion.ego_position, motion.ego_velocity, *packets)
+        begins = np.full(len(nominal), step == 0)
+        sight = Sight(nominal, motion.ego_position, motion.ego_velocity, *packets, ages, begins)
         answer, usable = ask(self.guard, sight)
         counts.malformed_steps += _count(~usable)
         action = answer.action
@@ -261,7 +279,8 @@ class Stage:
 
     def _count_exits(self, before: Motion, after: Motion) -> None:
         """Count the steps that led a lone pair out of the safe set in which it began."""
-        if self.condition.barrier != "sampled" or self.scenario.partners > 1:
+        lone = self.condition.barrier == "sampled" and self.scenario.partners == 1
+        if not lone or self.config.measures:
             return
         h, h_after = (
             self.condition.barrier_values(motion.offset[:, 0], motion.relative[:, 0])
@@ -308,7 +327,7 @@ class Stage:
             # A push straight away keeps a lone partner's safe set, whether it meets the row or not.
             astray = np.abs(action - condition.box * unit(offset)).max(axis=1)
             misses &= (astray > _SAME_ACTION) | (h[:, 0] < -_SAFE_SET_EDGE)
-        if self.scenario.passive:  # the claim is another one
+        if self.scenario.passive or self.config.measures:  # the claim is another one
             unfiltered, misses = unfiltered & False, misses & False
         if shape[1] > 1 and self.config.compat is None:
             judged = (sight.ages_s == 0.0).all(axis=1)  # else urgency is a matter of what one knows
@@ -394,7 +413,7 @@ def ask(guard: Guard, sight: Sight) -> tuple[Answer, BoolArray]:
     Elsewhere, where a component is not finite or beyond 1e6 m/s^2, the action is replaced by
     zero, so that the other episodes can go on. The guard may keep or change what it was given.
     """
-    copies = {f.name: getattr(sight, f.name).copy() for f in fields(sight)}
+    copies: Any = {f.name: copy.copy(getattr(sight, f.name)) for f in fields(sight)}
     answer = guard(Sight(**copies))
     action = _array("action", answer.action, sight.nominal.shape, "fiu").astype(np.float64)
     flags = [
@@ -403,7 +422,7 @@ def ask(guard: Guard, sight: Sight) -> tuple[Answer, BoolArray]:
     ]
     usable: BoolArray = np.abs(action).max(axis=1) <= _LARGEST  # false for NaN
     action[~usable] = 0.0
-    return Answer(action, *flags), usable
+    return Answer(action, flags[0], flags[1], answer.directions), usable
 
 
 def _array(name: str, value: object, shape: tuple[int, ...], kinds: str) -> np.ndarray:
