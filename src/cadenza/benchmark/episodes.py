@@ -9,9 +9,10 @@ Units:     m, m/s, m/s^2, s; interventions in the unit of the action.
 A1  The barrier's gradient is bounded: it is while no two balls, radii and safety margin, overlap.
     Counted: steps that begin with an overlap.
 A2  The forecast's error is bounded: it is while every partner keeps its declared acceleration.
-    Counted: steps after which a partner's velocity has changed by more than that allows. The last
-    step of an episode is not checked, for the filter never sees what follows it.
+    Counted: steps whose packets show a partner beyond that. What follows the last step is not
+    seen.
 A3  Some action meets every row. The episode counts these steps itself.
+A5  The ego moves as its control model says. The filter counts the steps that show otherwise.
 """
 
 import math
@@ -40,40 +41,27 @@ from cadenza.safety.runtime.env_hooks import EnvHooks
 
 #: Overlap that is rounding, m: actions rounded to float32 move a robot by less in one step.
 OVERLAP_TOLERANCE_M: Final = 1e-6
-#: Relative excess over a declared acceleration that is rounding.
-ACCEL_TOLERANCE: Final = 1e-6
 
 
 class AssumptionMonitor:
     """Counts for one episode at a time."""
 
     def __init__(self, hooks: EnvHooks, *, ego_uid: str) -> None:
-        self._hooks = hooks
-        self._bounds = {
-            uid: model.max_cartesian_accel(hooks.bounds)
-            for uid, model in hooks.control_models.items()
-            if uid != ego_uid
-        }
+        self._control_timestep_s, self._ego_uid = hooks.control_timestep, ego_uid
         self.begin_episode()
 
     def begin_episode(self) -> None:
         """Forget the last episode."""
-        self._velocities: dict[str, FloatArray] | None = None
-        self._overlapping = 0
-        self._checks = 0
-        self._breaches = 0
+        self._steps = self._overlapping = self._breaches = self._ego_breaches = 0
         self._lambda = RunningMoments()
         self._slack_peak = 0.0
         self._reasons: Counter[str] = Counter()
 
     def observe(self, step: SafetyStep) -> None:
         """Take in one decision; call it before the env is stepped, at the state it was made in."""
-        agents = self._hooks.snapshots()
-        velocities = {uid: agents[uid].velocity for uid in self._bounds}
-        if self._velocities is not None:
-            self._checks += 1
-            self._breaches += self._is_breach(self._velocities, velocities)
-        self._velocities = velocities
+        self._steps += 1
+        self._breaches += any(uid != self._ego_uid for uid in step.breached)
+        self._ego_breaches += self._ego_uid in step.breached
         self._overlapping += float(step.info["margin"].min(initial=0.0)) < -OVERLAP_TOLERANCE_M
         if step.lambda_:
             self._lambda.add(sum(step.lambda_.values()) / len(step.lambda_))
@@ -83,24 +71,16 @@ class AssumptionMonitor:
     def record(self) -> SafetyRecord:
         """Return the counts of the episode."""
         return SafetyRecord(
-            control_timestep_s=self._hooks.control_timestep,
+            control_timestep_s=self._control_timestep_s,
             overlapping_steps=self._overlapping,
-            accel_checks=self._checks,
+            accel_checks=max(0, self._steps - 1),
             accel_breaches=self._breaches,
             lambda_mean=self._lambda.mean,
             lambda_var=self._lambda.variance,
             slack_peak=self._slack_peak,
             brake_reasons=dict(sorted(self._reasons.items())),
+            ego_breaches=self._ego_breaches or None,
         )
-
-    def _is_breach(self, before: dict[str, FloatArray], after: dict[str, FloatArray]) -> bool:
-        """Return whether any partner accelerated beyond its bound."""
-        for uid, bound in self._bounds.items():
-            change = after[uid] - before[uid]
-            allowed = bound * (1.0 + ACCEL_TOLERANCE) * self._hooks.control_timestep
-            if float(change @ change) > allowed * allowed:
-                return True
-        return False
 
 
 #: Longest episode we accept, control steps: an environment that never ends is an error.

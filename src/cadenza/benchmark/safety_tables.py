@@ -38,12 +38,13 @@ from cadenza.safety.reporting.rows import (
 
 #: Predictors that know the partner's next state instead of forecasting it.
 GROUND_TRUTH_PREDICTORS: Final = frozenset({"ground_truth"})
-#: What the three assumptions say and how they are counted.
+#: What the assumptions say and how they are counted.
 _ASSUMPTIONS: Final = {
     "A1": "The gradient of the barrier is bounded: robots, with the safety margin, do not overlap.",
     "A2": "The error of the partner forecast is bounded: no partner accelerates beyond its "
     "declared bound.",
     "A3": "Some action meets every row.",
+    "A5": "The ego accelerates as its control model says.",
 }
 _FROZEN_ORACLE: Final = (
     "Table 3: the oracle, which knows the partner's next state and does not adapt, is frozen at "
@@ -133,6 +134,9 @@ def _assumptions(condition: _Filtered) -> list[AssumptionRow]:
         "A2": (sum(r.accel_breaches for r in records), sum(r.accel_checks for r in records)),
         "A3": (sum(e.infeasible_steps or 0 for e in condition.episodes), condition.n_steps),
     }
+    breaches = sum(r.ego_breaches or 0 for r in records)
+    if breaches:
+        counts["A5"] = (breaches, sum(r.accel_checks for r in records))
     return [
         AssumptionRow(
             assumption=label,

@@ -72,6 +72,8 @@ class SafetyRecord(Archive):
         overlapping_steps: Steps that began with robots closer than radii and safety margin allow.
         accel_checks: Steps in which every partner's acceleration could be measured.
         accel_breaches: Of these, those with a partner beyond its declared bound.
+        ego_breaches: Of these, those in which the filter found the ego off its control model; None
+            for none.
         lambda_mean: Mean of lambda over steps and pairs, m/s^2.
         lambda_var: Variance over steps of its mean over pairs, (m/s^2)^2.
         slack_peak: Most by which the filter's action missed a row, m/s^2; 0 if every row was met.
@@ -86,6 +88,7 @@ class SafetyRecord(Archive):
     lambda_var: NonNegative
     slack_peak: NonNegative
     brake_reasons: dict[str, Count]
+    ego_breaches: Count | None = None
 
     @model_validator(mode="after")
     def _breaches_were_checked(self) -> Self:

@@ -87,3 +87,14 @@ def test_episode_of_the_crossing_task_carries_a_record_where_it_is_filtered(enab
     assert result.safety.accel_breaches == 0
     assert result.safety.overlapping_steps == 0
     assert result.safety.control_timestep_s == 0.05
+
+
+def test_ego_off_its_model_is_counted():
+    env, driver, monitor = watched()
+    for _ in range(4):
+        step = driver.step(np.array([1.0, 0.0]))
+        monitor.observe(step)
+        env.duel.step([(0.5 * step.action).tolist(), [0.0, 0.0]])  # half of what was asked for
+    record = monitor.record()
+    assert (record.accel_checks, record.accel_breaches, record.ego_breaches) == (3, 0, 3)
+    assert play(*watched(), [(0.0, 0.0)] * 3).ego_breaches is None

@@ -54,6 +54,17 @@ def test_tables_add_up_the_episodes_of_the_filtered_condition():
     assert details.notes[0].startswith("Table 3: the oracle")
 
 
+def test_ego_off_its_model_has_a_row_of_its_own():
+    plan = make_plan()
+    off = {"ego_breaches": 2}
+    episodes = [
+        e.model_copy(update={"safety": e.safety and e.safety.model_copy(update=off)})
+        for e in episodes_of(plan)
+    ]
+    row = safety_report(plan, episodes, solver_version=None).table_1[-1]
+    assert (row.assumption, row.violations, row.n_steps) == ("A5", 12 * 2, 4 * 300)
+
+
 def test_order_of_the_episodes_is_of_no_account():
     # Bundles store episodes by seed, runs give them in plan order; 0.1 has no exact sum.
     plan = make_plan()

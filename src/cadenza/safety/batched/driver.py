@@ -57,6 +57,8 @@ class RowwiseEngine:
             )
             for _ in range(hooks.num_envs)
         ]
+        for runtime in self._runtimes:
+            runtime.told = self._runtimes[0].told
         partners = sorted(uid for uid in hooks.control_models if uid != ego_uid)
         self._keys = [canonical_pair_key(ego_uid, uid) for uid in partners]
 
@@ -154,6 +156,7 @@ class RowwiseEngine:
             bad_input={
                 row: step.bad_input for row, step in enumerate(steps) if step.bad_input is not None
             },
+            reason={row: step.reason for row, step in enumerate(steps) if step.reason},
         )
 
     def _table(self, rows: Sequence[LambdaDict]) -> FloatArray:

@@ -95,3 +95,5 @@ class SafetyBatchStep:
     brake_reasons: Mapping[int, tuple[str, ...]]
     #: What was wrong with each environment's observation, by environment; only those whose was
     bad_input: Mapping[int, str] = field(default_factory=dict[int, str])
+    #: Which declared accelerations were disproved in each episode; only of those where one was
+    reason: Mapping[int, str] = field(default_factory=dict[int, str])

@@ -8,6 +8,7 @@ Limits:  egos whose action is their Cartesian acceleration, and the options `VEC
          `cadenza.safety.batched.driver.RowwiseEngine` treats all others.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple, cast
@@ -25,6 +26,14 @@ from cadenza.safety.batched.step import BatchEnvHooks, SafetyBatchStep
 from cadenza.safety.conformal.margin import SCORE_TOLERANCE, WARMUP_FACTOR
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.runtime.brake_layer import BrakeLayer
+from cadenza.safety.runtime.motion import (
+    ACCEL_ROUNDING,
+    EGO_ROUNDING,
+    Breach,
+    broken_words,
+    needed_accels,
+    tell,
+)
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.safety_step import distance
 from cadenza.safety.snapshot import AgentBatch
@@ -74,6 +83,11 @@ class BatchMemory:
     #: Slack per pair, N numbers, and warm-up of the partners that left, per environment; the one
     #: that left longest ago first
     kept: list[dict[str, tuple[list[float], int]]]
+    own: FloatArray  # Position, velocity and last action of each ego, shape (B, 3, d)
+    #: Largest accelerations beyond the declared ones, shape (B, 1 + N): how far the ego's was off
+    #: its model, then the partners'; 0 for none
+    seen: FloatArray
+    directions: FloatArray  # As `BatchedEgoFilter` returns them, shape (B, N, d)
 
     @classmethod
     def fresh(
@@ -90,7 +104,23 @@ class BatchMemory:
             forecast=np.zeros(shape),
             forecast_velocity=np.zeros(shape),
             kept=[{} for _ in range(envs)],
+            **cls.of_motion(shape),
         )
+
+    @staticmethod
+    def of_motion(shape: tuple[int, int, int]) -> dict[str, FloatArray]:
+        """Return what is remembered of an episode's motion when it begins."""
+        envs, partners, dim = shape
+        return {
+            "own": np.zeros((envs, 3, dim)),
+            "seen": np.zeros((envs, 1 + partners)),
+            "directions": np.zeros(shape),
+        }
+
+    def begin_row(self, row: int) -> None:
+        """Forget what an episode or a partner left behind."""
+        self.has_forecast[row] = False
+        self.seen[row] = self.directions[row] = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values; floats survive exactly."""
@@ -103,6 +133,9 @@ class BatchMemory:
             "forecast": self.forecast.tolist(),
             "forecast_velocity": self.forecast_velocity.tolist(),
             "kept": [[[uid, *slack] for uid, slack in kept.items()] for kept in self.kept],
+            "own": self.own.tolist(),
+            "seen": self.seen.tolist(),
+            "directions": self.directions.tolist(),
         }
 
     @classmethod
@@ -124,6 +157,10 @@ class BatchMemory:
                     }
                     for kept in payload["kept"]
                 ],
+                **{  # which older records lack
+                    name: np.array(payload.get(name, default), dtype=np.float64)
+                    for name, default in cls.of_motion(shape).items()
+                },
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
@@ -131,6 +168,7 @@ class BatchMemory:
             ) from error
         envs, arrays = shape[0], {"lambda_": shape[:2], "forecast": shape}
         arrays |= dict.fromkeys(("warmup", "partner_swaps", "has_forecast"), (envs,))
+        arrays |= {name: values.shape for name, values in cls.of_motion(shape).items()}
         for name, wanted in (arrays | {"forecast_velocity": shape}).items():
             values = getattr(memory, name)
             if values.shape != wanted:
@@ -188,6 +226,8 @@ VECTORISED: Final = frozenset(
         "budget_split",
         "multi_partner",
         "contact_speed",
+        "position_error",
+        "velocity_error",
         "brake_stopping",
         "brake_latency_s",
         "brake_hysteresis",
@@ -233,6 +273,18 @@ class VectorEngine:
             )
             for _ in range(hooks.num_envs)
         ]
+        split = options.budget_split is not None  # then partners may use their whole box
+        self._declared = np.array(
+            [0.0]
+            + [
+                hooks.bounds.action_linf_component * math.sqrt(model.action_dim)
+                if split
+                else model.max_cartesian_accel(hooks.bounds)
+                for model in (hooks.control_models[uid] for uid in self.partner_uids)
+            ]
+        )
+        self._capacity = ego_model.max_cartesian_accel(hooks.bounds)
+        self._told: set[str] = set()
         self._shape = (hooks.num_envs, len(self.partner_uids), ego_model.position_dim)
         self.begin_run(0)
 
@@ -260,7 +312,7 @@ class VectorEngine:
     def begin_rows(self, rows: Iterable[int]) -> None:
         """Forget the last state of the environments ``rows``."""
         for row in rows:
-            self._memory.has_forecast[row] = False
+            self._memory.begin_row(row)
             self._brakes[row].forget()
 
     def decide(
@@ -275,7 +327,8 @@ class VectorEngine:
         require_finite("BatchedSafetyDriver.step: nominal_action", nominal)
         scene = scene_of(agents, self._ego_uid, self.partner_uids)
         self._notice_partners(partner_ids)
-        loss, scored = self._update_conformal(scene)
+        expected = self._look(scene)
+        loss, scored = self._update_conformal(scene, expected)
         outcome = self._filter.filter(
             torch.as_tensor(nominal),
             scene.ego_position,
@@ -285,9 +338,54 @@ class VectorEngine:
             scene.ego_radius,
             scene.partner_radii,
             lambda_=torch.as_tensor(self._memory.lambda_),
+            directions=torch.as_tensor(self._memory.directions),
+            partner_accel=expected,
         )
         self._forecast(scene)
-        return self._finish(nominal, agents, outcome, loss, scored)
+        step = self._finish(nominal, agents, outcome, loss, scored)
+        memory = self._memory
+        memory.own = np.stack((scene.ego_position, scene.ego_velocity, step.action), axis=1)
+        if outcome.directions.shape[1] > 0:  # errors of measurement are stated
+            memory.directions = np.where(step.braked[:, None, None], 0.0, outcome.directions)
+        return step
+
+    def _look(self, scene: Scene) -> Tensor | None:
+        """Compare how everyone moved with what was declared; return what to expect of partners.
+
+        Returns:
+            Accelerations, shape (B, N), m/s^2; None while all declarations hold.
+        """
+        memory, options, dt = self._memory, self._options, self._hooks.control_timestep
+        errors = options.position_error, options.velocity_error
+        now = torch.cat((scene.ego_position.unsqueeze(1), scene.partner_positions), 1).numpy()
+        v = torch.cat((scene.ego_velocity.unsqueeze(1), scene.partner_velocities), 1).numpy()
+        u = np.concatenate((memory.own[:, 1:2], memory.forecast_velocity), 1)
+        q = memory.forecast - memory.forecast_velocity * dt
+        q = np.concatenate((memory.own[:, :1], q), 1)
+        known = np.zeros_like(u)
+        known[:, 0] = memory.own[:, 2]
+        needed = needed_accels((now, v), (q, u), known, dt, errors)
+        size = np.sqrt((known[:, 0] ** 2).sum(-1)) + self._hooks.bounds.action_linf_component
+        allowed = np.broadcast_to(self._declared * (1.0 + ACCEL_ROUNDING), needed.shape).copy()
+        allowed[:, 0] = EGO_ROUNDING * size
+        found = memory.has_forecast[:, None] & (needed > allowed)
+        if found.any():
+            memory.seen = np.where(found, np.maximum(memory.seen, needed), memory.seen)
+            row = int(found.any(1).argmax())
+            tell(self._broken(row), self._ego_uid, self._told)
+        if not memory.seen.any():
+            return None
+        missing = np.minimum(memory.seen[:, :1], self._capacity)
+        return torch.as_tensor(np.maximum(memory.seen[:, 1:], self._declared[1:]) + missing)
+
+    def _broken(self, row: int) -> dict[str, Breach]:
+        """Return the disproved declarations of an environment."""
+        pairs = zip((self._ego_uid, *self.partner_uids), self._memory.seen[row], strict=True)
+        return {
+            uid: (float(seen), float(bound))
+            for (uid, seen), bound in zip(pairs, self._declared, strict=True)
+            if seen > 0.0
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumed run needs, JSON-able; floats survive exactly."""
@@ -333,9 +431,11 @@ class VectorEngine:
         fresh = ([self._start_lambda] * self._shape[1], options.n_warmup_steps)
         memory.lambda_[row], memory.warmup[row] = kept.pop(came, fresh)
         memory.partner_swaps[row] += 1
-        memory.has_forecast[row] = False
+        memory.begin_row(row)
 
-    def _update_conformal(self, scene: Scene) -> tuple[FloatArray, NDArray[np.bool_]]:
+    def _update_conformal(
+        self, scene: Scene, expected: Tensor | None
+    ) -> tuple[FloatArray, NDArray[np.bool_]]:
         """Score the last forecasts of the partners and move lambda; return loss and who was scored.
 
         The ego enters both sides as it is now: its own action is no error of the forecast.
@@ -349,7 +449,7 @@ class VectorEngine:
         then, speed = torch.as_tensor(memory.forecast), torch.as_tensor(memory.forecast_velocity)
         positions = torch.stack((then, scene.partner_positions))
         velocities = torch.stack((speed, scene.partner_velocities))
-        h = self._filter.barrier_values(ego, (positions, velocities), contact).numpy()
+        h = self._filter.barrier_values(ego, (positions, velocities), contact, expected).numpy()
         scores = h[0] - h[1]
         updated = next_lambda(
             memory.lambda_,
@@ -416,4 +516,8 @@ class VectorEngine:
             margin=outcome.margin.numpy(),
             slack=outcome.slack.numpy(),
             brake_reasons=reasons,
+            reason={
+                row: broken_words(self._broken(row), self._ego_uid)
+                for row in np.flatnonzero(self._memory.seen.any(1)).tolist()
+            },
         )

@@ -7,6 +7,7 @@ Table 1, assumptions: what the guarantee rests on, and in how many steps it did 
     A2  the error of the partner forecast is bounded
     A3  some action meets every row
     A4  is reserved for the limits of ISO 10218-2.
+    A5  the ego moves as its control model says
 Table 2, conditions: violations and fallbacks of each way of running.
 Table 3, gap: how far lambda lies from that of an oracle that forecasts perfectly and does not
     learn; what the adaptation costs.
@@ -82,7 +83,7 @@ class _Stored:
 class AssumptionRow(_Stored):
     """One row of table 1."""
 
-    assumption: str  # Label: A1, A2, A3, or a further one
+    assumption: str  # Label: A1, A2, A3, A5, or a further one
     description: str  # What is assumed and how it was counted
     violations: int  # Steps in which it did not hold, 0 ... ``n_steps``.
     n_steps: int  # Steps in which it was checked, >= 0

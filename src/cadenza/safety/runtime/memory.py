@@ -126,6 +126,8 @@ _WORDS: Final = {
     "previous_action": "previous action",
     "brakes": "braking pairs",
 }
+#: Parts that older records lack; they start as at the beginning of an episode.
+_LATER: Final = frozenset({"motion", "directions"})
 #: What reading a malformed record may raise.
 _MALFORMED: Final = (
     KeyError,
@@ -146,6 +148,14 @@ class Stateful(Protocol):
 
     def load_state_dict(self, payload: Any) -> None:
         """Take the memory back, by assigning whole attributes."""
+        ...
+
+
+class Forgetful(Stateful, Protocol):
+    """One whose memory is of an episode."""
+
+    def forget(self) -> None:
+        """Remember nothing."""
         ...
 
 
@@ -171,11 +181,14 @@ def load(parts: Mapping[str, Stateful], payload: object) -> None:
             f"SafetyRuntime state: expected version {RUNTIME_STATE_VERSION}, "
             f"got {records.get('version')!r}."
         )
-    missing = sorted(parts.keys() - records.keys())
+    missing = sorted(parts.keys() - records.keys() - _LATER)
     if missing:
         raise InputError(f"SafetyRuntime state: expected a complete record, missing {missing}.")
     loaded = {name: copy.copy(part) for name, part in parts.items()}
     for name, part in loaded.items():
+        if name not in records:
+            cast("Forgetful", part).forget()
+            continue
         try:
             part.load_state_dict(records[name])
         except InputError:

@@ -518,6 +518,16 @@ class PartnerForecaster:
             step += 1
         self._pending.clear()
 
+    def now_s(self) -> float:
+        """Return the time of this step on the clock of the packets, s."""
+        self._catch_up()
+        return self._step * self._dt
+
+    def last_of(self, uid: str) -> Observation | None:
+        """Return a partner's last packet, once `now_s` was asked for; None before the first."""
+        history = self._history.get(uid)
+        return history[-1] if history else None
+
     def observe(self, agents: Mapping[str, AgentSnapshot]) -> dict[str, DueForecast]:
         """Take in the packets of this step and return the forecasts they decide, by partner.
 

@@ -3,7 +3,8 @@
 Order of a step:
     1. the observation is checked before anything changes, and not again after that;
     2. a changed partner id brings that partner's adaptation back, or starts it over;
-    3. packet ages are taken in; a sudden rise starts the warm-up again;
+    3. packet ages are taken in; a sudden rise starts the warm-up again; what everyone did since the
+       last packets is compared with what was declared;
     4. partners are forecast, and the rows built;
     5. forecasts that fell due are scored against the rows' barrier values and move lambda;
     6. the filter projects the nominal action onto the rows;
@@ -45,6 +46,13 @@ from cadenza.safety.runtime.memory import (
     load,
     save,
     stop_action,
+)
+from cadenza.safety.runtime.motion import (
+    MotionWatch,
+    UsualMotion,
+    broken_words,
+    ordinary_agents,
+    tell,
 )
 from cadenza.safety.runtime.observation import (
     PacketAges,
@@ -223,12 +231,24 @@ class SafetyRuntime:
             options=self._options,
         )
         self._telemetry = RuntimeTelemetry()
+        self._watch = MotionWatch(
+            ego_uid=ego_uid,
+            control_models=self._models,
+            bounds=bounds,
+            dt=control_timestep,
+            options=self._options,
+        )
+        self._breached: tuple[str, ...] = ()
+        self._reason = ""
+        #: Agents of whose broken declarations the log has told; runtimes may share it.
+        self.told: set[str] = set()
         #: Limits of position and speed inside which forecasts stay in the range of numbers.
         self._near = 0.25 * MAX_MAGNITUDE
         self._slow = self._near / max(1.0, self._look_ahead_s)
-        #: Constants of the rows and partners of the last step, if it left all that
+        #: Constants of the rows and everyone's motion in the last step, if it left all that
         #: `_ordinary_step` asks for; else None.
-        self._usual: tuple[StepConstants, Sequence[AgentSnapshot]] | None = None
+        self._usual: tuple[StepConstants, UsualMotion] | None = None
+        self._motion: UsualMotion | None = None
         self._check_authority(None)
         partners = [model for uid, model in self._models.items() if uid != ego_uid]
         require_runnable(
@@ -273,6 +293,7 @@ class SafetyRuntime:
         """Forget the last state, which a reset disconnects from the next; keep the adaptation."""
         self._forecaster.forget()
         self._ages.forget()
+        self._begin_motion()
         self._last.forget()
         self._executed.value = None
         self._usual = None
@@ -342,6 +363,9 @@ class SafetyRuntime:
             InputError: It is malformed or not finite; nothing has changed then.
         """
         self._executed.note(action)
+        self._filter.directions.forget()
+        if self._watch.own is not None:
+            self._watch.note(self._watch.own[0], action)
 
     def step_blind(self, nominal_action: object, error: InputError) -> SafetyStep:
         """Return a braking action for a step whose observation is unusable.
@@ -369,6 +393,8 @@ class SafetyRuntime:
             still = {uid: Prediction(a) for uid, a in agents.items() if uid != self._ego_uid}
             step = self._decide(nominal, nominal.tolist(), agents, still, {}, None)
         step = as_blind_step(step, nominal_action, str(error))
+        self._filter.directions.forget()
+        self._watch.own = None
         self._last.carry_on(step.action)
         self._forecaster.pass_step()
         self._finish(step)
@@ -410,6 +436,7 @@ class SafetyRuntime:
             self._check_authority(agents[self._ego_uid])
         if partner_id is not None:
             self._notice(partner_id)
+        self._look(agents, doubtful=conflict)
         if self._ages.jumped(agents):
             self._telemetry.count("age_jumps")
             self._adaptation.warm_up()
@@ -426,6 +453,8 @@ class SafetyRuntime:
                 self._learn(due, ego, partners, rows, constants)
             return self._without_forecasts(nominal_action, error)
         step = self._decide(nominal, u, agents, ahead, due, forces, conflict=conflict)
+        self._watch.note(agents[self._ego_uid], step.action)
+        self._breached = ()
         if self._last.agents is not None:
             self._last.carry_on(step.action)
         self._finish(step)
@@ -444,22 +473,16 @@ class SafetyRuntime:
         usual = self._usual
         if usual is None or (type(nominal), type(snapshots)) != (np.ndarray, dict):
             return None
-        (constants, before), adaptation = usual, self._adaptation
-        pairs, near, slow = constants.pairs, self._near, self._slow
-        if not (
+        (constants, motion), adaptation = usual, self._adaptation
+        pairs, own = constants.pairs, self._watch.own
+        if own is None or not (
             partner_id is None or (type(partner_id) is str and partner_id == adaptation.partner_id)
         ):
             return None
-        agents: list[AgentSnapshot] = []
-        for uid in (self._ego_uid, *pairs.partners):
-            agent = snapshots.get(uid)
-            if type(agent) is not AgentSnapshot:
-                return None
-            for p_k, v_k in zip(agent.position_numbers, agent.velocity_numbers, strict=True):
-                if not (-near <= p_k <= near and -slow <= v_k <= slow):
-                    return None
-            agents.append(agent)
-        ego, *partners = agents
+        agents = ordinary_agents(snapshots, motion, own[2])
+        if agents is None:
+            return None
+        before, ego, partners = motion.before[1:], agents[0], agents[1:]
         scores: LambdaDict = {}
 
         def adapt(barriers: list[float]) -> list[float]:
@@ -467,7 +490,7 @@ class SafetyRuntime:
             scores.update(self._filter.score_kept_velocity(ego, before, barriers, constants))
             adaptation.update(scores)
             self._forecaster.pass_current(pairs.partners, partners)
-            self._usual = constants, partners
+            motion.before, self._usual = agents, usual
             lambda_ = adaptation.state.lambda_
             return [lambda_[key] for key in pairs.keys]
 
@@ -475,6 +498,7 @@ class SafetyRuntime:
         if answer is None:
             return None
         step = self._reported(*answer, nominal, snapshots, scores, None)
+        self._watch.own = ego, step.action, step.action.tolist()
         self._finish(step)
         return step
 
@@ -492,7 +516,39 @@ class SafetyRuntime:
             and constants.pairs.uids == tuple(agents)
             and self._forecaster.kept_velocity(constants.pairs.partners)
         ):
-            self._usual = constants, [agents[uid] for uid in constants.pairs.partners]
+            motion = self._motion
+            if motion is None or motion.uids[1:] != constants.pairs.partners:
+                uids = constants.pairs.partners
+                limits, uids = self._watch.limits(uids), [self._ego_uid, *uids]
+                motion = UsualMotion(uids, (), limits, self._near, self._slow, self._dt)
+            motion.before = [agents[uid] for uid in motion.uids]
+            self._motion, self._usual = motion, (constants, motion)
+
+    def _begin_motion(self) -> None:
+        """Believe all declarations, and remember no directions."""
+        self._watch.forget()
+        self._filter.directions.forget()
+        self._expect_what_was_seen()
+
+    def _look(self, agents: Mapping[str, AgentSnapshot], *, doubtful: bool) -> None:
+        """Compare how everyone moved with what was declared."""
+        packets = self._forecaster
+        found = self._watch.look(agents, packets.now_s(), packets.last_of, doubtful=doubtful)
+        if found:
+            self._breached = tuple(found)
+            if self._ego_uid in found:
+                self._telemetry.count("ego_breaches")
+            if any(uid != self._ego_uid for uid in found):
+                self._telemetry.count("partner_breaches")
+            tell(found, self._ego_uid, self.told)
+            self._expect_what_was_seen()
+
+    def _expect_what_was_seen(self) -> None:
+        """Build the rows on what was seen of those whose declarations are disproved."""
+        expected = self._watch.expected()
+        self._filter.expect(expected)
+        self._cautious.expect(expected)
+        self._reason = broken_words(self._watch.broken, self._ego_uid)
 
     def _without_forecasts(self, nominal_action: object, error: InputError) -> SafetyStep:
         """Drop all forecasts and answer a step that has none."""
@@ -509,6 +565,7 @@ class SafetyRuntime:
             self._telemetry.count("warm_starts")
         self._forecaster.forget()
         self._ages.forget()
+        self._begin_motion()
 
     def _decide(
         self,
@@ -565,7 +622,8 @@ class SafetyRuntime:
         if not (unsafe or forces):
             if self._brakes.pairs or self._brakes.problem is not None:
                 self._brakes.forget()
-            return SafetyStep(action, info, dict(lambda_), {})
+            said = (None, None, self._breached, self._reason)
+            return SafetyStep(action, info, dict(lambda_), {}, *said)
         decision = self._brakes.decide(
             action, agents, forces, infeasible=unsafe, previous_action=self._executed.value
         )
@@ -573,8 +631,10 @@ class SafetyRuntime:
             action = decision.override[self._ego_uid]
             info["intervention"] = distance(action, nominal)
             info["fallback_fired"] = True
+            self._filter.directions.forget()
         dangers = decision.dangers if decision is not None and decision.fired else {}
-        return SafetyStep(action, info, dict(lambda_), dangers, brake_error=self._brakes.problem)
+        said = (self._brakes.problem, self._breached, self._reason)
+        return SafetyStep(action, info, dict(lambda_), dangers, None, *said)
 
     def _constants(
         self, chosen: EgoOnlyCBFQP, agents: Mapping[str, AgentSnapshot]
@@ -646,6 +706,8 @@ class SafetyRuntime:
             "previous_action": self._executed,
             "brakes": self._brakes,
             "telemetry": self._telemetry,
+            "motion": self._watch,
+            "directions": self._filter.directions,
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -660,3 +722,4 @@ class SafetyRuntime:
         """
         load(self._parts(), payload)
         self._usual = None
+        self._expect_what_was_seen()

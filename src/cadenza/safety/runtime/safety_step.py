@@ -29,6 +29,9 @@ class SafetyStep:
         bad_input: What was wrong with the observation; None if it was sound.
         brake_error: What was wrong with the emergency controller's answer, in whose place the
             filter's action is executed; None if it was sound or not asked for.
+        breached: Agents whose motion since the last step disproved what was declared of it.
+        reason: Which declared accelerations were disproved in this episode, and by what, so that
+            no step of it is certified any more; empty if none was.
     """
 
     action: FloatArray
@@ -37,6 +40,8 @@ class SafetyStep:
     dangers: dict[Pair, PairDanger]
     bad_input: str | None = None
     brake_error: str | None = None
+    breached: tuple[str, ...] = ()
+    reason: str = ""
 
     @property
     def loss(self) -> LambdaDict | None:
@@ -122,6 +127,8 @@ COUNTED: Final = (
     "braked",
     "bad_inputs",
     "saturated",
+    "partner_breaches",
+    "ego_breaches",
 )
 
 

@@ -56,11 +56,12 @@ def safety_record(
         ``applied_action``, ``intervention`` (distance of the two in the control model's unit),
         ``status``, ``infeasible``, ``braked`` (the braking action was executed), ``fallback``,
         ``unfiltered`` (the policy's own action was executed although it misses a row, as only a
-        fallback of the caller's can have it), ``uncertified``, ``bad_input`` (text, empty if
-        sound). The intervention is NaN for a nominal action that is not finite. Per partner id:
-        ``barrier`` (m/s, >= 0 in the safe set), ``margin`` (m), ``slack`` and ``lambda`` (m/s^2),
-        ``constraint_violation`` (m/s) and, when a forecast was scored, ``prediction_gap_loss``
-        (m/s).
+        fallback of the caller's can have it), ``uncertified``, ``reason`` (text: which declared
+        accelerations this episode disproved, so that its steps are uncertified; empty for none),
+        ``bad_input`` (text, empty if sound). The intervention is NaN for a nominal action that is
+        not finite. Per partner id: ``barrier`` (m/s, >= 0 in the safe set), ``margin`` (m),
+        ``slack`` and ``lambda`` (m/s^2), ``constraint_violation`` (m/s) and, when a forecast was
+        scored, ``prediction_gap_loss`` (m/s).
     """
     info = step.info
     # The filter lists partners in string order.
@@ -85,6 +86,7 @@ def safety_record(
         "fallback": fallback,
         "unfiltered": fallback and not intervened,
         "uncertified": step.uncertified,
+        "reason": step.reason,
         "bad_input": step.bad_input or "",
         "margin": per_partner(info["margin"]),
         "slack": per_partner(info["slack"]),

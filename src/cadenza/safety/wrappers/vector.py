@@ -51,7 +51,8 @@ class VectorSafetyFilterWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
     environments themselves (``build_agent_snapshots()`` and the same hooks).
 
     ``info["safety"]`` holds ``intervened``, ``nominal_action``, ``applied_action``,
-    ``intervention``, ``infeasible``, ``braked``, ``uncertified``, ``bad_input`` (text, empty if
+    ``intervention``, ``infeasible``, ``braked``, ``uncertified``, ``reason`` (text: which
+    declared accelerations the episode disproved; empty for none), ``bad_input`` (text, empty if
     sound) and, with one column per partner in string order, ``margin`` (m), ``slack`` and
     ``lambda`` (m/s^2) and ``constraint_violation`` (m/s); ``info["_safety"]`` says where the action
     was executed.
@@ -316,6 +317,7 @@ def _record(
         "infeasible": step.infeasible,
         "braked": step.braked,
         "uncertified": step.uncertified,
+        "reason": np.array([step.reason.get(row, "") for row in range(len(applied))]),
         "bad_input": np.array([step.bad_input.get(row, "") for row in range(len(applied))]),
         "margin": step.margin,
         "slack": step.slack,
