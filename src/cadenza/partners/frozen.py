@@ -498,14 +498,18 @@ class OnnxPartner(StatePolicyPartner):
         feeds: dict[str, Any] = {state_name: states.astype(self._types[state_name])}
         if self._takes_noise:
             feeds[EPSILON] = noise.astype(self._types[EPSILON])
+        wanted = (len(states), self._sizes[1])
+        refusal = (
+            f"{type(self).__name__}: {self.spec.weights_uri}: expected the graph to turn "
+            f"{ {name: value.shape for name, value in feeds.items()} } into actions {wanted}, got "
+            "{}; export it with a dynamic batch axis."
+        )
         try:
             (actions,) = self._session.run([action_name], feeds)
         except Exception as error:
-            raise InputError(
-                f"{type(self).__name__}: {self.spec.weights_uri}: expected the graph to take "
-                f"{ {name: value.shape for name, value in feeds.items()} }, got {error}; export it "
-                "with a dynamic batch axis."
-            ) from error
+            raise InputError(refusal.replace("{}", str(error))) from error
+        if actions.shape != wanted:
+            raise InputError(refusal.replace("{}", str(actions.shape)))
         return np.asarray(actions, dtype=np.float32)
 
     def _load(self) -> None:

@@ -138,3 +138,11 @@ def test_graph_that_cannot_take_its_own_shapes_or_whole_numbers_is_refused(folde
     onnx.save(model, folder / "policy.onnx")
     with pytest.raises(InputError, match="dynamic batch axis"):
         partner().act(obs_of(STATES))
+    one = ("ReduceMean", ["obs", "axes"], ["actions"])  # one row, however many states
+    write(folder / "policy.onnx", [one], {"obs": [3]})
+    model = onnx.load(folder / "policy.onnx")
+    axes = onnx.helper.make_tensor("axes", onnx.TensorProto.INT64, [1], [0])
+    model.graph.initializer.append(axes)
+    onnx.save(model, folder / "policy.onnx")
+    with pytest.raises(InputError, match=r"actions \(6, 3\), got \(1, 3\)"):
+        partner().act(obs_of(STATES))
