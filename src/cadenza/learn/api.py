@@ -10,17 +10,20 @@ batches, `backward` learns from them. Callbacks of the engine work beside it. He
 agents share; the algorithms are in `replay_api`, `rollout_api`, `team_api` and `imitation_api`.
 
 Promise:  equal seeds give equal bits on the CPU, and an agent that was saved and loaded goes on as
-          if it had not been, where the environments were made by id or by a function.
+          if it had not been, where environments do their running episodes again in the same way;
+          else one warning says what is lost. Loading steps nothing.
 Axes:     N = environments, O = flattened observation, A = action components.
 """
 
 import json
 import math
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar, cast
 
@@ -47,7 +50,7 @@ from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
 from cadenza.learn.callback import Callback
 from cadenza.learn.callbacks.logging_mixin import LoggingMixin
 from cadenza.learn.configs import FrozenModel, OffPolicyConfig, OnPolicyConfig
-from cadenza.learn.env.making import Environments, EnvLike, flat_rows
+from cadenza.learn.env.making import Environments, EnvLike, SavedWorlds, flat_rows
 from cadenza.learn.env.stepping import ActionCodec, VectorStep, VectorSteps
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.judging import BestPolicy, Evaluation, evaluate_policy
@@ -60,6 +63,13 @@ from cadenza.learn.trainer import Trainer
 STATE_VERSION: Final = 1
 #: Episodes that the mean return of a training is taken over.
 RECENT_EPISODES: Final = 100
+#: Settings that what a file holds was built with.
+_BUILT_IN: Final = (
+    *("action_bins", "bins", "compile", "ensemble_size", "group_size", "hidden_sizes"),
+    *("imagined_size", "initial_alpha", "initial_log_std", "kl_coefficient", "max_action_std"),
+    *("max_value", "memory_size", "min_value", "model_hidden", "model_layers", "model_updates"),
+    *("normalize_observations", "num_elites", "precision", "squash_actions", "target_entropy"),
+)
 #: Time between two movements of the progress bar, s.
 _REPORT_EVERY_S: Final = 0.2
 
@@ -74,12 +84,20 @@ class Worlds(Protocol):
     can_make: bool
     #: Gymnasium's id of each, if it was made by id.
     id: str | None
-    #: Them all.
-    vector: Any
+    num_envs: int
+
+    @property
+    def vector(self) -> Any:
+        """Them all; made now, if they are not yet."""
+        ...
 
     @property
     def spaces(self) -> str:
         """What is observed and done, in words."""
+        ...
+
+    def saved(self) -> Any:
+        """Return their spaces as a file holds them."""
         ...
 
 
@@ -158,6 +176,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
                 f"{self.name}.learn: expected steps, an int >= 1, got {steps!r}; write "
                 f"{self.name}(...).learn(20_000)."
             )
+        _ = self.envs.vector  # without any, nothing begins
         if folder is not None and not self.envs.can_make:
             raise InputError(
                 f"{self.name}.learn: expected no folder, for there is no way to make another "
@@ -184,6 +203,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
                 report(min(self.steps - first, steps), steps, detail)
 
         self._show = show
+        self._resume_episodes()
         # What an interrupted training left undone is not made up for.
         self.target_steps = min(self.target_steps, first) + steps
         for batch in self._batches():
@@ -241,10 +261,11 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
             "config": self.config.model_dump_json(),
             "seed": self.seed,
             "env": self.envs.id or "",
-            "num_envs": self.envs.vector.num_envs,
+            "num_envs": self.envs.num_envs,
             "network": self.network if isinstance(self.network, str) else "",
             "is_custom": isinstance(self.network, nn.Module),
             "spaces": self.envs.spaces,
+            "worlds": self.envs.saved(),
         }
         state = self.state_dict()
         if not memory:
@@ -265,59 +286,80 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
         network: nn.Module | None = None,
         **parts: Any,
     ) -> Self:
-        """Return the agent that `save` wrote; it goes on learning bit for bit.
+        """Return the agent that `save` wrote; no environment is stepped or reset.
+
+        It predicts, is evaluated and exported as it is. With the next `learn` it goes on bit for
+        bit if its running episodes, done again, come out as before; otherwise new ones begin, with
+        a warning that says why.
 
         Args:
             path: File.
-            env: Environments; None makes those it learned in, if they have an id.
+            env: Environments to learn in; None makes those it learned in with the next `learn`, if
+                they have an id.
             network: The module of your own it was made with, if it was.
-            **parts: What else it was made with that no file can hold, e.g. DAgger's expert.
+            **parts: Settings that change, ``num_envs`` among them, and what else it was made with
+                that no file can hold, e.g. DAgger's expert.
 
         Raises:
-            CheckpointError: The file is missing, damaged, of another algorithm or version.
-            InputError: ``env`` or ``network`` is needed.
+            CheckpointError: The file is missing, damaged, no agent's, of another algorithm or
+                version.
+            ConfigurationError: A setting is unknown, out of range, or built into what was learned.
+            InputError: ``network`` is needed.
         """
         source = Path(path)
-        content, _ = load_checkpoint(
-            uri=f"{LOCAL_URI_SCHEME}{source.name}",
-            artifacts_root=source.parent,
-            max_bytes=source.stat().st_size if source.is_file() else 0,
-        )
-        with complete_state(cls.__name__, "an agent that Agent.save wrote"):
-            header, state = content["header"], content["state"]
-            algorithm, is_custom = header["algorithm"], header["is_custom"]
-        if algorithm != cls.__name__:
+        header, state = _read_agent(source)
+        if header["algorithm"] != cls.__name__:
             raise CheckpointError(
-                f"{source}: expected an agent of {cls.__name__}, got one of {algorithm}; write "
-                f"cadenza.{algorithm}.load(...)."
+                f"{source}: expected an agent of {cls.__name__}, got one of {header['algorithm']}; "
+                f"write cadenza.{header['algorithm']}.load(...)."
             )
-        if env is None and not header["env"]:
-            raise InputError(
-                f"{cls.__name__}.load: expected env=..., for the agent learned in an environment "
-                "without an id."
-            )
-        if is_custom and network is None:
+        if header["is_custom"] and network is None:
             raise InputError(f"{cls.__name__}.load: expected network=..., the module it had.")
+        worlds: Any = env
+        if env is None and "worlds" in header:
+            worlds = SavedWorlds(header["env"], header["worlds"])
+        elif env is None:  # a file of an earlier version
+            worlds = header["env"] or None
+        if worlds is None:
+            raise InputError(
+                f"{cls.__name__}.load: expected env=..., for this file of an earlier version does "
+                "not tell what is observed."
+            )
         is_ready = env is not None and not isinstance(env, str) and not callable(env)
         chosen = network or header["network"] or None
+        given = {"num_envs": None if is_ready else int(header["num_envs"]), **parts}
         agent = cls(
-            header["env"] if env is None else env,
-            seed=int(header["seed"]),
-            num_envs=None if is_ready else int(header["num_envs"]),
+            worlds,
             **({} if chosen is None else {"network": chosen}),
-            **parts,
-            **json.loads(header["config"]),
+            **cls._changed_settings(header, given),
         )
         try:
             agent.load_state_dict(state)
         except CheckpointError as error:
-            learned, given = header["spaces"], agent.envs.spaces
-            if learned == given:
+            learned, found = header["spaces"], agent.envs.spaces
+            if learned == found:
                 raise
             raise CheckpointError(
-                f"{source}: expected an environment with {learned}, got one with {given}."
+                f"{source}: expected an environment with {learned}, got one with {found}."
             ) from error
+        if env is not None and agent._foreseen():
+            agent._resume_episodes()
         return agent
+
+    @classmethod
+    def _changed_settings(
+        cls, header: Mapping[str, Any], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return what an agent is made with: what a file tells, changed to what is ``given``."""
+        saved = {**json.loads(header["config"]), "seed": int(header["seed"])}
+        for name in given.keys() & {*_BUILT_IN, "seed"} & saved.keys():
+            value, before = given[name], saved[name]
+            if json.dumps(value) != json.dumps(before):
+                raise ConfigurationError(
+                    f"{cls.__name__}.load: {name}: expected {before!r}, which what was learned is "
+                    f"built with, got {value!r}; make a new agent to change it."
+                )
+        return {**saved, **given}
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything the future depends on: tensors and JSON scalars."""
@@ -374,6 +416,29 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
     def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
         """Learn from a batch; return figures by name."""
 
+    def _foreseen(self) -> str:
+        """Return why the episodes of a file cannot go on, if that is known without a step."""
+        return ""
+
+    @abstractmethod
+    def _resume_episodes(self) -> None:
+        """Go on with the running episodes of a file; warn of what is not as if it had not been."""
+
+    def _warn(self, told: str) -> None:
+        warnings.warn(
+            f"{self.name}: the training goes on, but not bit for bit as if it had not been saved: "
+            f"{told}.",
+            UserWarning,
+            stacklevel=2,
+        )
+
+    def _warn_of_held(self, left: Sequence[str]) -> None:
+        if left:
+            self._warn(
+                f"{', '.join(left)} outlives episodes and could not be put back; give its class "
+                "state_dict() and load_state_dict()"
+            )
+
     @abstractmethod
     def _learned_state(self) -> dict[str, Any]:
         """Return networks, optimisers, memory, environments and random streams."""
@@ -429,8 +494,11 @@ class ReplayLoop(SteppedAgent[ReplayConfig]):
 
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
         self.learner.load_state_dict(state["learner"])
-        if state["memory"] is not None:
-            self.memory.load_state_dict(state["memory"])
+        memory = state["memory"]
+        if memory is not None and len(memory["open"]) == self.envs.num_envs:
+            self.memory.load_state_dict(memory)
+        elif memory is not None:  # their episodes do not go on here
+            self.memory.load_state_dict({**memory, "open": self.memory.state_dict()["open"]})
         self._due = int(state["due"])
 
     def _batches(self) -> Generator[dict[str, Any]]:
@@ -471,7 +539,7 @@ class RolloutLoop(SteppedAgent[RolloutLoopConfig]):
 
     def _update(self, batch: Mapping[str, Any]) -> Mapping[str, float]:
         del batch  # the agent holds its rollout
-        done = self.steps - self._buffer.length * self.envs.vector.num_envs
+        done = self.steps - self._buffer.length * self.envs.num_envs
         return self.learner.update(self._buffer, done=done, total=self.target_steps)
 
 
@@ -571,11 +639,18 @@ class SoloAgent(SteppedAgent[Config]):
         )
         return onnx_graph.write_policy(self.deployed(), signature, Path(path))
 
+    @cached_property
+    def _worlds(self) -> VectorSteps:
+        return VectorSteps(self.envs.vector)
+
     def _begin(self) -> None:
         """Get ready to step the environments."""
-        self._worlds = VectorSteps(self.envs.vector)
+        if self.envs.is_made:
+            _ = self._worlds  # refuses what does not say how it resets
         self._rows: NDArray[Any] | None = None
-        self._returns = np.zeros(self.envs.vector.num_envs)
+        self._returns = np.zeros(self.envs.num_envs)
+        #: Where the environments were, until the next training brings them back.
+        self._saved_episodes: Mapping[str, Any] | None = None
 
     def _count(self, step: VectorStep, ends: NDArray[np.bool_]) -> None:
         """Count ``step``; the returns of the episodes that ended in rows ``ends`` are noted."""
@@ -591,20 +666,52 @@ class SoloAgent(SteppedAgent[Config]):
 
     def _episodes(self) -> dict[str, Any]:
         """Return where the environments are."""
+        if self._saved_episodes is not None:
+            return dict(self._saved_episodes)
         return {
-            "envs": None if self._rows is None else self._worlds.state_dict(),
+            "envs": self._worlds.state_dict() if self.envs.is_made else None,
             "rows": None if self._rows is None else torch.tensor(self._rows),
             "returns": self._returns.tolist(),
         }
 
     def _load_episodes(self, state: Mapping[str, Any]) -> None:
-        """Go on from there, or with new episodes if these environments cannot be brought back."""
+        """Go on from there with the next training."""
+        self._saved_episodes = {key: state[key] for key in ("envs", "rows", "returns")}
         if state["envs"] is None:
+            self._saved_episodes = None
+        if state["envs"] is None or state["rows"] is None:
             self._forget_episodes()
+
+    def _foreseen(self) -> str:
+        saved = self._saved_episodes
+        if saved is None or saved["rows"] is None:
+            return ""
+        before, now = len(saved["returns"]), self.envs.num_envs
+        if before != now:
+            return f"there were {before} environments, now there are {now}"
+        if not self._worlds.can_replay(saved["envs"]):
+            return "a vector environment that came ready made cannot do its episodes again"
+        return ""
+
+    def _resume_episodes(self) -> None:
+        saved = self._saved_episodes
+        if saved is None:
             return
-        self._worlds.load_state_dict(state["envs"])
-        self._rows = state["rows"].numpy().copy()
-        self._returns = np.array(state["returns"], dtype=np.float64)
+        lost, left = self._foreseen(), list[str]()
+        if len(saved["returns"]) == self.envs.num_envs:
+            try:
+                left = self._worlds.load_state_dict(saved["envs"], go_on=saved["rows"] is not None)
+            except CheckpointError as error:
+                lost = lost or str(error).rstrip(".")
+        self._saved_episodes = None
+        if lost:
+            self._forget_episodes()
+            self._warn(f"new episodes begin, for {lost}")
+            return
+        if saved["rows"] is not None:
+            self._rows = saved["rows"].numpy().copy()
+            self._returns = np.array(saved["returns"], dtype=np.float64)
+        self._warn_of_held(left)
 
     @abstractmethod
     def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
@@ -646,6 +753,19 @@ class Deployed(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         """Return actions, (B, *action shape)."""
         return self._codec.to_env(self.greedy(obs.float().flatten(start_dim=1)))
+
+
+def _read_agent(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return header and state of a file that `Agent.save` wrote."""
+    content, _ = load_checkpoint(
+        uri=f"{LOCAL_URI_SCHEME}{source.name}",
+        artifacts_root=source.parent,
+        max_bytes=source.stat().st_size if source.is_file() else 0,
+    )
+    with complete_state("load", "an agent that Agent.save wrote"):
+        header, state = content["header"], content["state"]
+        _ = header["algorithm"], header["is_custom"]
+    return header, state
 
 
 def _silent(_done: int, _total: int, _detail: str) -> None:

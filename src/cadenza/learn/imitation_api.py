@@ -61,7 +61,7 @@ class DAgger(SoloAgent[DAggerConfig]):
         super().__init__(env, *others, seed=seed, num_envs=num_envs, network=network, **config)
 
     def _build(self) -> None:
-        space, count = self.envs.space, self.envs.vector.num_envs
+        space, count = self.envs.space, self.envs.num_envs
         keeps_bytes = is_image(space) and space.dtype == np.uint8
         self._port = ActionCodec(self.envs.action_space, owner=self.name, unit=True)
         self.learner = DAggerLearner(
@@ -74,7 +74,7 @@ class DAgger(SoloAgent[DAggerConfig]):
             observation_dtype=torch.uint8 if keeps_bytes else torch.float32,
         )
         self._begin()
-        self._driven = np.ones(count, dtype=np.bool_)  # by the expert
+        self._driven: NDArray[np.bool_] = np.ones(count, dtype=np.bool_)  # by the expert
         self._ticks = 0  # steps of this round
         self._due = 0  # updates that are left of this fit
 
@@ -165,12 +165,14 @@ class DAgger(SoloAgent[DAggerConfig]):
         }
 
     def _without_memory(self, learned: dict[str, Any]) -> dict[str, Any]:
-        return learned | {"demonstrations": None, "envs": None, "progress": [0, 0]}
+        return learned | {"demonstrations": None, "rows": None, "progress": [0, 0]}
 
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
         self.learner.load_state_dict(state["learner"])
         if state["demonstrations"] is not None:
             self.learner.demonstrations.load_state_dict(state["demonstrations"])
-        self._driven = state["driven"].numpy().copy()
+        driven: NDArray[np.bool_] = state["driven"].numpy().copy()
+        if len(driven) == self.envs.num_envs:
+            self._driven = driven
         self._ticks, self._due = map(int, state["progress"])
         self._load_episodes(state)

@@ -299,3 +299,9 @@ def adam(network: nn.Module, learning_rate: float) -> FusedAdam:
     """Return an optimiser, in one kernel per step, of all in ``network`` that is not frozen."""
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     return FusedAdam(trained, learning_rate)
+
+
+def set_rate(optimizer: Any, learning_rate: float) -> None:
+    """Make ``optimizer`` take steps of this size, whatever a loaded state said."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate

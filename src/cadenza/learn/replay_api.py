@@ -51,7 +51,7 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         self.memory = TransitionMemory(
             observation_dim=width,
             action_dim=self.learner.action_width,
-            num_envs=self.envs.vector.num_envs,
+            num_envs=self.envs.num_envs,
             max_transitions=self.config.memory_size,
             seed=derive_substream("learn.api.memory", root_seed=self.seed).integer_seed(),
             action_dtype=self.learner.action_dtype,
@@ -145,7 +145,7 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         return {**super()._learned_state(), **self._episodes()}
 
     def _without_memory(self, learned: dict[str, Any]) -> dict[str, Any]:
-        return super()._without_memory(learned) | {"envs": None}
+        return super()._without_memory(learned) | {"rows": None}
 
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
         super()._load_learned_state(state)

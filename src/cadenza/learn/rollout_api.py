@@ -50,7 +50,7 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
         self._buffer = OnPolicyBuffer(
             BufferShape(
                 capacity=self.config.rollout_length,
-                rows=self.envs.vector.num_envs,
+                rows=self.envs.num_envs,
                 observation_dim=sizes["observation_dim"],
                 action_dim=self._port.components,
             )
@@ -113,7 +113,9 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
 
     def _load_learned_state(self, state: Mapping[str, Any]) -> None:
         self.learner.load_state_dict(state["learner"])
-        self._buffer.load_state_dict(state["buffer"])
+        fits = int(state["buffer"]["length"]) <= self._buffer.shape.capacity
+        if fits and len(state["returns"]) == self.envs.num_envs:
+            self._buffer.load_state_dict(state["buffer"])
         self._load_episodes(state)
 
 
@@ -124,7 +126,7 @@ class PPO(RolloutAgent[PPOConfig]):
 
     def _learner(self, sizes: Sizes) -> PPOLearner:
         gamma = self.config.gamma if self.config.normalize_rewards else None
-        self._scaler = RewardScaler(self.envs.vector.num_envs, gamma)
+        self._scaler = RewardScaler(self.envs.num_envs, gamma)
         return PPOLearner(self.config, **sizes)
 
     def _reset(self) -> NDArray[Any]:
@@ -162,7 +164,7 @@ class GRPO(RolloutAgent[GRPOConfig]):
         """Return the seeds of the episodes that begin now."""
         return group_seeds(
             f"learn.grpo.env.{self.steps}",
-            environments=self.envs.vector.num_envs,
+            environments=self.envs.num_envs,
             group_size=self.config.group_size,
             root_seed=self.seed,
         )

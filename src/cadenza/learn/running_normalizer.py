@@ -93,6 +93,7 @@ class RewardScaler:
         return {"returns": self._returns.tolist(), "statistics": self._statistics.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a stored state."""
-        self._returns = np.array(state["returns"], dtype=np.float64)
+        """Take over a stored state; the returns of other environments begin anew."""
+        if len(state["returns"]) == len(self._returns):
+            self._returns = np.array(state["returns"], dtype=np.float64)
         self._statistics.load_state_dict(state["statistics"])

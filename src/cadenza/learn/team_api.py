@@ -13,12 +13,14 @@ Axes:  N = environments, n = robots, O_i, A_i = state and action of robot i, S =
 import inspect
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -33,6 +35,8 @@ from cadenza.learn.algorithms.on_policy_buffer import BufferShape, OnPolicyBuffe
 from cadenza.learn.algorithms.ppo import PPOLearner
 from cadenza.learn.api import Config, Deployed, Evaluation, ReplayLoop, RolloutLoop, SteppedAgent
 from cadenza.learn.configs import ActorCriticConfig, HAPPOConfig, HATD3Config, PPOConfig
+from cadenza.learn.env.held_state import HeldState
+from cadenza.learn.env.making import SavedWorlds, space_from, space_state
 from cadenza.learn.env.stepping import ActionCodec
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.loaded_state import generator_state, set_generator_state
@@ -79,6 +83,7 @@ class TeamSteps:
                 f"TeamSteps: expected at least one robot, each named once, got {list(uids)}."
             )
         self.num_envs = int(env.num_envs)
+        self.held = HeldState(env)
         states = [env.observation_space["agent"][uid]["state"] for uid in self.uids]
         actions = [env.action_space[uid] for uid in self.uids]
         for uid, space in zip(self.uids * 2, (*states, *actions), strict=True):
@@ -156,11 +161,24 @@ class TeamSteps:
         return joint
 
 
+class _SavedBatch:
+    """What a file tells of a batch: enough to act for its robots, not to step it."""
+
+    def __init__(self, saved: Any, count: int) -> None:
+        self.num_envs = count
+        self.agent_uids = [uid for uid, _, _ in saved]
+        boxes = [(uid, space_from(seen), space_from(done)) for uid, seen, done in saved]
+        batched = partial(batch_space, n=count)
+        self.observation_space = {"agent": {u: {"state": batched(seen)} for u, seen, _ in boxes}}
+        self.action_space = {uid: batched(done) for uid, _, done in boxes}
+
+
 class TeamWorlds:
     """A batch of environments with several robots, and how to make another one.
 
     Args:
-        source: A batch, see `TeamSteps`, or a function from a number of environments to a batch.
+        source: A batch, see `TeamSteps`, a function from a number of environments to a batch, or
+            what a file tells of one.
 
     Raises:
         ConfigurationError: ``source`` is something else, or ready while ``count`` is given.
@@ -171,19 +189,46 @@ class TeamWorlds:
     def __init__(self, source: Any, *, count: int | None, default: int) -> None:
         self.can_make: bool = callable(source)
         self._make = source if callable(source) else None
-        if self._make is None and count is not None:
+        if isinstance(source, SavedWorlds):
+            source = _SavedBatch(source.spaces, count or default)
+        elif self._make is None and count is not None:
             raise ConfigurationError(
                 f"num_envs: expected None beside a ready batch, got {count}; pass a function from "
                 "a number of environments to a batch."
             )
-        self.vector: Any = source if self._make is None else self._made(count or default)
-        if not (hasattr(self.vector, "agent_uids") and hasattr(self.vector, "num_envs")):
+        batch: Any = source if self._make is None else self._made(count or default)
+        if not (hasattr(batch, "agent_uids") and hasattr(batch, "num_envs")):
             raise ConfigurationError(
                 "env: expected a batch of a task with several robots (num_envs, agent_uids), or a "
                 "function from a number of environments to one, e.g. cadenza.HAPPO(lambda n: "
-                f"VectorMPECooperativePushEnv(n)), got {self.vector!r}."
+                f"VectorMPECooperativePushEnv(n)), got {batch!r}."
             )
-        self.uids: tuple[str, ...] = tuple(self.vector.agent_uids)
+        self.batch: Any = batch
+        self.num_envs = int(batch.num_envs)
+        self.uids: tuple[str, ...] = tuple(batch.agent_uids)
+
+    @property
+    def vector(self) -> Any:
+        """The batch.
+
+        Raises:
+            InputError: There is only what a file tells of it.
+        """
+        if isinstance(self.batch, _SavedBatch):
+            raise InputError(
+                "learn: expected a batch of environments, but the team was loaded without; write "
+                "load(path, env) with one, or a function from a number of environments to one."
+            )
+        return self.batch
+
+    def saved(self) -> Any:
+        """Return every robot's spaces as a file holds them."""
+        seen, done = self.batch.observation_space["agent"], self.batch.action_space
+        boxes = [(uid, seen[uid]["state"], done[uid]) for uid in self.uids]
+        return [
+            [uid, *(space_state(spaces.Box(b.low[0], b.high[0], dtype=b.dtype)) for b in pair)]
+            for uid, *pair in boxes
+        ]
 
     @property
     def spaces(self) -> str:
@@ -198,8 +243,8 @@ class TeamWorlds:
         """
         if self._make is None:
             raise InputError(
-                "evaluate: expected a batch to judge in, for the team's own is in use; pass "
-                "env=..., or make the team from a function: HAPPO(lambda n: MyEnvs(n))."
+                "evaluate: expected a batch to judge in, for the team's own, if it has one, is in "
+                "use; pass env=..., or make the team from a function: HAPPO(lambda n: MyEnvs(n))."
             )
         return self._made(count)
 
@@ -218,8 +263,9 @@ class TeamWorlds:
 class TeamAgent(SteppedAgent[Config]):
     """Several robots that learn together in one batch of environments; see `TeamSteps`.
 
-    ``env`` is a batch, or a function from a number of environments to a batch. A batch keeps no
-    state that could be saved, so every `learn` begins with new episodes.
+    ``env`` is a batch, or a function from a number of environments to a batch. The running episodes
+    of a batch cannot be saved, so every `learn` begins with new ones; what it remembers beyond
+    episodes comes back, see `cadenza.learn.env.held_state`.
     """
 
     default_envs = 16
@@ -229,7 +275,9 @@ class TeamAgent(SteppedAgent[Config]):
         return TeamWorlds(env, count=count, default=self.default_envs)
 
     def _build(self) -> None:
-        self.team = TeamSteps(self.envs.vector, self.envs.uids)
+        self.team = TeamSteps(self.envs.batch, self.envs.uids)
+        #: What the batch held, until the next training puts it back.
+        self._saved_held: Mapping[str, Any] | None = None
         self._joint: Float32Array | None = None
         self._returns: FloatArray = np.zeros(self.team.num_envs)
 
@@ -237,6 +285,23 @@ class TeamAgent(SteppedAgent[Config]):
         """Train, see `Agent.learn`; begins with new episodes."""
         self._forget_episodes()
         return super().learn(steps, **options)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything the future depends on; see `Agent.state_dict`."""
+        held = self.team.held.read() if self._saved_held is None else dict(self._saved_held)
+        return {**super().state_dict(), "held": held, "num_envs": self.envs.num_envs}
+
+    def load_state_dict(self, state_dict: dict[str, Any], *switches: bool, **named: bool) -> None:
+        """Continue where `state_dict` was taken; see `Agent.load_state_dict`."""
+        rest = dict(state_dict)
+        held, count = rest.pop("held", {}), rest.pop("num_envs", self.envs.num_envs)
+        super().load_state_dict(rest, *switches, **named)
+        self._saved_held = held if count == self.envs.num_envs else None
+
+    def _resume_episodes(self) -> None:
+        left = self.team.held.put_back(self._saved_held or {})
+        self._saved_held = None
+        self._warn_of_held(left)
 
     def _forget_episodes(self) -> None:
         super()._forget_episodes()

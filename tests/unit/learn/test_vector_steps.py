@@ -77,11 +77,11 @@ def test_stored_environments_go_on_alike(mode, before):
         assert one.rewards.tolist() == two.rewards.tolist()
 
 
-def test_environments_without_a_record_have_no_state():
+def test_environments_without_a_record_have_no_replays():
     steps = steps_of(AutoresetMode.SAME_STEP)
     assert steps.state_dict() is None
     steps.reset(0)
-    assert steps.state_dict() is None
+    assert steps.state_dict()["replays"] is None
 
 
 def test_a_record_is_refused_by_environments_that_keep_none():

@@ -38,6 +38,7 @@ from cadenza.learn.loaded_state import (
 from cadenza.learn.memory.builder import OBSERVATION_KEY, TransitionMemory
 from cadenza.learn.nn.action_value_mlp import ActionValueMlp
 from cadenza.learn.nn.mlp_policy import MlpPolicy
+from cadenza.learn.optimizers import set_rate
 
 #: Layout version of `HATD3Learner.state_dict`.
 STATE_VERSION: Final = 1
@@ -177,6 +178,8 @@ class HATD3Learner:
             for optimizer, stored in pairs:
                 optimizer.load_state_dict(stored)
             self._critic_optimizer.load_state_dict(state["critic_optimizer"])
+            for optimizer in (*self._actor_optimizers, self._critic_optimizer):
+                set_rate(optimizer, self.config.learning_rate)
             self._generator.set_state(state["generator"])
             set_generator_state(self._rng, state["order_generator"])
             self.updates = int(state["updates"])

@@ -26,6 +26,7 @@ from cadenza.learn.models.ensemble import EnsembleOfGaussian
 from cadenza.learn.models.hold_out import HoldOut
 from cadenza.learn.models.model import DynamicModel, TerminationModel
 from cadenza.learn.nn.layers import EncoderFactory
+from cadenza.learn.optimizers import set_rate
 from cadenza.learn.trainer import Trainer
 
 
@@ -115,6 +116,7 @@ class MBPOLearner(SACLearner):
         super().load_state_dict(state)
         with complete_state("mbpo", "a learner of these sizes"):
             self._model_loss.load_state_dict(dict(state["model"]))
+            set_rate(self._model_loss.optimizer, self._mbpo.model_learning_rate)
             self._model_trainer.state["bp_step"] = int(state["model_step"])
             self._model_trainer.state["bp_samples"] = int(state["model_samples"])
             self._imagined.load_state_dict(state["imagined"])

@@ -32,7 +32,7 @@ from cadenza.learn.loaded_state import complete_state
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.layers import EncodedNetwork, EncoderFactory, Network, with_encoder
 from cadenza.learn.nn.mlp_policy import MlpPolicy
-from cadenza.learn.optimizers import FusedAdam, adam_
+from cadenza.learn.optimizers import FusedAdam, adam_, set_rate
 from cadenza.learn.trainer import PlannedHook, Trainer
 
 Precision = Literal["float32", "bf16"]
@@ -424,6 +424,8 @@ class CallbackLearner:
         with complete_state(self._name, "a learner of these sizes"):
             for callback in self._callbacks:
                 callback.load_state_dict(dict(state["callbacks"][callback.name]))
+            for loss in self.losses:
+                set_rate(loss.optimizer, self.config.learning_rate)
             self._trainer.state["bp_step"] = int(state["bp_step"])
             self._trainer.state["bp_samples"] = int(state["bp_samples"])
             self.noise.set_state(state["noise"])

@@ -55,6 +55,7 @@ from cadenza.learn.nn.policy_networks import (
     Policy,
     SquashedGaussianHead,
 )
+from cadenza.learn.optimizers import set_rate
 
 #: Adam's denominator guard; the value of the PPO reference implementation.
 ADAM_EPSILON: Final = 1e-5
@@ -437,8 +438,7 @@ def set_learning_rate(
     steps = total if decay is True else int(decay)
     rate = config.learning_rate * (max(0.0, 1.0 - done / steps) if decay else 1.0)
     for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = rate
+        set_rate(optimizer, rate)
     return rate
 
 

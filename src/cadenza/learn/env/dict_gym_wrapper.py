@@ -5,6 +5,7 @@ its id, ``TERMINAL`` if it terminated and ``INTERRUPTED`` if it was only cut off
 id with an ``INITIAL`` observation: in the same step, or one step later in next-step mode.
 """
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -234,8 +235,9 @@ class DictGymWrapper:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken.
 
-        Environments that are no `ReplayableEnv`s cannot: `is_reset` is False afterwards, and
-        `dict_reset` begins episodes under ids that were never used.
+        Environments that are no `ReplayableEnv`s, or whose episodes take another course, cannot:
+        `is_reset` is False afterwards, and `dict_reset` begins episodes under ids that were never
+        used.
         """
         ids = cast("list[AgentId | None]", list(state_dict["ids"]))
         if len(ids) != self.num_envs:
@@ -250,7 +252,17 @@ class DictGymWrapper:
         environments = state_dict["environments"]
         self._is_reset = environments is not None
         if environments is not None:
-            restore_replay_states(self._env, environments)
+            try:
+                left = restore_replay_states(self._env, environments)
+            except CheckpointError as error:
+                self._is_reset, left = False, [f"new episodes begin, for {error}"]
+            if left:
+                warnings.warn(
+                    "DictGymWrapper: the run goes on, but not bit for bit as if it had not been "
+                    f"saved: {', '.join(left)}",
+                    UserWarning,
+                    stacklevel=2,
+                )
 
     def _actions(self, responses: Mapping[AgentId, DictResponse]) -> NDArray[Any]:
         """Return the actions of all environments; any action where a reset is due."""

@@ -6,18 +6,21 @@ show flat observations where the original is no Box.
 Axes:  N = environments, O = observation.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import FlattenObservation
 from gymnasium.wrappers import vector as vector_wrappers
 from numpy.typing import NDArray
 
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.learn.env.stepping import ReplayableEnv
 from cadenza.learn.nn.encoders import AnySpace, parts_of
 
@@ -34,8 +37,18 @@ _EXPECTED: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class SavedWorlds:
+    """What a file tells of the environments an agent learned in: their id, if any, and spaces."""
+
+    id: str
+    spaces: Any
+
+
 class Environments:
     """The environments a learner trains in, and how to make one more to judge it in.
+
+    Those of a file are made when they are first needed, if they have an id.
 
     Attributes:
         id: Gymnasium's id of each, if it was made by id.
@@ -46,21 +59,63 @@ class Environments:
 
     def __init__(
         self,
-        source: EnvLike,
+        source: EnvLike | SavedWorlds,
         *,
         count: int | None,
         default: int,
         seed: int,
         group_size: int = 1,
     ) -> None:
-        self._own, self._make = getattr(source, "unwrapped", None), _maker(source)
+        self._count, self._seed, self._group_size = count or default, seed, group_size
+        self._vector: AnyVectorEnv | None = None
+        saved = source if isinstance(source, SavedWorlds) else None
+        self._source: EnvLike | None = (saved.id or None) if saved else cast("EnvLike", source)
+        self._own = getattr(source, "unwrapped", None)
+        self._make = None if self._source is None else _maker(self._source)
         self.can_make = self._make is not None
-        self.id = source if isinstance(source, str) else None
+        self.id = self._source if isinstance(self._source, str) else None
+        if saved is not None:
+            self.space, self.action_space = map(space_from, saved.spaces)
+            self.num_envs = self._count
+            return
         is_ready = isinstance(source, gymnasium.Env | VectorEnv)
         if is_ready and count is not None:
             raise ConfigurationError(
                 f"num_envs: expected None beside a ready environment, got {count}; pass an id or a "
                 "function that makes one."
+            )
+        self._vector = self._opened()
+        self.num_envs = self._vector.num_envs
+
+    @property
+    def vector(self) -> AnyVectorEnv:
+        """Them all.
+
+        Raises:
+            InputError: They are of a file, and have no id to make them by.
+            CheckpointError: Made by their id, they have other spaces than the file says.
+        """
+        if self._vector is None:
+            learned, told = (self.space, self.action_space), self.spaces
+            vector = self._opened()
+            if (self.space, self.action_space) != learned:
+                raise CheckpointError(
+                    f"{self.id}: expected an environment with {told}, got one with {self.spaces}."
+                )
+            self._vector = vector
+        return self._vector
+
+    @property
+    def is_made(self) -> bool:
+        """Whether there are any yet."""
+        return self._vector is not None
+
+    def _opened(self) -> AnyVectorEnv:
+        source = self._source
+        if source is None:
+            raise InputError(
+                "learn: expected environments, but the agent was loaded without; write "
+                "load(path, env) with an environment, or a function that makes one."
             )
         if isinstance(source, VectorEnv):
             batch = cast("Any", source)
@@ -68,10 +123,8 @@ class Environments:
             self.action_space: AnySpace = batch.single_action_space
             require_numbers(self.space)
             is_flat = isinstance(self.space, spaces.Box)
-            self.vector: AnyVectorEnv = (
-                batch if is_flat else vector_wrappers.FlattenObservation(batch)
-            )
-            return
+            return batch if is_flat else vector_wrappers.FlattenObservation(batch)
+        is_ready = isinstance(source, gymnasium.Env)
         first = cast("AnyEnv", source) if is_ready else self.make()
         if not isinstance(cast("object", first), gymnasium.Env):
             raise ConfigurationError(f"env: {_EXPECTED}, got one that makes {first!r}.")
@@ -79,16 +132,21 @@ class Environments:
         require_numbers(self.space)
         if not is_ready:
             first.close()
+        size = self._group_size
         made = [
             lambda index=index: ReplayableEnv(
                 flat(cast("AnyEnv", source) if is_ready else self.make()),
-                root_seed=seed,
+                root_seed=self._seed,
                 index=index,
-                group=index // group_size if group_size > 1 else None,
+                group=index // size if size > 1 else None,
             )
-            for index in range(1 if is_ready else count or default)
+            for index in range(1 if is_ready else self._count)
         ]
-        self.vector = SyncVectorEnv(made, autoreset_mode=AutoresetMode.SAME_STEP)
+        return SyncVectorEnv(made, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    def saved(self) -> Any:
+        """Return their spaces as a file holds them; see `SavedWorlds`."""
+        return [space_state(space) for space in (self.space, self.action_space)]
 
     @property
     def spaces(self) -> str:
@@ -112,10 +170,47 @@ class Environments:
         make = self._make if env is None else _maker(given)
         if make is None:
             raise InputError(
-                "evaluate: expected an environment to judge in, for the learner's own is in use; "
-                "pass env=..., or make the learner from an id or a function."
+                "evaluate: expected an environment to judge in, for the learner's own, if it has "
+                "one, is in use; pass env=..., or make the learner from an id or a function."
             )
         return make()
+
+
+def space_state(space: AnySpace) -> Any:
+    """Return what `space_from` makes an equal space of: tensors and plain values."""
+    told: Any = space
+    kinds: Any = (*_NUMBERS, spaces.Dict, spaces.Tuple)
+    kind = next(kind for kind in kinds if isinstance(told, kind))
+    if kind is spaces.Box:
+        arguments: list[Any] = [torch.tensor(told.low), torch.tensor(told.high), str(told.dtype)]
+    elif kind is spaces.Discrete:
+        arguments = [int(told.n), int(told.start)]
+    elif kind is spaces.MultiDiscrete:
+        arguments = [torch.tensor(told.nvec), torch.tensor(told.start), str(told.dtype)]
+    elif kind is spaces.MultiBinary:
+        arguments = [list(told.shape)]
+    else:
+        arguments = [[name, space_state(part)] for name, part in parts_of(space).items()]
+    return [kind.__name__, *arguments]
+
+
+def space_from(state: Any) -> AnySpace:
+    """Return the space that `space_state` was given."""
+    kind, *arguments = state
+    match kind:
+        case "Box":
+            low, high, dtype = arguments
+            return spaces.Box(low.numpy(), high.numpy(), dtype=np.dtype(dtype).type)
+        case "Discrete":
+            return spaces.Discrete(arguments[0], start=arguments[1])
+        case "MultiDiscrete":
+            counts, start, dtype = arguments
+            return spaces.MultiDiscrete(counts.numpy(), np.dtype(dtype).type, start=start.numpy())
+        case "MultiBinary":
+            return spaces.MultiBinary(arguments[0] if len(arguments[0]) > 1 else arguments[0][0])
+        case _:
+            parts = OrderedDict((name, space_from(part)) for name, part in arguments)
+            return spaces.Dict(parts) if kind == "Dict" else spaces.Tuple(tuple(parts.values()))
 
 
 def flat(env: AnyEnv) -> AnyEnv:

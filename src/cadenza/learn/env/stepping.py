@@ -2,7 +2,8 @@
 
 Brought back: a simulator's inner state cannot be saved in general, but how it came about can: the
          seed of the running episode and the actions since its start. Doing them again, at most one
-         episode, gives a deterministic environment back bit for bit (`ReplayableEnv`).
+         episode, gives a deterministic environment back bit for bit (`ReplayableEnv`), with what it
+         remembers beyond episodes (`held_state`). A replay ends at the first thing that differs.
 Stepped: `VectorSteps` says the same thing in every autoreset mode.
            same step:  the returned observation already belongs to the next episode.
            next step:  the step after an episode's end ignores its action and returns the next
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 from cadenza.core.checks import WIDEST_RANGE, is_scalable
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError, NotReadyError
 from cadenza.core.seeding import derive_substream
+from cadenza.learn.env.held_state import HeldState
 from cadenza.learn.loaded_state import require_parts
 from cadenza.learn.nn.encoders import AnySpace
 
@@ -72,7 +74,11 @@ class ReplayableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._stream = index if group is None else group
         self._root_seed = root_seed
         self._episode = -1
+        self._held = HeldState(env)
+        self._held_before: dict[str, Any] = {}
         self._actions: list[NDArray[Any]] = []
+        self._rewards: list[Any] = []
+        self._first_sha256 = ""
         self._ended = False
         self._resets_on_step = False
         self._observation: Any = None
@@ -94,6 +100,7 @@ class ReplayableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if seed is not None:
             self._root_seed, self._episode = seed, -1
         self._episode += 1
+        self._held_before = self._held.read()
         return self._begin()
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -124,16 +131,35 @@ class ReplayableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             "actions": taken,
             "ended": self._ended,
             "observation_sha256": _digest(self._observation),
+            "rewards": [float(np.sum(reward)) for reward in self._rewards],
+            "first_sha256": self._first_sha256,
+            "held": self._held.read(),
+            "held_before": self._held_before,
         }
 
-    def restore_replay_state(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+    def restore_replay_state(
+        self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    ) -> list[str]:
         """Do the recorded episode again up to where `replay_state` was taken.
 
         Of the states of all environments of a vector environment, each takes its own by index.
+        Return the names of what outlives episodes and could not be put back.
 
         Raises:
             CheckpointError: The states lack this environment, or the replay came out differently:
                 the environment is not deterministic, or not the one that was saved.
+        """
+        problem, left = self.try_replay_state(state)
+        if problem:
+            raise CheckpointError(problem)
+        return left
+
+    def try_replay_state(
+        self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, go_on: bool = True
+    ) -> tuple[str, list[str]]:
+        """As `restore_replay_state`, but return first how the replay differed, if it did.
+
+        Without ``go_on`` nothing is stepped, and only what outlives episodes comes back.
         """
         own = state if isinstance(state, Mapping) else self._own(state)
         require_parts("ReplayableEnv", own, _KEYS)
@@ -142,18 +168,43 @@ class ReplayableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"ReplayableEnv: expected the state of environment {self._index}, got that of "
                 f"{own['index']}; make the environments in the same order as before."
             )
+        if not go_on:
+            return "", self._held.put_back(own.get("held", {}))
         self._root_seed, self._episode = int(own["root_seed"]), int(own["episode"])
-        self._begin()
-        for action in self._recorded(own["actions"]):
-            self._step(action)
+        problem = self._replayed(own)
+        if problem and own.get("held_before"):
+            self._held.put_back(own["held_before"])
+            problem = self._replayed(own)
+        left = self._held.put_back(own.get("held", {}))
+        self._held_before = dict(own.get("held_before", {}))
+        return problem, left
+
+    def _replayed(self, own: Mapping[str, Any]) -> str:
+        """Do the episode again; return what differed, if anything did."""
+        actions = self._recorded(own["actions"])
+        rewards, last = own.get("rewards"), own["observation_sha256"]
+        try:
+            self._begin()
+            is_same = own.get("first_sha256") in (None, self._first_sha256)
+            for number, action in enumerate(actions):
+                if not is_same:
+                    break
+                self._step(action)
+                reward = float(np.sum(self._rewards[-1]))
+                is_same = rewards is None or repr(reward) == repr(rewards[number])
+            is_same &= self._ended == own["ended"] and _digest(self._observation) == last
+        except Exception as error:  # noqa: BLE001 -- whatever a foreign environment raises
+            is_same, raised = False, f" ({error!r})"
+        else:
+            raised = ""
         self._resets_on_step = self._ended
-        if self._ended != own["ended"] or _digest(self._observation) != own["observation_sha256"]:
-            raise CheckpointError(
-                f"ReplayableEnv {self._index}: expected the replay of episode {self._episode} to "
-                f"reach the saved observation after {len(self._actions)} actions, got another one; "
-                "the environment is not deterministic or has other parameters than when it was "
-                "saved. Restore without the environments to begin new episodes."
-            )
+        return (
+            ""
+            if is_same
+            else f"ReplayableEnv {self._index}: expected the replay of episode {self._episode} to "
+            f"reach the saved observation after {len(actions)} actions, got another one{raised}; "
+            "the environment is not deterministic or has other parameters than when it was saved."
+        )
 
     def _own(self, states: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         for state in states:
@@ -175,10 +226,10 @@ class ReplayableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _begin(self) -> tuple[Any, dict[str, Any]]:
         """Reset the environment with the seed of the current episode."""
-        self._actions = []
+        self._actions, self._rewards = [], []
         self._ended = self._resets_on_step = False
         observation, info = self.env.reset(seed=self._episode_seed(self._episode))
-        self._observation = observation
+        self._observation, self._first_sha256 = observation, _digest(observation)
         return observation, info
 
     def _step(self, action: NDArray[Any]) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -187,6 +238,7 @@ class ReplayableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         given = recorded if recorded.ndim else recorded[()]
         observation, reward, terminated, truncated, info = self.env.step(given)
         self._observation = observation
+        self._rewards.append(reward)
         self._ended = bool(terminated or truncated)
         return observation, reward, bool(terminated), bool(truncated), info
 
@@ -198,9 +250,15 @@ def replay_states(vector_env: VectorEnv[Any, Any, Any]) -> list[dict[str, Any]] 
 
 
 def restore_replay_states(
-    vector_env: VectorEnv[Any, Any, Any], states: Sequence[Mapping[str, Any]]
-) -> None:
+    vector_env: VectorEnv[Any, Any, Any],
+    states: Sequence[Mapping[str, Any]],
+    *,
+    go_on: bool = True,
+) -> list[str]:
     """Bring every environment back to where `replay_states` was taken.
+
+    Without ``go_on`` the episodes are left alone. Return the names of what outlives episodes and
+    could not be put back.
 
     Raises:
         CheckpointError: As `ReplayableEnv.restore_replay_state`, or they are no `ReplayableEnv`s.
@@ -211,8 +269,14 @@ def restore_replay_states(
             "restore_replay_states: expected environments in a ReplayableEnv, as when the "
             f"checkpoint was written, got {vector_env}; wrap each of them."
         )
-    vector_env.reset()  # forgets which environments owe an autoreset
-    call("restore_replay_state", list(states))
+    if go_on:
+        vector_env.reset()  # forgets which environments owe an autoreset
+    # Asks how it went: a worker process dies of what its environment raises.
+    answers = call("try_replay_state", list(states), go_on=go_on)
+    problem = next((problem for problem, _ in answers if problem), "")
+    if problem:
+        raise CheckpointError(problem)
+    return sorted({name for _, left in answers for name in left})
 
 
 def _replay_call(vector_env: VectorEnv[Any, Any, Any]) -> Callable[..., Any] | None:
@@ -281,6 +345,7 @@ class VectorSteps:
             )
         self.envs = envs
         self.mode = mode
+        self._held = HeldState(envs, until=ReplayableEnv)
         self._restarting: NDArray[np.bool_] | None = None
 
     def reset(self, seed: int | Sequence[int] | None) -> NDArray[Any]:
@@ -325,18 +390,42 @@ class VectorSteps:
         )
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Return how to bring every environment back to where it is; None if it cannot be."""
+        """Return how to bring every environment back to where it is; None before `reset`."""
         if self._restarting is None:
             return None
-        replays = replay_states(self.envs)
-        if replays is None:
-            return None
-        return {"replays": replays, "restarting": self._restarting.tolist()}
+        return {
+            "replays": replay_states(self.envs),
+            "restarting": self._restarting.tolist(),
+            "held": self._held.read(),
+        }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Bring every environment back to where `state_dict` was taken."""
-        restore_replay_states(self.envs, state["replays"])
-        self._restarting = np.array(state["restarting"], dtype=np.bool_)
+    def can_replay(self, state: Mapping[str, Any]) -> bool:
+        """Return whether the episodes of ``state`` can be done again here; steps nothing."""
+        return state["replays"] is not None and _replay_call(self.envs) is not None
+
+    def load_state_dict(self, state: Mapping[str, Any], *, go_on: bool = True) -> list[str]:
+        """Bring every environment back to where `state_dict` was taken.
+
+        Without ``go_on`` nothing is stepped: new episodes begin, and only what outlives episodes
+        comes back. Return the names of what of it could not be put back.
+
+        Raises:
+            CheckpointError: The running episodes cannot be brought back.
+        """
+        try:
+            if go_on and not self.can_replay(state):
+                raise CheckpointError(
+                    "VectorSteps: expected environments in a ReplayableEnv, now and when they were "
+                    f"saved, got {self.envs}; wrap each of them."
+                )
+            left = list[str]()
+            if self.can_replay(state):
+                left = restore_replay_states(self.envs, state["replays"], go_on=go_on)
+        finally:
+            mine = self._held.put_back(state["held"])
+        if go_on:
+            self._restarting = np.array(state["restarting"], dtype=np.bool_)
+        return left + mine
 
 
 def _final_observations(
