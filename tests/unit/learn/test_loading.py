@@ -21,7 +21,7 @@ SETTINGS = {
     "MBPO": {**SMALL, "warmup_steps": 20, "model_hidden": 8, "model_updates": 5},
     "DQN": {**SMALL, "warmup_steps": 20},
     "PPO": {**SMALL, "rollout_length": 16, "epochs": 1},
-    "GRPO": {**SMALL, "rollout_length": 16, "epochs": 1, "num_envs": 4, "group_size": 2},
+    "GRPO": {**SMALL, "rollout_length": 25, "epochs": 1, "num_envs": 4, "group_size": 2},
     "DAgger": {**SMALL, "num_envs": 2, "round_length": 16, "updates": 3},
 }
 TEAMS = {
@@ -193,12 +193,12 @@ def test_spaces_come_from_the_file(space, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["SAC", "PPO", "GRPO", "DAgger"])
-@pytest.mark.parametrize("steps", [60, 70])  # where an episode ends, and in the middle of one
+@pytest.mark.parametrize("steps", [80, 110])  # where episodes end, and in the middle of one
 def test_what_outlives_an_episode_goes_on(name, steps, tmp_path, told):
     agent, _ = trained(name, Harder, steps)
     loaded = type(agent).load(agent.save(tmp_path / "agent"), Harder)
-    agent.learn(60, progress=False)
-    assert loaded.learn(60, progress=False).mean_return == agent.mean_return < -20.0
+    agent.learn(100, progress=False)
+    assert loaded.learn(100, progress=False).mean_return == agent.mean_return < -20.0
     assert digest(loaded) == digest(agent)
     assert not told()
 
@@ -318,15 +318,3 @@ def test_environment_of_an_id_with_other_spaces_is_refused_when_it_is_made(tmp_p
     assert loaded.predict(np.zeros(4)) in (0, 1)
     with pytest.raises(CheckpointError, match="CartPole-v1: expected an environment with"):
         loaded.learn(10, progress=False)
-
-
-def foreign(folder):
-    torch.save({"weights": torch.zeros(2)}, folder / "weights.pt")
-    (folder / "notes.txt").write_text("hello")
-    (folder / "agent").mkdir()
-    return {
-        "weights.pt": "PyTorch",
-        "notes.txt": "10 bytes" if False else "notes.txt",
-        "agent": "folder",
-        "missing": "no file",
-    }

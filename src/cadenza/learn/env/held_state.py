@@ -4,7 +4,8 @@ Seen:    of an environment and of every wrapper around it, the state it offers (
          `load_state_dict`), or else numbers, texts, arrays, generators and collections of such in
          its attributes and in those of objects of its own package: a curriculum's level, a
          normalizer's moments. What is as it was made is left out.
-Unseen:  class and global variables, compiled simulators, arrays above `MAX_BYTES`.
+Unseen:  class and global variables, compiled simulators, objects that were not there when the
+         environment was made, arrays above `MAX_BYTES`.
 """
 
 import math
@@ -56,9 +57,10 @@ class HeldState:
 
     def __init__(self, env: Any, *, until: type | None = None) -> None:
         self._env, self._until = env, until
-        self._objects: dict[str, int] = {}  # the first object at each path, by identity
-        self._owners: dict[str, Any] = {}  # the present ones
+        self._objects: dict[str, int] = {}  # what was at each path first, by identity
+        self._owners: dict[str, Any] = {}  # what is there
         self._made = {place.name: place.plain for place in self._places()}
+        self._objects = {path: id(owner) for path, owner in self._owners.items()}
 
     def read(self) -> dict[str, Any]:
         """Return, by place, what has changed since: plain values and tuples of them."""
@@ -98,7 +100,10 @@ class HeldState:
             return
         seen.add(id(owner))
         self._owners[path] = owner
-        if self._objects.setdefault(path, id(owner)) != id(owner):
+        first = self._objects.get(path)
+        if self._objects and first is None:  # the result of a step, say
+            return
+        if first not in (None, id(owner)):
             suffix = _REPLACED
         if _offers_state(owner):
             yield _Place(path + suffix, owner, "", _offered(owner))
