@@ -6,11 +6,11 @@ import warnings
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 from gymnasium import spaces
 
 import cadenza
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
+from cadenza.core.payloads import serialise
 from cadenza.envs import VectorMPECooperativePushEnv
 
 SMALL = {"hidden_sizes": (8,), "batch_size": 8}
@@ -76,7 +76,7 @@ class Harder(Robot):
 
 class Noisy(Robot):
     def seen(self):
-        return super().seen() + np.float32(0.01 * random.random())
+        return super().seen() + np.float32(0.01 * random.random())  # noqa: S311 -- no secret
 
 
 class Moody(Robot):
@@ -110,7 +110,7 @@ def pushes(count):
 
 def digest(agent):
     state = agent.state_dict()
-    return cadenza.core.payloads.serialise(state)
+    return serialise(state)
 
 
 @pytest.fixture
@@ -297,7 +297,7 @@ def test_settings_may_change_when_an_agent_is_loaded(name, tmp_path):
     changes = {"learning_rate": 0.125, **CHANGES.get(name, {})}
     loaded = type(agent).load(agent.save(tmp_path / "agent"), env, **changes)
     for key, value in changes.items():
-        assert (loaded.envs if key == "num_envs" else loaded.config).__getattribute__(key) == value
+        assert getattr(loaded.envs if key == "num_envs" else loaded.config, key) == value
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         loaded.learn(150, progress=False)
