@@ -1,6 +1,8 @@
 """The training loop on small parts: order, counting, events, refusals."""
 
 import json
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -630,3 +632,16 @@ def test_environment_without_an_observation_space_is_trained_in(tmp_path, algo):
     result = train(config, env=env, partner=NoisyPartner(), repo_root=tmp_path)
     assert len(result.curve.per_step_ego_rewards) == 16
     assert result.trainer.act(env.reset(seed=0)[0]).shape == (1,)
+
+
+def test_log_names_the_bytes_of_a_partners_weights(tmp_path):
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "mate.pt").write_bytes(b"weights")
+    partner = NoisyPartner()
+    partner.spec = PartnerSpec(
+        "frozen_harl", 0, weights_uri="local://zoo/mate.pt", extra={"root": str(tmp_path)}
+    )
+    result, *_ = run(tmp_path, partner=partner)
+    digest = sha256(b"weights").hexdigest()
+    wanted = replace(partner.spec, weights_sha256=digest).content_id
+    assert {line["partner_content_id"] for line in events(result)} == {wanted}
