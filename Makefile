@@ -29,7 +29,7 @@ BOUNDS_4 := ego_accel=20.0 partner_accel=15.0 dts=[0.3,0.05]
 VERIFY    = $(BIN)/cadenza safety verify --quiet --plant zoh --out runs/nightly/$@
 
 .DEFAULT_GOAL := help
-.PHONY: help demo postgresql test test-fast test-lerobot test-teamwork test-maniskill explore torn-reads nightly lint format bench docs clean clean-environments
+.PHONY: help demo postgresql test test-fast test-lerobot test-teamwork test-maniskill explore torn-reads nightly lint format record bench docs clean clean-environments
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -126,6 +126,9 @@ lint: $(VENV)/.installed-dev ## Check style, types and the import floors
 format: $(VENV)/.installed-dev ## Format the code
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
+
+record: $(VENV)/.installed-dev ## Play the demo afresh, and write README's figures and picture from it (minutes)
+	@$(BIN)/python -m tools.records --quickstart runs/record
 
 bench: $(VENV)/.installed-bench ## Measure the hot paths beside public peers and print the ratios
 	@$(BIN)/python -m perf

@@ -6,7 +6,6 @@ Reading:   a figure is only worth comparing with its peer from the same process 
 Units:     microseconds unless a `Row` says otherwise.
 """
 
-import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -127,14 +126,9 @@ def print_table(title: str, rows: Sequence[Row]) -> None:
 
 
 def rows_document(title: str, rows: Sequence[Row]) -> dict[str, Any]:
-    """Return ``rows`` as JSON values, with the machine they were measured on."""
+    """Return ``rows`` as JSON values."""
     return {
         "title": title,
-        "machine": {
-            "processor": platform.processor() or platform.machine(),
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-        },
         "rows": [asdict(row) | {"ratio": row.ratio, "kept": row.within_budget} for row in rows],
     }
 

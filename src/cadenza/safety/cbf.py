@@ -130,8 +130,17 @@ def pair_geometry(
 def geometry_of(
     snap_i: AgentSnapshot, snap_j: AgentSnapshot
 ) -> tuple[list[float], float, float, float]:
-    """Return `pair_geometry` of two agents as of one instant."""
+    """Return `pair_geometry` of two agents as of one instant.
+
+    Raises:
+        InputError: They move in different numbers of dimensions.
+    """
     p_i, p_j = snap_i.position_numbers, snap_j.position_numbers
+    if len(p_i) != len(p_j):
+        raise InputError(
+            f"pair of agents: expected both in the plane or both in space, got {len(p_i)} and "
+            f"{len(p_j)} dimensions."
+        )
     return pair_geometry(p_i, snap_i.velocity_numbers, p_j, snap_j.velocity_numbers)
 
 

@@ -14,6 +14,7 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.safety.reporting import parse_three_tables, verify_markdown
 from tests.campaigns import nightly
 from tests.e2e.commands import LIMIT_S, Started, wait_for
+from tools import records
 
 #: Two rollouts; enough for a checkpoint and a learning curve, not for a skill.
 OVERRIDES = (
@@ -54,6 +55,19 @@ def reference(tmp_path_factory):
     stages = []
     result = small(out, progress=lambda stage, done, total, detail: stages.append((stage, done)))
     return out, result, stages
+
+
+def test_record_holds_what_was_printed_and_one_start_played_twice(reference):
+    _, result, _ = reference
+    record = records.of_quickstart(result)
+    columns, rows = result.table()
+    assert (record["columns"], record["rows"]) == (list(columns), [list(row) for row in rows])
+    assert record["episodes"] == 100
+    guarded, bare = (record["runs"][condition] for condition in records.TELLING)
+    assert (guarded["p"], guarded["start"]) == (bare["p"], bare["start"])
+    picture = records.drawing(record)
+    assert picture.count("<circle") == 4
+    assert picture == records.drawing(record)
 
 
 def test_quickstart_meets_every_crossing_partner_under_both_conditions(reference):

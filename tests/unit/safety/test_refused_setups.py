@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from cadenza.core.errors import CadenzaError, ConfigurationError
+from cadenza.core.errors import CadenzaError, ConfigurationError, InputError
 from cadenza.safety import (
     AgentBatch,
     BatchedEgoFilter,
@@ -24,6 +24,8 @@ from cadenza.safety import (
 )
 from cadenza.safety.affine import AffineCBFFilter, DoubleIntegrator, JointDynamics, keep_out_ball
 from cadenza.safety.batched import project_batch
+from cadenza.safety.braking import maybe_brake
+from cadenza.safety.cbf_qp import pair_h_value
 from cadenza.safety.control_models import BodyDrive
 from cadenza.safety.oscbf import VelocityOSCBF
 from cadenza.safety.verifier import VerifierConfig
@@ -88,6 +90,15 @@ def test_filter_of_all_agents_refuses_several_spaces():
             build(control_models=mixed)
     with pytest.raises(ConfigurationError, match="in the 2 dimensions of 'ego', got 3 of 'b'"):
         BatchedEgoFilter(ego_model=EGO, partner_models=[mixed["b"]], bounds=BOUNDS, dt=0.1)
+
+
+def test_snapshots_of_two_spaces_are_no_pair():
+    flat, solid = agent([0, 0]), agent([2, 0, 0])
+    message = "both in the plane or both in space, got 2 and 3 dimensions"
+    with pytest.raises(InputError, match=message):
+        pair_h_value(flat, solid, alpha_pair=1.0)
+    with pytest.raises(InputError, match=message):
+        maybe_brake({"ego": np.zeros(2)}, {"ego": flat, "p": solid}, bounds=BOUNDS)
 
 
 # a_p dt^2 = 0.5 * 2.2^2 = 2.42 m needs a contact distance of 0.403 m.

@@ -1,0 +1,231 @@
+"""Write README's and the documentation's figures from the records in `docs/records`.
+
+    python -m tools.records                       # write pages and picture again
+    python -m tools.records --quickstart FOLDER   # play the demo there first, or go on with it
+    python -m tools.records --performance FILE    # first take a file of `python -m perf --json`
+
+A page holds what is written between ``<!-- record: NAME -->`` and ``<!-- record: end -->``. A test
+compares pages and picture with the records. Run from the repository root.
+"""
+
+import argparse
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+from cadenza.benchmark.quickstart import QuickstartResult, run_quickstart
+from cadenza.core.files import atomic_write_json, atomic_write_text
+from cadenza.core.progress import stage_bars
+from perf.record import figure, measured_with
+
+RECORDS, PICTURE = Path("docs/records"), Path("docs/images/crossing.svg")
+PAGES = (Path("README.md"), Path("docs/index.md"), Path("docs/performance.md"))
+#: What the picture shows if a recorded start has it: saved by the filter, lost without.
+TELLING = ("filter_on", "filter_off")
+_BLOCK = re.compile(r"(<!-- record: (?!end)(\w+) -->\n).*?(<!-- record: end -->)", re.DOTALL)
+
+
+def of_quickstart(result: QuickstartResult) -> dict[str, Any]:
+    """Return the record of a finished quickstart: what it printed, and one start played twice."""
+    columns, rows = result.table()
+    report = result.report.read_text(encoding="utf-8")
+    data = json.loads(report.split('id="rollouts">')[1].split("</script>")[0])
+    runs = {(run["p"], run["c"]): run for run in data["runs"]}
+
+    def interest(partner: str) -> tuple[bool, bool]:
+        guarded, bare = (runs[partner, condition] for condition in TELLING)
+        return bare["contact"] is not None and guarded["success"], partner.endswith("chaser")
+
+    shown = max((partner["id"] for partner in data["partners"]), key=interest)
+    return {
+        **measured_with(),
+        "episodes": result.n_episodes,
+        "columns": list(columns),
+        "rows": [list(row) for row in rows],
+        "extent": data["extent"],
+        "contact_distance_m": data["contact"],
+        "partner": shown,
+        "runs": {condition: runs[shown, condition] for condition in TELLING},
+    }
+
+
+def source(record: Mapping[str, Any]) -> str:
+    """Return version and machine of a record in one phrase."""
+    return f"cadenza {record['cadenza']} (sources {record['sources']}) on {record['machine']}"
+
+
+def quickstart(record: Mapping[str, Any], page: Path) -> str:
+    """Return the table that the demo printed."""
+    del page
+    lines = [record["columns"], *record["rows"]]
+    widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
+    table = ["   ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+    return "\n".join(
+        ["```", *(f" {line}" for line in table), "```", f"`make demo` with {source(record)}."]
+    )
+
+
+def picture(record: Mapping[str, Any], page: Path) -> str:
+    """Return the picture with what it shows in words."""
+    link = os.path.relpath(PICTURE, page.parent)
+    words = [outcome(record, condition) for condition in TELLING]
+    met = next(row[1] for row in record["rows"] if row[0] == record["partner"]) == "yes"
+    name = record["partner"].partition("_")[2].replace("_", " ")
+    return (
+        "![One recorded episode of the quickstart, played twice from the same start: with the "
+        f"safety filter {words[0]}, without it {words[1]}.]({link})\n\n"
+        f"*The ego (E) {'knows' if met else 'never met'} the {name} (P). Left with the filter, "
+        "right without, same start.*"
+    )
+
+
+def outcome(record: Mapping[str, Any], condition: str) -> str:
+    """Return how a recorded start ended, as the end of a sentence."""
+    run = record["runs"][condition]
+    if run["contact"] is not None:
+        return f"ego and partner touch after {run['contact'] * run['dt']:.2f} s"
+    return "the ego reaches its goal" if run["success"] else "the ego runs out of time"
+
+
+def performance(record: Mapping[str, Any], page: Path) -> str:
+    """Return the tables of measurements."""
+    del page
+    return "\n\n".join(
+        [f"Measured with {source(record)}.", *map(_performance_table, record["tables"])]
+    )
+
+
+def _performance_table(table: Mapping[str, Any]) -> str:
+    lines = [
+        f"### {table['title'].rstrip('.')}",
+        "",
+        "| measurement | cadenza | peer | target | unit | ratio to peer | peer is |",
+        "|---|---:|---:|---:|---|---:|---|",
+    ]
+    for row in table["rows"]:
+        ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}x"
+        cells = (*(figure(row[key]) for key in ("ours", "peer", "budget")), row["unit"], ratio)
+        lines.append(f"| {row['name']} | {' | '.join(cells)} | {row['peer_name']} |")
+    return "\n".join(lines)
+
+
+#: Name of a block: the record it is written from, and how.
+BLOCKS = {
+    "quickstart": ("quickstart", quickstart),
+    "picture": ("quickstart", picture),
+    "performance": ("performance", performance),
+}
+
+#: Pixels of one panel of the picture, its margin, and colours of ego, partner and contact.
+PANEL, GAP, TOP = 440, 20, 34
+COLORS = {"ego": "#0a7a5c", "partner": "#9b5ba5"}
+HIT, INK = "#b42318", "#333333"
+
+
+def drawing(record: Mapping[str, Any]) -> str:
+    """Return the picture, SVG: both conditions at the time of the first contact."""
+    guarded, bare = (record["runs"][condition] for condition in TELLING)
+    moment = (
+        bare["contact"] if bare["contact"] is not None else len(bare["robots"][0]["path"]) // 2 - 1
+    )
+    panels = [
+        _panel(record, guarded, moment, 0, "with filter"),
+        _panel(record, bare, moment, PANEL + GAP, "without filter"),
+    ]
+    return "\n".join(
+        [
+            '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="14" '
+            f'viewBox="0 0 {2 * PANEL + GAP} {PANEL + TOP}">',
+            '<rect width="100%" height="100%" fill="#ffffff"/>',
+            *panels,
+            "</svg>\n",
+        ]
+    )
+
+
+def _panel(
+    record: Mapping[str, Any], run: Mapping[str, Any], moment: int, left: float, title: str
+) -> str:
+    """Return one condition: ways so far and to come, robots at true size, goals."""
+    x_0, y_0, x_1, y_1 = record["extent"]
+    scale = PANEL / max(x_1 - x_0, y_1 - y_0)
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return left + scale * (x - x_0), TOP + PANEL - scale * (y - y_0)
+
+    hit = run["contact"] is not None and run["contact"] <= moment
+    note = f"contact at {run['contact'] * run['dt']:.2f} s" if hit else ""
+    parts = [
+        f'<rect x="{left}" y="{TOP}" width="{PANEL}" height="{PANEL}" rx="8" fill="#fbfbf9" '
+        'stroke="#ddd"/>',
+        f'<text x="{left + 4}" y="22" font-weight="bold" fill="{INK}">{title} '
+        f'<tspan fill="{HIT}">{note}</tspan></text>',
+    ]
+    for robot in run["robots"]:
+        color = COLORS[robot["role"]]
+        millimetres = robot["path"]
+        points = [
+            at(x / 1e3, y / 1e3) for x, y in zip(millimetres[::2], millimetres[1::2], strict=True)
+        ]
+        now = min(moment, len(points) - 1)
+        if robot["goal"]:
+            x, y = at(*robot["goal"])
+            parts.append(
+                f'<path d="M{x - 7:.1f} {y - 7:.1f}l14 14m0 -14l-14 14" stroke="{color}" '
+                'stroke-width="3"/>'
+            )
+        for way, opacity in ((points[: now + 1], 0.8), (points[now:], 0.2)):
+            corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in way)
+            parts.append(
+                f'<polyline points="{corners}" fill="none" stroke="{color}" stroke-width="2.5" '
+                f'opacity="{opacity}"/>'
+            )
+        x, y = points[now]
+        ring = f' stroke="{HIT}" stroke-width="4"' if hit else ""
+        parts.append(
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{scale * robot["r"]:.1f}" fill="{color}"{ring}/>'
+            f'<text x="{x:.1f}" y="{y + 5:.1f}" fill="#fff" text-anchor="middle">'
+            f"{escape(robot['role'][0].upper())}</text>"
+        )
+    return "\n".join(parts)
+
+
+def load(name: str) -> dict[str, Any]:
+    """Return a committed record."""
+    return json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def written(page: Path, text: str) -> str:
+    """Return a page's text with every block written anew."""
+
+    def block(found: re.Match[str]) -> str:
+        record, write = BLOCKS[found[2]]
+        return f"{found[1]}{write(load(record), page)}\n{found[3]}"
+
+    return _BLOCK.sub(block, text)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Take new results where asked to, and write pages and picture."""
+    parser = argparse.ArgumentParser(prog="python -m tools.records", description=__doc__)
+    parser.add_argument("--quickstart", type=Path, metavar="FOLDER")
+    parser.add_argument("--performance", type=Path, metavar="FILE")
+    options = parser.parse_args(arguments)
+    if options.quickstart:
+        with stage_bars() as progress:
+            result = run_quickstart(out=options.quickstart, progress=progress)
+        atomic_write_json(RECORDS / "quickstart.json", of_quickstart(result))
+    if options.performance:
+        measured = json.loads(options.performance.read_text(encoding="utf-8"))
+        atomic_write_json(RECORDS / "performance.json", measured)
+    for page in PAGES:
+        atomic_write_text(page, written(page, page.read_text(encoding="utf-8")))
+    atomic_write_text(PICTURE, drawing(load("quickstart")))
+
+
+if __name__ == "__main__":
+    main()
