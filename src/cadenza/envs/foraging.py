@@ -77,6 +77,11 @@ class Foraging:
             force_coop=bool(coop),
         )
 
+    @property
+    def unwrapped(self) -> "Foraging":
+        """Itself."""
+        return self
+
     def observation_space(self, agent: str) -> gym.Space[Any]:
         """Return the space of the agent's observation."""
         return self.game.observation_space[self.possible_agents.index(agent)]

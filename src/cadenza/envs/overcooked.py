@@ -54,6 +54,11 @@ class Overcooked:
         self._seen = gym.spaces.Box(0.0, np.inf, (width, height, masks), np.float32)
         self._choice = gym.spaces.Discrete(len(self._actions))
 
+    @property
+    def unwrapped(self) -> "Overcooked":
+        """Itself."""
+        return self
+
     def observation_space(self, agent: str) -> gym.Space[Any]:
         """Return the space of the masks, (W, H, 26)."""
         del agent

@@ -508,6 +508,7 @@ class OnnxPartner(StatePolicyPartner):
             (actions,) = self._session.run([action_name], feeds)
         except Exception as error:
             raise InputError(refusal.replace("{}", str(error))) from error
+        actions = actions[:, None] if actions.ndim == 1 else actions
         if actions.shape != wanted:
             raise InputError(refusal.replace("{}", str(actions.shape)))
         return np.asarray(actions, dtype=np.float32)
@@ -543,6 +544,8 @@ class OnnxPartner(StatePolicyPartner):
         types = {name: _FLOATS.get(node.type) for name, node in inputs.items()}
         ranks = [len(node.shape) for node in (*states, output)]
         widths = [node.shape[-1] for node in (*states, output) if len(node.shape)]
+        if ranks[-1:] == [1]:  # one number per row, as of a choice
+            widths[-1], ranks[-1] = 1, 2
         is_plain = len(states) == 1 and ranks == [2, 2] and all(type(n) is int for n in widths)
         batches = {node.shape[0] for node in inputs.values() if is_plain}
         fixed = [n for n in batches if type(n) is int]

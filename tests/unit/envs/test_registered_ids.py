@@ -86,5 +86,8 @@ def test_all_seats_pass_the_tests_of_pettingzoo(task, options):
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        parallel_api_test(installed(made), num_cycles=60)
+        view = installed(made)
+        parallel_api_test(view, num_cycles=60)
         parallel_seed_test(made, num_cycles=20)
+        if hasattr(view.multi_env, "parallel_env"):  # what the task was made of
+            parallel_api_test(view.multi_env.parallel_env, num_cycles=60)

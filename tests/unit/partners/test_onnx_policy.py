@@ -146,3 +146,20 @@ def test_graph_that_cannot_take_its_own_shapes_or_whole_numbers_is_refused(folde
     onnx.save(model, folder / "policy.onnx")
     with pytest.raises(InputError, match=r"actions \(6, 3\), got \(1, 3\)"):
         partner().act(obs_of(STATES))
+
+
+def test_choices_without_an_axis_of_their_own_are_numbers_of_choices(folder):
+    onnx = pytest.importorskip("onnx")
+    write(folder / "policy.onnx", [("ArgMax", ["obs"], ["actions"])], {"obs": [3]})
+    model = onnx.load(folder / "policy.onnx")
+    model.graph.node[0].attribute.extend(
+        [onnx.helper.make_attribute("axis", 1), onnx.helper.make_attribute("keepdims", 0)]
+    )
+    kind = onnx.helper.make_tensor_value_info("actions", onnx.TensorProto.INT64, ["N"])
+    model.graph.output[0].CopyFrom(kind)
+    onnx.save(model, folder / "policy.onnx")
+    played = partner()
+    played.bind(gymnasium.spaces.Discrete(3))
+    chosen = played.act(obs_of(STATES))
+    np.testing.assert_array_equal(chosen, STATES.argmax(axis=1)[:, None])
+    assert played.act(obs_of(STATES[0])).shape == (1,)
