@@ -47,6 +47,7 @@ from cadenza.core.files import atomic_write_json, finite_or_none
 from cadenza.core.log_sinks import LogSink, TensorboardSink, make_wandb_run_sink
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.runlog import RunLogger, bind_run_logger
+from cadenza.core.signals import ends_on_signals
 from cadenza.core.types import Observation, PartnerLike
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.protocols import EgoOnlySafetyFilter, EmergencyController
@@ -72,6 +73,7 @@ def load_algorithm(name: str) -> TrainerFactory:
     return cast("TrainerFactory", found)
 
 
+@ends_on_signals
 def train(
     cfg: EgoAHTConfig,
     *,

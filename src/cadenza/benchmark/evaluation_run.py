@@ -51,6 +51,7 @@ from cadenza.benchmark.policies import policy_weights_sha256
 from cadenza.benchmark.tasks import OptionValue, TaskSpec, get_task
 from cadenza.core.errors import ConfigurationError, did_you_mean
 from cadenza.core.files import remove_temporaries
+from cadenza.core.signals import ends_on_signals
 from cadenza.core.yaml_files import read_yaml
 from cadenza.evaluation.results import MIN_RESAMPLES, EpisodeResult
 from cadenza.evaluation.summary import SummarySettings
@@ -265,6 +266,7 @@ class EvaluationOutcome:
         return get_task(self.plan.env.task, self.plan.task_version).has_success
 
 
+@ends_on_signals
 def run_evaluation(
     config: EvaluationConfig,
     *,

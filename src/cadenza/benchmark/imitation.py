@@ -32,6 +32,7 @@ from cadenza.core.checks import whole_number
 from cadenza.core.errors import ConfigurationError, NotReadyError, UnknownNameError
 from cadenza.core.proportions import clopper_pearson_interval
 from cadenza.core.seeding import INTEGER_SEED_BOUND, derive_substream
+from cadenza.core.signals import ends_on_signals
 from cadenza.core.types import Observation
 from cadenza.envs.adapters import EgoGymEnv
 from cadenza.evaluation.statistics.paired_outcomes import paired_outcome_interval
@@ -429,6 +430,7 @@ class Imitation:
     judged: Mapping[str, Successes]
 
 
+@ends_on_signals
 def imitate(
     task: str,
     *,
@@ -474,11 +476,11 @@ def imitate(
         envs = imitation_batch(task, num_envs, **worlds)
     else:
         envs = imitation_env(task, **worlds)
+    count = {} if spec.supports_batches else {"num_envs": num_envs}
     if file.exists():
-        agent = DAgger.load(file, envs)
+        agent = DAgger.load(file, envs, **count, seed=seed, **settings)
     else:
-        count = None if spec.supports_batches else num_envs
-        agent = DAgger(envs, seed=seed, num_envs=count, **settings)
+        agent = DAgger(envs, seed=seed, **count, **settings)
     before = agent.steps if file.exists() else None
     if agent.steps < steps:
         agent.learn(steps - agent.steps, callbacks=_Keep(agent, file), progress=progress)

@@ -55,11 +55,24 @@ def open_output_folder(folder: Path, *, mode: OutputMode) -> Generator[None]:
     if folder.exists() and not folder.is_dir():
         raise ConfigurationError(f"{folder}: expected a folder, got a file; choose another name.")
     _check_content(folder, mode)
-    atomic_write_bytes(folder / _MARKER_NAME, b"Output folder of cadenza.\n")
-    with locked(folder, _LOCK_NAME):
-        if mode == "overwrite":
-            empty(folder, keep=(_LOCK_NAME, _MARKER_NAME))
+    with _nothing_left(folder, (_LOCK_NAME, _MARKER_NAME)):
+        atomic_write_bytes(folder / _MARKER_NAME, b"Output folder of cadenza.\n")
+        with locked(folder, _LOCK_NAME):
+            if mode == "overwrite":
+                empty(folder, keep=(_LOCK_NAME, _MARKER_NAME))
+            yield
+
+
+@contextmanager
+def _nothing_left(folder: Path, names: Collection[str]) -> Generator[None]:
+    """Where the body raises and a new folder holds only the files ``names``, remove it."""
+    is_new = not folder.exists()
+    try:
         yield
+    except BaseException:
+        if is_new and folder.is_dir() and {path.name for path in folder.iterdir()} <= {*names}:
+            shutil.rmtree(folder)
+        raise
 
 
 def _check_content(folder: Path, mode: OutputMode) -> None:

@@ -48,6 +48,7 @@ from cadenza.core.files import (
 )
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.shipped_configs import shipped_config, source_checkout
+from cadenza.core.signals import ends_on_signals
 from cadenza.envs.crossing import CONTACT_DISTANCE, ROBOT_RADIUS
 from cadenza.envs.crossing_motion import CONTROL_TIMESTEP
 from cadenza.evaluation.report.render import render_report
@@ -438,6 +439,7 @@ class QuickstartResult:
         return columns, rows
 
 
+@ends_on_signals
 def run_quickstart(
     *,
     out: Path,

@@ -236,6 +236,17 @@ def read_metadata(*, uri: str, artifacts_root: Path) -> CheckpointMetadata:
     return _read_matching(path, MAX_PAYLOAD_BYTES)[1]
 
 
+def stated_metadata(payload: Path) -> CheckpointMetadata:
+    """Return what the sidecar says of ``payload``, which is only read after a killed save.
+
+    Raises:
+        CheckpointError: As `load_checkpoint`.
+    """
+    if pending_path(payload).is_file():
+        return _read_matching(payload, payload.stat().st_size)[1]
+    return _read_sidecar(sidecar_path(payload))
+
+
 def sidecar_path(payload: Path) -> Path:
     """Return where the sidecar of ``payload`` is."""
     return payload.with_name(payload.name + SIDECAR_SUFFIX)

@@ -19,6 +19,7 @@ import json
 import math
 import time
 import warnings
+import zipfile
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -37,13 +38,17 @@ from cadenza.core.checkpoints import (
     LOCAL_URI_SCHEME,
     CheckpointMetadata,
     load_checkpoint,
+    pending_path,
     save_checkpoint,
+    sidecar_path,
+    stated_metadata,
 )
 from cadenza.core.checks import checked_integer, checked_optional_integer, is_whole
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.core.progress import ProgressReport, progress_bar
 from cadenza.core.provenance import GIT_SHA_UNKNOWN
 from cadenza.core.seeding import derive_substream
+from cadenza.core.signals import ending_on_signals
 from cadenza.core.spaces import BoxSpace
 from cadenza.learn.algorithms.off_policy import EncoderFactory
 from cadenza.learn.algorithms.on_policy_buffer import OnPolicyBuffer
@@ -162,13 +167,15 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
             callbacks: Callbacks of the engine, e.g. loggers, a `Checkpointer`, an exporter, or one
                 alone. They are called once per update, so not before the warm-up has ended.
             folder: Where the agent is saved every ``evaluate_every`` steps and at the end
-                (``last``), and where its best evaluation (``best``); None saves nothing.
+                (``last``), and where its best evaluation (``best``); None saves nothing. An earlier
+                training is only gone on with, by the agent that `load` makes of its ``last``.
             evaluate_every: Environment steps between evaluations, with ``folder``.
             evaluation_episodes: Episodes of each.
             progress: Show a bar, or now and then a line where there is no terminal.
 
         Raises:
-            InputError: ``steps`` is no whole number >= 1, or something is not finite.
+            InputError: ``steps`` is no whole number >= 1, ``folder`` holds another training, or
+                something is not finite.
             StorageError: The file system refused a save.
         """
         if not is_whole(steps) or steps < 1:
@@ -184,11 +191,30 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
             )
         extra = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
         if folder is not None:
+            self._require_own(Path(folder))
             best = BestPolicy(self, folder, every=evaluate_every, episodes=evaluation_episodes)
             extra.insert(0, best)
-        with progress_bar(self.name) if progress else nullcontext(_silent) as report:
+        shown = progress_bar(self.name) if progress else nullcontext(_silent)
+        with ending_on_signals(), shown as report:
             Trainer([self, *extra], self._stepped(steps, report)).train()
         return self
+
+    def _require_own(self, folder: Path) -> None:
+        """Refuse a folder whose results are not those of this agent."""
+        files = [folder / name for name in ("last", "best") if (folder / name).exists()]
+        if not files:
+            return
+        first, best = stated_metadata(files[0]), stated_metadata(files[-1])
+        told = first.extra.get("best_return", self.best_return)
+        found = (first.extra.get("algorithm"), first.seed, told)
+        if found != (self.name, self.seed, self.best_return) or first.step > self.steps:
+            raise InputError(
+                f"{self.name}.learn: expected a folder without another training, got {files[0]} "
+                f"({found[0]}, seed {first.seed}, {first.step} steps, best return {told}); go on "
+                f"with {found[0]}.load('{files[0]}', ...), or name another folder."
+            )
+        # A training that was killed between its two saves has yet to meet its best again.
+        self.best_return = best.extra.get("best_return", told)
 
     def _stepped(self, steps: int, report: ProgressReport) -> Generator[dict[str, Any]]:
         """Yield the batches of ``steps`` more steps, from where a restore left it."""
@@ -254,7 +280,11 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
             step=self.steps,
             git_sha=GIT_SHA_UNKNOWN,
             pyproject_hash=GIT_SHA_UNKNOWN,
-            extra={"algorithm": self.name, "version": STATE_VERSION},
+            extra={
+                "algorithm": self.name,
+                "version": STATE_VERSION,
+                "best_return": self.best_return,
+            },
         )
         header = {
             "algorithm": self.name,
@@ -757,15 +787,45 @@ class Deployed(nn.Module):
 
 def _read_agent(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return header and state of a file that `Agent.save` wrote."""
-    content, _ = load_checkpoint(
-        uri=f"{LOCAL_URI_SCHEME}{source.name}",
-        artifacts_root=source.parent,
-        max_bytes=source.stat().st_size if source.is_file() else 0,
-    )
-    with complete_state("load", "an agent that Agent.save wrote"):
+    checksum = sidecar_path(source)
+    if not source.is_file() or not (checksum.is_file() or pending_path(source).is_file()):
+        raise CheckpointError(
+            f"{source}: expected a file that Agent.save wrote, with its checksum {checksum.name} "
+            f"beside it, got {_found_at(source)}."
+        )
+    try:
+        content, _ = load_checkpoint(
+            uri=f"{LOCAL_URI_SCHEME}{source.name}",
+            artifacts_root=source.parent,
+            max_bytes=source.stat().st_size,
+        )
+    except CheckpointError as error:
+        told = str(error).replace("sidecar", "checksum file")
+        raise CheckpointError(f"expected a file that Agent.save wrote: {told}") from error
+    with complete_state(f"{source}", "an agent that Agent.save wrote"):
         header, state = content["header"], content["state"]
         _ = header["algorithm"], header["is_custom"]
     return header, state
+
+
+def _found_at(path: Path) -> str:
+    """Return what is there instead of an agent, and what to do with it."""
+    if path.is_dir():
+        agents = sorted(p.stem for p in path.glob("*.json") if p.with_suffix("").is_file())
+        return f"a folder; name a file in it: {', '.join(agents) or 'it holds no agent'}"
+    if not path.exists():
+        return "no such file; check the path"
+    if not zipfile.is_zipfile(path):
+        return "another kind of file, which Agent.save did not write"
+    with zipfile.ZipFile(path) as archive:
+        names = {name.rpartition("/")[2] for name in archive.namelist()}
+    if "_stable_baselines3_version" in names:
+        kind = "a model of Stable-Baselines3; evaluate that one there, or train an agent here"
+    elif "data.pkl" in names:
+        kind = f"a file of torch.save; if it is an agent's, bring {path.name}.json along"
+    else:
+        kind = "a zip archive"
+    return f"{kind}: Agent.save did not write it like this"
 
 
 def _silent(_done: int, _total: int, _detail: str) -> None:

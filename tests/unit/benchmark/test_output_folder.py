@@ -66,3 +66,22 @@ def test_place_of_others_is_refused_and_never_touched(tmp_path, mode, there, bel
         open_output_folder(tmp_path / below, mode=mode).__enter__()
     left = {path.name for path in tmp_path.iterdir()} - {".cadenza-output"}
     assert left == {there.strip("/")}
+
+
+def test_refused_work_leaves_no_new_folder_and_no_finished_work_is_removed(tmp_path):
+    def refused(folder, *, writes):
+        with pytest.raises(ConfigurationError), open_output_folder(folder, mode="new"):
+            if writes:
+                (folder / "cell").write_text("finished")
+            raise ConfigurationError("no such partner")
+
+    refused(tmp_path / "new", writes=False)
+    assert list(tmp_path.iterdir()) == []
+    refused(tmp_path / "begun", writes=True)
+    assert (tmp_path / "begun" / "cell").read_text() == "finished"
+    with (
+        pytest.raises(ConfigurationError),
+        open_job_folder(tmp_path / "job", "train", {"seed": 0}, code_sha256="0"),
+    ):
+        raise ConfigurationError("no such partner")
+    assert not (tmp_path / "job").exists()

@@ -1,17 +1,21 @@
 """Loading steps nothing, needs no environment to act, and says what does not go on bit for bit."""
 
 import random
+import signal
 import warnings
+import zipfile
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 import cadenza
 from cadenza.core.errors import CheckpointError, ConfigurationError, InputError
 from cadenza.core.payloads import serialise
 from cadenza.envs import VectorMPECooperativePushEnv
+from cadenza.learn import Callback
 
 SMALL = {"hidden_sizes": (8,), "batch_size": 8}
 SETTINGS = {
@@ -318,3 +322,90 @@ def test_environment_of_an_id_with_other_spaces_is_refused_when_it_is_made(tmp_p
     assert loaded.predict(np.zeros(4)) in (0, 1)
     with pytest.raises(CheckpointError, match="CartPole-v1: expected an environment with"):
         loaded.learn(10, progress=False)
+
+
+FOREIGN = {
+    "weights": (lambda path: torch.save({"w": torch.zeros(2)}, path), "a file of torch.save"),
+    "notes": (lambda path: path.write_text("hello"), "another kind of file"),
+    "folder": (lambda path: path.mkdir(), "got a folder"),
+    "nothing": (lambda path: None, "no such file"),
+    "part": (lambda path: [path.with_name(n).write_text("{}") for n in ("part", "part.json")], ""),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_files_that_no_agent_wrote_are_told_apart(kind, tmp_path):
+    make, words = FOREIGN[kind]
+    make(tmp_path / kind)
+    with pytest.raises(CheckpointError, match=f"Agent.save wrote.*{words}") as refused:
+        cadenza.PPO.load(tmp_path / kind, "CartPole-v1")
+    assert "sidecar" not in str(refused.value)
+
+
+def test_agent_of_stable_baselines3_is_named(tmp_path):
+    with zipfile.ZipFile(tmp_path / "sb3.zip", "w") as archive:
+        archive.writestr("_stable_baselines3_version", "2.0")
+    with pytest.raises(CheckpointError, match="a model of Stable-Baselines3"):
+        cadenza.PPO.load(tmp_path / "sb3.zip")
+
+
+FOLDER = {"evaluate_every": 50, "evaluation_episodes": 1, "progress": False}
+
+
+def test_folder_of_another_training_is_refused_and_ones_own_gone_on_with(tmp_path):
+    options = {"folder": tmp_path, **FOLDER}
+    first = cadenza.PPO(Robot, seed=0, **SETTINGS["PPO"]).learn(80, **options)
+    kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    others = [cadenza.PPO(Robot, seed=seed, **SETTINGS["PPO"]) for seed in (0, 5)]
+    others.append(cadenza.SAC(Robot, seed=0, **SETTINGS["SAC"]))
+    longer = cadenza.PPO(Robot, seed=0, **{**SETTINGS["PPO"], "epochs": 3})
+    others.append(longer.learn(160, **FOLDER | {"folder": tmp_path / "longer"}))
+    others[-1].best_return = 0.0
+    for other in others:
+        with pytest.raises(InputError, match=r"without another training, got .*last"):
+            other.learn(80, **options)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == kept
+    assert first.learn(80, **options).steps == 160
+    assert cadenza.PPO.load(tmp_path / "last", Robot).learn(80, **options).steps == 240
+
+
+def test_training_that_was_killed_between_best_and_last_goes_on(tmp_path):
+    options = {"folder": tmp_path, **FOLDER}
+    cadenza.PPO(Robot, **SETTINGS["PPO"]).learn(80, **options)
+    better = cadenza.PPO.load(tmp_path / "last", Robot)
+    better.best_return = 0.0  # no return is higher
+    better.save(tmp_path / "best", memory=False)
+    resumed = cadenza.PPO.load(tmp_path / "last", Robot).learn(80, **options)
+    assert resumed.best_return == 0.0
+    assert cadenza.PPO.load(tmp_path / "best", Robot).steps == 80
+
+
+class Stops(Callback):
+    def __init__(self, number):
+        super().__init__()
+        self._number = number
+
+    def end_batch(self, inf_step):
+        if inf_step >= 40:
+            signal.raise_signal(self._number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_training_that_is_told_to_end_is_saved(number, tmp_path):
+    agent = cadenza.PPO(Robot, **SETTINGS["PPO"])
+    with pytest.raises(SystemExit) as ended:
+        agent.learn(500, callbacks=Stops(number), folder=tmp_path, progress=False)
+    assert ended.value.code == 128 + number
+    assert signal.getsignal(number) is signal.SIG_DFL
+    assert cadenza.PPO.load(tmp_path / "last").steps == agent.steps == 48
+
+
+def test_signals_that_a_program_handles_stay_its_own(tmp_path):
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append(True))
+    try:
+        agent = cadenza.PPO(Robot, **SETTINGS["PPO"])
+        agent.learn(48, callbacks=Stops(signal.SIGTERM), progress=False)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [True]

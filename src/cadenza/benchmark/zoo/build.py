@@ -35,6 +35,7 @@ from cadenza.core.files import remove_temporaries
 from cadenza.core.progress import ProgressReport
 from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.seeding import derive_substream
+from cadenza.core.signals import ends_on_signals
 from cadenza.core.strict_json import read_sealed_json, write_sealed_json
 from cadenza.partners.varied_body import INNER, VARIED_BODY
 from cadenza.partners.zoo_manifest import (
@@ -137,6 +138,7 @@ _REQUEST_KIND: Final = "zoo request"
 _LOOK_S: Final = 1.0
 
 
+@ends_on_signals
 def train_zoo(
     config: ZooConfig,
     *,
