@@ -1,6 +1,10 @@
 import pytest
 
-from cadenza.benchmark.output_folder import open_output_folder, set_aside_other_run
+from cadenza.benchmark.output_folder import (
+    open_job_folder,
+    open_output_folder,
+    set_aside_other_run,
+)
 from cadenza.core.errors import ConfigurationError, NotReadyError, StorageError
 
 
