@@ -72,20 +72,19 @@ def test_place_of_others_is_refused_and_never_touched(tmp_path, mode, there, bel
     assert left == {there.strip("/")}
 
 
-def test_refused_work_leaves_no_new_folder_and_no_finished_work_is_removed(tmp_path):
-    def refused(folder, *, writes):
-        with pytest.raises(ConfigurationError), open_output_folder(folder, mode="new"):
-            if writes:
-                (folder / "cell").write_text("finished")
-            raise ConfigurationError("no such partner")
+def refuse(folder, written=()):
+    for name in written:
+        (folder / name).write_text("finished")
+    raise ConfigurationError("no such partner")
 
-    refused(tmp_path / "new", writes=False)
-    assert list(tmp_path.iterdir()) == []
-    refused(tmp_path / "begun", writes=True)
-    assert (tmp_path / "begun" / "cell").read_text() == "finished"
-    with (
-        pytest.raises(ConfigurationError),
-        open_job_folder(tmp_path / "job", "train", {"seed": 0}, code_sha256="0"),
-    ):
-        raise ConfigurationError("no such partner")
-    assert not (tmp_path / "job").exists()
+
+def test_refused_work_leaves_no_new_folder_and_no_finished_work_is_removed(tmp_path):
+    job, begun = tmp_path / "job", tmp_path / "begun"
+    with pytest.raises(ConfigurationError), open_output_folder(job, mode="new"):
+        refuse(job)
+    with pytest.raises(ConfigurationError), open_job_folder(job, "train", {}, code_sha256="0"):
+        refuse(job)
+    assert not job.exists()
+    with pytest.raises(ConfigurationError), open_output_folder(begun, mode="new"):
+        refuse(begun, ["cell"])
+    assert (begun / "cell").read_text() == "finished"
