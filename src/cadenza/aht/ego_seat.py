@@ -264,8 +264,8 @@ class SeatRows:
         ``obs`` is the one after the reset, when batched, ``final_obs`` the one before it.
 
         Raises:
-            InputError: Shapes contradict each other, a reward is not finite, or a truncation lacks
-                ``final_obs``.
+            InputError: Shapes contradict each other, a reward is not finite, or an end in a batch
+                lacks ``final_obs``.
         """
         ended, boundaries = ends
         count = len(ended)
@@ -282,11 +282,11 @@ class SeatRows:
             if final_obs is not None:
                 finals = self._matching(final_obs, batched, count)
                 last_rows = np.where(boundaries[:, None], finals, next_rows)
-            elif batched and len(cut):
+            elif batched:
                 raise InputError(
                     f"{self._owner}.observe: expected final_obs (the batched observation before "
-                    f"the reset), got None though environments {cut.tolist()} were truncated; "
-                    "pass info['final_observation']."
+                    "the reset), got None though episodes of environments "
+                    f"{np.flatnonzero(boundaries).tolist()} ended; pass info['final_observation']."
                 )
         if not rewards.shape:
             rewards = rewards.repeat(count)

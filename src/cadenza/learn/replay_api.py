@@ -89,21 +89,16 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
         else:
             stored = learner.act(rows.astype(np.float32), frames=self.steps)
         step = self._worlds.step(self._to_env(stored))
-        following = self._flat(step.observations)
-        last = following
-        if len(step.cut):
-            last = following.copy()
-            last[step.cut] = self._flat(step.final_observations)
         self.memory.add(
             rows,
             stored,
             step.rewards,
             terminated=step.terminated,
             boundaries=step.boundaries,
-            next_observations=last,
+            next_observations=self._flat(step.following),
             valid=step.valid,
         )
-        self._rows = following
+        self._rows = self._flat(step.observations)
         self._count(step, step.boundaries)
 
     def _flat(self, observations: NDArray[Any]) -> NDArray[Any]:

@@ -84,7 +84,7 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
             Outcome(self._learned_rewards(step), step.terminated, step.boundaries, step.valid),
             self._rows,
             step.cut,
-            self._seen(step.final_observations, learn=False) if len(step.cut) else None,
+            self._seen(step.following[step.cut], learn=False) if len(step.cut) else None,
         )
         self._count(step, ends)
 

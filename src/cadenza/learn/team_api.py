@@ -49,17 +49,18 @@ TeamConfig = TypeVar("TeamConfig", bound=ActorCriticConfig)
 class TeamStep(NamedTuple):
     """Result of one step.
 
-    Joint ``states``, (N, S) float32, shared ``rewards``, (N,), whether the task (``terminated``) or
-    anything (``boundaries``) ended the episode, (N,), the environments ``cut`` by a time limit
-    alone, (K,), and their last joint states, (K, S).
+    Joint ``states`` to act on and those ``following`` the action, the last ones of episodes that
+    ended, (N, S) float32, shared ``rewards``, (N,), whether the task (``terminated``) or anything
+    (``boundaries``) ended the episode, (N,), and the environments ``cut`` by a time limit alone,
+    (K,).
     """
 
     states: Float32Array
+    following: Float32Array
     rewards: NDArray[np.float64]
     terminated: NDArray[np.bool_]
     boundaries: NDArray[np.bool_]
     cut: NDArray[np.int64]
-    final_states: Float32Array
 
 
 class TeamSteps:
@@ -130,7 +131,7 @@ class TeamSteps:
         """Advance every environment; actions are (N, A_i) per robot, clipped to their bounds.
 
         Raises:
-            InputError: A time limit ended an episode whose last observation is not in the info.
+            InputError: An episode ended whose last observation is not in the info.
         """
         clipped = {
             uid: np.clip(action, low, high).astype(np.float32)
@@ -139,20 +140,19 @@ class TeamSteps:
         observation, reward, terminated, truncated, info = self.env.step(clipped)
         ends = np.asarray(terminated, dtype=np.bool_)
         boundaries = ends | np.asarray(truncated, dtype=np.bool_)
-        cut = np.flatnonzero(boundaries & ~ends)
-        joint = self._joint(observation)
-        final = joint[cut]
-        if len(cut):
+        joint = following = self._joint(observation)
+        if boundaries.any():
             last = info.get("final_observation")
             if last is None:
                 raise InputError(
-                    "TeamSteps.step: expected info['final_observation'], got none though "
-                    f"environments {cut.tolist()} were truncated; use an environment that resets "
-                    "itself within the step."
+                    "TeamSteps.step: expected info['final_observation'], got none though episodes "
+                    f"of environments {np.flatnonzero(boundaries).tolist()} ended; use an "
+                    "environment that resets itself within the step."
                 )
-            final = self._joint(last)[cut]
+            following = np.where(boundaries[:, None], self._joint(last), joint)
         rewards = np.asarray(reward, dtype=np.float64)
-        return TeamStep(joint, rewards, ends, boundaries, cut, final)
+        cut = np.flatnonzero(boundaries & ~ends)
+        return TeamStep(joint, following, rewards, ends, boundaries, cut)
 
     def _joint(self, observation: Any) -> Float32Array:
         columns = [np.asarray(observation["agent"][uid]["state"]) for uid in self.uids]
@@ -427,7 +427,7 @@ class RolloutTeam(TeamAgent[TeamConfig], RolloutLoop[TeamConfig]):
             Outcome(*(np.repeat(values, self._copies) for values in flags)),
             self._judged(step.states),
             (step.cut[:, None] * self._copies + np.arange(self._copies)).reshape(-1),
-            self._judged(step.final_states),
+            self._judged(step.following[step.cut]),
         )
         self._count(step)
 
@@ -614,15 +614,13 @@ class HATD3(TeamAgent[HATD3Config], ReplayLoop[HATD3Config]):
         else:
             actions = self.learner.act(torch.tensor(joint))
         step = self.team.step(self._in_bounds(actions))
-        final = step.states.copy()
-        final[step.cut] = step.final_states
         self.memory.add(
             joint,
             torch.cat(actions, dim=1).numpy(),
             step.rewards,
             terminated=step.terminated,
             boundaries=step.boundaries,
-            next_observations=final,
+            next_observations=step.following,
         )
         self._count(step)
 

@@ -225,7 +225,7 @@ def test_actions_are_clipped_and_a_time_limit_keeps_the_last_state():
     last = team.step([far, far])
     assert last.boundaries.all()
     assert last.cut.tolist() == [0, 1]
-    np.testing.assert_allclose(last.final_states[:, 0], before, rtol=1e-6)
+    np.testing.assert_allclose(last.following[:, 0], before, rtol=1e-6)
     np.testing.assert_allclose(last.states[:, 0], env.x, rtol=1e-6)
 
 
@@ -233,9 +233,11 @@ def test_termination_is_no_cut():
     env = TargetTeam(2, horizon=1, terminates=True)
     team = TeamSteps(env, env.uids)
     team.reset(0)
+    before = env.x
     step = team.step([np.zeros((2, 1))] * 2)
     assert step.terminated.all()
     assert step.cut.tolist() == []
+    np.testing.assert_allclose(step.following[:, 0], before, rtol=1e-6)
 
 
 def test_hidden_final_observation_is_refused():

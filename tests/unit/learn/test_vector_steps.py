@@ -31,7 +31,7 @@ def test_same_step_returns_the_next_episode_and_the_last_observation_apart(mode)
         assert not len(step.cut)
     last = steps.step(ACTION)
     assert last.observations[0].tolist() == [1.0, 0.0]
-    assert last.final_observations.tolist() == [[0.0, 3.0], [0.0, 3.0]]
+    assert last.following.tolist() == [[0.0, 3.0], [0.0, 3.0]]
     assert last.cut.tolist() == [0, 1]
     assert steps.step(ACTION).observations[0].tolist() == [1.0, 1.0]
 
@@ -44,21 +44,22 @@ def test_next_step_marks_the_step_that_decides_nothing():
     last = steps.step(ACTION)
     assert last.boundaries.all()
     assert last.valid.all()
-    assert last.final_observations.tolist() == last.observations.tolist() == [[0.0, 3.0]] * 2
+    assert last.following.tolist() == last.observations.tolist() == [[0.0, 3.0]] * 2
     restart = steps.step(ACTION)
     assert not restart.valid.any()
     assert restart.observations[0].tolist() == [1.0, 0.0]
     assert steps.step(ACTION).valid.all()
 
 
-def test_termination_is_no_cut():
-    steps = steps_of(AutoresetMode.SAME_STEP, horizon=1, terminates=True)
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_termination_is_no_cut_and_keeps_its_last_observation(mode):
+    steps = steps_of(mode, horizon=1, terminates=True)
     steps.reset(0)
     step = steps.step(ACTION)
     assert step.terminated.all()
     assert step.boundaries.all()
     assert step.cut.tolist() == []
-    assert step.final_observations.shape == (0, 2)
+    assert step.following.tolist() == [[0.0, 1.0]] * 2
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])

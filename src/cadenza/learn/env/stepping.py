@@ -314,18 +314,24 @@ def _parts(value: Any) -> Iterator[bytes]:
 class VectorStep(NamedTuple):
     """Result of one step.
 
-    What the next action is decided on, (N, ...), float64 rewards, whether the task or anything
-    ended the episode, whether the action was executed, (N,) each, the rows that a time limit alone
-    ended, (K,), and their last observations, (K, ...).
+    Attributes:
+        observations: What the next action is decided on, (N, ...).
+        following: What followed the action, (N, ...): the last observation of every episode that
+            ended, whatever ended it, and otherwise ``observations``.
+        rewards: (N,).
+        terminated: Whether the task ended the episode, (N,).
+        boundaries: Whether anything ended it, (N,).
+        valid: Whether the action was executed, (N,).
+        cut: The rows that a time limit alone ended, (K,).
     """
 
     observations: NDArray[Any]
+    following: NDArray[Any]
     rewards: NDArray[np.float64]
     terminated: NDArray[np.bool_]
     boundaries: NDArray[np.bool_]
     valid: NDArray[np.bool_]
     cut: NDArray[np.int64]
-    final_observations: NDArray[Any]
 
 
 class VectorSteps:
@@ -366,27 +372,26 @@ class VectorSteps:
         if restarting is None:
             raise NotReadyError("VectorSteps.step: expected reset() before the first step.")
         observations, rewards, terminated, truncated, info = self.envs.step(actions)
-        observations = np.asarray(observations)
+        observations = following = np.asarray(observations)
         ends = np.asarray(terminated, dtype=np.bool_)
         boundaries = ends | np.asarray(truncated, dtype=np.bool_)
-        cut = np.flatnonzero(boundaries & ~ends)
-        final = observations[cut]
         if self.mode is AutoresetMode.NEXT_STEP:
             self._restarting = boundaries
         elif boundaries.any():
             if self.mode is AutoresetMode.SAME_STEP:
-                final = _final_observations(info, cut, observations)
+                following = _with_finals(observations, info, np.flatnonzero(boundaries))
             else:
+                following = observations.copy()  # a reset may write into the same array
                 first, _ = self.envs.reset(options={"reset_mask": boundaries.copy()})
                 observations = np.asarray(first)
         return VectorStep(
             observations=observations,
+            following=following,
             rewards=np.asarray(rewards, dtype=np.float64),
             terminated=ends,
             boundaries=boundaries,
             valid=~restarting,
-            cut=cut,
-            final_observations=final,
+            cut=np.flatnonzero(boundaries & ~ends),
         )
 
     def state_dict(self) -> dict[str, Any] | None:
@@ -428,19 +433,20 @@ class VectorSteps:
         return left + mine
 
 
-def _final_observations(
-    info: dict[str, Any], cut: NDArray[np.int64], observations: NDArray[Any]
+def _with_finals(
+    observations: NDArray[Any], info: dict[str, Any], ended: NDArray[np.int64]
 ) -> NDArray[Any]:
-    """Return the last observations of the environments ``cut``, (K, ...)."""
-    if not len(cut):
-        return observations[cut]
+    """Return ``observations`` with the last ones of the episodes that ``ended``, (N, ...)."""
     finals = info.get("final_obs")
     if finals is None:
         raise InputError(
-            "VectorSteps.step: expected info['final_obs'] of the environments that a time limit "
-            f"ended ({cut.tolist()}), got {sorted(info)}; use autoreset_mode=NEXT_STEP."
+            "VectorSteps.step: expected info['final_obs'] of the environments whose episodes ended "
+            f"({ended.tolist()}), got {sorted(info)}; use autoreset_mode=NEXT_STEP."
         )
-    return np.stack([np.asarray(finals[row]) for row in cut])
+    following = observations.copy()
+    for row in ended:
+        following[row] = finals[row]
+    return following
 
 
 #: Most combinations of several discrete choices that are numbered as one.
