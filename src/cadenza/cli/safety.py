@@ -1,5 +1,6 @@
 """`cadenza safety verify` and `cadenza safety tables`."""
 
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -294,6 +295,9 @@ def _paragraph(name: str, counts: "Counts") -> str:
     """Return a few lines on a group of scenarios."""
     low, high = counts.episode_interval()
     episodes = f"{low:.3%} to {high:.3%}" if counts.penetrated_episodes else f"at most {high:.3%}"
+    safe_set = "not judged"
+    if counts.min_barrier < math.inf:
+        safe_set = f"{counts.exited_steps} steps, barrier at least {counts.min_barrier:.1e} m/s"
     overlap_bound = counts.step_bound(counts.penetrated_steps)
     unfiltered_bound = counts.step_bound(counts.unfiltered_steps)
     return (
@@ -304,8 +308,7 @@ def _paragraph(name: str, counts: "Counts") -> str:
         f"  unfiltered actions  {counts.unfiltered_steps}; 95 %: at most {unfiltered_bound:.1e} of "
         "the steps\n"
         f"  missed rows         {counts.missed_steps}\n"
-        f"  left the safe set   {counts.exited_steps} steps, barrier at least "
-        f"{counts.min_barrier:.1e} m/s\n"
+        f"  left the safe set   {safe_set}\n"
         f"  infeasible steps    {counts.infeasible_steps}\n"
         f"  uncertified steps   {counts.uncertified_steps}\n"
         f"  changed actions     {counts.share(counts.changed_steps):.1%} of the steps\n"

@@ -597,7 +597,7 @@ class EgoOnlyCBFQP:
             authority = replace(authority, bias=tuple(b / own for b in authority.bias))
         turned = [self._turned(pair) for pair in of_pairs.parameters]
         if self._expected:
-            of_pairs = self._as_seen(of_pairs, pairs, authority)
+            of_pairs = self._as_seen(of_pairs, pairs, authority.every_direction)
         c, size = bounds.action_linf_component, model.action_dim
         box = ([-c] * size, [c] * size)
         rows = list(zip(pairs.partners, pairs.keys, of_pairs.parameters, turned, strict=True))
@@ -609,17 +609,12 @@ class EgoOnlyCBFQP:
         self.lasting = constants if holds and self._options.ordinary else None
         return constants
 
-    def _as_seen(
-        self, of_pairs: PairConstants, pairs: EgoPairs, authority: EgoAuthority
-    ) -> PairConstants:
-        """Return the constants for what partners showed; nobody is certified with them."""
-        credit, seen = authority.every_direction, self._expected
+    def _as_seen(self, of_pairs: PairConstants, pairs: EgoPairs, credit: float) -> PairConstants:
+        """Return the constants for what partners showed, with which nothing is certified."""
         parameters = of_pairs.parameters
         if of_pairs.shares is None and not self._as_given:
-            parameters = [
-                expecting(pair, credit, seen.get(uid, 0.0))
-                for uid, pair in zip(pairs.partners, parameters, strict=True)
-            ]
+            seen = [self._expected.get(uid, 0.0) for uid in pairs.partners]
+            parameters = [expecting(p, credit, a) for p, a in zip(parameters, seen, strict=True)]
         return replace(of_pairs, parameters=parameters, covered=False)
 
     def rows(

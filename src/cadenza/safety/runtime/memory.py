@@ -151,14 +151,6 @@ class Stateful(Protocol):
         ...
 
 
-class Forgetful(Stateful, Protocol):
-    """One whose memory is of an episode."""
-
-    def forget(self) -> None:
-        """Remember nothing."""
-        ...
-
-
 def save(parts: Mapping[str, Stateful]) -> dict[str, Any]:
     """Return the records of all parts, with the version."""
     records: dict[str, Any] = {"version": RUNTIME_STATE_VERSION}
@@ -187,7 +179,7 @@ def load(parts: Mapping[str, Stateful], payload: object) -> None:
     loaded = {name: copy.copy(part) for name, part in parts.items()}
     for name, part in loaded.items():
         if name not in records:
-            cast("Forgetful", part).forget()
+            cast("Any", part).forget()
             continue
         try:
             part.load_state_dict(records[name])
