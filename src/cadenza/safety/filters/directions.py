@@ -33,17 +33,11 @@ _UNIT: Final = 1e-9
 
 
 class Offer(NamedTuple):
-    """One way to keep a partner away.
+    """One way to keep a partner away."""
 
-    Attributes:
-        direction: k.
-        level: Largest closing acceleration -k @ a_ego along it, m/s^2.
-        proved: The pair is known to be in the safe set of k.
-    """
-
-    direction: Direction
-    level: float
-    proved: bool
+    direction: Direction  # k
+    level: float  # Largest closing acceleration -k @ a_ego along it, m/s^2
+    proved: bool  # The pair is known to be in the safe set of k
 
 
 def offers_of(

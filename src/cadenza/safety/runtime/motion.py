@@ -76,23 +76,14 @@ def needed_accel(
 
 @dataclass(slots=True)
 class UsualMotion:
-    """What `ordinary_agents` compares with.
+    """What `ordinary_agents` compares with."""
 
-    Attributes:
-        uids: The ego, then its partners.
-        before: Their current packets one control step ago.
-        limits: Squares of what may change beside it: velocity, m^2/s^2, and position, m^2.
-        near: Largest coordinate, m.
-        slow: Largest component of a velocity, m/s.
-        dt: Control step, s.
-    """
-
-    uids: Sequence[str]
-    before: Sequence[AgentSnapshot]
-    limits: Sequence[tuple[float, float]]
-    near: float
-    slow: float
-    dt: float
+    uids: Sequence[str]  # The ego, then its partners
+    before: Sequence[AgentSnapshot]  # Their current packets one control step ago
+    limits: Sequence[tuple[float, float]]  # Squares of what may change, m^2/s^2, and stray, m^2
+    near: float  # Largest coordinate, m
+    slow: float  # Largest component of a velocity, m/s
+    dt: float  # Control step, s
 
 
 def ordinary_agents(
