@@ -546,7 +546,7 @@ class OnnxPartner(StatePolicyPartner):
         widths = [node.shape[-1] for node in (*states, output) if len(node.shape)]
         if ranks[-1:] == [1]:  # one number per row, as of a choice
             widths[-1], ranks[-1] = 1, 2
-        is_plain = len(states) == 1 and ranks == [2, 2] and all(type(n) is int for n in widths)
+        is_plain = len(states) == 1 and ranks == [2, 2] and type(widths[0]) is int
         batches = {node.shape[0] for node in inputs.values() if is_plain}
         fixed = [n for n in batches if type(n) is int]
         if not is_plain or None in types.values() or len(fixed) > 1 or fixed == [0]:
@@ -558,7 +558,19 @@ class OnnxPartner(StatePolicyPartner):
                 "states."
             )
         self._names = (states[0].name, output.name)
-        self._sizes = (int(widths[0]), int(widths[1]))
         self._takes_noise = EPSILON in inputs
         self._batch = fixed[0] if fixed else None
         self._types = {name: kind for name, kind in types.items() if kind is not None}
+        if type(widths[1]) is not int:  # a graph need not say it: its actions do
+            shapes = {
+                name: [n if type(n) is int else 1 for n in inputs[name].shape] for name in types
+            }
+            zeros = {name: np.zeros(shapes[name], kind) for name, kind in self._types.items()}
+            try:
+                widths[1] = session.run([output.name], zeros)[0].shape[-1]
+            except Exception as error:
+                raise InputError(
+                    f"{type(self).__name__}: {self.spec.weights_uri}: expected the graph to take "
+                    f"inputs of the shapes {shapes}, got {error}; export it with a static width."
+                ) from error
+        self._sizes = (int(widths[0]), int(widths[1]))
