@@ -3,13 +3,13 @@
 Outcomes:  an initial state has a difficulty; the reference solves it with probability p(u), the
            candidate with q(u), where u is uniform and p, q are quantile functions of beta
            distributions of equal concentration, whose means are the success rates. Initial states
-           are independent, so a look adds multinomial counts of pairs that both, only one or
-           none solve. Concentration 0.5 correlates equal policies by 2/3; infinite
-           concentration makes all initial states alike and the outcomes independent.
-Runs:      each cycle compares a new candidate of the same true success with the reference on fresh
-           initial states. A promotion ends a simulated run.
-Rules:     of success, levels, bounds and decisions are computed here anew, for all runs at once; a
-           test holds them against the plan and `judge`. Scores and first blessings ask `judge`.
+           are independent, so a pair is a win, a loss or a tie. Concentration 0.5 correlates equal
+           policies by 2/3; infinite concentration makes all initial states alike and the outcomes
+           independent.
+Runs:      each cycle compares a new candidate of the same truth with the reference on fresh initial
+           states. A promotion ends a simulated run.
+Rules:     of signs, boundaries and decisions are computed here anew, for all runs at once; a test
+           holds them against those of real comparisons. Scores and own means use the same capital.
 
 Usage:  python tools/simulate_loop_decisions.py            (some minutes)
 """
@@ -18,7 +18,7 @@ import argparse
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -28,17 +28,21 @@ from scipy import special
 from cadenza.core.arrays import FloatArray
 from cadenza.core.seeding import derive_substream
 from cadenza.evaluation.statistics.paired_outcomes import exact_bounds
-from cadenza.loop.config import ThresholdConfig
-from cadenza.loop.contracts.records import EpisodeOutcome
-from cadenza.loop.orchestrator.decision import (
-    FUTILITY,
-    RECOMMENDED_MAX_EPISODES,
-    SEEN_DELTAS,
-    Decision,
-    SequentialPlan,
-    judge,
+from cadenza.evaluation.statistics.sequential import (
+    chance_of_signs,
+    comparison_level,
+    log_capital,
+    pairs_for_signs,
+    spent_after,
 )
-from cadenza.loop.orchestrator.evidence import Evidence, paired_evidence
+from cadenza.loop.config import EvalConfig, ThresholdConfig
+from cadenza.loop.orchestrator.comparison import (
+    CHECK_EVERY,
+    RECOMMENDED_MAX_EPISODES,
+    SCORE_FUTILITY,
+)
+from cadenza.loop.orchestrator.decision import SEEN_DELTAS
+from cadenza.loop.orchestrator.looks import futility_tail, look_sizes
 
 #: Concentration of strongly shared difficulty: equal policies correlate by 1 / (1 + 0.5).
 SHARED: Final = 0.5
@@ -46,16 +50,33 @@ SHARED: Final = 0.5
 ALIKE: Final = math.inf
 #: Comparisons of the simulated runs: two cycles, the shipped plan of six, and one extended often.
 COMPARISONS: Final = (2, 6, 20)
-#: Decisions of a comparison.
-PROMOTE, STOP, GO_ON = 1, 0, -1
-#: Smaller tails count as 0, as in the package.
-_MIN_TAIL: Final = 1e-100
+#: Ends of a comparison.
+PROMOTE, ROLLBACK, STOP = 1, -1, 0
 #: Each bound shown fails with this probability.
 _TAIL: Final = 0.005
 #: Midpoints at which expectations over the difficulty are taken.
 _GRID: Final = 2_000
+#: Runs that are simulated at once.
+_CHUNK: Final = 2_000
 
-_Counts = NDArray[np.int64]
+_Ends = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One comparison: its level, most pairs, and the first at which a candidate is given up."""
+
+    level: float = 0.025
+    most: int = RECOMMENDED_MAX_EPISODES
+    first: int = 50
+    growth: float = EvalConfig().extension_growth
+    promote_delta: float = ThresholdConfig().promote_delta
+    regression_delta: float = ThresholdConfig().regression_delta
+
+    @property
+    def checks(self) -> list[int]:
+        """Pairs after which the rule is checked."""
+        return sorted({*range(CHECK_EVERY, self.most, CHECK_EVERY), self.most})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +92,12 @@ class Scenario:
     reference: float
     gain: float = 0.0
     concentration: float = ALIKE
+
+    def draw(self, rng: np.random.Generator, runs: int, pairs: int) -> NDArray[np.int8]:
+        """Return signs of wins and losses, shape (runs, pairs)."""
+        win, loss = self.pair_probabilities
+        luck = rng.uniform(size=(runs, pairs))
+        return (luck < win).astype(np.int8) - (luck >= 1.0 - loss).astype(np.int8)
 
     @property
     def pair_probabilities(self) -> tuple[float, float]:
@@ -88,266 +115,225 @@ class Scenario:
         return special.betaincinv(a, b, levels)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Characteristics:
-    """What became of simulated runs.
-
-    Attributes:
-        runs: Simulated runs.
-        promoted: Runs that promoted at least one candidate.
-        promoted_at_once: Runs whose first comparison promoted.
-        episodes_at_once: Mean episodes per policy of the first comparison.
-        mean_episodes: The same of all comparisons.
-    """
-
-    runs: int
-    promoted: int
-    promoted_at_once: int
-    episodes_at_once: float
-    mean_episodes: float
-
-
-def simulate(
-    scenario: Scenario,
-    plan: SequentialPlan,
-    thresholds: ThresholdConfig,
-    *,
-    comparisons: int,
-    runs: int,
-    rng: np.random.Generator,
-) -> Characteristics:
-    """Return what becomes of ``runs`` simulated runs of so many comparisons."""
-    spent = np.zeros(runs)
-    made = promoted = at_once = 0
-    episodes = episodes_at_once = 0.0
-    for number in range(comparisons):
-        better, played = compare(scenario, plan, thresholds, spent, rng)
-        made += spent.size
-        episodes += float(played.sum())
-        promoted += int(better.sum())
-        if number == 0:
-            at_once, episodes_at_once = promoted, float(played.mean())
-        spent = (spent + look_levels(plan, spent).sum(axis=1))[~better]
-        if not spent.size:
+def ends_of_signs(signs: NDArray[np.int8], rule: Rule) -> tuple[_Ends, _Ends]:
+    """Return how comparisons of signs, shape (runs, most), end, and after how many pairs."""
+    runs, checks = len(signs), rule.checks
+    sizes = look_sizes(rule.first, rule.growth, rule.most)
+    looks = {next(check for check in checks if check >= size) for size in sizes}
+    ends, stops = np.full(runs, STOP), np.full(runs, rule.most)
+    open_ = np.arange(runs)
+    paths = np.ones((runs, 1))  # P(w wins on paths that stopped on neither side), by w
+    mirrored, spent, crossed = paths.copy(), np.zeros((runs, 2)), np.zeros((runs, 2), dtype=bool)
+    before = 0
+    for check in checks:
+        new = (signs[open_, before:check] != 0).sum(axis=1)
+        before = check
+        paths, mirrored = _tossed(paths, new), _tossed(mirrored, new)
+        differing = (signs[open_, :check] != 0).sum(axis=1)
+        total = signs[open_, :check].sum(axis=1, dtype=np.int64)
+        allowed = rule.level * (check / rule.most) ** 1.5
+        for side, (part, sign) in enumerate(((paths, 1), (mirrored, -1))):
+            tails = np.cumsum(part[:, ::-1], axis=1)
+            stopping = (tails <= (allowed - spent[:, side])[:, None]).sum(axis=1)
+            least = part.shape[1] - stopping  # wins from which on a path stops
+            crossed[:, side] |= sign * total >= 2 * least - differing - 1
+            rows = np.arange(len(part))
+            spent[:, side] += np.where(stopping > 0, tails[rows, stopping - 1], 0.0)
+            part[np.arange(part.shape[1])[None, :] >= least[:, None]] = 0.0
+        mean = total / check
+        done = np.where(crossed[:, 0] & (mean >= rule.promote_delta), PROMOTE, STOP)
+        worse = crossed[:, 1] & (mean <= -rule.regression_delta)
+        done = np.where((done == STOP) & worse, ROLLBACK, done)
+        over = done != STOP
+        if check in looks:
+            likely = _upper((differing + total) // 2, differing, check, futility_tail(sizes))
+            over |= likely < SEEN_DELTAS * rule.promote_delta
+        ends[open_[over]], stops[open_[over]] = done[over], check
+        keep = ~over
+        open_, paths, mirrored = open_[keep], paths[keep], mirrored[keep]
+        spent, crossed = spent[keep], crossed[keep]
+        if not open_.size:
             break
-    return Characteristics(
-        runs=runs,
-        promoted=promoted,
-        promoted_at_once=at_once,
-        episodes_at_once=episodes_at_once,
-        mean_episodes=episodes / made,
-    )
+    return ends, stops
 
 
-def compare(
-    scenario: Scenario,
-    plan: SequentialPlan,
-    thresholds: ThresholdConfig,
-    spent: FloatArray,
-    rng: np.random.Generator,
-) -> tuple[NDArray[np.bool_], FloatArray]:
-    """Return which of R comparisons promote, and the episodes that each plays, shape (R,)."""
-    only_one, only_other = scenario.pair_probabilities
-    shares = [only_one, only_other, 1.0 - only_one - only_other]
-    sizes, levels = plan.sizes, look_levels(plan, spent)
-    counts = np.zeros((spent.size, 2), dtype=np.int64)
-    better = np.zeros(spent.size, dtype=np.bool_)
-    played, open_ = np.zeros(spent.size), np.arange(spent.size)
-    for look, size in enumerate(sizes):
-        new = size - (sizes[look - 1] if look else 0)
-        counts[open_] += rng.multinomial(new, shares, size=open_.size)[:, :2]
-        played[open_] = size
-        wins, losses = counts[open_].T
-        told = decisions(plan, thresholds, look, wins, losses, levels[open_, look])
-        better[open_[told == PROMOTE]] = True
-        open_ = open_[told == GO_ON]
-    return better, played
+def _tossed(paths: FloatArray, new: _Ends) -> FloatArray:
+    """Return the distribution after ``new`` more fair coins in each row."""
+    width = paths.shape[1]
+    wider = np.zeros((len(paths), width + int(new.max(initial=0))))
+    for count in np.unique(new):
+        rows = np.flatnonzero(new == count)
+        part, moved = paths[rows], np.zeros((rows.size, wider.shape[1]))
+        for wins in range(count + 1):
+            moved[:, wins : wins + width] += math.comb(count, wins) / 2.0**count * part
+        wider[rows] = moved
+    return wider
 
 
-def look_levels(plan: SequentialPlan, spent: FloatArray) -> FloatArray:
-    """Return the levels of all looks after so much was spent, shape (R, L)."""
-    share = np.maximum(plan.alpha - spent, 0.0)[:, None] / 2.0
-    fractions = np.array(plan.sizes) / plan.max_episodes
-    spending = 2.0 * special.ndtr(special.ndtri(share / 2.0) / np.sqrt(fractions))
-    return np.diff(np.minimum(share, spending), axis=1, prepend=0.0)
-
-
-def decisions(
-    plan: SequentialPlan,
-    thresholds: ThresholdConfig,
-    look: int,
-    wins: _Counts,
-    losses: _Counts,
-    level: FloatArray,
-) -> NDArray[np.int64]:
-    """Return `PROMOTE`, `STOP` or `GO_ON` for the counts of R comparisons at one look."""
-    size, last = plan.sizes[look], len(plan.sizes) - 1
-    gain, loss = thresholds.promote_delta, thresholds.regression_delta
-    difference = (wins - losses) / size
-    lower, upper = -_upper(losses, wins, size, level), _upper(wins, losses, size, level)
-    likely = _upper(wins, losses, size, np.full(wins.shape, FUTILITY / max(1, last)))
-    found = np.where((lower > 0.0) & (difference >= gain), PROMOTE, STOP)
-    worse = (upper < 0.0) & (difference <= -loss)
-    possible = (likely >= SEEN_DELTAS * gain) & ((upper >= gain) | (lower <= -loss))
-    goes_on = (found == STOP) & ~worse & possible & (look < last)
-    return np.where(goes_on, GO_ON, found)
-
-
-def _upper(wins: _Counts, losses: _Counts, size: int, tail: FloatArray) -> FloatArray:
-    """Return upper bounds of the difference that fail with probability ``tail``, shape (R,)."""
-    differing = wins + losses
-    known = tail >= _MIN_TAIL
-    least, most = _exact(differing, np.full(wins.shape, size), tail)
+def _upper(wins: _Ends, differing: _Ends, pairs: int, tail: float) -> FloatArray:
+    """Return upper bounds of the difference that fail with probability ``tail``, shape (runs,)."""
+    least, most = _exact(differing, np.full_like(differing, pairs), tail)
     _, high = _exact(wins, differing, tail)
-    slope = 2.0 * np.where(known & (differing > 0), high, 1.0) - 1.0
-    return slope * np.where(slope > 0.0, np.where(known, most, 1.0), np.where(known, least, 0.0))
+    slope = 2.0 * np.where(differing > 0, high, 1.0) - 1.0
+    return slope * np.where(slope > 0.0, most, least)
 
 
-def _exact(successes: _Counts, trials: _Counts, tail: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return Clopper-Pearson bounds, shape (R,) each."""
+def _exact(successes: _Ends, trials: _Ends, tail: float) -> tuple[FloatArray, FloatArray]:
+    """Return Clopper-Pearson bounds, shape (runs,) each."""
     failures = trials - successes
     low = special.betaincinv(np.maximum(successes, 1), failures + 1, tail)
     high = 1.0 - special.betaincinv(np.maximum(failures, 1), successes + 1, tail)
     return np.where(successes > 0, low, 0.0), np.where(failures > 0, high, 1.0)
 
 
-# First blessings: exact
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreEnds:
+    """How comparisons of scores end, after how many pairs, and the final logarithmic capital."""
+
+    ends: _Ends
+    stops: _Ends
+    capital: FloatArray
 
 
-def first_blessing(
-    rate: float, plan: SequentialPlan, thresholds: ThresholdConfig, *, cycle: int = 0
-) -> tuple[float, float]:
-    """Return how likely a first candidate is blessed in a cycle, and the mean episodes it plays.
+def ends_of_scores(differences: FloatArray, rule: Rule) -> ScoreEnds:
+    """Return how comparisons end of differences, shares of the range, shape (runs, most)."""
+    y = ((differences + 1.0) / 2.0)[..., None]
+    futile_null = 0.5 - SEEN_DELTAS * rule.promote_delta / 2.0
+    at = np.array(rule.checks) - 1
 
-    Successes of the looks are binomial; the distribution of those that `judge` leaves undecided is
-    carried from look to look.
+    def reached(values: FloatArray, null: float, level: float) -> NDArray[np.bool_]:
+        capital = log_capital(values, null, level=level, most=rule.most)
+        return np.maximum.accumulate(capital, axis=1)[:, at] >= -math.log(level)
+
+    means = (np.cumsum(differences, axis=1) / np.arange(1, rule.most + 1))[:, at]
+    better = reached(y, 0.5, rule.level) & (means >= rule.promote_delta)
+    worse = reached(1.0 - y, 0.5, rule.level) & (means <= -rule.regression_delta)
+    over = better | worse | reached(1.0 - y, futile_null, SCORE_FUTILITY)
+    over[:, -1] = True
+    first, rows = over.argmax(axis=1), np.arange(len(over))
+    ends = np.where(better[rows, first], PROMOTE, np.where(worse[rows, first], ROLLBACK, STOP))
+    capital = log_capital(y, 0.5, level=rule.level, most=rule.most)[rows, at[first]]
+    return ScoreEnds(ends=ends, stops=at[first] + 1, capital=capital)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Characteristics:
+    """What became of simulated runs.
+
+    Attributes:
+        runs: Simulated runs.
+        promoted: Runs that promoted a candidate within so many comparisons.
+        pairs_at_once: Mean pairs of the first comparison.
+        mean_pairs: The same of all comparisons.
     """
-    open_: FloatArray = np.ones(1)  # probability of s successes, undecided so far, shape (n + 1,)
-    blessed = episodes = 0.0
-    before = 0
-    for look, size in enumerate(plan.sizes):
-        episodes += (size - before) * float(open_.sum())
-        new = size - before
-        shares = [math.comb(new, k) * rate**k * (1.0 - rate) ** (new - k) for k in range(new + 1)]
-        open_ = np.convolve(open_, shares)
-        before = size
-        for successes in np.flatnonzero(open_):
-            decision = _first_decision(int(successes), look, plan, thresholds, cycle)
-            if decision is Decision.PROMOTE:
-                blessed += float(open_[successes])
-            if decision is not None:
-                open_[successes] = 0.0
-    return blessed, episodes
+
+    runs: int
+    promoted: tuple[int, ...]
+    pairs_at_once: float
+    mean_pairs: float
 
 
-def _first_decision(
-    successes: int, look: int, plan: SequentialPlan, thresholds: ThresholdConfig, cycle: int
-) -> Decision | None:
-    size = plan.sizes[look]
-    lower, upper = exact_bounds(successes, size, tail=plan.bar_alphas(cycle)[look])
-    evidence = Evidence(
-        candidate=successes / size,
-        n_pairs=size,
-        look=look,
-        candidate_lower=lower,
-        candidate_upper=upper,
-        method="simulated",
+def simulate(
+    scenario: Scenario,
+    rule: Rule,
+    *,
+    comparisons: int,
+    runs: int,
+    rng: np.random.Generator,
+    alpha: float = 0.05,
+) -> Characteristics:
+    """Return what becomes of ``runs`` simulated runs on success of so many comparisons."""
+    left, spent = runs, 0.0
+    promoted, made, pairs, pairs_at_once = [0], 0, 0.0, 0.0
+    for failed in range(comparisons):
+        level = comparison_level(alpha, spent, failed)
+        ends, stops = compare(scenario, replace(rule, level=level), left, rng)
+        made, pairs = made + left, pairs + float(stops.sum())
+        pairs_at_once = pairs_at_once or pairs / runs
+        better = int((ends == PROMOTE).sum())
+        promoted.append(promoted[-1] + better)
+        left, spent = left - better, spent_after(spent, level)
+    return Characteristics(
+        runs=runs,
+        promoted=tuple(promoted[1:]),
+        pairs_at_once=pairs_at_once,
+        mean_pairs=pairs / made,
     )
-    left = plan.looks_left(look)
-    return judge(evidence, (), thresholds, warm_up=False, looks_left=left).decision
 
 
-# Scores
-
-#: Draws scores of candidate and reference on N initial states, each of shape (N,).
-Draw = Callable[[np.random.Generator, int], tuple[FloatArray, FloatArray]]
-
-#: Pairs of policies of equal mean score.
-LEVEL: Final[Mapping[str, Draw]] = {
-    "equal policies, beta(0.5, 1.5)": lambda r, n: (r.beta(0.5, 1.5, n), r.beta(0.5, 1.5, n)),
-    "normal, deviations 1 against 3": lambda r, n: (r.normal(0.0, 1.0, n), r.normal(0.0, 3.0, n)),
-    "always 0.25 against beta(0.5, 1.5)": lambda r, n: (np.full(n, 0.25), r.beta(0.5, 1.5, n)),
-    "1, but 0 in a tenth, against always 0.9": lambda r, n: (
-        (r.uniform(size=n) >= 0.1).astype(np.float64),
-        np.full(n, 0.9),
-    ),
-    "always 1 against exponential": lambda r, n: (np.full(n, 1.0), r.exponential(1.0, n)),
-    "always 1.65 against lognormal, sigma 1": lambda r, n: (
-        np.full(n, np.exp(0.5)),
-        r.lognormal(0.0, 1.0, n),
-    ),
-}
-#: Candidates that are better by half a standard deviation of the difference.
-BETTER: Final[Mapping[str, Draw]] = {
-    "normal, better by half a deviation": lambda r, n: (
-        r.normal(2.0**-0.5, 1.0, n),
-        r.normal(0.0, 1.0, n),
-    )
-}
-#: Thresholds with which every difference counts that is shown.
-ANY_DIFFERENCE: Final = ThresholdConfig(
-    promote_delta=0.0, regression_delta=0.0, plateau_epsilon=0.0
-)
-
-
-def simulate_scores(
-    draw: Draw, plan: SequentialPlan, *, comparisons: int, runs: int, rng: np.random.Generator
-) -> int:
-    """Return how many of ``runs`` runs promote, with deltas of 0, so that bounds alone decide.
-
-    Evidence is made only where the sum of the differences exceeds the root of the sum of their
-    squares. Elsewhere more than one in twenty sign flips reaches that sum, so that no level below
-    0.05 promotes; such a look counts as undecided: that can only add promotions.
-    """
-    return sum(_promotes(draw, plan, comparisons, rng) for _ in range(runs))
-
-
-def _promotes(draw: Draw, plan: SequentialPlan, comparisons: int, rng: np.random.Generator) -> bool:
-    spent = 0.0
-    for _ in range(comparisons):
-        candidate, reference = draw(rng, plan.sizes[-1])
-        seeds: list[int] = rng.integers(2**31, size=len(plan.sizes)).tolist()
-        alphas = plan.alphas(spent)
-        spent += sum(alphas)
-        for look, size in enumerate(plan.sizes):
-            differences: FloatArray = candidate[:size] - reference[:size]
-            if float(differences.sum()) <= float((differences**2).sum()) ** 0.5:
-                continue
-            evidence = paired_evidence(
-                _episodes(candidate[:size]),
-                _episodes(reference[:size]),
-                metric="score",
-                alpha=alphas[look],
-                look=look,
-                seed=seeds[look],
-            )
-            left = plan.looks_left(look)
-            verdict = judge(evidence, (), ANY_DIFFERENCE, warm_up=False, looks_left=left)
-            if verdict.decision is Decision.PROMOTE:
-                return True
-            if verdict.decision is not None:
-                break
-    return False
-
-
-def _episodes(scores: FloatArray) -> list[EpisodeOutcome]:
-    return [
-        EpisodeOutcome(task="t", seed=seed, success=False, score=float(score))
-        for seed, score in enumerate(scores)
+def compare(
+    scenario: Scenario, rule: Rule, runs: int, rng: np.random.Generator
+) -> tuple[_Ends, _Ends]:
+    """Return how simulated comparisons on success end, and after how many pairs."""
+    parts = [
+        ends_of_signs(scenario.draw(rng, min(_CHUNK, runs - start), rule.most), rule)
+        for start in range(0, max(runs, 1), _CHUNK)
     ]
+    return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+
+
+#: Draws paired differences of scores, shares of the range, of a shape.
+Draw = Callable[[np.random.Generator, tuple[int, ...]], FloatArray]
+
+
+def rare_loss(gain: float, loss: float, share: float) -> Draw:
+    """Return the draw of a gain that a loss, in a share of the pairs, may outweigh."""
+    return lambda rng, shape: np.where(rng.uniform(size=shape) < share, -loss, gain)
+
+
+def _beta(a: float, b: float, gain: float = 0.0) -> Draw:
+    """Return the draw of two equal policies of beta scores, one better by ``gain``."""
+    return lambda rng, shape: np.clip(
+        rng.beta(a, b, shape) - rng.beta(a, b, shape) + gain, -1.0, 1.0
+    )
+
+
+#: Pairs of policies of which the candidate is no better.
+LEVEL: Final[Mapping[str, Draw]] = {
+    "equal, beta(20, 20)": _beta(20.0, 20.0),
+    "equal, beta(0.5, 1.5)": _beta(0.5, 1.5),
+    "always 0.25 against beta(0.5, 1.5)": lambda rng, shape: 0.25 - rng.beta(0.5, 1.5, shape),
+    "beta(20, 20) against beta(0.5, 0.5)": lambda rng, shape: (
+        rng.beta(20.0, 20.0, shape) - rng.beta(0.5, 0.5, shape)
+    ),
+    "equal mean, +0.02 but -1 in 2 %": rare_loss(0.02, 1.0, 0.02 / 1.02),
+    "worse: +1 of 42 but -40 of 42 in 5 %": rare_loss(1 / 42, 40 / 42, 0.05),
+    "equal mean: +1 of 21 but -19 of 21 in 5 %": rare_loss(1 / 21, 19 / 21, 0.05),
+    "equal mean: +1 of 51 but -49 of 51 in 2 %": rare_loss(1 / 51, 49 / 51, 0.02),
+}
+#: Candidates that are better.
+BETTER: Final[Mapping[str, Draw]] = {
+    "+0.05, deviation 0.11": _beta(20.0, 20.0, 0.05),
+    "+0.05, uniform, deviation 0.41": _beta(1.0, 1.0, 0.05),
+    "+0.1, deviation 0.11": _beta(20.0, 20.0, 0.1),
+    "crashes healed in a tenth": lambda rng, shape: np.where(
+        rng.uniform(size=shape) < 0.1, 0.5, rng.normal(0.0, 0.1, shape).clip(-0.5, 0.5)
+    ),
+}
+
+
+def own_mean(
+    rate: float, *, bar: float, level: float, most: int, runs: int, rng: np.random.Generator
+) -> tuple[int, float]:
+    """Return how many first candidates are blessed, and the mean episodes that they play."""
+    blessed, episodes = 0, 0.0
+    checks = np.array(Rule(most=most).checks) - 1
+    for start in range(0, runs, _CHUNK):
+        values = (rng.uniform(size=(min(_CHUNK, runs - start), most, 1)) < rate).astype(float)
+        reached, missed = (
+            np.maximum.accumulate(log_capital(v, m, level=level, most=most / 4), axis=1)[:, checks]
+            >= -math.log(level)
+            for v, m in ((values, bar), (1.0 - values, 1.0 - bar))
+        )
+        over = reached | missed
+        over[:, -1] = True
+        first, rows = over.argmax(axis=1), np.arange(len(over))
+        blessed += int(reached[rows, first].sum())
+        episodes += float((checks[first] + 1).sum())
+    return blessed, episodes / runs
 
 
 # Tables
-
-
-def plan_of(max_episodes: int, *, first: int = 50) -> SequentialPlan:
-    """Return the plan of a run at the default level; the shipped one looks first after 50."""
-    return SequentialPlan(
-        first=min(first, max_episodes),
-        growth=2.0,
-        max_episodes=max_episodes,
-        alpha=ThresholdConfig().alpha,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +341,6 @@ class Tables:
     """Makes tables with one stream per scenario and plan, so that no table shifts another."""
 
     runs: int
-    score_runs: int
     seed: int
     max_episodes: int
 
@@ -364,6 +349,7 @@ class Tables:
         parts = (
             self.equal(),
             self.gains(),
+            self.failures(),
             self.budgets(),
             self.needed(),
             self.first(),
@@ -377,28 +363,41 @@ class Tables:
         header += [f"false blessing, {count} comparisons" for count in COMPARISONS]
         rows: list[list[str]] = []
         for scenario, name in _scenarios((0.1, 0.3, 0.5, 0.8, 0.95), 0.0):
-            cells = [self._run(scenario, self.max_episodes, count) for count in COMPARISONS]
-            share = cells[-1].mean_episodes / self.max_episodes
-            told = [_at_most(cell.promoted, cell.runs) for cell in cells]
-            rows.append([f"{scenario.reference:.2f}", name, *told, f"{100.0 * share:.0f} %"])
+            found = self._run(scenario, self.max_episodes, COMPARISONS[-1])
+            share = found.mean_pairs / self.max_episodes
+            false = [_at_most(found.promoted[count - 1], found.runs) for count in COMPARISONS]
+            rows.append([f"{scenario.reference:.2f}", name, *false, f"{100.0 * share:.0f} %"])
         return [*header, "episodes, share of the most"], rows
 
     def gains(self) -> tuple[list[str], list[list[str]]]:
-        """Return the share of first comparisons and of runs that promote a true gain."""
-        header = ["true success", "difficulty", "promoted at once", "mean episodes"]
+        """Return power and cost where every candidate is better by ten points."""
         rows: list[list[str]] = []
         for scenario, name in _scenarios((0.3, 0.45, 0.5, 0.8), 0.1):
             found = self._run(scenario, self.max_episodes, 2)
             rows.append(
                 [
-                    f"{scenario.reference:.2f} to {scenario.reference + scenario.gain:.2f}",
+                    f"{scenario.reference:.2f} to {scenario.reference + 0.1:.2f}",
                     name,
-                    _at_least(found.promoted_at_once, found.runs),
-                    f"{found.episodes_at_once:.0f}",
-                    _at_least(found.promoted, found.runs),
+                    _at_least(found.promoted[0], found.runs),
+                    f"{found.pairs_at_once:.0f}",
+                    _at_least(found.promoted[1], found.runs),
                 ]
             )
-        return [*header, "in two comparisons"], rows
+        names = ["promoted at once", "mean episodes", "in two comparisons"]
+        return ["true success", "difficulty", *names], rows
+
+    def failures(self) -> tuple[list[str], list[list[str]]]:
+        """Return the power of a comparison after others without a blessing, and what is told."""
+        rows: list[list[str]] = []
+        for failed in (0, 3, 6, 10, 20, 40):
+            level = 0.05 / ((failed + 1) * (failed + 2))
+            rng = self._stream(f"failures.{failed}")
+            rule = Rule(level=level, most=self.max_episodes)
+            ends, _ = compare(Scenario(reference=0.45, gain=0.1), rule, self.runs, rng)
+            told = chance_of_signs(0.1, level, self.max_episodes)
+            power = _at_least(int((ends == PROMOTE).sum()), self.runs)
+            rows.append([str(failed), f"{100.0 * level:.2g} %", power, f"{100.0 * told:.0f} %"])
+        return ["comparisons before", "level", "promoted, 0.45 to 0.55", "told before"], rows
 
     def budgets(self) -> tuple[list[str], list[list[str]]]:
         """Return power and cost of first comparisons by ``max_episodes``, where it is hardest."""
@@ -407,54 +406,64 @@ class Tables:
         for most in sorted({100, 200, 300, 400, self.max_episodes, 600, 800}):
             better = self._run(Scenario(reference=0.45, gain=0.1), most, 1)
             equal = self._run(Scenario(reference=0.5), most, 1)
-            power = _at_least(better.promoted_at_once, better.runs)
-            rows.append([str(most), power, f"{equal.mean_episodes:.0f}"])
+            power = _at_least(better.promoted[0], better.runs)
+            rows.append([str(most), power, f"{equal.mean_pairs:.0f}"])
         return header, rows
 
     def needed(self) -> tuple[list[str], list[list[str]]]:
         """Return what the dry run says is needed, and what it is worth."""
         rows: list[list[str]] = []
         for gain in (0.1, 0.15, 0.2, 0.3):
-            count = plan_of(self.max_episodes).episodes_needed(gain)
+            count = pairs_for_signs(gain, 0.025)
             found = self._run(Scenario(reference=0.5 - gain / 2.0, gain=gain), count, 1)
-            power = _at_least(found.promoted_at_once, found.runs)
+            power = _at_least(found.promoted[0], found.runs)
             rows.append([f"+{100.0 * gain:.0f} points", str(count), power])
         return ["gain", "episodes needed", "promoted at once"], rows
 
     def first(self) -> tuple[list[str], list[list[str]]]:
-        """Return how soon first candidates are blessed; exact."""
+        """Return how soon first candidates are blessed."""
         rows: list[list[str]] = []
         for rate in (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5):
             row = [f"{rate:.2f}"]
-            for cycle in (0, 5):
-                plan = plan_of(self.max_episodes, first=10)
-                found = first_blessing(rate, plan, ThresholdConfig(), cycle=cycle)
-                row += [f"{100.0 * found[0]:.1f} %", f"{found[1]:.0f}"]
+            for failed in (0, 5):
+                count, episodes = own_mean(
+                    rate,
+                    bar=ThresholdConfig().min_promote,
+                    level=0.05 / ((failed + 1) * (failed + 2)),
+                    most=self.max_episodes,
+                    runs=self.runs,
+                    rng=self._stream(f"first.{rate}.{failed}"),
+                )
+                row += [f"{100.0 * count / self.runs:.1f} %", f"{episodes:.0f}"]
             rows.append(row)
         names = ["blessed, cycle 0", "mean episodes", "blessed, cycle 5", "mean episodes"]
         return ["first candidate", *names], rows
 
     def scores(self) -> tuple[list[str], list[list[str]]]:
-        """Return the share of runs on scores that promote, without and with a true gain."""
-        budgets = (10, 40, 160)
+        """Return the share of first comparisons of scores that promote, and the pairs of each."""
         rows: list[list[str]] = []
         for draws, cell in ((LEVEL, _at_most), (BETTER, _at_least)):
             for name, draw in draws.items():
                 row = [name]
-                for most in budgets:
+                for most in (80, self.max_episodes):
                     rng = self._stream(f"scores.{name}.{most}")
-                    plan = plan_of(most, first=10)
-                    count = simulate_scores(
-                        draw, plan, comparisons=2, runs=self.score_runs, rng=rng
-                    )
-                    row.append(cell(count, self.score_runs))
+                    delta = 0.0 if draws is LEVEL else 0.02
+                    rule = Rule(most=most, promote_delta=delta, regression_delta=delta)
+                    parts = [
+                        ends_of_scores(draw(rng, (min(_CHUNK, self.runs - start), most)), rule)
+                        for start in range(0, self.runs, _CHUNK)
+                    ]
+                    count = sum(int((part.ends == PROMOTE).sum()) for part in parts)
+                    pairs = sum(float(part.stops.sum()) for part in parts) / self.runs
+                    row += [cell(count, self.runs), f"{pairs:.0f}"]
                 rows.append(row)
-        return ["scores of equal mean, and better", *(f"{b} episodes" for b in budgets)], rows
+        most = self.max_episodes
+        return ["scores", "max_episodes 80", "pairs", f"max_episodes {most}", "pairs"], rows
 
     def _run(self, scenario: Scenario, most: int, comparisons: int) -> Characteristics:
         rng = self._stream(f"{scenario}.{most}.{comparisons}")
-        plan, limits = plan_of(most), ThresholdConfig()
-        return simulate(scenario, plan, limits, comparisons=comparisons, runs=self.runs, rng=rng)
+        rule = Rule(most=most, first=min(50, most))
+        return simulate(scenario, rule, comparisons=comparisons, runs=self.runs, rng=rng)
 
     def _stream(self, name: str) -> np.random.Generator:
         return derive_substream(f"loop.decisions.{name}", root_seed=self.seed).default_rng()
@@ -484,13 +493,11 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterable[str
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the tables to standard output."""
     parser = argparse.ArgumentParser(description="How often runs of the loop decide wrongly.")
-    parser.add_argument("--runs", type=int, default=20_000, help="simulated runs per cell")
-    parser.add_argument("--score-runs", type=int, default=1_000, help="the same on scores")
+    parser.add_argument("--runs", type=int, default=4_000, help="simulated runs per cell")
     parser.add_argument("--seed", type=int, default=0, help="root of the draws")
     parser.add_argument("--max-episodes", type=int, default=RECOMMENDED_MAX_EPISODES)
     given = parser.parse_args(arguments)
-    tables = Tables(given.runs, given.score_runs, given.seed, given.max_episodes)
-    sys.stdout.write(tables.all() + "\n")
+    sys.stdout.write(Tables(given.runs, given.seed, given.max_episodes).all() + "\n")
     return 0
 
 

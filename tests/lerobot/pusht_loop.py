@@ -1,8 +1,8 @@
 """A loop over PushT near its goal that a small machine can run.
 
 Cycle 0 sees demonstrations from one side, where it then succeeds; cycle 1 sees both sides, and is
-promoted because its episodes cover more of the goal than those of cycle 0: the score of an episode,
-in [0, 1]. Only ``alpha`` is larger than usual, as a dozen episodes show little at the usual level.
+promoted because its episodes cover more of the goal than those of cycle 0, in more of them. Only
+``alpha`` is larger than usual, as a dozen episodes show little at the usual level.
 """
 
 from pathlib import Path
@@ -51,7 +51,7 @@ def document(demonstrations: Path) -> dict[str, Any]:
             "n_episodes": TESTED,
             "batch_size": TESTED,
             "max_episodes": TESTED,
-            "metric": "score",
+            "metric": "wins",
             "extra_args": ["--policy.device=cpu"],
             "env_args": [
                 "--env.obs_type=environment_state_agent_pos",
@@ -72,7 +72,7 @@ def document(demonstrations: Path) -> dict[str, Any]:
             "regression_delta": 0.05,
             "plateau_epsilon": 0.01,
             "escalate_floor": 0.05,
-            "min_promote": 0.3,
+            "min_promote": 0.05,
             "alpha": 0.2,
         },
         "budgets": {"max_cycles": 3, "max_gpu_hours": 1.0},

@@ -425,7 +425,9 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
 
     _, stack = require_ready(settings, run_id, data_may_come=True)
     with throw_away(settings) as dry:
-        backend = DryBackend(stack, settings.seed_root, settings.thresholds)
+        backend = DryBackend(
+            stack, settings.seed_root, settings.thresholds, settings.eval.score_range
+        )
         with build_loop(dry, run_id, backend=backend, open_jobs=dry_jobs) as loop:
             display = LoopDisplay(quiet=quiet or as_json)
             with display.following(loop):
@@ -454,22 +456,10 @@ def _dry_run(settings: "LoopConfig", run_id: str, *, as_json: bool, quiet: bool)
 
 
 def _power_lines(settings: "LoopConfig") -> list[str]:
-    """Return which gains in success a run is likely to see; nobody knows the spread of scores."""
-    from cadenza.loop.orchestrator.decision import SEEN_DELTAS, SequentialPlan, tasks_of
+    """Return which gains a run is likely to see, and what its jobs cost."""
+    from cadenza.loop.orchestrator.comparison import comparison_costs
 
-    if settings.eval.metric != "success":
-        return []
-    plan = SequentialPlan.of_run(settings)
-    least = max(0.05, SEEN_DELTAS * settings.thresholds.promote_delta)
-    gains = [gain for gain in (least, 1.5 * least, 2.0 * least) if gain < 1.0]
-    needed = ", ".join(
-        f"+{100.0 * gain:.3g} points: {plan.episodes_needed(gain)}" for gain in gains
-    )
-    allowed = plan.max_episodes * tasks_of(settings)
-    return [
-        f"episodes needed to see {needed} (of each policy, in four of five first comparisons where "
-        f"it is hardest); this configuration plays up to {allowed}"
-    ]
+    return comparison_costs(settings)
 
 
 def _tell_advice(settings: "LoopConfig") -> None:

@@ -185,7 +185,7 @@ def cycle_columns(status: "RunStatus") -> tuple[str, ...]:
 
     The last two are the times that its jobs took, by the device that they worked on.
     """
-    compared = ("success",) if status.metric == "success" else (status.metric, "success")
+    compared = ("success",) if status.metric == "success" else ("score", "success")
     return (
         "cycle",
         "rung",
@@ -352,7 +352,7 @@ def _blessed(status: "RunStatus") -> str:
         return "blessed: nothing yet"
     success = "" if best.success is None else f", success {best.success:.1%}"
     if status.metric != "success" and best.score is not None:
-        success = f", {status.metric} {best.score:.3f}{success}"
+        success = f", score {best.score:.3f}{success}"
     source = "the run started from it" if best.cycle is None else f"cycle {best.cycle}"
     return f"blessed: {plain(best.path)} ({best.policy_type}, {source}{success})"
 
@@ -361,9 +361,10 @@ def _error_budget(status: "RunStatus") -> str:
     alpha, spent = status.error_budget, status.error_spent
     if alpha is None or spent is None:
         return ""
+    ahead = "" if status.next_comparison is None else f". {status.next_comparison.rstrip('.')}"
     return (
-        f"error budget: {alpha:.2%} over all cycles, {spent:.2%} of it spent, the next comparison "
-        f"may spend {(alpha - spent) / 2.0:.2%}"
+        f"error budget: {alpha:.2%} over all cycles, {spent:.2%} of it spent by "
+        f"{status.error_failed} comparisons without a blessing{ahead}"
     )
 
 

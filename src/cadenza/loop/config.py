@@ -11,6 +11,7 @@ Model:  ``anthropic:<model>``, ``openai:<model>[@<address>]``, ``gemini:<model>[
         text is stored and shown: what a client proves itself with stands in the environment.
 """
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,7 +118,7 @@ _Word = Annotated[str, StringConstraints(pattern=r"^[ -~]{1,10000}$")]
 _Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
 BackendName: TypeAlias = Literal["native", "lerobot"]
 #: What of an episode is compared.
-Metric: TypeAlias = Literal["success", "score"]
+Metric: TypeAlias = Literal["success", "score", "wins"]
 #: Steps a person can be asked about.
 Gate: TypeAlias = Literal["promote", "escalate"]
 
@@ -160,7 +161,7 @@ class ThresholdConfig(Section):
         min_promote: Success, or score, that the first policy to be blessed must be shown to reach;
             until one is, candidates are provisional. 0 disables it for success.
         alpha: Probability, over the whole run, of promoting a candidate that is no better than the
-            blessed policy, and again of a first blessing below ``min_promote``.
+            blessed policy, and again of a first blessing below ``min_promote``; at most 0.2.
         warm_up_cycles: Cycles after an escalation in which a worse candidate is no regression.
     """
 
@@ -170,7 +171,7 @@ class ThresholdConfig(Section):
     plateau_cycles: _Positive = 2
     escalate_floor: _Number = 0.05
     min_promote: _Number = 0.05
-    alpha: Annotated[float, Field(strict=True, gt=0.0, lt=0.5)] = 0.05
+    alpha: Annotated[float, Field(strict=True, gt=0.0, le=0.2)] = 0.05
     warm_up_cycles: _Whole = 1
 
     @model_validator(mode="after")
@@ -196,10 +197,10 @@ _OF_THE_METRIC: Final = (
 def misfit_thresholds(thresholds: ThresholdConfig, metric: Metric) -> list[str]:
     """Return the thresholds that do not fit the metric, one sentence each.
 
-    Those of success are shares of episodes. Those of scores have no defaults: nobody but you knows
-    what a gain of one means.
+    Those of success and of wins are shares of episodes. Those of scores have no defaults: nobody
+    but you knows what a gain of one means.
     """
-    if metric == "success":
+    if metric != "score":
         return [
             f"thresholds.{name}: expected a share of episodes in [0, 1], got {value}; mend it, or "
             "set eval.metric: score"
@@ -212,6 +213,43 @@ def misfit_thresholds(thresholds: ThresholdConfig, metric: Metric) -> list[str]:
         for name in _OF_THE_METRIC
         if name not in thresholds.model_fields_set
     ]
+
+
+def misfit_range(measured: "EvalConfig", thresholds: ThresholdConfig) -> list[str]:
+    """Return what is wrong with the range of scores, one sentence each."""
+    given = measured.score_range
+    if measured.metric != "score":
+        if given is None:
+            return []
+        return [
+            f"eval.score_range: expected none with eval.metric: {measured.metric}, which asks for "
+            f"no mean score, got {[*given]}; remove it, or set metric: score"
+        ]
+    if given is None:
+        return [
+            "eval.score_range: expected [least, most] with eval.metric: score; a mean without a "
+            "range cannot be judged: one loss that was never seen may outweigh all. Name the "
+            "range, or set metric: wins"
+        ]
+    least, most = given
+    if not (least < most and math.isfinite(most - least)):
+        return [
+            f"eval.score_range: expected [least, most] with least < most and a finite width, got "
+            f"{[*given]}; name the least and the largest score that an episode can have"
+        ]
+    found = [
+        f"thresholds.{name}: expected less than the width {most - least:g} of eval.score_range, "
+        f"got {value:g}; no difference is as large"
+        for name in ("promote_delta", "regression_delta")
+        if name in thresholds.model_fields_set
+        and (value := getattr(thresholds, name)) >= most - least
+    ]
+    if "min_promote" in thresholds.model_fields_set and thresholds.min_promote >= most:
+        found.append(
+            f"thresholds.min_promote: expected less than {most:g}, the most of eval.score_range, "
+            f"got {thresholds.min_promote:g}; no mean can be shown to reach it"
+        )
+    return found
 
 
 class DataConfig(Section):
@@ -263,13 +301,18 @@ class EvalConfig(Section):
     Attributes:
         env_type: Environment of the back end.
         task_suite: Suite of tasks within it.
-        n_episodes: Episodes of the first look; LeRobot plays as many in each task.
+        n_episodes: Episodes before a candidate may be given up; LeRobot plays as many in each task.
         batch_size: With LeRobot, environments stepped at once; natively, episodes between two
             saves, on which no figure depends.
-        max_episodes: Most episodes per policy while undecided, with LeRobot in each task;
-            ``n_episodes`` disables extension. None for 480 over all tasks.
-        extension_growth: Factor from look to look, > 1.
-        metric: What of an episode is compared.
+        max_episodes: Most episodes per policy while undecided, with LeRobot in each task. None for
+            480 over all tasks, or ``n_episodes`` in each if that is more.
+        episodes_per_job: Episodes that a job plays of one policy, with LeRobot in each task; None
+            for ``n_episodes``. Decisions do not depend on it: fewer cost more starts of jobs, more
+            cost episodes that are played past the stop.
+        extension_growth: Factor from look to look at which a candidate may be given up, > 1.
+        metric: What of an episode is compared: its success, its score by the mean, or by who has
+            the higher one more often (``"wins"``; bars on a policy alone are then on its success).
+        score_range: Least and most score of an episode; what lies outside is clipped and counted.
         extra_args: Further arguments of the evaluation command.
         env_args: Arguments that training, evaluation and harvest must share (image size, ...).
     """
@@ -279,8 +322,10 @@ class EvalConfig(Section):
     n_episodes: _Episodes = 10
     batch_size: _Positive = 10
     max_episodes: _Episodes | None = None
-    extension_growth: Annotated[float, Field(strict=True, gt=1.0)] = 2.0
+    episodes_per_job: _Episodes | None = None
+    extension_growth: Annotated[float, Field(strict=True, gt=1.0)] = 1.5
     metric: Metric = "success"
+    score_range: tuple[_Number, _Number] | None = None
     extra_args: tuple[_Word, ...] = ()
     env_args: tuple[_Word, ...] = ()
 
@@ -513,6 +558,7 @@ class LoopConfig(Section):
         found += self._problems_of_the_model()
         found += unread_approval(self.approval)
         found += misfit_thresholds(self.thresholds, self.eval.metric)
+        found += misfit_range(self.eval, self.thresholds)
         if len(set(self.policy_ladder)) < len(self.policy_ladder):
             found.append("policy_ladder: expected different rungs, got one of them twice")
         if self.improve.adapt_steps and "enabled" not in self.improve.model_fields_set:

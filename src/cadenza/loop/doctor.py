@@ -66,9 +66,20 @@ def read_configuration(path: Path) -> tuple[LoopConfig | None, list[Check]]:
     return config, [_found("configuration", "ok", f"{path}: {told}"), *advice(config)]
 
 
+#: Error budget of a run above which people are warned.
+_LARGE_ALPHA: Final = 0.1
+
+
 def advice(config: LoopConfig) -> list[Check]:
-    """Return warnings of a harvest that no training reads, and of a first policy never played."""
+    """Return warnings of settings that are likely to be meant otherwise, or taken too lightly."""
     found: list[Check] = []
+    alpha = config.thresholds.alpha
+    if alpha > _LARGE_ALPHA:
+        told = (
+            f"warning: thresholds.alpha {alpha:g} lets a run bless a policy that is no better in "
+            f"up to {100.0 * alpha:.3g} % of cases"
+        )
+        found.append(_found("alpha", "warn", told, "set it to 0.05, or to 0.1 at most"))
     if config.improve.enabled and not config.improve.adapt_steps:
         told = "improve.adapt_steps is 0: successes are collected, and no training reads them"
         fix = "set improve.adapt_steps, or improve.enabled: false"

@@ -76,10 +76,14 @@ class DryBackend:
         inner: Backend,
         seed_root: Path | None = None,
         thresholds: ThresholdConfig | None = None,
+        score_range: tuple[float, float] | None = None,
     ) -> None:
         self.inner = inner
         self.seed_root = seed_root
-        self.thresholds = thresholds or ThresholdConfig()
+        least, most = score_range or (0.0, 1.0)
+        # half of the episodes that succeed so lie above the bar, all of them further above it
+        bar = (thresholds or ThresholdConfig()).min_promote
+        self._scores = max(least, 1.5 * bar - 0.5 * most), most
 
     @property
     def name(self) -> str:
@@ -164,10 +168,10 @@ class DryBackend:
         """Do nothing: there is nothing to look at."""
 
     def _outcome(self, seed: int, *, success: bool) -> EpisodeOutcome:
-        """Return an episode, scored so that every second success more is a gain that counts."""
-        unit = max(1.0, self.thresholds.promote_delta)
-        score = self.thresholds.min_promote + (5.0 if success else 1.0) * unit
-        return EpisodeOutcome(task=_NOTES, seed=seed, success=success, score=score)
+        """Return an episode; one that succeeds has the largest score."""
+        return EpisodeOutcome(
+            task=_NOTES, seed=seed, success=success, score=self._scores[int(success)]
+        )
 
     def _dataset(self, repo_id: str, folder: Path, count: int | None) -> DatasetRef:
         return DatasetRef(

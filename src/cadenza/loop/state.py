@@ -37,12 +37,37 @@ Step: TypeAlias = Literal[
 ]
 
 
+class Comparison(Record):
+    """The rule of one comparison, fixed before its first episode.
+
+    Attributes:
+        level: Probability that it blesses a candidate that is no better.
+        bar_level: The same of a first candidate whose own mean is below ``min_promote``.
+        spent: Part of the run's error budget that was spent before it.
+        most: Most episodes per policy in each task.
+        first: Episodes before a candidate may be given up; ``growth`` to the next such look.
+        per_job: Episodes that a job plays of one policy in each task.
+        score_range: Least and most of a score; None for success and wins.
+    """
+
+    level: float = Field(ge=0.0, le=1.0)
+    bar_level: float = Field(ge=0.0, le=1.0)
+    spent: float = Field(ge=0.0)
+    most: int = Field(ge=1)
+    first: int = Field(ge=1)
+    growth: float = Field(gt=1.0)
+    per_job: int = Field(ge=1)
+    score_range: tuple[float, float] | None = None
+
+
 class CycleState(Record):
     """What the present cycle has made so far.
 
     Attributes:
         adapted: The same, trained on with harvested episodes.
-        look: Evaluations extended so far, from 0.
+        comparison: Rule of the comparison; None before it, and in one that an earlier version
+            began, which ends by `cadenza.loop.orchestrator.looks`.
+        look: Jobs of the comparison played so far, from 0.
         candidate_report: Latest evaluation of the candidate, without outcomes, raw data cut.
         baseline_report: Latest evaluation of the reference on the same seeds, outcomes and raw data
             left out.
@@ -53,6 +78,7 @@ class CycleState(Record):
     dataset: DatasetRef | None = None
     candidate: CheckpointRecord | None = None
     adapted: CheckpointRecord | None = None
+    comparison: Comparison | None = None
     look: int = Field(default=0, ge=0)
     candidate_report: EvalReport | None = None
     baseline_report: EvalReport | None = None
@@ -101,8 +127,11 @@ class LoopState(Record):
         history: Candidates of this rung that were not promoted, oldest first.
         unmerged: Harvests that still wait to be joined to ``mix``.
         last_report: Evaluation of the last cycle, for the proposer.
-        spent: Part of the run's error budget that its comparisons spent, see `SequentialPlan`;
-            None in a run that an earlier version began, see `spent_of`.
+        spent: Part of the run's error budget that its comparisons spent; None in a run that an
+            earlier version began, see `spent_of`.
+        failed: Comparisons that ended without a promotion on bounds; None before the first end and
+            in a run that an earlier version began, see `failed_of`.
+        deviation: Standard deviation of paired scores as measured last, a share of the range.
         stop_reason: Why the run ended; None while it goes on. A run that a budget ended keeps the
             step that is to be done when there is more.
         restarts: Times the run went on after a failure or the end of a budget.
@@ -123,6 +152,8 @@ class LoopState(Record):
     last_report: EvalReport | None = None
     decisions: tuple[str, ...] = ()
     spent: float | None = Field(default=None, ge=0.0)
+    failed: int | None = Field(default=None, ge=0)
+    deviation: float | None = Field(default=None, ge=0.0)
     current: CycleState = CycleState()
     stop_reason: str | None = None
     restarts: int = Field(default=0, ge=0)
@@ -142,6 +173,18 @@ def spent_of(state: LoopState, config: LoopConfig) -> float:
         return state.spent
     comparisons = max(1, config.budgets.max_cycles - 1)
     return config.thresholds.alpha * min(1.0, max(0, len(state.decisions) - 1) / comparisons)
+
+
+def failed_of(state: LoopState) -> int:
+    """Return how many comparisons of a run showed no gain; earlier versions did not count them."""
+    if state.failed is not None:
+        return state.failed
+    return sum(decision != "promote" for decision in state.decisions)
+
+
+def compares_by_looks(state: LoopState) -> bool:
+    """Return whether a comparison is under way that an earlier version of the package began."""
+    return state.step in ("evaluate", "decide", "approve") and state.current.comparison is None
 
 
 def needed(value: _Value | None, what: str) -> _Value:

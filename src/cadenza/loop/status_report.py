@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
-from cadenza.core.errors import IntegrityError
+from cadenza.core.errors import CadenzaError, IntegrityError
 from cadenza.loop.config import BackendName
 from cadenza.loop.contracts.records import Device, JobKey, Rate, Record
 from cadenza.loop.jobs.attempt_files import AttemptFolder
@@ -212,6 +212,9 @@ class RunStatus(Record):
         error_budget: Probability that the run blesses any policy that is no better; None if the
             stored configuration names none.
         error_spent: What its comparisons spent of it; None in a run of an earlier version.
+        error_failed: Comparisons that showed no gain.
+        next_comparison: What the next comparison can show, in words; None where the stored
+            configuration does not say, or this version does not take it.
         failed_log: Log of the job that failed last; None if none did.
         disk: Room on the disk of its folder; None where that cannot be seen.
         knowledge_pages: Pages that it wrote to, in order of their names.
@@ -235,6 +238,8 @@ class RunStatus(Record):
     blessed: BlessedPolicy | None
     error_budget: float | None = None
     error_spent: float | None = None
+    error_failed: int = 0
+    next_comparison: str | None = None
     pending: tuple[PendingApproval, ...]
     jobs: tuple[LiveJob, ...]
     failed_log: str | None
@@ -414,6 +419,7 @@ def _status(found: Overview, workdir: Path) -> RunStatus:
         blessed=_blessed(found),
         error_budget=_section(config, "thresholds").get("alpha"),
         error_spent=state.get("spent"),
+        **_next_comparison(config, state),
         pending=tuple(
             PendingApproval(**{name: getattr(row, name) for name in PendingApproval.model_fields})
             for row in found.questions
@@ -434,6 +440,26 @@ def _status(found: Overview, workdir: Path) -> RunStatus:
         ),
         knowledge_pages=_knowledge_pages(found),
     )
+
+
+def _next_comparison(config: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+    """Return how many comparisons showed no gain, and what the next one can show."""
+    from cadenza.loop.config import LoopConfig
+    from cadenza.loop.orchestrator.comparison import most_episodes, outlook, tasks_of
+    from cadenza.loop.state import LoopState, failed_of, spent_of
+
+    try:
+        settings, at = LoopConfig.from_document(config, source="run"), LoopState(**state)
+        told = outlook(
+            settings,
+            spent=spent_of(at, settings),
+            failed=failed_of(at),
+            most=most_episodes(settings) * tasks_of(settings),
+            deviation=at.deviation,
+        ).sentence
+    except (CadenzaError, ValidationError):  # of an earlier version, or its file of suites is gone
+        return {}
+    return {"error_failed": failed_of(at), "next_comparison": told}
 
 
 def _seed_data(found: Overview) -> Literal["reserved", "unknown"] | None:

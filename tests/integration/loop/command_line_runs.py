@@ -18,15 +18,15 @@ from cadenza.loop.processes import (
 from tests.e2e.commands import Started, cadenza
 from tests.integration.loop.job_harness import wait_for
 
-#: Two promotions, two harvests that are merged, two looks that extend a comparison, and pages, in
-#: three cycles and eighteen jobs that take little more than their imports.
+#: Two promotions, two harvests that are merged, jobs that extend comparisons, and pages, in three
+#: cycles and some twenty jobs that take little more than their imports.
 EVERYTHING = """
 run_name: chaos
 seed_dataset: local/crossing
 data: {initial_episodes: 6, growth: 8.0, max_episodes: 48}
 train: {steps: 400, batch_size: 128}
-eval: {n_episodes: 6, max_episodes: 12, batch_size: 12, task_suite: leaving_way}
-thresholds: {min_promote: 0.0, alpha: 0.49}
+eval: {n_episodes: 6, max_episodes: 18, episodes_per_job: 9, batch_size: 9, task_suite: leaving_way}
+thresholds: {min_promote: 0.0, alpha: 0.2}
 improve: {enabled: true, episodes: 2}
 budgets: {max_cycles: 3}
 jobs: {backoff_s: 0.0, grace_s: 1.0}

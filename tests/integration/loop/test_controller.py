@@ -170,8 +170,12 @@ class ScoredStack(FakeStack):
     ],
 )
 def test_score_decides_where_success_cannot(new, rates, decisions):
-    loop = new(stack=ScoredStack(rates), eval={"metric": "score"}, thresholds=OF_SCORES,
-               budgets={"max_cycles": len(rates)})  # fmt: skip
+    loop = new(
+        stack=ScoredStack(rates),
+        eval={"metric": "score", "score_range": [-50.0, 10.0]},
+        thresholds=OF_SCORES,
+        budgets={"max_cycles": len(rates)},
+    )
     assert loop.run().decisions == decisions
     first = payloads(loop, "decision")[0]["evidence"]
     assert first["candidate"] == pytest.approx(100.0 * rates[0] - 100.0, abs=1.0)

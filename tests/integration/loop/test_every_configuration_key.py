@@ -136,6 +136,10 @@ CASES = [
         "eval.n_episodes", 12, flag("eval_candidate_0", "episodes"), "10", "12",
         {"eval": {"max_episodes": 12}},
     ),
+    Case(
+        "eval.episodes_per_job", 7, flag("eval_candidate_0", "episodes"), "10", "7",
+        {"eval": {"max_episodes": 14}},
+    ),
     Case("eval.batch_size", 3, flag("eval_candidate_0", "batch-size"), "10", "3"),
     Case(
         "eval.extra_args", ["--filter=on"], flag("eval_candidate_0", "filter"), None, "on"
@@ -159,7 +163,8 @@ CASES = [
 ELSEWHERE = {
     *(f"thresholds.{name}" for name in ("promote_delta", "regression_delta", "plateau_epsilon")),
     *(f"thresholds.{name}" for name in ("plateau_cycles", "escalate_floor", "alpha")),
-    *("thresholds.warm_up_cycles", "eval.max_episodes", "eval.extension_growth", "eval.metric"),
+    *("thresholds.warm_up_cycles", "eval.max_episodes", "eval.metric"),
+    *("eval.extension_growth", "eval.score_range"),
     *(f"jobs.{name}" for name in ("runner", "ray_address", "max_attempts", "max_interruptions")),
     *(f"jobs.{name}" for name in ("max_kills", "backoff_s", "time_limit_s", "silent_limit_s")),
     *("jobs.grace_s", "jobs.environment", "approval.gates", "approval.timeout_s"),

@@ -79,8 +79,8 @@ def test_initial_states_of_the_seed_dataset_are_reserved_where_it_names_them(nam
             r"max_train_steps: improve.adapt_steps: expected at most 200000, got 200001",
         ),
         (
-            {"eval": {"n_episodes": 100, "max_episodes": 700, "extension_growth": 7.0}},
-            r"max_eval_episodes: eval.n_episodes, .* after 100, 700 episodes\): .* got 600",
+            {"eval": {"max_episodes": 700, "episodes_per_job": 600}},
+            r"max_eval_episodes: eval.n_episodes, .* \(a job of 600 episodes\): .* got 600",
         ),
     ],
 )

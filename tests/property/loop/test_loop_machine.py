@@ -136,7 +136,7 @@ class Walk:
                 return verdicts.judged(state, config, judgement, self.evidence())
             case "approve":
                 return verdicts.answered(
-                    state, self.evidence(), approved=draw(st.booleans()), by="b", reason="r"
+                    state, config, self.evidence(), approved=draw(st.booleans()), by="b", reason="r"
                 )
             case "learn":
                 return machine.learned(state, config, improves=draw(st.booleans()))

@@ -71,7 +71,7 @@ def test_defaults_of_the_backend_fill_only_what_is_not_said():
 
 
 def test_thresholds_of_scores_are_named_in_units_of_the_score():
-    document = {**NATIVE, "eval": {"metric": "score"}}
+    document = {**NATIVE, "eval": {"metric": "score", "score_range": [-100.0, 0.0]}}
     config = load({**document, "thresholds": OF_SCORES})
     assert config.thresholds.model_dump(include=OF_SCORES.keys()) == OF_SCORES
     assert load(config.model_dump(mode="json")) == config

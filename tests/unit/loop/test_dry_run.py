@@ -33,6 +33,7 @@ def test_nothing_outside_a_folder_that_goes_is_written_asked_or_waited_for(tmp_p
     assert not folder.exists()
 
 
+RETURNS = {"metric": "score", "score_range": [-60.0, 0.0]}
 SCORES = {
     "promote_delta": 8.0, "regression_delta": 8.0, "plateau_epsilon": 0.5, "min_promote": -25.0,
     "escalate_floor": -40.0, "plateau_cycles": 1,
@@ -41,13 +42,15 @@ SCORES = {
 
 @pytest.mark.parametrize(
     "changes",
-    [{"thresholds": {"plateau_cycles": 1}}, {"thresholds": SCORES, "eval": {"metric": "score"}}],
+    [{"thresholds": {"plateau_cycles": 1}}, {"thresholds": SCORES, "eval": RETURNS}],
 )
 def test_every_kind_of_command_is_shown_where_there_is_room(changes, tmp_path):
     improve = {"enabled": True, "adapt_steps": 10}
     settings = config(workdir=tmp_path, improve=improve, budgets={"max_cycles": 4}, **changes)
     with throw_away(settings) as dry:
-        stack = DryBackend(NativeBackend(settings), None, settings.thresholds)
+        stack = DryBackend(
+            NativeBackend(settings), None, settings.thresholds, settings.eval.score_range
+        )
         with build_loop(dry, "dry", backend=stack, open_jobs=dry_jobs) as loop:
             summary = loop.run()
             stages = [(row.key.cycle, row.key.stage) for row in loop.store.jobs.of_run("dry")]

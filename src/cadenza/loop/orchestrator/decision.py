@@ -5,173 +5,18 @@ episodes behind them show and lets a run measure on while the answer is open; ru
 """
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
 
 from cadenza.core.errors import InputError
-from cadenza.core.proportions import normal_level, normal_quantile
-from cadenza.loop.config import LoopConfig, ThresholdConfig
-from cadenza.loop.constitution.lerobot_programs import suite_sizes, tasks_played
+from cadenza.loop.config import ThresholdConfig
 from cadenza.loop.orchestrator.evidence import Evidence
 from cadenza.loop.state import PastCandidate
 
-#: Numbers of the tasks that a run plays of a suite, in the further arguments.
-_TASK_IDS: Final = re.compile(r"--env\.task_ids=\[([0-9, ]+)\]")
-
-
-def tasks_of(config: LoopConfig) -> int:
-    """Return the number of tasks; 1 natively, where an episode is one of all tasks.
-
-    Raises:
-        ConstitutionError: Nobody says how many tasks a suite has.
-        ConfigurationError: ``data.instructions`` names no file of suites.
-    """
-    measured, described = config.eval, config.data.instructions
-    if config.backend == "native":
-        return 1
-    chosen = [
-        int(number)
-        for word in (*measured.env_args, *measured.extra_args)
-        for found in _TASK_IDS.findall(word)
-        for number in found.split(",")
-        if number.strip()
-    ]
-    suites = [name.strip() for name in measured.task_suite.split(",")]
-    known = {} if described is None else suite_sizes(described)
-    return tasks_played(measured.env_type, suites, chosen, known)
-
-
-#: Multiple of 10 episodes with which a true gain of 10 points is promoted in at least 80 % of first
-#: comparisons, whatever the reference's success; `tools/simulate_loop_decisions.py` measures it.
-RECOMMENDED_MAX_EPISODES: Final = 480
-#: Probability, over all looks, of giving up a candidate that is better by `SEEN_DELTAS` deltas.
-FUTILITY: Final = 0.2
 #: Gain that must stay possible while a comparison goes on, in units of ``promote_delta``.
 SEEN_DELTAS: Final = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequentialPlan:
-    """Looks at one comparison.
-
-    Attributes:
-        first: Episodes per policy at the first look, >= 1.
-        growth: Factor from look to look, > 1.
-        max_episodes: Episodes per policy at the last look, >= ``first``.
-        alpha: Probability over the whole run of a promotion of what is no better, and again of a
-            first blessing below ``min_promote``, in (0, 0.5).
-    """
-
-    first: int
-    growth: float
-    max_episodes: int
-    alpha: float
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.first <= self.max_episodes:
-            raise InputError(
-                f"SequentialPlan: expected 1 <= first <= max_episodes, got {self.first} and "
-                f"{self.max_episodes}."
-            )
-        if not 1.0 < self.growth < math.inf:
-            raise InputError(f"SequentialPlan.growth: expected > 1, got {self.growth}.")
-        if not 0.0 < self.alpha < 0.5:
-            raise InputError(
-                f"SequentialPlan.alpha: expected a probability in (0, 0.5), got {self.alpha}."
-            )
-
-    @classmethod
-    def of_run(cls, config: LoopConfig) -> Self:
-        """Return the plan of a run.
-
-        Without ``eval.max_episodes`` the budget is `RECOMMENDED_MAX_EPISODES` over all tasks, or
-        ``n_episodes`` of each if that is more.
-
-        Raises:
-            ConstitutionError: Nobody says how many tasks a suite has.
-            ConfigurationError: ``data.instructions`` names no file of suites.
-        """
-        of_each = math.ceil(RECOMMENDED_MAX_EPISODES / tasks_of(config))
-        recommended = max(config.eval.n_episodes, of_each)
-        return cls(
-            first=config.eval.n_episodes,
-            growth=config.eval.extension_growth,
-            max_episodes=config.eval.max_episodes or recommended,
-            alpha=config.thresholds.alpha,
-        )
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Episodes per policy at each look, all looks so far together; strictly increasing."""
-        sizes: list[int] = []
-        size = self.first
-        while size * math.sqrt(self.growth) < self.max_episodes:
-            sizes.append(size)
-            size = max(size + 1, math.ceil(min(size * self.growth, self.max_episodes)))
-        if not sizes:
-            sizes = [self.first]
-        if sizes[-1] < self.max_episodes:
-            sizes.append(self.max_episodes)
-        return tuple(sizes)
-
-    @property
-    def futility(self) -> float:
-        """Probability that each look but the last may add of giving up what is worth it."""
-        return FUTILITY / max(1, len(self.sizes) - 1)
-
-    def alphas(self, spent: float) -> tuple[float, ...]:
-        """Return the one-sided probability of a wrong promotion that each look may add.
-
-        ``spent`` is what earlier comparisons of the run spent, in [0, ``alpha``].
-        """
-        share = max(0.0, self.alpha - spent) / 2.0
-        used = [_late_spending(size / self.max_episodes, share) for size in self.sizes]
-        return tuple(now - before for now, before in zip(used, [0.0, *used], strict=False))
-
-    def bar_alphas(self, cycle: int) -> tuple[float, ...]:
-        """Return the probability that each look may add of a first blessing below the bar."""
-        looks = len(self.sizes)
-        return (self.alpha / ((cycle + 1) * (cycle + 2)) / looks,) * looks
-
-    def looks_left(self, look: int) -> int:
-        """Return how many looks may follow look ``look``, counted from 0.
-
-        Raises:
-            InputError: The plan has no such look.
-        """
-        looks = len(self.sizes)
-        if not 0 <= look < looks:
-            raise InputError(f"SequentialPlan: expected a look in 0..{looks - 1}, got {look}.")
-        return looks - 1 - look
-
-    def episodes_needed(self, gain: float) -> int:
-        """Return about how many episodes show a true gain, in (0, 1), at once, per policy.
-
-        As ``max_episodes`` they promote it in four of five runs where that is hardest: with success
-        around a half, and independent outcomes. Normal approximation with Fleiss' correction for
-        counts, and `_PRICE_OF_LOOKS`.
-        """
-        if not 0.0 < gain < 1.0:
-            raise InputError(f"episodes_needed.gain: expected in (0, 1), got {gain}.")
-        differing = (1.0 + gain**2) / 2.0
-        level, power = -normal_quantile(self.alpha / 2.0), normal_quantile(0.8)
-        spread = level * math.sqrt(differing) + power * math.sqrt(differing - gain**2)
-        count = (spread / gain) ** 2
-        corrected = count / 4.0 * (1.0 + math.sqrt(1.0 + 4.0 / (count * gain))) ** 2
-        return math.ceil(_PRICE_OF_LOOKS * corrected)
-
-
-#: Share by which looks and futility raise the episodes of one look at the same power; measured.
-_PRICE_OF_LOOKS: Final = 1.15
-
-
-def _late_spending(fraction: float, alpha: float) -> float:
-    """Return the part of ``alpha`` spent when ``fraction`` of all episodes, in (0, 1], is in."""
-    bound = -normal_quantile(alpha / 2.0) / math.sqrt(fraction)
-    return min(alpha, 2.0 * normal_level(-bound))
 
 
 class Decision(StrEnum):
@@ -251,6 +96,43 @@ def _half_width(lower: float | None, upper: float | None) -> float | None:
     return None if lower is None or upper is None else (upper - lower) / 2.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What is shown of a candidate, at levels that hold for all checks together.
+
+    Attributes:
+        better: That it is better than the reference, by however little.
+        worse: The same the other way round.
+        open: Whether a difference that counts is likely enough to play on for.
+        bar_reached: That its own mean reaches ``min_promote``.
+        bar_open: Whether that may still be shown.
+    """
+
+    better: bool = False
+    worse: bool = False
+    open: bool = True
+    bar_reached: bool = False
+    bar_open: bool = True
+
+    @classmethod
+    def by_bounds(cls, evidence: Evidence, thresholds: ThresholdConfig, *, warm_up: bool) -> Self:
+        """Return what the bounds of ``evidence`` show; open ones show nothing."""
+        lower = -math.inf if evidence.lower is None else evidence.lower
+        upper = math.inf if evidence.upper is None else evidence.upper
+        own_upper, likely = evidence.candidate_upper, evidence.likely_upper
+        gain_possible = upper >= thresholds.promote_delta
+        loss_possible = lower <= -thresholds.regression_delta and not warm_up
+        futile = likely is not None and likely < SEEN_DELTAS * thresholds.promote_delta
+        own_lower = -math.inf if evidence.candidate_lower is None else evidence.candidate_lower
+        return cls(
+            better=lower > 0.0,
+            worse=upper < 0.0,
+            open=not futile and (gain_possible or loss_possible),
+            bar_reached=own_lower >= thresholds.min_promote,
+            bar_open=own_upper is None or own_upper >= thresholds.min_promote,
+        )
+
+
 def judge(
     evidence: Evidence,
     history: Sequence[PastCandidate],
@@ -259,26 +141,27 @@ def judge(
     warm_up: bool,
     looks_left: int,
     provisional: bool = False,
+    shown: Shown | None = None,
 ) -> Judgement:
-    """Return what the evidence at one look decides.
+    """Return what the evidence at one check decides.
 
-    Promotion needs bounds above 0 and a gain of ``promote_delta``; a rollback needs bounds below 0
-    and a loss of ``regression_delta``. While the bounds hold differences that would lead to
-    either, a gain worth further episodes is likely enough, see `SequentialPlan`, and looks are
-    left, nothing is decided. After that a plateau escalates as in `decide`: the last
-    ``plateau_cycles`` candidates, this one included, each level with the reference by the
-    episodes of its own cycle, see `_is_level`.
+    Promotion needs a candidate that is shown to be better and a gain of ``promote_delta``; a
+    rollback one that is shown to be worse and a loss of ``regression_delta``. While a difference
+    that counts is likely enough and checks are left, nothing is decided. After that a plateau
+    escalates as in `decide`: the last ``plateau_cycles`` candidates, this one included, each level
+    with the reference by the episodes of its own cycle, see `_is_level`.
 
-    As long as nothing is blessed, a promotion also needs the lower bound of the candidate's own
-    success, or score, at ``min_promote`` or above; the reference, if any, is ``provisional`` then,
-    and replaced by a better candidate that does not reach it. In the ``warm_up`` of a rung a worse
-    candidate is no regression.
+    As long as nothing is blessed, a promotion also needs a candidate whose own success, or score,
+    is shown to reach ``min_promote``; the reference, if any, is ``provisional`` then, and replaced
+    by a better candidate that does not reach it. In the ``warm_up`` of a rung a worse candidate is
+    no regression. What is ``shown`` follows from the bounds of ``evidence`` if it is None.
 
     Raises:
         InputError: ``looks_left`` is negative, or the evidence has a baseline without a difference.
     """
     if looks_left < 0:
         raise InputError(f"judge.looks_left: expected >= 0, got {looks_left}.")
+    shown = shown or Shown.by_bounds(evidence, thresholds, warm_up=warm_up)
     bar, own = f"min_promote {thresholds.min_promote:.3f}", _own(evidence)
     if evidence.baseline is None:
         reasons = (
@@ -287,13 +170,11 @@ def judge(
             f"The first candidate is the reference, but not shown to reach {bar}, so it is not "
             f"blessed: {own}.",
         )
-        return _judge_bar(evidence, thresholds, looks_left, reasons)
+        return _judge_bar(shown, looks_left, reasons)
     if evidence.difference is None:
         raise InputError("judge: expected a difference beside the baseline, got None.")
-    lower = -math.inf if evidence.lower is None else evidence.lower
-    upper = math.inf if evidence.upper is None else evidence.upper
     found = _describe(evidence)
-    if lower > 0.0 and evidence.difference >= thresholds.promote_delta:
+    if shown.better and evidence.difference >= thresholds.promote_delta:
         if not provisional:
             return Judgement(Decision.PROMOTE, f"It is better: {found}.")
         reasons = (
@@ -302,46 +183,40 @@ def judge(
             "It is better than the provisional reference and replaces it, but is not shown to "
             f"reach {bar}: {own}; {found}.",
         )
-        return _judge_bar(evidence, thresholds, looks_left, reasons)
-    if upper < 0.0 and evidence.difference <= -thresholds.regression_delta:
+        return _judge_bar(shown, looks_left, reasons)
+    if shown.worse and evidence.difference <= -thresholds.regression_delta:
         if not warm_up:
             return Judgement(Decision.ROLLBACK, f"It is worse: {found}.")
         return Judgement(
             Decision.ITERATE,
             f"It is worse, which a new policy type may be while it warms up: {found}.",
         )
-    gain_possible = upper >= thresholds.promote_delta
-    loss_possible = lower <= -thresholds.regression_delta and not warm_up
-    likely = evidence.likely_upper
-    futile = likely is not None and likely < SEEN_DELTAS * thresholds.promote_delta
-    if looks_left and not futile and (gain_possible or loss_possible):
+    if looks_left and shown.open:
         return Judgement(None, f"Further episodes may decide: {found}.")
-    if provisional and _reaches_bar(evidence, thresholds):
+    if provisional and shown.bar_reached:
         return Judgement(
             Decision.PROMOTE,
             "Nothing is blessed yet, it is not worse than the provisional reference and "
             f"reaches {bar}: {own}; {found}.",
         )
-    return _judge_level(evidence, evidence.baseline, history, thresholds, found)
+    verdict = _judge_level(evidence, evidence.baseline, history, thresholds, found)
+    if not shown.better or verdict.decision is not Decision.ITERATE:
+        return verdict
+    return Judgement(
+        Decision.ITERATE,
+        f"It is better, but by less than promote_delta {thresholds.promote_delta:.3f}, so it is "
+        f"not blessed: {found}.",
+    )
 
 
-def _judge_bar(
-    evidence: Evidence, thresholds: ThresholdConfig, looks_left: int, reasons: tuple[str, str, str]
-) -> Judgement:
+def _judge_bar(shown: Shown, looks_left: int, reasons: tuple[str, str, str]) -> Judgement:
     """Return whether a candidate is good enough to be blessed, may be, or is not shown to be."""
     reached, open_, missed = reasons
-    if _reaches_bar(evidence, thresholds):
+    if shown.bar_reached:
         return Judgement(Decision.PROMOTE, reached)
-    upper = evidence.candidate_upper
-    if looks_left and (upper is None or upper >= thresholds.min_promote):
+    if looks_left and shown.bar_open:
         return Judgement(None, open_)
     return Judgement(Decision.PROVISIONAL, missed)
-
-
-def _reaches_bar(evidence: Evidence, thresholds: ThresholdConfig) -> bool:
-    """Return whether the candidate is shown to be good enough to be blessed."""
-    lower = evidence.candidate_lower
-    return lower is not None and lower >= thresholds.min_promote
 
 
 def _own(evidence: Evidence) -> str:
@@ -349,7 +224,8 @@ def _own(evidence: Evidence) -> str:
     bounds = _interval(
         evidence.candidate_lower, evidence.candidate_upper, evidence.candidate_confidence, ".3f"
     )
-    return f"{evidence.candidate:.3f} in {evidence.n_pairs} episodes, mean in {bounds}"
+    told = _told_of_episodes(evidence) if evidence.baseline is None else ""
+    return f"{evidence.candidate:.3f} in {evidence.n_pairs} episodes, mean in {bounds}{told}"
 
 
 def _judge_level(
@@ -403,10 +279,32 @@ def _is_level(candidate: PastCandidate, thresholds: ThresholdConfig) -> bool:
 def _describe(evidence: Evidence) -> str:
     """Return what was measured, as the end of a sentence."""
     bounds = _interval(evidence.lower, evidence.upper, evidence.confidence, "+.3f")
-    return (
+    means = (
         f"{evidence.candidate:.3f} against {evidence.baseline:.3f} on {evidence.n_pairs} shared "
-        f"initial states, difference {evidence.difference:+.3f} in {bounds}"
+        "initial states, difference"
     )
+    if evidence.method.startswith("wins/"):
+        means = (
+            f"it scores higher on {evidence.wins} and lower on {evidence.losses} of "
+            f"{evidence.n_pairs} shared initial states, which says nothing of its mean score, "
+            "difference of these shares"
+        )
+    return f"{means} {evidence.difference:+.3f} in {bounds}{_told_of_episodes(evidence)}"
+
+
+def _told_of_episodes(evidence: Evidence) -> str:
+    """Return what became of scores outside the range and of episodes after the stop."""
+    told = ""
+    if evidence.clipped:
+        count = evidence.n_pairs if evidence.baseline is None else 2 * evidence.n_pairs
+        told += (
+            f"; {evidence.clipped} of {count} scores clipped to eval.score_range, the decision is "
+            "about the clipped score"
+        )
+    unused = (evidence.n_played or 0) - evidence.n_pairs
+    if unused > 0:
+        told += f"; {unused} further ones were played after the stop and are not used"
+    return told
 
 
 def _interval(lower: float | None, upper: float | None, confidence: float | None, form: str) -> str:

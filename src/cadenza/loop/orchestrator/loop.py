@@ -52,7 +52,13 @@ from cadenza.loop.orchestrator.steps import (
 )
 from cadenza.loop.processes import is_frozen, is_gone, readable, this_process
 from cadenza.loop.resuming import initial_references, placed, require_place
-from cadenza.loop.state import STOP_REQUESTED, LoopState, RunSummary, summarize
+from cadenza.loop.state import (
+    STOP_REQUESTED,
+    LoopState,
+    RunSummary,
+    compares_by_looks,
+    summarize,
+)
 from cadenza.loop.store import changes
 from cadenza.loop.store.jobstore import JobStore
 from cadenza.loop.store.leases import LeaseKeeper
@@ -72,6 +78,11 @@ JobsOpener = Callable[[RunSession, StopCheck], JobRunner]
 #: The folder of all runs may be written in another way, but must be the one that the run began in.
 _MAY_CHANGE: Final = frozenset(
     ("constitution", "workdir", "store", "jobs", "approval", "llm_calls", "budgets")
+)
+#: Keys that count for the next comparison: one under way keeps what it began with, which of those
+#: that an earlier version began stands nowhere else.
+_OF_COMPARISONS: Final = frozenset(
+    ("eval.max_episodes", "eval.episodes_per_job", "eval.extension_growth")
 )
 #: Beginnings of the stages of the jobs that a step runs.
 _STAGES_OF_STEP: Final = {
@@ -200,7 +211,10 @@ class LoopController:
         stored = parse_json_object(row["config_json"].encode(), source=f"configuration {row['id']}")
         require_place(row["id"], stored, folder)
         before, now = _lasting(stored), _lasting(self.cfg.model_dump(mode="json"))
-        changed = sorted(key for key in before | now if before.get(key) != now.get(key))
+        state = self.store.load_state(row["id"])[0]
+        free = frozenset[str]() if compares_by_looks(state) else _OF_COMPARISONS
+        # what an earlier version did not know may be named now, or take its default
+        changed = sorted(key for key in before.keys() - free if before[key] != now.get(key))
         if changed:
             raise ConfigurationError(
                 f"run {row['id']!r}: expected the configuration it was started with, got other "
@@ -208,7 +222,7 @@ class LoopController:
             )
         cycles = self.cfg.budgets.max_cycles
         begun_with: Any = stored.get("budgets", {}).get("max_cycles", cycles)
-        if begun_with != cycles and self.store.load_state(row["id"])[0].spent is None:
+        if begun_with != cycles and state.spent is None:
             raise ConfigurationError(
                 f"run {row['id']!r}: expected budgets.max_cycles {begun_with}, got "
                 f"{cycles}: an earlier version of cadenza began it and gave "

@@ -20,9 +20,18 @@ from cadenza.loop.contracts.records import (
     EvalReport,
     Proposal,
 )
+from cadenza.loop.orchestrator.comparison import outlook, spends
 from cadenza.loop.orchestrator.decision import Decision, Judgement, past_candidate
 from cadenza.loop.orchestrator.evidence import Evidence, bare_report, told_report
-from cadenza.loop.state import CycleState, LoopState, Step, needed, summarize
+from cadenza.loop.state import (
+    CycleState,
+    LoopState,
+    Step,
+    failed_of,
+    needed,
+    spent_of,
+    summarize,
+)
 from cadenza.loop.store import changes
 from cadenza.loop.store.changes import Change, request_approval
 
@@ -362,7 +371,7 @@ def judged(
     decision = judgement.decision
     if decision.value in config.approval.gates:
         return _ask(state, config, decision, judgement.reason, evidence)
-    return _carry_out(state, decision, judgement.reason, evidence)
+    return _carry_out(state, config, decision, judgement.reason, evidence)
 
 
 def _ask(
@@ -382,17 +391,24 @@ def _ask(
 
 
 def answered(
-    state: LoopState, evidence: Evidence, *, approved: bool, by: str, reason: str
+    state: LoopState,
+    config: LoopConfig,
+    evidence: Evidence,
+    *,
+    approved: bool,
+    by: str,
+    reason: str,
 ) -> Transition:
     """Carry out what a person answered; a refused decision becomes ``iterate``."""
     asked = Decision(needed(state.current.decision, "a decision"))
     told = {"gate": asked.value, "approved": approved, "by": by, "reason": reason}
     notice = _told(state, "decide", "approval_decided", **told)
     if approved:
-        done = _carry_out(state, asked, f"{state.current.reason} Approved: {reason}", evidence)
+        why = f"{state.current.reason} Approved: {reason}"
+        done = _carry_out(state, config, asked, why, evidence)
     else:
         why = f"{state.current.reason} But {by} refused to {asked.value}: {reason}"
-        done = _carry_out(state, Decision.ITERATE, why, evidence)
+        done = _carry_out(state, config, Decision.ITERATE, why, evidence)
     return Transition(
         state=done.state,
         events=(notice, *done.events),
@@ -400,18 +416,28 @@ def answered(
     )
 
 
-def _carry_out(state: LoopState, decision: Decision, reason: str, evidence: Evidence) -> Transition:
-    """Decide: the decision, the blessing, the baseline and their event together."""
+def _carry_out(
+    state: LoopState, config: LoopConfig, decision: Decision, reason: str, evidence: Evidence
+) -> Transition:
+    """Decide: the decision, the blessing, the baseline, the error spent and their event."""
     candidate = needed(state.current.candidate, "a candidate")
     report = needed(state.current.candidate_report, "a report")
+    failed, spent = failed_of(state) + int(spends(decision, evidence)), spent_of(state, config)
+    if evidence.spent is not None and spends(decision, evidence):
+        spent = evidence.spent
+    deviation = state.deviation if evidence.deviation is None else evidence.deviation
+    if evidence.most is not None:
+        ahead = outlook(config, spent=spent, failed=failed, most=evidence.most, deviation=deviation)
+        reason = f"{reason.rstrip('.')}. {ahead.sentence}"
     update: dict[str, Any] = {
         "step": "learn",
         "decisions": (*state.decisions, decision.value),
         "current": state.current.model_copy(update={"decision": decision.value, "reason": reason}),
+        "failed": failed,
+        "deviation": deviation,
     }
-    shown_better = decision is Decision.PROMOTE and (evidence.lower or 0.0) > 0.0
-    if evidence.spent is not None and not shown_better:
-        update["spent"] = evidence.spent
+    if evidence.spent is not None:
+        update["spent"] = spent
     rows = [changes.finish_cycle(state.cycle, decision.value)]
     match decision:
         case Decision.PROMOTE:

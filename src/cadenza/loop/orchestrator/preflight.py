@@ -42,7 +42,7 @@ from cadenza.loop.contracts.records import (
 )
 from cadenza.loop.errors import ImproveError
 from cadenza.loop.llm.adapter import make_llm
-from cadenza.loop.orchestrator.decision import SequentialPlan, tasks_of
+from cadenza.loop.orchestrator.comparison import episodes_per_job, most_episodes, tasks_of
 from cadenza.loop.resuming import initial_references, rules_of, store_location
 from cadenza.loop.schedule import (
     BLOCK,
@@ -204,7 +204,7 @@ def require_foreseen_allowed(config: LoopConfig, rules: Constitution) -> None:
 
 
 def _require_looks_allowed(config: LoopConfig, rules: Constitution) -> None:
-    """Raise if ``rules`` refuse the largest look, over all tasks."""
+    """Raise if ``rules`` refuse the episodes of a job, over all tasks."""
     env_type = config.eval.env_type
     _require(config, rules, "eval.env_type", rules.check_environment(env_type))
     try:
@@ -212,13 +212,12 @@ def _require_looks_allowed(config: LoopConfig, rules: Constitution) -> None:
     except ConstitutionError as error:
         _require(config, rules, "eval.task_suite", error.verdict)
         raise
-    looks = SequentialPlan.of_run(config).sizes
-    largest = max(now - before for now, before in zip(looks, (0, *looks), strict=False))
-    played = f"{', '.join(map(str, looks))} episodes{f' of {tasks} tasks' if tasks > 1 else ''}"
+    largest = episodes_per_job(config)
+    played = f"{largest} episodes{f' of {tasks} tasks' if tasks > 1 else ''}"
     _require(
         config,
         rules,
-        f"eval.n_episodes, eval.max_episodes (looks after {played})",
+        f"eval.n_episodes, eval.episodes_per_job (a job of {played})",
         rules.check_eval(env_type, largest * tasks),
     )
 
@@ -414,7 +413,7 @@ def _require_fresh_seeds(config: LoopConfig, rules: Constitution) -> None:
 def _planned(config: LoopConfig, rules: Constitution) -> Iterator[tuple[str, SeedRange]]:
     """Yield the seeds of every cycle beside those that data is collected from, with their use."""
     ledger, improve = SeedLedger(config.seed), config.improve
-    compared = SequentialPlan.of_run(config).sizes[-1]
+    compared = most_episodes(config)
     several = len(initial_references(config)) > 1
     for cycle in range(config.budgets.max_cycles):
         yield f"judge policies in cycle {cycle}", ledger.range("compare", cycle, count=compared)

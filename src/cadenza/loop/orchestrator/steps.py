@@ -9,12 +9,11 @@ import logging
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from cadenza.core.files import make_folder
-from cadenza.core.seeding import derive_substream
 from cadenza.loop.agents.base import CallableRunner, Runner
 from cadenza.loop.agents.data_agent import DataAgent
 from cadenza.loop.agents.eval_agent import EvalAgent
@@ -40,14 +39,16 @@ from cadenza.loop.events.journal import EventJournal
 from cadenza.loop.jobs.outcomes import Incident
 from cadenza.loop.jobs.terms import StopCheck
 from cadenza.loop.orchestrator import machine
-from cadenza.loop.orchestrator.decision import SequentialPlan, judge
-from cadenza.loop.orchestrator.evidence import (
-    Evidence,
-    first_evidence,
-    mean_value,
-    paired_evidence,
-    pooled_report,
+from cadenza.loop.orchestrator.comparison import (
+    comparison_of,
+    job_ends,
+    most_episodes,
+    warms_up,
+    weigh,
 )
+from cadenza.loop.orchestrator.decision import Judgement, judge
+from cadenza.loop.orchestrator.evidence import Evidence, pooled_report, selection_values
+from cadenza.loop.orchestrator.looks import EarlierPlan, look_evidence, look_sizes
 from cadenza.loop.orchestrator.machine import Measured, Notice, Transition
 from cadenza.loop.orchestrator.preflight import seeds_of_seed_data
 from cadenza.loop.orchestrator.proposer import Proposer
@@ -236,7 +237,6 @@ class CycleSteps:
         self._require_budget = require_budget
         self._poll_s = poll_s
         self._ledger = SeedLedger(config.seed)
-        self._plan = SequentialPlan.of_run(config)
         self._schedule = schedule_of(config, workers.data.constitution)
         self._work: dict[Step, Callable[[LoopState], Transition]] = {
             "references": self._references,
@@ -256,16 +256,21 @@ class CycleSteps:
     def perform(self) -> Transition:
         """Do the step that the state names and return what to commit."""
         state = self._session.state
-        return self._work[state.step](state)
+        done = self._work[state.step](state)
+        if done.state.step != "evaluate" or state.step in ("evaluate", "decide"):
+            return done
+        comparison = comparison_of(self._config, state)
+        begun = machine.in_cycle(done.state, "evaluate", comparison=comparison)
+        return replace(done, state=begun)
 
     def _references(self, state: LoopState) -> Transition:
         # no copy is compared in cycle 0, whose initial states for that are free
-        count, metric = self._config.eval.n_episodes, self._config.eval.metric
+        count = self._config.eval.n_episodes
         seeds = self._ledger.range("select", state.cycle, count=count)
         seeds = self._session.reserve("select", seeds)
         policies = enumerate(state.references)
         reports = [self._play(f"reference_{number}", one, seeds) for number, one in policies]
-        values = [mean_value(report.outcomes, metric) for report in reports]
+        values = selection_values([one.outcomes for one in reports], self._config.eval)
         return machine.reference_chosen(state, reports, values)
 
     def _propose(self, state: LoopState) -> Transition:
@@ -324,12 +329,11 @@ class CycleSteps:
             "select_candidate", needed(state.current.candidate, "a candidate"), seeds
         )
         adapted = self._play("select_adapted", copy, seeds)
-        metric = self._config.eval.metric
-        values = (mean_value(plain.outcomes, metric), mean_value(adapted.outcomes, metric))
-        return machine.selected(state, plain, adapted, values)
+        values = selection_values([plain.outcomes, adapted.outcomes], self._config.eval)
+        return machine.selected(state, plain, adapted, (values[0], values[1]))
 
     def _evaluate(self, state: LoopState) -> Transition:
-        look, sizes = state.current.look, self._plan.sizes
+        look, sizes = state.current.look, self._ends(state)
         before = sizes[look - 1] if look else 0
         seeds = self._session.reserve(
             "compare",
@@ -345,16 +349,7 @@ class CycleSteps:
         return machine.evaluated(state, candidate, baseline)
 
     def _decide(self, state: LoopState) -> Transition:
-        evidence = self._evidence(state)
-        thresholds = self._config.thresholds
-        judgement = judge(
-            evidence,
-            state.history,
-            thresholds,
-            warm_up=state.rung > 0 and state.rung_cycles < thresholds.warm_up_cycles,
-            looks_left=self._plan.looks_left(state.current.look),
-            provisional=state.blessed is None,
-        )
+        judgement, evidence = self._weigh(state)
         require_intact(needed(state.current.candidate, "a candidate"))
         return machine.judged(state, self._config, judgement, evidence)
 
@@ -364,7 +359,8 @@ class CycleSteps:
         require_intact(needed(state.current.candidate, "a candidate"))
         return machine.answered(
             state,
-            self._evidence(state),
+            self._config,
+            self._weigh(state)[1],
             approved=answer.status == "approved",
             by=answer.by or "",
             reason=answer.reason or "",
@@ -442,29 +438,44 @@ class CycleSteps:
 
     # Deciding
 
-    def _evidence(self, state: LoopState) -> Evidence:
-        """Return what all looks of the cycle show."""
-        store, look = self._session.store, state.current.look
-        metric = self._config.eval.metric
+    def _ends(self, state: LoopState) -> tuple[int, ...]:
+        """Return the episodes per policy after each job of the comparison."""
+        if state.current.comparison is not None:
+            return job_ends(state.current.comparison)
+        measured = self._config.eval
+        most = most_episodes(self._config)
+        return look_sizes(measured.n_episodes, measured.extension_growth, most)
+
+    def _weigh(self, state: LoopState) -> tuple[Judgement, Evidence]:
+        """Return what all episodes of the cycle show."""
+        store, config, current = self._session.store, self._config, state.current
         candidate = store.episodes(state.run_id, state.cycle, "candidate")
-        stream = f"loop.evidence.{state.cycle}.{look}"
-        seed = derive_substream(stream, root_seed=self._config.seed).integer_seed()
-        bar = self._plan.bar_alphas(state.cycle)[look]
-        if state.current.baseline_report is None:
-            return first_evidence(candidate, metric=metric, alpha=bar, look=look, seed=seed)
-        spent = spent_of(state, self._config)
-        alphas = self._plan.alphas(spent)
-        found = paired_evidence(
+        reference = None
+        if current.baseline_report is not None:
+            reference = store.episodes(state.run_id, state.cycle, "baseline")
+        comparison = current.comparison
+        if comparison is not None or config.eval.metric != "success":
+            comparison = comparison or comparison_of(config, state)
+            return weigh(comparison, config, state, candidate, reference)
+        plan = EarlierPlan(self._ends(state), config.thresholds.alpha)
+        evidence = look_evidence(
+            plan,
             candidate,
-            store.episodes(state.run_id, state.cycle, "baseline"),
-            metric=metric,
-            alpha=alphas[look],
-            look=look,
-            seed=seed,
-            own_alpha=bar if state.blessed is None else None,
-            likely_alpha=None if state.blessed is None else self._plan.futility,
+            reference,
+            look=current.look,
+            cycle=state.cycle,
+            spent=spent_of(state, config),
+            blessed=state.blessed is not None,
         )
-        return found.model_copy(update={"spent": spent + sum(alphas)})
+        judgement = judge(
+            evidence,
+            state.history,
+            config.thresholds,
+            warm_up=warms_up(state, config),
+            looks_left=len(plan.sizes) - 1 - current.look,
+            provisional=state.blessed is None,
+        )
+        return judgement, evidence
 
     def _wait_for_answer(self, state: LoopState, gate: str) -> ApprovalRow:
         """Return the answer of a person, or of the timeout policy, unless the run stops."""

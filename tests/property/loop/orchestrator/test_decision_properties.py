@@ -1,15 +1,15 @@
-"""Invariants of decisions, evidence, sequential plans and seed ranges."""
+"""Invariants of decisions, comparisons and seed ranges."""
 
-import pytest
-from hypothesis import assume, given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.loop.config import ThresholdConfig
-from cadenza.loop.contracts.records import EpisodeOutcome
-from cadenza.loop.orchestrator.decision import Decision, SequentialPlan, decide, judge
-from cadenza.loop.orchestrator.evidence import Evidence, paired_evidence
+from cadenza.loop.config import LoopConfig, ThresholdConfig
+from cadenza.loop.contracts.records import CheckpointRecord, EpisodeOutcome
+from cadenza.loop.orchestrator.comparison import comparison_of, weigh
+from cadenza.loop.orchestrator.decision import Decision, decide, judge
+from cadenza.loop.orchestrator.evidence import Evidence
 from cadenza.loop.schedule import BLOCK, MAX_CYCLES, SeedLedger
-from cadenza.loop.state import PastCandidate
+from cadenza.loop.state import LoopState, PastCandidate
 
 rates = st.floats(0.0, 1.0)
 histories = st.lists(rates, max_size=5)
@@ -43,56 +43,70 @@ def test_decide_keeps_its_order(candidate, baseline, history, limits):
 
 
 pairs = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60)
+BLESSED = CheckpointRecord(policy_type="bc", path="/given", cycle=-1, blessed=True)
 
 
-def _verdict(outcomes, alpha, limits, **options) -> Decision | None:
-    candidate, reference = (
-        [EpisodeOutcome(task="t", seed=i, success=s) for i, s in enumerate(side)]
+def _weighed(outcomes, metric, blessed, *, order=None):
+    """Return what is decided on the outcomes of both policies, which arrive in some order."""
+    config = LoopConfig.from_document(
+        {
+            "run_name": "r",
+            "seed_dataset": "local/d",
+            "eval": {
+                "n_episodes": 10,
+                "max_episodes": 60,
+                "metric": metric,
+                "score_range": [-1.0, 1.0] if metric == "score" else None,
+            },
+            "thresholds": {
+                "alpha": 0.2, "promote_delta": 0.1, "regression_delta": 0.1, "plateau_epsilon": 0.0,
+                "min_promote": 0.2, "escalate_floor": 0.0,
+            },
+        },
+        source="test",
+    )  # fmt: skip
+    state = LoopState(run_id="r", blessed=BLESSED if blessed else None)
+    sides = [
+        [
+            EpisodeOutcome(task="t", seed=i, success=s, score=0.8 if s else -0.8)
+            for i, s in enumerate(side)
+        ]
         for side in zip(*outcomes, strict=True)
-    )
-    found = paired_evidence(candidate, reference, metric="success", alpha=alpha, look=0, seed=0)
-    assert found.lower is not None
-    assert found.upper is not None
-    assert found.difference is not None
-    assert -1.0 <= found.lower <= found.difference <= found.upper <= 1.0
-    assert found.lower < found.upper
-    return judge(found, (), limits, **options).decision
+    ]
+    if order is not None:
+        sides = [[side[i] for i in order] for side in sides]
+    return weigh(comparison_of(config, state), config, state, *sides)
 
 
 @given(
     outcomes=pairs,
-    alpha=st.sampled_from([0.3, 0.05, 1e-3, 1e-30]),
-    limits=thresholds(),
-    warm_up=st.booleans(),
-    looks_left=st.integers(0, 2),
+    metric=st.sampled_from(["success", "score", "wins"]),
+    blessed=st.booleans(),
     data=st.data(),
 )
-def test_more_successes_never_take_a_promotion_nor_make_a_rollback(
-    outcomes, alpha, limits, warm_up, looks_left, data
+@settings(max_examples=60)
+def test_a_decision_is_that_of_the_pairs_up_to_its_stop_in_any_order_of_arrival(
+    outcomes, metric, blessed, data
 ):
-    failures = [i for i, (candidate, _) in enumerate(outcomes) if not candidate]
-    assume(failures)
-    chosen = data.draw(st.sets(st.sampled_from(failures), min_size=1))
-    improved = [(c or i in chosen, r) for i, (c, r) in enumerate(outcomes)]
-    options = {"warm_up": warm_up, "looks_left": looks_left}
-    before = _verdict(outcomes, alpha, limits, **options)
-    after = _verdict(improved, alpha, limits, **options)
-    assert before is not Decision.PROMOTE or after is Decision.PROMOTE
-    assert after is not Decision.ROLLBACK or before is Decision.ROLLBACK
-    assert looks_left or (before is not None and after is not None)
-
-
-@given(outcomes=pairs, alpha=st.sampled_from([0.2, 0.02]), limits=thresholds())
-def test_exchanging_the_policies_exchanges_promotion_and_rollback(outcomes, alpha, limits):
-    exchanged = [(r, c) for c, r in outcomes]
-    mirrored = limits.model_copy(
-        update={"promote_delta": limits.regression_delta, "regression_delta": limits.promote_delta}
-    )
-    options = {"warm_up": False, "looks_left": 0}
-    decision = _verdict(outcomes, alpha, limits, **options)
-    assert (decision is Decision.PROMOTE) == (
-        _verdict(exchanged, alpha, mirrored, **options) is Decision.ROLLBACK
-    )
+    verdict, found = _weighed(outcomes, metric, blessed)
+    order = data.draw(st.permutations(range(len(outcomes))))
+    assert _weighed(outcomes, metric, blessed, order=order) == (verdict, found)
+    if verdict.decision is None:
+        assert len(outcomes) < 60
+        return
+    stop = found.n_pairs
+    assert stop % 10 == 0
+    alone, evidence = _weighed(outcomes[:stop], metric, blessed)
+    assert alone.decision is verdict.decision
+    same = {"n_played": None}
+    assert evidence.model_copy(update=same) == found.model_copy(update=same)
+    for shorter in range(1, stop):
+        assert _weighed(outcomes[:shorter], metric, blessed)[0].decision is None
+    more = outcomes + data.draw(st.lists(st.sampled_from([(True, False), (False, True)])))
+    assert _weighed(more[:60], metric, blessed)[0].decision is verdict.decision
+    if verdict.decision is Decision.PROMOTE and blessed:
+        assert found.difference >= 0.1
+        assert 0.0 < found.lower <= found.difference <= found.upper
 
 
 shares = st.floats(-1.0, 1.0)
@@ -146,27 +160,6 @@ def test_a_plateau_holds_no_difference_that_its_own_episodes_resolve(
         assert abs(past.difference) <= max(width, limits.plateau_epsilon)
         if limits.promote_delta > 0.0:
             assert abs(past.difference) < limits.promote_delta
-
-
-plans = st.builds(
-    SequentialPlan,
-    first=st.integers(1, 200),
-    growth=st.floats(1.01, 10.0),
-    max_episodes=st.integers(200, 5_000),
-    alpha=st.floats(1e-4, 0.49),
-)
-
-
-@given(plan=plans, promoted=st.lists(st.booleans(), min_size=1, max_size=40))
-def test_comparisons_that_do_not_promote_spend_no_more_than_the_runs_level(plan, promoted):
-    spent = 0.0
-    for better in promoted:
-        alphas = plan.alphas(spent)
-        assert len(alphas) == len(plan.sizes)
-        assert all(alpha >= 0.0 for alpha in alphas)
-        assert sum(alphas) == pytest.approx((plan.alpha - spent) / 2)
-        spent += 0.0 if better else sum(alphas)
-    assert spent <= plan.alpha * (1 + 1e-12)
 
 
 places = st.tuples(

@@ -1,0 +1,524 @@
+"""The comparison of a cycle: candidate and reference in rounds, judged while they are played.
+
+Rules:   success, and wins by score, by the exact sequential rule; means of scores of a declared
+         range, and every own mean, by betting; see `cadenza.evaluation.statistics.sequential`.
+Checks:  at the first complete round after each `CHECK_EVERY` pairs, in the order of the seeds, and
+         at the end. A crossing is remembered: a candidate that is shown to be better is blessed at
+         the first check at which its mean gain reaches ``promote_delta``.
+Jobs:    a job plays several checks. What it played after the stop counts for nothing, so the
+         decision does not depend on the size of the jobs, nor on who was killed meanwhile.
+Fixed:   level, most pairs and range are stored with the state before the first episode.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from cadenza.core.arrays import FloatArray
+from cadenza.evaluation.statistics.paired_outcomes import paired_outcome_interval
+from cadenza.evaluation.statistics.sequential import (
+    betting_bounds,
+    chance_of_mean,
+    chance_of_signs,
+    comparison_level,
+    log_capital,
+    pairs_for_mean,
+    pairs_for_signs,
+    sign_bounds,
+    sign_path,
+    spent_after,
+)
+from cadenza.loop.config import LoopConfig, Metric
+from cadenza.loop.constitution.lerobot_programs import suite_sizes, tasks_played
+from cadenza.loop.contracts.records import EpisodeOutcome
+from cadenza.loop.orchestrator.decision import SEEN_DELTAS, Decision, Judgement, Shown, judge
+from cadenza.loop.orchestrator.evidence import Evidence, in_rounds, paired_rounds, score_of
+from cadenza.loop.orchestrator.looks import futility_tail, look_sizes
+from cadenza.loop.state import Comparison, LoopState, failed_of, needed, spent_of
+
+#: Pairs between two checks, or as many more as complete the round.
+CHECK_EVERY: Final = 10
+#: Multiple of 10 pairs with which a true gain of 10 points is promoted in at least 80 % of first
+#: comparisons, whatever the reference's success; `tools/simulate_loop_decisions.py` measures it.
+RECOMMENDED_MAX_EPISODES: Final = 480
+#: Probability of giving up a candidate whose mean score is better by `SEEN_DELTAS` deltas.
+SCORE_FUTILITY: Final = 0.1
+#: Share of the most pairs after which bets on an own mean are boldest.
+_OWN_SHARE: Final = 0.25
+#: Deviation of paired scores, as a share of the range, where none was measured yet.
+UNKNOWN_DEVIATION: Final = 0.4
+#: A chance of blessing a gain worth it below which people are warned.
+WEAK: Final = 0.3
+
+#: Numbers of the tasks that a run plays of a suite, in the further arguments.
+_TASK_IDS: Final = re.compile(r"--env\.task_ids=\[([0-9, ]+)\]")
+
+
+def tasks_of(config: LoopConfig) -> int:
+    """Return the number of tasks; 1 natively, where an episode is one of all tasks.
+
+    Raises:
+        ConstitutionError: Nobody says how many tasks a suite has.
+        ConfigurationError: ``data.instructions`` names no file of suites.
+    """
+    measured, described = config.eval, config.data.instructions
+    if config.backend == "native":
+        return 1
+    chosen = [
+        int(number)
+        for word in (*measured.env_args, *measured.extra_args)
+        for found in _TASK_IDS.findall(word)
+        for number in found.split(",")
+        if number.strip()
+    ]
+    suites = [name.strip() for name in measured.task_suite.split(",")]
+    known = {} if described is None else suite_sizes(described)
+    return tasks_played(measured.env_type, suites, chosen, known)
+
+
+def most_episodes(config: LoopConfig) -> int:
+    """Return the most episodes per policy in each task.
+
+    Without ``eval.max_episodes`` `RECOMMENDED_MAX_EPISODES` over all tasks, or ``n_episodes`` of
+    each if that is more; errors as `tasks_of`.
+    """
+    if config.eval.max_episodes is not None:
+        return config.eval.max_episodes
+    return max(config.eval.n_episodes, math.ceil(RECOMMENDED_MAX_EPISODES / tasks_of(config)))
+
+
+def episodes_per_job(config: LoopConfig) -> int:
+    """Return the episodes that a job plays of one policy in each task."""
+    return min(config.eval.episodes_per_job or config.eval.n_episodes, most_episodes(config))
+
+
+def comparison_of(config: LoopConfig, state: LoopState) -> Comparison:
+    """Return the rule of the comparison that the state comes to next; errors as `tasks_of`."""
+    alpha, spent, failed = config.thresholds.alpha, spent_of(state, config), failed_of(state)
+    return Comparison(
+        level=comparison_level(alpha, spent, failed),
+        bar_level=alpha / ((failed + 1) * (failed + 2)),
+        spent=spent,
+        most=most_episodes(config),
+        first=config.eval.n_episodes,
+        growth=config.eval.extension_growth,
+        per_job=episodes_per_job(config),
+        score_range=config.eval.score_range,
+    )
+
+
+def job_ends(comparison: Comparison) -> tuple[int, ...]:
+    """Return the episodes per policy and task after each job, all jobs so far together."""
+    return (*range(comparison.per_job, comparison.most, comparison.per_job), comparison.most)
+
+
+def weigh(
+    comparison: Comparison,
+    config: LoopConfig,
+    state: LoopState,
+    candidate: Sequence[EpisodeOutcome],
+    reference: Sequence[EpisodeOutcome] | None,
+) -> tuple[Judgement, Evidence]:
+    """Return the judgement at the first check that decides, or None with all that was played.
+
+    A pure function of the episodes: those of both sides so far, in any order.
+
+    Raises:
+        InputError: There is no episode, the sides do not pair up, or one lacks a score.
+    """
+    series = _Series.of(comparison, config, candidate, reference)
+    thresholds = config.thresholds
+    provisional = state.blessed is None
+
+    def judged(shown: Shown, evidence: Evidence) -> Judgement:
+        return judge(
+            evidence,
+            state.history,
+            thresholds,
+            warm_up=warms_up(state, config),
+            looks_left=int(evidence.n_pairs < series.most),
+            provisional=provisional,
+            shown=shown,
+        )
+
+    look, bar = state.current.look, thresholds.min_promote if provisional else None
+    shown_at = series.shown(thresholds.promote_delta, bar)
+    for pairs, shown in zip(series.checks, shown_at, strict=True):
+        decision = judged(shown, series.measured(pairs)).decision
+        if decision is None:
+            continue
+        evidence, told = series.evidence(pairs, look, own=provisional), ""
+        if decision in (Decision.PROMOTE, Decision.PROVISIONAL) and not _is_consistent(evidence):
+            shown = replace(shown, better=False, bar_reached=False)
+            told = (
+                " The bounds exclude what was measured, so the difference drifts along the initial "
+                "states and nothing is blessed on them."
+            )
+        verdict = judged(shown, evidence)
+        if verdict.decision is not None:
+            return Judgement(verdict.decision, f"{verdict.reason}{told}"), evidence
+    evidence = series.evidence(series.played, look, own=provisional)
+    return Judgement(None, judged(Shown(), evidence).reason), evidence
+
+
+def warms_up(state: LoopState, config: LoopConfig) -> bool:
+    """Return whether a worse candidate is no regression yet, as its policy type is new."""
+    return state.rung > 0 and state.rung_cycles < config.thresholds.warm_up_cycles
+
+
+def _is_consistent(evidence: Evidence) -> bool:
+    """Return whether the measured means lie within their bounds."""
+    means = (
+        (evidence.lower, evidence.difference, evidence.upper),
+        (evidence.candidate_lower, evidence.candidate, evidence.candidate_upper),
+    )
+    return all(
+        low is None or high is None or mean is None or low <= mean <= high
+        for low, mean, high in means
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Series:
+    """What was played, pair by pair; T tasks, N pairs in R rounds.
+
+    Attributes:
+        own: Success or score of the candidate, a share of the range, shape (R, T).
+        other: The same of the reference; None without one.
+        signs: Wins and losses, shape (N,); None for means of scores.
+        outside: Scores of the pair outside the range, shape (N,).
+        checks: Pairs after which the rule is checked, of those played.
+        most: Pairs of the whole plan.
+    """
+
+    comparison: Comparison
+    metric: Metric
+    own: FloatArray
+    other: FloatArray | None
+    signs: list[int] | None
+    outside: list[int]
+    checks: tuple[int, ...]
+    most: int
+
+    @classmethod
+    def of(
+        cls,
+        comparison: Comparison,
+        config: LoopConfig,
+        candidate: Sequence[EpisodeOutcome],
+        reference: Sequence[EpisodeOutcome] | None,
+    ) -> "_Series":
+        metric = config.eval.metric
+        if reference is None:
+            sides = [in_rounds("candidate", candidate)]
+        else:
+            sides = list(paired_rounds(candidate, reference))
+        tasks, played = len(sides[0][0]), len(sides[0])
+        scale = comparison.score_range
+        values = [np.array([[_value(e, scale) for e in row] for row in side]) for side in sides]
+        signs = None
+        if scale is None and reference is not None:
+            pairs = zip(*([e for row in side for e in row] for side in sides), strict=True)
+            signs = [_sign(one, other, metric) for one, other in pairs]
+        steps = range(1, played * tasks // CHECK_EVERY + 1)
+        ends = {math.ceil(step * CHECK_EVERY / tasks) for step in steps} | {comparison.most}
+        outside = sum(((side < 0.0) | (side > 1.0)).astype(int) for side in values)
+        return cls(
+            comparison=comparison,
+            metric=metric,
+            own=np.clip(values[0], 0.0, 1.0),
+            other=None if reference is None else np.clip(values[1], 0.0, 1.0),
+            signs=signs,
+            outside=np.ravel(outside).tolist(),
+            checks=tuple(end * tasks for end in sorted(ends) if end <= played),
+            most=comparison.most * tasks,
+        )
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks."""
+        return self.own.shape[1]
+
+    @property
+    def played(self) -> int:
+        """Number of pairs."""
+        return self.own.size
+
+    @property
+    def scaled(self) -> FloatArray:
+        """Differences from [-1, 1] scaled to [0, 1], shape (R, T)."""
+        return (self.own - needed(self.other, "a reference") + 1.0) / 2.0
+
+    def shown(self, delta: float, bar: float | None) -> list[Shown]:
+        """Return what is shown at each check, of a gain and, as long as nothing is blessed, a bar.
+
+        Without a bar a gain of `SEEN_DELTAS` times ``delta`` must stay likely. A provisional
+        reference needs none to be replaced, so nobody gives up against it.
+        """
+        least, width = self._range
+        bar_reached, bar_open = [True] * len(self.checks), [True] * len(self.checks)
+        if bar is not None:
+            level, goal = self.comparison.bar_level, (bar - least) / width
+            most = max(1.0, _OWN_SHARE * self.most)
+            bar_reached = self._crossed(self.own, goal, level, most)
+            bar_open = [not x for x in self._crossed(1.0 - self.own, 1.0 - goal, level, most)]
+        better, worse = self._sides()
+        futile = [False] * len(self.checks) if bar is not None else self._futile(delta)
+        rows = zip(better, worse, futile, bar_reached, bar_open, strict=True)
+        return [
+            Shown(better=b, worse=w, open=not f, bar_reached=r, bar_open=o)
+            for b, w, f, r, o in rows
+        ]
+
+    def _sides(self) -> tuple[list[bool], list[bool]]:
+        """Return whether each check, or one before it, shows a gain, and a loss."""
+        if self.other is None:
+            return [False] * len(self.checks), [False] * len(self.checks)
+        level, most = self.comparison.level, self.most
+        if self.signs is None:
+            y = self.scaled
+            return self._crossed(y, 0.5, level, most), self._crossed(1.0 - y, 0.5, level, most)
+        stops = (
+            sign_path(signs, self.checks, level=level, most=most).stop
+            for signs in (self.signs, [-sign for sign in self.signs])
+        )
+        up, down = ([stop is not None and check >= stop for check in self.checks] for stop in stops)
+        return up, down
+
+    def _crossed(self, values: FloatArray, null: float, level: float, most: float) -> list[bool]:
+        """Return whether each check, or a round before it, shows a mean above ``null``.
+
+        A mean of at least 0 needs no showing, one above 1 cannot be shown.
+        """
+        if null <= 0.0 or null >= 1.0 or level <= 0.0:
+            return [null <= 0.0] * len(self.checks)
+        capital = np.maximum.accumulate(log_capital(values, null, level=level, most=most))
+        return [bool(capital[end // self.tasks - 1] >= -math.log(level)) for end in self.checks]
+
+    def _futile(self, delta: float) -> list[bool]:
+        """Return whether a gain of `SEEN_DELTAS` deltas is unlikely at each check."""
+        if self.other is None:
+            return [False] * len(self.checks)
+        if self.signs is None:
+            goal = 0.5 - SEEN_DELTAS * delta / (2.0 * self._range[1])
+            return self._crossed(1.0 - self.scaled, goal, SCORE_FUTILITY, self.most)
+        sizes = self._look_sizes()
+        looks = {next((c for c in self.checks if c >= size * self.tasks), 0) for size in sizes}
+        return [
+            check in looks
+            and self._likely_of_signs(check, futility_tail(sizes))[1] < SEEN_DELTAS * delta
+            for check in self.checks
+        ]
+
+    def measured(self, pairs: int) -> Evidence:
+        """Return the means of the first ``pairs`` pairs, without bounds."""
+        least, width = self._range
+        rounds = pairs // self.tasks
+        own = least + width * float(self.own[:rounds].mean())
+        found = Evidence(
+            candidate=own,
+            n_pairs=pairs,
+            n_played=self.played,
+            most=self.most,
+            clipped=sum(self.outside[:pairs]),
+            method=f"{self.metric}/betting/v1",
+        )
+        if self.other is None:
+            return found
+        update: dict[str, object] = {
+            "baseline": least + width * float(self.other[:rounds].mean()),
+            "level": self.comparison.level,
+            "confidence": 1.0 - 2.0 * self.comparison.level,
+        }
+        if self.signs is None:
+            differences = self.own[:rounds] - self.other[:rounds]
+            return found.model_copy(
+                update=update
+                | {
+                    "difference": width * float(differences.mean()),
+                    "deviation": float(differences.std()),
+                    "method": "score/paired/betting/v1",
+                }
+            )
+        signs = self.signs[:pairs]
+        wins, losses = signs.count(1), signs.count(-1)
+        return found.model_copy(
+            update=update
+            | {
+                "difference": (wins - losses) / pairs,
+                "wins": wins,
+                "losses": losses,
+                "method": f"{self.metric}/paired/exact-sequential/v1",
+            }
+        )
+
+    def evidence(self, pairs: int, look: int, *, own: bool) -> Evidence:
+        """Return what the first ``pairs`` pairs show, with all bounds, ``own`` ones if asked."""
+        least, width = self._range
+        comparison, rounds = self.comparison, pairs // self.tasks
+        update: dict[str, object] = {"look": look}
+        if own:
+            most = max(1.0, _OWN_SHARE * self.most)
+            low, high = betting_bounds(self.own[:rounds], level=comparison.bar_level, most=most)
+            update |= {
+                "candidate_lower": least + width * low,
+                "candidate_upper": least + width * high,
+                "candidate_confidence": 1.0 - 2.0 * comparison.bar_level,
+            }
+        found = self.measured(pairs)
+        if self.other is None:
+            return found.model_copy(update=update)
+        final = None
+        if self.signs is None:
+            scaled = self.scaled[:rounds]
+            bounds = betting_bounds(scaled, level=comparison.level, most=self.most)
+            likely = betting_bounds(scaled, level=SCORE_FUTILITY, most=self.most)
+            lower, upper, likely_lower, likely_upper = (
+                width * (2.0 * bound - 1.0) for bound in (*bounds, *likely)
+            )
+            if comparison.level > 0.0:
+                capital = log_capital(scaled, 0.5, level=comparison.level, most=self.most)
+                final = float(capital[-1])
+        else:
+            checks = [check for check in self.checks if check <= pairs]
+            signs = self.signs[:pairs]
+            lower, upper = sign_bounds(signs, checks, level=comparison.level, most=self.most)
+            tail = futility_tail(self._look_sizes())
+            likely_lower, likely_upper = self._likely_of_signs(pairs, tail)
+        update |= {
+            "lower": lower,
+            "upper": upper,
+            "likely_lower": likely_lower,
+            "likely_upper": likely_upper,
+            "spent": spent_after(comparison.spent, comparison.level, final),
+        }
+        return found.model_copy(update=update)
+
+    @property
+    def _range(self) -> tuple[float, float]:
+        """Least value of an own mean, and the width of its range."""
+        least, most = self.comparison.score_range or (0.0, 1.0)
+        return least, most - least
+
+    def _look_sizes(self) -> tuple[int, ...]:
+        return look_sizes(self.comparison.first, self.comparison.growth, self.comparison.most)
+
+    def _likely_of_signs(self, pairs: int, tail: float) -> tuple[float, float]:
+        signs = (self.signs or [])[:pairs]
+        return paired_outcome_interval(signs.count(1), signs.count(-1), pairs, tail=tail)
+
+
+def _value(outcome: EpisodeOutcome, score_range: tuple[float, float] | None) -> float:
+    """Return the success of an episode, or its score as a share of the range, not yet clipped."""
+    if score_range is None:
+        return float(outcome.success)
+    least, most = score_range
+    return (score_of(outcome) - least) / (most - least)
+
+
+def _sign(one: EpisodeOutcome, other: EpisodeOutcome, metric: Metric) -> int:
+    if metric == "success":
+        return one.success - other.success
+    return (score_of(one) > score_of(other)) - (score_of(one) < score_of(other))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What the next comparison of a run can show.
+
+    Attributes:
+        level: Probability that it blesses what is no better.
+        gain: Gain that counts: twice ``promote_delta``, or a tenth of the range where that is 0.
+        chance: About the probability that a candidate better by ``gain`` is blessed.
+    """
+
+    level: float
+    gain: float
+    chance: float
+    metric: Metric
+
+    @property
+    def sentence(self) -> str:
+        """The outlook in words, with a warning where a gain would hardly be seen."""
+        gain = f"+{self.gain:.3g}" if self.metric == "score" else f"+{100.0 * self.gain:.3g} points"
+        told = (
+            f"The next comparison has a level of {100.0 * self.level:.3g} %: {gain} would be "
+            f"blessed in about {100.0 * self.chance:.0f} %."
+        )
+        if self.chance >= WEAK:
+            return told
+        return (
+            f"{told} Warning: so it hardly sees a gain that counts; raise eval.max_episodes, or go "
+            "on from the blessed policy in a new run."
+        )
+
+
+def outlook(
+    config: LoopConfig, *, spent: float, failed: int, most: int, deviation: float | None = None
+) -> Outlook:
+    """Return what the next comparison of a run can show with at most so many pairs, all tasks'.
+
+    ``deviation`` is that of paired scores as last measured, a share of the range.
+    """
+    level = comparison_level(config.thresholds.alpha, spent, failed)
+    least, top = config.eval.score_range or (0.0, 1.0)
+    gain = SEEN_DELTAS * config.thresholds.promote_delta or (top - least) / 10.0
+    share = min(gain / (top - least), 1.0 - 1e-9)
+    if config.eval.metric == "score":
+        chance = chance_of_mean(share, level, most, deviation or UNKNOWN_DEVIATION)
+    else:
+        chance = chance_of_signs(share, level, most)
+    return Outlook(level=level, gain=gain, chance=chance, metric=config.eval.metric)
+
+
+def spends(decision: Decision, evidence: Evidence) -> bool:
+    """Return whether a comparison showed no gain: it counts as failed and spends of the budget."""
+    shown_better = evidence.baseline is None or (evidence.lower or 0.0) > 0.0
+    return decision is not Decision.PROMOTE or not shown_better
+
+
+def comparison_costs(config: LoopConfig) -> list[str]:
+    """Return how many pairs gains need, and what jobs cost; errors as `tasks_of`.
+
+    Episodes past the stop are half a job's on average; LeRobot's programs take 10 to 22 s to start.
+    """
+    metric, tasks, most = config.eval.metric, tasks_of(config), most_episodes(config)
+    first = outlook(config, spent=0.0, failed=0, most=most * tasks)
+    least, top = config.eval.score_range or (0.0, 1.0)
+    gains = [
+        gain for gain in (first.gain, 1.5 * first.gain, 2.0 * first.gain) if gain < top - least
+    ]
+    if metric == "score":
+        needed_for = [
+            f"+{gain:.3g}: {pairs_for_mean(gain / (top - least), first.level, UNKNOWN_DEVIATION)}"
+            for gain in gains
+        ]
+        where = f"if paired scores deviate by {UNKNOWN_DEVIATION:g} of eval.score_range"
+    else:
+        needed_for = [
+            f"+{100.0 * gain:.3g} points: {pairs_for_signs(gain, first.level)}" for gain in gains
+        ]
+        where = "where it is hardest"
+    what = "share of initial states with a higher score less that with a lower one"
+    told = [
+        f"eval.metric wins: blessed is what scores higher more often than lower, by the {what}; it "
+        "says nothing of the mean score, which may be worse"
+    ]
+    size = episodes_per_job(config)
+    jobs, unused = 2 * math.ceil(most / size), size * tasks / 2.0
+    starts = (
+        f", {10 * jobs} to {22 * jobs} s of LeRobot's starts" if config.backend == "lerobot" else ""
+    )
+    return [
+        *(told if metric == "wins" else []),
+        f"episodes needed to see {', '.join(needed_for)} (of each policy, in four of five first "
+        f"comparisons, {where}); this configuration plays up to {most * tasks}",
+        first.sentence.replace("The next", "the first", 1),
+        f"a comparison takes up to {jobs} jobs of {size * tasks} episodes{starts}, and plays about "
+        f"{unused:.0f} episodes of each policy past its stop, which are not used; set "
+        "eval.episodes_per_job to trade one for the other",
+    ]
