@@ -21,9 +21,11 @@ from cadenza.loop.contracts.records import Device, JobKey, Rate, Record
 from cadenza.loop.jobs.attempt_files import AttemptFolder
 from cadenza.loop.jobs.outcomes import Course, flags_of, goes_on, kind_of, progress_of, read_course
 from cadenza.loop.processes import is_gone
+from cadenza.loop.store.changes import approval_row
 from cadenza.loop.store.jobstore import JobStore
-from cadenza.loop.store.overview import NEWEST, Overview, Tally
-from cadenza.loop.store.rows import JobRow, ReplyTotals, Row
+from cadenza.loop.store.overview import FALLBACKS, NEWEST, Overview
+from cadenza.loop.store.rows import JobRow, Row
+from cadenza.loop.store.tables import job_row
 
 #: Less than this may not last for a job that is about to begin, GiB = 2^30 bytes. A native cycle
 #: writes some ten MB, one checkpoint of a large LeRobot policy with its optimizer several GB.
@@ -394,8 +396,9 @@ def all_statuses(store: JobStore, *, workdir: Path, newest: int | None = NEWEST)
 
 
 def _status(found: Overview, workdir: Path) -> RunStatus:
-    run, jobs = found.run, found.jobs
+    run, rows = found.run, found.rows
     run_id: str = run["id"]
+    jobs = [job_row(row) for row in rows["jobs"]]
     config, state = _object(run["config_json"]), _object(run["state_json"])
     estimates = JobEstimates(jobs, folder=workdir / run_id)
     owner = _owner(run, found.moment)
@@ -412,9 +415,9 @@ def _status(found: Overview, workdir: Path) -> RunStatus:
         metric=_section(config, "eval").get("metric", "success"),
         constitution=config.get("constitution"),
         constitution_sha256=run["constitution_sha256"],
-        decided=found.decided,
-        cycles_left_out=found.total - len(found.cycles),
-        cycles=_cycles(found),
+        decided=sum(row["decided"] for row in rows["counts"]),
+        cycles_left_out=sum(row["total"] for row in rows["counts"]) - len(rows["cycles"]),
+        cycles=_cycles(found, jobs),
         seed_data=_seed_data(found),
         blessed=_blessed(found),
         error_budget=_section(config, "thresholds").get("alpha"),
@@ -422,21 +425,21 @@ def _status(found: Overview, workdir: Path) -> RunStatus:
         **_next_comparison(config, state),
         pending=tuple(
             PendingApproval(**{name: getattr(row, name) for name in PendingApproval.model_fields})
-            for row in found.questions
+            for row in (approval_row(row, found.moment) for row in rows["questions"])
         ),
         jobs=tuple(
             _live(job, estimates)
             for job in jobs
             if job.status == "running" and not estimates.has_ended(job)
         ),
-        failed_log=_failed_log(found.failed, workdir),
-        spending=_spending(run, found.seconds),
+        failed_log=_failed_log(jobs, workdir),
+        spending=_spending(run, {row["device"]: row["seconds"] for row in rows["seconds"]}),
         disk=disk_space(workdir, "lerobot" if config.get("backend") == "lerobot" else "native"),
         language_model=_model_use(
-            found.replies,
-            found.fallbacks,
+            rows["replies"],
+            sum(row["count"] for row in rows["notes"] if row["kind"] in FALLBACKS),
             _section(config, "llm_calls"),
-            asked_now=asks and state.get("cycle", 0) in found.asked,
+            asked_now=asks and state.get("cycle", 0) in [row["cycle"] for row in rows["asked"]],
         ),
         knowledge_pages=_knowledge_pages(found),
     )
@@ -464,9 +467,14 @@ def _next_comparison(config: dict[str, Any], state: dict[str, Any]) -> dict[str,
 
 def _seed_data(found: Overview) -> Literal["reserved", "unknown"] | None:
     """Return what became of the initial states of the run's seed dataset; None for none."""
-    for payload in found.notes.get("seed_data_seeds", ()):
-        return "unknown" if _object(payload).get("seeds") == "unknown" else "reserved"
+    for told in _notes(found, "seed_data_seeds"):
+        return "unknown" if told.get("seeds") == "unknown" else "reserved"
     return None
+
+
+def _notes(found: Overview, kind: str) -> list[dict[str, Any]]:
+    """Return what events of a kind told in the whole run, different ones."""
+    return [_object(row["text"]) for row in found.rows["notes"] if row["kind"] == kind]
 
 
 def _owner(run: Row, moment: float) -> str | None:
@@ -483,37 +491,36 @@ def worked_on_by(store: JobStore, run_id: str) -> str | None:
     return None if owner is None or is_gone(owner) else owner
 
 
-def measure(tally: Tally | None) -> Measurement | None:
+def measure(tally: Row | None) -> Measurement | None:
     """Return the share of successes with its exact 95 % interval; None without episodes."""
     if tally is None:
         return None
     from cadenza.evaluation.statistics.paired_outcomes import exact_bounds
 
-    low, high = exact_bounds(tally.successes, tally.episodes, tail=_TAIL)
+    successes, episodes = int(tally["successes"]), tally["episodes"]
+    low, high = exact_bounds(successes, episodes, tail=_TAIL)
     return Measurement(
-        rate=tally.successes / tally.episodes,
+        rate=successes / episodes,
         low=low,
         high=high,
-        n_episodes=tally.episodes,
-        score=_mean_score(tally),
+        n_episodes=episodes,
+        score=tally["score_sum"] / episodes if tally["scored"] == episodes else None,
     )
 
 
-def _mean_score(tally: Tally) -> float | None:
-    whole = tally.score_sum is not None and tally.scored == tally.episodes
-    return cast("float", tally.score_sum) / tally.episodes if whole else None
-
-
-def _cycles(found: Overview) -> tuple[CycleStatus, ...]:
-    checkpoints = _checkpoints(found)
-    seconds = {row["idx"]: dict[Device, float]() for row in found.cycles}
-    for job in found.jobs:
+def _cycles(found: Overview, jobs: Sequence[JobRow]) -> tuple[CycleStatus, ...]:
+    rows = found.rows
+    told = {(row["kind"], row["cycle"]): _object(row["payload"]) for row in rows["told"]}
+    checkpoints = _checkpoints(rows["checkpoints"], told)
+    tallies = {(row["cycle"], row["subject"]): measure(row) for row in rows["episodes"]}
+    seconds = {row["idx"]: dict[Device, float]() for row in rows["cycles"]}
+    for job in jobs:
         of_cycle = seconds.setdefault(job.key.cycle, {})
         of_cycle[job.device] = of_cycle.get(job.device, 0.0) + job.duration_s + job.attempt_s
     cycles: list[CycleStatus] = []
-    for row in found.cycles:
+    for row in rows["cycles"]:
         idx = row["idx"]
-        decided, pair = _told(found, "decision", idx), _told(found, "candidate_selected", idx)
+        decided, pair = told.get(("decision", idx), {}), told.get(("candidate_selected", idx), {})
         cycles.append(
             CycleStatus(
                 idx=idx,
@@ -521,11 +528,11 @@ def _cycles(found: Overview) -> tuple[CycleStatus, ...]:
                 stage=row["stage"],
                 decision=row["decision"] or decided.get("decision"),
                 reason=decided.get("reason"),
-                candidate=measure(found.tallies.get((idx, "candidate"))),
-                baseline=measure(found.tallies.get((idx, "baseline"))),
+                candidate=tallies.get((idx, "candidate")),
+                baseline=tallies.get((idx, "baseline")),
                 difference=_bounds(decided),
                 seconds=seconds[idx],
-                harvest=_harvest(_told(found, "rollouts_collected", idx)),
+                harvest=_harvest(told.get(("rollouts_collected", idx), {})),
                 adapted=(pair["candidate"], pair["adapted"]) if "adapted" in pair else None,
                 checkpoint=checkpoints.get(idx),
                 started_at=row["started_at"],
@@ -535,12 +542,6 @@ def _cycles(found: Overview) -> tuple[CycleStatus, ...]:
     return tuple(cycles)
 
 
-def _told(found: Overview, kind: str, cycle: int) -> dict[str, Any]:
-    """Return what the last event of a kind told in a cycle; nothing without one."""
-    payload = found.told.get((kind, cycle))
-    return {} if payload is None else _object(payload)
-
-
 def _harvest(told: dict[str, Any]) -> Harvested | None:
     if not told:
         return None
@@ -548,12 +549,14 @@ def _harvest(told: dict[str, Any]) -> Harvested | None:
     return Harvested(starts=told.get("starts", "solved"), **counts)
 
 
-def _checkpoints(found: Overview) -> dict[int, str]:
+def _checkpoints(
+    rows: Sequence[Row], told: Mapping[tuple[str, int], dict[str, Any]]
+) -> dict[int, str]:
     """Return the policy of each cycle: its candidate, or the adapted copy where that was chosen."""
     paths: dict[int, str] = {}
-    for row in found.checkpoints:
+    for row in rows:
         cycle = row["cycle_idx"]
-        chosen = _told(found, "candidate_selected", cycle).get("chosen")
+        chosen = told.get(("candidate_selected", cycle), {}).get("chosen")
         if cycle not in paths or chosen == "adapted":
             paths[cycle] = row["path"]
     return paths
@@ -587,23 +590,25 @@ def _live(job: JobRow, estimates: JobEstimates) -> LiveJob:
     )
 
 
-def _failed_log(key: JobKey | None, workdir: Path) -> str | None:
-    if key is None:
+def _failed_log(jobs: Sequence[JobRow], workdir: Path) -> str | None:
+    keys = [job.key for job in jobs if job.status == "failed"]
+    if not keys:
         return None
-    return str(workdir / key.run_id / f"cycle_{key.cycle}" / f"{key.stage}.log")
+    return str(workdir / keys[-1].run_id / f"cycle_{keys[-1].cycle}" / f"{keys[-1].stage}.log")
 
 
 def _blessed(found: Overview) -> BlessedPolicy | None:
-    row, tally = found.blessed, found.blessed_tally
+    row = next((row for row in found.rows["checkpoints"] if row["blessed"]), None)
     if row is None:
         return None
+    measured = [measure(tally) for tally in found.rows["blessed_episodes"]]
     report = _object(row["eval_json"]) if row["eval_json"] else {}
     return BlessedPolicy(
         path=row["path"],
         policy_type=row["policy_type"],
         cycle=None if row["cycle_idx"] < 0 else row["cycle_idx"],
         success=report.get("success_rate"),
-        score=None if tally is None else _mean_score(tally),
+        score=next((one.score for one in measured if one is not None), None),
     )
 
 
@@ -622,15 +627,16 @@ def _spending(run: Row, seconds: Mapping[Device, float]) -> Spending:
 
 
 def _model_use(
-    totals: ReplyTotals | None, fallbacks: int, calls: dict[str, Any], *, asked_now: bool
+    asked: Sequence[Row], fallbacks: int, calls: dict[str, Any], *, asked_now: bool
 ) -> ModelUse | None:
-    if totals is None:
+    if not asked:
         return None
+    [totals] = asked
     priced = calls.get("usd_per_million_input") is not None
     return ModelUse(
-        calls=totals.calls,
-        failed=totals.failed,
-        cost_usd=totals.cost_usd if priced else None,
+        calls=totals["calls"],
+        failed=totals["failed"],
+        cost_usd=totals["cost_usd"] or 0.0 if priced else None,
         max_cost_usd=calls.get("max_cost_usd"),
         fallbacks=fallbacks,
         asked_now=asked_now,
@@ -638,7 +644,7 @@ def _model_use(
 
 
 def _knowledge_pages(found: Overview) -> tuple[str, ...]:
-    told = (_object(payload) for payload in found.notes.get("knowledge_updated", ()))
+    told = _notes(found, "knowledge_updated")
     return tuple(sorted({str(page) for one in told for page in one.get("pages", ())}))
 
 

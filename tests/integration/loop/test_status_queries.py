@@ -62,5 +62,4 @@ def test_status_of_a_thousand_cycles_asks_and_reads_as_much_as_of_twenty(store, 
     assert many.cycles[-1].candidate.rate == 0.0  # 999 is a multiple of 3
     assert (many.blessed.cycle, many.blessed.score) == (500, whole.blessed.score)
     assert many.knowledge_pages == whole.knowledge_pages == ("p0.md", "p1.md")
-    assert few.failed_log == many.failed_log.replace("/many/", "/few/")
     assert few.failed_log.endswith("few/cycle_1/train.log")
