@@ -8,6 +8,7 @@ under a mask are none, and neither is an integer beyond the range of floats.
 a `ConfigurationError`. ``name`` is how messages call it.
 """
 
+import math
 import numbers
 import os
 import threading
@@ -184,6 +185,12 @@ def require_instance(name: str, value: object, kind: type, advice: str) -> None:
         raise ConfigurationTypeError(
             f"{name}: expected {kind.__name__}, got {shown(value)}; {advice}."
         )
+
+
+def require_positive(name: str, value: object) -> None:
+    """Refuse anything but a finite number > 0."""
+    if not (is_real(value) and 0.0 < value < math.inf):
+        raise ConfigurationError(f"{name}: expected a finite number > 0, got {shown(value)}.")
 
 
 def require_kinds(owner: str, **arguments: tuple[object, Any]) -> None:

@@ -21,10 +21,9 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from cadenza.core.checks import is_real, is_whole, require_callable, shown
+from cadenza.core.checks import is_real, is_whole, require_callable, require_positive, shown
 from cadenza.core.errors import ConfigurationError
 from cadenza.safety.affine.dynamics import float_array
-from cadenza.safety.affine.models import require_positive
 
 #: A class-K function: a rate in 1/s, or a strictly increasing torch function with value 0 at 0.
 ClassK: TypeAlias = float | Callable[[Tensor], Tensor]
@@ -61,10 +60,7 @@ class Barrier:
         if not (isinstance(cast("object", self.name), str) and self.name):
             raise ConfigurationError(f"Barrier.name: expected a name, got {shown(self.name)}.")
         require_callable(f"Barrier {self.name!r}.function", self.function, "a function of a state")
-        if not (is_real(self.weight) and 0.0 < self.weight < math.inf):
-            raise ConfigurationError(
-                f"Barrier {self.name!r}.weight: expected a finite number > 0, got {self.weight}."
-            )
+        require_positive(f"Barrier {self.name!r}.weight", self.weight)
         gains = self.gains if isinstance(self.gains, tuple) else (self.gains,)
         if not gains:
             raise ConfigurationError(

@@ -15,7 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from cadenza.core.checks import checked_integer, is_real, shown
+from cadenza.core.checks import checked_integer, is_real, require_positive, shown
 from cadenza.core.errors import ConfigurationError
 
 #: Rates of `PlanarQuadrotor.brake`: of the speed, 1/s, and of the tilt, 1/s^2 and 1/s. The tilt
@@ -227,9 +227,3 @@ class PlanarQuadrotor:
         turn = -_TILT_STIFFNESS * (x[2] - wanted) - _TILT_DAMPING * x[5]
         difference = turn * (self.inertia / self.arm_m)
         return torch.stack([0.5 * (total + difference), 0.5 * (total - difference)])
-
-
-def require_positive(name: str, value: float) -> None:
-    """Raise ConfigurationError unless ``value`` is a finite number > 0."""
-    if not (is_real(value) and 0.0 < value < math.inf):
-        raise ConfigurationError(f"{name}: expected a finite number > 0, got {shown(value)}.")

@@ -29,12 +29,13 @@ from typing import Final, Literal, get_args
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.checks import require_positive
 from cadenza.core.errors import ConfigurationError
 from cadenza.core.lazy_names import Deferred
 from cadenza.safety.arms.kinematics import dposv
 from cadenza.safety.arms.state import ArmState
 from cadenza.safety.oscbf.box import JointBox
-from cadenza.safety.oscbf.rules import Priorities, Priority, require_positive
+from cadenza.safety.oscbf.rules import Priorities, Priority
 from cadenza.safety.solvers import QPSolution, QPSolver, SolveStatus
 
 #: Slack above which a row counts as relaxed; a tenth of a millimetre per second.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
-from cadenza.core.checks import checked_flag, is_real
+from cadenza.core.checks import checked_flag, is_real, require_positive
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.geometry import Capsule, HalfSpace
 
@@ -251,9 +251,3 @@ class Obstacle:
 def _require_nearest(owner: str, nearest: int) -> None:
     if nearest < 1:
         raise ConfigurationError(f"{owner}.nearest: expected >= 1, got {nearest}.")
-
-
-def require_positive(name: str, value: float) -> None:
-    """Raise ConfigurationError unless ``value`` is a finite number > 0."""
-    if not (is_real(value) and 0.0 < value < math.inf):
-        raise ConfigurationError(f"{name}: expected a finite number > 0, got {value}.")

@@ -25,7 +25,6 @@ from typing import Any, cast
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.core.checks import is_real, shown
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.authority import StepConstants, check_authority, require_runnable
 from cadenza.safety.bounds import Bounds
@@ -33,7 +32,7 @@ from cadenza.safety.braking import Pair
 from cadenza.safety.cbf import Plant
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.errors import ConcertoSafetyInfeasible
-from cadenza.safety.filters.arguments import MAX_DT, MIN_DT, require_action, require_snapshots
+from cadenza.safety.filters.arguments import checked_timestep, require_action, require_snapshots
 from cadenza.safety.filters.ego_only import EgoOnlyCBFQP, EgoRows
 from cadenza.safety.pairs import LambdaDict, canonical_pair_key
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
@@ -118,19 +117,6 @@ def require_parts(
             )
 
 
-def require_timestep(value: object) -> float:
-    """Return a control step, s.
-
-    Raises:
-        ConfigurationError: No number, or out of the range the rows are meant for.
-    """
-    if is_real(value) and MIN_DT <= value <= MAX_DT:
-        return float(value)
-    raise ConfigurationError(
-        f"SafetyRuntime.control_timestep: expected {MIN_DT:g} to {MAX_DT:g} s, got {shown(value)}."
-    )
-
-
 def _ego_filters(
     options: SafetyOptions, models: Mapping[str, AgentControlModel], plant: Plant
 ) -> tuple[EgoOnlyCBFQP, EgoOnlyCBFQP]:
@@ -181,7 +167,7 @@ class SafetyRuntime:
         emergency_controllers: Mapping[str, EmergencyController] | None = None,
     ) -> None:
         require_parts(ego_uid, control_models, bounds, options, emergency_controllers)
-        control_timestep = require_timestep(control_timestep)
+        control_timestep = checked_timestep("SafetyRuntime.control_timestep", control_timestep)
         controllers = emergency_controllers_of(ego_uid, control_models, emergency_controllers)
         self._options = SafetyOptions() if options is None else options
         self._ego_uid = ego_uid
