@@ -111,6 +111,10 @@ class EgoRolloutTrainer(EgoSeatTrainer):
         if self._logger is not None:
             log_scalars(self._logger, step=self._frames, namespace="train", **figures)
 
+    def forget_episodes(self) -> None:
+        """Forget the running rollout."""
+        self._buffer.clear()
+
     def load_state_dict(self, payload: Mapping[str, Any]) -> None:
         """Take over networks, optimisers and streams; the rollout in progress is dropped.
 

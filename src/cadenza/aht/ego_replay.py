@@ -167,6 +167,10 @@ class EgoReplayTrainer(EgoSeatTrainer):
                 **figures,
             )
 
+    def forget_episodes(self) -> None:
+        """Forget the running episodes of the memory."""
+        self._memory.drop_open_episodes()
+
     def policy(self) -> MlpPolicy:
         """Return the greedy policy as one of its own; it shares the weights."""
         policy = self._learner.policy(self._seat.low, self._seat.high)

@@ -126,6 +126,11 @@ class LoopState:
         self.window.add_episode(record)
         self.last_return = record.episode_return
 
+    def forget_episodes(self) -> None:
+        """Forget the running episodes, which are not gone on with."""
+        self.returns[:] = 0.0
+        self.lengths[:] = 0
+
     def finish_run(self, *, upstream_list: bool) -> None:
         """Close the episodes that the end cuts off; upstream lists them, empty ones too."""
         for row in range(len(self.returns)):

@@ -29,15 +29,16 @@ class EpisodeReplay:
 
     Attributes:
         seed: Seed given to environment and partner at the last reset.
+        first_episode: Number of the episode that began with it.
     """
 
     def __init__(self, seed: int) -> None:
-        self.seed = seed
+        self.seed, self.first_episode = seed, 0
         self._actions: list[NDArray[Any]] = []
 
-    def restart(self, seed: int) -> None:
+    def restart(self, seed: int, first_episode: int = 0) -> None:
         """Forget the old episode: environment and partner were reset with ``seed``."""
-        self.seed = seed
+        self.seed, self.first_episode = seed, first_episode
         self._actions = []
 
     def append(self, action: NDArray[Any]) -> None:
@@ -51,11 +52,15 @@ class EpisodeReplay:
     def state_dict(self) -> dict[str, Any]:
         """Return seed and actions as an int and a tensor, (T, A) or (T, N, A)."""
         actions = np.stack(self._actions) if self._actions else np.zeros((0, 0), dtype=np.float32)
-        return {"seed": self.seed, "actions": torch.as_tensor(actions)}
+        return {
+            "seed": self.seed,
+            "actions": torch.as_tensor(actions),
+            "first_episode": self.first_episode,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a stored record."""
-        self.seed = int(state["seed"])
+        self.seed, self.first_episode = int(state["seed"]), int(state.get("first_episode", 0))
         self._actions = list(cast("torch.Tensor", state["actions"]).numpy())
 
     def play(

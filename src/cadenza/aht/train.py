@@ -9,6 +9,7 @@ Resume:   see `cadenza.aht.checkpointing` (what is stored) and `cadenza.aht.repl
 import importlib
 import json
 import logging
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +20,7 @@ from cadenza.aht.checkpointing import Checkpointer, StoredState, load_newest_sta
 from cadenza.aht.config import EgoAHTConfig, config_fingerprint
 from cadenza.aht.loop import (
     LoopParts,
+    episode_seed,
     reset_partner_rows,
     run_scalar_loop,
     run_vector_loop,
@@ -36,13 +38,14 @@ from cadenza.aht.safety_station import (
 from cadenza.aht.types import (
     EgoTrainer,
     Evaluator,
+    ForgettingTrainer,
     ProgressCallback,
     ResumableTrainer,
     RewardCurve,
     TrainerFactory,
     TrainingResult,
 )
-from cadenza.core.errors import ConfigurationError, StorageError
+from cadenza.core.errors import CheckpointError, ConfigurationError, StorageError
 from cadenza.core.files import atomic_write_json, finite_or_none
 from cadenza.core.log_sinks import LogSink, TensorboardSink, make_wandb_run_sink
 from cadenza.core.provenance import compute_run_metadata
@@ -123,7 +126,7 @@ def train(
         ConfigurationError: The parts do not fit the configuration, the run has results already, or
             was made by other code and cannot be resumed.
         NotReadyError: Another process is training this very run.
-        CheckpointError: ``resume`` found only damaged training states, or a replay that differs.
+        CheckpointError: ``resume`` found only damaged training states.
         StorageError: The file system refused; what was saved before is intact.
     """
     parts = {
@@ -414,7 +417,8 @@ def restore(
 
     Raises:
         ConfigurationError: The learner cannot load a training state.
-        CheckpointError: The replayed episode differs from the stored one.
+        CheckpointError: The replayed episode differs from the stored one, and the learner is no
+            `ForgettingTrainer`.
     """
     cfg, content = run.config, stored.content
     if not isinstance(trainer, ResumableTrainer):
@@ -424,14 +428,47 @@ def restore(
         )
     trainer.load_training_state(content["trainer"])
     state.load_state_dict(content["loop"], paths=stored.policy_paths)
-    if state.awaiting_reset:
-        obs: Observation = {}  # the next step begins with a reset
-    else:
-        obs = _replay(run, state)
-        require_same_observation(obs, content["observation"])
+    obs: Observation = {}  # of a run that awaits a reset: the next step begins with it
+    lost: CheckpointError | None = None
+    if not state.awaiting_reset:
+        try:
+            obs = _replay(run, state)
+            require_same_observation(obs, content["observation"])
+        except CheckpointError as error:
+            if not isinstance(trainer, ForgettingTrainer):
+                raise
+            lost = error
     if station is not None:
         station.begin_run(cfg.seed)
         station.load_state_dict(content["safety"])
+    if lost is not None:
+        obs = _begin_anew(run, state, cast("ForgettingTrainer", trainer), station, lost)
+    return obs
+
+
+def _begin_anew(
+    run: Run,
+    state: LoopState,
+    trainer: ForgettingTrainer,
+    station: SafetyStation | None,
+    lost: CheckpointError,
+) -> Observation:
+    """Begin new episodes where the running ones cannot be brought back; say so."""
+    warnings.warn(
+        f"train: the run goes on, but not bit for bit as if it had not been stopped: new episodes "
+        f"begin, for {lost}",
+        UserWarning,
+        stacklevel=2,
+    )
+    trainer.forget_episodes()
+    state.forget_episodes()
+    state.episode_index += 1
+    seed = episode_seed(run.config.seed, state.episode_index)
+    obs: Observation = run.env.reset(seed=seed)[0]
+    run.partner.reset(seed=seed)
+    if station is not None:
+        station.begin_episode()
+    state.replay.restart(seed, state.episode_index)
     return obs
 
 
@@ -439,7 +476,7 @@ def _replay(run: Run, state: LoopState) -> Observation:
     """Play the record of the running episode, or of the whole run when batched."""
     if run.config.env.num_envs == 1:
         return state.replay.play(run.env, run.partner, run.config.env.agent_uids)
-    episodes = 0
+    episodes = state.replay.first_episode
 
     def reset_rows(ended: list[int]) -> None:
         nonlocal episodes

@@ -74,6 +74,15 @@ class ResumableTrainer(Protocol):
         ...
 
 
+@runtime_checkable
+class ForgettingTrainer(Protocol):
+    """A learner that can go on with new episodes where the running ones cannot be brought back."""
+
+    def forget_episodes(self) -> None:
+        """Forget what has not ended: the next observation begins an episode."""
+        ...
+
+
 class TrainerFactory(Protocol):
     """Builds the learner; the loop calls it once, before the first reset."""
 

@@ -18,6 +18,7 @@ from tests.unit.aht.parts import (
     NoisyPartner,
     NoisyPointEnv,
     PolicyOnlyTrainer,
+    TallyTrainer,
     TrainerFactoryOf,
     config_in,
 )
@@ -249,6 +250,32 @@ def test_partner_that_does_not_repeat_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(NoisyPartner, "reset", reset_otherwise)
     with pytest.raises(CheckpointError, match="replayed episode to end in the stored observation"):
         run(tmp_path, resume=True)
+
+
+class Forgetting(TallyTrainer):
+    """Learner that can go on with new episodes."""
+
+    forgot = 0
+
+    def forget_episodes(self):
+        self.forgot += 1
+
+
+def test_run_that_does_not_repeat_goes_on_with_new_episodes(tmp_path, monkeypatch):
+    reset, factory = NoisyPartner.reset, TrainerFactoryOf(Forgetting)
+    stopped(tmp_path)
+
+    def reset_otherwise(self, *, seed=None):
+        reset(self, seed=None if seed is None else seed + 1)
+
+    monkeypatch.setattr(NoisyPartner, "reset", reset_otherwise)
+    with pytest.warns(UserWarning, match=r"new episodes begin, .* end in the stored observation"):
+        resumed = run(tmp_path, resume=True, trainer_factory=factory)
+    assert resumed.outcome.status == "completed"
+    assert factory.built[-1].forgot == 1
+    frames = config_in(tmp_path).total_frames
+    assert len(resumed.curve.per_step_ego_rewards) == frames
+    assert sum(e.length for e in resumed.curve.episodes) < frames  # one episode was left
 
 
 def test_learner_that_cannot_load_a_state_is_refused(tmp_path):
