@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from cadenza.core.errors import CadenzaError, IntegrityError
 from cadenza.loop.config import BackendName
@@ -451,17 +451,18 @@ def _next_comparison(config: dict[str, Any], state: dict[str, Any]) -> dict[str,
     from cadenza.loop.orchestrator.comparison import most_episodes, outlook, tasks_of
     from cadenza.loop.state import LoopState, failed_of, spent_of
 
+    at = LoopState.model_validate(state)
     try:
-        settings, at = LoopConfig.from_document(config, source="run"), LoopState(**state)
+        settings = LoopConfig.from_document(config, source="run")
         told = outlook(
             settings,
             spent=spent_of(at, settings),
             failed=failed_of(at),
             most=most_episodes(settings) * tasks_of(settings),
             deviation=at.deviation,
-        ).sentence
-    except (CadenzaError, ValidationError):  # of an earlier version, or its file of suites is gone
-        return {}
+        )
+    except CadenzaError:  # of an earlier version, or its file of suites is gone
+        told = None
     return {"error_failed": failed_of(at), "next_comparison": told}
 
 

@@ -426,53 +426,41 @@ def _sign(one: EpisodeOutcome, other: EpisodeOutcome, metric: Metric) -> int:
     return (score_of(one) > score_of(other)) - (score_of(one) < score_of(other))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
-    """What the next comparison of a run can show.
-
-    Attributes:
-        level: Probability that it blesses what is no better.
-        gain: Gain that counts: twice ``promote_delta``, or a tenth of the range where that is 0.
-        chance: About the probability that a candidate better by ``gain`` is blessed.
-    """
-
-    level: float
-    gain: float
-    chance: float
-    metric: Metric
-
-    @property
-    def sentence(self) -> str:
-        """The outlook in words, with a warning where a gain would hardly be seen."""
-        gain = f"+{self.gain:.3g}" if self.metric == "score" else f"+{100.0 * self.gain:.3g} points"
-        told = (
-            f"The next comparison has a level of {100.0 * self.level:.3g} %: {gain} would be "
-            f"blessed in about {100.0 * self.chance:.0f} %."
-        )
-        if self.chance >= WEAK:
-            return told
-        return (
-            f"{told} Warning: so it hardly sees a gain that counts; raise eval.max_episodes, or go "
-            "on from the blessed policy in a new run."
-        )
-
-
 def outlook(
     config: LoopConfig, *, spent: float, failed: int, most: int, deviation: float | None = None
-) -> Outlook:
+) -> str:
     """Return what the next comparison of a run can show with at most so many pairs, all tasks'.
 
+    Its level, and the chance of a gain that counts, with a warning where that is small.
     ``deviation`` is that of paired scores as last measured, a share of the range.
     """
     level = comparison_level(config.thresholds.alpha, spent, failed)
-    least, top = config.eval.score_range or (0.0, 1.0)
-    gain = SEEN_DELTAS * config.thresholds.promote_delta or (top - least) / 10.0
-    share = min(gain / (top - least), 1.0 - 1e-9)
+    gain, width = _gain_that_counts(config)
+    share = min(gain / width, 1.0 - 1e-9)
     if config.eval.metric == "score":
         chance = chance_of_mean(share, level, most, deviation or UNKNOWN_DEVIATION)
     else:
         chance = chance_of_signs(share, level, most)
-    return Outlook(level=level, gain=gain, chance=chance, metric=config.eval.metric)
+    told = (
+        f"The next comparison has a level of {100.0 * level:.3g} %: {_told(gain, config)} would be "
+        f"blessed in about {100.0 * chance:.0f} %."
+    )
+    if chance >= WEAK:
+        return told
+    return (
+        f"{told} Warning: so it hardly sees a gain that counts; raise eval.max_episodes, or go on "
+        "from the blessed policy in a new run."
+    )
+
+
+def _gain_that_counts(config: LoopConfig) -> tuple[float, float]:
+    """Return a gain worth a comparison, a tenth of the range without a delta, and its width."""
+    least, top = config.eval.score_range or (0.0, 1.0)
+    return SEEN_DELTAS * config.thresholds.promote_delta or (top - least) / 10.0, top - least
+
+
+def _told(gain: float, config: LoopConfig) -> str:
+    return f"+{gain:.3g}" if config.eval.metric == "score" else f"+{100.0 * gain:.3g} points"
 
 
 def spends(decision: Decision, evidence: Evidence) -> bool:
@@ -487,38 +475,36 @@ def comparison_costs(config: LoopConfig) -> list[str]:
     Episodes past the stop are half a job's on average; LeRobot's programs take 10 to 22 s to start.
     """
     metric, tasks, most = config.eval.metric, tasks_of(config), most_episodes(config)
-    first = outlook(config, spent=0.0, failed=0, most=most * tasks)
-    least, top = config.eval.score_range or (0.0, 1.0)
-    gains = [
-        gain for gain in (first.gain, 1.5 * first.gain, 2.0 * first.gain) if gain < top - least
-    ]
+    level, (gain, width) = (
+        comparison_level(config.thresholds.alpha, 0.0, 0),
+        _gain_that_counts(config),
+    )
+    gains = [one for one in (gain, 1.5 * gain, 2.0 * gain) if one < width]
     if metric == "score":
-        needed_for = [
-            f"+{gain:.3g}: {pairs_for_mean(gain / (top - least), first.level, UNKNOWN_DEVIATION)}"
-            for gain in gains
-        ]
+        pairs = [pairs_for_mean(one / width, level, UNKNOWN_DEVIATION) for one in gains]
         where = f"if paired scores deviate by {UNKNOWN_DEVIATION:g} of eval.score_range"
     else:
-        needed_for = [
-            f"+{100.0 * gain:.3g} points: {pairs_for_signs(gain, first.level)}" for gain in gains
-        ]
+        pairs = [pairs_for_signs(one, level) for one in gains]
         where = "where it is hardest"
-    what = "share of initial states with a higher score less that with a lower one"
-    told = [
-        f"eval.metric wins: blessed is what scores higher more often than lower, by the {what}; it "
-        "says nothing of the mean score, which may be worse"
-    ]
+    seen = ", ".join(f"{_told(one, config)}: {n}" for one, n in zip(gains, pairs, strict=True))
     size = episodes_per_job(config)
-    jobs, unused = 2 * math.ceil(most / size), size * tasks / 2.0
-    starts = (
-        f", {10 * jobs} to {22 * jobs} s of LeRobot's starts" if config.backend == "lerobot" else ""
+    jobs, first = (
+        2 * math.ceil(most / size),
+        outlook(config, spent=0.0, failed=0, most=most * tasks),
     )
-    return [
-        *(told if metric == "wins" else []),
-        f"episodes needed to see {', '.join(needed_for)} (of each policy, in four of five first "
-        f"comparisons, {where}); this configuration plays up to {most * tasks}",
-        first.sentence.replace("The next", "the first", 1),
+    starts = f", {10 * jobs} to {22 * jobs} s of starts" if config.backend == "lerobot" else ""
+    told = [
+        f"episodes needed to see {seen} (of each policy, in four of five first comparisons, "
+        f"{where}); this configuration plays up to {most * tasks}",
+        first.replace("The next", "the first", 1),
         f"a comparison takes up to {jobs} jobs of {size * tasks} episodes{starts}, and plays about "
-        f"{unused:.0f} episodes of each policy past its stop, which are not used; set "
+        f"{size * tasks / 2.0:.0f} episodes of each policy past its stop, which are not used; set "
         "eval.episodes_per_job to trade one for the other",
     ]
+    if metric == "wins":
+        told.insert(
+            0,
+            "eval.metric wins: blessed is what scores higher on more initial states than lower; it "
+            "says nothing of the mean score, which may be worse",
+        )
+    return told

@@ -428,7 +428,7 @@ def _carry_out(
     deviation = state.deviation if evidence.deviation is None else evidence.deviation
     if evidence.most is not None:
         ahead = outlook(config, spent=spent, failed=failed, most=evidence.most, deviation=deviation)
-        reason = f"{reason.rstrip('.')}. {ahead.sentence}"
+        reason = f"{reason.rstrip('.')}. {ahead}"
     update: dict[str, Any] = {
         "step": "learn",
         "decisions": (*state.decisions, decision.value),
