@@ -29,7 +29,7 @@ from cadenza.benchmark.policies import EgoPolicy, EgoSeat, ego_seat, load_policy
 from cadenza.benchmark.stream_tasks import EXPERTS, EgoVectorEnv, LawPolicy, make_batch
 from cadenza.benchmark.tasks import OptionValue, get_task
 from cadenza.core.checks import whole_number
-from cadenza.core.errors import ConfigurationError, NotReadyError, UnknownNameError
+from cadenza.core.errors import ConfigurationError, InputError, NotReadyError, UnknownNameError
 from cadenza.core.proportions import clopper_pearson_interval
 from cadenza.core.seeding import INTEGER_SEED_BOUND, derive_substream
 from cadenza.core.signals import ends_on_signals
@@ -464,8 +464,8 @@ def imitate(
         ConfigurationError: ``out`` holds an agent and ``resume`` is not set, or as `imitation_env`.
         CheckpointError: ``resume`` found a damaged agent, or one of other spaces.
     """
-    spec, file = get_task(task), out / "agent"
-    if file.exists() and not resume:
+    spec, file, path = get_task(task), out / "agent", out / "policy.pt"
+    if (file.exists() and not resume) or (path.exists() and not file.exists()):
         raise ConfigurationError(
             f"{out}: expected a folder without an agent, got one that began before; set resume to "
             "go on with it, or name another folder."
@@ -490,7 +490,6 @@ def imitate(
         judged = success_by_partner(agent.predict, task, players, episodes=episodes)
     space: Any = agent.envs.action_space
     policy = agent.learner.policy(space.low, space.high)
-    path = out / "policy.pt"
     save_policy(policy, path, seed=agent.seed, step=agent.steps, algorithm=agent.name, task=task)
     return Imitation(agent=agent, policy=path, resumed_from=before, judged=judged)
 
@@ -542,7 +541,7 @@ class BestSuccess(Callback):
         best_steps: Its environment steps; None before the first judgement.
 
     Raises:
-        InputError: ``every`` or ``episodes`` is no whole number >= 1.
+        InputError: ``every`` or ``episodes`` is no whole number >= 1, or ``file`` is there already.
     """
 
     def __init__(
@@ -561,6 +560,11 @@ class BestSuccess(Callback):
         super().__init__()
         for key, value in (("every", every), ("episodes", episodes)):
             whole_number(f"BestSuccess.{key}", value, least=1)
+        if Path(file).exists():
+            raise InputError(
+                f"BestSuccess: expected no file {file} yet, got the best of another training; name "
+                "another file, or remove it."
+            )
         self._order = ORDER_CHECKPOINT
         self._agent, self.file = agent, Path(file)
         self._policy: Policy = agent.predict if policy is None else policy

@@ -35,6 +35,9 @@ _LOCK_NAME: Final = ".lock"
 #: Marks a folder as ours, so that starting over never deletes anything else.
 _MARKER_NAME: Final = ".cadenza-output"
 
+#: What evaluations and zoos write down before they do anything.
+_REQUESTS: Final = ("plan.json", "request.json")
+
 #: Says which run a folder holds, for jobs that put another run's results aside.
 _IDENTITY_NAME: Final = ".cadenza-identity"
 
@@ -55,7 +58,7 @@ def open_output_folder(folder: Path, *, mode: OutputMode) -> Generator[None]:
     if folder.exists() and not folder.is_dir():
         raise ConfigurationError(f"{folder}: expected a folder, got a file; choose another name.")
     _check_content(folder, mode)
-    with _nothing_left(folder, (_LOCK_NAME, _MARKER_NAME)):
+    with _nothing_left(folder, (_LOCK_NAME, _MARKER_NAME, *_REQUESTS)):
         atomic_write_bytes(folder / _MARKER_NAME, b"Output folder of cadenza.\n")
         with locked(folder, _LOCK_NAME):
             if mode == "overwrite":
@@ -65,13 +68,13 @@ def open_output_folder(folder: Path, *, mode: OutputMode) -> Generator[None]:
 
 @contextmanager
 def _nothing_left(folder: Path, names: Collection[str]) -> Generator[None]:
-    """Where the body raises and a new folder holds only the files ``names``, remove it."""
+    """Where the body raises and a new folder holds no files but ``names``, remove it."""
     is_new = not folder.exists()
     try:
         yield
     except BaseException:
-        if is_new and folder.is_dir() and {path.name for path in folder.iterdir()} <= {*names}:
-            shutil.rmtree(folder)
+        if is_new and {path.name for path in folder.rglob("*") if path.is_file()} <= {*names}:
+            shutil.rmtree(folder, ignore_errors=True)
         raise
 
 

@@ -146,10 +146,9 @@ def admit(
     with typed_exits():
         from cadenza.benchmark.admission import admit as play
         from cadenza.benchmark.admission import as_markdown
-        from cadenza.core.files import atomic_write_json, atomic_write_text, make_folder
+        from cadenza.core.files import atomic_write_json, atomic_write_text
         from cadenza.core.progress import progress_bar
 
-        make_folder(out)
         with progress_bar("admission", quiet=quiet) as report:
             record = play(task, episodes=episodes, progress=report)
         atomic_write_json(out / "admission.json", record)

@@ -59,3 +59,9 @@ def test_broken_training_is_not_judged(tmp_path):
 def test_judgements_need_a_rhythm(tmp_path):
     with pytest.raises(InputError, match="every: expected an integer >= 1, got 0"):
         judging(Pupil(()), tmp_path, every=0)
+
+
+def test_best_of_another_training_is_not_replaced(tmp_path):
+    (tmp_path / "best").write_text("of another")
+    with pytest.raises(InputError, match="got the best of another training"):
+        judging(Pupil(able_at=()), tmp_path / "best", every=10)

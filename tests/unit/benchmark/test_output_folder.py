@@ -81,7 +81,7 @@ def refuse(folder, written=()):
 def test_refused_work_leaves_no_new_folder_and_no_finished_work_is_removed(tmp_path):
     job, begun = tmp_path / "job", tmp_path / "begun"
     with pytest.raises(ConfigurationError), open_output_folder(job, mode="new"):
-        refuse(job)
+        refuse(job, ["plan.json"])
     with pytest.raises(ConfigurationError), open_job_folder(job, "train", {}, code_sha256="0"):
         refuse(job)
     assert not job.exists()
