@@ -11,6 +11,8 @@ Task:      `OnlineDataEngine.sample_batch`, the whole call: from stored episodes
 Peers:     TorchRL `TensorDictReplayBuffer` over `LazyTensorStorage` with `SliceSampler`, with and
            without ``cache_values``; two protocols written here from their description, see
            `stream_protocols`.
+Items:     single chunks that `torch.utils.data.DataLoader` stacks to batches, in its own process,
+           beside the same loader over a map-style dataset that cuts them out of tensors.
 Processes: 1, 2 and 4 that draw from one store at once, and loaders with as many workers, beside
            TorchRL's memory in one process and in the same loader. "while it has a core" leaves out
            the time in which a process was ready to run and had none (``/proc/PID/schedstat``).
@@ -32,8 +34,9 @@ from collections.abc import Callable, Mapping
 from statistics import median
 
 import torch
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 
-from cadenza.stream import OnlineDataEngine
+from cadenza.stream import OnlineDataEngine, OnlineDataset
 from perf import stream_consumers
 from perf.stream_live import live_rows, producer_row
 from perf.stream_protocols import (
@@ -51,6 +54,7 @@ from perf.stream_stores import (
     CHUNK_SIZE,
     CHUNKS,
     STEPS,
+    Episodes,
     filled_engine,
     ours,
     ours_of_sizes,
@@ -73,6 +77,9 @@ CAMERA_SLOTS, SHORTEST = 16, STEPS // 4
 #: Calls that are timed in a round of drawing images, 57 MB each.
 CAMERA_CALLS = 5
 
+#: What single items are compared with.
+PLAIN = "a plain map-style dataset"
+
 Calls = Mapping[str, Callable[[], object]]
 
 
@@ -80,7 +87,7 @@ def rows() -> list[Row]:
     """Return all measurements of the stream."""
     torch.set_num_threads(1)
     table = [row for slots in SLOTS for row in drawing_rows(slots)]
-    table += [*size_rows(), *length_rows(), camera_row()]
+    table += [*size_rows(), *length_rows(), camera_row(), item_row()]
     return [*table, *stream_consumers.rows(), producer_row(), *live_rows()]
 
 
@@ -179,6 +186,33 @@ def camera_row() -> Row:
     }
     name = f"draw {CHUNKS} x {CHUNK_SIZE} of {CAMERA_SLOTS} x {STEPS} with camera"
     return compared(name, calls, {CACHED: 1.0}, repeats=CAMERA_CALLS)[0]
+
+
+class CutOut(Dataset):
+    """A plain map-style dataset: item i is a random chunk of the i-th episode."""
+
+    def __init__(self, data: Episodes) -> None:
+        self.values, self.generator = data.values, torch.Generator().manual_seed(3)
+
+    def __len__(self) -> int:
+        return MANY
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        begin = int(torch.randint(STEPS - CHUNK_SIZE + 1, (), generator=self.generator))
+        return {k: v[index, begin : begin + CHUNK_SIZE] for k, v in self.values.items()}
+
+
+def item_row() -> Row:
+    """Compare loaders that stack single chunks."""
+    data = trajectories(MANY)
+    items = OnlineDataset(filled_engine(data), CHUNK_SIZE, select=list(data.values))
+    plain = CutOut(data)
+    order = RandomSampler(plain, replacement=True, num_samples=2**30)
+    mine = iter(DataLoader(items, batch_size=CHUNKS))
+    peer = iter(DataLoader(plain, batch_size=CHUNKS, sampler=order))
+    calls = {"cadenza": lambda: next(mine), PLAIN: lambda: next(peer)}
+    name = f"load {CHUNKS} x {CHUNK_SIZE} of {MANY:,} x {STEPS}, item by item"
+    return compared(name, calls, {PLAIN: 1.0})[0]
 
 
 def compared(
