@@ -19,7 +19,7 @@ from cadenza.stream.config import OnlineDataEngineCfg
 from cadenza.stream.engine import OnlineDataEngine
 from cadenza.stream.layout import BOOKKEEPING, Field
 from cadenza.stream.slot_reader import SlotReader
-from cadenza.stream.slots import OnlineDataEngineState, SlotStore, StreamWords
+from cadenza.stream.slots import OnlineDataEngineState, SlotStore, set_engine_state
 
 WIDTH, STEPS = 14, 300
 CHUNKS, CHUNK_SIZE = 32, 64
@@ -112,7 +112,7 @@ def filled_engine(episodes: Episodes) -> OnlineDataEngine:
         for name, values in episodes.values.items():
             store.entries(name, slot)[:STEPS] = values[number].numpy()
         store.publish(slot, length, success=1, policy_version=0)
-    store.words[StreamWords.STATE] = OnlineDataEngineState.READY
+    set_engine_state(store, OnlineDataEngineState.READY)
     return engine
 
 

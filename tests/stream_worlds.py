@@ -19,7 +19,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
 
@@ -260,6 +260,24 @@ def quick_twice(num_envs: int, places: list[str]) -> VectorEnv[Any, Any, Any]:
 def no_policy(env: VectorEnv[Any, Any, Any], seed: int) -> object:
     """Return something that cannot act."""
     return object()
+
+
+class BoxedEnv(CountingEnv):
+    """Gives rewards as arrays of one element."""
+
+    def step(self, action: Any) -> Any:
+        seen, reward, *rest = super().step(action)
+        return seen, np.array([reward]), *rest
+
+
+def boxed(num_envs: int) -> VectorEnv[Any, Any, Any]:
+    """Return such environments in one process."""
+    return SyncVectorEnv([lambda: BoxedEnv(0, [3])] * num_envs)
+
+
+def boxed_apart(num_envs: int) -> VectorEnv[Any, Any, Any]:
+    """Return such environments in processes of their own."""
+    return AsyncVectorEnv([lambda: BoxedEnv(0, [3])] * num_envs)
 
 
 def remembered(num_envs: int, **given: Any) -> VectorEnv[Any, Any, Any]:

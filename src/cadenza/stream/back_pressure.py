@@ -12,20 +12,28 @@ nor fresh.
 
 A fill is B episodes. On demand one is asked for when enough chunks were drawn since the last, and
 when readers of whole episodes are through with B of them; for the latter also with a fixed ratio.
-``TO_FILL`` is the number of published episodes at which all fills are done; one is *waiting* while
-more than B episodes are missing, so at most one can wait behind the one that runs.
+In a fill, and in the first one, environments take turns, those of all producers: the first B
+episodes to end would be the short ones, and those of the first producer. An environment that is
+ahead waits at the beginning of its next episode.
+All fills are done at ``to_fill`` published episodes; one is *waiting* while more than B are
+missing, so at most one can wait behind the one that runs.
+
+Whoever asks for a fill writes so into its own row, without a lock, and the largest numbers of all
+rows count: two that ask because of the same draws write the same number, and what one that was
+stopped in the middle writes when it goes on is out of date and changes nothing.
 """
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cadenza.core.errors import InputError, StaleDataError, StorageError
+from cadenza.core.errors import InputError, StaleDataError
 from cadenza.stream.config import FlowRules
+from cadenza.stream.layout import OWNER_ROW
+from cadenza.stream.shared_file import full_fence
 from cadenza.stream.slots import LARGEST, ProducerState, SlotStore, StreamWords, saturating_sum
 
 #: Pause between two looks at the store, s.
@@ -74,25 +82,57 @@ def is_first_fill_complete(store: SlotStore, rules: FlowRules) -> bool:
     return store.published() >= rules.buffer_size
 
 
-def may_publish(store: SlotStore, rules: FlowRules, published: int) -> bool:
-    """Return whether another episode may follow the ``published`` ones now."""
-    words = store.words
+def may_publish(
+    store: SlotStore, rules: FlowRules, published: int, turn: tuple[int, int] | None = None
+) -> bool:
+    """Return whether another episode may follow the ``published`` ones now.
+
+    ``turn`` names its producer and how many of that producer's environments come before; None, for
+    the parts of a long episode, waits for no turn.
+    """
     waited_for = _is_waited_for(store, rules, published)
     # The first fill must not wait for readers, who wait for it.
     if rules.high_water is not None and published >= rules.buffer_size and not waited_for:
         coming = published - store.published()  # first these, then the unread: none is left out
         if unread_episodes(store) + max(coming, 0) >= rules.high_water:
             return False
-    if published < rules.buffer_size or published < int(words[StreamWords.TO_FILL]):
+    missing = max(rules.buffer_size, fills_asked(store).to_fill) - published
+    if missing > 0 and (turn is None or _is_in_turn(store, rules, *turn, missing)):
         return True
+    if published < rules.buffer_size:
+        return False
     if rules.mode == "continuous":
         return True
     if rules.mode == "on_demand" or rules.max_replay_ratio is None:
         return False
     if waited_for:
         return True
-    wanted = int(words[StreamWords.FRAMES_AT_READY]) + store.drawn_chunks() / rules.max_replay_ratio
+    wanted = (
+        int(store.words[StreamWords.FRAMES_AT_READY])
+        + store.drawn_chunks() / rules.max_replay_ratio
+    )
     return store.published_frames() < wanted
+
+
+def _is_in_turn(
+    store: SlotStore, rules: FlowRules, producer: int, before: int, missing: int
+) -> bool:
+    """Return whether an episode is among the ``missing`` ones of a fill when all take turns.
+
+    The next turns of all producers come by round, then by number; in each, ``before`` environments
+    of the same producer come first. Whoever is down for a while does not keep the others waiting,
+    and catches up with no more than its share of one fill.
+    """
+    table, producers = store.producers, np.arange(store.layout.producers)
+    state, restarts = table["state"], table["restarts"]
+    takes_part = (state == ProducerState.RUNNING) | (state == ProducerState.PAUSED)
+    takes_part |= (state == ProducerState.STARTING) & (restarts == 0)
+    takes_part[producer] = False  # its own are counted already
+    turns: NDArray[np.int64] = table["turns"].copy()
+    share = -(-rules.buffer_size // store.layout.producers)
+    np.maximum(turns, turns.max() - share, out=turns)
+    ahead = turns[producer] + before - turns + (producers < producer)
+    return before + int(np.maximum(ahead, 0)[takes_part].sum()) < missing
 
 
 def _is_waited_for(store: SlotStore, rules: FlowRules, published: int) -> bool:
@@ -116,69 +156,81 @@ def _lacks_steps(store: SlotStore, rules: FlowRules, chunks: int) -> bool:
     return store.drawn_chunks() + chunks > allowed
 
 
+class FillsAsked(NamedTuple):
+    """Fills that were asked for, and what had been drawn and read whole at the last request."""
+
+    to_fill: int
+    requests: int
+    drawn_at: int
+    passed_at: int
+
+
+def fills_asked(store: SlotStore) -> FillsAsked:
+    """Return what all rows together say."""
+    columns = [store.consumers[name] for name in FillsAsked._fields]
+    to_fill, requests = int(columns[0].max()), int(columns[1].max())
+    full_fence()  # first what was asked for, then since when: a request is never counted twice
+    return FillsAsked(to_fill, requests, int(columns[2].max()), int(columns[3].max()))
+
+
 def is_fill_running(store: SlotStore) -> bool:
     """Return whether episodes of a fill are missing."""
-    return store.published() < int(store.words[StreamWords.TO_FILL])
+    return store.published() < fills_asked(store).to_fill
 
 
-def request_fill(store: SlotStore, rules: FlowRules) -> bool:
-    """Ask for a fill unless one is waiting; return whether it was asked for."""
-    with store.file.locked():
-        return _request_fill(store, rules)
+def request_fill(store: SlotStore, rules: FlowRules, row: int = OWNER_ROW) -> bool:
+    """Ask for a fill, in ``row``, unless one is waiting; return whether it was asked for."""
+    return _request_fill(store, rules, row, lambda _: True)
 
 
-def _request_fill(store: SlotStore, rules: FlowRules) -> bool:
-    words = store.words
-    published = store.published()
-    target = max(int(words[StreamWords.TO_FILL]), published)
-    if target - published > rules.buffer_size:
-        return False
-    words[StreamWords.TO_FILL] = saturating_sum(target, rules.buffer_size)
-    words[StreamWords.REQUESTS] = saturating_sum(int(words[StreamWords.REQUESTS]), 1)
-    words[StreamWords.DRAWN_AT_REQUEST] = store.drawn_chunks()
-    words[StreamWords.PASSED_AT_REQUEST] = passed_episodes(store)
-    return True
-
-
-def request_fill_unless_running(store: SlotStore, rules: FlowRules) -> bool:
+def request_fill_unless_running(store: SlotStore, rules: FlowRules, row: int = OWNER_ROW) -> bool:
     """Ask for a fill where draws get one on demand and none runs; return whether it was asked."""
-    if rules.mode != "on_demand" or is_fill_running(store):
-        return False
-    with store.file.locked():  # another draw may have asked meanwhile
-        return not is_fill_running(store) and _request_fill(store, rules)
+    return rules.mode == "on_demand" and _request_fill(
+        store, rules, row, lambda asked: store.published() >= asked.to_fill
+    )
 
 
-def request_fill_if_due(store: SlotStore, rules: FlowRules) -> bool:
+def request_fill_if_due(store: SlotStore, rules: FlowRules, row: int = OWNER_ROW) -> bool:
     """Ask for a fill when enough was drawn since the last one; return whether it was."""
-    if rules.mode != "on_demand" or not _is_due(store, rules):
+
+    def is_due(asked_at: int) -> bool:
+        return store.drawn_chunks() - asked_at >= rules.refill_threshold * rules.buffer_size
+
+    if rules.mode != "on_demand" or not is_due(int(store.consumers["drawn_at"].max())):
         return False
-    with store.file.locked():  # another process may have asked meanwhile
-        return _is_due(store, rules) and _request_fill(store, rules)
+    return _request_fill(store, rules, row, lambda asked: is_due(asked.drawn_at))
 
 
-def _is_due(store: SlotStore, rules: FlowRules) -> bool:
-    since = store.drawn_chunks() - int(store.words[StreamWords.DRAWN_AT_REQUEST])
-    return since >= rules.refill_threshold * rules.buffer_size
-
-
-def request_fill_if_passed(store: SlotStore, rules: FlowRules) -> bool:
+def request_fill_if_passed(store: SlotStore, rules: FlowRules, row: int = OWNER_ROW) -> bool:
     """Ask for a fill when the last one was read whole; return whether it was.
-
-    It never waits: while somebody else has the lock it leaves that to the next call.
 
     A single reader so never has more than B episodes before it, and loses none where nothing else
     asks for episodes.
     """
-    if rules.mode == "continuous" or not _is_passed(store, rules):
-        return False
-    with suppress(StorageError), store.file.locked(timeout=0.0):  # a draw may have asked meanwhile
-        return _is_passed(store, rules) and _request_fill(store, rules)
-    return False
+    return rules.mode != "continuous" and _request_fill(
+        store,
+        rules,
+        row,
+        lambda asked: passed_episodes(store) - asked.passed_at >= rules.buffer_size,
+    )
 
 
-def _is_passed(store: SlotStore, rules: FlowRules) -> bool:
-    since = passed_episodes(store) - int(store.words[StreamWords.PASSED_AT_REQUEST])
-    return since >= rules.buffer_size
+def _request_fill(
+    store: SlotStore, rules: FlowRules, row: int, is_wanted: Callable[[FillsAsked], bool]
+) -> bool:
+    """Ask for a fill if it ``is_wanted`` after those that were asked for, and none is waiting."""
+    with store.counting.here():  # threads share a row
+        asked, published = fills_asked(store), store.published()
+        target = max(asked.to_fill, published)
+        if not is_wanted(asked) or target - published > rules.buffer_size:
+            return False
+        table = store.consumers
+        table["drawn_at"][row] = store.drawn_chunks()
+        table["passed_at"][row] = passed_episodes(store)
+        full_fence()
+        table["to_fill"][row] = saturating_sum(target, rules.buffer_size)
+        table["requests"][row] = saturating_sum(asked.requests, 1)
+        return True
 
 
 def stale_reason(store: SlotStore, rules: FlowRules, chunks: int) -> str | None:
@@ -206,12 +258,13 @@ def wait_until_fresh(
     rules: FlowRules,
     chunks: int,
     *,
+    row: int = OWNER_ROW,
     timeout: float,
     check: Callable[[], None],
     note: Callable[[int, int], None],
     look: Callable[[], None],
 ) -> None:
-    """Wait until ``chunks`` may be drawn, at most ``timeout`` s.
+    """Wait until ``chunks`` may be drawn, at most ``timeout`` s; ask for fills in ``row``.
 
     ``check`` raises when waiting is in vain. ``look`` finds out which new episodes the draw can
     use. ``note`` gets every piece of time waited, ns, as it passes, the first one empty, so that
@@ -230,7 +283,7 @@ def wait_until_fresh(
     if reason is not None:
         note(0, chunks if _lacks_steps(store, rules, chunks) else 0)
     while reason is not None:
-        request_fill_unless_running(store, rules)
+        request_fill_unless_running(store, rules, row)
         if now - began >= timeout * 1e9:
             raise StaleDataError(
                 f"sample_batch: expected {reason}, after {(now - began) / 1e9:.1f} s; add "

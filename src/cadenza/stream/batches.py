@@ -5,13 +5,14 @@ Batches are `tensordict.TensorDict`, an optional package; the dots of a key are 
 Axes:  n = chunks, c = steps of a chunk.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data._utils import collate
 
 from cadenza.core.checks import checked_names
 from cadenza.core.errors import InputError, UnknownNameError
@@ -121,12 +122,55 @@ class Batches:
 
 @cache
 def tensordict_class() -> "type[TensorDict]":
-    """Return the class `tensordict.TensorDict`.
+    """Return the class `tensordict.TensorDict`, which loaders stack from now on.
 
     Raises:
         MissingExtraError: The package is not installed.
     """
-    return load_extra("tensordict").TensorDict
+    made = load_extra("tensordict").TensorDict
+    cast("Any", collate).default_collate_fn_map.setdefault(made, _collated)  # torch's own table
+    return made
+
+
+def _collated(batch: "Sequence[TensorDict]", **_: Any) -> "TensorDict":
+    """Stack chunks as loaders ask for it."""
+    return stacked(batch)
+
+
+_convert: Final[Callable[[Any], Any]] = cast("Any", collate).default_convert
+
+
+def default_convert(data: Any) -> Any:
+    """Convert what a loader without batches of its own gives, as torch does; batches stay as is.
+
+    Torch takes a `TensorDict` for a dictionary, whose keys it is not made of.
+    """
+    return data if type(data).__module__.startswith("tensordict") else _convert(data)
+
+
+# Loaders take the function from here; torch has a table for other classes in the stacking one only.
+collate.default_convert = default_convert
+
+
+def stacked(chunks: "Sequence[TensorDict]") -> "TensorDict":
+    """Return n chunks of equal keys and shape [c] as a batch [n, c]."""
+    flat = [flat_tensors(chunk) for chunk in chunks]
+    if any(each.keys() != flat[0].keys() for each in flat):
+        stack = cast("Callable[[Sequence[TensorDict]], TensorDict]", torch.stack)
+        return stack(tuple(chunks))  # which says what does not fit
+    tensors = {name: torch.stack([each[name] for each in flat]) for name in flat[0]}
+    return nested_batch(tensors, (len(chunks), *chunks[0].batch_size))
+
+
+def single_chunks(batch: "TensorDict") -> "list[TensorDict]":
+    """Return the chunks of a batch, which stay in its memory."""
+    columns: dict[str, Sequence[Any]] = {
+        key: value.unbind(0) if isinstance(value, Tensor) else single_chunks(value)
+        for key, value in cast("Mapping[str, Any]", batch).items()
+    }
+    make, size = cast("Any", type(batch))._new_unsafe, batch.batch_size[1:]  # noqa: SLF001
+    rows = zip(*columns.values(), strict=True)
+    return [make(dict(zip(columns, row, strict=True)), batch_size=size) for row in rows]
 
 
 def nested_batch(tensors: Mapping[str, Tensor], size: tuple[int, ...]) -> "TensorDict":

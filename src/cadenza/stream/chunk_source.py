@@ -11,6 +11,7 @@ import torch
 
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions, SamplingMode, Short, Weighting
 from cadenza.stream.layout import StoreLayout
+from cadenza.stream.processes import ALONE, Rank
 from cadenza.stream.recording_files import IteratorPlace
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ class ChunkSource(ABC):
     def layout(self) -> StoreLayout:
         """Sizes of its store, and the fields that chunks are cut from."""
 
+    def rank(self) -> Rank:
+        """Return the rank whose random streams draws of this process belong to."""
+        return Rank.here(ALONE)
+
     @property
     def max_episode_steps(self) -> int:
         """Steps that an episode may have, T."""
@@ -48,6 +53,10 @@ class ChunkSource(ABC):
     @abstractmethod
     def draw_timeout(self) -> float:
         """Longest wait of a draw for fresh data, s."""
+
+    def bulk(self, most: int) -> int:
+        """Return how many chunks, ``most`` at most, to draw at once for users of single ones."""
+        return most
 
     def next_dataset(self) -> int:
         """Return how many datasets this process made over the stream, and count one more."""
@@ -81,6 +90,7 @@ class ChunkSource(ABC):
         weighting: Weighting = "episode",
         short: Short = "exclude",
         stratified: bool = False,
+        success: bool | None = None,
         select: Sequence[str] | None = None,
         out: "TensorDict | None" = None,
         generator: torch.Generator | None = None,
@@ -91,10 +101,11 @@ class ChunkSource(ABC):
         Args:
             batch_size: Chunks, n.
             chunk_size: Steps of each, c.
-            sampling_mode: See `DrawOptions`, like the three that follow.
+            sampling_mode: See `DrawOptions`, like the four that follow.
             weighting: See there.
             short: See there.
             stratified: See there.
+            success: See there.
             select: Keys to return; None returns those stored, and ``valid``.
             out: Batch to write into and return, shape [n, c]; None makes a new one.
             generator: Source of the draws; None takes one that this process owns.
@@ -115,9 +126,14 @@ class ChunkSource(ABC):
             or weighting is not options.weighting
             or short is not options.short
             or stratified is not options.stratified
+            or success is not None
         ):
             options = DrawOptions(
-                sampling_mode=sampling_mode, weighting=weighting, short=short, stratified=stratified
+                sampling_mode=sampling_mode,
+                weighting=weighting,
+                short=short,
+                stratified=stratified,
+                success=success,
             )
         size = (batch_size, chunk_size)
         return self._draw(DrawRequest(size, options, select, out, generator, timeout))

@@ -20,7 +20,7 @@ from cadenza.core.errors import NotReadyError
 from cadenza.stream.back_pressure import readable_slots, unread_episodes, waiting_rows
 from cadenza.stream.layout import HISTOGRAM_CLASSES, MAX_CONSUMERS
 from cadenza.stream.processes import is_same_process, started_at
-from cadenza.stream.slots import LARGEST, SlotStore, StreamWords, saturating_sum
+from cadenza.stream.slots import LARGEST, SlotStore, saturating_sum
 from cadenza.stream.windows import DrawnChunks
 
 _Ints = NDArray[np.int64]
@@ -106,9 +106,10 @@ class ConsumerRow:
             NotReadyError: As many processes draw as there are rows.
         """
         if self._pid != os.getpid():
-            self._row = _claim_row(self._store)
-            self._under_way = {}  # after a fork, the threads of the parent are not here
-            self._pid = os.getpid()
+            with self._store.counting.here():
+                self._row = _claim_row(self._store)
+                self._under_way = {}  # after a fork, the threads of the parent are not here
+                self._pid = os.getpid()
         return self._row
 
     def note_begun(self, chunks: int) -> None:
@@ -135,7 +136,7 @@ class ConsumerRow:
         if drawn.redraws or drawn.excluded:
             counted["redraws"] = drawn.redraws
             counted["excluded_ppm"] = round(drawn.excluded * chunks * 1e6)
-        newest = int(store.words[StreamWords.POLICY_VERSION])
+        newest = store.weights_version()
         if newest:
             lags = np.maximum(newest - drawn.policy_versions, 0)
             counted["version_lag"] = int(lags.sum())
@@ -228,7 +229,7 @@ def read_counters(store: SlotStore) -> dict[str, Any]:
         "redraws": _total(draws["redraws"]),
         "blocked_s": int(draws["blocked_ns"].sum()) / _NS,
         "stalled_s": int(made["stalled_ns"].sum()) / _NS,
-        "policy_version": int(store.words[StreamWords.POLICY_VERSION]),
+        "policy_version": store.weights_version(),
         "staleness_mean_s": _total(draws["staleness_us"]) / 1e6 / max(chunks, 1),
         "staleness_p95_s": time_quantile_ns(staleness, 0.95) / _NS,
         "version_lag_mean": _total(draws["version_lag"]) / max(chunks, 1),
@@ -276,13 +277,16 @@ def _consumer(store: SlotStore, row: int, *, waits: bool) -> dict[str, Any]:
 def _claim_row(store: SlotStore) -> int:
     """Give this process a row: its own, that of an ended process, or a fresh one."""
     pids, starts = store.consumers["pid"], store.consumers["started_at"]
-    mine = started_at(os.getpid())
-    with store.file.locked():
-        for row in range(MAX_CONSUMERS):
-            pid, start = int(pids[row]), int(starts[row])
-            own = (pid, start) == (os.getpid(), mine)
-            if own or not pid or not is_same_process(pid, start):
-                pids[row], starts[row] = os.getpid(), mine
+    mine = (os.getpid(), started_at(os.getpid()))
+    held = list(zip(pids.tolist(), starts.tolist(), strict=True))[:MAX_CONSUMERS]
+    if mine in held:
+        return held.index(mine)
+    for row, (pid, start) in enumerate(held):
+        if pid and is_same_process(pid, start):
+            continue
+        with store.file.claimed(row) as is_mine:  # else another takes this one
+            if is_mine and (pids[row], starts[row]) == (pid, start):
+                pids[row], starts[row] = mine
                 store.consumers["under_way"][row] = 0
                 return row
     raise NotReadyError(

@@ -1,6 +1,7 @@
 """The stream as a PyTorch dataset that never ends.
 
-Item mode (``batch_size=None``) yields chunks, shape [c]; batch mode yields batches, shape [n, c].
+Item mode (``batch_size=None``) yields chunks, shape [c], of which it draws many at once; batch mode
+yields batches, shape [n, c].
 Randomness: every iterator has generators of its own, derived from (seed, worker, epoch), or without
 a seed from (number of the dataset, worker, epoch). The epoch counts the iterators that were made
 for a worker; the count lies in shared memory, because loaders start new workers with a fresh copy
@@ -11,7 +12,7 @@ import multiprocessing
 import multiprocessing.synchronize
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
@@ -31,13 +32,14 @@ from cadenza.core.errors import (
     InputError,
     StaleDataError,
 )
-from cadenza.core.seeding import Substream, derive_substream
-from cadenza.stream.batches import chunk_fields
+from cadenza.core.seeding import Substream
+from cadenza.stream.batches import chunk_fields, single_chunks, stacked, tensordict_class
 from cadenza.stream.chunk_samplers import STREAM_NAME, ChunkSizeSampler
 from cadenza.stream.chunk_source import ChunkSource
 from cadenza.stream.draw_options import DrawOptions, SamplingMode, Short, Weighting
+from cadenza.stream.layout import bytes_of
 from cadenza.stream.recording_files import IteratorPlace
-from cadenza.stream.shared_file import SharedFile
+from cadenza.stream.shared_file import Tally
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -57,34 +59,12 @@ def loader_ends() -> bool:
 
 #: Purpose of the streams that choose episodes and offsets.
 CHUNK_STREAM_NAME: Final = "stream.dataset"
-#: Loader workers whose iterators are counted.
-MAX_WORKERS: Final = 1024
 #: Longest time that a loader worker waits for fresh data before it looks whether it shall end, s.
 WAIT_PIECE_S: Final = 0.25
-
-
-class IteratorCount:
-    """How many iterators each loader worker has made, for all processes that share it."""
-
-    def __init__(self) -> None:
-        self._file = SharedFile.create(8 * MAX_WORKERS)
-
-    def next(self, worker: int) -> int:
-        """Return the number of iterators that ``worker`` made before, and count one more.
-
-        Raises:
-            ConfigurationError: There is no such worker.
-        """
-        if worker >= MAX_WORKERS:
-            raise ConfigurationError(
-                f"OnlineDataset: expected at most {MAX_WORKERS} loader workers, got worker number "
-                f"{worker}; lower num_workers."
-            )
-        counts = np.frombuffer(self._file.map, np.int64)
-        with self._file.locked():
-            epoch = int(counts[worker])
-            counts[worker] = epoch + 1
-        return epoch
+#: Most chunks, and most bytes of them, that item mode draws at once. It begins with one and
+#: doubles, so that whoever takes a few draws hardly more.
+BULK_CHUNKS: Final = 64
+BULK_BYTES: Final = 2**24
 
 
 class OnlineDataset(IterableDataset["TensorDict"]):
@@ -101,6 +81,7 @@ class OnlineDataset(IterableDataset["TensorDict"]):
         weighting: Weighting = "episode",
         short: Short = "exclude",
         stratified: bool = False,
+        success: bool | None = None,
         select: Sequence[str] | None = None,
         seed: int | None = None,
         resample_every: int | None = None,
@@ -116,10 +97,11 @@ class OnlineDataset(IterableDataset["TensorDict"]):
             weighting: See there.
             short: See there.
             stratified: See there; batch mode only.
+            success: See there.
             select: Keys to return; None returns all.
-            seed: Root of all draws of this dataset: equal seeds draw alike, so processes of a
-                distributed training need different ones. None draws like no other dataset of this
-                process, and in every run alike.
+            seed: Root of all draws of this dataset: equal seeds draw alike, but for the ranks of a
+                distributed training, see `Rank`. None draws like no other dataset of this process,
+                and in every run alike.
             resample_every: Chunks (item mode) or batches (batch mode) between two draws from a
                 `ChunkSizeSampler`. None: each batch; once per iterator in item mode, where chunks
                 of different sizes cannot be stacked: there, give a multiple of the loader's batch
@@ -137,28 +119,34 @@ class OnlineDataset(IterableDataset["TensorDict"]):
         self._engine = engine
         self._longest = engine.max_episode_steps
         self._options = DrawOptions(
-            sampling_mode=sampling_mode, weighting=weighting, short=short, stratified=stratified
+            sampling_mode=sampling_mode,
+            weighting=weighting,
+            short=short,
+            stratified=stratified,
+            success=success,
         )
         self._chunk_size = _checked_chunk_size(chunk_size, self._longest, self._options)
         self._batch_size = checked_optional_integer("OnlineDataset.batch_size", batch_size)
         if stratified and batch_size is None:
             raise ConfigurationError(
                 "OnlineDataset.stratified: expected batch mode, got batch_size=None, which draws "
-                "one chunk at a time; give batch_size."
+                "no batches of a size of yours; give batch_size."
             )
         if transform is not None:
             require_callable("OnlineDataset.transform", transform, "a function of a TensorDict")
         self._transform = transform
         self._select = None if select is None else checked_names("OnlineDataset.select", select)
-        chunk_fields(engine.layout, self._select)
+        fields = chunk_fields(engine.layout, self._select).values()
+        self._step_bytes = sum(bytes_of(field.shape, field.dtype) for field in fields)
         self._seed = checked_optional_integer("OnlineDataset.seed", seed, least=0)
         every = _checked_interval(resample_every, chunk_size)
         self._every = every if batch_size is None else every or 1
-        self._iterators = IteratorCount()
+        self._iterators = Tally()
         self._number = engine.next_dataset()
 
     def __iter__(self) -> "Iterator[TensorDict]":
         """Draw chunks or batches, for ever."""
+        tensordict_class()  # from here on a loader of this process knows how to stack them
         info = get_worker_info()
         worker, workers = (0, 0) if info is None else (info.id, info.num_workers)
         epoch = self._iterators.next(worker)
@@ -168,20 +156,28 @@ class OnlineDataset(IterableDataset["TensorDict"]):
         try:
             generator = _generator(self._root(CHUNK_STREAM_NAME, self._seed, place), place)
             next_size = self._sizes(place)
-            size, yielded = next_size(), 0
+            size, yielded, most = next_size(), 0, 1
+            drawn: list[TensorDict] = []  # what comes next, last
             while True:
                 if self._every is not None and yielded == self._every:
                     size, yielded = next_size(), 0
-                batch = draw(source, size, generator)
-                if batch is None:
-                    return
-                yield batch if self._transform is None else self._transform(batch)
+                if not drawn:
+                    left = most if self._every is None else min(most, self._every - yielded)
+                    n = self._batch_size or source.bulk(left)
+                    batch = draw(source, (n, size), generator)
+                    if batch is None:
+                        return
+                    drawn = [batch] if self._batch_size else single_chunks(batch)[::-1]
+                    room = BULK_BYTES // (size * self._step_bytes)
+                    most = max(min(2 * most, BULK_CHUNKS, room), 1)
+                one = drawn.pop()
+                yield one if self._transform is None else self._transform(one)
                 yielded += 1
         finally:
             source.end_iterator()
 
     def _awaited(
-        self, source: ChunkSource, size: int, generator: torch.Generator
+        self, source: ChunkSource, size: tuple[int, int], generator: torch.Generator
     ) -> "TensorDict | None":
         """Return the same as `_draw` in a loader worker, None when its loader ends meanwhile.
 
@@ -202,30 +198,29 @@ class OnlineDataset(IterableDataset["TensorDict"]):
     def _draw(
         self,
         source: ChunkSource,
-        size: int,
+        size: tuple[int, int],
         generator: torch.Generator,
         timeout: float | None = None,
     ) -> "TensorDict":
-        """Return one batch, or one chunk in item mode."""
-        batch = source.sample_batch(
-            self._batch_size or 1,
-            size,
+        """Return a batch of ``size``, (n, c)."""
+        return source.sample_batch(
+            *size,
             sampling_mode=self._options.sampling_mode,
             weighting=self._options.weighting,
             short=self._options.short,
             stratified=self._options.stratified,
+            success=self._options.success,
             select=self._select,
             generator=generator,
             timeout=timeout,
         )
-        return cast("TensorDict", batch[0]) if self._batch_size is None else batch
 
-    @staticmethod
-    def _root(name: str, seed: int | None, place: IteratorPlace) -> Substream:
+    def _root(self, name: str, seed: int | None, place: IteratorPlace) -> Substream:
         """Return the root of all streams of a dataset for one purpose."""
+        rank = self._engine.rank()
         if seed is not None:
-            return derive_substream(name, root_seed=seed)
-        return derive_substream(f"{name}.unseeded", root_seed=0).child(place.dataset)
+            return rank.stream(name, seed)
+        return rank.stream(f"{name}.unseeded", 0).child(place.dataset)
 
     def _sizes(self, place: IteratorPlace) -> Callable[[], int]:
         """Return what gives the chunk sizes of one iterator."""
@@ -248,7 +243,7 @@ class OnlineDataset(IterableDataset["TensorDict"]):
 
     @staticmethod
     def collate_fn(batch: "Sequence[TensorDict]") -> "TensorDict":
-        """Stack chunks; for a loader in item mode.
+        """Stack chunks, as a loader in item mode does without it too.
 
         Args:
             batch: n chunks of equal shape [c].
@@ -256,12 +251,11 @@ class OnlineDataset(IterableDataset["TensorDict"]):
         Returns:
             Batch of shape [n, c].
         """
-        stack = cast("Callable[[Sequence[TensorDict]], TensorDict]", torch.stack)
-        return stack(tuple(batch))
+        return stacked(batch)
 
     @staticmethod
     def passthrough_collate_fn(batch: "TensorDict") -> "TensorDict":
-        """Return ``batch`` itself; for a loader with ``batch_size=None`` in batch mode."""
+        """Return ``batch`` itself, as a loader with ``batch_size=None`` does without it too."""
         return batch
 
 

@@ -8,8 +8,10 @@ from cadenza.core.errors import ConfigurationError, InputError
 
 SamplingMode = Literal["episode", "segment", "boundary"]
 Weighting = Literal["episode", "window", "step"]
-Short = Literal["exclude", "pad", "error"]
+Short = Literal["exclude", "pad", "pad_end", "error"]
 
+#: Choices of ``short`` that fill chunks up.
+PADDING: Final = ("pad", "pad_end")
 #: Choices of each option.
 _CHOICES: Final[dict[str, tuple[Any, ...]]] = {
     "sampling_mode": get_args(SamplingMode),
@@ -32,8 +34,10 @@ class DrawOptions:
             window of the store equally likely; ``"step"`` makes every step of the runs equally
             likely to be covered, for which windows may hang over the ends of their run.
         short: Runs shorter than a chunk: ``"exclude"`` leaves them out, ``"pad"`` fills the chunk
-            up, ``"error"`` refuses to draw.
+            up, ``"error"`` refuses to draw. With ``"pad_end"`` every step of a run begins a window,
+            and those that hang over the run's end are filled up there.
         stratified: Draw every episode once before one is repeated within a call.
+        success: Draw only from episodes that succeeded (True) or failed (False); None from all.
 
     Steps outside the run repeat its nearest step; the mask of the draw tells them apart.
     """
@@ -42,6 +46,7 @@ class DrawOptions:
     weighting: Weighting = "episode"
     short: Short = "exclude"
     stratified: bool = False
+    success: bool | None = None
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -51,6 +56,13 @@ class DrawOptions:
                     f"DrawOptions.{name}: expected one of {list(choices)}, got {value!r}."
                 )
         checked_flag("DrawOptions.stratified", self.stratified)
+        if self.success is not None:
+            checked_flag("DrawOptions.success", self.success)
+        if self.weighting == "step" and self.short == "pad_end":
+            raise ConfigurationError(
+                "DrawOptions: expected weighting 'episode' or 'window' with short 'pad_end', got "
+                "'step', for which windows hang over both ends."
+            )
         if self.weighting == "step" and self.sampling_mode == "boundary":
             raise ConfigurationError(
                 "DrawOptions: expected weighting 'episode' or 'window' with sampling_mode "
@@ -65,7 +77,7 @@ class DrawOptions:
     @property
     def may_mask(self) -> bool:
         """Whether a chunk may have steps outside its run."""
-        return self.weighting == "step" or self.short == "pad"
+        return self.weighting == "step" or self.short in PADDING
 
     def check_chunk(self, c: int) -> None:
         """Refuse chunks that the mode cannot have.

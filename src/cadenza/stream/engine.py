@@ -28,11 +28,18 @@ from cadenza.stream.environment import store_layout
 from cadenza.stream.layout import StoreLayout
 from cadenza.stream.live_draws import LiveDraws, WorkerDraws
 from cadenza.stream.policy_board import PolicyBoard
-from cadenza.stream.processes import require_imported_main, started_at
+from cadenza.stream.processes import ALONE, Rank, require_imported_main, started_at
 from cadenza.stream.recorded_draws import RecordingReader
 from cadenza.stream.recording_files import IteratorPlace, RecordingSession
 from cadenza.stream.serving import ServingCheck
-from cadenza.stream.slots import OnlineDataEngineState, SlotStore, StreamWords, engine_state
+from cadenza.stream.shared_file import Tally
+from cadenza.stream.slots import (
+    OnlineDataEngineState,
+    SlotStore,
+    StreamWords,
+    engine_state,
+    set_engine_state,
+)
 from cadenza.stream.stream_report import StreamReport, status_document
 from cadenza.stream.supervisor import Supervisor
 
@@ -48,6 +55,9 @@ class OnlineDataEngine(ChunkSource):
 
     Use it as a context manager, or call `start` and `stop`.
     """
+
+    #: Rank of the process that gave this one the engine.
+    _rank: Rank = ALONE
 
     def __init__(self, cfg: OnlineDataEngineCfg) -> None:
         """Reserve the buffer; no process is started.
@@ -65,7 +75,7 @@ class OnlineDataEngine(ChunkSource):
         check_settings(cfg)
         self._cfg = cfg.copy()
         self._store = SlotStore.create(store_layout(self._cfg))
-        self._board = PolicyBoard()
+        self._board, self._versions = PolicyBoard(), Tally()
         self._session = RecordingSession()
         self._store.words[StreamWords.OWNER_PID] = os.getpid()
         self._store.words[StreamWords.OWNER_STARTED_AT] = started_at(os.getpid())
@@ -73,20 +83,18 @@ class OnlineDataEngine(ChunkSource):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a drawing process needs; only multiprocessing may ask."""
-        shared = {"store": self._store, "board": self._board, "session": self._session}
-        return {"cfg": self._cfg, **shared}
+        shared = ("_cfg", "_store", "_board", "_versions", "_session")
+        # A loader's worker that is spawned knows nothing of its parent's rank.
+        return {name: getattr(self, name) for name in shared} | {"_rank": self.rank()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Draw in a new process."""
-        self._cfg = state["cfg"]
-        self._store = state["store"]
-        self._board = state["board"]
-        self._session = state["session"]
+        vars(self).update(state)
         self._prepare()
 
     def _prepare(self) -> None:
         """Make what every process has for itself."""
-        self._draws = LiveDraws(self._store, self._cfg)
+        self._draws = LiveDraws(self._store, self._cfg, self.rank)
         self._recorder: RecordingReader | None = None
         self._serving = ServingCheck(self._store)
         self._stopping = threading.RLock()
@@ -125,10 +133,12 @@ class OnlineDataEngine(ChunkSource):
             )
         cfg = self._cfg
         self._report = StreamReport(self._store, log_path=cfg.log_path, status_path=cfg.status_path)
-        self._store.words[StreamWords.STATE] = OnlineDataEngineState.STARTING
+        set_engine_state(self._store, OnlineDataEngineState.STARTING)
         rules = FlowRules.of(cfg)
         request_fill(self._store, rules)
-        self._supervisor = Supervisor(cfg, self._store, self._board, rules, self._report)
+        self._supervisor = Supervisor(
+            cfg, self._store, self._board, rules, self._report, rank=self.rank()
+        )
         # At exit this must come before multiprocessing waits for its children.
         self._end = weakref.finalize(
             self, _end_abandoned, self._supervisor, self._report, os.getpid()
@@ -162,7 +172,7 @@ class OnlineDataEngine(ChunkSource):
         failed_before = self.state is OnlineDataEngineState.FAILED
         if not failed_before:
             ended = OnlineDataEngineState.FAILED if forced else OnlineDataEngineState.STOPPED
-            self._store.words[StreamWords.STATE] = ended
+            set_engine_state(self._store, ended)
         if self._end is not None and self._report is not None:
             self._end.detach()
             atexit.unregister(self._end)
@@ -222,7 +232,7 @@ class OnlineDataEngine(ChunkSource):
                     self._noting_late_errors(self._stop, error)
             return
         self._stop_after(error)
-        self._store.words[StreamWords.STATE] = OnlineDataEngineState.FAILED
+        set_engine_state(self._store, OnlineDataEngineState.FAILED)
 
     def _stop_after(self, error: BaseException) -> None:
         """Stop because of ``error``, which goes on; what fails now becomes a note of it."""
@@ -246,7 +256,7 @@ class OnlineDataEngine(ChunkSource):
             if recorder is not None:
                 recorder.note_iterator(place)
         elif self._session.is_of_parent:
-            draws = LiveDraws(self._store, self._cfg)
+            draws = LiveDraws(self._store, self._cfg, self.rank)
             return WorkerDraws(self, draws, self._session, place), place
         return self, place
 
@@ -286,14 +296,21 @@ class OnlineDataEngine(ChunkSource):
                 f"OnlineDataEngine.publish_policy: expected a mapping of tensors and plain "
                 f"values, got {type(cast('object', state_dict)).__name__}; give net.state_dict()."
             )
-        with self._store.file.locked():
-            version = int(self._store.words[StreamWords.POLICY_VERSION]) + 1
-            self._board.write(version, state_dict)
-            self._store.words[StreamWords.POLICY_VERSION] = version
+        version = self._versions.next() + 1
+        self._draws.publish(self._board, version, state_dict)
         # A fork has the owner's report as well, with a lock that may be held for ever.
         if self._report is not None and self.is_owner:
             self._report.log("policy_published", version=version)
         return version
+
+    def rank(self) -> Rank:
+        """Return the rank whose random streams draws of this process belong to."""
+        return Rank.here(self._rank)
+
+    def bulk(self, most: int) -> int:
+        """Return how many chunks to draw at once, see `ChunkSource.bulk`: what the ratio allows."""
+        ratio, steps = self._cfg.max_replay_ratio, self.buffer_size * self.max_episode_steps
+        return most if ratio is None else min(most, max(int(ratio * steps), 1))
 
     @property
     def state(self) -> OnlineDataEngineState:

@@ -14,7 +14,7 @@ Names:  an observation of one array is ``obs``; those of a `Dict`, nested or not
 Axes:   E = environments.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, cast
@@ -261,8 +261,15 @@ class Worlds:
                 f"{env.metadata.get('autoreset_mode')!r}; make it with gymnasium.make_vec."
             ) from error
         self._due = np.zeros(env.num_envs, np.bool_)
+        self._each: list[_PlainEndings] = []
         if isinstance(env.unwrapped, SyncVectorEnv):  # which makes a truth value of any word
-            env.unwrapped.envs = [_PlainEndings(one) for one in env.unwrapped.envs]
+            self._each = [_PlainEndings(one) for one in env.unwrapped.envs]
+            env.unwrapped.envs = list(self._each)
+
+    @property
+    def can_hold(self) -> bool:
+        """Whether single environments can be held while the others are stepped."""
+        return bool(self._each)
 
     def reset(self, seed: int | None) -> Arrays:
         """Begin an episode in every environment and return the observations by field."""
@@ -270,13 +277,23 @@ class Worlds:
         self._due[:] = False
         return named_arrays(self.observation)
 
-    def step(self, actions: Any) -> WorldStep:
-        """Step every environment with ``actions``, (E, *action shape)."""
+    def step(self, actions: Any, held: Sequence[int] = ()) -> WorldStep:
+        """Step every environment with ``actions``, (E, *action shape), but for those to hold."""
+        for row, one in enumerate(self._each):
+            one.is_held = row in held
         observation, rewards, ends, cuts, infos = self.env.step(actions)
         terminated, truncated = truths("terminations", ends), truths("truncations", cuts)
+        for name, each in (("rewards", rewards), ("terminations", ends), ("truncations", cuts)):
+            if np.shape(each) != self._due.shape:
+                raise InputError(
+                    f"vector environment: expected {name} of shape {self._due.shape}, one number "
+                    f"for each environment, got {np.shape(each)}; let each return a plain number, "
+                    "float(reward) or bool(terminated)."
+                )
         done = terminated | truncated
         states = named_arrays(observation)
         first, begun, played = states, done, ~self._due
+        played[list(held)] = False
         if self._mode is AutoresetMode.SAME_STEP:
             states = self._with_final(states, done, infos)
         elif self._mode is AutoresetMode.NEXT_STEP:
@@ -317,11 +334,28 @@ class Worlds:
 
 
 class _PlainEndings(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """One environment whose endings are truth values."""
+    """One environment whose endings are truth values, and that stands still while it is held."""
+
+    is_held: bool = False
+    _seen: Any = None
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        """Reset it."""
+        self._seen, infos = self.env.reset(**options)
+        return self._seen, infos
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step it."""
+        """Step it, unless it is held at its beginning."""
+        if self.is_held:
+            return self._seen, 0.0, False, False, {}
         seen, reward, ended, cut, infos = self.env.step(action)
+        for name, value in (("reward", reward), ("terminated", ended), ("truncated", cut)):
+            shape = np.shape(cast("Any", value))
+            if shape:
+                raise InputError(
+                    f"environment: expected {name} to be a plain number, got the shape "
+                    f"{shape}; return float({name}) or bool({name}) from step."
+                )
         ends = bool(truths("terminated", ended)), bool(truths("truncated", cut))
         return seen, reward, *ends, infos
 

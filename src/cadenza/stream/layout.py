@@ -24,6 +24,8 @@ ALIGNMENT: Final = 64
 ERROR_BYTES: Final = 8192
 #: Processes that may draw at once.
 MAX_CONSUMERS: Final = 128
+#: Row of the drawing processes' tables in which the engine's owner asks for fills.
+OWNER_ROW: Final = MAX_CONSUMERS
 #: Logarithmic classes of waiting times and version lags, see `counters`.
 HISTOGRAM_CLASSES: Final = 64
 #: Runs of equal ``segment_id`` that a slot notes.
@@ -62,6 +64,8 @@ NEXT: Final = "next."
 #: Keys of a chunk that are computed from where it lies.
 VIRTUAL: Final = (
     Field(name="valid", shape=(), dtype="bool"),
+    Field(name="action_is_pad", shape=(), dtype="bool"),
+    Field(name="success", shape=(), dtype="int64"),
     Field(name="episode_id", shape=(), dtype="int64"),
     Field(name="part", shape=(), dtype="int64"),
     Field(name="episode_step", shape=(), dtype="int64"),
@@ -101,6 +105,7 @@ _PRODUCER_TABLES: Final = (
     "publishing",
     "begun",
     "episodes",
+    "turns",
     "frames",
     "dropped",
     "stalled_ns",
@@ -121,6 +126,11 @@ _CONSUMER_TABLES: Final = (
     "version_lag",
     "excluded_ppm",
     "passed",
+    "published",
+    "to_fill",
+    "requests",
+    "drawn_at",
+    "passed_at",
 )
 
 
@@ -166,9 +176,9 @@ class StoreLayout:
         arrays.append(("slot.segment_bounds", (self.slots, MAX_SEGMENTS, 2), "int32"))
         arrays += [(f"producer.{name}", (self.producers,), "int64") for name in _PRODUCER_TABLES]
         arrays.append(("producer.error", (self.producers, ERROR_BYTES), "uint8"))
-        arrays += [(f"consumer.{name}", (MAX_CONSUMERS,), "int64") for name in _CONSUMER_TABLES]
+        arrays += [(f"consumer.{name}", (OWNER_ROW + 1,), "int64") for name in _CONSUMER_TABLES]
         for name in ("staleness_classes", "lag_classes"):
-            arrays.append((f"consumer.{name}", (MAX_CONSUMERS, HISTOGRAM_CLASSES), "int64"))
+            arrays.append((f"consumer.{name}", (OWNER_ROW + 1, HISTOGRAM_CLASSES), "int64"))
         for field in self.fields:
             entries = self.entries_per_slot(field)
             arrays.append(
@@ -184,7 +194,7 @@ class StoreLayout:
     def nbytes(self) -> int:
         """Bytes of the whole block."""
         last = list(self.places().values())[-1]
-        return last.offset + _bytes_of(last.shape, last.dtype)
+        return last.offset + bytes_of(last.shape, last.dtype)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "StoreLayout":
@@ -223,9 +233,10 @@ def _placed(arrays: Iterable[tuple[str, tuple[int, ...], str]]) -> dict[str, Pla
     offset = 0
     for name, shape, dtype in arrays:
         places[name] = Placed(offset, shape, dtype)
-        offset += -(-_bytes_of(shape, dtype) // ALIGNMENT) * ALIGNMENT
+        offset += -(-bytes_of(shape, dtype) // ALIGNMENT) * ALIGNMENT
     return places
 
 
-def _bytes_of(shape: tuple[int, ...], dtype: str) -> int:
+def bytes_of(shape: tuple[int, ...], dtype: str) -> int:
+    """Return the bytes of an array."""
     return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize

@@ -8,10 +8,10 @@ Axes:   n = chunks, c = steps of a chunk.
 
 import os
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ from torch import Tensor
 from cadenza.core.checks import whole_number
 from cadenza.core.device import generator_fault
 from cadenza.core.errors import DataPendingError, InputError
-from cadenza.core.seeding import derive_substream
 from cadenza.stream.back_pressure import (
     POLL_S,
     request_fill_if_due,
@@ -31,6 +30,8 @@ from cadenza.stream.chunk_source import ChunkSource, DrawRequest
 from cadenza.stream.config import FlowRules, OnlineDataEngineCfg
 from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.layout import StoreLayout
+from cadenza.stream.policy_board import PolicyBoard
+from cadenza.stream.processes import Rank
 from cadenza.stream.recorded_draws import RecordingReader
 from cadenza.stream.recording_files import WORKERS_FOLDER, IteratorPlace, RecordingSession
 from cadenza.stream.serving import ServingCheck
@@ -48,11 +49,13 @@ class LiveDraws:
     Threads draw side by side, and count one after the other.
     """
 
-    def __init__(self, store: SlotStore, cfg: OnlineDataEngineCfg) -> None:
-        """Draw from ``store`` as the checked settings say."""
+    def __init__(
+        self, store: SlotStore, cfg: OnlineDataEngineCfg, rank: Callable[[], Rank]
+    ) -> None:
+        """Draw from ``store`` as the checked settings say, for the ``rank`` of this process."""
         self._store = store
         self._rules = FlowRules.of(cfg)
-        self._seed = cfg.seed
+        self._seed, self._rank = cfg.seed, rank
         self._timeout = cfg.draw_timeout
         self._batches = Batches(store.layout, torch.device(cfg.buffer_device))
         self._serving = ServingCheck(store)
@@ -79,7 +82,7 @@ class LiveDraws:
             with self._counting.here():
                 self._consumer.note_given_up(self._rules.buffer_size)
             raise
-        request_fill_if_due(self._store, self._rules)
+        request_fill_if_due(self._store, self._rules, self._consumer.row)
         return self._batches.batch(targets, landed, size, request.out)
 
     def _drawn(
@@ -95,6 +98,7 @@ class LiveDraws:
                 self._store,
                 self._rules,
                 size[0],
+                row=self._consumer.row,
                 timeout=left,
                 check=self._serving.require,
                 note=self._note_blocked,
@@ -105,7 +109,7 @@ class LiveDraws:
                 return self._reader.draw(*size, targets, generator, request.options)
             except DataPendingError as error:
                 # A draw that cannot be served counts nothing, and so asks for nothing by itself.
-                request_fill_unless_running(self._store, self._rules)
+                request_fill_unless_running(self._store, self._rules, self._consumer.row)
                 # Tells producers at once that a draw waits, and counts an attempt in vain.
                 self._note_blocked(time.monotonic_ns() - tried)
                 left = timeout - (time.monotonic() - began)
@@ -118,6 +122,13 @@ class LiveDraws:
             time.sleep(POLL_S)
             self._note_blocked(time.monotonic_ns() - before)
 
+    def publish(self, board: PolicyBoard, version: int, weights: Mapping[str, Any]) -> None:
+        """Put weights on the board, and tell producers of them, in this process's place."""
+        row = self._consumer.row
+        board.write(version, weights, row)
+        table = self._store.consumers["published"]
+        table[row] = max(int(table[row]), version)  # another thread may have published a later one
+
     def _note_blocked(self, duration_ns: int, chunks: int = 0) -> None:
         with self._counting.here():
             self._consumer.note_blocked(duration_ns, chunks)
@@ -126,7 +137,7 @@ class LiveDraws:
     def recording(self, folder: str | Path, *, durable: bool = True) -> Generator[RecordingReader]:
         """Write down every draw in the block, see `OnlineDataEngine.recording`."""
         before = self._reader
-        recorder = RecordingReader(before, self._store, folder, durable=durable)
+        recorder = RecordingReader(before, self._store, folder, durable=durable, rank=self._rank())
         try:
             self._reader = recorder
             yield recorder
@@ -142,7 +153,7 @@ class LiveDraws:
             return generator
         worker = torch.utils.data.get_worker_info()
         number = 0 if worker is None else worker.id + 1
-        stream = derive_substream("stream.engine.draws", root_seed=self._seed)
+        stream = self._rank().stream("stream.engine.draws", self._seed)
         # Processes are told apart by their row of counters, which no two of them share.
         seed = stream.child(self._consumer.row).child(number).integer_seed()
         # Threads that come first at once share what one of them has put in, and so draw no twins.
@@ -208,6 +219,10 @@ class WorkerDraws(ChunkSource):
     def draw_timeout(self) -> float:
         """Longest wait of a draw for fresh data, s."""
         return self._engine.draw_timeout
+
+    def bulk(self, most: int) -> int:
+        """Return how many chunks to draw at once, see `ChunkSource.bulk`."""
+        return self._engine.bulk(most)
 
     def end_iterator(self) -> None:
         """End the iterator's recording, if it has one."""

@@ -1,6 +1,10 @@
 """Weights from a trainer to all producers, through a file without a name.
 
-Header:  version, bytes of the weights, first 16 bytes of their BLAKE2b: 32 bytes.
+Every process that publishes has a region of its own, so that none waits for another; the latest
+version counts.
+
+Header:  version, bytes of the weights, first 16 bytes of their BLAKE2b: 32 bytes, and so in each
+         region.
 A reader that meets a write in progress sees a wrong digest and keeps its weights until the next
 look.
 """
@@ -9,51 +13,42 @@ import os
 import struct
 from collections.abc import Mapping
 from hashlib import blake2b
-from multiprocessing import reduction
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from cadenza.core.errors import StorageError
 from cadenza.core.payloads import deserialise, serialise
-from cadenza.stream.shared_file import SentDescriptor, close_all, memory_folder, open_unnamed
+from cadenza.stream.layout import MAX_CONSUMERS
+from cadenza.stream.shared_file import ThreadLock, UnnamedFile
 
 _HEADER: Final = struct.Struct("<qq16s")
+#: Distance of two regions; what nobody wrote takes no memory.
+_REGION_BYTES: Final = 2**40
 
 
-class PolicyBoard:
+class PolicyBoard(UnnamedFile):
     """Holds the newest weights; the file grows with them and ends with its last process."""
 
     def __init__(self, descriptor: int | None = None) -> None:
-        """Open a board; ``descriptor`` is one that another process opened."""
-        self._opened = [] if descriptor is None else [descriptor]
-        if descriptor is None:
-            open_unnamed(memory_folder(), self._opened)
-        self._descriptor = self._opened[0]
+        """Open a board; ``descriptor`` as of `UnnamedFile`."""
+        super().__init__(descriptor)
+        self._turn = ThreadLock()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a new process needs; only multiprocessing may ask."""
-        return {"descriptor": reduction.DupFd(self._descriptor)}
+    def write(self, version: int, weights: Mapping[str, Any], row: int = 0) -> None:
+        """Replace the weights of a process, which has ``row`` in the counters, by a later version.
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Open the board in a new process."""
-        self.__init__(cast("SentDescriptor", state["descriptor"]).detach())
-
-    def __del__(self) -> None:
-        """Give the file free."""
-        close_all(getattr(self, "_opened", []))
-
-    def write(self, version: int, weights: Mapping[str, Any]) -> None:
-        """Replace the weights by those of a larger version, see `core.payloads.serialise`.
+        See `core.payloads.serialise` for what weights may be.
 
         Raises:
             StorageError: There is no room.
             CheckpointError: A value of another type.
         """
         data = serialise(weights)
-        digest = blake2b(data, digest_size=16).digest()
+        digest, begin = blake2b(data, digest_size=16).digest(), row * _REGION_BYTES
         try:
-            os.posix_fallocate(self._descriptor, 0, _HEADER.size + len(data))
-            _write_all(self._descriptor, data, _HEADER.size)
-            _write_all(self._descriptor, _HEADER.pack(version, len(data), digest), 0)
+            with self._turn.here():
+                os.posix_fallocate(self._descriptor, begin, _HEADER.size + len(data))
+                _write_all(self._descriptor, data, begin + _HEADER.size)
+                _write_all(self._descriptor, _HEADER.pack(version, len(data), digest), begin)
         except OSError as error:
             raise StorageError(
                 f"publish_policy: expected room for {len(data)} bytes in shared memory, got: "
@@ -61,15 +56,17 @@ class PolicyBoard:
             ) from error
 
     def read(self) -> tuple[int, dict[str, Any]] | None:
-        """Return version and weights, None while there are none or they are being written."""
-        header = os.pread(self._descriptor, _HEADER.size, 0)
-        if len(header) < _HEADER.size:
-            return None
-        version, size, digest = _HEADER.unpack(header)
-        data = _read_all(self._descriptor, size, _HEADER.size)
-        if not version or blake2b(data, digest_size=16).digest() != digest:
-            return None
-        return version, deserialise(data, max_bytes=2 * size + 4096)
+        """Return the latest version that is not being written, and its weights, None if none is."""
+        headers: list[tuple[int, int, bytes, int]] = []
+        for begin in range(0, MAX_CONSUMERS * _REGION_BYTES, _REGION_BYTES):
+            header = os.pread(self._descriptor, _HEADER.size, begin)
+            if len(header) == _HEADER.size:
+                headers.append((*_HEADER.unpack(header), begin + _HEADER.size))
+        for version, size, digest, begin in sorted(headers, reverse=True):
+            data = _read_all(self._descriptor, size, begin)
+            if version and blake2b(data, digest_size=16).digest() == digest:
+                return version, deserialise(data, max_bytes=2 * size + 4096)
+        return None
 
 
 def _write_all(descriptor: int, data: bytes, place: int) -> None:

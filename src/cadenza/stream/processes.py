@@ -1,4 +1,4 @@
-"""Processes: who a number belongs to, and how those of producers begin.
+"""Processes: who a number belongs to, which rank of a training one is, and how producers begin.
 
 Numbers come again, the moment of their start does not.
 
@@ -9,12 +9,16 @@ when the server started, until it is given others.
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Mapping
-from multiprocessing import forkserver
+from multiprocessing import forkserver, process
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+
+from torch import distributed
 
 from cadenza.core.errors import ConfigurationError
+from cadenza.core.seeding import Substream, derive_substream
 
 #: Names of producers' processes begin so.
 PRODUCER_NAME: Final = "cadenza-producer-"
@@ -49,19 +53,67 @@ def is_same_process(pid: int, start: int) -> bool:
 
 
 def require_imported_main() -> None:
-    """Refuse to start processes while this one still imports the program's main module.
+    """Refuse to start processes that could not import the program's main module.
 
-    A producer tells its owner by its exit code; it cannot report yet.
+    That is one that comes from standard input or is gone, or that this process still imports: a
+    producer tells its owner of that by its exit code, because it cannot report yet.
 
     Raises:
-        ConfigurationError: The module does so at import, in another process than a producer's.
+        ConfigurationError: There is no file of the module, or it starts an engine at import, in
+            another process than a producer's.
     """
-    process = multiprocessing.current_process()
-    if not getattr(process, "_inheriting", False):  # as multiprocessing itself finds out
+    main = sys.modules["__main__"]
+    script = getattr(main, "__file__", None)  # none at a prompt, where nothing is imported
+    place = Path(getattr(process, "ORIGINAL_DIR", None) or "", script or "")
+    if script is not None and getattr(main, "__spec__", None) is None and not place.is_file():
+        raise ConfigurationError(
+            f"OnlineDataEngine.start: expected the program in a file, which producers import, got "
+            f"{script!r}; save the script and run it as `python FILE`."
+        )
+    mine = multiprocessing.current_process()
+    if not getattr(mine, "_inheriting", False):  # as multiprocessing itself finds out
         return
-    if process.name.startswith(PRODUCER_NAME):
+    if mine.name.startswith(PRODUCER_NAME):
         os._exit(UNGUARDED_EXIT)
     raise ConfigurationError(f"OnlineDataEngine.start: expected to run once, got: {UNGUARDED}.")
+
+
+class Rank(NamedTuple):
+    """Which of how many processes of a distributed training this is."""
+
+    number: int = 0
+    world: int = 1
+
+    @classmethod
+    def here(cls, otherwise: "Rank") -> "Rank":
+        """Return what `torch.distributed` says, or RANK and WORLD_SIZE, or else ``otherwise``.
+
+        Raises:
+            ConfigurationError: The variables are no numbers.
+        """
+        if distributed.is_available() and distributed.is_initialized():
+            return cls(distributed.get_rank(), distributed.get_world_size())
+        told = {name: os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE")}
+        if not any(told.values()):
+            return otherwise
+        try:
+            return cls(int(told["RANK"] or 0), int(told["WORLD_SIZE"] or 1))
+        except ValueError as error:
+            raise ConfigurationError(
+                f"stream: expected numbers in the variables RANK and WORLD_SIZE, got {told}; set "
+                "or unset both."
+            ) from error
+
+    def stream(self, name: str, seed: int) -> Substream:
+        """Return the random stream of this rank; a single process has the seed's own."""
+        if self == ALONE:
+            return derive_substream(name, root_seed=seed)
+        root = derive_substream(f"{name}.rank", root_seed=seed)
+        return root.child(self.world).child(self.number)
+
+
+#: The only process of a training.
+ALONE: Final = Rank()
 
 
 def preload(module: str) -> None:

@@ -5,8 +5,9 @@ the engine's owner is gone; an interrupt from the terminal is for the owner alon
 
 Rules:  a slot holds one episode, or one part of it: where the slot ends before the episode, the
         part ends as a truncation, and the next one goes on from there. Where one may not be
-        published yet, no environment is stepped. What has a number that is not finite or too many
-        segments, and a demonstration that is empty or failed, is dropped and counted.
+        published yet, its environment or all of them wait, see `EpisodeRunner.publish`. What has a
+        number that is not finite or too many segments, and a demonstration that is empty or
+        failed, is dropped and counted.
 Axes:   E = environments.
 """
 
@@ -65,14 +66,15 @@ class EpisodeRunner:
         policy: StreamPolicy,
         *,
         counters: ProducerRow,
-        may_publish: Callable[[int], bool],
+        may_publish: Callable[[int, int | None], bool],
         reuse: Reuse,
         max_attempts: int,
         spare_unread: bool = False,
     ) -> None:
         """Play ``worlds``.
 
-        ``may_publish`` tells whether another episode may be published, see `SlotStore.publish`; at
+        ``may_publish`` tells whether another episode may be published, see `SlotStore.publish`,
+        of an environment that so many others of this producer come before; None: all the same. At
         most ``max_attempts`` per environment may be dropped in a row. ``reuse`` and
         ``spare_unread`` as of `SlotStore.take_slot`.
         """
@@ -91,6 +93,7 @@ class EpisodeRunner:
         self._writers: list[EpisodeWriter | None] = [None] * count
         self._versions = [0] * count
         self._is_begun = False
+        self._turns = np.zeros(count, np.int64)
         # By row: what ended and whether it succeeded, and what begins after it, from which state.
         self._ended: dict[int, tuple[EpisodeWriter, bool | None]] = {}
         self._next: dict[int, tuple[Arrays, EpisodeWriter | None]] = {}
@@ -112,15 +115,15 @@ class EpisodeRunner:
         rows = np.arange(len(self._writers))
         if isinstance(self._policy, DemonstrationPolicy):
             lengths = self._policy.plan()
-            for _ in np.flatnonzero(lengths == 0):
-                self._count_dropped("its demonstration is empty")
+            for row in np.flatnonzero(lengths == 0).tolist():
+                self._count_dropped(row, "its demonstration is empty")
             rows = np.flatnonzero(lengths)
         self._is_begun = True
         self._begin(rows, states)
         self.publish()
 
     def step(self) -> None:
-        """Step every environment once; nothing may wait in `publish`.
+        """Step every environment once, but for those that wait for their turn.
 
         Raises:
             InputError: The policy does not give one action, or one segment, per environment.
@@ -133,7 +136,9 @@ class EpisodeRunner:
             if isinstance(self._policy, Segmenting)
             else none_segments(len(self._writers))
         )
-        step = self._worlds.step(actions)
+        if not self._worlds.can_hold:
+            self._next.clear()  # whoever waits for its turn misses the beginning of this episode
+        step = self._worlds.step(actions, list(self._next))
         self._record(recorded, segments, step)
         begun = np.flatnonzero(step.begun)
         if len(begun) and not isinstance(self._policy, DemonstrationPolicy):
@@ -141,26 +146,48 @@ class EpisodeRunner:
         self.publish()
 
     def publish(self) -> bool:
-        """Publish what has ended, then begin what comes next; return whether nothing waits now."""
-        for row, (writer, success) in list(self._ended.items()):
+        """Publish what has ended, then begin what comes next; return whether to step on.
+
+        An environment whose episode must wait for its turn waits; the others go on while one of
+        them has a turn. The parts of long episodes take no turns, and all wait for them.
+        """
+        long = {row for row, (_, last) in self._next.items() if last is not None}
+        long |= {row for row, (writer, _) in self._ended.items() if writer.part}
+        for row in sorted(self._ended, key=self._before):
+            writer, success = self._ended[row]
+            before = None if row in long else self._before(row)
             published = writer.publish(
                 success=success,
                 policy_version=self._versions[row],
-                may_publish=self._may_publish,
+                may_publish=lambda count, before=before: self._may_publish(count, before),
             )
-            if published is None:
-                return False
-            del self._ended[row]
-            self._dropped_in_a_row = 0
-        for row, (state, before) in self._next.items():
+            if published is not None:
+                del self._ended[row]
+                self._turns[row] += 1
+                self._dropped_in_a_row = 0
+        for row in [row for row in self._next if row not in self._ended]:
+            state, last = self._next.pop(row)
             slot = self._store.take_slot(
                 self._producer, reuse=self._reuse, spare_unread=self._spare_unread
             )
-            writer = self._writers[row] = EpisodeWriter(self._store, slot, before=before)
+            writer = self._writers[row] = EpisodeWriter(self._store, slot, before=last)
             self._versions[row] = self.policy_version
             writer.start(state)
-        self._next.clear()
-        return True
+        if not self._ended:
+            return True
+        return not long & self._ended.keys() and any(map(self._has_turn, range(len(self._turns))))
+
+    def _before(self, row: int) -> int:
+        """Return how many turns of this producer's other environments come before that of one."""
+        ahead = self._turns[row] - self._turns + (np.arange(len(self._turns)) < row)
+        return int(np.maximum(ahead, 0).sum())  # its own is 0
+
+    def _has_turn(self, row: int) -> bool:
+        """Return whether an environment that nothing waits of may end an episode now."""
+        is_idle = self._writers[row] is None and isinstance(self._policy, DemonstrationPolicy)
+        if row in self._ended or is_idle:
+            return False
+        return self._may_publish(self._store.published(), self._before(row))
 
     def drop_all(self) -> None:
         """Give back all slots that are being written."""
@@ -226,7 +253,7 @@ class EpisodeRunner:
         wrong = "it did not succeed" if failed else self._unfit(writer)
         if wrong is not None:
             writer.drop()
-            self._count_dropped(wrong)
+            self._count_dropped(row, wrong)
             return
         self._ended[row] = (writer, success)
 
@@ -242,8 +269,9 @@ class EpisodeRunner:
                     return f"{field.name!r} has numbers not finite"
         return None
 
-    def _count_dropped(self, reason: str) -> None:
+    def _count_dropped(self, row: int, reason: str) -> None:
         self._counters.note_dropped()
+        self._turns[row] += 1  # nobody waits for its next attempt
         self._dropped_in_a_row += 1
         if self._dropped_in_a_row >= self._max_attempts * len(self._writers):
             raise OnlineDataWorkerError(
@@ -340,6 +368,9 @@ class _Producer:
             max_attempts=int(self._order["max_attempts"]),
             spare_unread=self._rules.high_water is not None,
         )
+        if self._order["restart"]:  # it takes part from now on, and has nothing to catch up
+            turns = self._store.producers["turns"]
+            turns[self._number] = turns.max()
         seed: int | None = self._seed("environment")
         while not self._is_closing():
             self._counters.beat()
@@ -364,8 +395,9 @@ class _Producer:
     def _is_closing(self) -> bool:
         return bool(self._store.words[StreamWords.CLOSING])
 
-    def _may_publish(self, published: int) -> bool:
-        return not self._is_closing() and may_publish(self._store, self._rules, published)
+    def _may_publish(self, published: int, before: int | None) -> bool:
+        turn = None if before is None else (self._number, before)
+        return not self._is_closing() and may_publish(self._store, self._rules, published, turn)
 
     def _works(self) -> bool:
         """Say that this producer writes, unless the engine closes; return whether it may.
@@ -378,11 +410,10 @@ class _Producer:
         return not self._is_closing()
 
     def _load_weights(self, policy: Learning, runner: EpisodeRunner) -> None:
-        version = int(self._store.words[StreamWords.POLICY_VERSION])
-        if version == runner.policy_version:
+        if self._store.weights_version() == runner.policy_version:
             return
         found = self._board.read()
-        if found is not None:
+        if found is not None and found[0] > runner.policy_version:
             runner.policy_version, weights = found
             policy.load_parameters(weights)
 

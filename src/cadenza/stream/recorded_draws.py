@@ -27,6 +27,7 @@ from cadenza.stream.batches import Batches, known_keys
 from cadenza.stream.chunk_source import ChunkSource, DrawRequest
 from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
 from cadenza.stream.layout import MAX_SEGMENTS, StoreLayout
+from cadenza.stream.processes import ALONE, Rank
 from cadenza.stream.recording_files import (
     WORKERS_FOLDER,
     Arrays,
@@ -164,6 +165,7 @@ class RecordingReader:
         folder: str | Path,
         *,
         durable: bool = True,
+        rank: Rank = ALONE,
     ) -> None:
         """Begin a recording in ``folder``, which must not hold one.
 
@@ -176,7 +178,7 @@ class RecordingReader:
         """
         self._reader = reader
         self._store = store
-        self._journal = JournalWriter(checked_path("recording: folder", folder), store.layout)
+        self._journal = JournalWriter(checked_path("recording: folder", folder), store.layout, rank)
         self._written: set[EpisodeKey] = set()
         self._durable = durable
         self._pid = os.getpid()
@@ -343,6 +345,14 @@ class RecordedStream(ChunkSource):
         """Longest wait of a draw, s: there is nothing to wait for."""
         return 0.0
 
+    def bulk(self, most: int) -> int:
+        """Return how many chunks were drawn at once."""
+        return self._draws[self._next].n if self._next < len(self._draws) else most
+
+    def rank(self) -> Rank:
+        """Return the rank that recorded."""
+        return self._rank
+
     def rewind(self) -> None:
         """Go back to the first draw; the next dataset repeats the first that was recorded."""
         self._next = 0
@@ -395,6 +405,7 @@ class RecordedStream(ChunkSource):
             raise damaged(self._folder, "a first line with the layout", "none")
         try:
             layout = StoreLayout.from_json(first["layout"])
+            self._rank = Rank(*map(int, first.get("rank", ())))
             for body in lines:
                 self._read_line(body, layout)
         except (KeyError, TypeError, ValueError) as error:

@@ -33,7 +33,8 @@ from cadenza.core.files import (
 )
 from cadenza.core.strict_json import parse_json_object
 from cadenza.stream.layout import Field, StoreLayout
-from cadenza.stream.shared_file import SharedFile
+from cadenza.stream.processes import ALONE, Rank
+from cadenza.stream.shared_file import SharedFile, ThreadLock
 
 #: File that lists episodes and draws.
 JOURNAL_NAME: Final = "draws.jsonl"
@@ -50,8 +51,8 @@ Arrays = Mapping[str, NDArray[Any]]
 class JournalWriter:
     """Appends lines, each sealed together with all lines before it."""
 
-    def __init__(self, folder: Path, layout: StoreLayout) -> None:
-        """Begin a journal in ``folder``, which is created.
+    def __init__(self, folder: Path, layout: StoreLayout, rank: Rank) -> None:
+        """Begin a journal of the draws of ``rank`` in ``folder``, which is created.
 
         Raises:
             StorageError: There is a journal already, or the file system refused.
@@ -68,7 +69,13 @@ class JournalWriter:
             ) from error
         self._seal, self._bytes, self._last = "", 0, ""
         self._episodes = 0
-        header = {"format": FORMAT_VERSION, "byteorder": sys.byteorder, "layout": asdict(layout)}
+        header: dict[str, Any] = {
+            "format": FORMAT_VERSION,
+            "byteorder": sys.byteorder,
+            "layout": asdict(layout),
+        }
+        if rank != ALONE:
+            header["rank"] = list(rank)
         self.append("stream", header)
 
     @property
@@ -322,6 +329,7 @@ class RecordingSession:
 
     def __init__(self) -> None:
         self._file = SharedFile.create(_WORD_BYTES)
+        self._turn = ThreadLock()
         self._pid = os.getpid()
         self._begun = 0
         self._folder: Path | None = None
@@ -365,7 +373,7 @@ class RecordingSession:
         """
         is_ours = False
         try:
-            with self._file.locked():  # of two threads, one is refused
+            with self._turn.here():  # of two threads, one is refused
                 if self.running:
                     raise NotReadyError(
                         "OnlineDataEngine.recording: expected one recording of a process at a "

@@ -10,7 +10,6 @@ from cadenza.stream.slots import OnlineDataEngineState, SlotStore, StreamWords, 
 
 #: Time between two looks at the owner of an engine, ns.
 _OWNER_CHECK_NS: Final = 500_000_000
-_SERVING: Final = tuple(int(state) for state in OnlineDataEngineState if state.is_serving)
 
 
 class ServingCheck:
@@ -28,8 +27,8 @@ class ServingCheck:
             NotReadyError: The engine has not started, or was stopped.
             OnlineDataWorkerError: It failed, or its owner is gone.
         """
-        if int(self._store.words[StreamWords.STATE]) not in _SERVING:
-            state = engine_state(self._store)
+        state = engine_state(self._store)
+        if not state.is_serving:
             if state is OnlineDataEngineState.FAILED:
                 raise self.failure()
             raise NotReadyError(

@@ -9,14 +9,14 @@ import errno
 import fcntl
 import mmap
 import os
+import struct
 import tempfile
 import threading
-import time
 import weakref
 from collections.abc import Generator
 from contextlib import contextmanager
 from multiprocessing import reduction
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol, Self, cast
 
 from cadenza.core.errors import InputError, StorageError
@@ -42,16 +42,20 @@ class ThreadLock:
 
 #: Where Linux keeps files in memory.
 MEMORY_FOLDER: Final = Path("/dev/shm")  # noqa: S108 -- the file is created exclusively and unlinked
+#: Files of a control group's limit and use, and what its statistics call the pages of files, those
+#: of shared memory among them, and the latter, by version.
+_GROUP_FILES: Final = {
+    2: ("memory.max", "memory.current", "file", "shmem"),
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem"),
+}
 #: Most bytes left free in the memory file system for everybody else; a smaller block leaves as many
 #: as it has.
 RESERVE: Final = 16 * 2**20
-#: Seconds that `SharedFile.locked` waits. Holders change a few words, so a longer wait means that
-#: one of them was stopped in the middle.
-LOCK_TIMEOUT: Final = 30.0
-#: Seconds between two attempts to lock.
-_LOCK_PAUSE: Final = 0.0002
 #: What file systems and kernels answer that cannot make a file without a name, see open(2).
 _NEEDS_NAME: Final = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
+#: A number that was given: its kind, and what tells its record from all others.
+_MARK_BYTES: Final = 12
+_RECORD: Final = struct.Struct(f"<i{_MARK_BYTES}s")
 
 
 class SentDescriptor(Protocol):
@@ -78,7 +82,6 @@ class SharedFile:
         self._descriptor = opened[0]
         self._close_descriptor = weakref.finalize(self, close_all, opened)
         self.map = mmap.mmap(self._descriptor, size)
-        self._threads = ThreadLock()
 
     @classmethod
     def create(cls, size: int, folder: Path | None = None) -> Self:
@@ -136,44 +139,74 @@ class SharedFile:
         self.__init__([duplicate.detach()], state["size"])
 
     @contextmanager
-    def locked(self, timeout: float = LOCK_TIMEOUT) -> Generator[None]:
-        """Exclude other processes, and other threads of this one; wait ``timeout`` s at most.
+    def claimed(self, place: int) -> Generator[bool]:
+        """Try to be the only process that is in such a block for ``place``, and say whether it is.
 
-        The kernel frees the lock when its holder dies.
-
-        Raises:
-            StorageError: Somebody else held the lock all the time, or the file is closed.
+        It never waits: another process may be stopped in its block for as long as it likes. The
+        kernel frees the places of one that dies.
         """
         self._check_open()
-        lock, taken = self._threads.here(), list[bool]()
-        deadline = time.monotonic() + timeout
         try:
-            # Takes the lock and notes so in one call: an interrupt comes before or after both.
-            taken.extend(map(lock.acquire, (True,), (timeout,)))
-            if True not in taken:
-                raise _lock_error(timeout)
-            while not self._try_lock():
-                if time.monotonic() >= deadline:
-                    raise _lock_error(timeout)
-                time.sleep(_LOCK_PAUSE)
-            yield
+            try:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+            except (BlockingIOError, PermissionError):  # what POSIX allows for a lock that is held
+                yield False
+            else:
+                yield True
         finally:
-            if True in taken:
-                try:
-                    fcntl.lockf(self._descriptor, fcntl.LOCK_UN)  # does nothing if it is not ours
-                finally:
-                    lock.release()
-
-    def _try_lock(self) -> bool:
-        try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):  # what POSIX allows for a lock that is held
-            return False
-        return True
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, place)  # does nothing if not ours
 
     def _check_open(self) -> None:
         if self.is_closed:
             raise StorageError("SharedFile: expected an open block, got a closed one; create anew.")
+
+
+class UnnamedFile:
+    """A file in memory that processes pass on as `SharedFile`; it ends with the last of them."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        """Make a file; ``descriptor`` is that of one which another process made."""
+        self._opened = [] if descriptor is None else [descriptor]
+        if descriptor is None:
+            open_unnamed(memory_folder(), self._opened)
+        self._descriptor = self._opened[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a new process needs; only multiprocessing may ask."""
+        return {"descriptor": reduction.DupFd(self._descriptor)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open the file in a new process."""
+        self.__init__(cast("SentDescriptor", state["descriptor"]).detach())
+
+    def __del__(self) -> None:
+        """Give the file free."""
+        close_all(getattr(self, "_opened", []))
+
+
+class Tally(UnnamedFile):
+    """Counts in which no two calls get the same number, whichever processes make them.
+
+    No lock guards it: the kernel puts appended records one after another, and a number is the place
+    of its record among those of its kind.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        """Begin to count; ``descriptor`` as of `UnnamedFile`."""
+        super().__init__(descriptor)
+        fcntl.fcntl(self._descriptor, fcntl.F_SETFL, os.O_APPEND)
+
+    def next(self, kind: int = 0) -> int:
+        """Return how many numbers of ``kind`` were given before, and give one more."""
+        mine = _RECORD.pack(kind, os.urandom(_MARK_BYTES))
+        os.write(self._descriptor, mine)
+        data = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
+        count = 0
+        for record in (data[at : at + _RECORD.size] for at in range(0, len(data), _RECORD.size)):
+            if record == mine:
+                break
+            count += record.startswith(mine[:-_MARK_BYTES])
+        return count
 
 
 def memory_folder() -> Path:
@@ -209,22 +242,62 @@ def close_all(opened: list[int]) -> None:
 
 
 def _require_room(size: int, place: Path) -> None:
+    """Refuse what the file system cannot hold, or, in memory, this process may not use.
+
+    The kernel kills a process that writes more than its control group may have, without a word.
+    """
     state = os.statvfs(place)
-    free = state.f_bavail * state.f_frsize
+    free = {f"free in {place}": state.f_bavail * state.f_frsize}
+    if place == MEMORY_FOLDER:
+        free |= usable_memory()
     needed = size + min(size, RESERVE)
-    if free < needed:
+    where, least = min(free.items(), key=lambda entry: entry[1])
+    if least < needed:
         raise StorageError(
-            f"shared memory: expected {needed} bytes free in {place}, got {free}; make "
-            "the buffer smaller, stop what fills it, or give the container more (docker run "
-            "--shm-size)."
+            f"shared memory: expected {needed} bytes {where}, got {least}; make the buffer "
+            "smaller, stop what fills it, or give the machine or container more (docker run "
+            "--memory for its memory, --shm-size for /dev/shm)."
         )
 
 
-def _lock_error(timeout: float) -> StorageError:
-    return StorageError(
-        f"SharedFile.locked: expected the lock within {timeout:g} s, got none; a process that "
-        "holds it is stopped: let it go on or end it."
-    )
+def usable_memory(root: Path = Path("/")) -> dict[str, int]:
+    """Return the bytes that this process may still use, by what limits them.
+
+    Limits are the machine's available memory and those of the control groups above the process,
+    of version 2 (``memory.max``) and 1 (``memory.limit_in_bytes``), less what is in use there;
+    pages of files, which the kernel gives up, do not count. ``root`` is where ``/proc`` and
+    ``/sys`` are.
+    """
+    found: dict[str, int] = {}
+    lines = _text(root / "proc/meminfo").splitlines()
+    available = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    if available:
+        found["of available memory (/proc/meminfo)"] = int(available[0]) * 1024
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, group = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        mounted = root / "sys/fs/cgroup" / ("memory" if controllers else "")
+        names = _GROUP_FILES[1 if controllers else 2]
+        inside = PurePosixPath(group.lstrip("/"))
+        # In a container the group's own path may not be there: its root is the group then.
+        for folder in {mounted, *(mounted / part for part in (inside, *inside.parents))}:
+            limit, used = (_text(folder / name).strip() for name in names[:2])
+            if limit.isdigit() and used.isdigit():
+                stat = dict(
+                    each.rsplit(" ", 1) for each in _text(folder / "memory.stat").splitlines()
+                )
+                files = int(stat.get(names[2], 0)) - int(stat.get(names[3], 0))
+                found[f"of {folder / names[0]}"] = int(limit) - int(used) + max(files, 0)
+    return found
+
+
+def _text(path: Path) -> str:
+    """Return what a file of the kernel says, nothing where there is none."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 def full_fence() -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cadenza.core.errors import DataPendingError
-from cadenza.stream.draw_options import DEFAULT_OPTIONS, DrawOptions
+from cadenza.stream.draw_options import DEFAULT_OPTIONS, PADDING, DrawOptions
 from cadenza.stream.layout import MAX_SEGMENTS, NEXT, VIRTUAL
 from cadenza.stream.shared_file import full_fence
 from cadenza.stream.slots import IntArray, SlotStore
@@ -117,6 +117,7 @@ def _virtual(
     if names - {"valid"}:
         parts, steps = store.part[picked.slots, None], _steps(c, picked)
         found |= {"part": parts, "episode_id": store.episode_id[picked.slots, None]}
+        found |= {"success": store.success[picked.slots, None], "action_is_pad": ~valid}
         found["episode_step"] = np.where(valid, parts * store.layout.steps + steps, -1)
     if names & _SEGMENT_NAMES:
         steps = np.where(valid, _steps(c, picked), -1)
@@ -249,5 +250,5 @@ def _drawn(c: int, picked: DrawnChunks, table: WindowTable, options: DrawOptions
     mask = None
     if options.may_mask and overhanging_steps(c, picked) is not None:
         mask = torch.as_tensor(validity(c, picked))
-    excluded = 0.0 if options.short == "pad" else table.too_short
+    excluded = 0.0 if options.short in PADDING else table.too_short
     return picked._replace(mask=mask, excluded=excluded)

@@ -19,7 +19,7 @@ import mmap
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from enum import IntEnum, unique
+from enum import IntEnum, StrEnum, unique
 from itertools import product
 from typing import Any, Final, Literal, Self
 
@@ -57,12 +57,6 @@ class StreamWords:
     """Names of the single words that describe the whole stream."""
 
     STATE: Final = 0
-    POLICY_VERSION: Final = 1
-    #: Full fills asked for, and how many episodes are published once all of them are done.
-    REQUESTS: Final = 2
-    TO_FILL: Final = 3
-    #: Chunks drawn when the last fill was asked for.
-    DRAWN_AT_REQUEST: Final = 4
     CLOSING: Final = 5
     OWNER_PID: Final = 6
     OWNER_STARTED_AT: Final = 7
@@ -72,8 +66,6 @@ class StreamWords:
     FRAMES_AT_READY: Final = 16
     #: Producer whose error made the engine fail, plus one.
     FAILED_PRODUCER: Final = 17
-    #: Episodes that readers of whole ones were through with when the last fill was asked for.
-    PASSED_AT_REQUEST: Final = 18
     #: Since when draws wait while all producers pause, ns of the monotonic clock; 0: they do not.
     FROZEN_SINCE_NS: Final = 19
 
@@ -303,6 +295,7 @@ class SlotStore:
             table["frames"][producer] += length
             full_fence()
             table["episodes"][producer] += 1
+            table["turns"][producer] += 1
             full_fence()
             self.lease[slot] = 0
         full_fence()
@@ -316,6 +309,10 @@ class SlotStore:
     def published_frames(self) -> int:
         """Return their steps."""
         return int(self.producers["frames"].sum())
+
+    def weights_version(self) -> int:
+        """Return the version of the weights that were published last, 0 without any."""
+        return int(self.consumers["published"].max())
 
     def drawn_chunks(self) -> int:
         """Return the chunks that all processes have drawn, at most the largest 64-bit number."""
@@ -385,21 +382,25 @@ def _tables(arrays: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[A
 
 
 @unique
-class OnlineDataEngineState(IntEnum):
+class OnlineDataEngineState(StrEnum):
     """Where an engine stands; FAILED and STOPPED are final."""
 
-    CREATED = 0
-    STARTING = 1
-    READY = 2
+    CREATED = "CREATED"
+    STARTING = "STARTING"
+    READY = "READY"
     #: Data keeps coming, from fewer producers than configured.
-    DEGRADED = 3
-    FAILED = 4
-    STOPPED = 5
+    DEGRADED = "DEGRADED"
+    FAILED = "FAILED"
+    STOPPED = "STOPPED"
 
     @property
     def is_serving(self) -> bool:
         """Whether chunks can be drawn."""
         return self in (OnlineDataEngineState.READY, OnlineDataEngineState.DEGRADED)
+
+
+#: States by the number that stands for them in shared memory.
+_STATES: Final = tuple(OnlineDataEngineState)
 
 
 @unique
@@ -418,7 +419,12 @@ class ProducerState(IntEnum):
 
 def engine_state(store: SlotStore) -> OnlineDataEngineState:
     """Return the state that the owner of the engine wrote last."""
-    return OnlineDataEngineState(int(store.words[StreamWords.STATE]))
+    return _STATES[int(store.words[StreamWords.STATE])]
+
+
+def set_engine_state(store: SlotStore, state: OnlineDataEngineState) -> None:
+    """Write where the engine stands, for all processes."""
+    store.words[StreamWords.STATE] = _STATES.index(state)
 
 
 def saturating_sum(a: int, b: int) -> int:

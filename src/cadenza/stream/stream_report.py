@@ -18,7 +18,7 @@ from cadenza.core.errors import StorageError
 from cadenza.core.files import atomic_write_json
 from cadenza.core.log_sinks import JsonlSink
 from cadenza.core.strict_json import strict_event
-from cadenza.stream.back_pressure import is_frozen
+from cadenza.stream.back_pressure import fills_asked, is_frozen
 from cadenza.stream.counters import read_counters
 from cadenza.stream.error_envelope import read_envelope
 from cadenza.stream.slots import ProducerState, SlotStore, StreamWords, engine_state
@@ -49,7 +49,7 @@ def status_document(store: SlotStore) -> dict[str, Any]:
         "state": engine_state(store).name,
         "owner_pid": int(store.words[StreamWords.OWNER_PID]),
         "frozen_s": frozen_s(store),
-        "fills_requested": int(store.words[StreamWords.REQUESTS]),
+        "fills_requested": fills_asked(store).requests,
         **counters,
     }
 
@@ -96,7 +96,7 @@ class StreamReport:
     def tick(self) -> None:
         """Write what is due."""
         now = time.monotonic()
-        requests = int(self._store.words[StreamWords.REQUESTS])
+        requests = fills_asked(self._store).requests
         if requests != self._requests:
             self._requests = requests
             self.log("refill_requested", requests=requests)

@@ -32,7 +32,7 @@ from cadenza.stream.error_envelope import (
     write_envelope,
 )
 from cadenza.stream.policy_board import PolicyBoard
-from cadenza.stream.processes import PRODUCER_NAME, UNGUARDED, UNGUARDED_EXIT, preload
+from cadenza.stream.processes import ALONE, PRODUCER_NAME, UNGUARDED, UNGUARDED_EXIT, Rank, preload
 from cadenza.stream.producer import producer_main
 from cadenza.stream.shared_file import full_fence
 from cadenza.stream.slots import (
@@ -41,6 +41,7 @@ from cadenza.stream.slots import (
     SlotStore,
     StreamWords,
     engine_state,
+    set_engine_state,
 )
 from cadenza.stream.stream_report import StreamReport
 
@@ -83,13 +84,21 @@ class Supervisor:
         board: PolicyBoard,
         rules: FlowRules,
         report: StreamReport,
+        *,
+        rank: Rank = ALONE,
     ) -> None:
-        """Prepare; `start` begins. ``report`` gets events, and is told to look for what is due."""
+        """Prepare; `start` begins. ``report`` gets events, and is told to look for what is due.
+
+        Ranks of a training that have the same seed get other episodes.
+        """
         self._cfg = cfg
         self._store = store
         self._board = board
         self._rules = rules
         self._report = report
+        self._seed = cfg.seed
+        if rank != ALONE:
+            self._seed = rank.stream("stream.producers", cfg.seed).integer_seed()
         self._context = multiprocessing.get_context("forkserver")
         preload("cadenza.stream.producer")
         self._environment_variables = dict(os.environ)
@@ -265,7 +274,7 @@ class Supervisor:
         order = {
             "producer": watched.number,
             "restart": watched.restarts,
-            "seed": cfg.seed,
+            "seed": self._seed,
             "gym_config": plain(cfg.gym_config),
             "action_config": plain(cfg.action_config),
             "policy": plain(cfg.policy),
@@ -326,7 +335,7 @@ class Supervisor:
         before = engine_state(self._store)
         if before is state:
             return
-        self._store.words[StreamWords.STATE] = state
+        set_engine_state(self._store, state)
         self._report.log("engine_state", state=state.name, before=before.name)
 
     def _end_all(self) -> list[int]:

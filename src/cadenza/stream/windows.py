@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cadenza.core.errors import DataPendingError, InputError
-from cadenza.stream.draw_options import DrawOptions
+from cadenza.stream.draw_options import PADDING, DrawOptions
 from cadenza.stream.layout import MAX_SEGMENTS
 from cadenza.stream.shared_file import full_fence
 from cadenza.stream.slots import IntArray, SlotStore
@@ -138,9 +138,12 @@ class WindowTable:
                 "segment": f"a segment of at least {c} steps",
                 "boundary": f"an episode of at least {c} steps with a change of segment",
             }
+            success = self._options.success
+            judged = {None: "", True: ", of one that succeeded", False: ", of one that failed"}
             raise DataPendingError(
-                f"SlotReader.draw: expected {wanted[mode]}, got none (sampling_mode {mode!r}, "
-                f"chunk size {c}); collect more first or draw shorter chunks."
+                f"SlotReader.draw: expected {wanted[mode]}{judged[success]}, got none "
+                f"(sampling_mode {mode!r}, chunk size {c}); collect more first or draw "
+                "shorter chunks."
             )
 
     def _stratified(self, n: int, generator: torch.Generator, taken: IntArray) -> IntArray:
@@ -186,6 +189,8 @@ class WindowTable:
         store = self._store
         self._written_at[slots] = store.written_at_ns[slots]
         self._policy_versions[slots] = store.policy_version[slots]
+        if self._options.success is not None:
+            published = published & (store.success[slots] == int(self._options.success))
         lengths = np.where(published, store.length[slots], 0).astype(np.int32)
         if self._options.sampling_mode == "episode":
             runs = _whole(lengths)
@@ -207,10 +212,12 @@ class WindowTable:
     def _intervals(self, runs: _Ints) -> tuple[_Ints, _Ints]:
         """Return first offset and number of windows of every run, each (x, K)."""
         begins, lengths = runs[..., 0], runs[..., 1] - runs[..., 0]
-        takes_part = lengths > 0 if self._options.short == "pad" else lengths >= self._c
+        takes_part = lengths > 0 if self._options.short in PADDING else lengths >= self._c
         if self._options.weighting == "step":
             first = begins - np.int32(self._c - 1)
             return first, np.where(takes_part, lengths + np.int32(self._c - 1), 0)
+        if self._options.short == "pad_end":
+            return begins, lengths
         return begins, np.where(takes_part, np.maximum(lengths - np.int32(self._c - 1), 1), 0)
 
     def _boundaries(self, segments: _Ints, lengths: _Ints) -> tuple[_Ints, _Ints]:
@@ -223,8 +230,8 @@ class WindowTable:
         edges = np.sort(np.where(segments > 0, segments, end[..., None]).reshape(len(end), -1))
         before = np.concatenate((np.zeros_like(end), edges[:, :-1]), axis=1)
         first = np.maximum(edges - c + 1, before)
-        last = np.minimum(edges - 1, end - c)
-        count = np.maximum(last - first + 1, 0)
+        last = np.minimum(edges - 1, end - (1 if self._options.short == "pad_end" else c))
+        count = np.where(edges < end, np.maximum(last - first + 1, 0), 0)
         if self._options.short == "pad":
             padded = (lengths < c) & (edges < end).any(axis=1)
             first[padded, 0], count[padded, 0] = 0, 1

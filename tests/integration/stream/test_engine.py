@@ -4,6 +4,8 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Generator
+from concurrent.futures import ProcessPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
+from torch import distributed
 from torch.utils.data import DataLoader, IterableDataset
 
 from cadenza.core.errors import DataPendingError, InputError, NotReadyError, StaleDataError
-from cadenza.stream import OnlineDataEngine, OnlineDataEngineState
+from cadenza.stream import OnlineDataEngine, OnlineDataEngineState, OnlineDataset
 from cadenza.stream.back_pressure import is_fill_running
 from cadenza.stream.config import OnlineDataEngineCfg
 from cadenza.stream.producer import producer_seed
@@ -391,3 +394,25 @@ def test_streams_differ_by_producer_restart_and_purpose() -> None:
         for purpose in ("policy", "environment")
     }
     assert len(seeds) == 18
+
+
+def drawn_by_rank(rank: int, place: str) -> list[str]:
+    """Join a training of two ranks; return digests of what an engine and a dataset of it draw."""
+    distributed.init_process_group("gloo", init_method=place, rank=rank, world_size=2)
+    policy = {"factory": f"{WORLDS}:RandomPolicy"}
+    cfg = small_cfg(policy=policy, max_episode_steps=40, worlds={"lengths": [40]}, seed=7)
+    with OnlineDataEngine(cfg) as engine:
+        keys = ["obs", "actions"]
+        dataset = OnlineDataset(engine, 4, 16, select=keys, seed=7)
+        batches = engine.sample_batch(16, 4, select=keys), next(iter(dataset))
+        told = [sha256(batch[key].numpy().tobytes()) for batch in batches for key in keys]
+    distributed.destroy_process_group()
+    return [each.hexdigest() for each in told]
+
+
+def test_ranks_with_equal_seeds_draw_and_simulate_differently(tmp_path: Path) -> None:
+    place = f"file://{tmp_path / 'meeting'}"
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, mp_context=context) as ranks:
+        first, second = ranks.map(drawn_by_rank, (0, 1), (place, place))
+    assert all(mine != other for mine, other in zip(first, second, strict=True))

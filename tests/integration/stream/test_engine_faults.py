@@ -4,19 +4,22 @@ import json
 import multiprocessing
 import os
 import pickle
+import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from cadenza.core.errors import ConfigurationError, OnlineDataWorkerError, StorageError
-from cadenza.stream import OnlineDataEngine, OnlineDataEngineState
+from cadenza.stream import OnlineDataEngine, OnlineDataEngineState, back_pressure
 from cadenza.stream.processes import is_same_process, started_at
 from tests.campaigns import nightly
-from tests.e2e.commands import wait_for
+from tests.e2e.commands import REPOSITORY, wait_for
 from tests.stream_engines import (
     HALF,
     WORLDS,
@@ -103,28 +106,91 @@ def test_producer_stopped_in_the_middle_of_a_publication_costs_only_itself(tmp_p
     with OnlineDataEngine(cfg) as engine:
         engine.sample_batch(1, 1)
         eventually(lambda: all_run(engine), "both produce")
-        with engine.store.file.locked():  # which neither producers nor the supervisor need
-            (tmp_path / "stop").touch()
-            eventually((tmp_path / "stopped").exists, "one stops")
-            pid = int((tmp_path / "stopped").read_text())
-            first, second = engine.status()["producers"]
-            stopped, other = (0, 1) if first["pid"] == pid else (1, 0)
-            before = (first, second)[other]["episodes"]
-            count = (first, second)[stopped]["episodes"]
+        (tmp_path / "stop").touch()
+        eventually((tmp_path / "stopped").exists, "one stops")
+        pid = int((tmp_path / "stopped").read_text())
+        first, second = engine.status()["producers"]
+        stopped, other = (0, 1) if first["pid"] == pid else (1, 0)
+        before = (first, second)[other]["episodes"]
+        count = (first, second)[stopped]["episodes"]
 
-            def row(number: int) -> dict[str, Any]:
-                return engine.status()["producers"][number]
+        def row(number: int) -> dict[str, Any]:
+            return engine.status()["producers"][number]
 
-            eventually(lambda: row(other)["episodes"] >= before + 50, "the other goes on")
-            state, held = engine.state, row(stopped)
-            if held["pid"] == pid and held["state"] == "RUNNING":  # not yet found hanging
-                assert state is OnlineDataEngineState.READY
-                assert held["episodes"] == count
-            assert len(engine.sample_batch(8, 2)) == 8
-            eventually(lambda: row(stopped)["restarts"] >= 1, "it is replaced")
-            eventually(lambda: row(stopped)["pid"] != pid, "another takes its place")
-            before = row(stopped)["episodes"]
-            eventually(lambda: row(stopped)["episodes"] >= before + 5, "which produces")
+        eventually(lambda: row(other)["episodes"] >= before + 50, "the other goes on")
+        state, held = engine.state, row(stopped)
+        if held["pid"] == pid and held["state"] == "RUNNING":  # not yet found hanging
+            assert state is OnlineDataEngineState.READY
+            assert held["episodes"] == count
+        assert len(engine.sample_batch(8, 2)) == 8
+        eventually(lambda: row(stopped)["restarts"] >= 1, "it is replaced")
+        eventually(lambda: row(stopped)["pid"] != pid, "another takes its place")
+        before = row(stopped)["episodes"]
+        eventually(lambda: row(stopped)["episodes"] >= before + 5, "which produces")
+
+
+def stop_in_a_request(engine: OnlineDataEngine) -> None:
+    """Draw until a fill is asked for, and stop in the middle of that."""
+    fences = [lambda: None, lambda: os.kill(os.getpid(), signal.SIGSTOP)]
+    back_pressure.full_fence = lambda: fences.pop(0)() if fences else None
+    for _ in range(1000):
+        engine.sample_batch(8, 2)
+
+
+def test_consumer_stopped_while_it_asks_for_a_fill_holds_up_nobody() -> None:
+    with OnlineDataEngine(small_cfg(refill_threshold=4)) as engine:
+        consumer = multiprocessing.get_context("fork").Process(
+            target=stop_in_a_request, args=(engine,)
+        )
+        consumer.start()
+        try:
+            os.waitid(os.P_PID, cast("int", consumer.pid), os.WSTOPPED | os.WNOWAIT)
+            before = engine.status()
+
+            def fills() -> bool:
+                engine.sample_batch(8, 2)
+                return engine.status()["fills_requested"] >= before["fills_requested"] + 3
+
+            eventually(fills, "others ask for fills")
+            eventually(
+                lambda: engine.status()["episodes"] >= before["episodes"] + 8, "they are made"
+            )
+            assert engine.publish_policy({"value": 0.5}) == 1
+            os.kill(cast("int", consumer.pid), signal.SIGCONT)  # and what it has written is stale
+            consumer.join()
+        finally:
+            consumer.kill()
+            consumer.join()
+        asked = engine.status()["fills_requested"]
+        assert asked >= before["fills_requested"] + 3
+        eventually(lambda: engine.status()["episodes"] == 4 * asked, "every fill is made")
+
+
+def test_script_on_standard_input_is_told_that_producers_import_a_file() -> None:
+    script = (
+        "from tests.stream_engines import small_cfg\n"
+        "from cadenza.stream import OnlineDataEngine\n"
+        "OnlineDataEngine(small_cfg()).start()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-"], input=script, cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert ended.returncode == 1
+    assert "expected the program in a file, which producers import, got '<stdin>'" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("worlds", "told"),
+    [
+        ("boxed", "expected reward to be a plain number, got the shape (1,); return float(reward)"),
+        ("boxed_apart", "expected rewards of shape (2,), one number for each environment, got (2,"),
+    ],
+)
+def test_rewards_of_one_element_are_told_what_to_be(worlds: str, told: str) -> None:
+    gym = {"factory": f"{WORLDS}:{worlds}", "num_envs": 2}
+    engine = OnlineDataEngine(small_cfg().replace(gym_config=gym))
+    with pytest.raises(OnlineDataWorkerError, match=re.escape(told)):
+        engine.start()
 
 
 def test_error_that_cannot_be_pickled_arrives_with_its_traceback() -> None:

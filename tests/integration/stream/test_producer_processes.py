@@ -2,11 +2,12 @@
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
 
-from cadenza.core.errors import OnlineDataWorkerError
+from cadenza.core.errors import NotReadyError, OnlineDataWorkerError
 from cadenza.stream import OnlineDataEngine, OnlineDataEngineState
 from tests.e2e.commands import Outcome, wait_for
 from tests.stream_engines import WORLDS, eventually, failing, program, small_cfg
@@ -41,16 +42,30 @@ def test_interrupt_from_the_terminal_is_for_the_owner_alone(tmp_path: Path) -> N
     assert owner.outcome(800.0) == Outcome(0, "READY [(0, None), (0, None)]", "")
 
 
+def cancelled_start(engine: OnlineDataEngine) -> None:
+    """Start an engine that another thread stops meanwhile."""
+    with pytest.raises(NotReadyError, match=r"got stop\(\) meanwhile"):
+        engine.start()
+
+
 def test_producer_that_still_builds_its_environment_ends_at_once_and_is_no_error(
     tmp_path: Path,
 ) -> None:
     cfg = small_cfg(producers=2, mode="continuous", stop_timeout=36_000.0)
     cfg.gym_config["factory"] = f"{WORLDS}:quick_twice"
     cfg.gym_config["kwargs"] = {"places": [str(tmp_path / name) for name in ("owner", "first")]}
-    with OnlineDataEngine(cfg) as engine:
-        assert len(engine.sample_batch(8, 2)) == 8
-        states = sorted(row["state"] for row in engine.status()["producers"])
-        assert states == ["RUNNING", "STARTING"]
+    engine = OnlineDataEngine(cfg)
+    thread = threading.Thread(target=cancelled_start, args=(engine,))
+    thread.start()
+
+    def one_waits_for_the_other() -> bool:
+        states = [row["state"] for row in engine.status()["producers"]]
+        return sorted(states) == ["PAUSED", "STARTING"]
+
+    eventually(one_waits_for_the_other, "one has had its turns of the first fill")
+    assert engine.status()["episodes"] == 2  # of four
+    engine.stop()
+    thread.join()
     # It was not waited for, as long as a test may take.
     assert engine.state is OnlineDataEngineState.STOPPED
     assert {row["state"] for row in engine.status()["producers"]} == {"ENDED"}

@@ -1,8 +1,6 @@
 """Who waits for whom, from counts set by hand."""
 
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -10,6 +8,7 @@ import pytest
 from cadenza.core.errors import InputError, NotReadyError, StaleDataError
 from cadenza.stream.back_pressure import (
     WAITING_NS,
+    fills_asked,
     may_publish,
     request_fill,
     request_fill_if_due,
@@ -87,8 +86,8 @@ def test_only_one_fill_waits_behind_the_running_one(store) -> None:
     assert request_fill(store, rules())
     assert request_fill(store, rules())
     assert not request_fill(store, rules())
-    assert store.words[StreamWords.TO_FILL] == 12
-    assert store.words[StreamWords.REQUESTS] == 2
+    assert fills_asked(store).to_fill == 12
+    assert fills_asked(store).requests == 2
     fill(store, 8)  # the first is done, the second runs, a third may wait
     assert request_fill(store, rules())
 
@@ -101,7 +100,7 @@ def test_fill_is_due_at_the_threshold_and_not_before(store) -> None:
     store.consumers["chunks"][7] = 5
     assert not request_fill_if_due(store, rules(mode="continuous"))
     assert request_fill_if_due(store, rules())
-    assert store.words[StreamWords.DRAWN_AT_REQUEST] == 8
+    assert fills_asked(store).drawn_at == 8
     assert not request_fill_if_due(store, rules())
 
 
@@ -114,7 +113,7 @@ def test_fill_is_due_when_the_last_one_was_read_whole(store, mode) -> None:
     store.consumers["passed"][5] = 2
     assert not request_fill_if_passed(store, rules(mode="continuous"))
     assert request_fill_if_passed(store, rules(mode=mode, max_replay_ratio=2.0))
-    assert store.words[StreamWords.PASSED_AT_REQUEST] == 4
+    assert fills_asked(store).passed_at == 4
     assert not request_fill_if_passed(store, rules())
     store.consumers["passed"][0] = 6
     store.consumers["chunks"][0] = 8
@@ -131,20 +130,34 @@ def test_fill_that_two_ask_for_at_once_is_asked_for_once(
     fill(store, 4)
     store.consumers["chunks"][0] = 8
     store.consumers["passed"][0] = 4
-    locked, others = store.file.locked, [request_if_wanted]
+    others = [1]
 
-    @contextmanager
-    def locked_after_another(timeout: float = 60.0) -> Generator[None]:
-        while others:  # it has looked at the store too, and comes first
-            assert others.pop()(store, rules())
-        with locked(timeout):
-            yield
+    def fence() -> None:
+        while others:  # asks between the other's looks at what was asked for
+            assert request_if_wanted(store, rules(), others.pop())
 
-    monkeypatch.setattr(store.file, "locked", locked_after_another)
-    assert not request_if_wanted(store, rules())
-    assert not request_if_wanted(store, rules())
-    assert store.words[StreamWords.REQUESTS] == 1
-    assert store.words[StreamWords.TO_FILL] == 8
+    monkeypatch.setattr("cadenza.stream.back_pressure.full_fence", fence)
+    request_if_wanted(store, rules(), 2)
+    assert not request_if_wanted(store, rules(), 3)
+    assert fills_asked(store)[:2] == (8, 1)
+
+
+def test_request_that_was_stopped_in_the_middle_changes_nothing_when_it_goes_on(
+    store, monkeypatch
+) -> None:
+    fill(store, 4)
+    store.consumers["chunks"][0] = 8
+    fences = ["the look", "the write"]
+
+    def fence() -> None:
+        if fences and fences.pop(0) == "the write":  # others ask, and get two fills, meanwhile
+            for row in (2, 3):
+                assert request_fill(store, rules(), row)
+            fill(store, 8)
+
+    monkeypatch.setattr("cadenza.stream.back_pressure.full_fence", fence)
+    request_fill_if_due(store, rules(), 1)
+    assert fills_asked(store)[:2] == (12, 2)
 
 
 def test_counts_beyond_32_and_64_bits_do_not_turn_negative(store) -> None:
@@ -153,11 +166,11 @@ def test_counts_beyond_32_and_64_bits_do_not_turn_negative(store) -> None:
     assert store.drawn_chunks() == LARGEST
     assert saturating_sum(LARGEST, 4) == LARGEST
     assert request_fill_if_due(store, rules())
-    assert store.words[StreamWords.DRAWN_AT_REQUEST] == LARGEST
-    store.words[StreamWords.TO_FILL] = LARGEST - 1
+    assert fills_asked(store).drawn_at == LARGEST
+    store.consumers["to_fill"][3] = LARGEST - 1
     store.producers["episodes"][0] = LARGEST - 2
     assert request_fill(store, rules())
-    assert store.words[StreamWords.TO_FILL] == LARGEST
+    assert fills_asked(store).to_fill == LARGEST
 
 
 def test_producers_pause_at_high_water_after_the_first_fill(store) -> None:
@@ -203,7 +216,7 @@ def test_wait_asks_for_one_fill_and_ends_at_its_limit(store) -> None:
     with pytest.raises(StaleDataError, match=r"a share of 0\.5 .*after \d+\.\d s; add producers"):
         wait(store, fresh, 1, timeout=0.05, note=lambda ns, _: waited.append(ns))
     assert 0.05e9 <= sum(waited) <= time.monotonic_ns() - begin
-    assert store.words[StreamWords.REQUESTS] == 1
+    assert fills_asked(store).requests == 1
 
 
 def test_wait_ends_when_data_comes_or_waiting_is_in_vain(store) -> None:
@@ -223,7 +236,7 @@ def test_wait_ends_when_data_comes_or_waiting_is_in_vain(store) -> None:
     assert len(waited) == 2  # a first sign of it, then one look
     wait(store, fresh, 1, check=arrives, note=note)  # may be drawn at once
     assert len(waited) == 2
-    assert store.words[StreamWords.REQUESTS] == 0
+    assert fills_asked(store).requests == 0
     store.draws[:] = 1
 
     def fails() -> None:

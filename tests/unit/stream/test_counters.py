@@ -12,7 +12,7 @@ from cadenza.stream.draw_options import DrawOptions
 from cadenza.stream.layout import MAX_CONSUMERS
 from cadenza.stream.processes import started_at
 from cadenza.stream.slot_reader import SlotReader
-from cadenza.stream.slots import SlotStore, StreamWords
+from cadenza.stream.slots import SlotStore
 from tests.stream_episodes import new_store, seeded, targets, write_episode
 
 
@@ -111,7 +111,7 @@ def test_staleness_is_the_age_of_the_episode_and_the_lag_of_its_policy(monkeypat
     store = new_store()
     slot = write_episode(store, 3, policy_version=4)
     store.written_at_ns[slot] = now_ns - 10_000_000_000
-    store.words[StreamWords.POLICY_VERSION] = 9
+    store.consumers["published"][5] = 9
     draw_and_note(store, ConsumerRow(store), 5, 1)
     counted = read_counters(store)
     assert counted["staleness_mean_s"] == 10.0

@@ -8,7 +8,12 @@ import torch
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
-from cadenza.core.errors import InputError, StaleDataError, UnknownNameError
+from cadenza.core.errors import (
+    ConfigurationError,
+    InputError,
+    StaleDataError,
+    UnknownNameError,
+)
 from cadenza.stream.chunk_samplers import ChunkSizeSampler, GMMChunkSampler, UniformChunkSampler
 from cadenza.stream.dataset import OnlineDataset
 from tests.fakes import FakeChunkSource
@@ -30,6 +35,49 @@ def test_item_mode_yields_single_chunks() -> None:
     assert len(set(starts(chunks))) == 3
 
 
+def test_item_mode_draws_more_and_more_chunks_at_once() -> None:
+    source = FakeChunkSource()
+    chunks = take(OnlineDataset(source, 4), 128)
+    assert [call["batch_size"] for call in source.calls] == [1, 2, 4, 8, 16, 32, 64, 64]
+    assert len(set(starts(chunks))) == 128
+    large, chunk_bytes = FakeChunkSource(2**17), 2**17 * (8 + 3 * 8 + 1)
+    take(OnlineDataset(large, 2**17), 12)
+    assert max(call["batch_size"] for call in large.calls) == 2**24 // chunk_bytes
+
+
+@pytest.mark.parametrize(("in_batches", "of_loader"), [(3, None), (None, 3)])
+def test_loader_needs_no_function_that_collates(in_batches, of_loader) -> None:
+    def first(**given) -> TensorDict:
+        dataset = OnlineDataset(FakeChunkSource(), 4, in_batches, seed=1)
+        return next(iter(DataLoader(dataset, batch_size=of_loader, **given)))
+
+    own = OnlineDataset.passthrough_collate_fn if in_batches else OnlineDataset.collate_fn
+    batch, expected = first(), first(collate_fn=own)
+    assert batch.batch_size == torch.Size([3, 4])
+    assert set(batch.keys()) == {"step", "obs"}
+    assert torch.equal(batch["obs"], expected["obs"])
+
+
+def test_ranks_of_a_training_draw_differently_and_a_single_process_as_ever(monkeypatch) -> None:
+    def drawn(seed: int | None) -> tuple[list[int], list[int]]:
+        dataset = OnlineDataset(FakeChunkSource(), UniformChunkSampler(2, 40), 3, seed=seed)
+        batches = take(dataset, 20)
+        return starts(batches), [batch.shape[1] for batch in batches]
+
+    alone = drawn(3), drawn(None)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert (drawn(3), drawn(None)) == alone
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    first = drawn(3), drawn(None)
+    monkeypatch.setenv("RANK", "1")
+    for mine, *others in zip((drawn(3), drawn(None)), first, alone, strict=True):
+        assert all(mine[0] != other[0] and mine[1] != other[1] for other in others)
+    monkeypatch.setenv("RANK", "one")
+    with pytest.raises(ConfigurationError, match="numbers in the variables RANK and WORLD_SIZE"):
+        drawn(3)
+
+
 def test_every_option_reaches_the_engine() -> None:
     source = FakeChunkSource()
     options = {
@@ -37,6 +85,7 @@ def test_every_option_reaches_the_engine() -> None:
         "weighting": "episode",
         "short": "pad",
         "stratified": True,
+        "success": True,
         "select": ["step"],
     }
     batch = take(OnlineDataset(source, 4, 2, **options), 1)[0]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from cadenza.core.errors import DataPendingError
 from cadenza.stream.draw_options import DrawOptions
 from cadenza.stream.slot_reader import SlotReader
 from cadenza.stream.slots import SlotStore
@@ -180,3 +181,44 @@ def test_stratified_draws_are_fair_over_many_calls() -> None:
         drawn = reader.draw(4, 3, out, generator, DrawOptions(stratified=True))
         found.update(zip(drawn.slots.tolist(), drawn.offsets.tolist(), strict=True))
     assert fits(found, episode_first(inside(3, [5] * 6)))
+
+
+@pytest.mark.parametrize("weighting", ["episode", "window"])
+def test_chunks_padded_at_their_end_begin_at_every_step(weighting) -> None:
+    store, c = store_of(), 6
+    options = DrawOptions(short="pad_end", weighting=weighting)
+    out = targets(store, DRAWS, c, "rewards", "valid", "action_is_pad", "episode_step")
+    drawn = SlotReader(store).draw(DRAWS, c, out, seeded(), options)
+    share = {"episode": lambda length: 1 / length, "window": lambda length: 1.0}[weighting]
+    expected = {(slot, t): share(n) for slot, n in enumerate(LENGTHS) for t in range(n)}
+    assert fits(windows(drawn), expected)
+    step = drawn.offsets[:, None] + np.arange(c)
+    lengths = np.array(LENGTHS)[drawn.slots][:, None]
+    np.testing.assert_array_equal(out["action_is_pad"], step >= lengths)
+    np.testing.assert_array_equal(out["valid"], step < lengths)
+    np.testing.assert_array_equal(out["rewards"], np.minimum(step, lengths - 1))
+
+
+def test_boundaries_padded_at_the_end_are_those_of_segments() -> None:
+    store, c = segmented_store(), 6
+    drawn = draw(store, c, DrawOptions(sampling_mode="boundary", short="pad_end"))
+    ids = [SEGMENTS, (0, 0, 0, 0, 1, 1), (3, 3, 3, 3)]
+    crossing = {
+        slot: [t for t in range(len(own)) if len(set(own[t : t + c])) > 1]
+        for slot, own in enumerate(ids)
+    }
+    assert fits(windows(drawn), episode_first({k: v for k, v in crossing.items() if v}))
+
+
+def test_only_episodes_of_the_asked_success_are_drawn() -> None:
+    store = new_store(slots=3, steps=6)
+    for ending in ("terminated", "truncated", "terminated"):
+        write_episode(store, 6, ending=ending)
+    store.success[2] = -1  # nobody judged it
+    out = targets(store, 500, 2, "success")
+    for success, slots in ((None, {0, 1, 2}), (True, {0}), (False, {1})):
+        drawn = SlotReader(store).draw(500, 2, out, seeded(), DrawOptions(success=success))
+        assert set(drawn.slots.tolist()) == slots
+        np.testing.assert_array_equal(out["success"][:, 1], store.success[drawn.slots])
+    with pytest.raises(DataPendingError, match="an episode of at least 2 steps, of one that succ"):
+        SlotReader(new_store()).draw(1, 2, out, seeded(), DrawOptions(success=True))

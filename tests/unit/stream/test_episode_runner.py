@@ -5,15 +5,100 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from scipy.stats import chisquare
 
 from cadenza.core.errors import InputError, OnlineDataWorkerError
+from cadenza.stream.back_pressure import fills_asked, may_publish, request_fill
+from cadenza.stream.bridges.episodes import Episode, EpisodeReader
+from cadenza.stream.config import FlowRules, OnlineDataEngineCfg
 from cadenza.stream.counters import ProducerRow
 from cadenza.stream.environment import Worlds, make_worlds, space_fields
 from cadenza.stream.layout import BOOKKEEPING, StoreLayout
 from cadenza.stream.policies import DemonstrationPolicy, StreamPolicy
 from cadenza.stream.producer import EpisodeRunner
-from cadenza.stream.slots import SlotStore
-from tests.stream_worlds import HalfPolicy, counting
+from cadenza.stream.slots import ProducerState, SlotStore
+from tests.stream_worlds import CountingEnv, HalfPolicy, counting
+
+#: Steps of short and of long episodes, and the share of long ones.
+SHORT, LONG, LONG_SHARE = 2, 30, 0.18
+
+
+class NumberingPolicy(HalfPolicy):
+    """Does in every environment what tells it from the others."""
+
+    def act(self, observations: Any) -> Any:
+        return np.arange(self.count)[:, None] / 8
+
+
+def filled_by_two(lengths: Sequence[int], fills: int) -> list[list[Episode]]:
+    """Return the episodes of each fill of 16, from two producers of which one is much faster.
+
+    Environment e of producer p begins with length 400 * (2 p + e).
+    """
+    makers = [lambda own=400 * i: CountingEnv(own, lengths) for i in range(4)]
+    envs = [
+        SyncVectorEnv(two, autoreset_mode=AutoresetMode.SAME_STEP)
+        for two in (makers[:2], makers[2:])
+    ]
+    layout = StoreLayout(
+        slots=20, steps=LONG, producers=2, fields=(*space_fields(envs[0]), *BOOKKEEPING)
+    )
+    store, rules = SlotStore.create(layout), FlowRules.of(OnlineDataEngineCfg(buffer_size=16))
+    store.producers["state"][:] = ProducerState.RUNNING
+    runners = [
+        EpisodeRunner(
+            store,
+            number,
+            Worlds(env),
+            NumberingPolicy(env, seed=0),
+            counters=ProducerRow(store, number),
+            may_publish=lambda count, before, number=number: may_publish(
+                store, rules, count, None if before is None else (number, before)
+            ),
+            reuse="oldest",
+            max_attempts=3,
+        )
+        for number, env in enumerate(envs)
+    ]
+    for runner in runners:
+        runner.begin_all(0)
+    reader, made = EpisodeReader(store), list[list[Episode]]()
+    for _ in range(fills):
+        request_fill(store, rules)
+        while store.published() < fills_asked(store).to_fill:
+            for runner, speed in zip(runners, (9, 1), strict=True):
+                for _ in range(speed):
+                    if runner.publish():
+                        runner.step()
+        made.append(reader.take())
+    return made
+
+
+@pytest.mark.parametrize("can_hold", [True, False])
+def test_fills_take_episodes_of_every_length_environment_and_producer(
+    monkeypatch, can_hold: bool
+) -> None:
+    if not can_hold:  # as if it were a vector environment that steps all or none
+        monkeypatch.setattr(Worlds, "can_hold", False)
+    rng = np.random.default_rng(5)
+    lengths = np.where(rng.random(1600) < LONG_SHARE, LONG, SHORT).tolist()
+    fills = filled_by_two(lengths, 40)
+    for fill in fills:  # producers take turns, and so do the environments of each
+        own = [(e.number % 2, float(e.steps["actions"][0, 0])) for e in fill]
+        assert [own.count((p, a)) for p in (0, 1) for a in (0.0, 0.125)] == [4] * 4
+    long = sum(episode.length == LONG for fill in fills for episode in fill)
+    share = np.array([LONG_SHARE, 1 - LONG_SHARE])
+    assert chisquare([long, 640 - long], 640 * share).pvalue > 1e-3
+    for producer, row in ((p, e) for p in (0, 1) for e in (0, 1) if can_hold):
+        mine = [
+            e.length
+            for fill in fills
+            for e in fill
+            if (e.number % 2, float(e.steps["actions"][0, 0])) == (producer, row / 8)
+        ]
+        begin = 400 * (2 * producer + row)
+        assert mine == lengths[begin : begin + 160]  # nothing is left out
 
 
 class WordyPolicy(HalfPolicy):
@@ -61,7 +146,7 @@ def runner_over(
         Worlds(env),
         made,
         counters=ProducerRow(store, 0),
-        may_publish=lambda published: published < allowed[0],
+        may_publish=lambda published, before: published < allowed[0],
         reuse=reuse,
         max_attempts=3,
     )
@@ -107,7 +192,7 @@ def test_episode_that_may_not_be_published_waits_and_nothing_is_lost() -> None:
         runner.step()
     assert np.count_nonzero(store.length) == 1
     assert not runner.publish()  # so nothing may be stepped
-    assert np.count_nonzero(store.lease) == 1
+    assert np.count_nonzero(store.lease) == 2
     limit[0] = 3
     assert runner.publish()
     assert np.count_nonzero(store.length) == np.count_nonzero(store.lease) == 2

@@ -3,6 +3,7 @@
 import errno
 import gc
 import os
+import re
 import signal
 import threading
 from collections.abc import Generator
@@ -12,7 +13,14 @@ from typing import Any
 import pytest
 
 from cadenza.core.errors import InputError, StorageError
-from cadenza.stream.shared_file import MEMORY_FOLDER, RESERVE, SharedFile, ThreadLock
+from cadenza.stream.shared_file import (
+    MEMORY_FOLDER,
+    RESERVE,
+    SharedFile,
+    Tally,
+    ThreadLock,
+    usable_memory,
+)
 
 
 def names() -> set[str]:
@@ -114,7 +122,7 @@ def test_closing_gives_descriptor_and_memory_back() -> None:
     assert open_descriptors() == before
     with (
         pytest.raises(StorageError, match="expected an open block, got a closed one"),
-        file.locked(),
+        file.claimed(0),
     ):
         pass
 
@@ -138,61 +146,39 @@ def test_forgotten_block_is_given_back() -> None:
     assert open_descriptors() == before
 
 
-def test_lock_excludes_other_threads_for_a_bounded_time() -> None:
-    file = SharedFile.create(10)
-    failures: list[str] = []
-
-    def wait() -> None:
-        try:
-            with file.locked(timeout=0.05):
-                pass
-        except StorageError as error:
-            failures.append(str(error))
-
-    with file.locked():
-        thread = threading.Thread(target=wait)
-        thread.start()
-        thread.join()
-    wait()
-    assert len(failures) == 1
-    assert "expected the lock within 0.05 s, got none" in failures[0]
-
-
-def test_lock_of_another_process_is_waited_for_and_freed_by_its_death() -> None:
+def test_place_that_a_stopped_process_claimed_is_passed_by_and_freed_by_its_death() -> None:
     file = SharedFile.create(10)
     ready, child = os.pipe(), os.fork()
     if not child:
-        with file.locked():
+        with file.claimed(7):
             os.write(ready[1], b"x")
-            signal.pause()
+            os.kill(os.getpid(), signal.SIGSTOP)
     os.read(ready[0], 1)
-    refusal = pytest.raises(StorageError, match="a process that holds it is stopped")
-    with refusal, file.locked(timeout=0.05):
-        pass
+    os.waitid(os.P_PID, child, os.WSTOPPED)
+    with file.claimed(7) as seven, file.claimed(8) as eight:
+        assert (seven, eight) == (False, True)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    with file.locked(timeout=60.0):
-        pass
+    with file.claimed(7) as seven:
+        assert seven
     for end in ready:
         os.close(end)
 
 
-def test_fork_does_not_inherit_the_lock_of_a_thread() -> None:
-    file = SharedFile.create(10)
-    with file.locked():
-        child = os.fork()
-        if not child:
-            try:
-                with file.locked(timeout=0.05):
-                    os._exit(1)
-            except StorageError:  # the parent's, not a dead copy of it
-                os._exit(7)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+def test_tally_gives_no_number_twice_whoever_asks() -> None:
+    tally, ready = Tally(), os.pipe()
     child = os.fork()
+    numbers = [tally.next(5) for _ in range(300)]
     if not child:
-        with file.locked(timeout=60.0):
-            os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        os.write(ready[1], b"".join(n.to_bytes(2, "little") for n in numbers))
+        os._exit(0)
+    os.waitpid(child, 0)
+    data = os.read(ready[0], 600)
+    others = [int.from_bytes(data[at : at + 2], "little") for at in range(0, 600, 2)]
+    assert sorted(numbers + others) == list(range(600))
+    assert (tally.next(5), tally.next(6), tally.next(6)) == (600, 0, 1)
+    for end in ready:
+        os.close(end)
 
 
 def test_lock_that_a_thread_held_at_a_fork_is_free_in_the_new_process() -> None:
@@ -213,3 +199,40 @@ def test_lock_that_a_thread_held_at_a_fork_is_free_in_the_new_process() -> None:
     release.set()
     thread.join()
     assert code == 0
+
+
+def control_group(root: Path, version: int) -> None:
+    """Write what the kernel says of a process that may still use 700 bytes more, by its parent."""
+    proc, group = root / "proc" / "self", root / "sys/fs/cgroup"
+    files = {"memory.max": "max", "memory.current": "100", "memory.stat": ""}
+    if version == 1:
+        group /= "memory"
+        files = {"memory.limit_in_bytes": "9" * 19, "memory.usage_in_bytes": "100"}
+    proc.mkdir(parents=True)
+    (root / "proc/meminfo").write_text("MemTotal: 90 kB\nMemAvailable: 5 kB\n")
+    line = "0::/a/b" if version == 2 else "7:cpu,memory:/a/b"
+    (proc / "cgroup").write_text(f"3:cpuset:/x\n{line}\n")
+    (group / "a/b").mkdir(parents=True)
+    limit, used, *_ = files
+    for name, text in files.items():
+        (group / "a/b" / name).write_text(text)
+    (group / "a" / limit).write_text("1000\n")
+    (group / "a" / used).write_text("500\n")
+    stat = "file 300\nshmem 100\n" if version == 2 else "total_cache 300\ntotal_shmem 100\n"
+    (group / "a/memory.stat").write_text(f"anon 7\n{stat}")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_least_of_the_limits_on_memory_is_refused_with_its_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    control_group(tmp_path, version)
+    usable = usable_memory(tmp_path)
+    assert usable["of available memory (/proc/meminfo)"] == 5 * 1024
+    limit = {1: "memory/a/memory.limit_in_bytes", 2: "a/memory.max"}[version]
+    assert usable[f"of {tmp_path}/sys/fs/cgroup/{limit}"] == 700  # 1000 - 500 + (300 - 100)
+    monkeypatch.setattr("cadenza.stream.shared_file.usable_memory", lambda: usable)
+    told = re.escape(f"expected 800 bytes of {tmp_path}/sys/fs/cgroup/{limit}, got 700")
+    with pytest.raises(StorageError, match=told):
+        SharedFile.create(400)
+    SharedFile.create(350).close()

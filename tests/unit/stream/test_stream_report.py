@@ -15,14 +15,19 @@ from cadenza.cli.stream import headline
 from cadenza.stream.counters import ConsumerRow
 from cadenza.stream.error_envelope import ErrorEnvelope, write_envelope
 from cadenza.stream.layout import BOOKKEEPING, StoreLayout
-from cadenza.stream.slots import OnlineDataEngineState, ProducerState, SlotStore, StreamWords
+from cadenza.stream.slots import (
+    OnlineDataEngineState,
+    ProducerState,
+    SlotStore,
+    set_engine_state,
+)
 from cadenza.stream.stream_report import StreamReport
 
 
 @pytest.fixture
 def store() -> SlotStore:
     made = SlotStore.create(StoreLayout(slots=3, steps=4, producers=2, fields=BOOKKEEPING))
-    made.words[StreamWords.STATE] = OnlineDataEngineState.DEGRADED
+    set_engine_state(made, OnlineDataEngineState.DEGRADED)
     made.producers["episodes"][0], made.producers["frames"][0] = 2, 8
     made.producers["state"][:] = (ProducerState.RUNNING, ProducerState.WAITING)
     write_envelope(made, 1, ErrorEnvelope(kind="hang", message="no sign of life"))
@@ -62,7 +67,7 @@ def test_log_has_events_requests_and_counters(store, tmp_path, monkeypatch) -> N
     report = StreamReport(store, log_path=str(tmp_path / "log.jsonl"), status_path=None)
     store.consumers["chunks"][0] = 4
     store.consumers["excluded_ppm"][0] = 1_000_000
-    store.words[StreamWords.REQUESTS] = 1
+    store.consumers["requests"][0] = 1
     report.tick()
     report.log("producer_died", producer=1)
     report.tick()  # nothing is due

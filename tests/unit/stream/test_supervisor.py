@@ -20,6 +20,7 @@ from cadenza.stream.slots import (
     SlotStore,
     StreamWords,
     engine_state,
+    set_engine_state,
 )
 from cadenza.stream.stream_report import StreamReport
 from cadenza.stream.supervisor import Supervisor
@@ -124,7 +125,7 @@ def test_failure_of_the_supervisor_itself_reaches_readers(supervisor, store, mon
 
 
 def test_engine_without_owner_is_refused_to_readers(store) -> None:
-    store.words[StreamWords.STATE] = OnlineDataEngineState.READY
+    set_engine_state(store, OnlineDataEngineState.READY)
     store.words[StreamWords.OWNER_PID] = 2**22 + 1  # beyond the largest number of a process
     store.words[StreamWords.OWNER_STARTED_AT] = 1
     with pytest.raises(OnlineDataWorkerError, match="expected its owner, process 4194305, to run"):
