@@ -2,7 +2,8 @@
 
 Start at:    `rates.rate_estimate` (success, contact), `means.mean_estimate` (returns, distances),
              `paired.paired_comparison` (with against without),
-             `paired_outcomes.paired_outcome_interval` (the same for yes or no, exact).
+             `paired_outcomes.paired_outcome_interval` (the same for yes or no, exact),
+             `sequential` (the same, asked again after every pair).
 Promise:     an estimate names its estimator; nothing undefined is hidden in NaN; no interval has
              zero width only because nothing happened.
 May import:  `core`, `evaluation.results`.

@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -256,8 +256,8 @@ class _Series:
     def shown(self, delta: float, bar: float | None) -> list[Shown]:
         """Return what is shown at each check, of a gain and, as long as nothing is blessed, a bar.
 
-        Without a bar a gain of `SEEN_DELTAS` times ``delta`` must stay likely. A provisional
-        reference needs none to be replaced, so nobody gives up against it.
+        Without a bar a gain that is worth seeing must stay likely. A provisional reference needs
+        none to be replaced, so nobody gives up against it.
         """
         least, width = self._range
         bar_reached, bar_open = [True] * len(self.checks), [True] * len(self.checks)
@@ -300,17 +300,18 @@ class _Series:
         return [bool(capital[end // self.tasks - 1] >= -math.log(level)) for end in self.checks]
 
     def _futile(self, delta: float) -> list[bool]:
-        """Return whether a gain of `SEEN_DELTAS` deltas is unlikely at each check."""
+        """Return whether a gain that is worth seeing is unlikely at each check."""
         if self.other is None:
             return [False] * len(self.checks)
         if self.signs is None:
-            goal = 0.5 - SEEN_DELTAS * delta / (2.0 * self._range[1])
+            width = self._range[1]
+            goal = 0.5 - _worth_seeing(delta, width) / (2.0 * width)
             return self._crossed(1.0 - self.scaled, goal, SCORE_FUTILITY, self.most)
         sizes = self._look_sizes()
         looks = {next((c for c in self.checks if c >= size * self.tasks), 0) for size in sizes}
         return [
             check in looks
-            and self._likely_of_signs(check, futility_tail(sizes))[1] < SEEN_DELTAS * delta
+            and self._likely_of_signs(check, futility_tail(sizes))[1] < _worth_seeing(delta, 1.0)
             for check in self.checks
         ]
 
@@ -318,43 +319,29 @@ class _Series:
         """Return the means of the first ``pairs`` pairs, without bounds."""
         least, width = self._range
         rounds = pairs // self.tasks
-        own = least + width * float(self.own[:rounds].mean())
-        found = Evidence(
-            candidate=own,
-            n_pairs=pairs,
-            n_played=self.played,
-            most=self.most,
-            clipped=sum(self.outside[:pairs]),
-            method=f"{self.metric}/betting/v1",
-        )
-        if self.other is None:
-            return found
-        update: dict[str, object] = {
-            "baseline": least + width * float(self.other[:rounds].mean()),
-            "level": self.comparison.level,
-            "confidence": 1.0 - 2.0 * self.comparison.level,
+        facts: dict[str, Any] = {
+            "candidate": least + width * float(self.own[:rounds].mean()),
+            "n_pairs": pairs,
+            "n_played": self.played,
+            "most": self.most,
+            "clipped": sum(self.outside[:pairs]),
+            "method": f"{self.metric}/betting/v1",
         }
-        if self.signs is None:
+        if self.other is not None:
+            level = self.comparison.level
+            facts["baseline"] = least + width * float(self.other[:rounds].mean())
+            facts |= {"level": level, "confidence": 1.0 - 2.0 * level}
             differences = self.own[:rounds] - self.other[:rounds]
-            return found.model_copy(
-                update=update
-                | {
-                    "difference": width * float(differences.mean()),
-                    "deviation": float(differences.std()),
-                    "method": "score/paired/betting/v1",
-                }
-            )
-        signs = self.signs[:pairs]
-        wins, losses = signs.count(1), signs.count(-1)
-        return found.model_copy(
-            update=update
-            | {
-                "difference": (wins - losses) / pairs,
-                "wins": wins,
-                "losses": losses,
-                "method": f"{self.metric}/paired/exact-sequential/v1",
+            facts |= {
+                "difference": width * float(differences.mean()),
+                "deviation": float(differences.std()),
+                "method": "score/paired/betting/v1",
             }
-        )
+        if self.signs is not None:
+            wins, losses = (self.signs[:pairs].count(sign) for sign in (1, -1))
+            facts |= {"wins": wins, "losses": losses, "difference": (wins - losses) / pairs}
+            facts |= {"deviation": None, "method": f"{self.metric}/paired/exact-sequential/v1"}
+        return Evidence(**facts)
 
     def evidence(self, pairs: int, look: int, *, own: bool) -> Evidence:
         """Return what the first ``pairs`` pairs show, with all bounds, ``own`` ones if asked."""
@@ -456,7 +443,13 @@ def outlook(
 def _gain_that_counts(config: LoopConfig) -> tuple[float, float]:
     """Return a gain worth a comparison, a tenth of the range without a delta, and its width."""
     least, top = config.eval.score_range or (0.0, 1.0)
-    return SEEN_DELTAS * config.thresholds.promote_delta or (top - least) / 10.0, top - least
+    width = top - least
+    return _worth_seeing(config.thresholds.promote_delta, width) or width / 10.0, width
+
+
+def _worth_seeing(delta: float, width: float) -> float:
+    """Return `SEEN_DELTAS` deltas, or what lies half way to the whole ``width`` if that is less."""
+    return min(SEEN_DELTAS * delta, (delta + width) / 2.0)
 
 
 def _told(gain: float, config: LoopConfig) -> str:

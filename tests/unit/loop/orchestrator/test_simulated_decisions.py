@@ -141,3 +141,24 @@ def test_a_first_candidate_at_the_bar_is_rarely_blessed_and_a_good_one_soon():
     good, episodes_played = own_mean(0.5, **options, rng=np.random.default_rng(0))
     assert good == RUNS
     assert episodes_played < 30
+
+
+@pytest.mark.parametrize("metric", ["success", "score"])
+def test_a_delta_of_more_than_half_the_range_does_not_give_up_whatever_comes(metric):
+    measured = {"metric": metric, "n_episodes": 10, "max_episodes": 480}
+    if metric == "score":
+        measured["score_range"] = [0.0, 1.0]
+    settings = LoopConfig.from_document(
+        {
+            "run_name": "r",
+            "seed_dataset": "local/d",
+            "eval": measured,
+            "thresholds": {**SCORES, "promote_delta": 0.6, "regression_delta": 0.6},
+        },
+        source="test",
+    )
+    better = np.where(np.arange(480) % 6 == 0, 0.0, 0.9)
+    sides = (episodes(better, score=True), episodes(np.zeros(480), score=True))
+    end, pairs = weighed(sides, settings)
+    assert end == PROMOTE
+    assert 10 < pairs < 100
