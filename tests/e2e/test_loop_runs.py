@@ -94,7 +94,7 @@ def test_dry_run_refuses_what_a_run_refuses_and_neither_leaves_anything(
     assert list(tmp_path.iterdir()) == [config]
 
 
-def test_dry_run_refuses_the_id_of_a_run_and_a_store_of_other_programs(tmp_path):
+def test_dry_run_refuses_an_id_that_the_store_or_a_log_has(tmp_path):
     config = configured(tmp_path)
     with JobStore(tmp_path / "runs" / "cadenza.db") as store:
         store.create_run("old", "{}")
@@ -102,6 +102,12 @@ def test_dry_run_refuses_the_id_of_a_run_and_a_store_of_other_programs(tmp_path)
         again = ask("run", "-c", config, "--run-id", "old", *more, cwd=tmp_path)
         assert (again.code, "got one that the store has" in again.err) == (2, True)
     assert ask("run", "-c", config, "--run-id", "new", "--dry-run", cwd=tmp_path).code == 0
+    log = tmp_path / "runs" / "new" / "events.jsonl"
+    log.parent.mkdir()
+    log.write_text('{"seq": 3}\n')
+    for more in ((), ("--dry-run",)):
+        lost = ask("run", "-c", config, "--run-id", "new", *more, cwd=tmp_path)
+        assert "got the 3 events of a run that the store does not know" in lost.err
 
 
 @pytest.mark.slow

@@ -250,7 +250,8 @@ def run(
         from cadenza.core.shipped_configs import find_config
         from cadenza.loop.config import LoopConfig
         from cadenza.loop.errors import StoreNotFoundError, StoreOutdatedError
-        from cadenza.loop.orchestrator.assembly import new_run_id
+        from cadenza.loop.events.journal import require_free_log
+        from cadenza.loop.orchestrator.assembly import EVENTS_FILE, new_run_id, run_folder
         from cadenza.loop.resuming import anchored
 
         settings = anchored(LoopConfig.from_yaml(find_config(config, "loop")))
@@ -261,6 +262,7 @@ def run(
             open_store(settings.workdir, settings.store) as store,
         ):
             _require_new(store, settings, name)
+        require_free_log(run_folder(settings, name) / EVENTS_FILE, name)
         if dry_run:
             _dry_run(settings, name, as_json=as_json, quiet=quiet)
             return
