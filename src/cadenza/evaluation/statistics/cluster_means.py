@@ -4,9 +4,6 @@ Student t:      mean +- t(S-1) * s / sqrt(S). Covers 94-97 % in every design sim
 Percentile:     quantiles of resampled means. Too narrow below about 20 seeds.
 BCa:            percentile levels corrected for bias and skewness.
                 Source: Efron 1987, JASA 82, 171-185, eq. (2.3) and (6.6).
-Sign flips:     quantiles of means over random subsets. Exact at every S for values symmetric about
-                their mean, as differences of two equal conditions are.
-                Source: Hartigan 1969, JASA 64, 1303-1317.
 Axes:           S = seeds, B = replicates.
 """
 
@@ -112,40 +109,6 @@ class BcaBootstrap(_Resampling):
         return float(low), float(high)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignFlips(_Resampling):
-    """Bounds that the sign-flip test does not reject, by means over B random subsets.
-
-    Flipping the signs of a subset of ``values - centre`` makes the sum at least as large as it was
-    iff the subset's mean is at most ``centre``. So the k-th smallest of the subset means is a lower
-    bound that fails with probability <= k / (B + 1), whatever the number of values. On 0/1 outcomes
-    it is McNemar's exact test. Bounds are infinite unless (1 - confidence) / 2 * (B + 1) >= 1.
-    """
-
-    n_resamples: int = 19_999
-    name: str = "sign-flips"
-    min_clusters: int = 2
-
-    def interval(self, means: FloatArray, *, confidence: float) -> tuple[float, float]:
-        """Return the k-th smallest and k-th largest mean of a subset; empty subsets count as both.
-
-        Means are rounded to 12 digits of the largest value, so that a sum that cancels is 0.
-        """
-        rank = int((1.0 - confidence) / 2.0 * (self.n_resamples + 1) + 1e-9)
-        if rank == 0:
-            return -float("inf"), float("inf")
-        scale = float(np.abs(means).max()) or 1.0
-        chosen = np.concatenate(
-            [
-                _subset_means(means / scale, rows, self.rng)
-                for rows in _chunk_sizes(means.size, self.n_resamples)
-            ]
-        )
-        low = np.partition(np.nan_to_num(chosen, nan=-np.inf), rank - 1)[rank - 1]
-        high = np.partition(np.nan_to_num(chosen, nan=np.inf), -rank)[-rank]
-        return float(low) * scale, float(high) * scale
-
-
 def resampled_means(values: FloatArray, n_resamples: int, rng: np.random.Generator) -> FloatArray:
     """Return B means of ``values``, (S,), redrawn with replacement, in drawing order."""
     sizes = _chunk_sizes(values.size, n_resamples)
@@ -181,16 +144,3 @@ def _chunk_sizes(n: int, n_resamples: int) -> Iterator[int]:
     rows = max(1, CHUNK_BYTES // (8 * n))
     for start in range(0, n_resamples, rows):
         yield min(rows, n_resamples - start)
-
-
-def _subset_means(values: FloatArray, rows: int, rng: np.random.Generator) -> FloatArray:
-    """Return the means of ``rows`` random subsets of ``values``, shape (rows,); NaN for empty ones.
-
-    A subset holds each value with probability 1/2.
-    """
-    chosen = rng.integers(2, size=(rows, values.size)).astype(np.float64)
-    counts = chosen.sum(axis=1)
-    sums = chosen @ values
-    means = np.full(rows, np.nan)
-    np.divide(sums, counts, out=means, where=counts > 0)
-    return np.asarray(np.round(means, 12), dtype=np.float64)

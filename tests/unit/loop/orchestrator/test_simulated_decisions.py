@@ -162,3 +162,35 @@ def test_a_delta_of_more_than_half_the_range_does_not_give_up_whatever_comes(met
     end, pairs = weighed(sides, settings)
     assert end == PROMOTE
     assert 10 < pairs < 100
+
+
+def of_tasks(gains, rounds):
+    """Return candidate and reference on rounds of tasks that one of them always wins."""
+    names = [(f"t{task}", gain) for task, gain in enumerate(gains)]
+    one = [
+        EpisodeOutcome(task=name, seed=seed, success=gain > 0 or (gain == 0 and seed % 2 == 0))
+        for name, gain in names
+        for seed in range(rounds)
+    ]
+    other = [
+        EpisodeOutcome(task=name, seed=seed, success=gain < 0 or (gain == 0 and seed % 2 == 0))
+        for name, gain in names
+        for seed in range(rounds)
+    ]
+    return one, other
+
+
+@pytest.mark.parametrize(("gains", "end"), [((1, 0, 0, -1), STOP), ((1, 0, 0, 0), PROMOTE)])
+def test_tasks_are_judged_in_complete_rounds_however_they_arrive(gains, end):
+    # sorted by task, 40 wins would come before the first loss
+    settings = LoopConfig.from_document(
+        {
+            "run_name": "r",
+            "seed_dataset": "local/d",
+            "eval": {"max_episodes": 40, "n_episodes": 40},
+        },
+        source="test",
+    )
+    found, pairs = weighed(of_tasks(gains, 40), settings)
+    assert found == end
+    assert pairs in ({12, 20, 32, 40, 52, 60} if end == PROMOTE else {160})
