@@ -154,12 +154,17 @@ collate.default_convert = default_convert
 
 def stacked(chunks: "Sequence[TensorDict]") -> "TensorDict":
     """Return n chunks of equal keys and shape [c] as a batch [n, c]."""
-    flat = [flat_tensors(chunk) for chunk in chunks]
-    if any(each.keys() != flat[0].keys() for each in flat):
-        stack = cast("Callable[[Sequence[TensorDict]], TensorDict]", torch.stack)
-        return stack(tuple(chunks))  # which says what does not fit
-    tensors = {name: torch.stack([each[name] for each in flat]) for name in flat[0]}
-    return nested_batch(tensors, (len(chunks), *chunks[0].batch_size))
+    entries = [dict(cast("Mapping[str, Any]", chunk).items()) for chunk in chunks]
+    leaves = (Tensor, tensordict_class())
+    if not all(each.keys() == entries[0].keys() for each in entries) or not all(
+        isinstance(value, leaves) for value in entries[0].values()
+    ):
+        return cast("Any", torch).stack(tuple(chunks))  # which says what does not fit
+    made = {
+        key: (torch.stack if isinstance(value, Tensor) else stacked)([e[key] for e in entries])
+        for key, value in entries[0].items()
+    }
+    return nested_batch(made, (len(chunks), *chunks[0].batch_size))
 
 
 def single_chunks(batch: "TensorDict") -> "list[TensorDict]":
