@@ -11,7 +11,7 @@ Limits:  the certificate needs a constant ego authority in every direction (true
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Final, Unpack, cast
 
@@ -108,7 +108,7 @@ class EgoRows(PairRows):
     outside: bool = False
     violated: bool = False
     passive: PassiveScene | None = None
-    offers: list[list[Offer]] = field(default_factory=list[list[Offer]])
+    offers: Sequence[list[Offer]] = ()
 
 
 def build_ego_rows(
@@ -135,7 +135,7 @@ def build_ego_rows(
     p_ego, v_ego = ego.position_numbers, ego.velocity_numbers
     radius, level_of = ego.radius + options.margin_m, options.level
     jacobian, bias, planar = authority.jacobian, authority.bias, len(p_ego) == 2
-    worst_push = shares is None and options.trusted_error is None
+    worst_push, measures = shares is None and options.trusted_error is None, options.measures
     for j, partner in enumerate(partners):
         pair = pairs[j]
         contact = radius + partner.radius
@@ -149,7 +149,7 @@ def build_ego_rows(
             push = pair.partner_accel
         else:
             push = 0.0 if shares else _push(rows, normal, partner, predicted[j], pair, options)
-        if options.measures:
+        if measures:
             level, h = 0.0, barrier_value(margin, closing, pair.alpha, pair.dt, pair.gamma)
             found, contradiction = offers_of(
                 (p_ego, v_ego, p_partner, v_partner),
@@ -162,7 +162,7 @@ def build_ego_rows(
                 options,
                 remembered[j] if remembered else None,
             )
-            rows.offers.append(found)
+            rows.offers = (*rows.offers, found)
             too_old = partner.age_s > options.max_age_s * (1.0 + AGE_ROUNDING)
             rows.uncovered |= too_old or contradiction or not found[0].proved
         elif stale:
@@ -321,6 +321,7 @@ class EgoOnlyCBFQP:
         #: Directions along which pairs are known to be safe; empty without stated errors.
         self.directions = DirectionMemory()
         self._expected: dict[str, float] = {}
+        self._turns = False
         self._limits_rate = self._options.rate_limit != "off"
         self._constants: StepConstants | None = None
         #: The same for `ordinary_step`: None where they or the options leave no such step.
@@ -596,6 +597,7 @@ class EgoOnlyCBFQP:
             own, _ = delivered_fractions(self._options.strategy)
             authority = replace(authority, bias=tuple(b / own for b in authority.bias))
         turned = [self._turned(pair) for pair in of_pairs.parameters]
+        self._turns = any(turned)
         if self._expected:
             of_pairs = self._as_seen(of_pairs, pairs, authority.every_direction)
         c, size = bounds.action_linf_component, model.action_dim
@@ -630,10 +632,10 @@ class EgoOnlyCBFQP:
             ConfigurationError: The control step is too long for the radii.
         """
         of_pairs, authority = constants.of_pairs, constants.authority
-        contacts = self._contacts(ego, partners)
-        for (uid, _, pair, turned), contact in zip(constants.rows, contacts, strict=True):
-            if 6.0 * contact < turned:
-                raise step_too_long(uid, pair, contact)
+        radius = ego.radius + self._options.margin_m
+        for j, (uid, _, pair, turned) in enumerate(constants.rows if self._turns else ()):
+            if 6.0 * (radius + partners[j].radius) < turned:
+                raise step_too_long(uid, pair, radius + partners[j].radius)
         kept = self.directions.kept
         rows = build_ego_rows(
             ego,
@@ -655,7 +657,7 @@ class EgoOnlyCBFQP:
                 ego.velocity,
                 velocities,
                 np.array([pair.partner_accel for pair in of_pairs.parameters]),
-                np.array(contacts),
+                np.array(self._contacts(ego, partners)),
                 authority.every_direction,
                 constants.dt,
                 self._options.contact_speed,
@@ -683,7 +685,7 @@ class EgoOnlyCBFQP:
         if previous_action is not None and self._limits_rate:
             previous = require_previous(previous_action, len(u))
             narrow = rate_box(previous, constants.bounds.action_rate, box)
-        chosen: list[Offer] = []
+        chosen: Sequence[Offer] = ()
         if rows.offers:
             self.directions.forget()
             chosen, rows.a, rows.level = choose(
