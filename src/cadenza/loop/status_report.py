@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from cadenza.core.errors import CadenzaError, IntegrityError
 from cadenza.loop.config import BackendName
@@ -451,19 +451,21 @@ def _next_comparison(config: dict[str, Any], state: dict[str, Any]) -> dict[str,
     from cadenza.loop.orchestrator.comparison import most_episodes, outlook, tasks_of
     from cadenza.loop.state import LoopState, failed_of, spent_of
 
-    at = LoopState.model_validate(state)
+    told: dict[str, Any] = {}
     try:
+        at = LoopState.model_validate(state)
+        told["error_failed"] = failed_of(at)
         settings = LoopConfig.from_document(config, source="run")
-        told = outlook(
+        told["next_comparison"] = outlook(
             settings,
             spent=spent_of(at, settings),
             failed=failed_of(at),
             most=most_episodes(settings) * tasks_of(settings),
             deviation=at.deviation,
         )
-    except CadenzaError:  # of an earlier version, or its file of suites is gone
-        told = None
-    return {"error_failed": failed_of(at), "next_comparison": told}
+    except (CadenzaError, ValidationError):  # of another version, or its file of suites is gone
+        pass
+    return told
 
 
 def _seed_data(found: Overview) -> Literal["reserved", "unknown"] | None:

@@ -183,7 +183,7 @@ def test_reasons_and_status_tell_what_the_next_comparison_can_show(new, workdir)
     assert "Warning: so it hardly sees a gain that counts" in decided(weak)[1]["reason"]
 
 
-def as_earlier(workdir, **measured):
+def as_earlier(workdir, alpha=None, **measured):
     """Rewrite the stored run as a version would have left it that knew looks alone."""
     with sqlite3.connect(workdir / "cadenza.db") as connection:
         state, config = map(
@@ -195,6 +195,7 @@ def as_earlier(workdir, **measured):
         for name in ("episodes_per_job", "score_range"):
             del config["eval"][name]
         config["eval"] |= {"extension_growth": 2.0, **measured}
+        config["thresholds"]["alpha"] = alpha or config["thresholds"]["alpha"]
         connection.execute(
             "UPDATE runs SET state_json = ?, config_json = ?",
             (json.dumps(state), json.dumps(config)),
@@ -234,10 +235,23 @@ def test_a_run_on_scores_goes_on_once_it_names_their_range(new, workdir, store):
         "cannot be judged: one loss that was never seen may outweigh all. Name the range, or set "
         "metric: wins"
     ) in str(refused.value)
+    status = run_status(loop.store, "run", workdir=workdir)
+    assert (status.error_failed, status.next_comparison) == (0, None)
     named = of_scores(extension_growth=2.0)
     assert new(stack, **named).run().decisions == ["promote", "promote"]
     with pytest.raises(ConfigurationError, match=r"got other values for eval\.score_range"):
         new(stack, **of_scores(score_range=[0.0, 2.0])).run()
+
+
+def test_a_run_of_a_larger_error_budget_goes_on_with_a_smaller_one(new, workdir, store):
+    stack, growth = FakeStack([0.5, 0.9]), {"extension_growth": 2.0}
+    new(stack, options=until(store, 1, 0)).run()
+    as_earlier(workdir, alpha=0.4)
+    with pytest.raises(ConfigurationError, match=r"thresholds\.alpha: .* 0\.2"):
+        stored_config(store, "run")
+    assert new(stack, eval=growth, thresholds={"alpha": 0.1}).run().decisions[1] == "promote"
+    with pytest.raises(ConfigurationError, match=r"got other values for thresholds\.alpha"):
+        new(stack, eval=growth, thresholds={"alpha": 0.05}).run()
 
 
 def test_another_most_counts_from_the_next_comparison_on(new, store):

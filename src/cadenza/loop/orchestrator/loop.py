@@ -18,7 +18,7 @@ from cadenza.loop.agents.data_agent import DataAgent
 from cadenza.loop.agents.eval_agent import EvalAgent
 from cadenza.loop.agents.improve_agent import ImproveAgent
 from cadenza.loop.agents.train_agent import TrainAgent
-from cadenza.loop.config import LoopConfig
+from cadenza.loop.config import MAX_ALPHA, LoopConfig
 from cadenza.loop.contracts.records import JobRunner
 from cadenza.loop.errors import (
     BudgetExceededError,
@@ -213,6 +213,8 @@ class LoopController:
         before, now = _lasting(stored), _lasting(self.cfg.model_dump(mode="json"))
         state = self.store.load_state(row["id"])[0]
         free = frozenset[str]() if compares_by_looks(state) else _OF_COMPARISONS
+        if before.get("thresholds.alpha", 0.0) > MAX_ALPHA:  # only a smaller one is taken now
+            free |= {"thresholds.alpha"}
         # what an earlier version did not know may be named now, or take its default
         changed = sorted(key for key in before.keys() - free if before[key] != now.get(key))
         if changed:
