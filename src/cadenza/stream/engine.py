@@ -137,7 +137,7 @@ class OnlineDataEngine(ChunkSource):
         rules = FlowRules.of(cfg)
         request_fill(self._store, rules)
         self._supervisor = Supervisor(
-            cfg, self._store, self._board, rules, self._report, rank=self.rank()
+            cfg, self._store, self._board, rules, self._report, self.rank()
         )
         # At exit this must come before multiprocessing waits for its children.
         self._end = weakref.finalize(

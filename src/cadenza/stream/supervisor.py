@@ -84,7 +84,6 @@ class Supervisor:
         board: PolicyBoard,
         rules: FlowRules,
         report: StreamReport,
-        *,
         rank: Rank = ALONE,
     ) -> None:
         """Prepare; `start` begins. ``report`` gets events, and is told to look for what is due.
