@@ -59,7 +59,12 @@ from cadenza.learn.env.making import Environments, EnvLike, SavedWorlds, flat_ro
 from cadenza.learn.env.stepping import ActionCodec, VectorStep, VectorSteps
 from cadenza.learn.export import onnx_graph
 from cadenza.learn.judging import BestPolicy, Evaluation, evaluate_policy
-from cadenza.learn.loaded_state import complete_state, require_version
+from cadenza.learn.loaded_state import (
+    OwnStream,
+    RandomSource,
+    complete_state,
+    require_version,
+)
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.encoders import Network, encoder_factory, is_box, is_image, parts_of
 from cadenza.learn.trainer import Trainer
@@ -155,6 +160,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
         folder: str | Path | None = None,
         evaluate_every: int = 10_000,
         evaluation_episodes: int = 10,
+        max_episode_steps: int | None = None,
         progress: bool = True,
     ) -> Self:
         """Train for ``steps`` more environment steps; return the agent.
@@ -171,6 +177,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
                 training is only gone on with, by the agent that `load` makes of its ``last``.
             evaluate_every: Environment steps between evaluations, with ``folder``.
             evaluation_episodes: Episodes of each.
+            max_episode_steps: Where they are cut, for environments without a time limit.
             progress: Show a bar, or now and then a line where there is no terminal.
 
         Raises:
@@ -192,7 +199,13 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
         extra = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
         if folder is not None:
             self._require_own(Path(folder))
-            best = BestPolicy(self, folder, every=evaluate_every, episodes=evaluation_episodes)
+            best = BestPolicy(
+                self,
+                folder,
+                every=evaluate_every,
+                episodes=evaluation_episodes,
+                max_episode_steps=max_episode_steps,
+            )
             extra.insert(0, best)
         shown = progress_bar(self.name) if progress else nullcontext(_silent)
         with ending_on_signals(), shown as report:
@@ -431,7 +444,14 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
         """Return the environments to learn in."""
 
     @abstractmethod
-    def evaluate(self, episodes: int = 20, *, env: Any = None, seed: int = 0) -> Evaluation:
+    def evaluate(
+        self,
+        episodes: int = 20,
+        *,
+        env: Any = None,
+        seed: int = 0,
+        max_episode_steps: int | None = None,
+    ) -> Evaluation:
         """Play greedy episodes that no training sees."""
 
     @abstractmethod
@@ -620,28 +640,38 @@ class SoloAgent(SteppedAgent[Config]):
     def predict(self, observation: Any, *, deterministic: bool = True) -> NDArray[Any]:
         """Return the action for one observation, or for several with a leading axis N.
 
-        One that is not deterministic is drawn as in training.
+        One that is not deterministic is drawn as in training, from a stream of its own.
 
         Raises:
             InputError: The observation has another shape, or is not finite.
         """
         rows, is_single = self._observed(observation)
-        actions = self._actions(rows, deterministic=deterministic)
+        with nullcontext() if deterministic else self._drawn.instead_of(self._drawing):
+            actions = self._actions(rows, deterministic=deterministic)
         return actions[0] if is_single else actions
 
     def evaluate(
-        self, episodes: int = 20, *, env: EnvLike | None = None, seed: int = 0
+        self,
+        episodes: int = 20,
+        *,
+        env: EnvLike | None = None,
+        seed: int = 0,
+        max_episode_steps: int | None = None,
     ) -> Evaluation:
         """Play greedy episodes that no training sees; equal ``seed`` gives equal episodes.
 
         They are played in ``env``: an environment other than those it learns in, an id, or a
-        function that makes one; None makes one like those it learned in.
+        function that makes one; None makes one like those it learned in. Those longer than
+        ``max_episode_steps`` are cut; where the environment has no time limit, it is required.
 
         Raises:
-            InputError: ``episodes`` is below 1, or there is no way to make an environment.
+            InputError: ``episodes`` is below 1, there is no way to make an environment, a return is
+                not finite, or an episode goes on and on.
         """
         world = self.envs.make(env)
-        judged = evaluate_policy(self.predict, world, episodes, seed=seed)
+        judged = evaluate_policy(
+            self.predict, world, episodes, seed=seed, max_episode_steps=max_episode_steps
+        )
         if world is not env:
             world.close()
         return judged
@@ -668,6 +698,16 @@ class SoloAgent(SteppedAgent[Config]):
             device=torch.device("cpu"),
         )
         return onnx_graph.write_policy(self.deployed(), signature, Path(path))
+
+    @property
+    @abstractmethod
+    def _drawing(self) -> RandomSource:
+        """What exploring actions are drawn from."""
+
+    @cached_property
+    def _drawn(self) -> OwnStream:
+        """What `predict` draws from, so that no training notices."""
+        return OwnStream(derive_substream("learn.api.predict", root_seed=self.seed).integer_seed())
 
     @cached_property
     def _worlds(self) -> VectorSteps:

@@ -234,6 +234,8 @@ class DQNConfig(CompilableConfig):
         epsilon_frames: Environment steps over which it falls linearly, >= 1.
         double: Let the online network choose the next action.
         huber_delta: Error above which the loss grows linearly, > 0; None squares.
+        target_period: Updates between movements of the target network, >= 1; with ``tau`` = 1 the
+            classic hard ones.
     """
 
     action_bins: Count = Field(default=5, ge=2)
@@ -242,6 +244,7 @@ class DQNConfig(CompilableConfig):
     epsilon_frames: Count = Field(default=20_000, ge=1)
     double: bool = True
     huber_delta: float | None = Field(default=1.0, gt=0.0)
+    target_period: Count = Field(default=1, ge=1)
 
     @model_validator(mode="after")
     def _epsilon_falls(self) -> Self:

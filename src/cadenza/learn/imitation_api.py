@@ -25,6 +25,7 @@ from cadenza.learn.api import Deployed, SoloAgent
 from cadenza.learn.configs import DAggerConfig
 from cadenza.learn.env.making import EnvLike
 from cadenza.learn.env.stepping import ActionCodec
+from cadenza.learn.loaded_state import RandomSource
 from cadenza.learn.nn.encoders import Network, is_box, is_image
 
 #: Observations, (N, *shape), or flat rows, (N, O), if they are no arrays, to actions as the
@@ -150,6 +151,10 @@ class DAgger(SoloAgent[DAggerConfig]):
     def _actions(self, rows: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
         decided = self.learner.act(rows)
         return self._port.to_env(decided if deterministic else self.learner.disturbed(decided))
+
+    @property
+    def _drawing(self) -> RandomSource:
+        return self.learner.acting
 
     def deployed(self) -> nn.Module:
         """Return a module from observations to greedy actions."""

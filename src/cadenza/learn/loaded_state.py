@@ -2,9 +2,10 @@
 
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 
 from cadenza.core.errors import CheckpointError, CheckpointKeyError
 
@@ -71,3 +72,44 @@ def set_generator_state(rng: np.random.Generator, state: Mapping[str, Any]) -> N
         raise CheckpointError(
             f"generator state: expected the fields of {expected}, got {sorted(state)}: {error}"
         ) from error
+
+
+#: What random numbers are drawn from.
+RandomSource: TypeAlias = torch.Generator | np.random.Generator
+
+
+class OwnStream:
+    """Draws that leave no trace in the generators that they come from."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._position: Any = None
+
+    @contextmanager
+    def instead_of(self, source: RandomSource) -> Generator[None]:
+        """Let ``source`` draw from this stream; afterwards it goes on where it was."""
+        before = _position(source)
+        if self._position is None:
+            fresh = torch.Generator() if isinstance(source, torch.Generator) else None
+            self._position = _position(
+                np.random.default_rng(self._seed)
+                if fresh is None
+                else fresh.manual_seed(self._seed)
+            )
+        _move(source, self._position)
+        try:
+            yield
+        finally:
+            self._position = _position(source)
+            _move(source, before)
+
+
+def _position(source: RandomSource) -> Any:
+    return source.get_state() if isinstance(source, torch.Generator) else source.bit_generator.state
+
+
+def _move(source: RandomSource, position: Any) -> None:
+    if isinstance(source, torch.Generator):
+        source.set_state(position)
+    else:
+        source.bit_generator.state = position

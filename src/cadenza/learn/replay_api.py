@@ -29,6 +29,7 @@ from cadenza.learn.configs import (
     TD3Config,
 )
 from cadenza.learn.env.stepping import ActionCodec
+from cadenza.learn.loaded_state import RandomSource
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.nn.encoders import is_image
 
@@ -104,6 +105,10 @@ class ReplayAgent(SoloAgent[ReplayConfig], ReplayLoop[ReplayConfig]):
     def _flat(self, observations: NDArray[Any]) -> NDArray[Any]:
         rows = observations.reshape(len(observations), -1)
         return rows if rows.dtype == np.uint8 else rows.astype(np.float32)
+
+    @property
+    def _drawing(self) -> RandomSource:
+        return self.learner.noise
 
     @property
     def loggables(self) -> list[LoggingMixin]:

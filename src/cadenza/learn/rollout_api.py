@@ -26,6 +26,7 @@ from cadenza.learn.algorithms.ppo import PPOLearner
 from cadenza.learn.api import Deployed, RolloutLoop, SoloAgent
 from cadenza.learn.configs import GRPOConfig, OnPolicyAgentConfig, PPOConfig
 from cadenza.learn.env.stepping import ActionCodec, VectorStep
+from cadenza.learn.loaded_state import RandomSource
 from cadenza.learn.running_normalizer import RewardScaler
 
 RolloutConfig = TypeVar("RolloutConfig", bound=OnPolicyAgentConfig)
@@ -87,6 +88,10 @@ class RolloutAgent(SoloAgent[RolloutConfig], RolloutLoop[RolloutConfig]):
             self._seen(step.following[step.cut], learn=False) if len(step.cut) else None,
         )
         self._count(step, ends)
+
+    @property
+    def _drawing(self) -> RandomSource:
+        return self.learner.generator
 
     def _seen(self, observations: NDArray[Any], *, learn: bool) -> NDArray[Any]:
         rows = observations.reshape(len(observations), -1)

@@ -36,9 +36,16 @@ from cadenza.learn.algorithms.ppo import PPOLearner
 from cadenza.learn.api import Config, Deployed, Evaluation, ReplayLoop, RolloutLoop, SteppedAgent
 from cadenza.learn.configs import ActorCriticConfig, HAPPOConfig, HATD3Config, PPOConfig
 from cadenza.learn.env.held_state import HeldState
-from cadenza.learn.env.making import SavedWorlds, space_from, space_state
+from cadenza.learn.env.making import (
+    ONE_AND_THE_SAME,
+    SavedWorlds,
+    space_from,
+    space_state,
+    unwrapped,
+)
 from cadenza.learn.env.stepping import ActionCodec
 from cadenza.learn.export import onnx_graph
+from cadenza.learn.judging import episode_limit, require_limit
 from cadenza.learn.loaded_state import generator_state, set_generator_state
 from cadenza.learn.memory.builder import TransitionMemory
 from cadenza.learn.running_normalizer import RewardScaler
@@ -246,7 +253,13 @@ class TeamWorlds:
                 "evaluate: expected a batch to judge in, for the team's own, if it has one, is in "
                 "use; pass env=..., or make the team from a function: HAPPO(lambda n: MyEnvs(n))."
             )
-        return self._made(count)
+        made = self._made(count)
+        if unwrapped(made) is unwrapped(self.batch):
+            raise InputError(
+                f"env: {ONE_AND_THE_SAME}, got one that returns {made} again, which the team "
+                "learns in; make a new one in each call."
+            )
+        return made
 
     def _made(self, count: int) -> Any:
         make = cast("Any", self._make)
@@ -338,12 +351,21 @@ class TeamAgent(SteppedAgent[Config]):
         bounds = self.team.bounds
         return [np.clip(a, low, high) for a, (low, high) in zip(actions, bounds, strict=True)]
 
-    def evaluate(self, episodes: int = 20, *, env: Any = None, seed: int = 0) -> Evaluation:
+    def evaluate(
+        self,
+        episodes: int = 20,
+        *,
+        env: Any = None,
+        seed: int = 0,
+        max_episode_steps: int | None = None,
+    ) -> Evaluation:
         """Play greedy episodes side by side, one in each environment; None makes them.
 
+        Those longer than ``max_episode_steps`` are cut.
+
         Raises:
-            InputError: ``episodes`` is below 1, ``env`` has another number of environments, or
-                there is no way to make one.
+            InputError: ``episodes`` is below 1, ``env`` has another number of environments, there
+                is no way to make one, a return is not finite, or an episode goes on and on.
         """
         episodes = whole_number("evaluate.episodes", episodes, least=1)
         if env is not None and env.num_envs != episodes:
@@ -352,6 +374,7 @@ class TeamAgent(SteppedAgent[Config]):
                 f"{env.num_envs}; each plays one."
             )
         team = TeamSteps(self.envs.make(episodes) if env is None else env, self.envs.uids)
+        limit = episode_limit(team.env, max_episode_steps)
         stream = derive_substream("learn.evaluation.team", root_seed=seed)
         joint = team.reset(stream.integer_seed())
         returns, lengths = np.zeros(team.num_envs), np.zeros(team.num_envs, np.int64)
@@ -362,7 +385,10 @@ class TeamAgent(SteppedAgent[Config]):
             lengths += runs
             runs &= ~step.boundaries
             joint = step.states
-        return Evaluation.of(returns.tolist(), lengths.tolist())
+            if runs.any() and lengths.max() >= limit:
+                require_limit(max_episode_steps)
+                break
+        return Evaluation.of(returns.tolist(), lengths.tolist(), cut=int(runs.sum()))
 
     def export_onnx(self, path: str | Path) -> Path:
         """Write the greedy team, from joint states (N, S) to every robot's actions, as ONNX.

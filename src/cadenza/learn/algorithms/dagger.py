@@ -160,7 +160,7 @@ class DAggerLearner:
         self.config = config
         torch_seed = derive_substream("learn.dagger.torch", root_seed=seed).integer_seed()
         self._generator = torch.Generator().manual_seed(torch_seed)
-        self._rng = derive_substream("learn.dagger.acting", root_seed=seed).default_rng()
+        self.acting = derive_substream("learn.dagger.acting", root_seed=seed).default_rng()
         self._choices = choices
         outputs = choices if action_dim is None else action_dim
         layers, features = with_encoder(
@@ -182,7 +182,7 @@ class DAggerLearner:
 
     def disturbed(self, decisions: NDArray[Any]) -> NDArray[Any]:
         """Return decisions with the noise of the settings, those of some rows as they are."""
-        config, rng = self.config, self._rng
+        config, rng = self.config, self.acting
         noisy = rng.random(len(decisions)) < config.noise_share
         if self._choices is None:
             noise = config.action_noise * rng.standard_normal(decisions.shape)
@@ -192,7 +192,7 @@ class DAggerLearner:
 
     def draw_experts(self, rows: int) -> NDArray[np.bool_]:
         """Return for each of ``rows`` environments whether the expert drives it."""
-        return self._rng.random(rows) < self.config.expert_share(self.rounds)
+        return self.acting.random(rows) < self.config.expert_share(self.rounds)
 
     def end_round(self) -> None:
         """Note that a round is collected and will be learned from."""
@@ -252,7 +252,7 @@ class DAggerLearner:
             "scale": self._scale.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "generator": self._generator.get_state(),
-            "acting": generator_state(self._rng),
+            "acting": generator_state(self.acting),
             "rounds": self.rounds,
         }
 
@@ -262,7 +262,7 @@ class DAggerLearner:
         self._scale.load_state_dict(state["scale"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._generator.set_state(state["generator"])
-        set_generator_state(self._rng, state["acting"])
+        set_generator_state(self.acting, state["acting"])
         self.rounds = int(state["rounds"])
 
     def _decide(self, output: Tensor) -> Tensor:

@@ -445,7 +445,13 @@ class DQNLearner(CallbackLearner):
             max_grad_norm=config.max_gradient_norm,
             huber_delta=config.huber_delta,
         )
-        target = QTarget(q_net=q, gamma=config.gamma, target_q_tau=config.tau, double=config.double)
+        target = QTarget(
+            q_net=q,
+            gamma=config.gamma,
+            target_q_tau=config.tau,
+            double=config.double,
+            target_period=config.target_period,
+        )
         self.run([[loss]], target)
 
     def act(self, states: Float32Array, *, frames: int) -> NDArray[Any]:

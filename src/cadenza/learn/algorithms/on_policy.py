@@ -281,7 +281,7 @@ class OnPolicyLearner(ABC, Generic[Config]):
         )
         if self._device.type != "cpu":
             generator = torch.Generator(self._device).manual_seed(torch_seed)
-        self._generator = generator
+        self.generator = generator
         self._shuffle = derive_substream(f"{self.STREAM}.minibatch", root_seed=seed).default_rng()
         self.updates = 0
 
@@ -293,7 +293,7 @@ class OnPolicyLearner(ABC, Generic[Config]):
         """
         output = self.network.actor(self._on_device(observations))
         head = self.network.head
-        drawn = head.mode(output) if deterministic else head.sample(output, self._generator)
+        drawn = head.mode(output) if deterministic else head.sample(output, self.generator)
         return drawn.cpu().numpy()
 
     def scale(self, observations: NDArray[Any], *, learn: bool) -> Float32Array:
@@ -346,7 +346,7 @@ class OnPolicyLearner(ABC, Generic[Config]):
             "version": self.STATE_VERSION,
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "generator": self._generator.get_state(),
+            "generator": self.generator.get_state(),
             "minibatch_generator": generator_state(self._shuffle),
             "updates": self.updates,
             **self._own_state(),
@@ -363,7 +363,7 @@ class OnPolicyLearner(ABC, Generic[Config]):
         with complete_state(owner, "a learner of these sizes"):
             self.network.load_state_dict(state["network"])
             self.optimizer.load_state_dict(state["optimizer"])
-            self._generator.set_state(state["generator"])
+            self.generator.set_state(state["generator"])
             set_generator_state(self._shuffle, state["minibatch_generator"])
             self.updates = int(state["updates"])
             self._load_own_state(state)

@@ -37,6 +37,10 @@ _EXPECTED: Final = (
 )
 
 
+#: What is said of a function that returns one environment twice.
+ONE_AND_THE_SAME: Final = "expected a function that makes another environment in every call"
+
+
 @dataclass(frozen=True, slots=True)
 class SavedWorlds:
     """What a file tells of the environments an agent learned in: their id, if any, and spaces."""
@@ -70,7 +74,11 @@ class Environments:
         self._vector: AnyVectorEnv | None = None
         saved = source if isinstance(source, SavedWorlds) else None
         self._source: EnvLike | None = (saved.id or None) if saved else cast("EnvLike", source)
-        self._own = getattr(source, "unwrapped", None)
+        self._own = [unwrapped(env) for env in getattr(source, "envs", [source])]
+        if len({id(env) for env in self._own}) < len(self._own):
+            raise ConfigurationError(
+                f"env: {ONE_AND_THE_SAME}, got {source} with one of them twice."
+            )
         self._make = None if self._source is None else _maker(self._source)
         self.can_make = self._make is not None
         self.id = self._source if isinstance(self._source, str) else None
@@ -125,7 +133,7 @@ class Environments:
             is_flat = isinstance(self.space, spaces.Box)
             return batch if is_flat else vector_wrappers.FlattenObservation(batch)
         is_ready = isinstance(source, gymnasium.Env)
-        first = cast("AnyEnv", source) if is_ready else self.make()
+        first = cast("AnyEnv", source) if is_ready else self._another()
         if not isinstance(cast("object", first), gymnasium.Env):
             raise ConfigurationError(f"env: {_EXPECTED}, got one that makes {first!r}.")
         self.space, self.action_space = first.observation_space, first.action_space
@@ -135,7 +143,7 @@ class Environments:
         size = self._group_size
         made = [
             lambda index=index: ReplayableEnv(
-                flat(cast("AnyEnv", source) if is_ready else self.make()),
+                flat(cast("AnyEnv", source) if is_ready else self._another()),
                 root_seed=self._seed,
                 index=index,
                 group=index // size if size > 1 else None,
@@ -165,7 +173,7 @@ class Environments:
                 f"evaluate: expected one environment, got the vector environment {given}; pass an "
                 "id, a function that makes one, or an environment."
             )
-        if isinstance(env, gymnasium.Env) and given.unwrapped is not self._own:
+        if isinstance(env, gymnasium.Env) and not self._is_own(given):
             return given
         make = self._make if env is None else _maker(given)
         if make is None:
@@ -173,7 +181,27 @@ class Environments:
                 "evaluate: expected an environment to judge in, for the learner's own, if it has "
                 "one, is in use; pass env=..., or make the learner from an id or a function."
             )
-        return make()
+        made = make()
+        if self._is_own(made):
+            raise InputError(
+                f"env: {ONE_AND_THE_SAME}, got one that returns {made} again, which the agent "
+                "learns in; make a new one in each call."
+            )
+        return made
+
+    def _another(self) -> AnyEnv:
+        """Return a new environment to learn in."""
+        made = self.make()
+        self._own.append(unwrapped(made))
+        return made
+
+    def _is_own(self, env: AnyEnv) -> bool:
+        return any(unwrapped(env) is own for own in self._own)
+
+
+def unwrapped(env: Any) -> Any:
+    """Return ``env`` without its wrappers."""
+    return getattr(env, "unwrapped", env)
 
 
 def space_state(space: AnySpace) -> Any:

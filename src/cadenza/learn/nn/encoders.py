@@ -4,9 +4,12 @@ Memories and buffers hold observations flat, as `gymnasium.spaces.flatten` makes
 gives them their shape back before it looks at them.
 
 cnn:   convolutions of arXiv:1312.5602's successor (Nature 518, 529-533) for images of 36 pixels or
-       more, two of stride 2 for smaller ones, then one layer of `IMAGE_FEATURES`. Bytes become
-       numbers in [0, 1]. The shorter of the first and the last axis holds the channels.
-dict:  cnn for every image, everything else as it is, side by side.
+       more, two of stride 2 for smaller ones, then one layer of `IMAGE_FEATURES`. The shorter of
+       the first and the last axis holds the channels. Gray bytes, (H, W), have one; stacked images,
+       (k, H, W, c) or (k, c, H, W) bytes, have k c.
+mlp:   observations as they are; of bytes with two axes or more, numbers in [0, 1].
+dict:  cnn for every image, everything else as in mlp, side by side.
+Bytes: become numbers in [0, 1] wherever they are images, or too small for convolutions.
 Axes:  B = batch, O = flat observation, F = features.
 """
 
@@ -30,6 +33,8 @@ AnyBox: TypeAlias = spaces.Box[Any]
 IMAGE_FEATURES: Final = 256
 #: Smallest image, in pixels, that the three large convolutions fit.
 _LARGE: Final = 36
+#: Smallest that the two small ones fit.
+_SMALL: Final = 7
 #: What a network begins with: its name, or a module of one's own that takes observations in their
 #: shape, (B, *shape) or a dict of such, and returns (B, F).
 Network: TypeAlias = Literal["mlp", "cnn", "dict"] | nn.Module
@@ -62,12 +67,14 @@ class ObservationEncoder(nn.Module):
 
 
 class ImageFeatures(nn.Module):
-    """Convolutions and one layer, for a Box of rank 3."""
+    """Convolutions and one layer, for images as of `is_image`."""
 
     def __init__(self, space: AnyBox, generator: torch.Generator) -> None:
         super().__init__()
-        shape = cast("tuple[int, int, int]", space.shape)
-        is_last = shape[2] <= shape[0]
+        self._stack_last = len(space.shape) == 4 and space.shape[-1] <= space.shape[1]
+        shape = _image_shape(space)
+        self._rank = len(space.shape)
+        is_last = self._rank == 3 and shape[2] <= shape[0]
         pixels = shape[:2] if is_last else shape[1:]
         kernels, strides = ([8, 4, 3], [4, 2, 1]) if min(pixels) >= _LARGE else ([3, 3], [2, 2])
         self._scale = 1.0 / 255.0 if space.dtype == np.uint8 else 1.0
@@ -85,26 +92,31 @@ class ImageFeatures(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return (B, `IMAGE_FEATURES`)."""
+        if self._stack_last:
+            images = images.permute(0, 1, 4, 2, 3)
+        if self._rank != 3:  # (B, H, W) or (B, k, c, H, W)
+            images = images.unsqueeze(1) if self._rank == 2 else images.flatten(1, 2)
         return torch.relu(self.layer(self.convolutions(images * self._scale)))
+
+
+class ByteFeatures(nn.Module):
+    """Bytes of any shape as numbers in [0, 1], flat."""
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return (B, F)."""
+        return obs.flatten(start_dim=1) / 255.0
 
 
 class DictFeatures(nn.Module):
     """Features of every part, side by side."""
 
-    def __init__(self, space: spaces.Dict, generator: torch.Generator) -> None:
+    def __init__(self, space: AnySpace, generator: torch.Generator) -> None:
         super().__init__()
         parts = parts_of(space)
         self._names = list(parts)  # a ModuleDict refuses some, e.g. "type" and "a.b"
-        self.parts = nn.ModuleList(
-            ImageFeatures(part, generator)
-            if is_image(part)
-            else DictFeatures(part, generator)
-            if is_dict(part)
-            else nn.Flatten()
-            for part in parts.values()
-        )
+        self.parts = nn.ModuleList(_features(part, generator) for part in parts.values())
 
-    def forward(self, observations: Mapping[str, Tensor]) -> Tensor:
+    def forward(self, observations: Mapping[Any, Tensor]) -> Tensor:
         """Return (B, F)."""
         pairs = zip(self._names, self.parts, strict=True)
         return torch.cat([part(observations[name]) for name, part in pairs], dim=1)
@@ -123,22 +135,37 @@ def encoder_factory(
     if isinstance(network, nn.Module):
         return lambda: ObservationEncoder(space, copy.deepcopy(network))
     if network is None:
-        network = "cnn" if is_image(space) else "dict" if is_dict(space) else "mlp"
-    if network == "mlp":
+        network = "cnn" if is_image(space) else "dict" if has_parts(space) else "mlp"
+    if network == "mlp" and _is_bytes(space):
+        return lambda: ObservationEncoder(space, ByteFeatures())
+    if network == "mlp" or (has_parts(space) and not is_dict(space) and not _holds_bytes(space)):
         return None
     if network == "cnn" and is_image(space):
         return lambda: ObservationEncoder(space, ImageFeatures(space, generator))
-    if network == "dict" and is_dict(space):
+    if network == "dict" and has_parts(space):
         return lambda: ObservationEncoder(space, DictFeatures(space, generator))
     raise ConfigurationError(
-        "network: expected 'mlp', 'cnn' for images (a Box of rank 3), 'dict' for a Dict, or a "
-        f"module of your own, got {network!r} for {space}."
+        "network: expected 'mlp', 'cnn' for images (a Box of rank 3, or of bytes), 'dict' for a "
+        f"Dict or Tuple, or a module of your own, got {network!r} for {space}."
     )
 
 
 def is_image(space: AnySpace) -> TypeGuard[AnyBox]:
-    """Return whether ``space`` holds images: arrays of rank 3."""
-    return isinstance(space, spaces.Box) and len(space.shape) == len("xyc")
+    """Return whether ``space`` holds images: arrays of rank 3, or bytes of rank 2 to 4.
+
+    Bytes of fewer than 7 pixels a side, with one channel or stacked, are none.
+    """
+    if not is_box(space):
+        return False
+    rank = len(space.shape)
+    if rank == len("xyc"):
+        return True
+    return rank in (2, 4) and _is_bytes(space) and min(_image_shape(space)[1:]) >= _SMALL
+
+
+def has_parts(space: AnySpace) -> bool:
+    """Return whether ``space`` is made of others, by name or in order."""
+    return isinstance(space, spaces.Dict | spaces.Tuple)
 
 
 def is_box(space: AnySpace) -> TypeGuard[AnyBox]:
@@ -160,7 +187,7 @@ def parts_of(space: AnySpace) -> dict[Any, AnySpace]:
 
 def shaped(flat: Tensor, space: AnySpace) -> Any:
     """Return flat observations, (B, O), in the shape of ``space``; dicts by name."""
-    if is_dict(space):
+    if has_parts(space):
         parts = parts_of(space)
         pieces = torch.split(flat, [spaces.flatdim(part) for part in parts.values()], dim=1)
         items = zip(parts.items(), pieces, strict=True)
@@ -168,3 +195,34 @@ def shaped(flat: Tensor, space: AnySpace) -> Any:
     if is_box(space):
         return flat.view(flat.shape[0], *space.shape)
     return flat  # one-hot, as Gymnasium flattens it
+
+
+def _features(space: AnySpace, generator: torch.Generator) -> nn.Module:
+    """Return what makes features, (B, F), of one part."""
+    if is_image(space):
+        return ImageFeatures(space, generator)
+    if has_parts(space):
+        return DictFeatures(space, generator)
+    return ByteFeatures() if _is_bytes(space) else nn.Flatten()
+
+
+def _image_shape(space: AnyBox) -> tuple[int, int, int]:
+    """Return the shape of images with one axis of channels: those of a stack are side by side."""
+    if len(space.shape) == 2:
+        return (1, *space.shape)
+    if len(space.shape) == 4:
+        count, *image = space.shape
+        rows, columns, channels = image if image[2] <= image[0] else (*image[1:], image[0])
+        return (count * channels, rows, columns)
+    return cast("tuple[int, int, int]", space.shape)
+
+
+def _is_bytes(space: AnySpace) -> bool:
+    """Return whether ``space`` holds bytes in two axes or more."""
+    return is_box(space) and space.dtype == np.uint8 and len(space.shape) > 1
+
+
+def _holds_bytes(space: AnySpace) -> bool:
+    return (
+        any(map(_holds_bytes, parts_of(space).values())) if has_parts(space) else _is_bytes(space)
+    )
