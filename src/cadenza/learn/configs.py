@@ -145,7 +145,8 @@ class HLGaussConfig(SACConfig):
 
     Attributes:
         min_value: Lower end of the discounted returns' range.
-        max_value: Upper end, > ``min_value``; targets beyond are clipped.
+        max_value: Upper end, > ``min_value``; targets beyond are clipped, and a training is refused
+            once more than a twentieth of a batch is.
         bins: Bins, >= 2.
         smoothing_ratio: Deviation of the target's Gaussian, in bins, > 0.
     """

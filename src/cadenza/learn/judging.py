@@ -199,9 +199,8 @@ class BestPolicy(Callback):
     def _judge(self) -> None:
         agent = self._agent
         self._judged_at = agent.steps
-        mean = agent.evaluate(
-            self._episodes, seed=SELECTION_SEED, max_episode_steps=self._limit
-        ).mean
+        limit = {} if self._limit is None else {"max_episode_steps": self._limit}
+        mean = agent.evaluate(self._episodes, seed=SELECTION_SEED, **limit).mean
         agent.log_scalar("evaluation/mean_return", mean)
         if agent.best_return is None or mean > agent.best_return:
             agent.best_return = mean

@@ -7,7 +7,8 @@ Equations, with bin edges e_0 ... e_b and centres c_i:
     loss      Σ_i -p_i log softmax(logits)_i, averaged over rows
 Source:  arXiv:2403.03950 (HL-Gauss: section 3.1; two-hot: section 2.2).
 Axes:    B = batch, b = bins.
-Limits:  targets are clamped into [e_0, e_b] (two-hot: between the outer centres).
+Limits:  targets are clamped into [e_0, e_b] (two-hot: between the outer centres); the log
+         ``training/<name>_clipped`` is their share.
 """
 
 import math
@@ -247,6 +248,9 @@ class QLoss(CriticLoss[QNet]):
         """Return mean values and cross-entropies; targets are clamped into the support."""
         logits: Tensor = self.q_network.logit_net(actions, **observation)
         labels = self.classification_loss.transform_to_probs(q_target)
+        net = self.q_network
+        outside = (q_target < net.min_value) | (q_target > net.max_value)
+        self.log_mean(f"training/{self.name}_clipped", outside.float())
         return self.q_network.q_from_logit(logits.detach()), soft_cross_entropy(logits, labels)
 
 

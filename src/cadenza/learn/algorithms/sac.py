@@ -531,6 +531,24 @@ class SACLearner(BoxLearner):
         stages = cast("list[LossCallback]", losses)
         self.run([stages[:2], stages[2:]], target, self._draw)
 
+    def train_on(self, batch: Mapping[str, Any]) -> dict[str, float]:
+        """Do one step on ``batch``; return the losses by name.
+
+        Raises:
+            InputError: Histograms of returns are too narrow for many of the targets.
+        """
+        figures = super().train_on(batch)
+        config = self.config
+        if isinstance(config, HLGaussConfig):
+            figures["clipped"] = share = self.losses[0].scalar_logs["training/q1_clipped"]
+            if share > MOST_CLIPPED:
+                raise InputError(
+                    f"hlgauss: expected targets within min_value = {config.min_value:g} and "
+                    f"max_value = {config.max_value:g}, got {share:.0%} of a batch outside; set "
+                    "both to the range of discounted returns, or scale the rewards."
+                )
+        return figures
+
     def _draw(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the policy's noise of one update."""
         rows, head = len(batch["rewards"]), self._plain.policy
@@ -581,6 +599,8 @@ class SACLearner(BoxLearner):
         )
 
 
+#: Largest share of a batch whose targets may leave the range of the histograms.
+MOST_CLIPPED: Final = 0.05
 _ADVICE: Final = "use cadenza.learn.proxies.GenericAgentProxy with these keys"
 _SINCE: Final = "23.1.0"
 
