@@ -21,8 +21,9 @@ from cadenza.stream.layout import MAX_CONSUMERS
 from cadenza.stream.shared_file import ThreadLock, UnnamedFile
 
 _HEADER: Final = struct.Struct("<qq16s")
-#: Distance of two regions; what nobody wrote takes no memory.
-_REGION_BYTES: Final = 2**40
+#: Distance of two regions, so that all lie within the largest file of ext4; what nobody wrote takes
+#: no memory.
+_REGION_BYTES: Final = 2**36
 
 
 class PolicyBoard(UnnamedFile):
