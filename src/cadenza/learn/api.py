@@ -15,11 +15,9 @@ Promise:  equal seeds give equal bits on the CPU, and an agent that was saved an
 Axes:     N = environments, O = flattened observation, A = action components.
 """
 
-import json
 import math
 import time
 import warnings
-import zipfile
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -37,10 +35,7 @@ from cadenza.core.arrays import require_finite
 from cadenza.core.checkpoints import (
     LOCAL_URI_SCHEME,
     CheckpointMetadata,
-    load_checkpoint,
-    pending_path,
     save_checkpoint,
-    sidecar_path,
     stated_metadata,
 )
 from cadenza.core.checks import checked_integer, checked_optional_integer, is_whole
@@ -62,7 +57,9 @@ from cadenza.learn.judging import BestPolicy, Evaluation, evaluate_policy
 from cadenza.learn.loaded_state import (
     OwnStream,
     RandomSource,
+    changed_settings,
     complete_state,
+    read_agent,
     require_version,
 )
 from cadenza.learn.memory.builder import TransitionMemory
@@ -73,13 +70,6 @@ from cadenza.learn.trainer import Trainer
 STATE_VERSION: Final = 1
 #: Episodes that the mean return of a training is taken over.
 RECENT_EPISODES: Final = 100
-#: Settings that what a file holds was built with.
-_BUILT_IN: Final = (
-    *("action_bins", "bins", "compile", "ensemble_size", "group_size", "hidden_sizes"),
-    *("imagined_size", "initial_alpha", "initial_log_std", "kl_coefficient", "max_action_std"),
-    *("max_value", "memory_size", "min_value", "model_hidden", "model_layers", "model_updates"),
-    *("normalize_observations", "num_elites", "precision", "squash_actions", "target_entropy"),
-)
 #: Time between two movements of the progress bar, s.
 _REPORT_EVERY_S: Final = 0.2
 
@@ -350,7 +340,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
             InputError: ``network`` is needed.
         """
         source = Path(path)
-        header, state = _read_agent(source)
+        header, state = read_agent(source)
         if header["algorithm"] != cls.__name__:
             raise CheckpointError(
                 f"{source}: expected an agent of {cls.__name__}, got one of {header['algorithm']}; "
@@ -359,23 +349,19 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
         if header["is_custom"] and network is None:
             raise InputError(f"{cls.__name__}.load: expected network=..., the module it had.")
         worlds: Any = env
-        if env is None and "worlds" in header:
-            worlds = SavedWorlds(header["env"], header["worlds"])
-        elif env is None:  # a file of an earlier version
-            worlds = header["env"] or None
+        if env is None:
+            saved = header.get("worlds")  # None in files of earlier versions
+            worlds = SavedWorlds(header["env"], saved) if saved else header["env"] or None
         if worlds is None:
             raise InputError(
                 f"{cls.__name__}.load: expected env=..., for this file of an earlier version does "
                 "not tell what is observed."
             )
         is_ready = env is not None and not isinstance(env, str) and not callable(env)
-        chosen = network or header["network"] or None
-        given = {"num_envs": None if is_ready else int(header["num_envs"]), **parts}
-        agent = cls(
-            worlds,
-            **({} if chosen is None else {"network": chosen}),
-            **cls._changed_settings(header, given),
-        )
+        given: dict[str, Any] = {"num_envs": None if is_ready else int(header["num_envs"]), **parts}
+        if network is not None or header["network"]:
+            given["network"] = header["network"] if network is None else network
+        agent = cls(worlds, **changed_settings(cls.__name__, header, given))
         try:
             agent.load_state_dict(state)
         except CheckpointError as error:
@@ -388,21 +374,6 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
         if env is not None and agent._foreseen():
             agent._resume_episodes()
         return agent
-
-    @classmethod
-    def _changed_settings(
-        cls, header: Mapping[str, Any], given: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Return what an agent is made with: what a file tells, changed to what is ``given``."""
-        saved = {**json.loads(header["config"]), "seed": int(header["seed"])}
-        for name in given.keys() & {*_BUILT_IN, "seed"} & saved.keys():
-            value, before = given[name], saved[name]
-            if json.dumps(value) != json.dumps(before):
-                raise ConfigurationError(
-                    f"{cls.__name__}.load: {name}: expected {before!r}, which what was learned is "
-                    f"built with, got {value!r}; make a new agent to change it."
-                )
-        return {**saved, **given}
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything the future depends on: tensors and JSON scalars."""
@@ -823,49 +794,6 @@ class Deployed(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         """Return actions, (B, *action shape)."""
         return self._codec.to_env(self.greedy(obs.float().flatten(start_dim=1)))
-
-
-def _read_agent(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return header and state of a file that `Agent.save` wrote."""
-    checksum = sidecar_path(source)
-    if not source.is_file() or not (checksum.is_file() or pending_path(source).is_file()):
-        raise CheckpointError(
-            f"{source}: expected a file that Agent.save wrote, with its checksum {checksum.name} "
-            f"beside it, got {_found_at(source)}."
-        )
-    try:
-        content, _ = load_checkpoint(
-            uri=f"{LOCAL_URI_SCHEME}{source.name}",
-            artifacts_root=source.parent,
-            max_bytes=source.stat().st_size,
-        )
-    except CheckpointError as error:
-        told = str(error).replace("sidecar", "checksum file")
-        raise CheckpointError(f"expected a file that Agent.save wrote: {told}") from error
-    with complete_state(f"{source}", "an agent that Agent.save wrote"):
-        header, state = content["header"], content["state"]
-        _ = header["algorithm"], header["is_custom"]
-    return header, state
-
-
-def _found_at(path: Path) -> str:
-    """Return what is there instead of an agent, and what to do with it."""
-    if path.is_dir():
-        agents = sorted(p.stem for p in path.glob("*.json") if p.with_suffix("").is_file())
-        return f"a folder; name a file in it: {', '.join(agents) or 'it holds no agent'}"
-    if not path.exists():
-        return "no such file; check the path"
-    if not zipfile.is_zipfile(path):
-        return "another kind of file, which Agent.save did not write"
-    with zipfile.ZipFile(path) as archive:
-        names = {name.rpartition("/")[2] for name in archive.namelist()}
-    if "_stable_baselines3_version" in names:
-        kind = "a model of Stable-Baselines3; evaluate that one there, or train an agent here"
-    elif "data.pkl" in names:
-        kind = f"a file of torch.save; if it is an agent's, bring {path.name}.json along"
-    else:
-        kind = "a zip archive"
-    return f"{kind}: Agent.save did not write it like this"
 
 
 def _silent(_done: int, _total: int, _detail: str) -> None:

@@ -1,13 +1,25 @@
-"""Checks that a loaded state is of the kind that an object saves; numpy generators as states."""
+"""Files of agents, checks that a loaded state is of the right kind, and generators as states."""
 
+import json
+import zipfile
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
 
-from cadenza.core.errors import CheckpointError, CheckpointKeyError
+from cadenza.core.checkpoints import LOCAL_URI_SCHEME, load_checkpoint, pending_path, sidecar_path
+from cadenza.core.errors import CheckpointError, CheckpointKeyError, ConfigurationError
+
+#: Settings that what a file holds was built with.
+_BUILT_IN: Final = (
+    *("action_bins", "bins", "compile", "ensemble_size", "group_size", "hidden_sizes"),
+    *("imagined_size", "initial_alpha", "initial_log_std", "kl_coefficient", "max_action_std"),
+    *("max_value", "memory_size", "min_value", "model_hidden", "model_layers", "model_updates"),
+    *("normalize_observations", "num_elites", "precision", "squash_actions", "target_entropy"),
+)
 
 
 def require_parts(owner: str, state: Mapping[str, Any], parts: Collection[str]) -> None:
@@ -40,6 +52,64 @@ def complete_state(owner: str, kind: str) -> Generator[None]:
         raise CheckpointError(
             f"{owner}: expected a complete state of {kind}, got one with {error!r}."
         ) from error
+
+
+def read_agent(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return header and state of a file that `Agent.save` wrote."""
+    checksum = sidecar_path(source)
+    if not source.is_file() or not (checksum.is_file() or pending_path(source).is_file()):
+        raise CheckpointError(
+            f"{source}: expected a file that Agent.save wrote, with its checksum {checksum.name} "
+            f"beside it, got {_found_at(source)}."
+        )
+    try:
+        content, _ = load_checkpoint(
+            uri=f"{LOCAL_URI_SCHEME}{source.name}",
+            artifacts_root=source.parent,
+            max_bytes=source.stat().st_size,
+        )
+    except CheckpointError as error:
+        told = str(error).replace("sidecar", "checksum file")
+        raise CheckpointError(f"expected a file that Agent.save wrote: {told}") from error
+    with complete_state(f"{source}", "an agent that Agent.save wrote"):
+        header, state = content["header"], content["state"]
+        _ = header["algorithm"], header["is_custom"]
+    return header, state
+
+
+def _found_at(path: Path) -> str:
+    """Return what is there instead of an agent, and what to do with it."""
+    if path.is_dir():
+        agents = sorted(p.stem for p in path.glob("*.json") if p.with_suffix("").is_file())
+        return f"a folder; name a file in it: {', '.join(agents) or 'it holds no agent'}"
+    if not path.exists():
+        return "no such file; check the path"
+    if not zipfile.is_zipfile(path):
+        return "another kind of file, which Agent.save did not write"
+    with zipfile.ZipFile(path) as archive:
+        names = {name.rpartition("/")[2] for name in archive.namelist()}
+    if "_stable_baselines3_version" in names:
+        kind = "a model of Stable-Baselines3; evaluate that one there, or train an agent here"
+    elif "data.pkl" in names:
+        kind = f"a file of torch.save; if it is an agent's, bring {path.name}.json along"
+    else:
+        kind = "a zip archive"
+    return f"{kind}: Agent.save did not write it like this"
+
+
+def changed_settings(
+    name: str, header: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the settings in an agent's file, changed to those ``given``; refuse built-in ones."""
+    saved = {**json.loads(header["config"]), "seed": int(header["seed"])}
+    for key in given.keys() & {*_BUILT_IN, "seed"} & saved.keys():
+        value, before = given[key], saved[key]
+        if json.dumps(value) != json.dumps(before):
+            raise ConfigurationError(
+                f"{name}.load: {key}: expected {before!r}, which what was learned is built with, "
+                f"got {value!r}; make a new agent to change it."
+            )
+    return {**saved, **given}
 
 
 def generator_state(rng: np.random.Generator) -> dict[str, Any]:
