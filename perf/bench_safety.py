@@ -27,7 +27,7 @@ from cadenza.safety.cbf import DEFAULT_CBF_GAMMA
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.filter_options import EgoOnlyOptions
-from cadenza.safety.filters.ego_only import build_ego_rows
+from cadenza.safety.filters.ego_rows import build_ego_rows
 from cadenza.safety.runtime.driver import SafetyDriver
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import AgentSnapshot

@@ -33,7 +33,8 @@ from cadenza.safety.cbf import Plant
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.filters.arguments import checked_timestep, require_action, require_snapshots
-from cadenza.safety.filters.ego_only import EgoOnlyCBFQP, EgoRows
+from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
+from cadenza.safety.filters.ego_rows import EgoRows
 from cadenza.safety.pairs import LambdaDict, canonical_pair_key
 from cadenza.safety.protocols import AgentControlModel, EmergencyController
 from cadenza.safety.runtime.adaptation import SlackAdaptation
