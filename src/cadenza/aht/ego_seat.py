@@ -312,7 +312,7 @@ class SeatRows:
             ) from error
         if not isinstance(state, np.ndarray) and hasattr(state, "detach"):
             state = state.detach().cpu().numpy()
-        array = np.asarray(state, dtype=np.float32)
+        array = np.array(state, dtype=np.float32)  # environments may write into theirs again
         if array.ndim not in (1, 2) or array.shape[-1] != width:
             raise InputError(
                 f"{self._owner}: expected a state of {uid!r} of shape ({width},) or (N, {width}), "

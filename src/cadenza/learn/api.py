@@ -205,7 +205,8 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
     def _require_own(self, folder: Path) -> None:
         """Refuse a folder whose results are not those of this agent."""
         files = [folder / name for name in ("last", "best") if (folder / name).exists()]
-        if not files:
+        if not files:  # its best is the best of this folder
+            self.best_return = None
             return
         first, best = stated_metadata(files[0]), stated_metadata(files[-1])
         told = first.extra.get("best_return", self.best_return)

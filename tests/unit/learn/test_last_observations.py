@@ -6,6 +6,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import cadenza
+from cadenza.core.errors import ConfigurationError
 from cadenza.learn import Callback
 
 
@@ -16,16 +17,28 @@ class Line(gymnasium.Env):
 
     def __init__(self, action_space, limit):
         self.action_space, self.limit = action_space, limit
+        self.shown = np.zeros(1, np.float32)  # the array that all observations are written into
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.count = 0
-        return np.zeros(1, np.float32), {}
+        self.shown[:] = 0.0
+        return self.seen(), {}
+
+    def seen(self):
+        return self.shown.copy()
 
     def step(self, action):
         self.count += 1
-        seen = np.array([0.1 * self.count], np.float32)
-        return seen, 1.0, self.count >= 10, self.count >= self.limit, {}
+        self.shown[:] = 0.1 * self.count
+        return self.seen(), 1.0, self.count >= 10, self.count >= self.limit, {}
+
+
+class Thrifty(Line):
+    """Shows one array again and again, as simulators without copies do."""
+
+    def seen(self):
+        return self.shown
 
 
 class Steps(Callback):
@@ -53,7 +66,7 @@ BOX, CHOICES = gymnasium.spaces.Box(-1, 1, (1,), np.float32), gymnasium.spaces.D
 )
 def test_last_step_of_an_episode_leads_to_its_last_observation(name, actions, limit, mode):
     def make():
-        return Line(actions, limit)
+        return (Thrifty if mode is None else Line)(actions, limit)
 
     envs = make if mode is None else SyncVectorEnv([make] * 2, autoreset_mode=mode)
     steps = Steps()
@@ -64,3 +77,15 @@ def test_last_step_of_an_episode_leads_to_its_last_observation(name, actions, li
     if limit > 10:
         expected = expected - {(0.9, 1.0, 1.0)} | {(0.9, 1.0, 0.0)}
     assert steps.seen == expected
+
+
+def test_ready_environments_that_reset_within_the_step_show_arrays():
+    class Named(Line):
+        observation_space = gymnasium.spaces.Discrete(12)
+
+        def seen(self):
+            return self.count
+
+    envs = SyncVectorEnv([lambda: Named(BOX, 99)], autoreset_mode=AutoresetMode.SAME_STEP)
+    with pytest.raises(ConfigurationError, match=r"arrays or images, got Discrete\(12\); use"):
+        cadenza.SAC(envs)

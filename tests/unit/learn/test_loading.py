@@ -78,6 +78,18 @@ class Harder(Robot):
         return -float(self.level)
 
 
+class Chancy(Robot):
+    """Rewards are drawn from generators that no reset seeds."""
+
+    def __init__(self):
+        self.own, self.torch = random.Random(1), torch.Generator().manual_seed(2)  # noqa: S311
+        self.legacy, self.modern = np.random.RandomState(3), np.random.default_rng(4)
+
+    def reward(self):
+        drawn = torch.rand(1, generator=self.torch).item()
+        return -1.0 - drawn - self.own.random() - self.legacy.rand() - self.modern.random()
+
+
 class Noisy(Robot):
     def seen(self):
         return super().seen() + np.float32(0.01 * random.random())  # noqa: S311 -- no secret
@@ -198,9 +210,10 @@ def test_spaces_come_from_the_file(space, tmp_path):
 
 @pytest.mark.parametrize("name", ["SAC", "PPO", "GRPO", "DAgger"])
 @pytest.mark.parametrize("steps", [80, 110])  # where episodes end, and in the middle of one
-def test_what_outlives_an_episode_goes_on(name, steps, tmp_path, told):
-    agent, _ = trained(name, Harder, steps)
-    loaded = type(agent).load(agent.save(tmp_path / "agent"), Harder)
+@pytest.mark.parametrize("kind", [Harder, Chancy])
+def test_what_outlives_an_episode_goes_on(name, steps, kind, tmp_path, told):
+    agent, _ = trained(name, kind, steps)
+    loaded = type(agent).load(agent.save(tmp_path / "agent"), kind)
     agent.learn(100, progress=False)
     assert loaded.learn(100, progress=False).mean_return == agent.mean_return < -20.0
     assert digest(loaded) == digest(agent)
@@ -366,7 +379,12 @@ def test_folder_of_another_training_is_refused_and_ones_own_gone_on_with(tmp_pat
             other.learn(80, **options)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == kept
     assert first.learn(80, **options).steps == 160
-    assert cadenza.PPO.load(tmp_path / "last", Robot).learn(80, **options).steps == 240
+    again = cadenza.PPO.load(tmp_path / "last", Robot).learn(80, **options)
+    assert again.steps == 240
+    again.learn(80, **FOLDER | {"folder": tmp_path / "elsewhere"})
+    best = cadenza.PPO.load(tmp_path / "elsewhere" / "best")
+    assert best.best_return == again.best_return
+    assert best.steps > 240
 
 
 def test_training_that_was_killed_between_best_and_last_goes_on(tmp_path):

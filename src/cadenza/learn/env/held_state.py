@@ -35,6 +35,8 @@ _CONTAINERS: Final[Any] = (list, tuple, dict)
 _TENSOR: Final[Any] = torch.Tensor
 _DICT: Final[Any] = dict
 _NUMPY: Final[Any] = np.random.Generator
+_LEGACY: Final[Any] = np.random.RandomState
+_TORCH: Final[Any] = torch.Generator
 _RANDOM: Final[Any] = random.Random
 _COLLECTIONS: Final[dict[str, Any]] = {"list": list, "tuple": tuple, "set": set, "deque": deque}
 
@@ -193,6 +195,10 @@ def _plain(value: Any, largest: float = MAX_BYTES) -> Any:
         return ("array", value.dtype.str, value.shape, value.tobytes().hex())
     if isinstance(value, _NUMPY):
         return ("numpy", _plain(value.bit_generator.state))
+    if isinstance(value, _LEGACY):
+        return ("legacy", _plain(value.get_state(legacy=False)))
+    if isinstance(value, _TORCH) and value.device.type == "cpu":
+        return ("torch", _plain(value.get_state()))
     if isinstance(value, _RANDOM):
         return ("random", _plain(value.getstate()))
     if isinstance(value, _DICT):
@@ -222,6 +228,12 @@ def _value(plain: Any) -> Any:
             bits = getattr(np.random, state["bit_generator"])(0)
             bits.state = state
             return np.random.Generator(bits)
+        case ("legacy", content):
+            legacy = np.random.RandomState(0)
+            legacy.set_state(_value(content))
+            return legacy
+        case ("torch", content):
+            return torch.Generator().set_state(_value(content))
         case ("random", content):
             generator = random.Random(0)  # noqa: S311 -- no secret
             generator.setstate(_value(content))

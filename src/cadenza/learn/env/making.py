@@ -131,6 +131,12 @@ class Environments:
             self.action_space: AnySpace = batch.single_action_space
             require_numbers(self.space)
             is_flat = isinstance(self.space, spaces.Box)
+            if not is_flat and batch.metadata.get("autoreset_mode") is AutoresetMode.SAME_STEP:
+                raise ConfigurationError(
+                    "env: expected a vector environment that resets within the step to show arrays "
+                    f"or images, got {self.space}; use autoreset_mode=NEXT_STEP, or pass a "
+                    "function that makes one environment."
+                )
             return batch if is_flat else vector_wrappers.FlattenObservation(batch)
         is_ready = isinstance(source, gymnasium.Env)
         first = cast("AnyEnv", source) if is_ready else self._another()

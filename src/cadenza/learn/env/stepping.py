@@ -17,6 +17,7 @@ Axes:    N = environments, K = environments that a time limit cut off in this st
          components.
 """
 
+import copy
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -237,9 +238,11 @@ class ReplayableEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._actions.append(recorded)
         given = recorded if recorded.ndim else recorded[()]
         observation, reward, terminated, truncated, info = self.env.step(given)
+        self._ended = bool(terminated or truncated)
+        if self._ended:  # the next reset may write into the same array
+            observation = copy.deepcopy(observation)
         self._observation = observation
         self._rewards.append(reward)
-        self._ended = bool(terminated or truncated)
         return observation, reward, bool(terminated), bool(truncated), info
 
 
