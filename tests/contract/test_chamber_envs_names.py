@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadenza.envs.maniskill.stage1_pickplace import CONDITION_IDS
+from cadenza.envs.maniskill.stage1_conditions import CONDITION_IDS
 from tests.contract.promises import faults, promises
 
 #: chamber.envs is cadenza.envs; chamber.agents is cadenza.envs.maniskill, chamber.benchmarks

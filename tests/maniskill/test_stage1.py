@@ -14,7 +14,7 @@ from cadenza.envs.maniskill.simulator import (
     ensure_buildable,
     sapien_gpu_available,
 )
-from cadenza.envs.maniskill.stage1_pickplace import AS_HETERO, AS_HOMO, OM_HETERO, OM_HOMO
+from cadenza.envs.maniskill.stage1_conditions import AS_HETERO, AS_HOMO, OM_HETERO, OM_HOMO
 from cadenza.safety.runtime.driver import SafetyDriver
 from cadenza.safety.runtime.options import SafetyOptions
 from tests.maniskill.scripted_ego import ScriptedEgo

@@ -69,16 +69,24 @@ def played(loop, cycle):
 class Scores(FakeStack):
     """Scores by cycle of the policy, a function of the number of the episode."""
 
-    def __init__(self, *scores):
-        super().__init__([0.5] * len(scores))
-        self.scores = scores
+    key, kind = "score", float
+
+    def __init__(self, *values):
+        super().__init__([0.5] * len(values))
+        self.values = values
 
     def _evaluate(self, cycle, stage, out, flags):
         result = super()._evaluate(cycle, stage, out, flags)
         of = int(flags["policy"].split("cycle_")[1].split("/")[0])
         for one in result["episodes"]:
-            one["score"] = self.scores[of](one["seed"] % 2**16)
+            one[self.key] = self.kind(self.values[of](one["seed"] % 2**16))
         return result
+
+
+class Solves(Scores):
+    """The same of success."""
+
+    key, kind = "success", bool
 
 
 def of_scores(**changes):
@@ -105,21 +113,6 @@ def test_what_is_decided_does_not_depend_on_the_size_of_jobs(new):
         f"; {200 - used} further ones were played after the stop and are not used" in told["reason"]
     )
     assert len(loop.store.episodes(loop.run_id, 1, "candidate")) == 200
-
-
-class Solves(FakeStack):
-    """Success by cycle of the policy, a function of the number of the episode."""
-
-    def __init__(self, *solves):
-        super().__init__([0.5] * len(solves))
-        self.solves = solves
-
-    def _evaluate(self, cycle, stage, out, flags):
-        result = super()._evaluate(cycle, stage, out, flags)
-        of = int(flags["policy"].split("cycle_")[1].split("/")[0])
-        for one in result["episodes"]:
-            one["success"] = bool(self.solves[of](one["seed"] % 2**16))
-        return result
 
 
 def test_a_small_gain_is_remembered_and_blessed_once_its_mean_counts(new):

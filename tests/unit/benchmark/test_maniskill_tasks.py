@@ -9,7 +9,7 @@ from cadenza.benchmark.builders import build_env
 from cadenza.benchmark.tasks import STAGE1_PICKPLACE
 from cadenza.core.errors import ConfigurationError
 from cadenza.envs import ChamberEnvCompatibilityError
-from cadenza.envs.maniskill.stage1_pickplace import AS_HETERO, AS_HOMO, OM_HOMO
+from cadenza.envs.maniskill.stage1_conditions import AS_HETERO, AS_HOMO, OM_HOMO
 
 
 def build(task="stage1_pickplace", render_mode=None, **settings):

@@ -20,7 +20,7 @@ from cadenza.envs import (
 )
 from cadenza.envs.maniskill import device, make_stage0_env, simulator
 from cadenza.envs.maniskill.stage0 import Stage0TrainingEnv
-from cadenza.envs.maniskill.stage1_pickplace import AS_HETERO, AS_HOMO, CONDITION_IDS, OM_HETERO
+from cadenza.envs.maniskill.stage1_conditions import AS_HETERO, AS_HOMO, CONDITION_IDS, OM_HETERO
 from cadenza.safety.api import (
     AgentSnapshot,
     Bounds,

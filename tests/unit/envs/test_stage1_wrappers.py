@@ -13,13 +13,8 @@ from cadenza.envs import (
     Stage1OMChannelFilter,
 )
 from cadenza.envs.inputs import ObservationLayoutError
-from cadenza.envs.maniskill.stage1_pickplace import (
-    AS_HETERO,
-    AS_HOMO,
-    OM_HETERO,
-    OM_HOMO,
-    Stage1AutoResetWrapper,
-)
+from cadenza.envs.maniskill.stage1_conditions import AS_HETERO, AS_HOMO, OM_HETERO, OM_HOMO
+from cadenza.envs.maniskill.stage1_pickplace import Stage1AutoResetWrapper
 
 JOINTS = {"panda_wristcam": 9, "panda_partner": 9, "fetch": 15}
 EXTRA = {"tcp_pose": 7, "cube_pose": 7, "goal_pos": 3, "force_torque": 6}

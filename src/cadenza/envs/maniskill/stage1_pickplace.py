@@ -21,18 +21,11 @@ from cadenza.envs.maniskill.simulator import (
     require_parallel,
 )
 from cadenza.envs.maniskill.stage1_conditions import (
-    AS_HETERO,
-    AS_HOMO,
-    CONDITION_IDS,
     DEFAULT_EPISODE_LENGTH,
-    EGO_UID,
     FETCH_CARTESIAN_ACCEL_CAPACITY_MS2,
     FETCH_SAFETY_RADIUS_M,
-    FETCH_UID,
-    OM_HETERO,
     OM_HOMO,
     PANDA_CARTESIAN_ACCEL_CAPACITY_MS2,
-    PANDA_PARTNER_UID,
     PANDA_SAFETY_RADIUS_M,
     SYNTHESISED_FT_NOISE_SIGMA_N,
     ConditionConfig,
@@ -54,18 +47,10 @@ from cadenza.envs.wrappers import (
 )
 
 __all__ = [
-    "AS_HETERO",
-    "AS_HOMO",
-    "CONDITION_IDS",
     "DEFAULT_EPISODE_LENGTH",
-    "EGO_UID",
     "FETCH_CARTESIAN_ACCEL_CAPACITY_MS2",
     "FETCH_SAFETY_RADIUS_M",
-    "FETCH_UID",
-    "OM_HETERO",
-    "OM_HOMO",
     "PANDA_CARTESIAN_ACCEL_CAPACITY_MS2",
-    "PANDA_PARTNER_UID",
     "PANDA_SAFETY_RADIUS_M",
     "SYNTHESISED_FT_NOISE_SIGMA_N",
     "TASK_FIELDS",
