@@ -228,7 +228,7 @@ def test_no_door_takes_what_is_of_another_kind(door):
          "snapshots: expected Callable, got 'here'"),
         (lambda: VectorSafetyFilterWrapper(None, agents=3), "VectorEnv"),
         (lambda: SafetyRuntime(**RUNTIME, emergency_controllers={"ego": "brake"}),
-         "emergency_controllers: expected a list of EmergencyController"),
+         "emergency_controllers\\[.ego.\\]: expected an EmergencyController"),
     ],
 )  # fmt: skip
 def test_refusals_name_the_argument_and_what_came(call, message):

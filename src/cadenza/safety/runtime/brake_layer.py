@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import cast
 
 from cadenza.core.arrays import FloatArray
-from cadenza.core.checks import require_kinds
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import RELEASE_FACTOR, BrakeDecision, Pair, maybe_brake
@@ -151,15 +150,13 @@ def emergency_controllers_of(
     None stands for pushes in Cartesian acceleration.
 
     Raises:
-        ConfigurationError: The ego has no control model, or nothing given fits it or is one.
+        ConfigurationError: The ego has no control model, or nothing given fits it.
     """
     if ego_uid not in models:
         raise ConfigurationError(
             f"SafetyRuntime: expected a control model of the ego {ego_uid!r}, got {sorted(models)}."
         )
     model = models[ego_uid]
-    given = list((controllers or {}).values())
-    require_kinds("SafetyRuntime", emergency_controllers=(given, [EmergencyController]))
     if controllers is None and not isinstance(model, DoubleIntegratorControlModel):
         if isinstance(model, StateDependentControlModel):
             return {ego_uid: JacobianEmergencyController(control_model=model)}

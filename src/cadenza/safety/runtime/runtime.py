@@ -107,10 +107,18 @@ def require_parts(
             (Mapping, type(None)),
         ),
     ]
-    if isinstance(control_models, Mapping):
-        models = cast("Mapping[Any, Any]", control_models)
-        named = [(f"control_models[{uid!r}]", model) for uid, model in models.items()]
-        checks[2:2] = [(n, "an AgentControlModel", model, AgentControlModel) for n, model in named]
+    for name, parts, expected, kind in (
+        ("control_models", control_models, "an AgentControlModel", AgentControlModel),
+        (
+            "emergency_controllers",
+            emergency_controllers,
+            "an EmergencyController",
+            EmergencyController,
+        ),
+    ):
+        if isinstance(parts, Mapping):
+            named = cast("Mapping[Any, Any]", parts).items()
+            checks += [(f"{name}[{uid!r}]", expected, part, kind) for uid, part in named]
     for name, expected, value, kind in checks:
         if not isinstance(value, kind):
             raise ConfigurationError(
