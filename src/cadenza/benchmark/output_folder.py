@@ -10,7 +10,7 @@ import fcntl
 import logging
 import os
 import shutil
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -58,24 +58,31 @@ def open_output_folder(folder: Path, *, mode: OutputMode) -> Generator[None]:
     if folder.exists() and not folder.is_dir():
         raise ConfigurationError(f"{folder}: expected a folder, got a file; choose another name.")
     _check_content(folder, mode)
-    with _nothing_left(folder, (_LOCK_NAME, _MARKER_NAME, *_REQUESTS)):
+    with _locked_or_gone(folder, _LOCK_NAME, (_MARKER_NAME, *_REQUESTS)):
         atomic_write_bytes(folder / _MARKER_NAME, b"Output folder of cadenza.\n")
-        with locked(folder, _LOCK_NAME):
-            if mode == "overwrite":
-                empty(folder, keep=(_LOCK_NAME, _MARKER_NAME))
-            yield
+        if mode == "overwrite":
+            empty(folder, keep=(_LOCK_NAME, _MARKER_NAME))
+        yield
 
 
 @contextmanager
-def _nothing_left(folder: Path, names: Collection[str]) -> Generator[None]:
-    """Where the body raises and a new folder holds no files but ``names``, remove it."""
-    is_new = not folder.exists()
-    try:
-        yield
-    except BaseException:
-        if is_new and {path.name for path in folder.rglob("*") if path.is_file()} <= {*names}:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
+def _locked_or_gone(folder: Path, lock: str, names: Collection[str]) -> Generator[None]:
+    """Hold a folder's lock; where the body raises and made no files but ``names``, undo it all."""
+    missing = [path for path in (folder, *folder.absolute().parents) if not path.exists()]
+    before = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
+    with locked(folder, lock):
+        try:
+            yield
+        except BaseException:
+            made = [path for path in folder.iterdir() if path.name not in before]
+            files = {f.name for path in made for f in (path, *path.rglob("*")) if f.is_file()}
+            if files <= {lock, *names}:
+                with suppress(OSError):  # another process may have begun there
+                    for path in made:
+                        shutil.rmtree(path) if path.is_dir() else path.unlink()
+                    for path in missing:  # the innermost first
+                        path.rmdir()
+            raise
 
 
 def _check_content(folder: Path, mode: OutputMode) -> None:
@@ -258,16 +265,10 @@ def open_job_folder(
     if result is not None:
         _require_own_result(folder, result)
         require_room_for(result.parent)
-    missing = [path for path in (root, *root.absolute().parents) if not path.exists()]
-    before = {path.name for path in root.iterdir()} if root.is_dir() else set[str]()
-    with locked(root, _LOCK):
-        try:
-            _claim(folder)
-            remove_temporaries(root)
-            yield folder
-        except BaseException:
-            _leave_nothing(root, before, missing)
-            raise
+    with _locked_or_gone(root, _LOCK, (_CLAIM,)):
+        _claim(folder)
+        remove_temporaries(root)
+        yield folder
 
 
 def _require_own_result(folder: JobFolder, path: Path) -> None:
@@ -284,18 +285,6 @@ def _require_own_result(folder: JobFolder, path: Path) -> None:
             f"--result-json {path}: expected a new file, or the result of this very job, "
             f"got {'that of another one' if facts else 'another file'}; choose another one."
         )
-
-
-def _leave_nothing(root: Path, before: Collection[str], missing: Sequence[Path]) -> None:
-    """Remove what a job made in its folder, and the folder, if it is its claim and lock alone."""
-    made = [path for path in root.iterdir() if path.name not in before]
-    if any(path.name not in (_LOCK, _CLAIM) for path in made):
-        return
-    with suppress(OSError):  # another process may have begun there
-        for path in made:
-            path.unlink()
-        for path in missing:  # the innermost first
-            path.rmdir()
 
 
 def _claim(folder: JobFolder) -> None:

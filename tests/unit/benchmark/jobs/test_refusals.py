@@ -39,6 +39,7 @@ def test_job_that_fails_later_keeps_what_it_made(tmp_path):
     def work():
         with open_job_folder(tmp_path / "job", "train", {}) as folder:
             folder.work.mkdir()
+            (folder.work / "block").touch()
             raise NotReadyError("stopped")
 
     with pytest.raises(NotReadyError):
