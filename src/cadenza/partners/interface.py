@@ -157,8 +157,9 @@ class PartnerBase:
         """Return ``action``, (A,) or (N, A), clipped to the bound space if there is one.
 
         Raises:
-            InputError: A space is bound, and the action's length differs or it is not finite.
+            InputError: The action is not finite, or its length differs from the bound space's.
         """
+        require_finite(f"{type(self).__name__} action", action)
         if self._low is None or self._high is None:
             return action
         if action.shape[-1:] != self._low.shape:
@@ -166,7 +167,6 @@ class PartnerBase:
                 f"{type(self).__name__}: expected actions of length {self._low.shape[0]}, got "
                 f"shape {action.shape}; check the partner's options against the environment."
             )
-        require_finite(f"{type(self).__name__} action", action)
         return np.minimum(np.maximum(action, self._low), self._high)
 
     def verify_weights(self) -> str | None:

@@ -152,6 +152,13 @@ def test_graph_that_cannot_take_its_own_shapes_or_whole_numbers_is_refused(folde
         partner().act(obs_of(STATES))
 
 
+def test_actions_that_are_not_finite_are_refused(folder):
+    write(folder / "policy.onnx", [("Sqrt", ["obs"], ["actions"])], {"obs": [3]})
+    assert partner().act(obs_of(np.array([4.0, 9.0, 0.0]))).tolist() == [2.0, 3.0, 0.0]
+    with pytest.raises(InputError, match="OnnxPartner action: expected finite"):
+        partner().act(obs_of(np.array([4.0, -1.0, 0.0])))
+
+
 def test_choices_without_an_axis_of_their_own_are_numbers_of_choices(folder):
     onnx = pytest.importorskip("onnx")
     write(folder / "policy.onnx", [("ArgMax", ["obs"], ["actions"])], {"obs": [3]})
