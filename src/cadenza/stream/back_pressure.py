@@ -173,11 +173,6 @@ def fills_asked(store: SlotStore) -> FillsAsked:
     return FillsAsked(to_fill, requests, int(columns[2].max()), int(columns[3].max()))
 
 
-def is_fill_running(store: SlotStore) -> bool:
-    """Return whether episodes of a fill are missing."""
-    return store.published() < fills_asked(store).to_fill
-
-
 def request_fill(store: SlotStore, rules: FlowRules, row: int = OWNER_ROW) -> bool:
     """Ask for a fill, in ``row``, unless one is waiting; return whether it was asked for."""
     return _request_fill(store, rules, row, lambda _: True)

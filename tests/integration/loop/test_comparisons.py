@@ -43,8 +43,8 @@ def new(store, workdir):
 
 def decided(loop):
     """What is told of each decision."""
-    events = loop.store.events.of_kind(loop.run_id, "decide", "decision")
-    return [json.loads(event.payload) for event in events]
+    events = loop.store.events.after(loop.run_id, 0)
+    return [json.loads(event.payload) for event in events if event.kind == "decision"]
 
 
 def until(store, cycle, look, run_id="run"):

@@ -55,7 +55,8 @@ def test_initial_states_of_the_seed_dataset_are_reserved_where_it_names_them(nam
     with built(settings, stack) as loop:
         loop.run()
         ranges = loop.store.seed_ranges("run")
-        [told] = loop.store.events.of_kind("run", "collect", "seed_data_seeds")
+        events = loop.store.events.after("run", 0)
+        [told] = [event for event in events if event.kind == "seed_data_seeds"]
         status = run_status(loop.store, "run", workdir=settings.workdir)
     assert {use for _, use, _ in ranges} == ({"seed_data", "compare"} if named else {"compare"})
     assert ranges.get((0, "seed_data", 0)) == (SeedRange(start=10, count=3) if named else None)

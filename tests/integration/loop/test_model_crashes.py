@@ -67,7 +67,7 @@ def live(monkeypatch, sqlite_template):
                 with mortal(monkeypatch, fate), suppress(Crash):
                     loop.run()
                 events = loop.store.events.after("run", 0)
-                known = loop.store.replies.totals("run").cost_usd
+                known = loop.store.replies.spent_usd("run")
         told = [
             (e.seq, e.kind, e.cycle, json.dumps(json.loads(e.payload)).replace(str(folder), ""))
             for e in events

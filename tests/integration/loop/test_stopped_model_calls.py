@@ -72,7 +72,7 @@ def test_stop_takes_effect_while_a_model_hangs(text, priced, by, tmp_path, monke
         assert [summary.stop_reason for summary in ended] == ["stop requested"]
         status = run_status(loop.store, "run", workdir=settings.workdir)
         assert (status.status, status.language_model.asked_now) == ("stopped", False)
-        assert loop.store.replies.totals("run").cost_usd == pytest.approx(paid)
+        assert loop.store.replies.spent_usd("run") == pytest.approx(paid)
     incidents = (loop.folder / "incidents.jsonl").read_text()
     assert "while fake:m was asked; its call is left behind, and a resumed run" in incidents
     before, model.hang, level[0] = len(model.prompts), False, StopLevel.NONE
@@ -82,7 +82,7 @@ def test_stop_takes_effect_while_a_model_hangs(text, priced, by, tmp_path, monke
         assert (status.status, status.language_model.asked_now) == ("finished", False)
         # the call left behind may be paid for, so it counts beside the one that replaced it
         total = (len(model.prompts) if priced else 0) * MOST_USD
-        assert loop.store.replies.totals("run").cost_usd == pytest.approx(total)
+        assert loop.store.replies.spent_usd("run") == pytest.approx(total)
     model.released.set()
     assert model.prompts[before] == model.prompts[before - 1]
     assert len(set(model.prompts)) == len(model.prompts) - 1

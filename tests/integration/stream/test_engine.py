@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from cadenza.core.errors import DataPendingError, InputError, NotReadyError, StaleDataError
 from cadenza.stream import OnlineDataEngine, OnlineDataEngineState, OnlineDataset
-from cadenza.stream.back_pressure import is_fill_running
+from cadenza.stream.back_pressure import fills_asked
 from cadenza.stream.config import OnlineDataEngineCfg
 from cadenza.stream.producer import producer_seed
 from cadenza.stream.supervisor import Supervisor
@@ -354,7 +354,8 @@ def test_blocked_draw_asks_for_fresh_episodes_and_gets_them() -> None:
         assert status["episodes"] > 4
         assert status["blocked_s"] > 0.0
 
-        eventually(lambda: not is_fill_running(engine.store), "the fill is done")
+        store = engine.store
+        eventually(lambda: store.published() >= fills_asked(store).to_fill, "the fill is done")
 
         def draw_twice() -> None:  # the first may find that what was drawn has been replaced
             for _ in range(2):

@@ -310,7 +310,7 @@ class StoreReplies:
 
     def spent_usd(self) -> float:
         """Return what the run's replies cost together, booked ones included, US dollars."""
-        return self._replies.totals(self._lease().run_id).cost_usd
+        return self._replies.spent_usd(self._lease().run_id)
 
 
 class RecordedLLM:

@@ -93,15 +93,6 @@ class ApprovalRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyTotals:
-    """All replies of one run, failed ones too; those of unknown cost add nothing, US dollars."""
-
-    calls: int
-    failed: int
-    cost_usd: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyRow:
     """One reply of a language model; tokens and cost are None if not told, or without a price.
 

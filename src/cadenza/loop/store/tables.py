@@ -25,7 +25,7 @@ from cadenza.loop.errors import RecordConflictError, UnknownRowError
 from cadenza.loop.store.database import Database, now, plain_text
 from cadenza.loop.store.leases import require_lease
 from cadenza.loop.store.models import EventRow, Job, LlmReply
-from cadenza.loop.store.rows import JobRow, Lease, ReplyRow, ReplyTotals, StoredEvent
+from cadenza.loop.store.rows import JobRow, Lease, ReplyRow, StoredEvent
 
 _EVENT_COLUMNS: Final = [getattr(EventRow, one.name) for one in fields(StoredEvent)]
 #: The text of a reply that is booked and not there.
@@ -46,11 +46,6 @@ class EventTable:
             require_lease(connection, lease)
             _mark(connection, lease.run_id, published)
             return append_events(connection, lease.run_id, events)
-
-    def of_kind(self, run_id: str, stage: str, kind: str) -> list[StoredEvent]:
-        """Return the run's events of one kind, in order."""
-        condition = (EventRow.run_id == run_id, EventRow.stage == stage, EventRow.kind == kind)
-        return self._select(*condition, order=EventRow.seq)
 
     def of_step(self, run_id: str, step_key: str) -> list[StoredEvent]:
         """Return the events of one step by ordinal."""
@@ -377,16 +372,14 @@ class Replies:
             _write(connection, key, _values(reply))
         return reply
 
-    def totals(self, run_id: str) -> ReplyTotals:
-        """Return what all replies of a run come to, with those that are booked."""
-        columns = (
-            func.count().label("calls"),
-            func.count(LlmReply.error).label("failed"),
-            func.sum(LlmReply.cost_usd).label("cost_usd"),
-        )
+    def spent_usd(self, run_id: str) -> float:
+        """Return what all replies of a run cost, failed and booked ones too, US dollars.
+
+        Those of unknown cost add nothing.
+        """
+        spent = select(func.sum(LlmReply.cost_usd)).where(LlmReply.run_id == run_id)
         with self._database.read() as connection:
-            found = connection.execute(select(*columns).where(LlmReply.run_id == run_id)).one()
-        return ReplyTotals(calls=found.calls, failed=found.failed, cost_usd=found.cost_usd or 0.0)
+            return connection.scalar(spent) or 0.0
 
 
 def _key(run_id: str, cycle: int, purpose: str, ordinal: int) -> dict[str, Any]:

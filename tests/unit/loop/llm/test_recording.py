@@ -7,7 +7,6 @@ from cadenza.loop.llm import GuardedLLM, RecordedLLM, asking
 from cadenza.loop.llm.guard import StoreReplies
 from cadenza.loop.llm.protocol import Answer
 from cadenza.loop.store import JobStore
-from cadenza.loop.store.rows import ReplyTotals
 from tests.loop_fakes import MemoryReplies
 
 #: A dollar for a token of a reply.
@@ -67,8 +66,9 @@ def test_limit_counts_the_replies_of_the_whole_run_and_of_no_other(store):
         assert asker.asked == asked
         assert replies.spent_usd() == 4.0
         store.leases.release(lease)
-    assert store.replies.totals("nobody") == ReplyTotals(calls=0, failed=0, cost_usd=0.0)
-    assert store.replies.totals("r") == ReplyTotals(calls=9, failed=7, cost_usd=4.0)
+    assert store.replies.spent_usd("nobody") == 0.0
+    [told] = store.overviews("r")[0].rows["replies"]
+    assert told == {"run_id": "r", "calls": 9, "failed": 7, "cost_usd": 4.0}
 
 
 def test_every_attempt_is_booked_before_it_is_made(store):
