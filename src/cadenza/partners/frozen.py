@@ -499,18 +499,21 @@ class OnnxPartner(StatePolicyPartner):
         if self._takes_noise:
             feeds[EPSILON] = noise.astype(self._types[EPSILON])
         wanted = (len(states), self._sizes[1])
-        refusal = (
-            f"{type(self).__name__}: {self.spec.weights_uri}: expected the graph to turn "
-            f"{ {name: value.shape for name, value in feeds.items()} } into actions {wanted}, got "
-            "{}; export it with a dynamic batch axis."
-        )
+
+        def refusal(came: object) -> InputError:
+            shapes = {name: value.shape for name, value in feeds.items()}
+            return InputError(
+                f"{type(self).__name__}: {self.spec.weights_uri}: expected the graph to turn "
+                f"{shapes} into actions {wanted}, got {came}; export it with a dynamic batch axis."
+            )
+
         try:
             (actions,) = self._session.run([action_name], feeds)
         except Exception as error:
-            raise InputError(refusal.replace("{}", str(error))) from error
+            raise refusal(error) from error
         actions = actions[:, None] if actions.ndim == 1 else actions
         if actions.shape != wanted:
-            raise InputError(refusal.replace("{}", str(actions.shape)))
+            raise refusal(actions.shape)
         return np.asarray(actions, dtype=np.float32)
 
     def _load(self) -> None:

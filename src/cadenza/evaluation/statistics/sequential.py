@@ -7,7 +7,7 @@ Signs:    `sign_path`, exact, of pairs that one side wins, loses or ties. Given 
 Means:    `log_capital`, of values in [0, 1], by betting against "mean <= null". The capital is a
           nonnegative supermartingale that starts at 1, so it reaches 1 / level with probability
           <= level (Ville), whatever the distribution and whenever it is looked at.
-Order:    both need pairs in an order that nobody chose by their outcome (drawn initial states), and
+Order:    both need pairs in an order that does not depend on outcomes (drawn initial states), and
           complete rounds where tasks differ; ``most`` and ``level`` fixed before the first pair.
 Errors:   `comparison_level`, of one comparison in a series that blesses anything that is no better
           with probability <= alpha in all.

@@ -169,7 +169,7 @@ def _offered(owner: Any) -> Any:
 
 
 def _put(owner: Any, attribute: str, new: Any) -> None:
-    """Make it hold ``new`` if it can; who cares compares afterwards."""
+    """Set the place to ``new`` where it can be set; `put_back` finds out whether it was."""
     old: Any = getattr(owner, attribute, None)
     try:
         if not attribute:
