@@ -178,6 +178,8 @@ class BestPolicy(Callback):
         super().__init__()
         for key, value in (("evaluate_every", every), ("evaluation_episodes", episodes)):
             whole_number(f"learn.{key}", value, least=1)
+        if max_episode_steps is not None:
+            whole_number("learn.max_episode_steps", max_episode_steps, least=1)
         self._order = ORDER_CHECKPOINT
         self._agent, self._folder = agent, Path(folder)
         self._every, self._episodes, self._limit = every, episodes, max_episode_steps

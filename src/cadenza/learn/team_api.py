@@ -270,7 +270,14 @@ class TeamWorlds:
                 "env: expected a function from a number of environments to a batch, e.g. "
                 f"lambda n: VectorMPECooperativePushEnv(n), got {make!r}: {error}."
             ) from error
-        return make(count)
+        batch = make(count)
+        found = getattr(batch, "num_envs", count)
+        if found != count:
+            raise ConfigurationError(
+                f"env: expected a batch of the {count} environments that the function was asked "
+                f"for, got {found}; hand the number on, or pass a batch that is ready."
+            )
+        return batch
 
 
 class TeamAgent(SteppedAgent[Config]):
@@ -359,15 +366,17 @@ class TeamAgent(SteppedAgent[Config]):
         seed: int = 0,
         max_episode_steps: int | None = None,
     ) -> Evaluation:
-        """Play greedy episodes side by side, one in each environment; None makes them.
+        """Play greedy episodes side by side, one in each environment of ``env``.
 
-        Those longer than ``max_episode_steps`` are cut.
+        That is a batch, or a function from a number of environments to one; None makes one. Those
+        longer than ``max_episode_steps`` are cut.
 
         Raises:
             InputError: ``episodes`` is below 1, ``env`` has another number of environments, there
                 is no way to make one, a return is not finite, or an episode goes on and on.
         """
         episodes = whole_number("evaluate.episodes", episodes, least=1)
+        env = env(episodes) if callable(env) else env
         if env is not None and env.num_envs != episodes:
             raise InputError(
                 f"evaluate: expected a batch of episodes = {episodes} environments, got "

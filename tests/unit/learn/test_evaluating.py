@@ -42,12 +42,23 @@ def test_a_training_with_a_folder_cuts_its_evaluations(tmp_path):
     agent = cadenza.PPO(Endless, seed=0, rollout_length=16, batch_size=8)
     agent.learn(32, folder=tmp_path, max_episode_steps=5, progress=False)
     assert agent.best_return == 5.0
+    with pytest.raises(InputError, match=r"learn\.max_episode_steps: expected an integer >= 1"):
+        agent.learn(32, folder=tmp_path / "refused", max_episode_steps=0, progress=False)
+    assert agent.steps == 32
+    assert not (tmp_path / "refused").exists()
 
 
 def test_a_team_is_cut_too():
-    team = cadenza.HAPPO(lambda n: VectorMPECooperativePushEnv(n, root_seed=0), num_envs=2)
+    def pushes(count):
+        return VectorMPECooperativePushEnv(count, root_seed=0)
+
+    team = cadenza.HAPPO(pushes, num_envs=2)
     judged = team.evaluate(2, max_episode_steps=3)
     assert (judged.lengths, judged.cut) == ((3, 3), 2)
+    for env in (pushes, pushes(2)):
+        assert team.evaluate(2, env=env, max_episode_steps=3) == judged
+    with pytest.raises(ConfigurationError, match=r"of the 2 environments .* got 3"):
+        cadenza.HAPPO(lambda _: pushes(3), num_envs=2)
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), -float("inf"), 1e308])
