@@ -340,11 +340,10 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
             ConfigurationError: A setting is unknown, out of range, or built into what was learned.
             InputError: ``network`` is needed.
         """
-        source = Path(path)
-        header, state = read_agent(source)
+        header, state = read_agent(Path(path))
         if header["algorithm"] != cls.__name__:
             raise CheckpointError(
-                f"{source}: expected an agent of {cls.__name__}, got one of {header['algorithm']}; "
+                f"{path}: expected an agent of {cls.__name__}, got one of {header['algorithm']}; "
                 f"write cadenza.{header['algorithm']}.load(...)."
             )
         if header["is_custom"] and network is None:
@@ -370,7 +369,7 @@ class Agent(LoggingMixin, Callback, ABC, Generic[Config]):
             if learned == found:
                 raise
             raise CheckpointError(
-                f"{source}: expected an environment with {learned}, got one with {found}."
+                f"{path}: expected an environment with {learned}, got one with {found}."
             ) from error
         if env is not None and agent._foreseen():
             agent._resume_episodes()

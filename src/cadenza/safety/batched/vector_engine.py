@@ -371,8 +371,8 @@ class VectorEngine:
         found = memory.has_forecast[:, None] & (needed > allowed)
         if found.any():
             memory.seen = np.where(found, np.maximum(memory.seen, needed), memory.seen)
-            row = int(found.any(1).argmax())
-            tell(self._broken(row), self._ego_uid, self._told)
+            for row in np.flatnonzero(found.any(1)).tolist():
+                tell(self._broken(row), self._ego_uid, self._told)
         if not memory.seen.any():
             return None
         missing = np.minimum(memory.seen[:, :1], self._capacity)
