@@ -38,6 +38,16 @@ _NUMPY: Final[Any] = np.random.Generator
 _LEGACY: Final[Any] = np.random.RandomState
 _TORCH: Final[Any] = torch.Generator
 _RANDOM: Final[Any] = random.Random
+_BIT_GENERATORS: Final[dict[str, Any]] = {
+    kind.__name__: kind
+    for kind in (
+        np.random.MT19937,
+        np.random.PCG64,
+        np.random.PCG64DXSM,
+        np.random.Philox,
+        np.random.SFC64,
+    )
+}
 _COLLECTIONS: Final[dict[str, Any]] = {"list": list, "tuple": tuple, "set": set, "deque": deque}
 
 
@@ -193,7 +203,7 @@ def _plain(value: Any, largest: float = MAX_BYTES) -> Any:
         return ("tensor", _plain(value.detach().cpu().numpy(), largest))
     if isinstance(value, _ARRAYS) and value.nbytes <= largest and not value.dtype.hasobject:
         return ("array", value.dtype.str, value.shape, value.tobytes().hex())
-    if isinstance(value, _NUMPY):
+    if isinstance(value, _NUMPY) and type(value.bit_generator).__name__ in _BIT_GENERATORS:
         return ("numpy", _plain(value.bit_generator.state))
     if isinstance(value, _LEGACY):
         return ("legacy", _plain(value.get_state(legacy=False)))
@@ -225,7 +235,7 @@ def _value(plain: Any) -> Any:
             return {_value(key): _value(item) for key, item in pairs}
         case ("numpy", content):
             state = _value(content)
-            bits = getattr(np.random, state["bit_generator"])(0)
+            bits = _BIT_GENERATORS[state["bit_generator"]](0)
             bits.state = state
             return np.random.Generator(bits)
         case ("legacy", content):
