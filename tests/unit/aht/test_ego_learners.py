@@ -190,9 +190,7 @@ def test_malformed_steps_are_refused(algo):
         learner.observe(obs, np.zeros(3), flags)
     with pytest.raises(InputError, match="reward"):
         learner.observe(obs, np.array([np.nan, 0.0]), flags)
-    with pytest.raises(
-        InputError, match=r"expected final_obs .* environments \[1\] were truncated"
-    ):
+    with pytest.raises(InputError, match=r"expected final_obs .* environments \[1\] ended"):
         learner.observe(obs, np.zeros(2), ~flags & [False, True], truncated=[False, True])
     with pytest.raises(InputError, match=r"expected done of shape \(2,\), got \(3,\)"):
         learner.observe(obs, np.zeros(2), np.zeros(3, bool))
