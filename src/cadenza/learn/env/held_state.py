@@ -23,8 +23,9 @@ from cadenza.core.errors import ConfigurationError
 
 #: Largest array that is read: it is copied at the start of every episode.
 MAX_BYTES: Final = 2**20
-#: Attributes that are no state; what is wrapped is a layer of its own.
-_SKIPPED: Final = ("env", "envs", "spec", "metadata")
+#: Attributes that are no state: what is wrapped is a layer of its own, and spaces that nobody
+#: seeded would give every run other bytes.
+_SKIPPED: Final = ("env", "envs", "spec", "metadata", "observation_space", "action_space")
 #: Vector environments whose own attributes are those of the running step.
 _STEPPERS: Final = (SyncVectorEnv, AsyncVectorEnv)
 #: Ends the name of what is in an object that took another's place: such are only compared.
