@@ -90,6 +90,7 @@ OTHER = {
     "target_entropy": -3.0,
     "target_kl": 1e-9,
     "target_noise": 0.9,
+    "target_period": 3,
     "tau": 0.5,
     "train_every": 2,
     "truncate_at_first_done": False,

@@ -58,6 +58,7 @@ LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.LayerNorm, nn.BatchNorm1d, Ensembl
 #: Modules without weights of their own, or around a given network only.
 NO_NETWORKS = {
     "BasePolicy",
+    "ByteFeatures",
     "CategoricalHead",
     "Decision",
     "Deployed",
