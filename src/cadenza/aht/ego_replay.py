@@ -44,6 +44,7 @@ class EgoReplayTrainer(EgoSeatTrainer):
     """Learns the ego's policy from a replay memory; build it with `from_config`."""
 
     LEARNER_KEY = "learner"
+    NEEDS_SUCCESSORS = True
 
     _drawn: tuple[Float32Array, NDArray[Any]]
 

@@ -258,14 +258,15 @@ class SeatRows:
         final_obs: Observation | None,
         *,
         batched: bool,
+        needs_successors: bool,
     ) -> SeatOutcome:
         """Return what followed a step; ``ends`` as of `step_ends`.
 
         ``obs`` is the one after the reset, when batched, ``final_obs`` the one before it.
 
         Raises:
-            InputError: Shapes contradict each other, a reward is not finite, or an end in a batch
-                lacks ``final_obs``.
+            InputError: Shapes contradict each other, a reward is not finite, or a batch lacks the
+                ``final_obs`` of a time limit, or of any end if ``needs_successors``.
         """
         ended, boundaries = ends
         count = len(ended)
@@ -282,7 +283,7 @@ class SeatRows:
             if final_obs is not None:
                 finals = self._matching(final_obs, batched, count)
                 last_rows = np.where(boundaries[:, None], finals, next_rows)
-            elif batched:
+            elif batched and (needs_successors or len(cut)):
                 raise InputError(
                     f"{self._owner}.observe: expected final_obs (the batched observation before "
                     "the reset), got None though episodes of environments "
@@ -338,6 +339,8 @@ class EgoSeatTrainer(ABC):
 
     #: Where the learner's state lies in checkpoints.
     LEARNER_KEY: ClassVar[str]
+    #: Whether it learns from what followed a terminated step, as rollouts do not.
+    NEEDS_SUCCESSORS: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -399,7 +402,14 @@ class EgoSeatTrainer(ABC):
             )
         count = self._cfg.env.num_envs
         ends = step_ends(type(self).__name__, done, truncated, terminated, count)
-        step = self._seat.outcome(obs, reward, ends, final_obs, batched=self._batched)
+        step = self._seat.outcome(
+            obs,
+            reward,
+            ends,
+            final_obs,
+            batched=self._batched,
+            needs_successors=self.NEEDS_SUCCESSORS,
+        )
         self._record(step)
         self._pending = False
         self._frames += count
