@@ -94,7 +94,7 @@ class OnlineDataEngine(ChunkSource):
 
     def _prepare(self) -> None:
         """Make what every process has for itself."""
-        self._draws = LiveDraws(self._store, self._cfg, self.rank)
+        self._draws = LiveDraws(self._store, self._cfg, self._rank)
         self._recorder: RecordingReader | None = None
         self._serving = ServingCheck(self._store)
         self._stopping = threading.RLock()
@@ -256,7 +256,7 @@ class OnlineDataEngine(ChunkSource):
             if recorder is not None:
                 recorder.note_iterator(place)
         elif self._session.is_of_parent:
-            draws = LiveDraws(self._store, self._cfg, self.rank)
+            draws = LiveDraws(self._store, self._cfg, self._rank)
             return WorkerDraws(self, draws, self._session, place), place
         return self, place
 

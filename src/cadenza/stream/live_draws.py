@@ -8,7 +8,7 @@ Axes:   n = chunks, c = steps of a chunk.
 
 import os
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -49,10 +49,11 @@ class LiveDraws:
     Threads draw side by side, and count one after the other.
     """
 
-    def __init__(
-        self, store: SlotStore, cfg: OnlineDataEngineCfg, rank: Callable[[], Rank]
-    ) -> None:
-        """Draw from ``store`` as the checked settings say, for the ``rank`` of this process."""
+    def __init__(self, store: SlotStore, cfg: OnlineDataEngineCfg, rank: Rank) -> None:
+        """Draw from ``store`` as the checked settings say; ``rank`` is that of the giving process.
+
+        The engine ends its producers as soon as nobody holds it, so nothing here may hold it.
+        """
         self._store = store
         self._rules = FlowRules.of(cfg)
         self._seed, self._rank = cfg.seed, rank
@@ -137,7 +138,9 @@ class LiveDraws:
     def recording(self, folder: str | Path, *, durable: bool = True) -> Generator[RecordingReader]:
         """Write down every draw in the block, see `OnlineDataEngine.recording`."""
         before = self._reader
-        recorder = RecordingReader(before, self._store, folder, durable=durable, rank=self._rank())
+        recorder = RecordingReader(
+            before, self._store, folder, durable=durable, rank=Rank.here(self._rank)
+        )
         try:
             self._reader = recorder
             yield recorder
@@ -153,7 +156,7 @@ class LiveDraws:
             return generator
         worker = torch.utils.data.get_worker_info()
         number = 0 if worker is None else worker.id + 1
-        stream = self._rank().stream("stream.engine.draws", self._seed)
+        stream = Rank.here(self._rank).stream("stream.engine.draws", self._seed)
         # Processes are told apart by their row of counters, which no two of them share.
         seed = stream.child(self._consumer.row).child(number).integer_seed()
         # Threads that come first at once share what one of them has put in, and so draw no twins.
