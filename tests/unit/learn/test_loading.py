@@ -208,10 +208,14 @@ def test_spaces_come_from_the_file(space, tmp_path):
     np.testing.assert_array_equal(loaded.predict(seen), agent.predict(seen))
 
 
-@pytest.mark.parametrize("name", ["SAC", "PPO", "GRPO", "DAgger"])
-@pytest.mark.parametrize("steps", [80, 110])  # where episodes end, and in the middle of one
-@pytest.mark.parametrize("kind", [Harder, Chancy])
-def test_what_outlives_an_episode_goes_on(name, steps, kind, tmp_path, told):
+@pytest.mark.parametrize(
+    ("name", "kind", "steps"),  # where episodes end, 80, and in the middle of one, 110
+    [
+        *(("SAC", kind, steps) for kind in (Harder, Chancy) for steps in (80, 110)),
+        *((name, Chancy, 110) for name in ("PPO", "GRPO", "DAgger")),
+    ],
+)
+def test_what_outlives_an_episode_goes_on(name, kind, steps, tmp_path, told):
     agent, _ = trained(name, kind, steps)
     loaded = type(agent).load(agent.save(tmp_path / "agent"), kind)
     agent.learn(100, progress=False)
@@ -308,7 +312,7 @@ def rates(agent):
     return found(agent.state_dict())
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", [n for n in SETTINGS if n not in ("HLGauss", "MBPO")])  # as SAC
 def test_settings_may_change_when_an_agent_is_loaded(name, tmp_path):
     agent, env = trained(name)
     changes = {"learning_rate": 0.125, **CHANGES.get(name, {})}
