@@ -76,6 +76,7 @@ def document(demonstrations: Path) -> dict[str, Any]:
             "alpha": 0.2,
         },
         "budgets": {"max_cycles": 3, "max_gpu_hours": 1.0},
+        "jobs": {"environment": ["NEAR_GOAL_HOLDS_AT"]},  # by which a test holds a training
     }
 
 
