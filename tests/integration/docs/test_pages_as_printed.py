@@ -241,3 +241,12 @@ def test_page_on_populations_chooses_what_it_says_and_counts_an_event(capsys):
     standing[1, 0, 2] = 1.0
     counted = events_of("my_task").count(standing, (), standing)
     assert counted.tolist() == [[0.0], [1.0], [1.0]]
+
+
+def test_answers_of_the_faq_are_what_its_programs_print(tmp_path):
+    walked, guarded, same, algorithm = run("faq.md", tmp_path).splitlines()
+    assert walked.startswith("-5.0 ")  # five steps to the end of the corridor
+    changed, uncovered = (int(count) for count in re.findall(r"^\d+|\d+(?= steps)", guarded))
+    assert changed > 0
+    assert uncovered == 0
+    assert (same, algorithm) == ("True", "PPO")
