@@ -82,10 +82,10 @@ def test_eval_verify_passes_and_names_its_checks(evaluated):
         (("goal_pd", '{name: ego, source: "local://absent.pt"}'), "absent.pt", 10),
         (("crossing_chaser", "soloist"), "soloist", 2),
         (("block_size", "block_sise"), "did you mean 'block_size'?", 2),
-        (("task:", "# task:"), "task: required, but missing", 2),
+        (("task:", "# task:"), "task: expected a value, got none; add the key", 2),
         (
             ("filter_on\n    safety: {enabled", "on\n    safety: {enable"),
-            "'conditions.safety.enabled'",
+            "conditions[0].safety.enable: expected a known key, got 'enable'; did you mean",
             2,
         ),
     ],

@@ -5,7 +5,7 @@ from tests.e2e.commands import environment
 
 #: Libraries that take longer to import than the whole answer to --help may take.
 HEAVY = (
-    *("torch", "numpy", "scipy", "gymnasium", "pydantic", "hydra", "matplotlib", "structlog"),
+    *("torch", "numpy", "scipy", "gymnasium", "pydantic", "matplotlib", "structlog"),
     *("sqlalchemy", "alembic", "ray", "anthropic", "openai"),
 )
 

@@ -37,7 +37,6 @@ LIBRARIES = (
     "gymnasium.vector",
     "pydantic.main",  # the package's own names wait for their first use
     "pydantic.type_adapter",
-    "hydra",
     "structlog",
     "typer",
     "rich.table",

@@ -1,6 +1,6 @@
 """Configuration of an ego-training run: YAML and overrides in, one frozen checked object out.
 
-Hydra composes the file and the ``key=value`` overrides; Pydantic checks types, ranges and names:
+The file and its ``key=value`` overrides are merged; Pydantic checks types, ranges and names:
 ``load_config(config_path=shipped_config("train/crossing"), overrides=["seed=7"])``.
 
 Rules:   unknown keys are refused; a value that could not take effect is refused, never ignored.
@@ -11,8 +11,6 @@ Order:   fields that carry the upstream identity come first and in upstream orde
 """
 
 import hashlib
-import json
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self, cast, get_type_hints
 
@@ -20,8 +18,8 @@ from pydantic import BaseModel, Field, create_model, field_validator, model_vali
 
 from cadenza.aht.algorithms import list_algorithms, unknown_algorithm_message
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError
-from cadenza.core.extras import load_extra
 from cadenza.core.files import canonical_json
+from cadenza.core.key_values import apply_settings, merged, resolved
 from cadenza.core.yaml_files import read_yaml
 from cadenza.learn.configs import (
     DQNConfig,
@@ -459,84 +457,36 @@ def config_fingerprint(config: EgoAHTConfig) -> str:
 
 
 def load_config(*, config_path: Path, overrides: list[str] | None = None) -> EgoAHTConfig:
-    """Compose one YAML file with Hydra overrides and check the result.
+    """Read one YAML file, apply overrides and check the result.
 
     A file may hold a mapping ``algorithms`` from names to further settings: those of the chosen
-    ``algo`` are taken over the file's, and the overrides over both.
+    ``algo`` are taken over the file's, and the overrides over both. ``${a.b}`` in a text stands for
+    the value of that key.
 
     Args:
-        config_path: The YAML file; its folder is Hydra's config folder.
-        overrides: Hydra overrides, e.g. ``["seed=7", "+env.options.num_robots=3"]``; a key that
-            the file does not mention needs the leading ``+``.
+        config_path: The YAML file.
+        overrides: Settings, e.g. ``["seed=7", "env.options.num_robots=3"]``, in the grammar of
+            `cadenza.core.key_values`.
 
     Raises:
-        ConfigurationError: The file is missing, no YAML, or does not end in .yaml; an override is
-            malformed.
-        MissingExtraError: Hydra is not installed.
+        ConfigurationError: The file is missing or no YAML; an override is malformed.
         TypeError: The file's root is not a mapping.
-        hydra.errors.HydraException: An override names a key the file does not mention.
         pydantic.ValidationError: A value is missing, unknown, out of range or without effect.
     """
-    path = config_path.resolve()
     root = read_yaml(config_path)
-    if path.suffix != ".yaml":
-        raise ConfigurationError(
-            f"load_config: expected a file that ends in .yaml, got {config_path}; rename it."
-        )
     if not isinstance(root, dict):
         raise ConfigurationTypeError(
             f"load_config: expected a mapping at the root of {config_path}, got "
             f"{'an empty file' if root is None else type(root).__name__}."
         )
-    settings = cast("dict[str, Any]", root)
-    _check_keys([*settings], overrides or [])
-    changes = [*_settings_of_algorithm(settings, overrides or []), *(overrides or [])]
-    hydra = load_extra("hydra")
-    load_extra("hydra.core.global_hydra").GlobalHydra.instance().clear()
-    with hydra.initialize_config_dir(config_dir=str(path.parent), version_base="1.3"):
-        composed = hydra.compose(config_name=path.stem, overrides=changes)
-    content = load_extra("omegaconf").OmegaConf.to_container(composed, resolve=True)
-    return EgoAHTConfig.model_validate(content)
-
-
-def _settings_of_algorithm(file: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
-    """Return overrides that put the file's settings of the chosen algorithm in their place."""
-    algorithms = file.get("algorithms")
-    if not isinstance(algorithms, dict):
-        return []
-    named = [text.lstrip("+").partition("=") for text in overrides]
-    chosen = [value.strip("'\"") for key, _, value in named if key == "algo"] or [file.get("algo")]
-    own = cast("dict[object, Any]", algorithms).get(chosen[-1], {})
-    return ["~algorithms", *(f"++{key}={json.dumps(value)}" for key, value in _leaves(own))]
-
-
-def _leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value of a nested mapping with its key, dots between its parts."""
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            yield from _leaves(cast("dict[str, Any]", value), f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
-
-
-def _check_keys(keys: Sequence[object], overrides: Sequence[str]) -> None:
-    """Raise for keys that Hydra would take for itself or fail on.
-
-    Raises:
-        ConfigurationError: An override has no key or is no text, or a key is one of Hydra's own.
-    """
-    for override in overrides:
-        if not override.lstrip("+~").partition("=")[0].strip():
-            raise ConfigurationError(f"override {override!r}: expected key=value, got no key.")
-        if override != override.encode("utf-8", errors="replace").decode("utf-8"):
-            raise ConfigurationError(
-                f"override {override!r}: expected UTF-8 text, got other bytes; set LANG to a UTF-8 "
-                "locale or rename the path."
-            )
-    named = [override.lstrip("+~").partition("=")[0] for override in overrides]
-    for name in (*map(str, keys), *named):
-        if name.replace("/", ".").replace("@", ".").partition(".")[0] == "hydra":
-            raise ConfigurationError(f"{name}: unknown key; the settings of Hydra have no effect.")
+    settings, changes = cast("dict[str, Any]", root), overrides or []
+    algorithms = settings.get("algorithms")
+    if isinstance(algorithms, dict):
+        del settings["algorithms"]
+        chosen = str(apply_settings(settings, changes).get("algo"))
+        settings = merged(settings, cast("dict[str, Any]", algorithms).get(chosen, {}))
+    settings = apply_settings(settings, changes)
+    return EgoAHTConfig.model_validate(resolved(settings, settings))
 
 
 def _split_extensions(config: EgoAHTConfig) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -51,6 +51,7 @@ from cadenza.benchmark.policies import policy_weights_sha256
 from cadenza.benchmark.tasks import OptionValue, TaskSpec, get_task
 from cadenza.core.errors import ConfigurationError, did_you_mean
 from cadenza.core.files import remove_temporaries
+from cadenza.core.key_values import apply_settings
 from cadenza.core.signals import ends_on_signals
 from cadenza.core.yaml_files import read_yaml
 from cadenza.evaluation.results import MIN_RESAMPLES, EpisodeResult
@@ -119,12 +120,14 @@ class EvaluationConfig(PlanModel):
     artifacts_root: Path = Path()
 
 
-def load_evaluation_config(path: Path) -> EvaluationConfig:
-    """Return the configuration in the YAML file ``path``."""
+def load_evaluation_config(path: Path, settings: Sequence[str] = ()) -> EvaluationConfig:
+    """Return the configuration in the YAML file ``path``, with ``KEY=VALUE`` settings applied."""
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise ConfigurationError(f"{path}: expected a YAML mapping, got {type(content).__name__}.")
-    return EvaluationConfig.model_validate(cast("dict[str, Any]", content))
+    return EvaluationConfig.model_validate(
+        apply_settings(cast("dict[str, Any]", content), settings)
+    )
 
 
 def make_plan(config: EvaluationConfig) -> EvaluationPlan:

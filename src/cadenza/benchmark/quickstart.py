@@ -458,7 +458,7 @@ def run_quickstart(
         seed: Training seed.
         workers: Evaluation processes; by default one per core.
         overwrite: Delete an earlier run in ``out`` first.
-        overrides: Hydra overrides of the training configuration.
+        overrides: Settings of the training to change, e.g. ``["total_frames=50000"]``.
         episodes_per_seed: Episodes per evaluation seed, partner and condition.
         repo_root: Source tree for the provenance; by default this package's own checkout.
         progress: Told about progress.

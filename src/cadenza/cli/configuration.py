@@ -1,14 +1,13 @@
 """Read configuration files for commands; every failure is one readable `ConfigurationError`."""
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from cadenza.core.errors import ConfigurationError, did_you_mean
+from cadenza.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel, ValidationError
+    from pydantic import BaseModel
 
     from cadenza.aht.config import EgoAHTConfig
 
@@ -36,51 +35,21 @@ def read_training_config(path: Path, overrides: Sequence[str]) -> "EgoAHTConfig"
 
 
 def explained(path: Path, model: "type[BaseModel]", read: Callable[[], Result]) -> Result:
-    """Return ``read()``, with parser and validation errors turned into sentences about ``path``.
+    """Return ``read()``, with validation errors turned into sentences about ``path``.
 
     Keys of ``model`` are suggested for misspelt ones.
 
     Raises:
         ConfigurationError: ``read`` raised an error about the file's content.
+        MissingExtraError: SciPy is not installed.
     """
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
     from pydantic import ValidationError
 
-    from cadenza.loop.validation import dotted_keys
+    from cadenza.core.extras import load_extra
+    from cadenza.loop.validation import problems
 
-    known = [key.replace("[]", "") for key in dotted_keys(model)]
+    load_extra("scipy.special")  # which every result needs: missed now, not after hours
     try:
         return read()
     except ValidationError as error:
-        raise ConfigurationError(f"{path}: {_validation_message(error, known)}") from error
-    except HydraException as error:
-        reason = " ".join(str(error).split())
-        named = re.search(r"Could not override '(.*?)'", reason)
-        meant = did_you_mean(named[1], known) if named and named[1] not in known else ""
-        raise ConfigurationError(
-            f"{path}: {reason}{meant}; overrides are key=value pairs of keys in the file, "
-            "+key=value adds one."
-        ) from error
-    except OmegaConfBaseException as error:
-        reason = " ".join(str(error).split())
-        raise ConfigurationError(f"{path}: expected values that resolve, got: {reason}") from error
-
-
-def _validation_message(error: "ValidationError", known: Sequence[str]) -> str:
-    """Return one line per wrong value: its key, what is wrong and what was given."""
-    lines: list[str] = []
-    for entry in error.errors(include_url=False, include_context=False):
-        key = ".".join(str(part) for part in entry["loc"]) or "the whole file"
-        what = entry["msg"].removeprefix("Value error, ")
-        if entry["type"] == "extra_forbidden":
-            plain = ".".join(part for part in entry["loc"] if isinstance(part, str))
-            meant = did_you_mean(plain, known) or "; check its spelling"
-            lines.append(f"{key}: unknown key (got {entry['input']!r}){meant}")
-        elif entry["type"] == "missing":
-            lines.append(f"{key}: required, but missing")
-        elif "got " in what:  # a sentence of ours, which names key and value itself
-            lines.append(what if what.startswith(key) or not entry["loc"] else f"{key}: {what}")
-        else:
-            lines.append(f"{key}: {what} (got {entry['input']!r})")
-    return "; ".join(lines)
+        raise ConfigurationError(f"{path}: {' '.join(problems(error, model))}") from error

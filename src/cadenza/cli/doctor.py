@@ -18,7 +18,7 @@ from cadenza.core.errors import CadenzaError, MissingExtraError
 
 #: Optional dependency -> what works without it, and the extra that installs it.
 _OPTIONAL: Final = {
-    "hydra-core": ("training, evaluation and reports", "train"),
+    "scipy": ("training, evaluation and reports", "train"),
     "sqlalchemy": ("the improvement loop", "loop"),
     "pyarrow": ("LeRobot datasets", "lerobot"),
     "wandb": ("Weights & Biases logging", "wandb"),

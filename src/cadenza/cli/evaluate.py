@@ -13,6 +13,7 @@ from cadenza.cli.output import (
     AsJson,
     ExitCode,
     Quiet,
+    Settings,
     print_json,
     print_table,
     print_text,
@@ -39,9 +40,13 @@ _LINK_DIFFERENCES = {
 
 def run(
     config: Annotated[
-        Path, typer.Argument(help="YAML file, or the name of a shipped one, e.g. crossing.")
+        Path,
+        typer.Argument(
+            metavar="CONFIG", help="YAML file, or the name of a shipped one, e.g. crossing."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for cells and bundles.")],
+    settings: Settings = None,
     workers: Annotated[
         int | None,
         typer.Option("--workers", "-j", min=1, help="Processes; one per core by default."),
@@ -65,15 +70,18 @@ def run(
         from cadenza.core.shipped_configs import find_config
 
         config = find_config(config, "eval")
-        settings = explained(config, EvaluationConfig, lambda: load_evaluation_config(config))
+        changes = settings or []
+        evaluation = explained(
+            config, EvaluationConfig, lambda: load_evaluation_config(config, changes)
+        )
         with progress_bar("evaluating", quiet=quiet or as_json) as report:
             outcome = run_evaluation(
-                settings,
+                evaluation,
                 out=out,
                 workers=workers,
                 resume=resume,
                 overwrite=overwrite,
-                repro_command=_repro_command(config),
+                repro_command=_repro_command(config, changes),
                 progress=report,
             )
         payload = _payload(outcome)
@@ -85,7 +93,7 @@ def run(
         raise typer.Exit(ExitCode.INCOMPLETE)
 
 
-def _repro_command(config: Path) -> str:
+def _repro_command(config: Path, settings: Sequence[str]) -> str:
     """Return a command line that repeats the evaluation; no host paths, for it is hashed."""
     from cadenza.core.shipped_configs import configs_folder, source_checkout
 
@@ -96,7 +104,8 @@ def _repro_command(config: Path) -> str:
         shown = path.relative_to(checkout).as_posix()
     else:
         shown = config.name
-    return shlex.join(["cadenza", "eval", "run", shown, "--out", f"runs/{config.stem}"])
+    words = ["cadenza", "eval", "run", shown, *settings, "--out", f"runs/{config.stem}"]
+    return shlex.join(words)
 
 
 def verify(

@@ -188,11 +188,9 @@ def film(
 ) -> None:
     """Play one episode and write pictures of it."""
     with typed_exits():
-        import yaml
-
         from cadenza.benchmark.films import film as make
+        from cadenza.core.key_values import apply_settings
 
-        pairs = [text.partition("=") for text in option or []]
-        options = {name: yaml.safe_load(value) for name, _, value in pairs}
+        options = apply_settings({}, option or ())
         result = make(out, task=task, ego=ego, partner=partner, seed=seed, options=options)
         print_text(f"{out}: {result['steps']} steps, success {result['info'].get('success')}")

@@ -30,7 +30,7 @@ from cadenza.cli.loop_status import (
     rules_line,
     time_left,
 )
-from cadenza.cli.output import AsJson, ExitCode, print_json, print_text, typed_exits
+from cadenza.cli.output import AsJson, ExitCode, Settings, print_json, print_text, typed_exits
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -228,6 +228,7 @@ _ConfigFile = Annotated[
 
 def run(
     config: _ConfigFile,
+    settings: Settings = None,
     run_id: Annotated[
         str | None,
         typer.Option(
@@ -254,21 +255,22 @@ def run(
         from cadenza.loop.orchestrator.assembly import EVENTS_FILE, new_run_id, run_folder
         from cadenza.loop.resuming import anchored
 
-        settings = anchored(LoopConfig.from_yaml(find_config(config, "loop")))
-        name = new_run_id(settings) if run_id is None else run_id
+        read = LoopConfig.from_yaml(find_config(config, "loop"), settings or ())
+        loop = anchored(read)
+        name = new_run_id(loop) if run_id is None else run_id
         _require_name(name)
         with (
             suppress(StoreNotFoundError, StoreOutdatedError),  # the latter is asked once it is new
-            open_store(settings.workdir, settings.store) as store,
+            open_store(loop.workdir, loop.store) as store,
         ):
-            _require_new(store, settings, name)
-        require_free_log(run_folder(settings, name) / EVENTS_FILE, name)
+            _require_new(store, loop, name)
+        require_free_log(run_folder(loop, name) / EVENTS_FILE, name)
         if dry_run:
-            _dry_run(settings, name, as_json=as_json, quiet=quiet)
+            _dry_run(loop, name, as_json=as_json, quiet=quiet)
             return
         if not (quiet or as_json):
-            _tell_advice(settings)
-    work_on(settings, name, as_json=as_json, quiet=quiet, begins=True)
+            _tell_advice(loop)
+    work_on(loop, name, as_json=as_json, quiet=quiet, begins=True)
 
 
 def resume(

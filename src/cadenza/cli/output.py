@@ -100,6 +100,14 @@ class ExitCode(IntEnum):
 #: Options of most commands.
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+Settings: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Settings to change, as YAML writes them; a dot before a key within a section.",
+        show_default=False,
+    ),
+]
 #: Columns of a table that goes to a file or a pipe.
 _PLAIN_WIDTH = 120
 #: Columns at which the last one wraps there, if the others leave no more.

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cadenza.cli.output import AsJson, ExitCode, print_json, print_table, print_text, typed_exits
+from cadenza.cli.output import (
+    AsJson,
+    ExitCode,
+    Settings,
+    print_json,
+    print_table,
+    print_text,
+    typed_exits,
+)
 from cadenza.core.progress import stage_bars
 
 if TYPE_CHECKING:
@@ -14,10 +22,7 @@ if TYPE_CHECKING:
 
 
 def quickstart(
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Values of the training to change, e.g. total_frames=50000."),
-    ] = None,
+    settings: Settings = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for everything written.")] = Path(
         "runs/quickstart"
     ),
@@ -49,7 +54,7 @@ def quickstart(
         from cadenza.benchmark.verify import ELIGIBILITY
         from cadenza.cli.configuration import explained
 
-        changes = overrides or []
+        changes = settings or []
         explained(Path("quickstart"), EgoAHTConfig, lambda: training_config(out, seed, changes))
         with stage_bars(quiet=quiet or as_json) as report:
             result = run_quickstart(

@@ -158,10 +158,10 @@ def _run(
     from cadenza.safety.verifier.run import verify as run_verification
 
     load_extra("scipy.special")  # which the bounds need: missed now, not after two million steps
-    path, values = _split_words(words)
-    path = None if path is None else find_config(path, "safety")
-    values |= {key: value for key, value in options.items() if value is not None}
-    config = load_verifier_config(path, values)
+    named = bool(words) and not words[0].startswith("~") and "=" not in words[0]
+    path = find_config(Path(words[0]), "safety") if named else None
+    values = {key: value for key, value in options.items() if value is not None}
+    config = load_verifier_config(path, values, words[named:])
     playable_scenarios(config)
     require_writable(out)
     with progress_bar("verifying", quiet=quiet) as progress:
@@ -185,42 +185,6 @@ def _publish(report: "VerificationReport", out: Path, elapsed_s: float, *, as_js
         files = {"report": str(report_path), "picture": str(picture)}
     finally:
         print_json({**report.to_jsonable(), **files, "elapsed_s": round(elapsed_s, 3)})
-
-
-def _split_words(words: list[str]) -> tuple[Path | None, dict[str, Any]]:
-    """Return the configuration file, if the first word is none of ``key=value``, and the values.
-
-    Raises:
-        ConfigurationError: A word is neither.
-    """
-    path = Path(words[0]) if words and "=" not in words[0] else None
-    values: dict[str, Any] = {}
-    for word in words[path is not None :]:
-        key, equals, text = word.partition("=")
-        if not (equals and key):
-            raise ConfigurationError(
-                f"safety verify: expected key=value after the configuration, got {word!r}."
-            )
-        values[key] = _parse_value(key, text)
-    return path, values
-
-
-def _parse_value(key: str, text: str) -> Any:
-    """Return ``text`` read as YAML, as in a configuration file; 1e-3 is a number, too."""
-    import yaml
-
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigurationError(
-            f"safety verify: {key}: expected a value as in YAML, got {text!r}."
-        ) from error
-    if not isinstance(value, str):
-        return value
-    try:
-        return float(value)  # YAML wants 1.0e-3
-    except ValueError:
-        return value
 
 
 def _print_report(report: "VerificationReport", elapsed_s: float) -> None:

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cadenza.cli.configuration import read_training_config
-from cadenza.cli.output import AsJson, ExitCode, Quiet, print_json, print_text, typed_exits
+from cadenza.cli.output import (
+    AsJson,
+    ExitCode,
+    Quiet,
+    Settings,
+    print_json,
+    print_text,
+    typed_exits,
+)
 from cadenza.core.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -17,12 +25,13 @@ if TYPE_CHECKING:
 
 def train(
     config: Annotated[
-        Path, typer.Argument(help="YAML file, the name of a shipped one, or pettingzoo:module:env.")
+        Path,
+        typer.Argument(
+            metavar="CONFIG",
+            help="YAML file, the name of a shipped one, or pettingzoo:module:env.",
+        ),
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Values to change, e.g. seed=3 happo.lr=1e-4.", show_default=False),
-    ] = None,
+    settings: Settings = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the newest checkpoint of this run.")
     ] = False,
@@ -54,10 +63,10 @@ def train(
         from cadenza.aht.safety_telemetry import audit_run_log
         from cadenza.benchmark.training import run_training
 
-        settings = read_training_config(config, overrides or [])
+        training = read_training_config(config, settings or [])
         with progress_bar("training", quiet=quiet or as_json) as report:
             result = run_training(
-                settings,
+                training,
                 resume=resume,
                 overwrite=overwrite,
                 progress=lambda done, total, last: report(
@@ -67,7 +76,7 @@ def train(
         slope = check_positive_learning_slope(result.curve)
         picture = plot_slope_curve(result.curve, report=slope, out_dir=plot)[0] if plot else None
         verdict = None
-        if result.outcome is not None and (check_safety or settings.safety.enabled):
+        if result.outcome is not None and (check_safety or training.safety.enabled):
             verdict = audit_run_log(result.outcome.log_path)
         summary = _summary(result, slope, picture, verdict)
         if as_json:

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cadenza.cli.output import AsJson, Quiet, print_json, print_table, print_text, typed_exits
+from cadenza.cli.output import (
+    AsJson,
+    Quiet,
+    Settings,
+    print_json,
+    print_table,
+    print_text,
+    typed_exits,
+)
 from cadenza.core.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -20,14 +28,13 @@ _COLUMNS = ("member", "family", "tier", "split", "steps", "skill", "events per e
 
 def train(
     method: Annotated[
-        str, typer.Argument(help="fcp, mep, brdiv, behavior (held out) or scripted (no training).")
-    ],
-    settings: Annotated[
-        list[str] | None,
+        str,
         typer.Argument(
-            help="Values to change, e.g. alpha=0.05 ppo.learning_rate=5e-4.", show_default=False
+            help="fcp, mep or brdiv; behavior, for held-out partners; scripted or physical, "
+            "without training."
         ),
-    ] = None,
+    ],
+    settings: Settings = None,
     task: Annotated[str, typer.Option("--task", "-t", help="Registered task.")] = "crossing",
     out: Annotated[
         Path | None,
@@ -50,14 +57,18 @@ def train(
     """Train a population of partners and seal it."""
     with typed_exits(as_json=as_json):
         from cadenza.benchmark.zoo.build import train_zoo
+        from cadenza.benchmark.zoo.config import ZooConfig
+        from cadenza.cli.configuration import explained
         from cadenza.core.errors import ConfigurationError
 
         if resume and overwrite:
             raise ConfigurationError("zoo train: expected --resume or --overwrite, got both.")
         if executor not in ("local", "ray"):
             raise ConfigurationError(f"--executor: expected local or ray, got {executor!r}.")
-        config = _configured(method, task, settings or [])
-        folder = out or Path("runs") / f"zoo-{task}-{method}"
+        config = explained(
+            Path("zoo train"), ZooConfig, lambda: _configured(method, task, settings or [])
+        )
+        folder = out or Path("runs") / f"zoo-{config.task}-{config.method}"
         with progress_bar("training", quiet=quiet or as_json) as report:
             manifest = train_zoo(
                 config,
@@ -158,18 +169,16 @@ def select(
     with typed_exits(as_json=as_json):
         from cadenza.benchmark.zoo.selecting import select_members
         from cadenza.core.errors import ConfigurationError
+        from cadenza.core.key_values import apply_settings
 
         known: dict[str, Criterion] = {"mep": "jsd", "pe": "pe", "fcp": "fcp", "br_div": "br_div"}
         if criterion not in known:
             raise ConfigurationError(
                 f"--criterion: expected one of {', '.join(known)}, got {criterion!r}."
             )
-        most: dict[str, int] = {}
-        for text in quota or ():
-            name, _, count = text.partition("=")
-            if not count.isdecimal():
-                raise ConfigurationError(f"--quota: expected e.g. final=4, got {text!r}.")
-            most[name] = int(count)
+        most = apply_settings({}, quota or ())
+        if not all(type(count) is int and count >= 0 for count in most.values()):
+            raise ConfigurationError(f"--quota: expected e.g. final=4, got {most}.")
         manifest, chosen = select_members(
             zoos,
             size=size,
@@ -257,25 +266,12 @@ def _print_diversity(diversity: "Mapping[str, Mapping[str, Any]]") -> None:
 
 
 def _configured(method: str, task: str, settings: Sequence[str]) -> "ZooConfig":
-    """Return the configuration; ``settings`` are ``key=value``, a dot for what is inside ppo."""
-    import yaml
-
+    """Return the configuration of ``method`` for ``task``, with ``KEY=VALUE`` settings applied."""
     from cadenza.benchmark.zoo.config import ZooConfig
-    from cadenza.core.errors import ConfigurationError
+    from cadenza.core.key_values import apply_settings
 
-    plain: dict[str, Any] = {}
-    learner: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals:
-            raise ConfigurationError(f"settings: expected key=value, got {setting!r}.")
-        inside = key.startswith("ppo.")
-        (learner if inside else plain)[key.removeprefix("ppo.")] = yaml.safe_load(text)
-    config = ZooConfig(method=method, task=task, **plain)  # pyright: ignore[reportArgumentType] # the model checks it
-    if learner:
-        ppo = type(config.ppo)(**{**config.ppo.model_dump(), **learner})
-        config = config.model_copy(update={"ppo": ppo})
-    return config
+    plain = ZooConfig.model_validate({"method": method, "task": task}).model_dump()
+    return ZooConfig.model_validate(apply_settings(plain, settings))
 
 
 def _print_zoo(folder: Path, manifest: "ZooManifest", *, as_json: bool) -> None:

@@ -106,6 +106,19 @@ def read_yaml(path: Path) -> Any:
     return read_yaml_document(path).content
 
 
+def parse_yaml_value(name: str, text: str) -> Any:
+    """Return what ``text`` stands for in a YAML file; messages call it ``name``.
+
+    Raises:
+        ConfigurationError: It is not YAML.
+    """
+    try:
+        return _parsed(text).content
+    except (yaml.YAMLError, RecursionError) as error:
+        told = _sentence(error, text) if isinstance(error, yaml.YAMLError) else "expected YAML"
+        raise ConfigurationError(f"{name}={text}: {told}") from error
+
+
 def read_yaml_document(path: Path) -> YamlDocument:
     """Return what the YAML file ``path`` holds, with the places of its values.
 
@@ -225,3 +238,9 @@ class _Loader(yaml.SafeLoader):
                 )
             seen[key.value] = key
         return super().construct_mapping(node, deep=deep)
+
+
+#: YAML 1.1 wants 1.0e-3 for 1e-3; YAML 1.2, and people, take both for a number.
+cast("Any", _Loader).add_implicit_resolver(
+    f"{_TAG}float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("+-0123456789")
+)

@@ -13,6 +13,7 @@ Model:  ``anthropic:<model>``, ``openai:<model>[@<address>]``, ``gemini:<model>[
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
@@ -27,6 +28,7 @@ from pydantic import (
 )
 
 from cadenza.core.errors import ConfigurationError
+from cadenza.core.key_values import apply_settings
 from cadenza.core.yaml_files import YamlDocument, read_yaml_document
 from cadenza.loop.config_backends import (
     LEAGENTS_RULES,
@@ -619,8 +621,8 @@ class LoopConfig(Section):
         ]
 
     @classmethod
-    def from_yaml(cls, path: Path | str) -> Self:
-        """Return the configuration that the YAML file ``path`` holds.
+    def from_yaml(cls, path: Path | str, settings: Sequence[str] = ()) -> Self:
+        """Return the configuration that the YAML file ``path`` holds, ``KEY=VALUE`` applied.
 
         Raises:
             ConfigurationError: The file is missing, empty, no YAML, or has an unknown key or bad
@@ -632,7 +634,11 @@ class LoopConfig(Section):
                 f"{path}: expected a configuration of the loop, got an empty file; "
                 "`cadenza configs list` names the shipped ones."
             )
-        return cls._validated(document.content, str(path), document)
+        content: Any = document.content
+        if not settings or not isinstance(content, dict):
+            return cls._validated(content, str(path), document)
+        changed = apply_settings(cast("dict[str, Any]", content), settings)
+        return cls._validated(changed, str(path), None)  # a place in the file would mislead
 
     @classmethod
     def from_document(cls, document: object, *, source: str) -> Self:

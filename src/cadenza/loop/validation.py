@@ -62,11 +62,10 @@ def _sentences(
     Their sentences begin with the key, relative to the section that the validator belongs to.
     """
     if detail["type"] == "value_error":
-        section = f"{_place(detail['loc'])}." if detail["loc"] else ""
+        place = _place(detail["loc"])
         texts: Sequence[str] = detail.get("ctx", {})["error"].args
-        told = [
-            (_keys_of(section + t), section + t + ("" if t[-1:] == "?" else ".")) for t in texts
-        ]
+        full = [t if not detail["loc"] or t.startswith(place) else f"{place}.{t}" for t in texts]
+        told = [(_keys_of(t), t + ("" if t[-1:] in "?." else ".")) for t in full]
     else:
         told = [(detail["loc"], _sentence(detail, model))]
     if document is None:

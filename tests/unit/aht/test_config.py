@@ -1,11 +1,11 @@
 """Configuration: shipped files, fingerprint, refusals."""
 
 import hashlib
+import re
 from pathlib import Path
 
 import pytest
 import yaml
-from hydra.errors import ConfigCompositionException, HydraException
 from pydantic import ValidationError
 
 from cadenza.aht.algorithms import list_algorithms
@@ -109,7 +109,7 @@ def test_crossing_is_shipped_for_every_algorithm_and_the_name_alone_switches(alg
 
 
 def test_settings_of_another_algorithm_cannot_be_overridden_without_effect():
-    with pytest.raises(HydraException, match="algorithms"):
+    with pytest.raises(ValidationError, match="algorithms"):
         load_config(
             config_path=CONFIGS / "crossing.yaml", overrides=["algorithms.sac.sac.gamma=0.5"]
         )
@@ -129,14 +129,20 @@ def test_load_config_with_interpolation_resolves_it(tmp_path):
     assert load_config(config_path=path).partner.seed == 4
 
 
-def test_load_config_override_of_an_absent_key_needs_a_plus():
-    with pytest.raises(ConfigCompositionException, match="num_robots"):
-        load_config(config_path=MPE, overrides=["env.num_robots=3"])
+def test_load_config_with_a_reference_to_itself_or_to_nothing_is_refused(tmp_path):
+    path = tmp_path / "c.yaml"
+    for value, told in (("${env.task}", "to itself"), ("${sed}", "'sed' (did you mean 'seed'?)")):
+        path.write_text(f"seed: 4\nenv: {{task: '{value}'}}\n")
+        with pytest.raises(ConfigurationError, match=re.escape(told)):
+            load_config(config_path=path)
 
 
-def test_load_config_added_unknown_key_is_refused():
+@pytest.mark.parametrize("plus", ["", "+", "++"])
+def test_load_config_override_of_a_key_that_the_file_does_not_mention(plus):
+    config = load_config(config_path=MPE, overrides=[f"{plus}env.options.num_robots=3"])
+    assert config.env.options == {"num_robots": 3}
     with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
-        load_config(config_path=MPE, overrides=["+happo.momentum=0.9"])
+        load_config(config_path=MPE, overrides=[f"{plus}happo.momentum=0.9"])
 
 
 @pytest.mark.parametrize(
@@ -171,13 +177,11 @@ def test_configuration_out_of_range_is_refused(changes, message):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("=3", "override '=3': expected key=value, got no key"),
-        ("hydra.run.dir=x", "hydra.run.dir: unknown key"),
-        ("+hydra/launcher=x", "hydra/launcher: unknown key"),
-        ("artifacts_root=\udcff", "expected UTF-8 text"),
+        ("=3", "expected key=value, got '=3'"),
+        ("artifacts_root=\udcff", "got the control character"),
     ],
 )
-def test_load_config_override_hydra_would_take_or_fail_on_is_refused(override, message):
+def test_load_config_override_that_cannot_be_read_is_refused(override, message):
     with pytest.raises(ConfigurationError, match=message):
         load_config(config_path=MPE, overrides=[override])
 
@@ -189,8 +193,6 @@ def test_load_config_override_hydra_would_take_or_fail_on_is_refused(override, m
         ("c.yaml", "- 1\n- 2\n", TypeError, "expected a mapping at the root"),
         ("c.yaml", "a: [1, 2\n", ConfigurationError, r"c\.yaml: line \d+, column \d+: expected YA"),
         ("c.yaml", "", TypeError, "got an empty file"),
-        ("c.yml", "env: {task: any}\n", ConfigurationError, r"that ends in \.yaml.*rename it"),
-        ("c.yaml", "hydra: {}\n", ConfigurationError, "hydra: unknown key"),
     ],
 )
 def test_load_config_of_another_file_is_refused(tmp_path, name, text, error, message):

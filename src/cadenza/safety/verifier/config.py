@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from cadenza.core.checks import checked_flag, is_real, require_instance
 from cadenza.core.errors import ConfigurationError, ConfigurationTypeError, did_you_mean
 from cadenza.core.files import canonical_json, sha256_bytes
+from cadenza.core.key_values import apply_settings
 from cadenza.core.yaml_files import read_yaml
 from cadenza.safety.cbf import DEFAULT_CBF_GAMMA, Plant
 from cadenza.safety.verifier.adversaries import ADVERSARIES, EGO_NOMINALS
@@ -270,8 +271,12 @@ class VerifierConfig:
         return cls(**{key: _convert(key, value, known[key]) for key, value in values.items()})
 
 
-def load_verifier_config(path: Path | None, overrides: Mapping[str, Any]) -> VerifierConfig:
-    """Return the configuration in ``path`` (None: the defaults) with ``overrides`` applied.
+def load_verifier_config(
+    path: Path | None, overrides: Mapping[str, Any], settings: Sequence[str] = ()
+) -> VerifierConfig:
+    """Return the configuration in ``path`` (None: the defaults), changed.
+
+    ``KEY=VALUE`` settings win over the file, and ``overrides`` over both.
 
     Raises:
         ConfigurationError: The file is missing, unreadable or no mapping, or a value is wrong.
@@ -286,7 +291,7 @@ def load_verifier_config(path: Path | None, overrides: Mapping[str, Any]) -> Ver
                 f"{path}: expected a mapping of settings, got {type(content).__name__}."
             )
         values.update(cast("dict[str, Any]", content))
-    return VerifierConfig.from_mapping({**values, **overrides})
+    return VerifierConfig.from_mapping({**apply_settings(values, settings), **overrides})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
