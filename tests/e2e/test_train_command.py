@@ -14,16 +14,13 @@ BRIEFLY_SHOWN = "++evaluation.episodes=2"
 #: A crossing run of two short rollouts.
 SHORT = (
     "total_frames=1024",
+    "env.num_envs=1",
     "happo.rollout_length=512",
     "evaluation.every_frames=0",
     BRIEFLY_SHOWN,
 )
 #: A partner that never moves, whose forecasts therefore are never wrong.
-NEVER_MOVES = (
-    "partner.class_name=crossing_stationary",
-    "~partner.extra.max_speed",
-    "~partner.extra.speed_spread",
-)
+NEVER_MOVES = ("partners=[crossing_stationary]",)
 
 
 @pytest.fixture(scope="module")

@@ -86,7 +86,7 @@ class EnvConfig(FrozenModel):
 
 
 class PartnerConfig(FrozenModel):
-    """The frozen partner the ego is trained with.
+    """A frozen partner that the ego is trained with; its class name alone is enough.
 
     ``seed`` is that of the partner's own training; it is 0, and checkpoint and ``local://`` weights
     are None, for scripted partners.
@@ -97,6 +97,11 @@ class PartnerConfig(FrozenModel):
     checkpoint_step: int | None = None
     weights_uri: str | None = None
     extra: dict[str, str] = Field(default_factory=dict[str, str])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: object) -> object:
+        return {"class_name": value} if isinstance(value, str) else value
 
 
 class HAPPOHyperparams(FrozenModel):
@@ -371,6 +376,8 @@ class EgoAHTConfig(FrozenModel):
         artifacts_root: Folder that ``local://`` addresses are relative to; a run's files go to the
             folder ``artifacts`` in it.
         log_dir: Folder of the run logs.
+        partners: Instead of ``partner``: every episode is played beside one of these, drawn with
+            equal probability. Robots after the first two are driven by copies of the first.
         happo: Settings of ``happo`` and ``ego_aht_happo``; its ``rollout_length`` also says how
             often algorithms other than PPO and MAPPO report.
         ppo_extras: Opt-in departures from the upstream update.
@@ -402,7 +409,7 @@ class EgoAHTConfig(FrozenModel):
     tensorboard: TensorboardConfig = Field(
         default_factory=TensorboardConfig, json_schema_extra=extension("sink")
     )
-
+    partners: tuple[PartnerConfig, ...] = Field(default=(), json_schema_extra=extension())
     ppo: PPOConfig = Field(default_factory=PPOConfig, json_schema_extra=extension())
     sac: SACConfig = Field(default_factory=SACConfig, json_schema_extra=extension())
     hlgauss: HLGaussConfig = Field(default_factory=HLGaussConfig, json_schema_extra=extension())
@@ -422,6 +429,20 @@ class EgoAHTConfig(FrozenModel):
                 f"{', '.join(sorted(dead))}; remove them, or choose the algorithm they belong to."
             )
         return self
+
+    @model_validator(mode="after")
+    def _partner_or_partners(self) -> Self:
+        if self.partners and self.partner != PartnerConfig():
+            raise ValueError(
+                "partners: expected partner or partners, got both; to train beside one alone, "
+                f"write 'partners=[{self.partner.class_name}]'."
+            )
+        return self
+
+    @property
+    def trained_with(self) -> tuple[PartnerConfig, ...]:
+        """Every partner of the training."""
+        return self.partners or (self.partner,)
 
     @property
     def section(self) -> FrozenModel:
@@ -500,8 +521,10 @@ def _split_extensions(config: EgoAHTConfig) -> tuple[dict[str, Any], dict[str, A
         kind = _extension_kind(field.json_schema_extra)
         if kind is not None:
             excluded[name] = True
-            if kind == "identity":
+            if kind == "identity" and isinstance(value, BaseModel):
                 extensions.update(_changes(name, value))
+            elif kind == "identity" and value:
+                extensions[name] = [partner.model_dump(mode="json") for partner in value]
         elif isinstance(value, BaseModel):
             inner = [
                 inner_name

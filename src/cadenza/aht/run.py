@@ -19,7 +19,13 @@ from typing import Any, Final, Literal, cast
 
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.safety_station import AnyDriver
-from cadenza.aht.types import Evaluator, ProgressCallback, RunOutcome, TrainerFactory
+from cadenza.aht.types import (
+    Evaluator,
+    ProgressCallback,
+    RunOutcome,
+    TrainerFactory,
+    partner_id_of,
+)
 from cadenza.core.checkpoints import (
     checkpoint_uri,
     list_checkpoints,
@@ -226,18 +232,13 @@ def extra_facts(cfg: EgoAHTConfig, partner: PartnerLike, fingerprint: str) -> di
     """Return the facts that go on every line of the log."""
     facts = {
         "task": cfg.env.task,
-        "partner_class": cfg.partner.class_name,
+        "partner_class": "+".join(partner.class_name for partner in cfg.trained_with),
         "config_hash": fingerprint,
     }
     partner_id = partner_id_of(partner)
     if partner_id is not None:
         facts["partner_id"] = partner_id
-    if getattr(partner.spec, "weights_uri", None) is not None:  # covers the bytes of the weights
+    has_weights = getattr(partner.spec, "weights_uri", None) is not None
+    if cfg.partners or has_weights:  # covers every partner, and the bytes of the weights
         facts["partner_content_id"] = str(getattr(partner.spec, "content_id", ""))
     return facts
-
-
-def partner_id_of(partner: PartnerLike) -> str | None:
-    """Return the identity in the partner's spec; partners made by hand may have none."""
-    identity = getattr(partner.spec, "partner_id", None)
-    return None if identity is None else str(identity)

@@ -5,7 +5,7 @@ changed is measured, and can be charged to the learner's reward.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeAlias, Union, cast
 
@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.aht.safety_telemetry import SafetyAggregator
+from cadenza.aht.types import partner_id_of
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError
+from cadenza.core.types import PartnerLike
 from cadenza.safety.bounds import Bounds
 from cadenza.safety.braking import maybe_brake
 from cadenza.safety.conformal.rules import (
@@ -168,7 +170,7 @@ def driver_of_parts(
 class SafetyStation:
     """Filters the actions of one environment or of a batch, and keeps the telemetry of a run."""
 
-    def __init__(self, driver: AnyDriver, config: EgoAHTConfig, partner_id: str | None) -> None:
+    def __init__(self, driver: AnyDriver, config: EgoAHTConfig, partner: PartnerLike) -> None:
         """Guard what ``driver`` was built from; a swap of partners resets its adaptive margin."""
         self._driver = driver
         self._batch = None
@@ -178,7 +180,8 @@ class SafetyStation:
         else:
             self._scalar = cast("SafetyDriver", driver)
             n_pairs = len(self._scalar.lambda_)
-        self._partner_id = partner_id
+        self._partner = partner
+        self._partner_id = partner_id_of(partner)
         self._penalty = config.safety.intervention_penalty
         self._predictor_kind = config.safety.predictor_kind
         self._action_bound = driver.bounds.action_linf_component
@@ -198,7 +201,8 @@ class SafetyStation:
         """
         if self._batch is not None:
             return self._filter_batch(self._batch, nominal)
-        step = self._scalar.step(nominal.astype(np.float64), partner_id=self._partner_id)
+        playing: Sequence[str | None] = getattr(self._partner, "playing", [self._partner_id])
+        step = self._scalar.step(nominal.astype(np.float64), partner_id=playing[0])
         executed = step.action.astype(nominal.dtype)
         intervention = 0.0
         if step.intervention > 0.0:
@@ -218,7 +222,8 @@ class SafetyStation:
     def _filter_batch(
         self, driver: "BatchedSafetyDriver", nominal: NDArray[Any]
     ) -> tuple[NDArray[Any], FloatArray]:
-        step = driver.step(nominal, partner_ids=self._partner_id)
+        ids = getattr(self._partner, "playing", self._partner_id)
+        step = driver.step(nominal, partner_ids=ids)
         executed = step.action.astype(nominal.dtype)
         reachable = np.clip(nominal, -self._action_bound, self._action_bound)
         change = executed.astype(np.float64) - reachable

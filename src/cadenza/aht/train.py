@@ -28,7 +28,7 @@ from cadenza.aht.loop import (
 )
 from cadenza.aht.loop_state import LoopState
 from cadenza.aht.replay import require_same_observation
-from cadenza.aht.run import Run, RunFiles, extra_facts, partner_id_of, unfinished_runs
+from cadenza.aht.run import Run, RunFiles, extra_facts, unfinished_runs
 from cadenza.aht.safety_station import (
     AnyDriver,
     SafetyStation,
@@ -147,7 +147,11 @@ def train(
         repo_root=repo_root,
         extra=extra_facts(cfg, partner, fingerprint),
         config_fingerprint=fingerprint,
-        code=(factory, *map(type, (partner, env, getattr(env, "unwrapped", env)))),
+        code=(
+            factory,
+            *map(type, (partner, env, getattr(env, "unwrapped", env))),
+            *map(type, getattr(partner, "members", ())),
+        ),
     )
     run = Run(
         config=cfg,
@@ -213,7 +217,7 @@ def _train(run: Run, stored: StoredState | None) -> TrainingResult:
         trainer = run.factory(cfg, env=run.env, partner=run.partner, ego_uid=ego_uid, logger=log)
         station = None
         if run.driver is not None:
-            station = SafetyStation(run.driver, cfg, partner_id_of(run.partner))
+            station = SafetyStation(run.driver, cfg, run.partner)
         if stored is None:
             obs = _begin(run, station)
         else:
@@ -308,7 +312,7 @@ def _curve_content(run: Run, curve: RewardCurve) -> Mapping[str, Any]:
         "format": CURVE_FORMAT,
         "run_id": curve.run_id,
         "task": run.config.env.task,
-        "partner_class": run.config.partner.class_name,
+        "partner_class": "+".join(partner.class_name for partner in run.config.trained_with),
         "per_episode_ego_rewards": curve.per_episode_ego_rewards,
         "episodes": [asdict(record) for record in curve.episodes],
         "evaluations": [

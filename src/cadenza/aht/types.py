@@ -178,3 +178,9 @@ class TrainingResult(_TrainingResultFields):
         self = super().__new__(cls, curve, trainer)
         self.outcome = outcome
         return self
+
+
+def partner_id_of(partner: PartnerLike) -> str | None:
+    """Return the identity in the partner's spec; partners made by hand may have none."""
+    identity = getattr(partner.spec, "partner_id", None)
+    return None if identity is None else str(identity)

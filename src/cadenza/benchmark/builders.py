@@ -14,7 +14,7 @@ Seeds:  the copy in seat u starts an episode of seed s from the first integer of
         environments.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +30,7 @@ from cadenza.core.seeding import derive_substream
 from cadenza.core.types import ActionDict, Observation
 from cadenza.envs.adapters import EgoGymEnv
 from cadenza.partners.interface import FrozenPartner, PartnerBase
+from cadenza.partners.mixture import PartnerMixture
 from cadenza.partners.registry import (
     list_registered,
     load_partner,
@@ -254,6 +255,27 @@ def build_partner(
     if env is not None and isinstance(partner, PartnerBase):
         _bind(partner, env, env.agent_uids[1])
     return partner
+
+
+def build_partners(partners: Sequence[PartnerConfig], *, env: Any) -> FrozenPartner:
+    """Return the partner of a training in ``env``: the only one, or a mixture of them all.
+
+    Raises:
+        ConfigurationError: A partner plays other tasks, or cannot be mixed.
+        UnknownNameError: A class is not registered.
+        InputError: A field or an option is malformed.
+    """
+    members = [build_partner(partner, env=env) for partner in partners]
+    if len(members) == 1:
+        return members[0]
+    mixable = [member for member in members if isinstance(member, PartnerBase)]
+    if len(mixable) < len(members):
+        names = [partner.class_name for partner in partners]
+        raise ConfigurationError(
+            f"partners: expected subclasses of PartnerBase, got {', '.join(names)}, not all of "
+            "which are; train beside one of the others alone."
+        )
+    return PartnerMixture(mixable)
 
 
 def partner_spec(partner_config: PartnerConfig, **extra: str) -> PartnerSpec:

@@ -1,6 +1,6 @@
 """The whole idea in one call: train, guard, evaluate with strangers, report.
 
-An ego is trained on the crossing task beside one partner with the safety filter on, and evaluated
+An ego is trained on the crossing task beside two partners with the safety filter on, and evaluated
 beside every built-in partner, with the filter and without, from the same starts.
 
 Output:   ``training/`` (checkpoints, log), ``evaluation/`` (plan, cells, bundle), ``report.html``,
@@ -250,14 +250,14 @@ def _learning(run: QuickstartRun) -> LearningCurve:
         )
         for record in run.curve.evaluations
     ]
-    seen = ", ".join(_label(run, name) for name, seen, _ in run.partners if seen)
+    seen = [_label(run, name) for name, seen, _ in run.partners if seen]
     return LearningCurve(
         steps=tuple(episode.end_frame for episode in complete),
         returns=tuple(episode.episode_return for episode in complete),
         window=_LEARNING_WINDOW,
         evaluations=tuple(points),
-        label=f"training seed {run.config.seed}, partner {seen}, filter "
-        + ("on" if run.config.safety.enabled else "off"),
+        label=f"training seed {run.config.seed}, partner{'s' * (len(seen) > 1)} "
+        f"{', '.join(seen)}, filter " + ("on" if run.config.safety.enabled else "off"),
     )
 
 
@@ -586,11 +586,18 @@ def _repro_command(seed: int, overrides: Sequence[str], episodes_per_seed: int) 
 
 
 def _partners(config: EgoAHTConfig) -> tuple[PartnerChoice, ...]:
-    """Return the partner of the training as it was, then the task's others as registered."""
-    seen = config.partner
-    others = [name for name in get_task(config.env.task).partners if name != seen.class_name]
+    """Return the partners of the training as they were, then the task's others as registered."""
+    seen = [partner.class_name for partner in config.trained_with]
+    others = [name for name in get_task(config.env.task).partners if name not in seen]
     return (
-        PartnerChoice(name=seen.class_name, seen=True, **seen.model_dump()),
+        *(
+            PartnerChoice(
+                name=f"{name}_{index}" if seen.count(name) > 1 else name,
+                seen=True,
+                **partner.model_dump(),
+            )
+            for index, (name, partner) in enumerate(zip(seen, config.trained_with, strict=True))
+        ),
         *(PartnerChoice(name=name, class_name=name) for name in others),
     )
 

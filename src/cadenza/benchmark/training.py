@@ -25,8 +25,9 @@ from cadenza.aht.types import Policy, ProgressCallback, TrainerFactory, Training
 from cadenza.benchmark.builders import (
     build_batched_safety_driver,
     build_env,
-    build_partner,
+    build_partners,
     build_safety_driver,
+    require_player,
 )
 from cadenza.benchmark.episodes import EpisodeTag, open_world, run_episode
 from cadenza.benchmark.policies import MemorylessPolicy
@@ -79,9 +80,11 @@ def run_training(
         StorageError: The file system refused.
         IntegrityError: The training has changed the partner's weights.
     """
-    env = build_env(cfg.env, root_seed=cfg.seed, partner=cfg.partner)
+    env = build_env(cfg.env, root_seed=cfg.seed, partner=cfg.trained_with[0])
     build_driver = build_safety_driver if cfg.env.num_envs == 1 else build_batched_safety_driver
-    partner = build_partner(cfg.partner, env=env)
+    for each in cfg.trained_with:
+        require_player(get_task(cfg.env.task), each.class_name)
+    partner = build_partners(cfg.trained_with, env=env)
     with closing(env), single_torch_thread(), flushed_denormals():
         result = train(
             cfg,
@@ -105,37 +108,39 @@ class HeldOutEvaluator:
     """Measures the deterministic policy on episodes that training never sees.
 
     Episode ``i`` is reset with seed ``i`` in an environment whose root seed is apart from the
-    training seed; partner and safety filter are those of the training.
+    training seed; filter and partners are those of the training, each partner in turn.
     """
 
     def __init__(self, cfg: EgoAHTConfig) -> None:
         self._env = cfg.env.model_copy(update={"num_envs": 1})
-        self._partner = cfg.partner
+        self._partners = cfg.trained_with
         self._safety = cfg.safety
 
     def __call__(self, policy: Policy, *, episodes: int, root_seed: int) -> Mapping[str, float]:
         """Return the figures of ``episodes`` episodes, see `summarise_episodes`."""
-        with open_world(
-            env=self._env,
-            partner=self._partner,
-            safety=self._safety,
-            root_seed=root_seed,
-            make_policy=lambda _: _CallablePolicy(policy),
-        ) as world:
-            results = [
-                run_episode(
-                    world,
-                    EpisodeTag(
-                        seed=root_seed,
-                        episode_idx=index,
-                        initial_state_seed=index,
-                        policy="training",
-                        condition="filter_on" if self._safety.enabled else "filter_off",
-                        partner=self._partner.class_name,
-                    ),
-                )
-                for index in range(episodes)
-            ]
+        results: list[EpisodeResult] = []
+        for first, partner in enumerate(self._partners[:episodes]):
+            with open_world(
+                env=self._env,
+                partner=partner,
+                safety=self._safety,
+                root_seed=root_seed,
+                make_policy=lambda _: _CallablePolicy(policy),
+            ) as world:
+                results += [
+                    run_episode(
+                        world,
+                        EpisodeTag(
+                            seed=root_seed,
+                            episode_idx=index,
+                            initial_state_seed=index,
+                            policy="training",
+                            condition="filter_on" if self._safety.enabled else "filter_off",
+                            partner=partner.class_name,
+                        ),
+                    )
+                    for index in range(first, episodes, len(self._partners))
+                ]
         return summarise_episodes(results, has_success=get_task(self._env.task).has_success)
 
 

@@ -54,7 +54,7 @@ def train(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train an ego policy beside one partner."""
+    """Train an ego policy beside one partner or several."""
     with typed_exits(as_json=as_json):
         from cadenza.aht.learning_signal_check import (
             check_positive_learning_slope,

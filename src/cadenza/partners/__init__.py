@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cadenza.partners.chunked import ChunkedPolicyPartner
     from cadenza.partners.frozen import FrozenHARLPartner, FrozenMAPPOPartner, OnnxPartner
     from cadenza.partners.interface import FrozenPartner, PartnerBase
+    from cadenza.partners.mixture import PartnerMixture
     from cadenza.partners.openvla import OpenVLAPartner
     from cadenza.partners.registry import list_registered, load_partner, register_partner
     from cadenza.partners.remote import CrossFormerPartner, LeRobotPartner
@@ -34,6 +35,7 @@ __all__ = [
     "OpenVLAPartner",
     "PartnerAblatedZero",
     "PartnerBase",
+    "PartnerMixture",
     "PartnerSpec",
     "ScriptedHeuristicPartner",
     "list_registered",
@@ -56,6 +58,7 @@ _EXPORTS: Final = {
     "OpenVLAPartner": "openvla",
     "PartnerAblatedZero": "any_task",
     "PartnerBase": "interface",
+    "PartnerMixture": "mixture",
     "PartnerSpec": "spec",
     "ScriptedHeuristicPartner": "scripted_heuristic",
     "list_registered": "registry",

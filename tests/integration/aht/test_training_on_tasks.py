@@ -12,13 +12,17 @@ from cadenza.aht.train import train
 from cadenza.benchmark.builders import (
     build_batched_safety_driver,
     build_env,
-    build_partner,
+    build_partners,
     build_safety_driver,
 )
 from cadenza.core.payloads import serialise
 from tests.campaigns import nightly, size
 
 CONFIGS = Path(__file__).parents[3] / "configs" / "train"
+
+
+#: One environment instead of the shipped batch.
+ALONE = ("env.num_envs=1", "happo.rollout_length=2048")
 
 
 class StopError(Exception):
@@ -39,12 +43,12 @@ def run(config, folder: Path, *, stop_at: int | None = None, resume: bool = Fals
         if stop_at is not None and done >= stop_at:
             raise StopError
 
-    env = build_env(config.env, root_seed=config.seed, partner=config.partner)
+    env = build_env(config.env, root_seed=config.seed, partner=config.trained_with[0])
     build_driver = build_safety_driver if config.env.num_envs == 1 else build_batched_safety_driver
     return train(
         config,
         env=env,
-        partner=build_partner(config.partner, env=env),
+        partner=build_partners(config.trained_with, env=env),
         safety=build_driver(env, config.safety),
         repo_root=folder,
         progress=progress,
@@ -65,7 +69,7 @@ def test_push_run_of_the_shipped_configuration_learns(tmp_path, seed):
 
 
 def test_crossing_run_is_guarded_and_its_telemetry_follows_the_scene(tmp_path):
-    result = run(shipped("crossing", tmp_path, "total_frames=2048"), tmp_path)
+    result = run(shipped("crossing", tmp_path, "total_frames=2048", *ALONE), tmp_path)
     events = [json.loads(line) for line in result.outcome.log_path.read_text().splitlines()]
     final = next(e for e in events if e["event"] == "safety_telemetry_final")
     assert final["n_filter_calls"] == 2048
@@ -115,20 +119,20 @@ def test_crossing_batch_without_the_filter_would_touch(tmp_path):
 
 
 RESUME_CASES = {
-    "filter": ("crossing", ["total_frames=3000", "checkpoint_every=600"]),
+    "filter": ("crossing", ["total_frames=3000", "checkpoint_every=600", *ALONE]),
     "wanderer": (
         "crossing",
         [
             "total_frames=1800",
             "checkpoint_every=600",
+            "env.num_envs=1",
             "happo.rollout_length=512",
-            "partner.class_name=crossing_wanderer",
-            "~partner.extra",
+            "partners=[crossing_wanderer]",
         ],
     ),
     "four robots": (
         "crossing",
-        ["total_frames=1500", "checkpoint_every=600", "+env.options.num_robots=4"],
+        ["total_frames=1500", "checkpoint_every=600", "+env.options.num_robots=4", *ALONE],
     ),
     "batch": (
         "crossing",
@@ -139,8 +143,7 @@ RESUME_CASES = {
             "env.episode_length=60",
             "safety.enabled=false",
             "happo.rollout_length=64",
-            "partner.class_name=crossing_wanderer",
-            "~partner.extra",
+            "partners=[crossing_wanderer]",
         ],
     ),
     "guarded batch": (

@@ -20,7 +20,7 @@ from tools import records
 OVERRIDES = (
     "total_frames=1024",
     "checkpoint_every=256",
-    "happo.rollout_length=512",
+    "happo.rollout_length=16",
     "++evaluation.every_frames=1024",
     "++evaluation.episodes=2",
     "env.episode_length=60",
@@ -80,7 +80,7 @@ def test_quickstart_meets_every_crossing_partner_under_both_conditions(reference
         "crossing_late_braker",
         "crossing_chaser",
     ]
-    assert [seen for _, seen, _ in result.partners] == [True, False, False, False, False]
+    assert [seen for _, seen, _ in result.partners] == [True, True, False, False, False]
     assert [way for _, _, way in result.partners] == [True, True, True, True, False]
     assert result.n_episodes == 5 * 2 * 10
     assert {c.success.n for c in result.cells} == {10}
@@ -110,7 +110,7 @@ def test_quickstart_seals_a_bundle_that_verifies_and_writes_the_report(reference
         "Evaluation plan, SHA-256": bundle["manifest"]["plan.json"],
         "Source code, SHA-256": plan["code_sha256"],
     }
-    assert "Training seed 0, partner goal seeker, filter on. Training returns" in page
+    assert "Training seed 0, partners goal seeker, stationary, filter on. Training returns" in page
     assert "env.episode_length=60 --seed 0 --episodes 1<" in page
 
 
@@ -131,15 +131,17 @@ def test_quickstart_evaluates_the_partner_as_it_was_trained_with(reference):
     out, _, _ = reference
     partners = json.loads(bundle_bytes(out)["partners.json"])
     card = json.loads(next((out / "training" / "artifacts").glob("*.run.json")).read_text())
-    assert partners["crossing_goal_seeker"]["extra"] == card["config"]["partner"]["extra"]
-    assert partners["crossing_goal_seeker"]["seen"] is True
+    for partner in card["config"]["partners"]:
+        judged = partners[partner["class_name"]]
+        assert (judged["extra"], judged["seen"]) == ({"uid": "partner", **partner["extra"]}, True)
 
 
 def test_quickstart_averages_come_from_the_filtered_cells(reference):
     _, result, _ = reference
     rates = {name: result.cell("filter_on", name).success.value for name, _, _ in result.partners}
-    assert result.success_with_seen() == rates["crossing_goal_seeker"]
-    unseen = ("crossing_stationary", "crossing_wanderer", "crossing_late_braker")
+    seen = ["crossing_goal_seeker", "crossing_stationary"]
+    assert result.success_with_seen() == pytest.approx(np.mean([rates[n] for n in seen]))
+    unseen = ("crossing_wanderer", "crossing_late_braker")
     assert result.success_with_unseen() == pytest.approx(np.mean([rates[n] for n in unseen]))
 
 

@@ -83,8 +83,9 @@ def test_run_training_passes_parts_that_belong_together_and_closes_them(tmp_path
     monkeypatch.setattr(training, "train", spy)
     with pytest.raises(RuntimeError, match="stop here"):
         run_training(crossing_config(tmp_path), resume=True)
-    assert seen["safety"].env is seen["env"]
-    assert seen["partner"].spec.class_name == "crossing_goal_seeker"
+    assert seen["safety"].drives(seen["env"])
+    met = [member.spec.class_name for member in seen["partner"].members]
+    assert met == ["crossing_goal_seeker", "crossing_stationary"]
     assert seen["resume"] is True
     assert seen["closed"] is True
 

@@ -118,9 +118,29 @@ def test_settings_of_another_algorithm_cannot_be_overridden_without_effect():
 def test_shipped_crossing_configuration_turns_the_filter_on():
     config = load_config(config_path=CONFIGS / "crossing.yaml")
     assert config.safety.enabled
-    assert config.partner.class_name == "crossing_goal_seeker"
+    met = [partner.class_name for partner in config.trained_with]
+    assert met == ["crossing_goal_seeker", "crossing_stationary"]
     changes = ["total_frames=9", "algo=sac"]
     assert load_config(config_path=CONFIGS / "crossing.yaml", overrides=changes).total_frames == 9
+
+
+def test_partner_and_partners_cannot_both_be_named():
+    with pytest.raises(ValidationError, match=r"got both.*'partners=\[crossing_wanderer\]'"):
+        EgoAHTConfig.model_validate(
+            {
+                "env": {"task": "crossing"},
+                "partner": "crossing_wanderer",
+                "partners": ["crossing_stationary"],
+            }
+        )
+
+
+def test_every_partner_of_a_mixture_is_part_of_a_run_s_identity():
+    first, second = ("crossing_goal_seeker", "crossing_stationary")
+    mixtures = [(), (first,), (first, second), (second, first)]
+    configs = [{"env": {"task": "crossing"}, "partners": names} for names in mixtures]
+    found = {config_fingerprint(EgoAHTConfig.model_validate(config)) for config in configs}
+    assert len(found) == len(mixtures)
 
 
 def test_load_config_with_interpolation_resolves_it(tmp_path):

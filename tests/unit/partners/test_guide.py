@@ -49,10 +49,12 @@ def test_specs_of_the_guide_name_their_weights_and_a_chunk_is_played_in_ticks(gu
 
 def test_train_commands_of_the_guide_leave_no_option_of_another_partner():
     lines = re.findall(r"^cadenza train (.*)$", text(GUIDE), re.MULTILINE)
-    partners = []
+    met = []
     for line in lines:
         file, *overrides = shlex.split(line)
-        partners.append(load_config(config_path=ROOT / file, overrides=overrides).partner)
-    assert [partner.extra for partner in partners] == [{"uid": "partner"}] * 2
-    assert partners[0].class_name == "crossing_polite"
-    assert partner_spec(partners[1]).partner_id == make_phase0_draft_zoo()[1].partner_id
+        met.append(load_config(config_path=ROOT / file, overrides=overrides).trained_with)
+    names = [[partner.class_name for partner in partners] for partners in met[:2]]
+    assert names == [["crossing_polite"], ["crossing_polite", "crossing_stationary"]]
+    (frozen,) = met[2]
+    assert frozen.extra == {"uid": "partner"}
+    assert partner_spec(frozen).partner_id == make_phase0_draft_zoo()[1].partner_id

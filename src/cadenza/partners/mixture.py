@@ -1,0 +1,80 @@
+"""One of several partners per episode: what an ego trains with so that it suits more than one.
+
+Random:  the draw of an episode is the first number of the episode's own stream (`DrawingPartner`),
+         so that row i of a batch draws after ``reset_row(i, seed=s)`` what a scalar mixture draws
+         after ``reset(seed=s)``, and the member begins with the same seed.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from cadenza.core.arrays import Float32Array
+from cadenza.core.errors import InputError
+from cadenza.partners.interface import DrawingPartner, PartnerBase
+from cadenza.partners.spec import PartnerSpec
+
+
+class PartnerMixture(DrawingPartner):
+    """Plays every episode as one of ``members``, drawn with equal probability.
+
+    Raises:
+        InputError: There is no member.
+    """
+
+    def __init__(self, members: Sequence[PartnerBase]) -> None:
+        if not members:
+            raise InputError("PartnerMixture: expected at least one member, got none.")
+        contents = {str(index): each.spec.content_id for index, each in enumerate(members)}
+        super().__init__(PartnerSpec(class_name="mixture", seed=0, extra=contents))
+        self.members = tuple(members)
+        self._drawn: list[int] = []  # number of the member that plays each row so far
+
+    @property
+    def playing(self) -> list[str]:
+        """Identity of the partner in each row, (N,), after the first `act` of an episode."""
+        return [self.members[drawn].spec.partner_id for drawn in self._drawn]
+
+    def bind(self, action_space: "Box[Any] | Discrete[Any]") -> None:
+        """Bind every member; see `PartnerBase.bind`."""
+        for member in self.members:
+            member.bind(action_space)
+
+    def verify_weights(self) -> str | None:
+        """Check every member's weights; see `PartnerBase.verify_weights`."""
+        for member in self.members:
+            member.verify_weights()
+        return None
+
+    def reset(self, *, seed: int | None = None) -> None:
+        """Draw who plays the episode that ``seed`` selects."""
+        super().reset(seed=seed)
+        self._drawn = []
+        for member in self.members:
+            member.reset(seed=seed)
+
+    def reset_row(self, row: int, *, seed: int) -> None:
+        """Draw who plays the new episode of one row; see `PartnerBase.reset_row`."""
+        self._draw_rows(row + 1)
+        super().reset_row(row, seed=seed)
+        self._drawn[row] = self._draw(row)
+        for member in self.members:
+            member.reset_row(row, seed=seed)
+
+    def act(self, obs: Mapping[str, Any], *, deterministic: bool = True) -> Float32Array:
+        """Return the drawn members' actions, (A,), or (N, A) for a batch of observations."""
+        actions = [member.act(obs, deterministic=deterministic) for member in self.members]
+        rows = 1 if actions[0].ndim == 1 else len(actions[0])
+        self._draw_rows(rows)
+        if actions[0].ndim == 1:
+            return actions[self._drawn[0]]
+        drawn = np.array(self._drawn[:rows])[:, None]
+        return np.select([drawn == number for number in range(len(actions))], actions)
+
+    def _draw_rows(self, rows: int) -> None:
+        self._drawn += [self._draw(row) for row in range(len(self._drawn), rows)]
+
+    def _draw(self, row: int) -> int:
+        return int(self.generators[row].integers(len(self.members)))
