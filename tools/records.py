@@ -34,7 +34,7 @@ def of_quickstart(result: QuickstartResult) -> dict[str, Any]:
     columns, rows = result.table()
     report = result.report.read_text(encoding="utf-8")
     data = json.loads(report.split('id="rollouts">')[1].split("</script>")[0])
-    runs = {(run["p"], run["c"]): run for run in data["runs"]}
+    runs = {(run["p"], run["c"]): run for run in data["runs"] if run["pick"] == "telling"}
 
     def interest(partner: str) -> tuple[bool, bool]:
         guarded, bare = (runs[partner, condition] for condition in TELLING)
@@ -46,7 +46,7 @@ def of_quickstart(result: QuickstartResult) -> dict[str, Any]:
         "episodes": result.n_episodes,
         "columns": list(columns),
         "rows": [list(row) for row in rows],
-        "extent": data["extent"],
+        "extent": data["extents"]["telling"],
         "contact_distance_m": data["contact"],
         "partner": shown,
         "runs": {condition: runs[shown, condition] for condition in TELLING},
@@ -79,7 +79,7 @@ def picture(record: Mapping[str, Any], page: Path) -> str:
         "![One recorded episode of the quickstart, played twice from the same start: with the "
         f"safety filter {words[0]}, without it {words[1]}.]({link})\n\n"
         f"*The ego (E) {'knows' if met else 'never met'} the {name} (P). Left with the filter, "
-        "right without, same start.*"
+        "right without; a start selected because the filter decides how it ends.*"
     )
 
 

@@ -11,6 +11,7 @@ Resume:   the same call on the same folder goes on after a kill and repeats noth
 
 import logging
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -51,7 +52,8 @@ from cadenza.core.shipped_configs import shipped_config, source_checkout
 from cadenza.core.signals import ends_on_signals
 from cadenza.envs.crossing import CONTACT_DISTANCE, ROBOT_RADIUS
 from cadenza.envs.crossing_motion import CONTROL_TIMESTEP
-from cadenza.evaluation.report.render import render_report
+from cadenza.evaluation.report.analysis import analyse
+from cadenza.evaluation.report.render import render_report, verdict
 from cadenza.evaluation.report.view import (
     Check,
     ConditionView,
@@ -65,6 +67,7 @@ from cadenza.evaluation.report.view import (
     Table,
 )
 from cadenza.evaluation.results import CellSummary, EpisodeResult, ResultBundle, load_run_archive
+from cadenza.evaluation.statistics.paired import PairedComparison
 from cadenza.partners.registry import partner_card
 from cadenza.safety.reporting.rendering import (
     INTERVAL_NOTE,
@@ -75,6 +78,18 @@ from cadenza.safety.reporting.rendering import (
 
 #: Episodes in the moving mean of the learning curve.
 _LEARNING_WINDOW: Final = 50
+
+#: How recorded starts are chosen, in the reader's words.
+_PICKS: Final = {
+    "typical": "A start that ends, with the filter and without it, in the way that is most common "
+    "with this partner; of these starts, the one whose episode with the filter has median length.",
+    "telling": "Selected for its outcome, so not typical: the first start where the filter decides "
+    "(a contact under one condition, the goal under the other); failing that, the first with a "
+    "contact; failing that, the first of all.",
+}
+
+#: Episodes of every start, one per condition, by (seed, episode).
+_Starts: TypeAlias = dict[tuple[int, int], list[EpisodeResult]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +140,10 @@ def build_view(run: QuickstartRun) -> ReportView:
         success_meaning="the ego reached its goal in time and touched nobody",
         contact_distance_m=CONTACT_DISTANCE,
         ego_uid=run.plan.env.agent_uids[0],
+        control_timestep_s=CONTROL_TIMESTEP,
         learning=_learning(run),
         rollouts=tuple(_rollouts(run)),
+        picks=_PICKS,
         tables=(*_safety_tables(run), *_settings(run)),
         repro_command=run.bundle.repro_command,
     )
@@ -137,7 +154,7 @@ def _conditions(run: QuickstartRun) -> Iterator[ConditionView]:
         filtered = entry.safety.enabled
         yield ConditionView(
             condition_id=entry.name,
-            label="with filter" if filtered else "without filter",
+            label="with the filter" if filtered else "without the filter",
             filtered=filtered,
             description="The safety filter may change the policy's action before it is executed."
             if filtered
@@ -184,8 +201,8 @@ def _statements(run: QuickstartRun) -> Iterator[Statement]:
     if hunters:
         yield Statement(
             kind="caution",
-            text="Some partners need not leave the ego any way to its goal "
-            f"({', '.join(hunters)}): beside them the filter owes it safety, not success.",
+            text=f"Some partners may leave the ego no way to its goal ({', '.join(hunters)}). With "
+            "them, the filter can keep the ego safe, but it cannot promise that the ego arrives.",
         )
     yield Statement(
         kind="caution",
@@ -198,8 +215,8 @@ def _statements(run: QuickstartRun) -> Iterator[Statement]:
     if run.bundle.dirty:
         yield Statement(
             kind="caution",
-            text="No clean commit stands behind these results: who repeats them needs sources of "
-            "the digest below.",
+            text="No clean commit stands behind these results: to repeat them you need the sources "
+            "with the digest below.",
         )
     yield Statement(
         kind="not_measured",
@@ -262,41 +279,54 @@ def _learning(run: QuickstartRun) -> LearningCurve:
 
 
 def _rollouts(run: QuickstartRun) -> Iterator[Rollout]:
-    """Replay one start per partner under every condition."""
+    """Replay a typical and a telling start per partner under every condition."""
     runner = CellRunner(plan=run.plan, folder=run.folder, artifacts_root=run.config.artifacts_root)
+    cells = {(c.policy, c.partner, c.condition, c.seed): c for c in run.plan.cells.values()}
     for name, _, _ in run.partners:
-        seed, episode = _telling_start(run, name)
-        for condition in run.plan.conditions:
-            cell = next(
-                cell
-                for cell in run.plan.cells.values()
-                if (cell.policy, cell.partner, cell.condition, cell.seed)
-                == (run.policy, name, condition.name, seed)
-            )
-            yield _replay(runner, cell, episode)
+        starts = _starts(run, name)
+        for pick, choose in (("typical", _typical_start), ("telling", _telling_start)):
+            seed, episode = start = choose(starts)
+            alike = sum(_endings(e) == _endings(starts[start]) for e in starts.values())
+            for condition in run.plan.conditions:
+                cell = cells[run.policy, name, condition.name, seed]
+                yield _replay(runner, cell, episode, pick, f"{alike} of {len(starts)} starts")
 
 
-def _telling_start(run: QuickstartRun, partner: str) -> tuple[int, int]:
-    """Return (seed, episode) of the start to show: the first where the filter decides.
-
-    That is one with contact without the filter and success with it; else one with any contact;
-    else the first of all. Choosing by outcome makes it an example, not a sample.
-    """
-    groups: dict[tuple[int, int], list[EpisodeResult]] = {}
+def _starts(run: QuickstartRun, partner: str) -> _Starts:
+    """Return the episodes with one partner by (seed, episode), in order of conditions."""
+    starts: _Starts = {}
     offset = [name for name, _, _ in run.partners].index(partner) * run.plan.episodes_per_seed
-    for result in run.episodes:
+    order = [condition.name for condition in run.plan.conditions]
+    for result in sorted(run.episodes, key=lambda result: order.index(result.condition or "")):
         if result.partner == partner:
-            groups.setdefault((result.seed, result.episode_idx - offset), []).append(result)
+            starts.setdefault((result.seed, result.episode_idx - offset), []).append(result)
+    return starts
+
+
+def _endings(episodes: Sequence[EpisodeResult]) -> tuple[str, ...]:
+    """Return how the episodes of one start ended."""
+    return tuple("contact" if e.contact else "goal" if e.success else "time-out" for e in episodes)
+
+
+def _typical_start(starts: _Starts) -> tuple[int, int]:
+    """Return the start of median length, under the first condition, among the most common."""
+    common, _ = Counter(map(_endings, starts.values())).most_common(1)[0]
+    alike = [start for start in starts if _endings(starts[start]) == common]
+    alike.sort(key=lambda start: starts[start][0].n_steps or 0)
+    return alike[(len(alike) - 1) // 2]
+
+
+def _telling_start(starts: _Starts) -> tuple[int, int]:
+    """Return the first start that ends in contact and at the goal, else in contact, else any."""
 
     def interest(start: tuple[int, int]) -> int:
-        contact = any(result.contact for result in groups[start])
-        success = any(result.success for result in groups[start])
-        return 2 * contact + (contact and success)
+        endings = _endings(starts[start])
+        return ("contact" in endings) * (1 + ("goal" in endings))
 
-    return max(groups, key=interest)  # the first among equals
+    return max(starts, key=interest)  # the first among equals
 
 
-def _replay(runner: CellRunner, cell: Cell, episode: int) -> Rollout:
+def _replay(runner: CellRunner, cell: Cell, episode: int, pick: str, alike: str) -> Rollout:
     result, trajectory = runner.replay(cell, episode)
     return Rollout(
         condition_id=cell.condition,
@@ -312,6 +342,8 @@ def _replay(runner: CellRunner, cell: Cell, episode: int) -> Rollout:
         radii=dict.fromkeys(trajectory.frames[0], ROBOT_RADIUS),
         contact_index=trajectory.contact_index,
         success=result.success,
+        pick=pick,
+        alike=alike,
         interventions=trajectory.interventions,
     )
 
@@ -373,7 +405,8 @@ QuickstartProgress: TypeAlias = Callable[[str, int, int, str], None]
 class QuickstartResult:
     """What a quickstart produced.
 
-    ``partners`` are in display order, as (name, seen in training, leaves the ego a way).
+    ``partners`` are in display order, as (name, seen in training, always leaves the ego a way);
+    ``verdict`` is the report's sentence, ``filter_effect`` the paired change in success.
     """
 
     report: Path
@@ -383,6 +416,8 @@ class QuickstartResult:
     partners: Sequence[tuple[str, bool, bool]]
     checks: Sequence[Check]
     n_episodes: int
+    verdict: str
+    filter_effect: PairedComparison | None
 
     @property
     def verified(self) -> bool:
@@ -401,6 +436,10 @@ class QuickstartResult:
         """Return the filtered success rate averaged over unseen partners that leave a way."""
         return self._mean_success([name for name, seen, way in self.partners if way and not seen])
 
+    def success_with_all_unseen(self) -> float:
+        """Return the filtered success rate averaged over all unseen partners."""
+        return self._mean_success([name for name, seen, _ in self.partners if not seen])
+
     def contacts(self, condition: str) -> int:
         """Return the number of episodes of ``condition`` that ended in contact."""
         rates = [c.contact for c in self.cells if c.condition == condition]
@@ -413,19 +452,11 @@ class QuickstartResult:
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return column headings and one row of text per partner, for a terminal.
 
-        ``met`` says whether the ego trained with the partner, ``way`` whether the partner leaves
-        it one; the figures are success rates with their intervals.
+        ``met`` says whether the ego trained with the partner, ``way`` whether the partner
+        always leaves it one; the figures are success rates with their intervals.
         """
-        columns = (
-            "partner",
-            "met",
-            "way",
-            "with filter",
-            "contacts",
-            "closest",
-            "without",
-            "contacts",
-        )
+        columns = ("partner", "met", "way", "with filter", "contacts", "closest")
+        columns += ("without", "contacts")
         rows = [
             (
                 name,
@@ -516,7 +547,9 @@ def _finish(
     )
     _copy_safety_tables(bundle_dir, out)
     report = out / "report.html"
-    atomic_write_text(report, render_report(build_view(run)))
+    view = build_view(run)
+    atomic_write_text(report, render_report(view))
+    numbers = analyse(view)
     return QuickstartResult(
         report=report,
         bundle=bundle_dir,
@@ -525,6 +558,8 @@ def _finish(
         partners=run.partners,
         checks=checks,
         n_episodes=bundle.summary.n_episodes,
+        verdict=" ".join(verdict(view, numbers).split()),  # plain spaces for a terminal
+        filter_effect=numbers.overall.comparisons.get("success"),
     )
 
 

@@ -84,6 +84,9 @@ def _payload(result: "QuickstartResult") -> dict[str, Any]:
         "verified": result.verified,
         "success_with_seen": result.success_with_seen(),
         "success_with_unseen": result.success_with_unseen(),
+        "success_with_all_unseen": result.success_with_all_unseen(),
+        "filter_effect": result.filter_effect and asdict(result.filter_effect),
+        "verdict": result.verdict,
         "contacts": {c: result.contacts(c) for c in ("filter_on", "filter_off")},
         "partners": [
             {"name": name, "seen": seen, "leaves_way": way} for name, seen, way in result.partners
@@ -96,15 +99,7 @@ def _payload(result: "QuickstartResult") -> dict[str, Any]:
 def _print_result(result: "QuickstartResult") -> None:
     columns, rows = result.table()
     print_table(f"{result.n_episodes} episodes, 95 % intervals", columns, rows)
-    print_text(
-        f"success behind the filter: {result.success_with_seen():.1%} with the partner from "
-        f"training, {result.success_with_unseen():.1%} on average with unseen partners that "
-        "leave a way"
-    )
-    print_text(
-        f"episodes with contact: {result.contacts('filter_on')} with the filter, "
-        f"{result.contacts('filter_off')} without"
-    )
+    print_text(result.verdict)
     for check in result.checks:
         if not check.ok:
             typer.echo(f"failed check {check.name}: {check.detail}", err=True)

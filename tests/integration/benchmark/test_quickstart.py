@@ -145,6 +145,55 @@ def test_quickstart_averages_come_from_the_filtered_cells(reference):
     assert result.success_with_unseen() == pytest.approx(np.mean([rates[n] for n in unseen]))
 
 
+def test_quickstart_says_the_same_in_result_and_report(reference):
+    _, result, _ = reference
+    page = " ".join(result.report.read_text().split())
+    assert f'<p class="verdict">{result.verdict}</p>' in page
+    unseen = [
+        result.cell("filter_on", name).success for name, seen, _ in result.partners if not seen
+    ]
+    assert result.success_with_all_unseen() == pytest.approx(np.mean([r.value for r in unseen]))
+    effect = result.filter_effect
+    pooled = json.loads((result.bundle / "bundle.json").read_text())["summary"]["comparisons"]
+    (sealed,) = (c for c in pooled if (c["metric"], c["partner"]) == ("success", None))
+    assert effect.difference.value == sealed["difference"]["value"]
+    points = f"{100 * effect.difference.value:+.1f}".replace("+0.0", "0.0").replace("-", "−")
+    assert f'<p class="big">{points}</p><p class="what">points: the filter' in page
+    assert 0 <= effect.n_higher + effect.n_lower + effect.n_equal == 50
+
+
+def test_quickstart_shows_a_typical_and_a_telling_start_of_every_partner(reference):
+    out, result, _ = reference
+    page = result.report.read_text()
+    runs = json.loads(page.split('id="rollouts">')[1].split("</script>")[0])["runs"]
+    lines = [
+        json.loads(line)
+        for path in (out / "evaluation" / "cells").glob("*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    episodes = [line for line in lines if "episode_idx" in line]
+
+    def endings(episode):
+        return "contact" if episode["contact"] else "goal" if episode["success"] else "time-out"
+
+    for name, _, _ in result.partners:
+        starts = {}
+        for episode in sorted(episodes, key=lambda e: e["condition"] != "filter_on"):
+            if episode["partner"] == name:
+                starts.setdefault(episode["initial_state_seed"], []).append(episode)
+        assert len(starts) == 10
+        ends = {start: tuple(map(endings, pair)) for start, pair in starts.items()}
+        shown = {r["pick"]: r["start"] for r in runs if r["p"] == name}
+        alike = [start for start in ends if ends[start] == ends[shown["typical"]]]
+        assert all(list(ends.values()).count(kind) <= len(alike) for kind in ends.values())
+        lengths = sorted(starts[start][0]["n_steps"] for start in alike)
+        assert starts[shown["typical"]][0]["n_steps"] == lengths[(len(lengths) - 1) // 2]
+        (words,) = {r["alike"] for r in runs if (r["p"], r["pick"]) == (name, "typical")}
+        assert words == f"{len(alike)} of 10 starts"
+        interest = {s: ("contact" in e) * (1 + ("goal" in e)) for s, e in ends.items()}
+        assert interest[shown["telling"]] == max(interest.values())
+
+
 def test_quickstart_run_again_repeats_nothing_and_gives_the_same(reference):
     out, first, _ = reference
     before, weights = bundle_bytes(out), policy_bytes(first)

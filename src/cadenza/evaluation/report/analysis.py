@@ -38,14 +38,20 @@ class Cell:
     None is what some episode does not record. Per-seed values are means of the seed; ``distances``
     are the smallest of each episode that records one, ascending, m; ``intervention_share`` is the
     mean share of steps the filter changed, sizes of changes are in the unit of the action.
+    ``timeouts_silent`` are those in which the filter changed no action; ``goal_steps`` are the
+    control steps of the solved episodes.
     """
 
     condition_id: str
     n: int
     success: Estimate
+    n_solved: int
     seed_success: tuple[float, ...]
     contact: Estimate | None
     n_contacts: int
+    n_timeouts: int | None
+    timeouts_silent: int | None
+    goal_steps: FloatArray
     episode_return: Estimate | None
     seed_return: tuple[float, ...]
     distances: FloatArray
@@ -78,7 +84,7 @@ class Row:
 class Numbers:
     """Everything the report prints: rows of partners in order, and groups of at least two.
 
-    ``fair`` are unseen partners that leave a way; ``seen`` and ``fair`` are None without any.
+    ``fair`` are unseen partners that always leave a way, None if all do; all three can be empty.
     """
 
     partners: tuple[Row, ...]
@@ -86,50 +92,44 @@ class Numbers:
     overall: Row
     seen: Row | None
     fair: Row | None
+    unseen: Row | None
     cautions: tuple[str, ...]
 
 
 def analyse(view: ReportView) -> Numbers:
     """Return the numbers of ``view``."""
     rows = tuple(_row(view, p.label, _partner_note(p), [p], p) for p in view.partners)
-    groups = tuple(
-        _row(view, label, note, members, None)
-        for label, note, members in _groups(view.partners)
-        if len(members) > 1
-    )
     everyone = list(view.partners)
-    overall = _row(view, "All partners", plural(len(everyone), "partner"), everyone, None)
+    unseen = [p for p in everyone if not p.seen]
+    fair = [p for p in unseen if p.leaves_way]
+    pooled = {
+        "All seen": [p for p in everyone if p.seen],
+        "Unseen that always leave a way": fair if len(fair) < len(unseen) else [],
+        "All unseen": unseen,
+        "All partners": everyone,
+    }
+    by_label = {
+        label: _row(view, label, plural(len(members), "partner"), members, None)
+        for label, members in pooled.items()
+        if members
+    }
+    overall = by_label.pop("All partners")
+    groups = tuple(row for label, row in by_label.items() if len(pooled[label]) > 1)
     return Numbers(
         partners=rows,
         groups=groups,
         overall=overall,
-        seen=_optional_row(view, "Seen partners", [p for p in everyone if p.seen]),
-        fair=_optional_row(
-            view, "Unseen partners", [p for p in everyone if not p.seen and p.leaves_way]
-        ),
+        seen=by_label.get("All seen"),
+        fair=by_label.get("Unseen that always leave a way"),
+        unseen=by_label.get("All unseen"),
         cautions=tuple(dict.fromkeys(_cautions(view, (*rows, *groups, overall)))),
     )
-
-
-def _optional_row(view: ReportView, label: str, members: Sequence[PartnerView]) -> Row | None:
-    """Return the row of a group, or ``None`` when the group is empty."""
-    return _row(view, label, plural(len(members), "partner"), members, None) if members else None
-
-
-def _groups(partners: Sequence[PartnerView]) -> list[tuple[str, str, list[PartnerView]]]:
-    """Return label, note and members of every group."""
-    fair = [p for p in partners if not p.seen and p.leaves_way]
-    unseen = [p for p in partners if not p.seen]
-    groups = [("Unseen that leave a way", plural(len(fair), "partner"), fair)]
-    if len(unseen) != len(fair):
-        groups.append(("All unseen", plural(len(unseen), "partner"), unseen))
-    return groups
 
 
 def _partner_note(partner: PartnerView) -> str:
     """Return what a reader must know about a partner."""
     seen = "trained with" if partner.seen else "never met"
-    return seen if partner.leaves_way else f"{seen}, leaves no way"
+    return seen if partner.leaves_way else f"{seen}, may leave no way"
 
 
 def _row(
@@ -164,13 +164,21 @@ def _cell(condition_id: str, episodes: Sequence[EpisodeResult]) -> Cell:
     returns = _complete(episodes, _return)
     shares = _complete(episodes, _intervention_share)
     distances = [e.min_distance_m for e in episodes if e.min_distance_m is not None]
+    timeouts = [e for e in episodes if e.truncated and not e.success]
+    solved = [e.n_steps for e in episodes if e.success and e.n_steps is not None]
     return Cell(
         condition_id=condition_id,
         n=len(episodes),
         success=rate_estimate(success),
+        n_solved=sum(e.success for e in episodes),
         seed_success=tuple(cluster_means(success).tolist()),
         contact=rate_estimate(group_by_seed(contacts)) if len(contacts) == len(episodes) else None,
         n_contacts=sum(e.contact is True for e in episodes),
+        n_timeouts=len(timeouts) if all(e.truncated is not None for e in episodes) else None,
+        timeouts_silent=sum(e.interventions == 0 for e in timeouts)
+        if all(e.truncated is not None and e.interventions is not None for e in episodes)
+        else None,
+        goal_steps=np.array(solved, dtype=np.float64),
         episode_return=_mean(returns),
         seed_return=tuple(cluster_means(group_by_seed(returns or ())).tolist()),
         distances=np.sort(np.array(distances, dtype=np.float64)),

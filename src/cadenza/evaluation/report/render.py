@@ -8,14 +8,15 @@ import base64
 import csv
 import hashlib
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from cadenza.evaluation.report.analysis import Cell, Numbers, Row, analyse
+from cadenza.evaluation.report.analysis import Cell, MetricName, Numbers, Row, analyse
 from cadenza.evaluation.report.figures.episodes import (
     distance_figure,
     learning_figure,
@@ -29,6 +30,7 @@ from cadenza.evaluation.report.figures.outcomes import (
 )
 from cadenza.evaluation.report.svg import (
     MISSING,
+    NBSP,
     count,
     number,
     number_interval,
@@ -37,6 +39,7 @@ from cadenza.evaluation.report.svg import (
     plural,
     points,
     points_interval,
+    signed,
 )
 from cadenza.evaluation.report.view import (
     ConditionView,
@@ -47,6 +50,8 @@ from cadenza.evaluation.report.view import (
 )
 from cadenza.evaluation.results import EpisodeResult
 from cadenza.evaluation.statistics.estimate import Estimate
+
+_CONFIDENCE: Final = f"95{NBSP}% interval"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +65,7 @@ class Tile:
 
 
 def headline_tiles(view: ReportView, numbers: Numbers) -> tuple[Tile, ...]:
-    """Return contacts under each condition, then the outcome with seen and unseen partners."""
+    """Return contacts, what the filter changes, outcomes by group, time-outs and time to goal."""
     tiles = [
         _contact_tile(condition, cell, css)
         for condition, css, cell in zip(
@@ -68,16 +73,74 @@ def headline_tiles(view: ReportView, numbers: Numbers) -> tuple[Tile, ...]:
         )
         if cell is not None and cell.contact is not None
     ]
-    index = 0 if view.treatment is None else view.conditions.index(view.treatment)
-    condition = view.conditions[index]
-    for row, words in (
-        (numbers.seen, "the partner it trained with"),
-        (numbers.fair, "unseen partners"),
-    ):
-        cell = row.cells[index] if row is not None else None
-        if row is not None and cell is not None:
-            tiles.append(_outcome_tile(view, condition, cell, words))
-    return tuple(tiles)
+    effect = numbers.overall.comparisons.get(_judged(view))
+    if effect is not None and effect.difference.value is not None:
+        tiles.append(_effect_tile(view, effect.difference, effect.difference.value))
+    tiles += [_outcome_tile(view, *group) for group in _outcomes(view, numbers)]
+    cell = numbers.overall.cells[_main_condition(view)]
+    return (*tiles, *(_time_tiles(view, cell) if cell is not None else ()))
+
+
+def verdict(view: ReportView, numbers: Numbers) -> str:
+    """Return one sentence: contacts, outcomes by group, and what the filter gained and lost.
+
+    A gain or loss is clear if the 95 % interval of the paired difference excludes zero.
+    """
+    contacts = [
+        f"{count(cell.n_contacts)} of {count(cell.n)} episodes {condition.label}"
+        for condition, cell in zip(view.conditions, numbers.overall.cells, strict=True)
+        if cell is not None and cell.contact is not None
+    ]
+    clauses = [f"the ego touched someone in {' and '.join(contacts)}"] if contacts else []
+    if groups := _outcomes(view, numbers):
+        what = "share of episodes solved" if view.has_success else "mean return"
+        each = ", ".join(f"{_outcome(view, cell)} with {words}" for cell, words, _ in groups)
+        clauses.append(f"{view.conditions[_main_condition(view)].label}, the {what} was {each}")
+    effect = numbers.overall.comparisons.get(_judged(view))
+    if effect is not None and (value := effect.difference.value) is not None:
+        change = "a clear gain" if value > 0 else "a clear loss"
+        if "excludes" not in (zero := _zero(view, effect.difference)):
+            change = "no clear change"
+        clauses.append(
+            f"from the same starts, it did better with the filter in {count(effect.n_higher)} and "
+            f"worse in {count(effect.n_lower)} of {plural(effect.difference.n, 'pair')}: {change} "
+            f"({_change(view, value)}{' points' if view.has_success else ''}; {zero})"
+        )
+    sentence = "; ".join(clauses)
+    return f"{sentence[:1].upper()}{sentence[1:]}." if sentence else ""
+
+
+def endings_table(view: ReportView, numbers: Numbers) -> Table | None:
+    """Return how episodes ended and how long the solved ones took, or ``None`` if unknown."""
+    rows = [
+        (
+            row.label,
+            condition.label,
+            count(cell.n),
+            count(cell.n_solved) if view.has_success else MISSING,
+            MISSING if cell.contact is None else count(cell.n_contacts),
+            count(cell.n_timeouts),
+            count(cell.timeouts_silent),
+            count(_active(cell)),
+            *_goal_times(view, cell),
+        )
+        for row, condition, cell in _cells(view, numbers)
+    ]
+    if all(set(row[5:]) == {MISSING} for row in rows):
+        return None
+    return Table(
+        title="Endings and time to goal",
+        columns=(
+            "Partner", "Condition", "Episodes", "Solved", "Contact", "Time-outs",
+            "Time-outs, filter silent", "Time-outs, filter active", "Median time", "Quartiles",
+        ),
+        rows=tuple(rows),
+        caption="Filter silent: it changed no action in the episode, so the time-out is the "
+        "policy's own. Filter active: it changed at least one action, which does not show that it "
+        "caused the time-out. Times are those of solved episodes, so they come from different "
+        "starts under the two conditions.",
+        text_columns=(0, 1),
+    )  # fmt: skip
 
 
 def success_table(view: ReportView, numbers: Numbers) -> Table:
@@ -202,36 +265,118 @@ def _contact_tile(condition: ConditionView, cell: Cell, css: str) -> Tile:
     """Return the number of contacts under one condition."""
     bounds = ""
     if cell.contact is not None and cell.contact.high is not None:
-        bounds = f"; true rate at most {percent(cell.contact.high)} (95 % interval)"
+        bounds = f"; true rate at most {percent(cell.contact.high)} ({_CONFIDENCE})"
         if cell.n_contacts:
             bounds = f"; rate {percent(cell.contact.value)} {percent_interval(cell.contact)}"
     noun = "contact" if cell.n_contacts == 1 else "contacts"
     return Tile(
         value=count(cell.n_contacts),
         label=f"{noun} {condition.label}",
-        detail=f"in {plural(cell.n, 'episode')}{bounds}",
+        detail=f"in {plural(cell.n, 'episode')} with all partners{bounds}",
         css=css,
     )
 
 
-def _outcome_tile(view: ReportView, condition: ConditionView, cell: Cell, words: str) -> Tile:
+def _outcomes(view: ReportView, numbers: Numbers) -> list[tuple[Cell, str, str]]:
+    """Return results under the main condition, name and size of each group of partners."""
+    groups = (
+        (numbers.seen, "partners it trained with"),
+        (numbers.fair, "unseen partners that always leave a way"),
+        (numbers.unseen, "all unseen partners"),
+    )
+    main = _main_condition(view)
+    return [
+        (cell, words, row.note)
+        for row, words in groups
+        if row is not None and (cell := row.cells[main]) is not None
+    ]
+
+
+def _outcome_tile(view: ReportView, cell: Cell, words: str, members: str) -> Tile:
     """Return success, or return, with one group of partners."""
-    if view.has_success:
-        return Tile(
-            value=percent(cell.success.value),
-            label=f"solved with {words}",
-            detail=f"{condition.label}, {plural(cell.n, 'episode')}; 95 % interval "
-            f"{percent_interval(cell.success)}",
-            css="plain",
-        )
-    estimate = cell.episode_return
+    bounds = percent_interval(cell.success)
+    if not view.has_success:
+        bounds = MISSING if cell.episode_return is None else number_interval(cell.episode_return)
+    label = view.conditions[_main_condition(view)].label
     return Tile(
-        value=MISSING if estimate is None else number(estimate.value),
-        label=f"mean return with {words}",
-        detail=f"{condition.label}, {plural(cell.n, 'episode')}"
-        + ("" if estimate is None else f"; 95 % interval {number_interval(estimate)}"),
+        value=_outcome(view, cell),
+        label=f"{'solved' if view.has_success else 'mean return'} with {words}",
+        detail=f"{label}, {plural(cell.n, 'episode')} with {members}; {_CONFIDENCE} {bounds}",
         css="plain",
     )
+
+
+def _effect_tile(view: ReportView, change: Estimate, value: float) -> Tile:
+    """Return what the filter changes over all partners; red where the estimate is negative."""
+    detail = f"with the filter minus without it, {plural(change.n, 'pair')} with all partners"
+    negative = _change(view, value).startswith("−")
+    return Tile(
+        value=_change(view, value),
+        label=f"{'points: ' if view.has_success else ''}the filter's effect on {_judged(view)}",
+        detail=f"{detail}; {_zero(view, change)}{'; red: below zero' if negative else ''}",
+        css="bad" if negative else "plain",
+    )
+
+
+def _time_tiles(view: ReportView, cell: Cell) -> Iterator[Tile]:
+    """Yield time-outs and time to goal with all partners under the main condition."""
+    label = view.conditions[_main_condition(view)].label
+    if cell.n_timeouts is not None:
+        detail = f"in {plural(cell.n, 'episode')} with all partners"
+        if (silent := cell.timeouts_silent) is not None:
+            detail += f": filter silent in {count(silent)}, active in {count(_active(cell))}"
+        noun = "time-out" if cell.n_timeouts == 1 else "time-outs"
+        yield Tile(
+            value=count(cell.n_timeouts), label=f"{noun} {label}", detail=detail, css="plain"
+        )
+    median, quartiles = _goal_times(view, cell)
+    if median != MISSING:
+        detail = f"over {plural(cell.goal_steps.size, 'solved episode')}; quartiles {quartiles}"
+        yield Tile(value=median, label=f"median time to goal {label}", detail=detail, css="plain")
+
+
+def _goal_times(view: ReportView, cell: Cell) -> tuple[str, str]:
+    """Return median and quartiles of the time to goal over solved episodes."""
+    if view.control_timestep_s is None or not cell.goal_steps.size:
+        return MISSING, MISSING
+    low, median, high = np.quantile(cell.goal_steps * view.control_timestep_s, (0.25, 0.5, 0.75))
+    return number(median, unit="s"), f"{number(low)} to {number(high, unit='s')}"
+
+
+def _active(cell: Cell) -> int | None:
+    """Return the time-outs in which the filter changed an action."""
+    silent = cell.timeouts_silent
+    return None if silent is None else (cell.n_timeouts or 0) - silent
+
+
+def _main_condition(view: ReportView) -> int:
+    """Return the index of the condition that headlines describe: the filtered one."""
+    return 0 if view.treatment is None else view.conditions.index(view.treatment)
+
+
+def _judged(view: ReportView) -> MetricName:
+    return "success" if view.has_success else "return"
+
+
+def _outcome(view: ReportView, cell: Cell) -> str:
+    """Return the success rate or mean return of a cell."""
+    if view.has_success:
+        return percent(cell.success.value)
+    return MISSING if cell.episode_return is None else number(cell.episode_return.value)
+
+
+def _change(view: ReportView, value: float) -> str:
+    """Return a difference of rates in points, or of returns."""
+    return points(value) if view.has_success else signed(value, digits=2)
+
+
+def _zero(view: ReportView, change: Estimate) -> str:
+    """Return the interval of a difference and whether it excludes zero."""
+    if change.low is None or change.high is None:
+        return "no interval"
+    bounds = points_interval(change) if view.has_success else number_interval(change)
+    verb = "includes" if change.low <= 0.0 <= change.high else "excludes"
+    return f"{_CONFIDENCE} {bounds} {verb} zero"
 
 
 def _contact_cells(cell: Cell | None) -> list[str]:
@@ -276,8 +421,8 @@ _TEXTS: Final = {
     "watch": (
         "Watch",
         "Watch it",
-        "Real recordings, not illustrations: {words}. A recording is an example; the numbers below "
-        "come from all episodes. {note}",
+        "Real recordings, not illustrations: each start was played {words}. Recordings show "
+        "what single episodes look like; the numbers come from all episodes.",
     ),
     "success": (
         "Success",
@@ -288,6 +433,12 @@ _TEXTS: Final = {
         "Return",
         "How well it does with each partner",
         "The task has no success predicate, so the mean episode return is shown.",
+    ),
+    "endings": (
+        "Endings",
+        "How the episodes ended",
+        "An episode ends at the goal, with a contact, or when its time is up. A time-out can be "
+        "the policy's own or the price of the filter.",
     ),
     "change": (
         "Filter effect",
@@ -341,20 +492,17 @@ def _section(
 
 def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
     """Return the sections that have something to show."""
-    words = "one recorded episode per partner"
-    if len(view.conditions) > 1:
-        words += ", played twice from the same start"
+    words = "under both conditions" if len(view.conditions) > 1 else "once"
     meaning = f"Success means {view.success_meaning.rstrip('.')}. " if view.success_meaning else ""
-    judged = "success" if view.has_success else "return"
+    judged = _judged(view)
     outcome = success_figure if view.has_success else return_figure
     words_only = [replace(t, text_columns=tuple(range(len(t.columns)))) for t in view.tables]
     candidates = (
         _section(
             "watch",
-            figures=[trajectory_figure(view)],
+            figures=[trajectory_figure(view, pick) for pick in view.picks],
             player=bool(view.rollouts),
             words=words,
-            note=view.rollouts_note,
         ),
         _section(
             judged,
@@ -363,6 +511,7 @@ def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
             fold="The numbers as a table",
             meaning=meaning,
         ),
+        _section("endings", tables=[endings_table(view, numbers)]),
         _section(
             "change",
             figures=[
@@ -406,7 +555,9 @@ def render_report(view: ReportView) -> str:
     return environment.get_template("report.html.j2").render(
         view=view,
         numbers=numbers,
+        verdict=verdict(view, numbers),
         tiles=headline_tiles(view, numbers),
+        main=_main_condition(view),
         sections=build_sections(view, numbers),
         badge=_badge(view),
         statements=by_kind,

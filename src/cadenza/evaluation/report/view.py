@@ -104,6 +104,8 @@ class Rollout:
         frames: Position of every robot at each time, m; at least one frame, the start.
         goals: Goal of every robot that has one, m.
         contact_index: First frame at which the ego touches someone, if any.
+        pick: How the start was chosen, one of the view's ``picks``.
+        alike: How many starts end like this one, e.g. ``"31 of 50 starts"``.
         interventions: Size of the filter's change on the step that leads to each frame, in the unit
             of the action; empty without a filter, else as long as ``frames`` (first entry 0).
     """
@@ -118,6 +120,8 @@ class Rollout:
     radii: Mapping[str, float]
     contact_index: int | None
     success: bool
+    pick: str
+    alike: str
     interventions: tuple[float, ...] = ()
 
 
@@ -144,7 +148,10 @@ class ReportView:
         success_meaning: What success means in this task, as the end of "Success means ...".
         contact_distance_m: Centre distance at which robots touch; None where there is no contact.
         action_unit: Unit of the ego's action, for intervention sizes.
-        rollouts: At most one per partner and condition; the note says how they were chosen.
+        control_timestep_s: Length of a control step; None shows no times to the goal.
+        rollouts: At most one per pick, partner and condition.
+        picks: Ways in which recorded starts were chosen, in display order: name to rule, a sentence
+            for the reader.
         tables: Further tables, e.g. the filter's settings.
     """
 
@@ -163,8 +170,9 @@ class ReportView:
     action_unit: str = "m/s²"
     ego_uid: str = "ego"
     learning: LearningCurve | None = None
+    control_timestep_s: float | None = None
     rollouts: tuple[Rollout, ...] = ()
-    rollouts_note: str = ""
+    picks: Mapping[str, str] = field(default_factory=dict[str, str])
     tables: tuple[Table, ...] = ()
     repro_command: str = ""
     #: Filled in: the filtered condition and the one it is compared with, when both exist.
@@ -183,13 +191,19 @@ class ReportView:
             _known("episodes", episode.condition, conditions, episode.partner, partners)
         for rollout in self.rollouts:
             _known("rollouts", rollout.condition_id, conditions, rollout.partner_id, partners)
+            if rollout.pick not in self.picks:
+                raise InputError(
+                    f"ReportView.picks: expected the rule behind {rollout.pick!r}, got rules of "
+                    f"{sorted(self.picks)}; say how the recorded start was chosen."
+                )
             if self.ego_uid not in rollout.radii:
                 raise InputError(
                     f"ReportView.ego_uid: expected one of {sorted(rollout.radii)}, got "
                     f"{self.ego_uid!r}."
                 )
         if self.rollouts:
-            _unique("rollouts", [f"{r.partner_id} {r.condition_id}" for r in self.rollouts])
+            ids = [f"{r.pick} {r.partner_id} {r.condition_id}" for r in self.rollouts]
+            _unique("rollouts", ids)
         filtered = [c for c in self.conditions if c.filtered]
         unfiltered = [c for c in self.conditions if not c.filtered]
         if filtered and unfiltered:
@@ -281,7 +295,10 @@ def player_data(view: ReportView) -> Markup:
     Positions are whole millimetres: finer than a pixel at any zoom the player offers.
     """
     data = {
-        "extent": extent_of(view.rollouts),
+        "extents": {
+            pick: extent_of([r for r in view.rollouts if r.pick == pick])
+            for pick in dict.fromkeys(r.pick for r in view.rollouts)
+        },
         "contact": view.contact_distance_m,
         "unit": view.action_unit,
         "conditions": [
@@ -315,6 +332,8 @@ def _run(rollout: Rollout, ego_uid: str) -> dict[str, Any]:
     return {
         "p": rollout.partner_id,
         "c": rollout.condition_id,
+        "pick": rollout.pick,
+        "alike": rollout.alike,
         "seed": rollout.seed,
         "start": rollout.initial_state_seed,
         "dt": rollout.control_timestep_s,

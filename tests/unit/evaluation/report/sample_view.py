@@ -86,7 +86,11 @@ def sample_view(*, seeds: int = 10, episodes: int = 20, rollouts: bool = True) -
         episodes=sample_episodes(seeds=seeds, episodes=episodes),
         learning=sample_learning(),
         rollouts=sample_rollouts() if rollouts else (),
-        rollouts_note="Chosen for a contact without the filter where there is one.",
+        control_timestep_s=STEP_S,
+        picks={
+            "typical": "The start of median length among those that end alike.",
+            "telling": "Chosen for a contact without the filter where there is one.",
+        },
         tables=(
             Table(
                 title="Filter settings",
@@ -173,15 +177,16 @@ def sample_learning() -> LearningCurve:
 
 
 def sample_rollouts() -> tuple[Rollout, ...]:
-    """Return one short run per partner and condition."""
+    """Return two short runs per partner and condition."""
     return tuple(
-        _rollout(partner, condition, angle)
+        _rollout(partner, condition, pick, angle + 5 * (pick == "typical"))
+        for pick in ("typical", "telling")
         for angle, partner in enumerate(CAST)
         for condition in ("filter_on", "filter_off")
     )
 
 
-def _rollout(partner: str, condition: str, turn: int) -> Rollout:
+def _rollout(partner: str, condition: str, pick: str, turn: int) -> Rollout:
     """Return a run past a disc in the way; the ego swerves only with the filter."""
     filtered = condition == "filter_on"
     angle = 0.4 + 1.1 * turn
@@ -205,6 +210,8 @@ def _rollout(partner: str, condition: str, turn: int) -> Rollout:
         radii={"ego": 0.2, "partner": 0.2},
         contact_index=contact,
         success=contact is None,
+        pick=pick,
+        alike="3 of 12 starts" if pick == "typical" else "1 of 12 starts",
         interventions=tuple(map(float, swerve[:length])) if filtered else (),
     )
 
@@ -224,7 +231,10 @@ def hostile_view() -> ReportView:
         task=attack,
         success_meaning=attack,
         repro_command=attack,
-        rollouts_note=attack,
+        picks={attack: attack},
+        rollouts=tuple(
+            replace(r, pick=attack, alike=attack) for r in view.rollouts if r.pick == "telling"
+        ),
         statements=(Statement(kind="measured", text=attack),),
         provenance=(Fact(label=attack, value=attack, code=True),),
         verification=(Check(name=attack, ok=False, detail=attack),),

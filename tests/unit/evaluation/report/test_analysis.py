@@ -5,10 +5,12 @@ import pytest
 from cadenza.evaluation.report.analysis import analyse
 from cadenza.evaluation.report.render import (
     contact_table,
+    endings_table,
     headline_tiles,
     intervention_table,
     safety_table,
     success_table,
+    verdict,
 )
 from cadenza.evaluation.report.view import ConditionView, PartnerView, ReportView
 from cadenza.evaluation.results import EpisodeResult
@@ -27,6 +29,7 @@ def episode(condition, partner, seed, index, **change) -> EpisodeResult:
         "intervention_peak": 1.5 if condition == "on" else None,
         **change,
     }
+    values.setdefault("truncated", not values["success"] and not values["contact"])
     return EpisodeResult(
         seed=seed,
         episode_idx=index,
@@ -125,8 +128,16 @@ def test_groups_appear_only_when_they_pool_something():
     groups = analyse(replace(view, partners=(*view.partners, hunter))).groups
     assert [g.label for g in groups] == ["All unseen"]
     extra = PartnerView(partner_id="extra", label="Extra", seen=False)
+    stranger = PartnerView(partner_id="another", label="Another", seen=False)
     groups = analyse(replace(view, partners=(*view.partners, extra))).groups
-    assert [g.label for g in groups] == ["Unseen that leave a way"]
+    assert [g.label for g in groups] == ["All unseen"]
+    everyone = (replace(view.partners[1], seen=True), view.partners[0], extra, hunter, stranger)
+    groups = analyse(replace(view, partners=everyone)).groups
+    assert [(g.label, g.note) for g in groups] == [
+        ("All seen", "2\u00a0partners"),
+        ("Unseen that always leave a way", "2\u00a0partners"),
+        ("All unseen", "3\u00a0partners"),
+    ]
 
 
 def test_unmatched_episodes_and_few_seeds_become_cautions():
@@ -161,11 +172,88 @@ def test_tiles_show_contacts_and_success():
     assert shown == [
         ("0", "contacts guarded", "on"),
         ("10", "contacts bare", "off"),
-        ("100.0 %", "solved with the partner it trained with", "plain"),
-        ("75.0 %", "solved with unseen partners", "plain"),
+        ("+12.5", "points: the filter's effect on success", "plain"),
+        ("100.0 %", "solved with partners it trained with", "plain"),
+        ("75.0 %", "solved with all unseen partners", "plain"),
+        ("5", "time-outs guarded", "plain"),
     ]
     # 0 of 40: upper Clopper-Pearson bound 1 - 0.025 ** (1 / 40) = 8.8 %
     assert "true rate at most 8.8\u00a0%" in tiles[0].detail
+    # Five seeds gain 0 of 4 pairs, five 1 of 4: 12.5 +- t(0.975, 9) * 13.18 / sqrt(10) points.
+    assert "40\u00a0pairs with all partners" in tiles[2].detail
+    assert tiles[2].detail.endswith("[+3.1, +21.9] excludes zero")
+    assert tiles[5].detail.endswith("all partners: filter silent in 0, active in 5")
+
+
+def test_tiles_show_unseen_partners_with_and_without_those_that_may_leave_no_way():
+    hunter = PartnerView(partner_id="hunter", label="Hunter", seen=False, leaves_way=False)
+    view = tiny_view()
+    caught = tuple(
+        episode(c, "hunter", seed, 0, success=False) for seed in range(10) for c in ("on", "off")
+    )
+    hunted = replace(view, partners=(*view.partners, hunter), episodes=view.episodes + caught)
+    tiles = {t.label: t for t in headline_tiles(hunted, analyse(hunted))}
+    fair = tiles["solved with unseen partners that always leave a way"]
+    every = tiles["solved with all unseen partners"]
+    assert (fair.value, every.value) == ("75.0\u00a0%", "50.0\u00a0%")
+    assert "20\u00a0episodes with 1\u00a0partner;" in fair.detail
+    assert "30\u00a0episodes with 2\u00a0partners;" in every.detail
+    assert "may leave no way" in analyse(hunted).partners[2].note
+
+
+def test_effect_of_a_filter_that_costs_success_is_red_and_named_in_the_verdict():
+    view = tiny_view()
+    on, off = (replace(c, filtered=not c.filtered) for c in view.conditions)
+    turned = replace(view, conditions=(on, off))
+    tile = headline_tiles(turned, analyse(turned))[2]
+    assert (tile.value, tile.css) == ("−12.5", "bad")
+    assert tile.detail.endswith("[−21.9, −3.1] excludes zero; red: below zero")
+    sentence = verdict(turned, analyse(turned)).replace("\u00a0", " ")
+    assert sentence == (
+        "The ego touched someone in 0 of 40 episodes guarded and 10 of 40 episodes bare; bare, the "
+        "share of episodes solved was 100.0 % with partners it trained with, 50.0 % with all "
+        "unseen partners; from the same starts, it did better with the filter in 5 and worse in 10 "
+        "of 40 pairs: a clear loss (−12.5 points; 95 % interval [−21.9, −3.1] excludes zero)."
+    )
+
+
+def test_verdict_calls_an_interval_around_zero_no_clear_change():
+    view = tiny_view()
+    few = replace(view, episodes=tuple(e for e in view.episodes if e.seed in (0, 1, 9)))
+    sentence = verdict(few, analyse(few)).replace("\u00a0", " ")
+    # 0, 0 and 1 of 4 pairs: 8.3 +- t(0.975, 2) * 14.4 / sqrt(3) points
+    assert "no clear change (+8.3 points; 95 % interval [−27.5, +44.2] includes zero)." in sentence
+    alone = replace(
+        view,
+        conditions=view.conditions[:1],
+        episodes=tuple(e for e in view.episodes if e.condition == "on"),
+    )
+    assert verdict(alone, analyse(alone)).replace("\u00a0", " ") == (
+        "The ego touched someone in 0 of 40 episodes guarded; guarded, the share of episodes "
+        "solved was 100.0 % with partners it trained with, 75.0 % with all unseen partners."
+    )
+    assert verdict(replace(view, episodes=()), analyse(replace(view, episodes=()))) == ""
+
+
+def test_endings_split_time_outs_by_what_the_filter_did_and_show_time_to_goal():
+    solved = [episode("on", "friend", s, 0, n_steps=20 * (s + 1)) for s in range(5)]
+    late = [
+        episode("on", "friend", s, 1, success=False, n_steps=200, interventions=acted)
+        for s, acted in enumerate((0, 0, 1))
+    ]
+    bare = [episode("off", "friend", 0, 0, success=False, contact=True)]
+    view = tiny_view(episodes=(*solved, *late, *bare), control_timestep_s=0.05)
+    table = endings_table(view, analyse(view))
+    rows = [tuple(cell.replace("\u00a0", " ") for cell in row) for row in table.rows]
+    assert rows == [
+        ("Friend", "guarded", "8", "5", "0", "3", "2", "1", "3.00 s", "2.00 to 4.00 s"),
+        ("Friend", "bare", "1", "0", "1", "0", "–", "–", "–", "–"),
+    ]
+    tile = headline_tiles(view, analyse(view))[-1]
+    assert (tile.value, tile.label) == ("3.00\u00a0s", "median time to goal guarded")
+    unrecorded = tuple(e.model_copy(update={"truncated": None}) for e in view.episodes)
+    older = replace(view, episodes=unrecorded, control_timestep_s=None)
+    assert endings_table(older, analyse(older)) is None
 
 
 def test_contact_table_gives_counts_rates_and_paired_change():

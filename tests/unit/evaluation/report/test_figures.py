@@ -220,13 +220,16 @@ def test_learning_figure_draws_returns_and_evaluations_at_their_steps():
 
 
 def test_trajectories_show_every_run_where_it_went(view):
-    figure, extent = trajectory_figure(view), extent_of(view.rollouts)
-    contacts = sum(r.contact_index is not None for r in view.rollouts)
+    chosen = tuple(r for r in view.rollouts if r.pick == "telling")
+    figure, extent = trajectory_figure(view, "telling"), extent_of(chosen)
+    contacts = sum(r.contact_index is not None for r in chosen)
     assert len(elements(figure.svg, "hit")) == contacts > 0
     assert "Late braker, without filter: contact at" in words(figure.svg)
+    shares = [e.text for e in elements(figure.svg, "note") if (e.text or "").startswith("like")]
+    assert shares == ["like 1 of 12 starts"] * 5
     floors = {box(e)[:2]: box(e)[2] for e in elements(figure.svg, "floor")}
     labels = [(float(e.attrib["x"]), e.text) for e in elements(figure.svg, "label strong")]
-    runs = {(r.partner_id, r.condition_id): r for r in view.rollouts}
+    runs = {(r.partner_id, r.condition_id): r for r in chosen}
     assert len(floors) == len(runs) == 10
     for (left, label), partner in zip(labels, view.partners, strict=True):
         assert label == partner.label
@@ -242,7 +245,7 @@ def test_trajectories_show_every_run_where_it_went(view):
                 wanted = np.array([run.frames[i][role] for i in (0, -1)])
                 np.testing.assert_allclose(ends, wanted - [extent.x_low, extent.y_low], atol=0.05)
     first = tuple(r for r in view.rollouts if r.partner_id == view.partners[0].partner_id)
-    one = trajectory_figure(replace(view, rollouts=first)).svg
+    one = trajectory_figure(replace(view, rollouts=first), "telling").svg
     assert [e.text for e in elements(one, "label strong")] == [view.partners[0].label]
 
 

@@ -126,7 +126,7 @@ def test_report_ids_are_unique_and_links_lead_somewhere(page):
 
 def test_report_drawings_are_well_formed_and_named(source):
     drawings = re.findall(r'<svg class="chart.*?</svg>', source, flags=re.DOTALL)
-    assert len(drawings) == 6
+    assert len(drawings) == 7
     for drawing in drawings:
         root = parse_svg(drawing)
         assert root.find("title").text
@@ -156,6 +156,40 @@ def test_report_escapes_every_text():
 def test_report_badge_tells_the_state_of_verification(checks, badge):
     view = replace(sample_view(seeds=2, episodes=2, rollouts=False), verification=checks)
     assert badge.replace("\u00a0", " ") in Page(render_report(view)).text.replace("\u00a0", " ")
+
+
+def test_report_says_how_recordings_were_chosen_and_offers_each_kind(source, page):
+    assert "Typical The start of median length among those that end alike." in page.text
+    assert "Telling Chosen for a contact without the filter where there is one." in page.text
+    picks = [a["data-pick"] for a in page.all("button") if "data-pick" in a]
+    assert picks == ["typical", "telling"]
+    assert "The typical recordings at a glance" in page.text
+    runs = json.loads(page.script[0])["runs"]
+    assert {(r["p"], r["pick"]) for r in runs} == {
+        (a["data-partner"], pick)
+        for a in page.all("button")
+        if "data-partner" in a
+        for pick in picks
+    }
+
+
+def test_report_badge_of_a_hunter_stands_beside_what_happened(page):
+    view = sample_view(seeds=3, episodes=4)
+    met = [e for e in view.episodes if (e.partner, e.condition) == ("chaser", "filter_on")]
+    solved = sum(e.success for e in met)
+    assert 0 < solved < 12
+    assert f"never met may leave no way {solved} of 12 solved with filter" in page.text
+
+
+def test_report_folds_the_checks_that_passed_and_shows_the_others():
+    checks = (Check(name="good", ok=True), Check(name="broken", ok=False, detail="size 3"))
+    text = render_report(replace(sample_view(seeds=2, episodes=2), verification=checks))
+    shown, folded = text.split("<summary>The checks that passed</summary>")
+    folded = folded.split("</details>")[0]
+    assert "<code>broken</code>" in shown
+    assert "<code>broken</code>" not in folded
+    assert "<code>good</code>" in folded
+    assert "<code>good</code>" not in shown
 
 
 def test_report_embeds_all_episodes_as_csv(page):

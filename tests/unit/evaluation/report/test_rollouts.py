@@ -29,6 +29,8 @@ def rollout(**change) -> Rollout:
         "radii": {"ego": 0.2, "partner": 0.5, "third": 0.2},
         "contact_index": None,
         "success": False,
+        "pick": "typical",
+        "alike": "1 of 1 starts",
     }
     return Rollout(**{**values, **change})
 
@@ -72,7 +74,14 @@ def test_player_data_holds_positions_in_millimetres():
     view = sample_view(seeds=1, episodes=1)
     data = json.loads(player_data(view))
     run, source = data["runs"][0], view.rollouts[0]
-    assert len(data["runs"]) == 10
+    assert len(data["runs"]) == 20
+    assert {(r["pick"], r["alike"]) for r in data["runs"]} == {
+        ("typical", "3 of 12 starts"),
+        ("telling", "1 of 12 starts"),
+    }
+    for pick, extent in data["extents"].items():
+        chosen = [r for r in view.rollouts if r.pick == pick]
+        assert extent == list(extent_of(chosen))
     assert [p["id"] for p in data["partners"]] == [p.partner_id for p in view.partners]
     assert [c["css"] for c in data["conditions"]] == ["on", "off"]
     assert [robot["role"] for robot in run["robots"]] == ["ego", "partner"]

@@ -19,6 +19,8 @@ def rollout(**change) -> Rollout:
         "radii": {"ego": 0.2, "partner": 0.2},
         "contact_index": None,
         "success": False,
+        "pick": "typical",
+        "alike": "1 of 1 starts",
     }
     return Rollout(**{**values, **change})
 
@@ -32,6 +34,8 @@ def test_view_with_unknown_names_is_refused():
         replace(view, rollouts=(rollout(partner_id="nobody"),))
     with pytest.raises(InputError, match=r"ego_uid: expected one of \['ego', 'partner'\]"):
         replace(view, rollouts=(rollout(),), ego_uid="robot")
+    with pytest.raises(InputError, match=r"rule behind 'best', got rules of \['telling', 'typ"):
+        replace(view, rollouts=(rollout(pick="best"),))
 
 
 def test_view_with_repeated_or_missing_names_is_refused():

@@ -352,13 +352,13 @@ MAX_CORNERS: Final = 60
 MAX_COLUMNS: Final = 5
 
 
-def trajectory_figure(view: ReportView) -> Figure | None:
-    """Return one picture per recorded episode, or ``None`` when none was recorded."""
-    if not view.rollouts:
+def trajectory_figure(view: ReportView, pick: str) -> Figure | None:
+    """Return one picture per recorded episode of ``pick``, or ``None`` when there is none."""
+    runs = {(r.partner_id, r.condition_id): r for r in view.rollouts if r.pick == pick}
+    if not runs:
         return None
-    runs = {(r.partner_id, r.condition_id): r for r in view.rollouts}
     partners = [p for p in view.partners if any(p.partner_id == key[0] for key in runs)]
-    extent = extent_of(view.rollouts)
+    extent = extent_of(list(runs.values()))
     words = "; ".join(
         f"{p.label}, {c.label}: {outcome_text(runs[p.partner_id, c.condition_id])}"
         for p in partners
@@ -367,10 +367,11 @@ def trajectory_figure(view: ReportView) -> Figure | None:
     )
     return make_figure(
         _draw(partners, view.conditions, runs, extent, view.ego_uid),
-        identity="fig-trajectories",
-        title="Every recorded episode at a glance",
+        identity=f"fig-trajectories-{list(view.picks).index(pick)}",
+        title=f"The {pick} recordings at a glance",
         caption="Open circle: start. Disc: last position, drawn at true size. Cross: goal. "
-        "Both conditions of a partner begin from the same state.",
+        "Both conditions of a partner begin from the same state. Under the name: how many starts "
+        "with this partner end like the one shown.",
         description=words + ".",
         legend=(
             LegendEntry(css="ego", label="ego"),
@@ -391,15 +392,17 @@ def _draw(
     columns = min(len(partners), MAX_COLUMNS)
     size = min((WIDTH - 12.0 * (columns - 1)) / columns, 240.0)
     bands = -(-len(partners) // columns)
-    band_height = 30.0 + len(conditions) * (size + 42.0)
+    band_height = 38.0 + len(conditions) * (size + 42.0)
     drawing = Drawing(height=bands * band_height)
     for index, partner in enumerate(partners):
         x = (index % columns) * (size + 12.0)
         y = (index // columns) * band_height
-        drawing.text(x, y + 16, shorten(partner.label, limit=20), "label strong")
+        drawing.text(x, y + 14, shorten(partner.label, limit=20), "label strong")
+        alike = next(run.alike for (p, _), run in runs.items() if p == partner.partner_id)
+        drawing.text(x, y + 29, f"like {alike}", "note")
         for row, condition in enumerate(conditions):
             run = runs.get((partner.partner_id, condition.condition_id))
-            top = y + 30.0 + row * (size + 42.0)
+            top = y + 38.0 + row * (size + 42.0)
             if run is not None:
                 _draw_picture(drawing, run, extent, ego_uid, x, top, size)
                 drawing.text(x, top + size + 16, condition.label, "note")

@@ -3,16 +3,17 @@
   const data = JSON.parse(document.getElementById("rollouts").textContent);
   const root = document.getElementById("player");
   const views = [...root.querySelectorAll(".view")];
-  const chips = [...root.querySelectorAll(".chip")];
+  const chips = [...root.querySelectorAll("[data-partner]")];
+  const picks = [...root.querySelectorAll("[data-pick]")];
   const playButton = root.querySelector(".play");
   const scrub = root.querySelector(".scrub");
   const clock = root.querySelector(".clock");
   const speed = root.querySelector("select");
   const live = root.querySelector("[data-live]");
-  const [xLow, yLow, xHigh, yHigh] = data.extent;
+  let xLow, yLow, xHigh, yHigh; // what the chosen pick's recordings show
   const TIMELINE = 92; // pixels under the floor for the distance curve
   const LEFT = 44, RIGHT = 8, TIGHT = 260; // its margins, and the width below which it drops its labels
-  const state = { partner: null, runs: new Map(), time: 0, end: 1, playing: false, last: 0, said: "" };
+  const state = { partner: null, pick: null, runs: new Map(), time: 0, end: 1, playing: false, last: 0, said: "" };
   let colours = {};
 
   const byId = (list, id) => list.find((item) => item.id === id);
@@ -26,14 +27,19 @@
     }
   }
 
-  function choose(partner, time = 0) {
+  function choose(partner, pick, time = 0) {
+    const recorded = data.runs.filter((run) => run.p === partner);
     state.partner = partner;
-    state.runs = new Map(data.runs.filter((run) => run.p === partner).map((run) => [run.c, run]));
+    state.pick = recorded.some((run) => run.pick === pick) ? pick : recorded[0].pick;
+    [xLow, yLow, xHigh, yHigh] = data.extents[state.pick];
+    state.runs = new Map(recorded.filter((run) => run.pick === state.pick).map((run) => [run.c, run]));
     const runs = [...state.runs.values()];
     state.end = Math.max(...runs.map(lengthOf), 1e-9);
     state.step = Math.min(...runs.map((run) => run.dt));
     scrub.max = String(Math.round(state.end / state.step));
     for (const chip of chips) chip.setAttribute("aria-pressed", String(chip.dataset.partner === partner));
+    for (const chip of picks) chip.setAttribute("aria-pressed", String(chip.dataset.pick === state.pick));
+    root.querySelector(".alike").textContent = `like ${runs[0].alike} with this partner`;
     seek(time);
   }
 
@@ -250,7 +256,8 @@
     pen.fillText(text, x, y);
   }
 
-  for (const chip of chips) chip.addEventListener("click", () => { play(false); choose(chip.dataset.partner); });
+  for (const chip of chips) chip.addEventListener("click", () => { play(false); choose(chip.dataset.partner, state.pick); });
+  for (const chip of picks) chip.addEventListener("click", () => { play(false); choose(state.partner, chip.dataset.pick); });
   playButton.addEventListener("click", () => play(!state.playing));
   scrub.addEventListener("input", () => { play(false); seek(Number(scrub.value) * state.step); playButton.textContent = "Play"; });
   for (const view of views) {
@@ -265,11 +272,11 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); draw(); });
   new ResizeObserver(draw).observe(root);
 
-  // A link such as report.html#watch=chaser@2.1 opens one partner at one time.
-  const wanted = /^#watch=(.+?)(?:@([0-9.]+))?$/.exec(location.hash);
+  // A link such as report.html#watch=chaser:telling@2.1 opens one recording at one time.
+  const wanted = /^#watch=([^:@]+)(?::([^@]+))?(?:@([0-9.]+))?$/.exec(location.hash);
   const known = wanted && data.partners.find((partner) => encodeURIComponent(partner.id) === wanted[1]);
   root.hidden = false;
   readColours();
-  choose(known ? known.id : data.partners[0].id, known ? Number(wanted[2] || 0) : 0);
+  choose(known ? known.id : data.partners[0].id, known && wanted[2] ? decodeURIComponent(wanted[2]) : data.runs[0].pick, known ? Number(wanted[3] || 0) : 0);
   if (known) document.getElementById("watch").scrollIntoView();
 })();
