@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+
+import typer
 
 from cadenza.core.errors import ConfigurationError
 
@@ -12,6 +14,14 @@ if TYPE_CHECKING:
     from cadenza.aht.config import EgoAHTConfig
 
 Result = TypeVar("Result")
+Settings: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Settings to change, as YAML writes them; a dot before a key within a section.",
+        show_default=False,
+    ),
+]
 
 
 def read_training_config(path: Path, overrides: Sequence[str]) -> "EgoAHTConfig":

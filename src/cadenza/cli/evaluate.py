@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cadenza.cli.configuration import explained
+from cadenza.cli.configuration import Settings, explained
 from cadenza.cli.output import (
     AsJson,
     ExitCode,
     Quiet,
-    Settings,
     print_json,
     print_table,
     print_text,
     typed_exits,
 )
+from cadenza.core.errors import IntegrityError
 from cadenza.core.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -40,10 +40,7 @@ _LINK_DIFFERENCES = {
 
 def run(
     config: Annotated[
-        Path,
-        typer.Argument(
-            metavar="CONFIG", help="YAML file, or the name of a shipped one, e.g. crossing."
-        ),
+        Path, typer.Argument(help="YAML file, or the name of a shipped one, e.g. crossing.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for cells and bundles.")],
     settings: Settings = None,
@@ -130,13 +127,14 @@ def verify(
         )
 
         rows = verify_bundle_dir(bundle, repo_path=repository, allow_dirty=allow_dirty)
+        if rows[0].name == UNREADABLE:
+            raise IntegrityError(rows[0].detail)
         if as_json:
             print_json({"ok": all_ok(rows), "checks": [asdict(row) for row in rows]})
         else:
             print_text(render_check_table(rows))
     if not all_ok(rows):
-        unreadable = rows[0].name == UNREADABLE
-        raise typer.Exit(ExitCode.DAMAGED_DATA if unreadable else ExitCode.CHECK_FAILED)
+        raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
 def _payload(outcome: "EvaluationOutcome") -> dict[str, Any]:

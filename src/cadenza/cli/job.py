@@ -22,15 +22,15 @@ _GO_ON: Final = "finished work is kept, run the same command again to go on"
 # Options of several jobs; those of one job stand in its command.
 _Out: TypeAlias = Annotated[Path, typer.Option("--out", help="Folder of the job; new, or its own.")]
 _Result: TypeAlias = Annotated[
-    Path, typer.Option("--result-json", help="Result file, written last, in one step.")
+    Path, typer.Option("--result-json", help="Result file, written last and at once.")
 ]
 _Task: TypeAlias = Annotated[str, typer.Option("--task", help="See `cadenza tasks list`.")]
 _Partners: TypeAlias = Annotated[
     str,
-    typer.Option("--partners", help="Classes, comma between them; or default, or leaving_way."),
+    typer.Option("--partners", help="Classes, separated by commas; or default, or leaving_way."),
 ]
 _Focus: TypeAlias = Annotated[
-    str, typer.Option("--focus", help="Partners with three times the share, comma between them.")
+    str, typer.Option("--focus", help="Partners with a triple share, separated by commas.")
 ]
 _Filter: TypeAlias = Annotated[
     str | None,
@@ -39,7 +39,7 @@ _Filter: TypeAlias = Annotated[
     ),
 ]
 _SeedStart: TypeAlias = Annotated[
-    int, typer.Option("--seed-start", help="First initial-state seed.")
+    int, typer.Option("--seed-start", help="Seed of the first initial state.")
 ]
 _SeedCount: TypeAlias = Annotated[int, typer.Option("--seed-count", help="Most attempts.")]
 _Wanted: TypeAlias = Annotated[int, typer.Option("--episodes", help="Successful episodes wanted.")]
@@ -110,13 +110,13 @@ def train(
     out: _Out,
     result_json: _Result,
     episodes: Annotated[
-        str, typer.Option("--episodes", help="Episodes of the dataset that count; all if empty.")
+        str, typer.Option("--episodes", help="Numbers of the episodes that count; all if empty.")
     ] = "",
     first_episodes: Annotated[
         int | None,
-        typer.Option("--first-episodes", help="Or how many of it count, from the first."),
+        typer.Option("--first-episodes", help="Or how many episodes count, from the first."),
     ] = None,
-    mix: Annotated[Path | None, typer.Option("--mix", help="Second dataset, to blend in.")] = None,
+    mix: Annotated[Path | None, typer.Option("--mix", help="Second dataset to mix in.")] = None,
     mix_ratio: Annotated[
         float, typer.Option("--mix-ratio", help="Share of samples from the second dataset.")
     ] = 0.5,
@@ -200,7 +200,7 @@ def evaluate(
 
 def merge(
     sources: Annotated[
-        str, typer.Option("--sources", help="Folders of datasets, comma between them.")
+        str, typer.Option("--sources", help="Folders of datasets, separated by commas.")
     ],
     out: _Out,
     repo_id: _RepoId,

@@ -8,16 +8,28 @@ import typer
 
 from cadenza.cli.output import ExitCode, Quiet, print_json, print_table, print_text, typed_exits
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _Name = Annotated[str, typer.Argument(help="Its name, e.g. train/crossing.", show_default=False)]
 
 
-def partners(as_json: JsonOption = False) -> None:
-    """List the registered partners and what each of them does."""
+def partners(
+    task: Annotated[str | None, typer.Option("--task", "-t", help="Task they can play.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the registered partners by task, and what each of them does."""
     with typed_exits(as_json=as_json):
+        from cadenza.benchmark.tasks import get_task
         from cadenza.partners.registry import cards
 
         known = cards()
+        if task is not None:
+            asked = get_task(task)
+            plays = {"", asked.task_id}
+            known = {
+                name: card
+                for name, card in known.items()
+                if name in asked.partners or plays & set(card.tasks or [""])
+            }
         if as_json:
             print_json(
                 {
@@ -33,11 +45,14 @@ def partners(as_json: JsonOption = False) -> None:
                 }
             )
             return
-        rows = [
-            (name, ", ".join(card.tasks) or "any", "yes" if card.leaves_way else "no", card.summary)
-            for name, card in known.items()
-        ]
-        print_table("Partners", ("name", "tasks", "leaves a way", "what it does"), rows)
+        groups: dict[str, list[tuple[str, str, str]]] = {}
+        for name, card in sorted(
+            known.items(), key=lambda item: (not item[1].tasks, item[1].tasks)
+        ):
+            row = (name, "yes" if card.leaves_way else "no", card.summary)
+            groups.setdefault(", ".join(card.tasks) or "any task", []).append(row)
+        for title, rows in groups.items():
+            print_table(f"Partners on {title}", ("name", "leaves a way", "what it does"), rows)
 
 
 def tasks(as_json: JsonOption = False) -> None:
@@ -81,7 +96,7 @@ def show_task(
 
 
 def configs(as_json: JsonOption = False) -> None:
-    """List the shipped configurations; a command takes its own without the folder."""
+    """List the shipped configurations; commands take their own without the folder's name."""
     with typed_exits(as_json=as_json):
         from cadenza.core.shipped_configs import shipped_config, shipped_configs
 
@@ -135,13 +150,13 @@ def admit(
     task: _Task,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the record.")],
     episodes: Annotated[
-        int | None, typer.Option("--episodes", min=2, help="At most this many a row.")
+        int | None, typer.Option("--episodes", min=2, help="Most episodes in each row.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Check that a task needs a partner, and an ego that feels it; write the table.
+    """Check that a task needs a partner and an ego that feels it, and write the table.
 
-    Exit code 1 if a check fails.
+    Ends with code 1 if a check fails.
     """
     with typed_exits():
         from cadenza.benchmark.admission import admit as play
@@ -181,9 +196,9 @@ def film(
     out: Annotated[Path, typer.Option("--out", "-o", help="File: .png, .gif or .mp4.")],
     ego: Annotated[str, typer.Option("--ego", help="Policy: a name or local:// address.")],
     partner: Annotated[str, typer.Option("--partner", help="Registered partner class.")],
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Episode.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the episode.")] = 0,
     option: Annotated[
-        list[str] | None, typer.Option("--option", help="Of the task, e.g. partner_delay=5.")
+        list[str] | None, typer.Option("--option", help="Task setting, e.g. partner_delay=5.")
     ] = None,
 ) -> None:
     """Play one episode and write pictures of it."""

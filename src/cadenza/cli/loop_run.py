@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from cadenza.cli.configuration import Settings
 from cadenza.cli.loop_status import (
     Quiet,
     RunId,
@@ -30,7 +31,7 @@ from cadenza.cli.loop_status import (
     rules_line,
     time_left,
 )
-from cadenza.cli.output import AsJson, ExitCode, Settings, print_json, print_text, typed_exits
+from cadenza.cli.output import AsJson, ExitCode, print_json, print_text, typed_exits
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -240,7 +241,7 @@ def run(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Run no command, show what would run; nothing is kept or learned."
+            "--dry-run", help="Show the commands that would run, without running or keeping any."
         ),
     ] = False,
     as_json: AsJson = False,
@@ -289,7 +290,7 @@ def resume(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Go on with a run that was stopped, killed, failed or out of budget."""
+    """Continue a run that was stopped, was killed, failed or ran out of budget."""
     with typed_exits(as_json=as_json, keep_lines=True):
         from cadenza.core.shipped_configs import find_config
         from cadenza.loop.config import LoopConfig
@@ -320,7 +321,7 @@ def demo(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a small loop from nothing to a good policy; run again, it goes on where it stopped."""
+    """Run a small loop from nothing to a good policy; run it again and it continues."""
     with typed_exits(as_json=as_json, keep_lines=True):
         from cadenza.loop.orchestrator.assembly import RUN_ID, write_demo_config
         from cadenza.loop.resuming import anchored

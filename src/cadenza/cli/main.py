@@ -2,9 +2,10 @@
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.main import get_command
 
 from cadenza import __version__
 from cadenza.cli import (
@@ -19,7 +20,8 @@ from cadenza.cli import (
     zoo,
 )
 from cadenza.cli.loop import loop_app
-from cadenza.cli.output import ExitCode, print_text, typed_exits
+from cadenza.cli.output import ExitCode, print_text, report_error, typed_exits
+from cadenza.core.shipped_configs import configs_folder
 
 app = typer.Typer(
     name="cadenza",
@@ -28,14 +30,14 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-configs_app = typer.Typer(help="The configurations that are shipped.", no_args_is_help=True)
+configs_app = typer.Typer(help="Show and copy shipped configurations.", no_args_is_help=True)
 eval_app = typer.Typer(help="Evaluate policies and verify results.", no_args_is_help=True)
-job_app = typer.Typer(help="Steps of an improvement loop.", no_args_is_help=True)
-partners_app = typer.Typer(help="The partners an ego can meet.", no_args_is_help=True)
-safety_app = typer.Typer(help="Attack the safety filter, show its reports.", no_args_is_help=True)
+job_app = typer.Typer(help="Run one step of an improvement loop.", no_args_is_help=True)
+partners_app = typer.Typer(help="List and train partners of an ego.", no_args_is_help=True)
+safety_app = typer.Typer(help="Attack the safety filter, show reports.", no_args_is_help=True)
 stream_app = typer.Typer(help="Watch streams of episodes.", no_args_is_help=True)
-zoo_app = typer.Typer(help="Populations of partners.", no_args_is_help=True)
-tasks_app = typer.Typer(help="The tasks an ego can be trained and judged on.", no_args_is_help=True)
+zoo_app = typer.Typer(help="Train and compare populations of partners.", no_args_is_help=True)
+tasks_app = typer.Typer(help="Show and examine an ego's tasks.", no_args_is_help=True)
 
 app.command("quickstart")(quickstart.quickstart)
 app.command("train")(train.train)
@@ -100,10 +102,33 @@ def main() -> None:
     """Entry point of the console script."""
     _fill_standard_streams()
     try:
-        app()
+        sys.exit(build_command().main(standalone_mode=False))
+    except typer.TyperException as error:  # a command line that cannot be read
+        told, context = error.format_message().rstrip("."), getattr(error, "ctx", None)
+        if told:  # nothing where Typer has printed the help of a group
+            advice = f"; see `{context.command_path} --help`." if context else "."
+            report_error("UsageError", told + advice, as_json="--json" in sys.argv)
+        sys.exit(ExitCode.USAGE)
     except OSError as error:  # commands report their own; what is left is Typer printing its help
         sys.stderr.write(f"error: stdout: expected to print the help, got '{error.strerror}'\n")
         sys.exit(ExitCode.STORAGE)
+
+
+def build_command() -> Any:
+    """Return the command, with an example in every help and without ``<bool>`` behind flags."""
+    lines = (configs_folder() / "examples.txt").read_text("utf-8").splitlines()
+    root: Any = get_command(app)
+    commands: list[tuple[str, Any]] = [("cadenza", root)]
+    for path, command in commands:  # grows as groups are met
+        example = next((line for line in lines if f"{line} ".startswith(f"{path} ")), None)
+        command.epilog = example and f"Example: {example}"
+        for option in command.get_params(typer.Context(command, **root.context_settings)):
+            if getattr(option, "is_flag", False):
+                option.metavar = ""
+        commands += [
+            (f"{path} {name}", one) for name, one in getattr(command, "commands", {}).items()
+        ]
+    return root
 
 
 def _fill_standard_streams() -> None:

@@ -100,14 +100,6 @@ class ExitCode(IntEnum):
 #: Options of most commands.
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
-Settings: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[KEY=VALUE]...",
-        help="Settings to change, as YAML writes them; a dot before a key within a section.",
-        show_default=False,
-    ),
-]
 #: Columns of a table that goes to a file or a pipe.
 _PLAIN_WIDTH = 120
 #: Columns at which the last one wraps there, if the others leave no more.
@@ -277,11 +269,11 @@ def typed_exits(
         if code is not ExitCode.OUTPUT_CLOSED:
             message = _message_of(error, code, go_on)
             message = message.strip() if keep_lines else " ".join(message.split())
-            _report(type(error).__name__, message, as_json=as_json)
+            report_error(type(error).__name__, message, as_json=as_json)
         raise typer.Exit(code) from raised
 
 
-def _report(kind: str, message: str, *, as_json: bool) -> None:
+def report_error(kind: str, message: str, *, as_json: bool) -> None:
     """Write one error to stderr and, if asked for, to stdout."""
     _write_stderr(f"error: {message}\n")
     if as_json:

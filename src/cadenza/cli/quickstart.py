@@ -6,15 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cadenza.cli.output import (
-    AsJson,
-    ExitCode,
-    Settings,
-    print_json,
-    print_table,
-    print_text,
-    typed_exits,
-)
+from cadenza.cli.configuration import Settings
+from cadenza.cli.output import AsJson, ExitCode, print_json, print_table, print_text, typed_exits
 from cadenza.core.progress import stage_bars
 
 if TYPE_CHECKING:
@@ -43,8 +36,8 @@ def quickstart(
 ) -> None:
     """Train an ego, let it meet partners it has never seen, and write an honest report.
 
-    Run again on the same folder, it goes on where it stopped. Ends with code 1 if the bundle is
-    damaged; changed sources alone leave it unverified, and the command says so.
+    Run it again on the same folder and it continues where it stopped. It ends with code 1 if the
+    bundle is damaged; changed sources alone leave it unverified, and the command says so.
     """
     with typed_exits(
         as_json=as_json, go_on="finished work is kept, run the same command again to go on"

@@ -57,8 +57,8 @@ def verify(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CONFIG] [KEY=VALUE ...]",
-            help="A configuration, and values to change, e.g. dts=[0.05] margin_m=0.001.",
+            metavar="[CONFIG] [KEY=VALUE]",
+            help="YAML file, or the name of a shipped one, and settings to change.",
             show_default=False,
         ),
     ] = None,
@@ -67,17 +67,17 @@ def verify(
     ] = None,
     partners: Annotated[
         list[int] | None,
-        typer.Option("--partners", help="Number of partners; may be given several times."),
+        typer.Option("--partners", help="Number of partners; repeat it for several numbers."),
     ] = None,
     plant: Annotated[
         str | None, typer.Option("--plant", help="Simulate zoh or semi_implicit only.")
     ] = None,
     barrier: Annotated[
-        str | None, typer.Option("--barrier", help="Row of the filter: sampled or wae.")
+        str | None, typer.Option("--barrier", help="Constraint of the filter: sampled or wae.")
     ] = None,
     compat: Annotated[
         str | None,
-        typer.Option("--compat", help="upstream: the filter as the original has it; with wae."),
+        typer.Option("--compat", help="upstream: the filter as in the original; with wae."),
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Root seed of all draws.")] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for report and picture.")] = Path(
@@ -88,7 +88,7 @@ def verify(
 ) -> None:
     """Run adversarial partners against the safety filter and count what gets through.
 
-    Ends with code 1 unless one partner never gets in and no unfiltered action is executed.
+    Ends with code 1 unless a single partner never gets in and no unfiltered action is executed.
     """
     options = {
         "steps": steps,

@@ -5,16 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cadenza.cli.configuration import read_training_config
-from cadenza.cli.output import (
-    AsJson,
-    ExitCode,
-    Quiet,
-    Settings,
-    print_json,
-    print_text,
-    typed_exits,
-)
+from cadenza.cli.configuration import Settings, read_training_config
+from cadenza.cli.output import AsJson, ExitCode, Quiet, print_json, print_text, typed_exits
 from cadenza.core.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -25,11 +17,7 @@ if TYPE_CHECKING:
 
 def train(
     config: Annotated[
-        Path,
-        typer.Argument(
-            metavar="CONFIG",
-            help="YAML file, the name of a shipped one, or pettingzoo:module:env.",
-        ),
+        Path, typer.Argument(help="YAML file, the name of a shipped one, or pettingzoo:module:env.")
     ],
     settings: Settings = None,
     resume: Annotated[

@@ -6,15 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cadenza.cli.output import (
-    AsJson,
-    Quiet,
-    Settings,
-    print_json,
-    print_table,
-    print_text,
-    typed_exits,
-)
+from cadenza.cli.configuration import Settings, explained
+from cadenza.cli.output import AsJson, Quiet, print_json, print_table, print_text, typed_exits
 from cadenza.core.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -29,10 +22,7 @@ _COLUMNS = ("member", "family", "tier", "split", "steps", "skill", "events per e
 def train(
     method: Annotated[
         str,
-        typer.Argument(
-            help="fcp, mep or brdiv; behavior, for held-out partners; scripted or physical, "
-            "without training."
-        ),
+        typer.Argument(help="fcp, mep, brdiv, behavior; or scripted, physical: without training."),
     ],
     settings: Settings = None,
     task: Annotated[str, typer.Option("--task", "-t", help="Registered task.")] = "crossing",
@@ -47,7 +37,7 @@ def train(
     executor: Annotated[
         str, typer.Option("--executor", help="local, or ray: a cluster that sees the folder.")
     ] = "local",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the zoo there.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the zoo there.")] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Throw away the zoo there.")
     ] = False,
@@ -57,17 +47,13 @@ def train(
     """Train a population of partners and seal it."""
     with typed_exits(as_json=as_json):
         from cadenza.benchmark.zoo.build import train_zoo
-        from cadenza.benchmark.zoo.config import ZooConfig
-        from cadenza.cli.configuration import explained
         from cadenza.core.errors import ConfigurationError
 
         if resume and overwrite:
             raise ConfigurationError("zoo train: expected --resume or --overwrite, got both.")
         if executor not in ("local", "ray"):
             raise ConfigurationError(f"--executor: expected local or ray, got {executor!r}.")
-        config = explained(
-            Path("zoo train"), ZooConfig, lambda: _configured(method, task, settings or [])
-        )
+        config = _configured(method, task, settings or [])
         folder = out or Path("runs") / f"zoo-{config.task}-{config.method}"
         with progress_bar("training", quiet=quiet or as_json) as report:
             manifest = train_zoo(
@@ -153,11 +139,11 @@ def select(
     ] = "mep",
     quota: Annotated[
         list[str] | None,
-        typer.Option("--quota", help="Most of a tier or family, e.g. final=4; repeatable."),
+        typer.Option("--quota", help="Limit of a tier or family, e.g. final=4; repeatable."),
     ] = None,
     floor: Annotated[
         float | None,
-        typer.Option("--floor", help="Least lower bound of the skill, of all but init."),
+        typer.Option("--floor", help="Smallest lower bound of the skill, for all tiers but init."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Root of the draws.")] = 0,
     overwrite: Annotated[
@@ -270,8 +256,11 @@ def _configured(method: str, task: str, settings: Sequence[str]) -> "ZooConfig":
     from cadenza.benchmark.zoo.config import ZooConfig
     from cadenza.core.key_values import apply_settings
 
-    plain = ZooConfig.model_validate({"method": method, "task": task}).model_dump()
-    return ZooConfig.model_validate(apply_settings(plain, settings))
+    def read() -> ZooConfig:
+        plain = ZooConfig.model_validate({"method": method, "task": task}).model_dump()
+        return ZooConfig.model_validate(apply_settings(plain, settings))
+
+    return explained(Path("zoo train"), ZooConfig, read)
 
 
 def _print_zoo(folder: Path, manifest: "ZooManifest", *, as_json: bool) -> None:

@@ -61,10 +61,7 @@ def merged(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 def resolved(value: Any, root: Mapping[str, Any], open_keys: tuple[str, ...] = ()) -> Any:
     """Return ``value`` with every ``${a.b}`` in its texts replaced by that key's value in ``root``.
 
-    Args:
-        value: A part of ``root``, or all of it.
-        root: Nested settings.
-        open_keys: Keys whose values are being looked up: one that refers to itself has no end.
+    ``open_keys`` are being looked up already.
 
     Raises:
         ConfigurationError: A key refers to itself, or to one that is not there.
@@ -88,19 +85,15 @@ def resolved(value: Any, root: Mapping[str, Any], open_keys: tuple[str, ...] = (
 
 def _find(root: Mapping[str, Any], key: str) -> Any:
     """Return the value of a dotted key."""
-    value: Any = root
-    for name in key.split("."):
-        if not isinstance(value, dict) or name not in value:
-            raise ConfigurationError(
-                f"settings: expected a key that is there, got {key!r}"
-                f"{did_you_mean(key, _keys(root))}."
-            )
-        value = cast("dict[str, Any]", value)[name]
-    return value
+    values = dict(_values(root))
+    if key not in values:
+        meant = did_you_mean(key, values)
+        raise ConfigurationError(f"settings: expected a key that is there, got {key!r}{meant}.")
+    return values[key]
 
 
-def _keys(section: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def _values(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in section.items():
-        yield f"{prefix}{name}"
+        yield f"{prefix}{name}", value
         if isinstance(value, dict):
-            yield from _keys(cast("dict[str, Any]", value), f"{prefix}{name}.")
+            yield from _values(cast("dict[str, Any]", value), f"{prefix}{name}.")

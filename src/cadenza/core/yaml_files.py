@@ -114,9 +114,8 @@ def parse_yaml_value(name: str, text: str) -> Any:
     """
     try:
         return _parsed(text).content
-    except (yaml.YAMLError, RecursionError) as error:
-        told = _sentence(error, text) if isinstance(error, yaml.YAMLError) else "expected YAML"
-        raise ConfigurationError(f"{name}={text}: {told}") from error
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{name}={text}: {_sentence(error, text)}") from error
 
 
 def read_yaml_document(path: Path) -> YamlDocument:

@@ -635,10 +635,9 @@ class LoopConfig(Section):
                 "`cadenza configs list` names the shipped ones."
             )
         content: Any = document.content
-        if not settings or not isinstance(content, dict):
+        if not (settings and isinstance(content, dict)):
             return cls._validated(content, str(path), document)
-        changed = apply_settings(cast("dict[str, Any]", content), settings)
-        return cls._validated(changed, str(path), None)  # a place in the file would mislead
+        return cls._validated(apply_settings(cast("Any", content), settings), str(path), None)
 
     @classmethod
     def from_document(cls, document: object, *, source: str) -> Self:

@@ -97,7 +97,8 @@ def test_deleted_current_folder_is_a_message(tmp_path, monkeypatch, capsys):
 def test_next_file_does_not_get_the_number_of_a_closed_stream():
     for n in range(3):
         told = f"os.write(3, os.readlink('/proc/self/fd/{n}').encode())"
-        look = f"import os, cadenza.cli.main as m; m.app = lambda: {told}; m.main()"
+        body = f"lambda: ({told}, os._exit(0))"
+        look = f"import os, cadenza.cli.main as m; m.build_command = {body}; m.main()"
         line = f'exec "{sys.executable}" -c "{look}" 3>&1 {n}>&-'
         assert subprocess.check_output(["/bin/sh", "-c", line], text=True) == os.devnull
 
