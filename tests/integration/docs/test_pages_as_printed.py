@@ -31,6 +31,7 @@ def _empty_folder(tmp_path, monkeypatch):
 #: Sizes of pages, and those that serve outside of `make nightly`.
 SMALLER = {
     "learn(20_000)": "learn(2_500)",
+    "learn(50_000, folder": "learn(6_000, folder",
     "agent.learn(2_000": "agent.learn(300",
     "learn(2_000, progress": "learn(500, progress",  # HAPPO updates once in 400
     "again.learn(500)": "again.learn(40)",
@@ -188,6 +189,13 @@ def test_examples_of_the_replay_memory_print_what_they_say(capsys):
     execute("replay-memory.md")
     printed = ["4 torch.Size([4, 3])", "5 memproxy", "True"]
     assert capsys.readouterr().out.splitlines() == printed
+
+
+def test_front_page_trains_judges_and_goes_on_from_what_was_saved():
+    names = execute("../README.md", sized("../README.md"))
+    assert names["agent"].steps >= size(6_000, 50_000)  # the last rollout is completed
+    assert names["agent"].evaluate(5).mean > 100.0  # of 500; an untrained one keeps the pole for 10
+    assert names["safe"].reset(seed=0)
 
 
 def test_tour_keeps_the_ego_from_touching_the_chaser_and_adds_a_partner(capsys):
