@@ -46,7 +46,7 @@ def of_quickstart(result: QuickstartResult) -> dict[str, Any]:
         "episodes": result.n_episodes,
         "columns": list(columns),
         "rows": [list(row) for row in rows],
-        "extent": data["extents"]["telling"],
+        "extent": runs[shown, TELLING[0]]["extent"],
         "contact_distance_m": data["contact"],
         "partner": shown,
         "runs": {condition: runs[shown, condition] for condition in TELLING},

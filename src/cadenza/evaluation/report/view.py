@@ -295,10 +295,6 @@ def player_data(view: ReportView) -> Markup:
     Positions are whole millimetres: finer than a pixel at any zoom the player offers.
     """
     data = {
-        "extents": {
-            pick: extent_of([r for r in view.rollouts if r.pick == pick])
-            for pick in dict.fromkeys(r.pick for r in view.rollouts)
-        },
         "contact": view.contact_distance_m,
         "unit": view.action_unit,
         "conditions": [
@@ -310,7 +306,7 @@ def player_data(view: ReportView) -> Markup:
             for p in view.partners
             if any(r.partner_id == p.partner_id for r in view.rollouts)
         ],
-        "runs": [_run(rollout, view.ego_uid) for rollout in view.rollouts],
+        "runs": [_run(rollout, view) for rollout in view.rollouts],
     }
     return script_json(data)
 
@@ -327,9 +323,11 @@ def script_json(data: Any) -> Markup:
     return Markup(text)  # noqa: S704 -- no markup character is left
 
 
-def _run(rollout: Rollout, ego_uid: str) -> dict[str, Any]:
-    """Return one rollout in the player's form."""
+def _run(rollout: Rollout, view: ReportView) -> dict[str, Any]:
+    """Return one rollout in the player's form; those of one start share their extent."""
+    shown = (rollout.pick, rollout.partner_id)
     return {
+        "extent": extent_of([r for r in view.rollouts if (r.pick, r.partner_id) == shown]),
         "p": rollout.partner_id,
         "c": rollout.condition_id,
         "pick": rollout.pick,
@@ -345,9 +343,9 @@ def _run(rollout: Rollout, ego_uid: str) -> dict[str, Any]:
                 "goal": list(rollout.goals[uid]) if uid in rollout.goals else None,
                 "path": [_mm(value) for frame in rollout.frames for value in frame[uid]],
             }
-            for uid, role in robot_roles(rollout, ego_uid).items()
+            for uid, role in robot_roles(rollout, view.ego_uid).items()
         ],
-        "d": [_mm(value) for value in ego_distances(rollout, ego_uid)],
+        "d": [_mm(value) for value in ego_distances(rollout, view.ego_uid)],
         "act": [round(value, 3) for value in rollout.interventions],
         "contact": rollout.contact_index,
         "end": outcome_text(rollout),

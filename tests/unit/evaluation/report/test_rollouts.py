@@ -79,9 +79,8 @@ def test_player_data_holds_positions_in_millimetres():
         ("typical", "3 of 12 starts"),
         ("telling", "1 of 12 starts"),
     }
-    for pick, extent in data["extents"].items():
-        chosen = [r for r in view.rollouts if r.pick == pick]
-        assert extent == list(extent_of(chosen))
+    assert run["extent"] == list(extent_of(view.rollouts[:2])) == data["runs"][1]["extent"]
+    assert data["runs"][2]["extent"] == list(extent_of(view.rollouts[2:4])) != run["extent"]
     assert [p["id"] for p in data["partners"]] == [p.partner_id for p in view.partners]
     assert [c["css"] for c in data["conditions"]] == ["on", "off"]
     assert [robot["role"] for robot in run["robots"]] == ["ego", "partner"]

@@ -10,7 +10,7 @@
   const clock = root.querySelector(".clock");
   const speed = root.querySelector("select");
   const live = root.querySelector("[data-live]");
-  let xLow, yLow, xHigh, yHigh; // what the chosen pick's recordings show
+  let xLow, yLow, xHigh, yHigh; // what the chosen recordings show
   const TIMELINE = 92; // pixels under the floor for the distance curve
   const LEFT = 44, RIGHT = 8, TIGHT = 260; // its margins, and the width below which it drops its labels
   const state = { partner: null, pick: null, runs: new Map(), time: 0, end: 1, playing: false, last: 0, said: "" };
@@ -31,9 +31,9 @@
     const recorded = data.runs.filter((run) => run.p === partner);
     state.partner = partner;
     state.pick = recorded.some((run) => run.pick === pick) ? pick : recorded[0].pick;
-    [xLow, yLow, xHigh, yHigh] = data.extents[state.pick];
     state.runs = new Map(recorded.filter((run) => run.pick === state.pick).map((run) => [run.c, run]));
     const runs = [...state.runs.values()];
+    [xLow, yLow, xHigh, yHigh] = runs[0].extent;
     state.end = Math.max(...runs.map(lengthOf), 1e-9);
     state.step = Math.min(...runs.map((run) => run.dt));
     scrub.max = String(Math.round(state.end / state.step));
