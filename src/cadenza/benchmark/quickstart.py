@@ -85,7 +85,7 @@ _PICKS: Final = {
     "with this partner; of these starts, the one whose episode with the filter has median length.",
     "telling": "Selected for its outcome, so not typical: the first start where the filter decides "
     "(a contact under one condition, the goal under the other); failing that, the first with a "
-    "contact; failing that, the first of all.",
+    "contact, the first with two different endings, or the first of all.",
 }
 
 #: Episodes of every start, one per condition, by (seed, episode).
@@ -317,11 +317,11 @@ def _typical_start(starts: _Starts) -> tuple[int, int]:
 
 
 def _telling_start(starts: _Starts) -> tuple[int, int]:
-    """Return the first start that ends in contact and at the goal, else in contact, else any."""
+    """Return the first start of the most telling kind."""
 
-    def interest(start: tuple[int, int]) -> int:
-        endings = _endings(starts[start])
-        return ("contact" in endings) * (1 + ("goal" in endings))
+    def interest(start: tuple[int, int]) -> tuple[bool, bool, bool]:
+        endings = set(_endings(starts[start]))
+        return {"contact", "goal"} <= endings, "contact" in endings, len(endings) > 1
 
     return max(starts, key=interest)  # the first among equals
 

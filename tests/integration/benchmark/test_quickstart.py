@@ -190,7 +190,10 @@ def test_quickstart_shows_a_typical_and_a_telling_start_of_every_partner(referen
         assert starts[shown["typical"]][0]["n_steps"] == lengths[(len(lengths) - 1) // 2]
         (words,) = {r["alike"] for r in runs if (r["p"], r["pick"]) == (name, "typical")}
         assert words == f"{len(alike)} of 10 starts"
-        interest = {s: ("contact" in e) * (1 + ("goal" in e)) for s, e in ends.items()}
+        interest = {
+            s: 3 if {"contact", "goal"} == set(e) else 2 if "contact" in e else len(set(e)) > 1
+            for s, e in ends.items()
+        }
         assert interest[shown["telling"]] == max(interest.values())
 
 

@@ -77,8 +77,7 @@ def headline_tiles(view: ReportView, numbers: Numbers) -> tuple[Tile, ...]:
     if effect is not None and effect.difference.value is not None:
         tiles.append(_effect_tile(view, effect.difference, effect.difference.value))
     tiles += [_outcome_tile(view, *group) for group in _outcomes(view, numbers)]
-    cell = numbers.overall.cells[_main_condition(view)]
-    return (*tiles, *(_time_tiles(view, cell) if cell is not None else ()))
+    return (*tiles, *_time_tiles(view, numbers.overall.cells))
 
 
 def verdict(view: ReportView, numbers: Numbers) -> str:
@@ -318,9 +317,11 @@ def _effect_tile(view: ReportView, change: Estimate, value: float) -> Tile:
     )
 
 
-def _time_tiles(view: ReportView, cell: Cell) -> Iterator[Tile]:
+def _time_tiles(view: ReportView, cells: Sequence[Cell | None]) -> Iterator[Tile]:
     """Yield time-outs and time to goal with all partners under the main condition."""
     label = view.conditions[_main_condition(view)].label
+    if (cell := cells[_main_condition(view)]) is None:
+        return
     if cell.n_timeouts is not None:
         detail = f"in {plural(cell.n, 'episode')} with all partners"
         if (silent := cell.timeouts_silent) is not None:
@@ -332,6 +333,9 @@ def _time_tiles(view: ReportView, cell: Cell) -> Iterator[Tile]:
     median, quartiles = _goal_times(view, cell)
     if median != MISSING:
         detail = f"over {plural(cell.goal_steps.size, 'solved episode')}; quartiles {quartiles}"
+        for condition, other in zip(view.conditions, cells, strict=True):
+            if other is not None and other is not cell:
+                detail += f"; {_goal_times(view, other)[0]} {condition.label}"
         yield Tile(value=median, label=f"median time to goal {label}", detail=detail, css="plain")
 
 

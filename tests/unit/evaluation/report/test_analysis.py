@@ -251,6 +251,7 @@ def test_endings_split_time_outs_by_what_the_filter_did_and_show_time_to_goal():
     ]
     tile = headline_tiles(view, analyse(view))[-1]
     assert (tile.value, tile.label) == ("3.00\u00a0s", "median time to goal guarded")
+    assert tile.detail == "over 5\u00a0solved episodes; quartiles 2.00 to 4.00\u00a0s; – bare"
     unrecorded = tuple(e.model_copy(update={"truncated": None}) for e in view.episodes)
     older = replace(view, episodes=unrecorded, control_timestep_s=None)
     assert endings_table(older, analyse(older)) is None
