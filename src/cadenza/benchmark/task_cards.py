@@ -22,7 +22,8 @@ def task_card(task: TaskSpec) -> str:
         "Episode": f"{task.episode_length} steps",
         **_of_the_environment(task),
         "Score": "success" if task.has_success else "return",
-        "Partners": ", ".join(f"`{name}`" for name in task.partners) + f"; trained with {usual}",
+        "Partners": ", ".join(f"`{name}`" for name in task.partners)
+        + f"; the usual one is {usual}",
         "Conditions": ", ".join(f"`{name}`" for name in task.conditions),
         "Also": ", ".join(
             words

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from cadenza.aht.config import SafetyConfig
+from cadenza.aht.config import SafetyConfig, load_config
 from cadenza.benchmark.cells import ConditionEntry
 from cadenza.benchmark.evaluation_run import (
     EvaluationConfig,
@@ -11,6 +11,7 @@ from cadenza.benchmark.evaluation_run import (
     make_plan,
     summary_settings,
 )
+from cadenza.benchmark.tasks import get_task
 from cadenza.core import shipped_configs
 from cadenza.core.checkpoints import CheckpointMetadata, save_checkpoint
 from cadenza.core.errors import CheckpointError, ConfigurationError, UnknownNameError
@@ -27,13 +28,10 @@ def config(**changes):
 def test_shipped_configuration_gives_a_plan_with_every_crossing_partner():
     plan = make_plan(load_evaluation_config(shipped_config("eval/crossing.yaml")))
     assert [policy.name for policy in plan.policies] == ["goal_pd", "zero", "random"]
-    assert [(entry.name, entry.seen) for entry in plan.partners] == [
-        ("crossing_goal_seeker", True),
-        ("crossing_stationary", False),
-        ("crossing_wanderer", False),
-        ("crossing_late_braker", False),
-        ("crossing_chaser", False),
-    ]
+    assert [entry.name for entry in plan.partners] == [*get_task("crossing").partners]
+    training = load_config(config_path=shipped_config("train/crossing"))
+    met = {partner.class_name for partner in training.trained_with}
+    assert {entry.name for entry in plan.partners if entry.seen} == met
     assert [c.safety.enabled for c in plan.conditions] == [True, False]
     assert plan.n_episodes == 3 * 5 * 2 * 5 * 20
     assert plan.env.episode_length == 200
